@@ -1,0 +1,92 @@
+"""Window logits shared by the operators: their layout, and their z-score without a table of all pairs.
+
+A query at position i carries one logit for each offset o = j − i of an odd window centred on it, and one outlier logit
+v_i for every key of its support outside the window (Eq. 3.12 of the bilateral-attention thesis). Entry r + o of an axis
+of length k = 2r + 1 belongs to offset o, in row-major order over the axes; entries whose key does not exist (off the
+map, or after the query where attention is causal) are dropped.
+"""
+import math
+
+import torch
+from torch import Tensor
+
+EPS = 1e-5  # under the root of the z-score
+
+
+def accumulator(x: Tensor) -> torch.dtype:
+    """Return the dtype in which sums over ``x`` are kept: float64 for float64, else float32."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def as_window_size(window_size: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
+    """Return ``window_size`` as one odd length an axis.
+
+    Raises:
+        ValueError: it has not one length an axis, or a length is even or below 1.
+    """
+    sizes = (window_size, ) * axes if isinstance(window_size, int) else tuple(window_size)
+    if len(sizes) != axes or any(k < 1 or k % 2 == 0 for k in sizes):
+        raise ValueError(f'window_size must be an odd length ≥ 1, or one for each of the {axes} axes; got {window_size}')
+    return sizes
+
+
+def window_entries(window_size: tuple[int, ...], causal: bool = False) -> int:
+    """Return the number K of window logits of a query: all of them, or under ``causal`` those with j ≤ i."""
+    entries = math.prod(window_size)
+    return (entries + 1) // 2 if causal else entries
+
+
+def axis_index(length: int, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return, for each position of an axis and each window entry, the key's coordinate and whether it exists.
+
+    Returns:
+        tuple[Tensor, Tensor]: int64 ``(length, k)``, clamped to the axis; bool ``(length, k)``.
+    """
+    key = torch.arange(length, device=device)[:, None] + torch.arange(k, device=device) - k // 2
+    return key.clamp(0, length - 1), (key >= 0) & (key < length)
+
+
+def zscore(window: Tensor, outlier: Tensor, exists: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalise realigned position logits over their support: (δp − μ) / √(var + 1e-5), population variance.
+
+    Two passes, and relative to v_i, so that the keys outside the window drop out of the mean: exact for logits of any
+    common magnitude, where E[x²] − μ² would cancel.
+
+    Args:
+        window (Tensor): float ``(…, K)``.
+        outlier (Tensor): float ``(…)``, v_i.
+        exists (Tensor): bool, broadcastable to ``window``: the entries whose key is in the support.
+        count (Tensor): broadcastable to ``outlier``: the number of keys in the support.
+
+    Returns:
+        tuple[Tensor, Tensor, Tensor]: normalised window and outlier logits, and the factor 1/√(var + eps) of ``(…)``.
+        Entries that do not exist hold values of no meaning.
+    """
+    count = count.clamp(min=1)
+    delta = (window - outlier.unsqueeze(-1)).masked_fill_(~exists, 0)
+    mean = delta.sum(-1) / count
+    delta -= mean.unsqueeze(-1)
+    outside = count - exists.sum(-1)
+    variance = (delta.masked_fill(~exists, 0).square_().sum(-1) + outside * mean.square()) / count
+    rstd = (variance + EPS).rsqrt()
+    return delta.mul_(rstd.unsqueeze(-1)), -mean * rstd, rstd
+
+
+def zscore_backward(grad: Tensor, window: Tensor, outlier: Tensor, rstd: Tensor, exists: Tensor,
+                    count: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient of :func:`zscore`, given that the gradients of all logits of a query sum to zero, as a softmax's do.
+
+    Args:
+        grad (Tensor): ``(…, K)``, gradient at the normalised window logits, 0 where the entry does not exist.
+        window, outlier, rstd (Tensor): what :func:`zscore` returned.
+        exists, count (Tensor): as in :func:`zscore`.
+
+    Returns:
+        tuple[Tensor, Tensor]: gradients at the window logits ``(…, K)`` and at the outlier logits ``(…)``.
+    """
+    count = count.clamp(min=1)
+    along = (grad * (window - outlier.unsqueeze(-1))).sum(-1) / count  # mean of gradient · normalised logit
+    outside = count - exists.sum(-1)
+    grad_window = (grad - window * along.unsqueeze(-1)).masked_fill_(~exists, 0) * rstd.unsqueeze(-1)
+    grad_outlier = -(grad.sum(-1) + outside * outlier * along) * rstd
+    return grad_window, grad_outlier

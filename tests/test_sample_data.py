@@ -1,0 +1,277 @@
+"""tools/dataset_converters/sample_data.py, on a tiny release with the layout of the real one and without a network."""
+
+import dataclasses
+import hashlib
+import importlib.util
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+SCRIPT = Path(__file__).parents[1] / 'tools' / 'dataset_converters' / 'sample_data.py'
+ROOT = 'pytorch_segmentation_models_trainer-1.4.0'
+DATA = f'{ROOT}/tests/testing_data/data/frame_field_data'
+ARCHIVE = f'{ROOT}.tar.gz'
+SHEET = 'Ortoimagem_MI_2970-1-SO'
+VAL = {f'{SHEET}_{number}' for number in (967, 970, 995, 996)}
+TRAIN = {f'{SHEET}_{number}' for number in (966, 973, 997, 998, 1033, 1036, 1039, 1045)}
+IMAGE, MASK = f'{DATA}/images/{SHEET}/{SHEET}_998.tif', f'{DATA}/polygon_masks/{SHEET}_998.tif'
+
+spec = importlib.util.spec_from_file_location('sample_data', SCRIPT)
+sample_data = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sample_data)
+
+
+def tiff(pixels):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, 'TIFF')
+    return file.getvalue()
+
+
+def pack(path, files):
+    with tarfile.open(path, 'w:gz') as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture(scope='module')
+def release(tmp_path_factory):
+    """The members, the tiles and the path of a small release."""
+    rng = np.random.default_rng(0)
+    images = {name: rng.integers(256, size=(23, 20, 3), dtype=np.uint8) for name in sorted(TRAIN | VAL)}
+    masks = {name: rng.choice(np.uint8([0, 127, 128, 255]), (23, 20)) for name in images}
+    files = {
+        f'{ROOT}/pyproject.toml': b'[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n',
+        f'{ROOT}/PKG-INFO': b'Metadata-Version: 2.1\nName: pytorch_segmentation_models_trainer\nVersion: 1.4.0\n',
+        f'{DATA}/boundary_masks/{SHEET}_998.tif': tiff(masks[f'{SHEET}_998']),
+        **{f'{DATA}/images/{SHEET}/{name}.tif': tiff(image) for name, image in images.items()},
+        **{f'{DATA}/polygon_masks/{name}.tif': tiff(mask) for name, mask in masks.items()},
+    }
+    path = pack(tmp_path_factory.mktemp('index') / ARCHIVE, files)
+    return SimpleNamespace(files=files, images=images, masks=masks, path=path)
+
+
+@pytest.fixture
+def env(monkeypatch, tmp_path):
+    """An environment in which pip sees only the folder tmp_path/links, still empty."""
+    for name in [name for name in os.environ if name.startswith('PIP_')]:
+        monkeypatch.delenv(name)
+    (tmp_path / 'links').mkdir()
+    monkeypatch.setenv('PIP_CONFIG_FILE', os.devnull)
+    monkeypatch.setenv('PIP_NO_INDEX', '1')
+    monkeypatch.setenv('PIP_FIND_LINKS', str(tmp_path / 'links'))
+    monkeypatch.setenv('MMATTN_CACHE', str(tmp_path / 'cache'))
+
+
+@pytest.fixture
+def command(env, monkeypatch, tmp_path, release, capfd):
+    """Run the command with ``archive`` as the one whose hash is right; return its exit code, stdout and stderr."""
+
+    def run(*args, archive=release.path):
+        sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+        sample = dataclasses.replace(sample_data.SAMPLES['buildings'], sha256=sha256)
+        monkeypatch.setitem(sample_data.SAMPLES, 'buildings', sample)
+        code = sample_data.main(['buildings', '--out-dir', str(tmp_path / 'data' / 'out'), *map(str, args)])
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def script(tmp_path):
+    args = [sys.executable, SCRIPT, 'buildings', '--out-dir', tmp_path / 'data' / 'out']
+    done = subprocess.run(args, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def failure(result):
+    """The message of a run that failed as it should: exit code 1 and one line on stderr."""
+    code, _, stderr = result
+    assert code == 1
+    assert stderr.startswith('error: ')
+    assert stderr.endswith('\n')
+    assert stderr.count('\n') == 1
+    return stderr
+
+
+def leftovers(tmp_path):
+    """Whatever was left in the folder of OUT or in the cache."""
+    return [*tmp_path.glob('data/*'), *tmp_path.glob('cache/downloads/*')]
+
+
+def content(folder):
+    return {path.relative_to(folder): (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob('*.png')}
+
+
+def test_pixels_indices_and_split(command, release, tmp_path):
+    assert command('--archive', release.path)[::2] == (0, '')
+    out = tmp_path / 'data' / 'out'
+    for part, names in ('train', TRAIN), ('val', VAL):
+        for name in names:
+            with Image.open(out / 'img_dir' / part / f'{name}.png') as image:
+                assert image.mode == 'RGB'
+                np.testing.assert_array_equal(image, release.images[name])
+            with Image.open(out / 'ann_dir' / part / f'{name}.png') as mask:
+                assert mask.mode == 'L'
+                np.testing.assert_array_equal(mask, release.masks[name] > 127)
+    assert (len(TRAIN), len(VAL), len(content(out))) == (8, 4, 24)
+    assert leftovers(tmp_path) == [out]
+
+
+def test_the_pinned_release():
+    sample = sample_data.SAMPLES['buildings']
+    assert sample.requirement == 'pytorch-segmentation-models-trainer==1.4.0'
+    assert sample.sha256 == '0aaa2f4d97fc38ef345464460fc81ba5c51716cf5285a02eb2d062e76759ee36'
+
+
+def test_a_complete_output_is_left_alone(command, release, tmp_path):
+    command('--archive', release.path)
+    before = content(tmp_path)
+    code, stdout, stderr = command()  # Without an archive: the index, which is empty, is not asked.
+    assert (code, stderr) == (0, '')
+    assert 'complete already' in stdout
+    assert content(tmp_path) == before
+
+
+def test_wrong_hash(command, release, tmp_path):
+    wrong = pack(tmp_path / ARCHIVE, {})
+    message = failure(command('--archive', wrong))
+    for path in wrong, release.path:
+        assert hashlib.sha256(path.read_bytes()).hexdigest() in message
+    assert str(wrong) in message
+    assert not leftovers(tmp_path)
+
+
+@pytest.mark.parametrize('lost', [IMAGE, MASK])
+def test_a_tile_without_its_image_or_mask(command, release, tmp_path, lost):
+    archive = pack(tmp_path / ARCHIVE, {name: data for name, data in release.files.items() if name != lost})
+    assert lost.removeprefix(f'{DATA}/') in failure(command('--archive', archive, archive=archive))
+    assert not leftovers(tmp_path)
+
+
+def test_a_mask_of_another_size(command, release, tmp_path):
+    archive = pack(tmp_path / ARCHIVE, release.files | {MASK: tiff(np.zeros((23, 21), np.uint8))})
+    message = failure(command('--archive', archive, archive=archive))
+    assert Path(IMAGE).name in message
+    assert '(20, 23)' in message
+    assert '(21, 23)' in message
+    assert not leftovers(tmp_path)
+
+
+@pytest.mark.parametrize('share', [0, 0.5, 0.99])
+def test_truncated_archive(command, release, tmp_path, share):
+    archive = tmp_path / ARCHIVE
+    archive.write_bytes(release.path.read_bytes()[: int(share * release.path.stat().st_size)])
+    assert f'{archive} is damaged' in failure(command('--archive', archive, archive=archive))
+    assert not leftovers(tmp_path)
+
+
+def test_full_disk(command, release, tmp_path):
+    resource = pytest.importorskip('resource')
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # An image takes about 1400 bytes.
+    try:
+        result = command('--archive', release.path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert 'File too large' in failure(result)
+    assert not leftovers(tmp_path)
+
+
+def test_interrupt(command, release, tmp_path, monkeypatch):
+    save = Image.Image.save
+
+    def interrupted_save(image, path):
+        if VAL & {path.stem}:
+            raise KeyboardInterrupt
+        save(image, path)
+
+    monkeypatch.setattr(Image.Image, 'save', interrupted_save)
+    assert 'interrupted' in failure(command('--archive', release.path))
+    assert not leftovers(tmp_path)
+
+
+def test_unusable_paths(command, release, tmp_path):
+    (tmp_path / 'data').write_text('')
+    assert str(tmp_path / 'data') in failure(command('--archive', release.path))
+    assert str(tmp_path / 'none.tar.gz') in failure(command('--archive', tmp_path / 'none.tar.gz'))
+
+
+def test_pip_fetches_into_the_cache(command, release, tmp_path):
+    cached = tmp_path / 'cache' / 'downloads' / ARCHIVE
+    cached.parent.mkdir(parents=True)
+    cached.write_text('something else')
+    link = tmp_path / 'links' / ARCHIVE
+    link.write_bytes(release.path.read_bytes())
+    code, stdout, stderr = command()
+    assert (code, stderr) == (0, '')
+    assert 'wrong hash' in stdout
+    assert f'downloading {ARCHIVE} (78 MB)' in stdout
+    assert 'GPL-2' in stdout
+    assert cached.read_bytes() == release.path.read_bytes()
+    out = tmp_path / 'data' / 'out'
+    assert sorted(leftovers(tmp_path)) == [cached, out]
+
+    link.unlink()
+    out.rename(tmp_path / 'first')
+    assert command()[::2] == (0, '')
+    assert content(out).keys() == content(tmp_path / 'first').keys()
+
+
+def test_no_index(env, tmp_path):
+    message = failure(script(tmp_path))
+    assert 'No matching distribution found for pytorch-segmentation-models-trainer==1.4.0' in message
+    assert '--archive' in message
+    assert not leftovers(tmp_path)
+
+
+def test_wrong_hash_on_the_index(env, release, tmp_path):
+    (tmp_path / 'links' / ARCHIVE).write_bytes(release.path.read_bytes())
+    message = failure(script(tmp_path))
+    assert 'wrong hash' in message
+    assert sample_data.SAMPLES['buildings'].sha256 in message
+    assert hashlib.sha256(release.path.read_bytes()).hexdigest() in message
+    assert not leftovers(tmp_path)
+
+
+@pytest.mark.parametrize('fault', ['missing', 'broken', 'not part of it'])
+def test_overwrite_repairs(command, release, tmp_path, fault):
+    command('--archive', release.path)
+    out = tmp_path / 'data' / 'out'
+    path = out / 'ann_dir' / 'val' / f'{SHEET}_970.png'
+    if fault == 'missing':
+        path.unlink()
+    elif fault == 'broken':
+        path.write_bytes(path.read_bytes()[:-20])
+    else:
+        path = path.with_name('another.png')
+        path.write_bytes(b'')
+    before = content(out)
+
+    message = failure(command('--archive', release.path))
+    assert f'{path.relative_to(out)} is {fault}' in message
+    assert '--overwrite' in message
+    wrong = pack(tmp_path / 'wrong.tar.gz', {})
+    assert 'wrong hash' in failure(command('--archive', wrong, '--overwrite'))
+    assert content(out) == before
+
+    assert command('--archive', release.path, '--overwrite')[::2] == (0, '')
+    assert sample_data.find_faults(sample_data.SAMPLES['buildings'], out) == []
+    assert leftovers(tmp_path) == [out]
+
+
+def test_overwrite_spares_other_files(command, release, tmp_path):
+    notes = tmp_path / 'data' / 'out' / 'notes.txt'
+    notes.parent.mkdir(parents=True)
+    notes.write_text('mine')
+    assert 'notes.txt' in failure(command('--archive', release.path, '--overwrite'))
+    assert notes.read_text() == 'mine'
