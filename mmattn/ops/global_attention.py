@@ -132,7 +132,6 @@ def _(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value:
 def _setup_context(ctx, inputs, output) -> None:
     tensors, ctx.settings = inputs[:8], inputs[8:]
     window, outlier, axis_logits, key_logits, key_mask = tensors[3:]
-    ctx.axes = len(axis_logits)
     ctx.save_for_backward(*output, *tensors[:3], window, outlier, key_logits, key_mask, *axis_logits)
 
 
@@ -142,8 +141,10 @@ def _backward(ctx, grad, _):
         _global_attention_backward(grad, out, lse, query, key, value, window, outlier, axis_logits, key_logits, key_mask,
                                    *ctx.settings))
     return (next(grads), next(grads), next(grads), next(grads) if window is not None else None,
-            next(grads) if outlier is not None else None, [next(grads) for _ in range(ctx.axes)],
-            next(grads) if key_logits is not None else None, *[None] * 6)
+            next(grads) if outlier is not None else None, [next(grads) for _ in axis_logits],
+            next(grads) if key_logits is not None else None, None,
+            None if ctx.settings[0] else [],  # an empty list counts as one of tensors
+            *[None] * 4)
 
 
 _global_attention.register_autograd(_backward, setup_context=_setup_context)
@@ -225,7 +226,7 @@ class _Rows:
     def positions(self, rows: slice, where: Tensor, exists: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Window logits ``(B, heads, n, K)``, outlier logits ``(B, heads, n)``, and the z-score's factor."""
         assert self.window is not None
-        window = self.window[:, :, rows].to(self.query.dtype)
+        window = self.window[:, :, rows].to(self.query.dtype).contiguous()
         if self.outlier is not None:
             outlier = self.outlier[:, :, rows]
         else:

@@ -1,0 +1,93 @@
+"""Bilateral criss-cross attention (Bi-CC), section 3.4.4 of the bilateral-attention thesis."""
+import torch
+from mmcv.cnn import Scale
+from torch import Tensor, nn
+
+from mmattn.ops import grid_attention
+from mmattn.ops.window_logits import as_window_size
+from mmattn.registry import MODELS
+
+from .bilateral_non_local import POSITIONS
+from .relative_position import RelativePosition
+from .window_position import WindowPosition
+
+
+@MODELS.register_module()
+class BilateralCrissCrossAttention(nn.Module):
+    """mmcv's ``CrissCrossAttention`` with position logits beside its content logits.
+
+    y = x + γ · Σ_j softmax_j [q_iᵀk_j/σc + δp(i, j)/σp] v_j over the H + W − 1 positions of the row and the column of i
+    (Eq. 3.9 to 3.12).
+
+    With ``position='none'`` it is the stock block: the same ``state_dict`` keys and the same output. γ has shape (1,),
+    where the stock one has none; checkpoints load in both directions.
+
+    Args:
+        in_channels (int): channels C of the map.
+        reduction (int): q and k have C / reduction channels, v has C. Defaults to 8.
+        window_size (int or tuple[int, int]): odd lengths (k0 vertical, k1 horizontal) of the position windows.
+            Defaults to 31.
+        position (str): 'bilateral' (Eq. 3.12), 'relative' (Shaw's relative encoding along each arm, as in Table 3.2) or
+            'none' (content only). Defaults to 'bilateral'.
+        padding (str): outlier logit of 'bilateral': 'learned', 'zero', 'neg_inf', 'mean' or 'min' (Table 3.3).
+            Defaults to 'learned'.
+        smoothing (str): balance of 'bilateral': 'zscore' or 'sqrt_dim' (Table 3.3). Defaults to 'zscore'.
+        max_offset (int): 'relative' clips offsets to ±``max_offset``. Defaults to 96.
+
+    Raises:
+        ValueError: an unknown option, an even window, or 'zscore' with 'neg_inf'.
+    """
+
+    def __init__(self,
+                 in_channels: int,
+                 reduction: int = 8,
+                 window_size: int | tuple[int, int] = 31,
+                 position: str = 'bilateral',
+                 padding: str = 'learned',
+                 smoothing: str = 'zscore',
+                 max_offset: int = 96) -> None:
+        super().__init__()
+        if position not in POSITIONS:
+            raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')
+        channels = max(in_channels // reduction, 1)
+        self.in_channels = in_channels
+        self.position = position
+        self.scale = 1.0 if position == 'none' else channels**-0.5
+        self.query_conv = nn.Conv2d(in_channels, channels, 1)
+        self.key_conv = nn.Conv2d(in_channels, channels, 1)
+        self.value_conv = nn.Conv2d(in_channels, in_channels, 1)
+        self.gamma = Scale(0.)
+        # Sharded training takes no 0-dimensional parameters; the stock block's is reshaped as it is loaded.
+        self.gamma.scale = nn.Parameter(torch.zeros(1))
+        self.gamma._register_load_state_dict_pre_hook(_as_vector)
+        if position == 'bilateral':
+            sizes = as_window_size(window_size, axes=2)
+            self.window_position = WindowPosition(2, in_channels, channels, sizes, sum(sizes) - 1, channels, padding,
+                                                  smoothing)
+        elif position == 'relative':
+            self.relative_position = RelativePosition(2, channels, max_offset)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend along the row and the column of each position.
+
+        Args:
+            x (Tensor): ``(B, C, H, W)``.
+
+        Returns:
+            Tensor: ``(B, C, H, W)``.
+        """
+        query, key, value = (conv(x).movedim(1, -1).unsqueeze(1)
+                             for conv in (self.query_conv, self.key_conv, self.value_conv))
+        position = {}
+        if self.position == 'bilateral':
+            position = self.window_position(x)
+        elif self.position == 'relative':
+            position = self.relative_position.arm_logits(query * self.scale)
+        y = grid_attention(query, key, value, scale=self.scale, **position)
+        return self.gamma(y.squeeze(1).movedim(-1, 1)) + x
+
+
+def _as_vector(state_dict: dict, prefix: str, *_: object) -> None:
+    key = prefix + 'scale'
+    if key in state_dict:
+        state_dict[key] = state_dict[key].reshape(1)

@@ -1,0 +1,126 @@
+"""Bilateral multi-head self-attention (Bi-SA), section 3.4.4 of the bilateral-attention thesis."""
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mmattn.ops import global_attention
+from mmattn.ops.window_logits import as_window_size, window_entries
+from mmattn.registry import MODELS
+
+from .bilateral_non_local import POSITIONS
+from .relative_position import RelativePosition
+from .window_position import WindowPosition
+
+
+@MODELS.register_module()
+class BilateralMultiheadAttention(nn.Module):
+    """Multi-head attention over a sequence, with position logits for each head.
+
+    Called as ``nn.MultiheadAttention(batch_first=True)``, with its parameter names; with ``position='none'`` it is that
+    module. The attention weights, a table of all pairs, are never made: the second result is always None.
+
+    Args:
+        embed_dim (int): channels E of the sequence.
+        num_heads (int): heads; E is a multiple of it.
+        bias (bool): biases in the projections. Defaults to True.
+        window_size (int): odd length k of the position window. A causal layer has the (k + 1)/2 entries with j ≤ i:
+            the default 21 is the thesis's 21 in the encoder and 11 in the decoder (Table 3.7).
+        position (str): 'bilateral' (Eq. 3.12), 'relative' (Shaw's q·(k + r_{j−i})) or 'none'. Defaults to 'bilateral'.
+        padding (str): outlier logit of 'bilateral': 'learned', 'zero', 'neg_inf', 'mean' or 'min' (Table 3.6).
+            Defaults to 'zero'.
+        smoothing (str): balance of 'bilateral': 'sqrt_dim' or 'zscore'. Defaults to 'sqrt_dim'.
+        max_offset (int): 'relative' clips offsets to ±``max_offset``. Defaults to 96.
+        causal (bool): position i attends to j ≤ i only. Defaults to False.
+
+    Raises:
+        ValueError: ``embed_dim`` is no multiple of ``num_heads``, an unknown option, an even window, or 'zscore' with
+            'neg_inf'.
+    """
+
+    def __init__(self,
+                 embed_dim: int,
+                 num_heads: int,
+                 bias: bool = True,
+                 window_size: int = 21,
+                 position: str = 'bilateral',
+                 padding: str = 'zero',
+                 smoothing: str = 'sqrt_dim',
+                 max_offset: int = 96,
+                 causal: bool = False) -> None:
+        super().__init__()
+        if embed_dim % num_heads:
+            raise ValueError(f'embed_dim must be a multiple of num_heads={num_heads}; got {embed_dim}')
+        if position not in POSITIONS:
+            raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')
+        head_dim = embed_dim // num_heads
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.position = position
+        self.causal = causal
+        self.scale = head_dim**-0.5
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * embed_dim)) if bias else None
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        if position == 'bilateral':
+            sizes = as_window_size(window_size, axes=1)
+            self.window_position = WindowPosition(1, embed_dim, embed_dim, sizes, window_entries(sizes, causal),
+                                                  head_dim, padding, smoothing, num_heads)
+        elif position == 'relative':
+            self.relative_position = RelativePosition(1, head_dim, max_offset)
+        nn.init.xavier_uniform_(self.in_proj_weight)
+        if bias:
+            nn.init.zeros_(self.out_proj.bias)
+
+    def forward(self,
+                query: Tensor,
+                key: Tensor,
+                value: Tensor,
+                key_padding_mask: Tensor | None = None,
+                need_weights: bool = False,
+                attn_mask: Tensor | None = None) -> tuple[Tensor, None]:
+        """Attend over the sequence.
+
+        Args:
+            query (Tensor): ``(B, L, E)``, or ``(L, E)`` without a batch.
+            key, value (Tensor): ``(B, M, E)``; ``key`` is ``query`` while positions are on.
+            key_padding_mask (Tensor, optional): ``(B, M)``, bool, True where a key is padding; or float, added to the
+                logits of the key.
+            need_weights (bool): only False.
+            attn_mask (Tensor, optional): only None; for a decoder set ``causal=True`` in the constructor.
+
+        Returns:
+            tuple[Tensor, None]: ``(B, L, E)``, or ``(L, E)``; and None.
+
+        Raises:
+            ValueError: ``key`` is not ``query`` while positions are on or attention is causal; ``need_weights`` or
+                ``attn_mask``.
+        """
+        if need_weights:
+            raise ValueError('need_weights must be False: the table of all weights is never made')
+        if attn_mask is not None:
+            raise ValueError('attn_mask must be None; for a decoder set causal=True in the constructor')
+        if key is not query and (self.position != 'none' or self.causal):
+            raise ValueError(f'key must be query itself with position={self.position!r} and causal={self.causal}: '
+                             'positions of another sequence have no offset to those of the query')
+        if query.dim() == 2:
+            mask = None if key_padding_mask is None else key_padding_mask[None]
+            x = query[None]
+            out, _ = self(x, x if key is query else key[None], value[None], mask)
+            return out[0], None
+
+        weights = self.in_proj_weight.chunk(3)
+        biases = (None, ) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        q, k, v = (F.linear(x, weight, bias).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+                   for x, weight, bias in zip((query, key, value), weights, biases))  # (B, heads, L or M, E/heads)
+        position = {}
+        if self.position == 'bilateral':
+            position = self.window_position(query.transpose(1, 2))
+        elif self.position == 'relative':
+            position = self.relative_position.axis_logits(q * self.scale)
+        if key_padding_mask is not None:
+            if key_padding_mask.dtype == torch.bool:
+                position['key_mask'] = ~key_padding_mask
+            else:
+                position['key_logits'] = key_padding_mask[:, None]
+        out = global_attention(q, k, v, scale=self.scale, causal=self.causal, **position)
+        return self.out_proj(out.transpose(1, 2).flatten(2)), None

@@ -1,0 +1,94 @@
+"""Bilateral non-local attention (Bi-NL), section 3.4.4 of the bilateral-attention thesis."""
+from mmcv.cnn import NonLocal2d
+from torch import Tensor
+
+from mmattn.ops import global_attention
+from mmattn.ops.window_logits import as_window_size, window_entries
+from mmattn.registry import MODELS
+
+from .relative_position import RelativePosition
+from .window_position import WindowPosition
+
+POSITIONS = ('none', 'bilateral', 'relative')
+
+
+@MODELS.register_module()
+class BilateralNonLocal2d(NonLocal2d):
+    """mmcv's ``NonLocal2d`` with position logits beside its content logits, without its N×N table.
+
+    y = x + W_out · softmax_j [θ(x_i)ᵀφ(x_j)/σc + δp(i, j)/σp] g(x_j) over all positions (Eq. 3.9 to 3.12).
+
+    With ``position='none'`` it is the stock block: the same ``state_dict`` keys and the same output.
+
+    Args:
+        in_channels (int): channels C of the map.
+        reduction (int): θ, φ and g have C / reduction channels. Defaults to 2.
+        window_size (int or tuple[int, int]): odd lengths (k0, k1) of the position window. Defaults to 31.
+        position (str): 'bilateral' (Eq. 3.12), 'relative' (decomposed relative encoding of Bello et al., as in
+            Table 3.2) or 'none' (content only). Defaults to 'bilateral'.
+        padding (str): outlier logit of 'bilateral': 'learned', 'zero', 'neg_inf', 'mean' or 'min' (Table 3.3).
+            Defaults to 'learned'.
+        smoothing (str): balance of 'bilateral': 'zscore' or 'sqrt_dim' (Table 3.3). Defaults to 'zscore'.
+        max_offset (int): 'relative' clips offsets to ±``max_offset``. Defaults to 96.
+        conv_cfg, norm_cfg (dict, optional): as in mmcv; the norm is that of the output projection alone.
+        mode (str): mmcv's pairwise function; with a position only 'embedded_gaussian'. Defaults to that.
+        use_scale (bool): with ``position='none'``, divide the content logits by √d, d = C / reduction; with a position
+            σc = √d always. Defaults to True.
+
+    Raises:
+        ValueError: an unknown option, an even window, 'zscore' with 'neg_inf', or a ``mode`` other than
+            'embedded_gaussian' together with a position.
+    """
+
+    def __init__(self,
+                 in_channels: int,
+                 reduction: int = 2,
+                 window_size: int | tuple[int, int] = 31,
+                 position: str = 'bilateral',
+                 padding: str = 'learned',
+                 smoothing: str = 'zscore',
+                 max_offset: int = 96,
+                 conv_cfg: dict | None = None,
+                 norm_cfg: dict | None = None,
+                 mode: str = 'embedded_gaussian',
+                 use_scale: bool = True) -> None:
+        super().__init__(
+            in_channels,
+            reduction=reduction,
+            conv_cfg=conv_cfg or dict(type='Conv2d'),
+            norm_cfg=norm_cfg,
+            mode=mode,
+            use_scale=use_scale)
+        if position not in POSITIONS:
+            raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')
+        if position != 'none' and mode != 'embedded_gaussian':
+            raise ValueError(f"position={position!r} needs mode='embedded_gaussian'; got {mode!r}")
+        channels = self.inter_channels
+        self.position = position
+        self.scale = channels**-0.5 if use_scale or position != 'none' else 1.0
+        if position == 'bilateral':
+            sizes = as_window_size(window_size, axes=2)
+            self.window_position = WindowPosition(2, in_channels, channels, sizes, window_entries(sizes), channels,
+                                                  padding, smoothing)
+        elif position == 'relative':
+            self.relative_position = RelativePosition(2, channels, max_offset)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend over the whole map.
+
+        Args:
+            x (Tensor): ``(B, C, H, W)``.
+
+        Returns:
+            Tensor: ``(B, C, H, W)``.
+        """
+        if self.mode != 'embedded_gaussian':
+            return super().forward(x)
+        query, key, value = (conv(x).movedim(1, -1).unsqueeze(1) for conv in (self.theta, self.phi, self.g))
+        position = {}
+        if self.position == 'bilateral':
+            position = self.window_position(x)
+        elif self.position == 'relative':
+            position = self.relative_position.axis_logits(query * self.scale)
+        y = global_attention(query, key, value, scale=self.scale, **position)
+        return x + self.conv_out(y.squeeze(1).movedim(-1, 1))

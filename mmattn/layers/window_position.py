@@ -1,0 +1,68 @@
+"""Non-localized position attention: window logits made from the query's own feature (Eq. 3.11 and 3.12)."""
+import math
+
+from torch import Tensor, nn
+
+PADDINGS = ('learned', 'zero', 'neg_inf', 'mean', 'min')
+SMOOTHINGS = ('zscore', 'sqrt_dim')
+
+
+class WindowPosition(nn.Module):
+    """The compatibility function f: two linear layers from a feature to the logits of the window around it.
+
+    Args:
+        axes (int): 1 for sequences, 2 for maps.
+        in_channels (int): channels of the feature.
+        embed_channels (int): width between the two layers.
+        window_size (tuple[int, ...]): odd window length k of each axis; only handed on to the operator.
+        entries (int): K, logits of a window.
+        dim (int): d of σp = √d, the projected width of the content branch.
+        padding (str): the outlier logit v_i: 'learned' (one more output of f), 'zero', 'neg_inf' (attention becomes
+            local), 'mean' or 'min' (of all K entries, also those dropped at the border).
+        smoothing (str): 'sqrt_dim' divides the logits by √d; 'zscore' normalises them over each query's support.
+        num_heads (int): heads, each with logits of its own. Defaults to 1.
+
+    Raises:
+        ValueError: an unknown ``padding`` or ``smoothing``, or 'zscore' with 'neg_inf', which is undefined.
+    """
+
+    def __init__(self,
+                 axes: int,
+                 in_channels: int,
+                 embed_channels: int,
+                 window_size: tuple[int, ...],
+                 entries: int,
+                 dim: int,
+                 padding: str,
+                 smoothing: str,
+                 num_heads: int = 1) -> None:
+        super().__init__()
+        if padding not in PADDINGS:
+            raise ValueError(f'padding must be one of {PADDINGS}; got {padding!r}')
+        if smoothing not in SMOOTHINGS:
+            raise ValueError(f'smoothing must be one of {SMOOTHINGS}; got {smoothing!r}')
+        if smoothing == 'zscore' and padding == 'neg_inf':
+            raise ValueError("smoothing='zscore' is undefined with padding='neg_inf'; use smoothing='sqrt_dim'")
+        self.window_size = window_size
+        self.padding = padding
+        self.num_heads = num_heads
+        self.normalize = smoothing == 'zscore'
+        self.scale = 1.0 if self.normalize else dim**-0.5
+        conv = {1: nn.Conv1d, 2: nn.Conv2d}[axes]
+        self.embedding = conv(in_channels, embed_channels, 1)
+        self.logits = conv(embed_channels, num_heads * (entries + (padding == 'learned')), 1)
+
+    def forward(self, x: Tensor) -> dict:
+        """Return the operator's position arguments for a feature ``x`` of ``(B, in_channels, *S)``."""
+        logits = self.logits(self.embedding(x)) * self.scale
+        window = logits.unflatten(1, (self.num_heads, -1)).movedim(2, -1)  # (B, heads, *S, K or K + 1)
+        outlier: Tensor | float
+        if self.padding == 'learned':
+            window, outlier = window[..., :-1], window[..., -1]
+        elif self.padding == 'mean':
+            outlier = window.mean(-1)
+        elif self.padding == 'min':
+            outlier = window.amin(-1)
+        else:
+            outlier = {'zero': 0.0, 'neg_inf': -math.inf}[self.padding]
+        return dict(window=window, window_size=self.window_size, outlier=outlier, normalize=self.normalize)

@@ -1,0 +1,46 @@
+"""Decode head with bilateral non-local attention."""
+from mmseg.models.decode_heads import FCNHead, NLHead
+
+from mmattn.layers import BilateralNonLocal2d
+from mmattn.registry import MODELS
+
+
+@MODELS.register_module()
+class BiNLHead(NLHead):
+    """mmseg's ``NLHead`` with bilateral non-local attention: conv → Bi-NL → conv → classes.
+
+    With ``position='none'`` it is the stock head: the same ``state_dict`` keys and the same output.
+
+    Args:
+        reduction, use_scale, mode: as in ``NLHead``.
+        window_size, position, padding, smoothing, max_offset: as in
+            :class:`~mmattn.layers.BilateralNonLocal2d`.
+        **kwargs: as in mmseg's ``FCNHead``.
+    """
+
+    def __init__(self,
+                 reduction: int = 2,
+                 use_scale: bool = True,
+                 mode: str = 'embedded_gaussian',
+                 window_size: int | tuple[int, int] = 31,
+                 position: str = 'bilateral',
+                 padding: str = 'learned',
+                 smoothing: str = 'zscore',
+                 max_offset: int = 96,
+                 **kwargs) -> None:
+        FCNHead.__init__(self, num_convs=2, **kwargs)  # not NLHead's, which builds the stock block
+        self.reduction = reduction
+        self.use_scale = use_scale
+        self.mode = mode
+        self.nl_block = BilateralNonLocal2d(
+            self.channels,
+            reduction=reduction,
+            window_size=window_size,
+            position=position,
+            padding=padding,
+            smoothing=smoothing,
+            max_offset=max_offset,
+            conv_cfg=self.conv_cfg,
+            norm_cfg=self.norm_cfg,
+            mode=mode,
+            use_scale=use_scale)
