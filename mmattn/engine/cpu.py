@@ -1,0 +1,92 @@
+"""Distributed and mixed-precision runs on machines without a GPU."""
+import logging
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.logging import print_log
+from mmengine.optim import OptimWrapper
+from torch import distributed, nn
+
+from mmattn.registry import OPTIM_WRAPPERS
+
+
+@OPTIM_WRAPPERS.register_module()
+class CPUAmpOptimWrapper(OptimWrapper):
+    """Mixed-precision training on a CPU, where mmengine's ``AmpOptimWrapper`` asserts a GPU.
+
+    Args:
+        dtype (str): 'bfloat16' (which needs no loss scaling) or 'float16'. Defaults to 'bfloat16'.
+        **kwargs: as in mmengine's ``OptimWrapper``.
+
+    Raises:
+        ValueError: another ``dtype``.
+    """
+
+    def __init__(self, dtype: str = 'bfloat16', **kwargs) -> None:
+        if dtype not in ('bfloat16', 'float16'):
+            raise ValueError(f"dtype must be 'bfloat16' or 'float16'; got {dtype!r}")
+        super().__init__(**kwargs)
+        self.dtype = getattr(torch, dtype)
+
+    @contextmanager
+    def optim_context(self, model: nn.Module) -> Iterator[None]:
+        """Enter autocast for a forward pass of ``model``."""
+        with super().optim_context(model), torch.autocast('cpu', self.dtype):
+            yield
+
+
+def prepare_for_cpu(cfg: Config) -> None:
+    """Change a config, and start gloo, so that the stock Runner runs it on CPUs; on a machine with a GPU do nothing.
+
+    With a launcher, mmengine would select a CUDA device, hand one to DDP, and keep SyncBN, which refuses CPU modules.
+    """
+    if torch.cuda.is_available():
+        return
+    wrapper = cfg.get('optim_wrapper')
+    if wrapper and wrapper.get('type') == 'AmpOptimWrapper':
+        print_log('No GPU: mixed precision by autocast to bfloat16 on the CPU', 'current', logging.WARNING)
+        wrapper.type = 'mmattn.CPUAmpOptimWrapper'
+        wrapper.pop('loss_scale', None)
+        wrapper.pop('use_fsdp', None)
+        wrapper.dtype = 'bfloat16'
+    if cfg.get('launcher', 'none') == 'none':
+        return
+    if not distributed.is_initialized():
+        if cfg.launcher == 'slurm':
+            _environment_from_slurm()
+        timeout = cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout')
+        distributed.init_process_group('gloo', timeout=None if timeout is None else timedelta(seconds=timeout))
+    wrapper_cfg = dict(type='MMDistributedDataParallel', broadcast_buffers=False,
+                       find_unused_parameters=cfg.get('find_unused_parameters', False))
+    cfg.model_wrapper_cfg = {**wrapper_cfg, **(cfg.get('model_wrapper_cfg') or {}), 'device_ids': None}
+    replaced = _sync_bn_to_bn(cfg.model)
+    if replaced:
+        print_log(f'No GPU: {replaced} SyncBN entries of the model are BN, each process with statistics of its own',
+                  'current', logging.WARNING)
+
+
+def _sync_bn_to_bn(cfg: ConfigDict | list | tuple) -> int:
+    """Replace ``type='SyncBN'`` all through a model's config; return how many there were."""
+    values = cfg.values() if isinstance(cfg, dict) else cfg
+    replaced = sum(_sync_bn_to_bn(value) for value in values if isinstance(value, dict | list | tuple))
+    if isinstance(cfg, dict) and cfg.get('type') in ('SyncBN', 'MMSyncBN'):
+        cfg['type'] = 'BN'
+        replaced += 1
+    return replaced
+
+
+def _environment_from_slurm() -> None:
+    """Set torch.distributed's environment from Slurm's, as mmengine does for GPUs."""
+    if 'MASTER_ADDR' not in os.environ:
+        hosts = subprocess.run(['scontrol', 'show', 'hostnames', os.environ['SLURM_NODELIST']],
+                               capture_output=True, text=True, check=True)
+        os.environ['MASTER_ADDR'] = hosts.stdout.split()[0]
+    os.environ.setdefault('MASTER_PORT', '29500')
+    os.environ['WORLD_SIZE'] = os.environ['SLURM_NTASKS']
+    os.environ['RANK'] = os.environ['SLURM_PROCID']
+    os.environ['LOCAL_RANK'] = os.environ.get('SLURM_LOCALID', '0')

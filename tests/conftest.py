@@ -1,0 +1,52 @@
+"""What several tests share: code in a fresh interpreter, and the original mmengine beside the installed one."""
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(find_spec('mmattn').origin).parent
+ORIGINAL_MMENGINE = '0.10.7'
+
+
+def cache_folder():
+    return Path(os.environ.get('MMATTN_CACHE') or
+                Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache', 'mmattn'))
+
+
+@pytest.fixture(scope='session')
+def run_python(tmp_path_factory):
+    """``run_python(code, **env)`` runs code in a fresh interpreter and an empty folder, and returns what it prints.
+
+    It sees the ``mmattn`` that pytest sees, unless ``PYTHONPATH`` says otherwise; the interpreter is ``python``.
+    """
+    folder = tmp_path_factory.mktemp('elsewhere')
+
+    def run(code, /, *, python=sys.executable, **env):
+        env = {**os.environ, 'PYTHONPATH': str(PACKAGE.parent), 'PYTHONDONTWRITEBYTECODE': '1', **env}
+        done = subprocess.run([python, '-c', code], cwd=folder, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, f'{done.stdout}\n{done.stderr}'
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope='session')
+def original_mmengine():
+    """The folder of the original mmengine, installed once into the cache."""
+    target = cache_folder() / f'mmengine-{ORIGINAL_MMENGINE}'
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as aside:
+            installed = Path(aside, 'installed')
+            subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps', '--target', installed,
+                            f'mmengine=={ORIGINAL_MMENGINE}'], check=True)
+            try:
+                installed.rename(target)
+            except OSError:
+                if not target.is_dir():  # else another session was faster
+                    raise
+    return target

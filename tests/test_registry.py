@@ -1,0 +1,149 @@
+"""mmattn/registry.py as a config meets it: in processes that never imported mmattn, with packages missing or broken."""
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import mmattn
+
+PACKAGE = Path(mmattn.__file__).parent
+LAYERS = ('mmattn.BilateralNonLocal2d', 'mmattn.BilateralCrissCrossAttention', 'mmattn.BilateralMultiheadAttention')
+HEADS = ('mmattn.BiNLHead', 'mmattn.BiCCHead')
+ENGINE = ('mmattn.CPUAmpOptimWrapper', )
+
+HEAD = dict(type='mmattn.BiCCHead', in_channels=8, channels=8, num_classes=2, window_size=3)
+LAYER = dict(type='mmattn.BilateralNonLocal2d', in_channels=8, window_size=3)
+
+# What a user's process does, and the module of what comes out.
+FRESH = {
+    "from mmengine.registry import MODELS, init_default_scope; init_default_scope('mmseg'); "
+    f'found = type(MODELS.build({HEAD}))': 'mmattn.segmentation.bi_cc_head',
+    "from mmengine.registry import init_default_scope; from mmseg.registry import MODELS; init_default_scope('mmseg'); "
+    f'found = type(MODELS.build({HEAD}))': 'mmattn.segmentation.bi_cc_head',
+    f'from mmengine.registry import MODELS; found = type(MODELS.build({LAYER}))': 'mmattn.layers.bilateral_non_local',
+    "from mmengine.registry import MODELS; found = MODELS.get('mmattn.BilateralNonLocal2d')":
+    'mmattn.layers.bilateral_non_local',
+    "from mmengine.registry import OPTIM_WRAPPERS; found = OPTIM_WRAPPERS.get('mmattn.CPUAmpOptimWrapper')":
+    'mmattn.engine',
+}
+
+# Hides the packages, asks for every name twice and prints {name: the error, or ''}.
+ASK = """
+import json, sys
+hidden, names = {hidden!r}, {names!r}
+sys.modules.update(dict.fromkeys(hidden))
+from mmengine.registry import MODELS, OPTIM_WRAPPERS
+said = {{}}
+for name in names * 2:
+    try:
+        found = (OPTIM_WRAPPERS if name.endswith('OptimWrapper') else MODELS).get(name)
+        now = '' if found.__name__ == name.removeprefix('mmattn.') else f'found {{found}}'
+    except Exception as error:
+        now = f'{{type(error).__name__}}: {{error}}'
+    assert said.setdefault(name, now) == now, (said[name], now)
+print(json.dumps(said))
+"""
+
+# Prints the names of every registry of scope mmattn, by folder: what the registries import by themselves (`located`),
+# and what importing every module of the package adds up to (`imported`).
+REGISTERED = """
+import json, pkgutil
+from importlib import import_module
+import mmattn, mmattn.registry, mmengine.registry
+from mmengine.registry import Registry
+
+children = [root.children['mmattn'] for root in vars(mmengine.registry).values()
+            if isinstance(root, Registry) and 'mmattn' in root.children]
+
+def by_folder():
+    names = {}
+    for child in children:
+        for name, found in child.module_dict.items():
+            names.setdefault('.'.join(found.__module__.split('.')[:2]), []).append(name)
+    return names
+
+for child in children:
+    child.import_from_location()
+located = by_folder()
+for module in pkgutil.walk_packages(mmattn.__path__, 'mmattn.'):
+    import_module(module.name)
+print(json.dumps(dict(located=located, imported=by_folder(), folders=mmattn.registry.FOLDERS)))
+"""
+
+
+@pytest.fixture(params=['installed', 'original'])
+def mmengine_path(request):
+    """PYTHONPATH for the installed mmengine, and for the original one."""
+    paths = [str(PACKAGE.parent)]
+    if request.param == 'original':
+        paths.insert(0, str(request.getfixturevalue('original_mmengine')))
+    return os.pathsep.join(paths)
+
+
+@pytest.fixture
+def ask(run_python):
+    def ask(names, hidden=(), **env):
+        return json.loads(run_python(ASK.format(names=list(names), hidden=hidden), **env))
+
+    return ask
+
+
+@pytest.mark.parametrize(('code', 'module'), FRESH.items(), ids=['runner', 'mmseg', 'layer', 'get', 'optim_wrapper'])
+def test_a_name_is_enough(run_python, mmengine_path, code, module):
+    code = f"import sys, mmengine; {code}; assert 'mmattn.registry' in sys.modules; " \
+           'print(mmengine.__version__, found.__module__)'
+    version, found = run_python(code, PYTHONPATH=mmengine_path).split()
+    assert found == module or found.startswith(f'{module}.')
+    assert 'mmengine-' not in mmengine_path or f'mmengine-{version}' in mmengine_path
+
+
+@pytest.mark.parametrize('hidden', [(), ('mmdet', )])
+def test_mmdet_is_optional(ask, mmengine_path, hidden):
+    assert set(ask(ENGINE + LAYERS + HEADS, hidden, PYTHONPATH=mmengine_path).values()) == {''}
+
+
+def test_without_mmseg_only_the_heads_are_missing(ask, mmengine_path):
+    said = ask(ENGINE + LAYERS + HEADS, ('mmseg', 'mmdet'), PYTHONPATH=mmengine_path)
+    assert {said[name] for name in ENGINE + LAYERS} == {''}
+    for name in HEADS:
+        for part in ('ImportError: ', name, "'mmseg'", 'pip install onedl-mmsegmentation ',
+                     'pip install mmsegmentation '):
+            assert part in said[name]
+
+
+@pytest.mark.parametrize('hidden', [('mmcv', ), ('mmcv', 'mmseg', 'mmdet')])
+def test_without_mmcv_the_engine_remains(ask, mmengine_path, hidden):
+    said = ask(ENGINE + LAYERS + HEADS, hidden, PYTHONPATH=mmengine_path)
+    assert {said[name] for name in ENGINE} == {''}
+    for name in LAYERS:
+        for part in ('ImportError: ', name, "'mmcv'", 'pip install onedl-mmcv ', 'pip install mmcv '):
+            assert part in said[name]
+    for name in HEADS:  # mmseg is missing, or it is there and says itself what it lacks
+        assert ('mmseg' if 'mmseg' in hidden else 'mmcv') in said[name]
+        assert 'Error: ' in said[name].removeprefix('Import').removeprefix('ModuleNotFound')
+
+
+def test_a_broken_folder_tells_its_own_cause(ask, mmengine_path, tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / 'mmattn', ignore=shutil.ignore_patterns('.mim', '__pycache__'))
+    broken = tmp_path / 'mmattn' / 'segmentation' / '__init__.py'
+    broken.write_text(f"raise ImportError('cannot import name cause_xyz')\n{broken.read_text()}")
+    said = ask(ENGINE + LAYERS + HEADS, PYTHONPATH=f'{tmp_path}{os.pathsep}{mmengine_path}')
+    assert {said[name] for name in ENGINE} == {''}
+    assert {said[name] for name in LAYERS + HEADS} == {'ImportError: cannot import name cause_xyz'}
+
+
+def test_an_unknown_name_is_not_in_the_registry(run_python, mmengine_path):
+    code = 'from mmengine.registry import MODELS\n' \
+           "try: MODELS.build(dict(type='mmattn.NoSuchHead'))\n" \
+           'except KeyError as error: print(error)'
+    assert 'mmattn.NoSuchHead is not in the' in run_python(code, PYTHONPATH=mmengine_path)
+
+
+def test_folders_name_exactly_what_is_registered(run_python):
+    said = json.loads(run_python(REGISTERED))
+    declared = {folder: sorted(names) for folder, (_, names) in said['folders'].items()}
+    for way in ('located', 'imported'):
+        assert {folder: sorted(names) for folder, names in said[way].items()} == declared, way
+    assert sorted(f'mmattn.{name}' for names in declared.values() for name in names) == sorted(ENGINE + LAYERS + HEADS)

@@ -1,0 +1,50 @@
+"""Test a checkpoint: ``python tools/test.py CONFIG CHECKPOINT [--show-dir DIR] [--tta] [--out DIR] …``."""
+import argparse
+
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
+
+from mmattn.engine import add_common_arguments, config_from, prepare_for_cpu
+
+
+def parse_args() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description='Test (and evaluate) a model')
+    parser.add_argument('config', help='path of the config')
+    parser.add_argument('checkpoint', help='path or URL of the checkpoint')
+    parser.add_argument('--out', help='folder for predictions, for evaluation elsewhere')
+    parser.add_argument('--show', action='store_true', help='show predictions in a window')
+    parser.add_argument('--show-dir', help='folder for pictures of the predictions, below WORK_DIR/TIMESTAMP')
+    parser.add_argument('--wait-time', type=float, default=2, help='seconds that --show shows each picture; default: 2')
+    parser.add_argument('--tta', action='store_true', help="test-time augmentation by the config's tta_pipeline")
+    add_common_arguments(parser)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Build the Runner and test."""
+    args = parse_args()
+    cfg = config_from(args)
+    cfg.load_from = args.checkpoint
+    if args.show or args.show_dir:
+        hook = cfg.get('default_hooks', {}).get('visualization')
+        if hook is None:
+            raise SystemExit(f'--show and --show-dir need default_hooks.visualization, which {args.config} does not set')
+        hook.update(draw=True, show=args.show, wait_time=args.wait_time)
+        if args.show_dir:
+            cfg.visualizer.save_dir = args.show_dir
+    if args.tta:
+        if 'tta_pipeline' not in cfg or 'tta_model' not in cfg:
+            raise SystemExit(f'--tta needs tta_pipeline and tta_model, which {args.config} does not set')
+        cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
+        cfg.tta_model.module = cfg.model
+        cfg.model = cfg.tta_model
+    if args.out is not None:
+        cfg.test_evaluator.update(output_dir=args.out, keep_results=True)
+    prepare_for_cpu(cfg)
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner.test()
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,51 @@
+"""Train a model: ``python tools/train.py CONFIG [--work-dir DIR] [--resume] [--amp] …``."""
+import argparse
+
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
+
+from mmattn.engine import add_common_arguments, config_from, prepare_for_cpu
+
+
+def parse_args() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description='Train a model')
+    parser.add_argument('config', help='path of the config')
+    parser.add_argument(
+        '--resume',
+        nargs='?',
+        const='auto',
+        help='continue from this checkpoint, or without one from the latest in the work dir')
+    parser.add_argument('--amp', action='store_true', help='mixed precision: float16 on a GPU, bfloat16 on a CPU')
+    parser.add_argument(
+        '--auto-scale-lr',
+        action='store_true',
+        help="scale the learning rate by the batch size's ratio to auto_scale_lr.base_batch_size of the config")
+    add_common_arguments(parser)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Build the Runner and train."""
+    args = parse_args()
+    cfg = config_from(args)
+    if args.amp:
+        if cfg.optim_wrapper.type not in ('OptimWrapper', 'AmpOptimWrapper'):
+            raise SystemExit(f"--amp needs optim_wrapper.type='OptimWrapper'; {args.config} has "
+                             f"'{cfg.optim_wrapper.type}'")
+        cfg.optim_wrapper.type = 'AmpOptimWrapper'
+        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+    if args.auto_scale_lr:
+        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+            raise SystemExit(f'--auto-scale-lr needs auto_scale_lr.base_batch_size, which {args.config} does not set')
+        cfg.auto_scale_lr.enable = True
+    if args.resume is not None:
+        cfg.resume = True
+        cfg.load_from = None if args.resume == 'auto' else args.resume
+    prepare_for_cpu(cfg)
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner.train()
+
+
+if __name__ == '__main__':
+    main()
