@@ -36,8 +36,8 @@ setup(
     license_files=['LICENSE'],
     packages=find_packages(include=['mmattn', 'mmattn.*']),
     python_requires='>=3.10',
-    # No OpenMMLab distribution here: the originals and their maintained continuations share import names, and pip cannot
-    # tell that either will do. The extras name one family each.
+    # No OpenMMLab distribution here: the originals and their maintained continuations share import names, and pip
+    # cannot tell that either will do. The extras name one family each.
     install_requires=['torch>=2.4', 'numpy'],
     extras_require={
         'onedl': ['onedl-mmengine>=0.10.8', 'onedl-mmcv>=2.3', 'onedl-mmsegmentation>=1.4', 'onedl-mmdetection>=3.5'],

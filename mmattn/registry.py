@@ -5,13 +5,13 @@ mmengine alone: mmengine takes an ImportError in here for "not in the registry" 
 """
 from importlib.util import find_spec
 
+from mmengine import registry as mmengine_registry
 from mmengine.config.utils import MODULE2PACKAGE
-from mmengine.registry import MODELS as MMENGINE_MODELS
-from mmengine.registry import OPTIM_WRAPPERS as MMENGINE_OPTIM_WRAPPERS
-from mmengine.registry import Registry
+from mmengine.registry import DefaultScope, Registry
 
-# mmengine's `get_config('mmattn::…')` and `_base_ = 'mmattn::…'` look the package up in this table.
-MODULE2PACKAGE['mmattn'] = 'mmattn'
+# mmengine's `get_config('mmattn::…')` and `_base_ = 'mmattn::…'` look up here where the package is. A module in place
+# of the distribution's name has them ask Python, which finds an editable install, too; mmengine 0.10.7 would not.
+MODULE2PACKAGE['mmattn'] = 'mmattn.registry'
 
 # How to install the package behind an import name: the maintained continuation, the original.
 DISTRIBUTIONS = {
@@ -20,49 +20,61 @@ DISTRIBUTIONS = {
     'mmdet': ('onedl-mmdetection', 'mmdet'),
 }
 
-# folder: (the package it needs beside mmengine and torch, the names that it registers)
-FOLDERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
-    'mmattn.engine': (None, ('CPUAmpOptimWrapper', )),
-    'mmattn.layers': ('mmcv', ('BilateralNonLocal2d', 'BilateralCrissCrossAttention', 'BilateralMultiheadAttention')),
-    'mmattn.segmentation': ('mmseg', ('BiNLHead', 'BiCCHead')),
+# folder: (the packages it needs beside mmengine and torch, the names that it registers)
+FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    'mmattn.engine': ((), ('CPUAmpOptimWrapper', )),
+    'mmattn.layers': (('mmcv', ), ('BilateralNonLocal2d', 'BilateralCrissCrossAttention',
+                                   'BilateralMultiheadAttention')),
+    'mmattn.segmentation': (('mmcv', 'mmseg'), ('BiNLHead', 'BiCCHead')),
 }
 
 
-def _missing(package: str | None) -> bool:
-    return package is not None and find_spec(package) is None
-
-
 class FolderRegistry(Registry):
-    """A registry that answers for names whose folder needs a package that is not installed.
+    """A registry filled by the folders of this package whose dependencies are installed.
+
+    A missing package costs its own folder and nothing else; one that is installed but broken raises its own
+    ImportError.
 
     Args:
-        name (str): Name of the registry, as in mmengine.
-        parent (Registry): mmengine's registry of the same name.
-        folders (list[str]): Keys of ``FOLDERS`` whose import registers modules here. Those whose package is absent are
-            left out, so that it costs its own folder and nothing else; one that is installed but broken raises its own
-            ImportError.
+        name (str): attribute of ``mmengine.registry`` that is the parent.
+        *folders (str): keys of ``FOLDERS`` whose import registers modules here.
     """
 
-    def __init__(self, name: str, parent: Registry, folders: list[str]) -> None:
-        present = [folder for folder in folders if not _missing(FOLDERS[folder][0])]
-        super().__init__(name, parent=parent, scope='mmattn', locations=present)
-        self._absent = [folder for folder in folders if folder not in present]
+    def __init__(self, name: str, *folders: str) -> None:
+        parent = getattr(mmengine_registry, name)
+        self._missing = {folder: [p for p in FOLDERS[folder][0] if find_spec(p) is None] for folder in folders}
+        locations = [folder for folder, missing in self._missing.items() if not missing]
+        super().__init__(parent.name, parent=parent, scope='mmattn', locations=locations)
+        self._imported = not locations  # else mmengine looks for `mmattn.utils.register_all_modules`
 
     def get(self, key: str) -> type | None:
-        """Return the class registered as ``key``.
+        """Return the class registered as ``key``, here or in the scope that the config is written for.
+
+        The latter is for configs with ``_base_ = 'mmattn::…'``: mmengine builds those in the scope ``mmattn``, but
+        their ``default_scope`` is mmseg or mmdet, whose ``LoadAnnotations``, say, is not mmengine's.
 
         Raises:
-            ImportError: ``key`` lives in a folder whose package is not installed; the message tells how to install it.
+            ImportError: ``key`` lives in a folder whose dependency is not installed; the message tells how to get it.
         """
-        for folder in self._absent:
-            package, names = FOLDERS[folder]
-            if key.removeprefix('mmattn.') in names:
-                continued, original = DISTRIBUTIONS[str(package)]
-                raise ImportError(f"'mmattn.{key.removeprefix('mmattn.')}' needs the package '{package}', which is not "
-                                  f'installed: pip install {continued} (maintained) or pip install {original} '
-                                  '(original); see the extras mmattn[onedl] and mmattn[openmmlab]')
+        scope, _, name = key.rpartition('.')
+        for folder, missing in self._missing.items():
+            if missing and scope in ('', 'mmattn') and name in FOLDERS[folder][1]:
+                continued, original = (' '.join(names) for names in zip(*(DISTRIBUTIONS[p] for p in missing)))
+                raise ImportError(f"'mmattn.{name}' needs {' and '.join(missing)}, not installed here: "
+                                  f'pip install {continued} (maintained) or pip install {original} (original)')
+        self.import_from_location()
+        if not scope and name not in self.module_dict:
+            configured = [scope.scope_name for scope in reversed(DefaultScope._instance_dict.values())]
+            for sibling in dict.fromkeys([*configured, 'mmseg', 'mmdet']):
+                if sibling not in ('mmattn', 'mmengine') and find_spec(sibling) is not None:
+                    return self.parent.get(f'{sibling}.{name}')
         return super().get(key)
 
 
-MODELS = FolderRegistry('model', MMENGINE_MODELS, ['mmattn.layers', 'mmattn.segmentation'])
-OPTIM_WRAPPERS = FolderRegistry('optim_wrapper', MMENGINE_OPTIM_WRAPPERS, ['mmattn.engine'])
+MODELS = FolderRegistry('MODELS', 'mmattn.layers', 'mmattn.segmentation')
+OPTIM_WRAPPERS = FolderRegistry('OPTIM_WRAPPERS', 'mmattn.engine')
+# Nothing of ours yet, but a config with `_base_ = 'mmattn::…'` is looked up in each of them.
+DATASETS, DATA_SAMPLERS, EVALUATOR, HOOKS, LOOPS, METRICS, MODEL_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS, \
+    TRANSFORMS, VISBACKENDS, VISUALIZERS = map(FolderRegistry, (
+        'DATASETS', 'DATA_SAMPLERS', 'EVALUATOR', 'HOOKS', 'LOOPS', 'METRICS', 'MODEL_WRAPPERS', 'OPTIMIZERS',
+        'PARAM_SCHEDULERS', 'TRANSFORMS', 'VISBACKENDS', 'VISUALIZERS'))

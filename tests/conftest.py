@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from . import tiny_data as tiny_data_sets
+
 PACKAGE = Path(find_spec('mmattn').origin).parent
 ORIGINAL_MMENGINE = '0.10.7'
 
@@ -27,7 +29,7 @@ def run_python(tmp_path_factory):
 
     def run(code, /, *, python=sys.executable, **env):
         env = {**os.environ, 'PYTHONPATH': str(PACKAGE.parent), 'PYTHONDONTWRITEBYTECODE': '1', **env}
-        done = subprocess.run([python, '-c', code], cwd=folder, env=env, capture_output=True, text=True)
+        done = subprocess.run([python, '-c', code], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f'{done.stdout}\n{done.stderr}'
         return done.stdout
 
@@ -50,3 +52,9 @@ def original_mmengine():
                 if not target.is_dir():  # else another session was faster
                     raise
     return target
+
+
+@pytest.fixture(scope='session')
+def tiny_data(tmp_path_factory):
+    """Environment variables that point the configs' data sets to small images."""
+    return tiny_data_sets.make_all(tmp_path_factory.mktemp('data'))

@@ -29,12 +29,12 @@ def main() -> None:
     if args.show or args.show_dir:
         hook = cfg.get('default_hooks', {}).get('visualization')
         if hook is None:
-            raise SystemExit(f'--show and --show-dir need default_hooks.visualization, which {args.config} does not set')
+            raise SystemExit(f'--show and --show-dir need default_hooks.visualization, not set in {args.config}')
         hook.update(draw=True, show=args.show, wait_time=args.wait_time)
         if args.show_dir:
             cfg.visualizer.save_dir = args.show_dir
     if args.tta:
-        if 'tta_pipeline' not in cfg or 'tta_model' not in cfg:
+        if not (cfg.get('tta_pipeline') and cfg.get('tta_model')):
             raise SystemExit(f'--tta needs tta_pipeline and tta_model, which {args.config} does not set')
         cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
         cfg.tta_model.module = cfg.model

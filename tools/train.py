@@ -36,7 +36,7 @@ def main() -> None:
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
     if args.auto_scale_lr:
-        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+        if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
             raise SystemExit(f'--auto-scale-lr needs auto_scale_lr.base_batch_size, which {args.config} does not set')
         cfg.auto_scale_lr.enable = True
     if args.resume is not None:

@@ -46,6 +46,8 @@ def check_window(query: Tensor, window: Tensor | None, window_size: int | tuple[
     expected = (*query.shape[:-1], entries(sizes))
     if window.shape != expected:
         raise ValueError(f'window must be {tuple(expected)} for window_size={window_size}; got {tuple(window.shape)}')
+    if not window.is_floating_point():
+        raise TypeError(f'window must be floating-point; got {window.dtype}')
     if isinstance(outlier, Tensor):
         if outlier.shape != query.shape[:-1]:
             raise ValueError(f'outlier must be a number or {tuple(query.shape[:-1])}; got {tuple(outlier.shape)}')
@@ -53,3 +55,13 @@ def check_window(query: Tensor, window: Tensor | None, window_size: int | tuple[
     if normalize and math.isinf(outlier):
         raise ValueError('normalize=True is undefined with an infinite outlier')
     return sizes, None, float(outlier)
+
+
+def expanded(name: str, logits: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return floating-point ``logits`` expanded to ``shape``, or name the argument that does not fit."""
+    if not logits.is_floating_point():
+        raise TypeError(f'{name} must be floating-point; got {logits.dtype}')
+    try:
+        return logits.expand(shape)
+    except RuntimeError:
+        raise ValueError(f'{name} must be broadcastable to {tuple(shape)}; got {tuple(logits.shape)}') from None

@@ -4,10 +4,10 @@ Every query attends to every key, with logits
 
     scale · qᵢᵀkⱼ + δp(i, j) + Σₐ Aₐ[i, jₐ] + B[j]
 
-where δp are window logits with an outlier value (Eq. 3.12 of the bilateral-attention thesis), optionally z-scored; Aₐ are
-logits for each axis of the key's position (decomposed relative encodings); and B are logits of the key alone. All of
-them are small beside the N×N table of all pairs, which never exists: rows are computed a slice of queries at a time, in
-the backward pass once more.
+where δp are window logits with an outlier value (Eq. 3.12 of the bilateral-attention thesis), optionally z-scored; Aₐ
+are logits for each axis of the key's position (decomposed relative encodings); and B are logits of the key alone. All
+of them are small beside the N×N table of all pairs, which never exists: rows are computed a slice of queries at a
+time, in the backward pass once more.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .checks import check_operands, check_window
+from .checks import check_operands, check_window, expanded
 from .chunks import chunks
 from .window_logits import accumulator, axis_index, window_entries, zscore, zscore_backward
 
@@ -39,8 +39,8 @@ def global_attention(query: Tensor,
     """Softmax attention over all positions of a 1-D, 2-D or 3-D map.
 
     Positions are the dimensions between heads and channels: ``(L)``, ``(H, W)`` or ``(T, H, W)``, written ``*S`` for
-    queries and ``*R`` for keys, which may differ unless ``window`` or ``causal`` relates them. N = ∏S. Differentiable in
-    every floating-point tensor. float16 and bfloat16 are accumulated in float32. A query with no key to attend to (all
+    queries and ``*R`` for keys, which may differ unless ``window`` or ``causal`` relates them. Differentiable in every
+    floating-point tensor. float16 and bfloat16 are accumulated in float32. A query with no key to attend to (all
     masked) gives zeros.
 
     Args:
@@ -80,9 +80,12 @@ def global_attention(query: Tensor,
     if len(axis_logits) not in (0, len(key_size)):
         raise ValueError(f'axis_logits must be empty or hold one tensor for each of the {len(key_size)} key axes; got '
                          f'{len(axis_logits)}')
-    axes = [logits.expand(*query.shape[:-1], length) for logits, length in zip(axis_logits, key_size)]
+    axes = [
+        expanded(f'axis_logits[{axis}]', logits, (*query.shape[:-1], key_size[axis]))
+        for axis, logits in enumerate(axis_logits)
+    ]
     if key_logits is not None:
-        key_logits = key_logits.expand(key.shape[:-1])
+        key_logits = expanded('key_logits', key_logits, key.shape[:-1])
     if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (key.shape[0], *key_size)):
         raise ValueError(f'key_mask must be bool {(key.shape[0], *key_size)}; got {key_mask.dtype} '
                          f'{tuple(key_mask.shape)}')
@@ -138,8 +141,8 @@ def _setup_context(ctx, inputs, output) -> None:
 def _backward(ctx, grad, _):
     out, lse, query, key, value, window, outlier, key_logits, key_mask, *axis_logits = ctx.saved_tensors
     grads = iter(
-        _global_attention_backward(grad, out, lse, query, key, value, window, outlier, axis_logits, key_logits, key_mask,
-                                   *ctx.settings))
+        _global_attention_backward(grad, out, lse, query, key, value, window, outlier, axis_logits, key_logits,
+                                   key_mask, *ctx.settings))
     return (next(grads), next(grads), next(grads), next(grads) if window is not None else None,
             next(grads) if outlier is not None else None, [next(grads) for _ in axis_logits],
             next(grads) if key_logits is not None else None, None,
@@ -171,11 +174,13 @@ class _Rows:
     value_dtype: torch.dtype
 
     @classmethod
-    def of(cls, query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value, scale,
-           normalize, causal) -> _Rows:
+    def of(cls, query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value,
+           scale, normalize, causal) -> _Rows:
         dtype = accumulator(query)
         return cls(
-            *(x.flatten(2, -2).to(dtype) for x in (query, key, value)),
+            query=query.flatten(2, -2).to(dtype),
+            key=key.flatten(2, -2).to(dtype),
+            value=value.flatten(2, -2).to(dtype),
             window=window if window is None else window.flatten(2, -2),
             outlier=outlier if outlier is None else outlier.flatten(2).to(dtype),
             axis_logits=[logits.flatten(2, -2) for logits in axis_logits],
@@ -249,7 +254,8 @@ class _Rows:
             table = outlier.unsqueeze(-1).repeat(1, 1, 1, count + 1)
             table.scatter_(-1, where.where(exists, count).expand_as(window), window)
             logits = table[..., :count]
-            logits.flatten(0, 1).baddbmm_(query.flatten(0, 1), self.key.flatten(0, 1).transpose(-1, -2), alpha=self.scale)
+            logits.flatten(0, 1).baddbmm_(
+                query.flatten(0, 1), self.key.flatten(0, 1).transpose(-1, -2), alpha=self.scale)
             realigned = (where, exists, window, outlier, rstd)
         for axis, values in enumerate(self.axis_logits):
             shape = [1] * len(self.key_size)
@@ -302,7 +308,7 @@ def global_attention_reference_backward(grad: Tensor, out: Tensor, lse: Tensor, 
             d_logits = (d_out @ x.value.transpose(-1, -2)).sub_(mean).mul_(p)
             d_query[:, :, rows] = d_logits @ x.key * x.scale
             d_key += d_logits.transpose(-1, -2) @ (x.query[:, :, rows] * x.scale)
-            if realigned is not None:
+            if d_window is not None and realigned is not None:
                 where, exists, window, outlier, rstd = realigned
                 inside = d_logits.gather(-1, where.expand_as(window)).masked_fill_(~exists, 0)
                 # The gradients of a softmax's logits sum to zero, so the outliers' sum is what the window leaves.

@@ -36,8 +36,8 @@ def grid_attention(query: Tensor,
         value (Tensor): float ``(B, heads, *S, Dv)``.
         scale (float, optional): factor 1/σc of the content logits. Defaults to 1/√D.
         window (Tensor, optional): float ``(B, heads, *S, K)``, logits of the windows centred on each query, the last
-            axis first with its centre, then each axis before it without: in 2-D, k1 horizontal and k0 − 1 vertical
-            ones. Added as they are: divide by σp first.
+            axis first with its centre, then the axes before it, backwards, without: in 2-D, k1 horizontal and k0 − 1
+            vertical ones. Added as they are: divide by σp first.
         window_size (int or tuple[int, ...], optional): odd window length k, for all axes or for each, in the order of
             ``*S``. Required with ``window``.
         outlier (Tensor or float): v_i, the logit of keys outside the windows: float ``(B, heads, *S)``, or one number;
@@ -139,6 +139,11 @@ class _Positions:
         if normalize:
             self.window, self.outlier, self.rstd = zscore(self.window, self.outlier, self.exists, self.count)
 
+    @classmethod
+    def of(cls, query: Tensor, window: Tensor | None, *settings) -> _Positions | None:
+        """The position logits of a call, None where it has none."""
+        return None if window is None else cls(query, window, *settings)
+
     def arm(self, axis: int) -> slice:
         """The entries of an axis within K: the last axis first, with its centre; the others without."""
         own = [k - 1 for k in self.window_size]
@@ -206,7 +211,7 @@ def grid_attention_reference(query: Tensor, key: Tensor, value: Tensor, window: 
     out = torch.zeros(value.shape, dtype=dtype, device=value.device)
     lse = torch.full(query.shape[:-1], -math.inf, dtype=dtype, device=query.device)
     with torch.autocast(query.device.type, enabled=False):
-        positions = None if window is None else _Positions(query, window, outlier, window_size, outlier_value, normalize)
+        positions = _Positions.of(query, window, outlier, window_size, outlier_value, normalize)
         for axis, lines, p in _arms(query, key, value, positions, scale):
             peak = p.amax(-1, keepdim=True)
             peak.masked_fill_(peak == -math.inf, 0)  # a line of one: only the self key, which is not in this arm
@@ -227,8 +232,8 @@ def grid_attention_reference_backward(grad: Tensor, out: Tensor, lse: Tensor, qu
     dtype = accumulator(query)
     d_query, d_key, d_value = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (query, key, value))
     with torch.autocast(query.device.type, enabled=False):
-        positions = None if window is None else _Positions(query, window, outlier, window_size, outlier_value, normalize)
-        d_logits = None if window is None else torch.zeros(window.shape, dtype=dtype, device=window.device)
+        positions = _Positions.of(query, window, outlier, window_size, outlier_value, normalize)
+        d_logits = torch.zeros(() if window is None else window.shape, dtype=dtype, device=query.device)
         mean = (grad.to(dtype) * out).sum(-1, keepdim=True)
         for axis, lines, p in _arms(query, key, value, positions, scale):
             p.sub_(_lines(lse.unsqueeze(-1), axis)[:, :, lines]).exp_()
@@ -237,7 +242,8 @@ def grid_attention_reference_backward(grad: Tensor, out: Tensor, lse: Tensor, qu
             ds = d_out @ _lines(value, axis)[:, :, lines].to(dtype).transpose(-1, -2)
             ds.sub_(_lines(mean, axis)[:, :, lines]).mul_(p)
             _lines(d_query, axis)[:, :, lines] += ds @ _lines(key, axis)[:, :, lines].to(dtype) * scale
-            _lines(d_key, axis)[:, :, lines] += ds.transpose(-1, -2) @ _lines(query, axis)[:, :, lines].to(dtype) * scale
+            queries = _lines(query, axis)[:, :, lines].to(dtype) * scale
+            _lines(d_key, axis)[:, :, lines] += ds.transpose(-1, -2) @ queries
             if positions is not None:
                 where, exists = axis_index(ds.shape[-1], window_size[axis], ds.device)
                 entries = ds.gather(-1, where.expand(*ds.shape[:-1], -1)).masked_fill_(~exists, 0)

@@ -6,6 +6,8 @@ of length k = 2r + 1 belongs to offset o, in row-major order over the axes; entr
 map, or after the query where attention is causal) are dropped.
 """
 import math
+from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -24,10 +26,10 @@ def as_window_size(window_size: int | tuple[int, ...], axes: int) -> tuple[int, 
     Raises:
         ValueError: it has not one length an axis, or a length is even or below 1.
     """
-    sizes = (window_size, ) * axes if isinstance(window_size, int) else tuple(window_size)
-    if len(sizes) != axes or any(k < 1 or k % 2 == 0 for k in sizes):
-        raise ValueError(f'window_size must be an odd length ≥ 1, or one for each of the {axes} axes; got {window_size}')
-    return sizes
+    sizes = tuple(window_size) if isinstance(window_size, Sequence) else (window_size, ) * axes
+    if len(sizes) != axes or any(not isinstance(k, Integral) or k < 1 or k % 2 == 0 for k in sizes):
+        raise ValueError(f'window_size must be an odd length ≥ 1, or one for each of {axes} axes; got {window_size}')
+    return tuple(map(int, sizes))
 
 
 def window_entries(window_size: tuple[int, ...], causal: bool = False) -> int:
@@ -49,8 +51,8 @@ def axis_index(length: int, k: int, device: torch.device) -> tuple[Tensor, Tenso
 def zscore(window: Tensor, outlier: Tensor, exists: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Normalise realigned position logits over their support: (δp − μ) / √(var + 1e-5), population variance.
 
-    Two passes, and relative to v_i, so that the keys outside the window drop out of the mean: exact for logits of any
-    common magnitude, where E[x²] − μ² would cancel.
+    Relative to the mean of the window, then two passes: exact for logits of any common magnitude, where E[x²] − μ²
+    would cancel.
 
     Args:
         window (Tensor): float ``(…, K)``.
@@ -60,16 +62,19 @@ def zscore(window: Tensor, outlier: Tensor, exists: Tensor, count: Tensor) -> tu
 
     Returns:
         tuple[Tensor, Tensor, Tensor]: normalised window and outlier logits, and the factor 1/√(var + eps) of ``(…)``.
-        Entries that do not exist hold values of no meaning.
+        0 for what does not exist, the outlier logit of a support without outliers included.
     """
+    inside = exists.sum(-1)
+    outside = count - inside
     count = count.clamp(min=1)
-    delta = (window - outlier.unsqueeze(-1)).masked_fill_(~exists, 0)
-    mean = delta.sum(-1) / count
-    delta -= mean.unsqueeze(-1)
-    outside = count - exists.sum(-1)
-    variance = (delta.masked_fill(~exists, 0).square_().sum(-1) + outside * mean.square()) / count
-    rstd = (variance + EPS).rsqrt()
-    return delta.mul_(rstd.unsqueeze(-1)), -mean * rstd, rstd
+    middle = window.masked_fill(~exists, 0).sum(-1) / inside.clamp(min=1)
+    window = (window - middle.unsqueeze(-1)).masked_fill_(~exists, 0)
+    outlier = (outlier - middle).masked_fill_(outside == 0, 0)
+    mean = (window.sum(-1) + outside * outlier) / count
+    window = window.sub_(mean.unsqueeze(-1)).masked_fill_(~exists, 0)
+    outlier = outlier.sub_(mean).masked_fill_(outside == 0, 0)
+    rstd = ((window.square().sum(-1) + outside * outlier.square()) / count + EPS).rsqrt()
+    return window.mul_(rstd.unsqueeze(-1)), outlier.mul_(rstd), rstd
 
 
 def zscore_backward(grad: Tensor, window: Tensor, outlier: Tensor, rstd: Tensor, exists: Tensor,
@@ -84,9 +89,9 @@ def zscore_backward(grad: Tensor, window: Tensor, outlier: Tensor, rstd: Tensor,
     Returns:
         tuple[Tensor, Tensor]: gradients at the window logits ``(…, K)`` and at the outlier logits ``(…)``.
     """
-    count = count.clamp(min=1)
-    along = (grad * (window - outlier.unsqueeze(-1))).sum(-1) / count  # mean of gradient · normalised logit
     outside = count - exists.sum(-1)
-    grad_window = (grad - window * along.unsqueeze(-1)).masked_fill_(~exists, 0) * rstd.unsqueeze(-1)
-    grad_outlier = -(grad.sum(-1) + outside * outlier * along) * rstd
-    return grad_window, grad_outlier
+    grad_outlier = -grad.sum(-1).masked_fill(outside == 0, 0)
+    # mean of gradient · normalised logit
+    along = ((grad * window).sum(-1) + grad_outlier * outlier) / count.clamp(min=1)
+    grad_window = (grad - window * along.unsqueeze(-1)).mul_(rstd.unsqueeze(-1))
+    return grad_window, (grad_outlier - outside * outlier * along) * rstd

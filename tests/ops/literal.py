@@ -1,12 +1,15 @@
-"""The operators written out: a table of all pairs, filled in by Eq. 3.12 with Python loops, in float64, slow and plain.
+"""The operators written out: a table of all pairs, filled in by Eq. 3.12 with Python loops, slow and plain.
 
-From the equations alone; nothing here is shared with ``mmattn``.
+From the equations alone; nothing here is shared with ``mmattn``. Below them, what the tests of the operators share.
 """
 import functools
+import importlib
 import itertools
 import math
 
+import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 EPS = 1e-5
 
@@ -21,7 +24,7 @@ def as_tuple(window_size, axes):
 
 @functools.cache
 def box(size, window_size):
-    """Entry of f for each pair (Eq. 3.12): row-major over the k-window, r + o for offset o = j − i; K for an outlier."""
+    """Entry of f for each pair (Eq. 3.12): row-major over the window, r + o for offset o = j − i; K for an outlier."""
     table = torch.full((math.prod(size), ) * 2, math.prod(window_size))
     for (i, x), (j, y) in itertools.product(enumerate(coordinates(size)), repeat=2):
         offset = [b - a for a, b in zip(x, y)]
@@ -119,6 +122,52 @@ def grid_attention(query, key, value, *, scale=None, window=None, window_size=1,
     return dense(query, key, value, entry >= 0, scale, window, entry, outlier, normalize)
 
 
+LEARNED = 'learned'
+# Each kind of outlier logit, plain and z-scored; only neg_inf has no z-score.
+POSITIONS = [
+    pytest.param(outlier, normalize, id=f'{name}-{"zscore" if normalize else "plain"}')
+    for name, outlier in (('learned', LEARNED), ('zero', 0.0), ('neg_inf', -math.inf)) for normalize in (False, True)
+    if not (normalize and name == 'neg_inf')
+]
+CONTENT = pytest.param(None, False, id='content')  # no window
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def one_thread():
+    """For a fixture: tensors of a few numbers take several times as long on two threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def randn(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def operands(size, batch=1, heads=1, *, key_size=None, value_channels=2, dtype=torch.float64):
+    """Query, key and value, by name."""
+    query, key = (batch, heads, *size), (batch, heads, *(key_size or size))
+    return {
+        'query': randn(*query, 3, seed=1, dtype=dtype),
+        'key': randn(*key, 3, seed=2, dtype=dtype),
+        'value': randn(*key, value_channels, seed=3, dtype=dtype),
+    }
+
+
+def with_window(entries, size, window_size, outlier=LEARNED, batch=1, heads=1, **kwargs):
+    """Tensors and settings of a call with ``entries`` window logits; without a window where ``outlier`` is None."""
+    tensors = operands(size, batch, heads, **kwargs)
+    if outlier is None:
+        return tensors, {}
+    dtype = tensors['query'].dtype
+    tensors['window'] = randn(batch, heads, *size, entries, seed=4, dtype=dtype)
+    if outlier is LEARNED:
+        tensors['outlier'] = randn(batch, heads, *size, seed=5, dtype=dtype)
+        return tensors, {'window_size': window_size}
+    return tensors, {'window_size': window_size, 'outlier': outlier}
+
+
 def evaluate(op, tensors, dtype=None, **settings):
     """Output of ``op``, and gradients of all its floating-point tensors under a fixed cotangent.
 
@@ -150,3 +199,102 @@ def assert_same(actual, expected, atol=1e-10, rtol=1e-10, check_dtype=True):
     for name, x in actual.items():
         torch.testing.assert_close(x, expected[name], atol=atol, rtol=rtol, check_dtype=check_dtype,
                                    msg=lambda text, name=name: f'{name}: {text}')
+
+
+def low_precision(dtype):
+    """Tolerance against float64, for logits, values and cotangents of order 1 and sums in float32.
+
+    A result is rounded once, by eps/2 of itself. The backward pass starts from the rounded output, which shifts a row's
+    Σ p·dp by up to eps/2 · Σ|dy·y|, about eps/2, and so each gradient by that times a sum of p, or of p·|q|: some eps.
+    """
+    eps = torch.finfo(dtype).eps
+    return {'rtol': eps, 'atol': 1e-5 if dtype == torch.float32 else 2 * eps, 'check_dtype': False}
+
+
+def around_1e4(tensors, settings):
+    """Move the position logits to 1e4, with a spread of ±2, or of ±2 steps of a dtype whose steps there are wider."""
+    step = 2.0**math.ceil(math.log2(max(1, 1e4 * torch.finfo(tensors['window'].dtype).eps)))
+    for name in {'window', 'outlier'} & tensors.keys():
+        x = tensors[name]
+        tensors[name] = (1e4 + (x.double() * 2).round().clamp(-2, 2) * step).to(x.dtype)
+    return tensors, settings
+
+
+LAYOUTS = {
+    # (B, heads · C, H, W) as a convolution gives it, seen as (B, heads, H, W, C)
+    'channels_first': lambda x: _from_map(x, torch.contiguous_format),
+    'channels_last': lambda x: _from_map(x, torch.channels_last),
+    'strided': lambda x: torch.stack([x, x], -1)[..., 0],
+    'expanded': lambda x: x[:1, :, :1].expand_as(x),
+}
+
+
+def _from_map(x, memory_format):
+    if x.dim() == 4:  # outlier logits: one channel a head
+        return x.contiguous(memory_format=memory_format)
+    x = x.movedim(-1, 2).flatten(1, 2).contiguous(memory_format=memory_format).unflatten(1, (x.shape[1], x.shape[-1]))
+    return x.movedim(2, -1)
+
+
+# What may follow the operator: a cotangent of other strides, or of strides 0.
+AFTER = {
+    'map': lambda op: lambda **kwargs: op(**kwargs).movedim(-1, 2).flatten(1, 2).contiguous(),
+    'sum': lambda op: lambda **kwargs: op(**kwargs).sum(),
+}
+
+
+def moved_object(op, entries, outlier, normalize, corner):
+    """Output at the pixels of a 2×3 object in an 8×9 map of zeros; q, k, v, f and v_i are linear in the map.
+
+    A 3×5 window of its pixels stays inside the map where its upper left corner is from (1, 2) to (5, 4).
+    """
+    x = torch.zeros(1, 1, 8, 9, 4, dtype=torch.float64)
+    pixels = (0, 0, slice(corner[0], corner[0] + 2), slice(corner[1], corner[1] + 3))
+    x[pixels] = randn(2, 3, 4, seed=10)
+    query, key, value, window = (x @ randn(4, width, seed=11 + a) for a, width in enumerate((3, 3, 2, entries)))
+    if outlier is LEARNED:
+        outlier = (x @ randn(4, 1, seed=20)).squeeze(-1)
+    return op(query, key, value, window=window, window_size=(3, 5), outlier=outlier, normalize=normalize)[pixels]
+
+
+def record_slices(monkeypatch, module):
+    """Return the list to which the lengths of the slices are added that the operator of ``module`` works on."""
+    module, lengths = importlib.import_module(module), []
+    cut = module.chunks
+
+    def chunks(*args):
+        for part in cut(*args):
+            lengths.append(part.stop - part.start)
+            yield part
+
+    monkeypatch.setattr(module, 'chunks', chunks)
+    return lengths
+
+
+class Calls(TorchDispatchMode):
+    """The calls of operators of ``mmattn``, forward and backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == 'mmattn':
+            self.seen.append((func, args))
+        return func(*args, **(kwargs or {}))
+
+
+def _leaf(x):
+    if isinstance(x, (list, tuple)):
+        return type(x)(map(_leaf, x))
+    return x.detach().clone().requires_grad_(x.is_floating_point()) if torch.is_tensor(x) else x
+
+
+def check_operator(op, tensors, settings):
+    """``opcheck`` of the operators that a call of ``op`` and its backward pass run."""
+    with Calls() as calls:
+        evaluate(op, tensors, **settings)
+    (forward, inputs), (backward, saved) = calls.seen
+    torch.library.opcheck(forward, _leaf(inputs))
+    # Nothing is differentiable twice, so what opcheck asks of autograd does not apply.
+    torch.library.opcheck(backward, saved, test_utils=('test_schema', 'test_faketensor'))

@@ -6,15 +6,15 @@ crop_size = (256, 256)
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
-    dict(type='RandomResize', scale=(571, 571), ratio_range=(0.75, 1.5), keep_ratio=True),
     dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.9),
     dict(type='RandomFlip', prob=0.5),
-    dict(type='PhotoMetricDistortion'),
     dict(type='PackSegInputs')
 ]
 test_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
 train_dataloader = dict(
-    batch_size=8, num_workers=2, dataset=dict(metainfo=metainfo, data_root=data_root, img_suffix='.png', pipeline=train_pipeline))
+    batch_size=8,
+    num_workers=2,
+    dataset=dict(metainfo=metainfo, data_root=data_root, img_suffix='.png', pipeline=train_pipeline))
 val_dataloader = dict(
     num_workers=0,
     persistent_workers=False,

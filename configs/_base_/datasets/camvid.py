@@ -1,5 +1,5 @@
-# CamVid, 11 classes at 480×360, in mmseg's layout: img_dir/{train,val}/*.jpg and ann_dir/{train,val}/*.png, 255 ignored. `CAMVID_ROOT` moves
-# the data.
+# CamVid, 11 classes at 480×360, in mmseg's layout: img_dir/{train,val}/*.jpg and ann_dir/{train,val}/*.png, 255
+# ignored. `CAMVID_ROOT` moves the data.
 dataset_type = 'BaseSegDataset'
 data_root = '{{$CAMVID_ROOT:data/camvid}}'
 metainfo = dict(

@@ -1,5 +1,5 @@
-# Section 3.5: lr 1e-2, momentum 0.9, weight decay 1e-4, poly 0.9 to zero. The thesis names neither the optimizer nor the
-# batch size: SGD and 8 (4 GPUs × 2).
+# Section 3.5: lr 1e-2, momentum 0.9, weight decay 1e-4, poly 0.9 to zero. The thesis names neither the optimizer nor
+# the batch size: SGD and 8 (4 GPUs × 2).
 optimizer = dict(type='SGD', lr=0.01, momentum=0.9, weight_decay=0.0001)
 optim_wrapper = dict(type='OptimWrapper', optimizer=optimizer, clip_grad=None)
 param_scheduler = [dict(type='PolyLR', eta_min=0, power=0.9, begin=0, end=80000, by_epoch=False)]

@@ -1,0 +1,155 @@
+"""The tools as a user calls them, on small images: flags, several processes, mixed precision, mmseg's own train.py."""
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import mmseg
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'
+SMALL = [
+    'train_dataloader.batch_size=2', 'train_dataloader.num_workers=0', 'train_dataloader.persistent_workers=False',
+    'train_dataloader.dataset.pipeline.2.crop_size=(32,32)', 'model.data_preprocessor.size=(32,32)',
+    'model.backbone.base_channels=8', 'model.decode_head.in_channels=64', 'model.decode_head.channels=16',
+    'model.auxiliary_head.in_channels=32', 'model.auxiliary_head.channels=8', 'train_cfg.max_iters=2',
+    'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2', 'default_hooks.logger.interval=1'
+]
+
+
+@pytest.fixture(scope='module')
+def run(tiny_data):
+    """Run a command on the small data, one thread a process; return what it said."""
+
+    def run(*command, **env):
+        environment = {**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1', 'PATH': f'{Path(sys.executable).parent}:'
+                       f"{os.environ['PATH']}", **env}
+        done = subprocess.run([str(part) for part in command], env=environment, text=True, timeout=300,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope='module')
+def trained(run, tmp_path_factory):
+    """A work dir after two iterations in one process, and the log."""
+    folder = tmp_path_factory.mktemp('trained')
+    return folder, run(sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', folder, '--cfg-options', *SMALL)
+
+
+def losses(log):
+    return [float(loss) for loss in re.findall(r'  loss: (\S+)', log)]
+
+
+def metrics(folder):
+    path, = folder.glob('*/*.json')
+    return json.loads(path.read_text())
+
+
+def weights(path):
+    return torch.load(path, weights_only=False)['state_dict']
+
+
+def test_train_leaves_log_checkpoint_and_metrics(trained):
+    folder, log = trained
+    assert (folder / 'iter_2.pth').exists()
+    assert len(losses(log)) == 2
+    assert 'mIoU' in log
+
+
+def test_mmsegs_own_train_runs_our_config_and_agrees(run, trained, tmp_path):
+    stock = Path(mmseg.__file__).parent / '.mim/tools/train.py'
+    log = run(sys.executable, stock, CONFIG, '--work-dir', tmp_path, '--cfg-options', *SMALL)
+    assert losses(log) == losses(trained[1])
+    expected = weights(trained[0] / 'iter_2.pth')
+    for name, tensor in weights(tmp_path / 'iter_2.pth').items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_resume_continues_at_the_last_checkpoint(run, trained, tmp_path):
+    (tmp_path / 'iter_2.pth').write_bytes((trained[0] / 'iter_2.pth').read_bytes())
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_2.pth'))
+    options = [option.replace('max_iters=2', 'max_iters=3') for option in SMALL]
+    log = run(sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', tmp_path, '--resume', '--cfg-options',
+              *options)
+    assert 'Iter(train) [3/3]' in log
+    assert 'Iter(train) [1/3]' not in log
+
+
+def test_amp_trains_in_bfloat16_on_a_cpu(run, trained, tmp_path):
+    log = run(sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', tmp_path, '--amp', '--auto-scale-lr',
+              '--cfg-options', *SMALL, CUDA_VISIBLE_DEVICES='')
+    assert 'autocast to bfloat16' in log
+    assert 'LR is set based on batch size of 8 and the current batch size is 2' in log
+    first, full = losses(log)[0], losses(trained[1])[0]
+    assert first != full  # the same weights and images, in fewer bits
+    assert first == pytest.approx(full, rel=0.02)  # bfloat16 keeps 8 bits
+
+
+def test_two_processes_train_on_cpus(run, tmp_path):
+    log = run('bash', ROOT / 'tools/dist_train.sh', CONFIG, 2, '--work-dir', tmp_path, '--cfg-options', *SMALL,
+              'model.backbone.norm_cfg.type=SyncBN', CUDA_VISIBLE_DEVICES='', PORT='29611')
+    assert 'Distributed training: True' in log
+    assert 'GPU number: 2' in log
+    assert re.search(r'\d+ SyncBN entries of the model are BN', log)
+    assert len(losses(log)) == 2
+    assert not any('module.' in name for name in weights(tmp_path / 'iter_2.pth'))
+
+
+@pytest.mark.parametrize('launcher', ['none', 'dist_test.sh', 'slurm'])
+def test_testing_gives_the_same_metrics_however_launched(run, trained, tmp_path, launcher):
+    """Two processes share the images and pool their counts."""
+    expected = float(re.findall(r'mIoU: (\S+)', trained[1])[-1])
+    arguments = [CONFIG, trained[0] / 'iter_2.pth']
+    options = ['--work-dir', tmp_path, '--cfg-options', *SMALL]
+    tool = ROOT / 'tools/test.py'
+    if launcher == 'none':
+        run(sys.executable, tool, *arguments, *options)
+    elif launcher == 'slurm':  # the environment of a task that srun started
+        run(sys.executable, tool, *arguments, '--launcher', 'slurm', *options, CUDA_VISIBLE_DEVICES='',
+            SLURM_PROCID='0', SLURM_LOCALID='0', SLURM_NTASKS='1', SLURM_NODELIST='localhost', MASTER_ADDR='127.0.0.1',
+            MASTER_PORT='29612')
+    else:
+        run('bash', ROOT / 'tools' / launcher, *arguments, 2, *options, CUDA_VISIBLE_DEVICES='', PORT='29613')
+    assert metrics(tmp_path)['mIoU'] == pytest.approx(expected, abs=1e-4)  # the log rounds to two digits
+
+
+def test_test_draws_writes_predictions_and_augments(run, trained, tmp_path):
+    run(sys.executable, ROOT / 'tools/test.py', CONFIG, trained[0] / 'iter_2.pth', '--work-dir', tmp_path / 'work',
+        '--show-dir', tmp_path / 'shown', '--out', tmp_path / 'predictions', '--tta', '--cfg-options', *SMALL)
+    assert len(list((tmp_path / 'shown').rglob('*.png'))) == 2
+    assert sorted(path.name for path in (tmp_path / 'predictions').iterdir()) == ['tile_0.png', 'tile_1.png']
+
+
+def test_the_majority_baseline_is_the_share_of_the_majority(run, tiny_data, trained, tmp_path):
+    from PIL import Image
+    (tmp_path / 'ours.json').write_text('{"aAcc": 1, "mIoU": 2, "mAcc": 3}')
+    run(sys.executable, ROOT / 'tools/analysis_tools/majority_baseline.py', CONFIG, '--result',
+        f"Bi-CC={tmp_path / 'ours.json'}", '--out', tmp_path / 'table.md')
+    labels = {part: b''.join(Image.open(path).tobytes() for path in
+                             sorted(Path(tiny_data['BUILDINGS_ROOT'], 'ann_dir', part).iterdir()))
+              for part in ('train', 'val')}
+    majority = max((0, 1), key=labels['train'].count)
+    share = labels['val'].count(majority) / (labels['val'].count(0) + labels['val'].count(1))
+    lines = (tmp_path / 'table.md').read_text().splitlines()
+    assert lines[2] == '| Bi-CC | 1.00 | 2.00 | 3.00 |'
+    assert lines[3] == f'| majority class | {100 * share:.2f} | {50 * share:.2f} | 50.00 |'
+
+
+@pytest.mark.parametrize(('tool', 'flags', 'said'), [
+    ('train.py', ['--amp', '--cfg-options', 'optim_wrapper.type=ApexOptimWrapper'], '--amp needs optim_wrapper.type='),
+    ('train.py', ['--auto-scale-lr', '--cfg-options', 'auto_scale_lr=None'], 'auto_scale_lr.base_batch_size'),
+    ('test.py', ['x.pth', '--show-dir', 'x', '--cfg-options', 'default_hooks.visualization=None'],
+     'default_hooks.visualization'),
+    ('test.py', ['x.pth', '--tta', '--cfg-options', 'tta_model=None'], 'tta_model'),
+])
+def test_flags_that_do_not_fit_are_named(tool, flags, said):
+    done = subprocess.run([sys.executable, ROOT / 'tools' / tool, CONFIG, *flags], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert said in done.stderr.splitlines()[-1]

@@ -1,0 +1,231 @@
+"""The layers against Eq. 3.9 to 3.12 written out with their own weights, and against the stock modules."""
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from mmattn.layers import BilateralCrissCrossAttention, BilateralMultiheadAttention, BilateralNonLocal2d
+
+from ..ops import literal
+
+PADDINGS = ['learned', 'zero', 'neg_inf', 'mean', 'min']
+POSITIONS = [
+    dict(padding=p, smoothing=s) for p in PADDINGS for s in ('zscore', 'sqrt_dim') if (p, s) != ('neg_inf', 'zscore')
+]
+LAYERS = {'nl': BilateralNonLocal2d, 'cc': BilateralCrissCrossAttention, 'sa': BilateralMultiheadAttention}
+SIZES = {'nl': (2, 8, 4, 5), 'cc': (2, 8, 4, 5), 'sa': (2, 6, 8)}
+
+
+def build(kind, **kwargs):
+    """A layer in float64 with every parameter random: at initialisation the 2-D ones are identities."""
+    torch.manual_seed(0)
+    layer = LAYERS[kind](*((8, 2) if kind == 'sa' else (8, )), **{'reduction': 2, **kwargs} if kind != 'sa' else kwargs)
+    layer.double().eval()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return layer
+
+
+def call(kind, layer, x):
+    return layer(x, x, x)[0] if kind == 'sa' else layer(x)
+
+
+def weights(conv):
+    return (getattr(conv, 'conv', conv).weight.flatten(1), getattr(conv, 'conv', conv).bias)
+
+
+def position_logits(layer, x, heads, d, padding, smoothing):
+    """f(x) and v of ``(B, *S, C)`` features, in the operators' layout."""
+    f = layer.window_position
+    logits = F.linear(F.linear(x, *weights(f.embedding)), *weights(f.logits))
+    logits = torch.stack(logits.chunk(heads, -1), 1) / (1 if smoothing == 'zscore' else math.sqrt(d))
+    if padding == 'learned':
+        return dict(window=logits[..., :-1], outlier=logits[..., -1])
+    outlier = {'zero': lambda: 0.0, 'neg_inf': lambda: -math.inf, 'mean': lambda: logits.mean(-1),
+               'min': lambda: logits.min(-1).values}[padding]()
+    return dict(window=logits, outlier=outlier)
+
+
+def literally(kind, layer, x, window_size, padding, smoothing, causal=False):
+    normalize = smoothing == 'zscore'
+    if kind == 'sa':
+        q, k, v = (torch.stack(t.chunk(2, -1), 1)
+                   for t in F.linear(x, layer.in_proj_weight, layer.in_proj_bias).chunk(3, -1))
+        position = position_logits(layer, x, 2, 4, padding, smoothing)
+        y = literal.global_attention(q, k, v, scale=1 / 2, window_size=window_size, normalize=normalize, causal=causal,
+                                     **position)
+        return F.linear(torch.cat(y.unbind(1), -1), layer.out_proj.weight, layer.out_proj.bias)
+    rows = x.movedim(1, -1)  # (B, H, W, C)
+    names = ('theta', 'phi', 'g') if kind == 'nl' else ('query_conv', 'key_conv', 'value_conv')
+    q, k, v = (F.linear(rows, *weights(getattr(layer, name))).unsqueeze(1) for name in names)
+    position = position_logits(layer, rows, 1, 4, padding, smoothing)
+    operator = literal.global_attention if kind == 'nl' else literal.grid_attention
+    y = operator(q, k, v, scale=1 / 2, window_size=window_size, normalize=normalize, **position).squeeze(1)
+    y = F.linear(y, *weights(layer.conv_out)) if kind == 'nl' else layer.gamma.scale * y
+    return x + y.movedim(-1, 1)
+
+
+def assert_equal_with_gradients(ours, expected, x, layer, tolerance=1e-10):
+    wanted = [x, *layer.parameters()]
+    torch.testing.assert_close(ours, expected, atol=tolerance, rtol=tolerance)
+    cotangent = literal.randn(*ours.shape, seed=7)
+    for name, a, b in zip(['x', *dict(layer.named_parameters())], torch.autograd.grad(ours, wanted, cotangent),
+                          torch.autograd.grad(expected, wanted, cotangent)):
+        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance, msg=lambda text, name=name: f'{name}: {text}')
+
+
+@pytest.mark.parametrize('options', POSITIONS, ids=lambda o: '-'.join(o.values()))
+@pytest.mark.parametrize(('kind', 'window_size'), [('nl', (3, 5)), ('cc', (3, 5)), ('nl', 11), ('cc', 11), ('sa', 3)])
+def test_layer_is_the_equation(kind, window_size, options):
+    layer = build(kind, window_size=window_size, **options)
+    x = literal.randn(*SIZES[kind]).requires_grad_()
+    assert_equal_with_gradients(call(kind, layer, x), literally(kind, layer, x, window_size, **options), x, layer)
+
+
+@pytest.mark.parametrize('options', POSITIONS, ids=lambda o: '-'.join(o.values()))
+def test_causal_sequence_is_the_equation(options):
+    layer = build('sa', window_size=5, causal=True, **options)
+    assert layer.window_position.logits.out_channels == 2 * (3 + (options['padding'] == 'learned'))  # (k + 1)/2 a head
+    x = literal.randn(2, 6, 8).requires_grad_()
+    assert_equal_with_gradients(layer(x, x, x)[0], literally('sa', layer, x, 5, **options, causal=True), x, layer)
+
+
+def test_default_windows_are_those_of_the_thesis():
+    assert LAYERS['nl'](8).window_position.logits.out_channels == 31 * 31 + 1
+    assert LAYERS['cc'](8).window_position.logits.out_channels == 31 + 30 + 1
+    assert LAYERS['sa'](8, 2).window_position.logits.out_channels == 2 * 21
+    assert LAYERS['sa'](8, 2, causal=True).window_position.logits.out_channels == 2 * 11
+
+
+def test_relative_non_local_is_the_decomposed_encoding():
+    layer = build('nl', position='relative', max_offset=2)
+    x = literal.randn(2, 8, 4, 5).requires_grad_()
+    rows = x.movedim(1, -1).flatten(1, 2)
+    q, k, v = (F.linear(rows, *weights(getattr(layer, name))) for name in ('theta', 'phi', 'g'))
+    height, width = layer.relative_position.tables
+
+    def vector(table, offset):
+        return table[max(-2, min(2, offset)) + 2]
+
+    logits = torch.stack([
+        torch.stack([
+            (q[:, i] * k[:, j]).sum(-1) + q[:, i] @ vector(height, j // 5 - i // 5) +
+            q[:, i] @ vector(width, j % 5 - i % 5) for j in range(20)
+        ], -1) for i in range(20)
+    ], 1) / math.sqrt(4)
+    y = F.linear(logits.softmax(-1) @ v, *weights(layer.conv_out)).unflatten(1, (4, 5)).movedim(-1, 1)
+    assert_equal_with_gradients(layer(x), x + y, x, layer)
+
+
+def test_relative_criss_cross_is_shaws_encoding():
+    layer = build('cc', position='relative', max_offset=2)
+    x = literal.randn(2, 8, 4, 5).requires_grad_()
+    rows = x.movedim(1, -1)
+    q, k, v = (F.linear(rows, *weights(getattr(layer, name))) for name in ('query_conv', 'key_conv', 'value_conv'))
+    height, width = layer.relative_position.tables
+    y = torch.zeros(2, 4, 5, 8, dtype=torch.float64)
+    for a in range(4):
+        for b in range(5):
+            keys = [(a, j, width[max(-2, min(2, j - b)) + 2]) for j in range(5)]
+            keys += [(i, b, height[max(-2, min(2, i - a)) + 2]) for i in range(4) if i != a]
+            logits = torch.stack([(q[:, a, b] * (k[:, i, j] + r)).sum(-1) for i, j, r in keys], -1) / math.sqrt(4)
+            values = torch.stack([v[:, i, j] for i, j, _ in keys], 1)
+            y = y.index_put((torch.arange(2), torch.tensor(a), torch.tensor(b)),
+                            torch.einsum('bn,bnc->bc', logits.softmax(-1), values))
+    assert_equal_with_gradients(layer(x), x + layer.gamma.scale * y.movedim(-1, 1), x, layer)
+
+
+def test_relative_sequence_is_shaws_encoding():
+    layer = build('sa', position='relative', max_offset=2)
+    x = literal.randn(2, 6, 8).requires_grad_()
+    q, k, v = (torch.stack(t.chunk(2, -1), 1)
+               for t in F.linear(x, layer.in_proj_weight, layer.in_proj_bias).chunk(3, -1))
+    offset = (torch.arange(6) - torch.arange(6)[:, None]).clamp(-2, 2) + 2
+    logits = torch.einsum('bhid,bhijd->bhij', q, k.unsqueeze(2) + layer.relative_position.tables[0][offset]) / 2
+    expected = F.linear(torch.cat((logits.softmax(-1) @ v).unbind(1), -1), layer.out_proj.weight, layer.out_proj.bias)
+    assert_equal_with_gradients(layer(x, x, x)[0], expected, x, layer)
+
+
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('mask', [None, 'bool', 'float'])
+def test_multihead_without_position_is_the_stock_module(mask, causal):
+    ours = build('sa', position='none', causal=causal)
+    stock = nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
+    stock.load_state_dict(ours.state_dict())
+    ours.load_state_dict(stock.state_dict())
+    x = literal.randn(2, 6, 8)
+    if mask == 'bool':
+        mask = torch.zeros(2, 6, dtype=torch.bool)
+        mask[1, 4:] = True
+    elif mask == 'float':
+        mask = literal.randn(2, 6, seed=3)
+    attn_mask = torch.ones(6, 6, dtype=torch.bool).triu(1) if causal else None
+    if mask is not None and mask.is_floating_point() and causal:
+        attn_mask = torch.zeros(6, 6, dtype=torch.float64).masked_fill(attn_mask, -math.inf)  # stock wants one kind
+    expected, _ = stock(x, x, x, key_padding_mask=mask, attn_mask=attn_mask)
+    torch.testing.assert_close(ours(x, x, x, key_padding_mask=mask)[0], expected, atol=1e-12, rtol=1e-12)
+    if mask is None:
+        torch.testing.assert_close(ours(x[0], x[0], x[0])[0] if not causal else expected[0],
+                                   stock(x[0], x[0], x[0], attn_mask=attn_mask)[0], atol=1e-12, rtol=1e-12)
+    if not causal:  # another sequence
+        memory = literal.randn(2, 6, 8, seed=5)
+        torch.testing.assert_close(ours(x, memory, memory, mask)[0], stock(x, memory, memory, mask)[0], atol=1e-12,
+                                   rtol=1e-12)
+
+
+@pytest.mark.parametrize('position', ['bilateral', 'relative'])
+@pytest.mark.parametrize('smoothing', ['zscore', 'sqrt_dim'])
+def test_padding_of_a_batch_changes_nothing(position, smoothing):
+    layer = build('sa', position=position, smoothing=smoothing, padding='learned', window_size=5)
+    x = literal.randn(2, 6, 8)
+    mask = torch.zeros(2, 6, dtype=torch.bool)
+    mask[1, 4:] = True
+    padded = layer(x, x, x, key_padding_mask=mask)[0]
+    for part, rows in ((padded[1, :4], x[1, :4]), (padded[0], x[0])):
+        torch.testing.assert_close(part, layer(rows, rows, rows)[0], atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('kind', LAYERS)
+@pytest.mark.parametrize('position', ['none', 'bilateral', 'relative'])
+def test_autocast_is_near_full_precision(kind, position):
+    layer = build(kind, position=position, window_size=3).float()
+    x = literal.randn(*SIZES[kind], dtype=torch.float32)
+    expected = call(kind, layer, x)
+    with torch.autocast('cpu', torch.bfloat16):
+        ours = call(kind, layer, x)
+    # bfloat16 has 8 bits; a layer rounds half a dozen times.
+    assert (ours - expected).norm() < 0.05 * expected.norm()
+
+
+@pytest.mark.parametrize('kind', ['nl', 'cc'])
+@pytest.mark.parametrize('position', ['none', 'bilateral', 'relative'])
+def test_layer_is_the_identity_at_initialisation(kind, position):
+    layer, x = LAYERS[kind](16, position=position), torch.randn(1, 16, 3, 4)
+    assert torch.equal(layer(x), x)
+
+
+@pytest.mark.parametrize(('kind', 'options', 'named'), [
+    *[(kind, options, named) for kind in LAYERS for options, named in [
+        (dict(window_size=4), 'window_size'), (dict(position='absolute'), 'position'), (dict(padding='one'), 'padding'),
+        (dict(smoothing='sqrt'), 'smoothing'), (dict(padding='neg_inf', smoothing='zscore'), 'undefined'),
+        (dict(position='relative', max_offset=-1), 'max_offset')]],
+    ('nl', dict(mode='dot_product'), "mode='embedded_gaussian'"),
+    ('nl', dict(mode='gaussian', position='relative'), "mode='embedded_gaussian'"),
+])
+def test_wrong_options_are_named(kind, options, named):
+    with pytest.raises(ValueError, match=named):
+        build(kind, **options)
+
+
+def test_wrong_calls_are_named():
+    layer, x = build('sa'), literal.randn(2, 6, 8)
+    with pytest.raises(ValueError, match='key must be query'):
+        layer(x, x.clone(), x)
+    with pytest.raises(ValueError, match='need_weights'):
+        layer(x, x, x, need_weights=True)
+    with pytest.raises(ValueError, match='causal=True'):
+        layer(x, x, x, attn_mask=torch.zeros(6, 6))
+    with pytest.raises(ValueError, match='num_heads'):
+        BilateralMultiheadAttention(8, 3)

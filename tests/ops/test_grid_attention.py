@@ -1,0 +1,334 @@
+"""grid_attention against a table of all pairs masked to the cross, and what must hold for it (spec/segmentation.md)."""
+import functools
+import math
+
+import pytest
+import torch
+
+from mmattn.ops import grid_attention
+
+from . import literal
+from .literal import (
+    AFTER,
+    CONTENT,
+    DTYPES,
+    LAYOUTS,
+    LEARNED,
+    POSITIONS,
+    around_1e4,
+    assert_same,
+    check_operator,
+    evaluate,
+    low_precision,
+    moved_object,
+    operands,
+    randn,
+    record_slices,
+)
+
+one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
+
+# size, window_size, batch, heads
+MAPS = {
+    '2d': ((3, 5), 3, 2, 2),
+    '2d-tall': ((5, 3), (3, 5), 2, 1),
+    '2d-larger_window': ((2, 3), 7, 1, 2),
+    '2d-larger_window_one_axis': ((3, 4), (9, 1), 1, 1),
+    '2d-k1': ((3, 4), 1, 2, 2),
+    '2d-row': ((1, 5), 3, 1, 1),
+    '2d-column': ((5, 1), 3, 1, 2),
+    '2d-single': ((1, 1), 5, 1, 1),
+    '3d': ((4, 3, 5), 3, 2, 1),
+    '3d-windows': ((3, 4, 2), (5, 3, 1), 1, 2),
+    '3d-flat': ((3, 1, 2), (1, 3, 5), 1, 2),
+}
+
+
+def with_window(size, window_size, outlier=LEARNED, batch=1, heads=1, **kwargs):
+    entries = sum(literal.as_tuple(window_size, len(size))) - len(size) + 1
+    return literal.with_window(entries, size, window_size, outlier, batch, heads, **kwargs)
+
+
+def assert_literal(tensors, op=lambda f: f, **settings):
+    """Values and all gradients are the literal ones to 1e-10; ``op`` wraps the operator and its reference alike."""
+    actual = evaluate(op(grid_attention), tensors, **settings)
+    assert_same(actual, evaluate(op(literal.grid_attention), tensors, **settings))
+
+
+@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
+@pytest.mark.parametrize(('size', 'window_size', 'batch', 'heads'), MAPS.values(), ids=MAPS)
+@pytest.mark.parametrize('scale', [None, 0.3])
+def test_dense_attention_masked_to_the_cross(size, window_size, batch, heads, outlier, normalize, scale):
+    tensors, settings = with_window(size, window_size, outlier, batch, heads)
+    assert_literal(tensors, normalize=normalize, scale=scale, **settings)
+
+
+def criss_cross(query, key, value):
+    """The arithmetic of mmcv.ops.CrissCrossAttention, on (B, C, H, W)."""
+    height = query.shape[2]
+    energy_h = torch.einsum('bchw,bciw->bwhi', query, key) + torch.diag(torch.full((height, ), -math.inf))
+    energy_h = energy_h.transpose(1, 2)
+    energy_w = torch.einsum('bchw,bchj->bhwj', query, key)
+    weights = torch.cat([energy_h, energy_w], -1).softmax(-1)
+    out = torch.einsum('bciw,bhwi->bchw', value, weights[..., :height])
+    return out + torch.einsum('bchj,bhwj->bchw', value, weights[..., height:])
+
+
+@pytest.mark.parametrize('size', [(3, 5), (5, 3), (1, 4), (4, 1), (1, 1)], ids=str)
+def test_content_only_is_mmcv_criss_cross_attention(size):
+    tensors = {name: x.squeeze(1).movedim(-1, 1).contiguous() for name, x in operands(size, 2).items()}
+
+    def ours(query, key, value):
+        query, key, value = (x.movedim(1, -1).unsqueeze(1) for x in (query, key, value))
+        return grid_attention(query, key, value, scale=1.0).squeeze(1).movedim(-1, 1)
+
+    assert_same(evaluate(ours, tensors), evaluate(criss_cross, tensors))
+
+
+@pytest.mark.parametrize('size', [(3, 5), (1, 4), (1, 1), (2, 3, 4), (3, 1, 2)], ids=str)
+def test_every_key_of_the_cross_counts_once(size):
+    """Equal logits weigh each of the ∑S − (axes − 1) keys alike, the query's own too."""
+    positions = literal.coordinates(size)
+    count = sum(size) - len(size) + 1
+    expected = torch.tensor([[sum(a != b for a, b in zip(x, y)) < 2 for y in positions] for x in positions]) / count
+    value = torch.eye(len(positions)).view(1, 1, *size, -1)
+    weights = grid_attention(torch.zeros(1, 1, *size, 3), torch.zeros(1, 1, *size, 3), value)
+    torch.testing.assert_close(weights.view_as(expected), expected)
+
+
+@pytest.mark.parametrize('after', AFTER.values(), ids=AFTER)
+@pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
+def test_layouts(layout, after, normalize):
+    tensors, settings = with_window((3, 4), 3, LEARNED, 2, 2, value_channels=3)
+    tensors = {name: layout(x) for name, x in tensors.items()}
+    assert not any(x.is_contiguous() for name, x in tensors.items() if name != 'outlier')
+    assert_literal(tensors, after, normalize=normalize, **settings)
+
+
+@pytest.mark.parametrize('budget', [1, 20_000])
+@pytest.mark.parametrize('size', [(5, 7), (3, 5, 4)], ids=['2d', '3d'])
+@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
+def test_slices_of_lines(monkeypatch, budget, size, outlier, normalize):
+    """Many slices, of one line and of several with a shorter last one, give what one slice for each axis gives."""
+    slices = record_slices(monkeypatch, 'mmattn.ops.grid_attention')
+    tensors, settings = with_window(size, 3, outlier, 2, 2)
+    settings['normalize'] = normalize
+    whole = evaluate(grid_attention, tensors, **settings)
+    assert len(slices) == 2 * len(size)  # forward and backward
+    lines = sum(slices)
+    slices.clear()
+    monkeypatch.setattr('mmattn.ops.chunks.CHUNK_BYTES', budget)
+    sliced = evaluate(grid_attention, tensors, **settings)
+    assert sum(slices) == lines
+    assert len(slices) > 2 * len(size)
+    assert (max(slices) == 1) == (budget == 1)
+    assert_same(sliced, whole)
+    assert_literal(tensors, **settings)
+
+
+def call(**changes):
+    """A call of (1, 2, 3, 4, 3) tensors with a 3×5 window, with some arguments changed; None leaves one out."""
+    tensors, settings = with_window((3, 4), (3, 5), heads=2)
+    arguments = {**tensors, **settings, **changes}
+    return grid_attention(**{name: x for name, x in arguments.items() if x is not None})
+
+
+WRONG = {
+    'one_axis': (ValueError, 'query', {name: randn(1, 2, 12, 3) for name in ('query', 'key', 'value')}),
+    'four_axes': (ValueError, 'query', {name: randn(1, 2, 1, 1, 1, 1, 4) for name in ('query', 'key', 'value')}),
+    'key_axes': (ValueError, 'key', {'key': randn(1, 2, 12, 3)}),
+    'key_positions': (ValueError, 'key', {name: randn(1, 2, 3, 5, 3) for name in ('key', 'value')}),
+    'key_heads': (ValueError, 'key', {name: randn(1, 1, 3, 4, 3) for name in ('key', 'value')}),
+    'key_channels': (ValueError, 'key', {'key': randn(1, 2, 3, 4, 2)}),
+    'value_axes': (ValueError, 'value', {'value': randn(1, 2, 12, 3)}),
+    'value_positions': (ValueError, 'value', {'value': randn(1, 2, 4, 3, 3)}),
+    'dtypes': (TypeError, 'query, key and value', {'key': randn(1, 2, 3, 4, 3).float()}),
+    'value_dtype': (TypeError, 'query, key and value', {'value': randn(1, 2, 3, 4, 3).half()}),
+    'integers': (TypeError, 'query, key and value',
+                 {name: torch.ones(1, 2, 3, 4, 3, dtype=torch.long) for name in ('query', 'key', 'value')}),
+    'even': (ValueError, 'window_size', {'window_size': 4}),
+    'even_axis': (ValueError, 'window_size', {'window_size': (3, 4)}),
+    'no_length': (ValueError, 'window_size', {'window_size': 0}),
+    'negative': (ValueError, 'window_size', {'window_size': (3, -5)}),
+    'one_length_too_few': (ValueError, 'window_size', {'window_size': (3, )}),
+    'one_length_too_many': (ValueError, 'window_size', {'window_size': (3, 5, 1)}),
+    'no_window_size': (ValueError, 'window_size', {'window_size': None}),
+    'window_entries': (ValueError, 'window', {'window': randn(1, 2, 3, 4, 15)}),
+    'window_heads': (ValueError, 'window', {'window': randn(1, 1, 3, 4, 7)}),
+    'outlier_shape': (ValueError, 'outlier', {'outlier': randn(1, 2, 3, 4, 1)}),
+    'normalize_neg_inf': (ValueError, 'normalize', {'outlier': -math.inf, 'normalize': True}),
+    'normalize_alone': (ValueError, 'normalize', {'window': None, 'normalize': True}),
+}
+
+
+@pytest.mark.parametrize(('error', 'name', 'changes'), WRONG.values(), ids=WRONG)
+def test_wrong_arguments(error, name, changes):
+    call()  # the call that the changes spoil
+    with pytest.raises(error, match=rf'\b{name}\b'):
+        call(**changes)
+
+
+# Semantics.
+
+
+@pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
+@pytest.mark.parametrize('outlier', [LEARNED, 0.0], ids=['learned', 'zero'])
+@pytest.mark.parametrize('size', [(4, 5), (2, 3, 4)], ids=['2d', '3d'])
+def test_constant_position_logits_leave_the_content(size, outlier, normalize):
+    """Whatever the constant of a query; for the zero outlier only 0."""
+    tensors, settings = with_window(size, 3, outlier, 2, 2)
+    constant = tensors.get('outlier', torch.zeros(2, 2, *size, dtype=torch.float64))
+    tensors['window'] = constant.unsqueeze(-1).expand_as(tensors['window'])
+    actual = evaluate(grid_attention, tensors, normalize=normalize, **settings)
+    expected = evaluate(grid_attention, operands(size, 2, 2))
+    assert_same({name: actual[name] for name in expected}, expected, 1e-12, 1e-12)
+    assert all(x.isfinite().all() for x in actual.values())
+
+
+@pytest.mark.parametrize('size', [(4, 5), (3, 4, 5)], ids=['2d', '3d'])
+def test_neg_inf_restricts_attention_to_the_windows(size):
+    tensors, settings = with_window(size, 3, -math.inf)
+    tensors['window'] = torch.zeros_like(tensors['window'])
+    coordinates = torch.tensor(literal.coordinates(size))
+    inside = (coordinates[:, None] - coordinates).abs().sum(-1) <= 1  # one step along one axis
+    logits = tensors['query'].flatten(2, -2) @ tensors['key'].flatten(2, -2).transpose(-1, -2) / math.sqrt(3)
+    expected = logits.where(inside, -math.inf).softmax(-1) @ tensors['value'].flatten(2, -2)
+    actual = grid_attention(**tensors, **settings).flatten(2, -2)
+    torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('size', [(4, 5), (2, 3, 4)], ids=['2d', '3d'])
+@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
+def test_weights_sum_to_one(size, outlier, normalize):
+    tensors, settings = with_window(size, 3, outlier)
+    tensors['value'] = torch.ones(1, 1, *size, 1, dtype=torch.float64)
+    out = grid_attention(**tensors, normalize=normalize, **settings)
+    torch.testing.assert_close(out, torch.ones_like(out), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(('outlier', 'normalize'), POSITIONS)
+def test_output_moves_with_an_object(outlier, normalize):
+    at = functools.partial(moved_object, grid_attention, 5 + 2, outlier, normalize)
+    for place in ((5, 4), (1, 4), (3, 2)):
+        torch.testing.assert_close(at(place), at((1, 2)), atol=1e-12, rtol=1e-12)
+    assert (at((0, 2)) - at((1, 2))).abs().max() > 1e-6  # the window leaves the map: entries are dropped
+
+
+# Numbers of any size, in every dtype.
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize('size', [(4, 5), (2, 3, 4)], ids=['2d', '3d'])
+@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
+def test_low_precision_is_near_float64(size, dtype, outlier, normalize):
+    """Against the literal result, in float64, of the same rounded inputs."""
+    tensors, settings = with_window(size, 3, outlier, 2, 2, dtype=dtype)
+    settings['normalize'] = normalize
+    actual = evaluate(grid_attention, tensors, **settings)
+    assert {x.dtype for x in actual.values()} == {dtype}
+    expected = evaluate(literal.grid_attention, tensors, torch.float64, **settings)
+    assert_same(actual, expected, **low_precision(dtype))
+
+
+@pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
+def test_float32_logits_with_bfloat16_operands(normalize):
+    """Each gradient has the dtype of its tensor."""
+    tensors, settings = with_window((4, 5), 3, LEARNED, 2, 2, dtype=torch.float32)
+    tensors |= {name: tensors[name].bfloat16() for name in ('query', 'key', 'value')}
+    settings['normalize'] = normalize
+    actual = evaluate(grid_attention, tensors, **settings)
+    assert {name for name, x in actual.items() if x.dtype == torch.float32} == {'d_window', 'd_outlier'}
+    expected = evaluate(literal.grid_attention, tensors, torch.float64, **settings)
+    assert_same(actual, expected, **low_precision(torch.bfloat16))
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize(('outlier', 'normalize'), POSITIONS)
+@pytest.mark.parametrize('large', ['content', 'position', 'outlier'])
+def test_logits_of_1e4(large, dtype, outlier, normalize):
+    """Nothing overflows. A float32 logit of 1e4 is off by up to some 1e-3, its weight by as much of itself."""
+    tensors, settings = with_window((4, 5), 3, outlier, 2, 1, dtype=dtype)
+    if large == 'content':
+        tensors |= {name: tensors[name] * 100 for name in ('query', 'key')}
+    elif large == 'position':
+        tensors['window'] = tensors['window'] * 1e4
+    elif outlier is LEARNED:
+        tensors['outlier'] = tensors['outlier'] * 1e4
+    elif outlier == 0.0:
+        settings['outlier'] = -1e4
+    settings['normalize'] = normalize
+    actual = evaluate(grid_attention, tensors, **settings)
+    for name, x in actual.items():
+        assert x.isfinite().all(), name
+    expected = evaluate(literal.grid_attention, tensors, torch.float64, **settings)['output']
+    torch.testing.assert_close(actual['output'].double(), expected, atol=1e-2, rtol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize('outlier', [LEARNED, 0.0, 1e4], ids=['learned', 'zero', '1e4'])
+@pytest.mark.parametrize('window_size', [3, 7], ids=['windows_inside', 'windows_over_all'])
+def test_zscore_of_logits_around_1e4(dtype, outlier, window_size):
+    """As near float64 as other logits: what E[x²] − μ² would cancel is a difference of neighbours, so exact.
+
+    The mean of a few numbers of 1e4 may be off by an ulp, 1e-3: that moves all z-scores of a query alike, which the
+    softmax does not see, and its square is nothing beside a variance of order 1.
+    """
+    tensors, settings = around_1e4(*with_window((3, 4), window_size, outlier, 2, 1, dtype=dtype))
+    settings['normalize'] = True
+    actual = evaluate(grid_attention, tensors, **settings)
+    expected = evaluate(literal.grid_attention, tensors, torch.float64, **settings)
+    assert_same(actual, expected, **low_precision(dtype))
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize('outlier', [1e3, -1e5, -1e9])
+@pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
+def test_outlier_of_no_key_changes_nothing(outlier, normalize, dtype):
+    """Where the windows cover the cross, v_i is the logit of no key: neither the mean nor the variance holds it."""
+    tensors, settings = with_window((3, 4), 7, 0.0, 2, 2, dtype=dtype)
+    settings['normalize'] = normalize
+    expected = evaluate(grid_attention, tensors, **settings)
+    actual = evaluate(grid_attention, tensors, **{**settings, 'outlier': outlier})
+    assert_same(actual, expected, **low_precision(dtype))
+
+
+# As an operator of PyTorch.
+
+CALLS = {
+    'content': (None, False, (3, 4)),
+    'window': (LEARNED, False, (3, 4)),
+    'zscore': (LEARNED, True, (3, 4)),
+    'zscore-3d': (0.0, True, (2, 3, 2)),
+}
+
+
+def full_call(outlier, normalize, size, dtype=torch.float32):
+    tensors, settings = with_window(size, 3, outlier, 2, 2, dtype=dtype)
+    return tensors, {**settings, 'normalize': normalize}
+
+
+@pytest.mark.parametrize('which', CALLS.values(), ids=CALLS)
+def test_opcheck(which):
+    check_operator(grid_attention, *full_call(*which))
+
+
+@pytest.mark.parametrize('which', CALLS.values(), ids=CALLS)
+def test_compile(which):
+    torch.compiler.reset()
+    compiled = torch.compile(grid_attention, fullgraph=True, backend='aot_eager')
+    tensors, settings = full_call(*which)
+    assert_same(evaluate(compiled, tensors, **settings), evaluate(grid_attention, tensors, **settings), 0, 0)
+
+
+def test_autocast():
+    tensors, settings = full_call(LEARNED, True, (3, 4))
+    with torch.autocast('cpu', torch.bfloat16):
+        actual = evaluate(grid_attention, tensors, **settings)
+    assert_same(actual, evaluate(grid_attention, tensors, **settings), 0, 0)
+
+
+def test_gradcheck():
+    tensors, settings = full_call(LEARNED, True, (2, 3), torch.float64)
+    assert torch.autograd.gradcheck(lambda *args: grid_attention(**dict(zip(tensors, args)), **settings),
+                                    [x.requires_grad_() for x in tensors.values()])

@@ -1,0 +1,79 @@
+"""With the position branch off, the heads are mmseg's; with it on, they learn."""
+import pytest
+import torch
+from mmcv.ops import CrissCrossAttention
+from mmseg.models.decode_heads import CCHead, NLHead
+
+from mmattn.layers import BilateralCrissCrossAttention
+from mmattn.segmentation import BiCCHead, BiNLHead
+
+HEAD = dict(in_channels=6, channels=16, num_classes=3, in_index=1, norm_cfg=dict(type='BN'), dropout_ratio=0)
+PAIRS = [
+    (CCHead, BiCCHead, {}),
+    (CCHead, BiCCHead, dict(recurrence=1, concat_input=False)),
+    (CCHead, BiCCHead, dict(recurrence=3, kernel_size=1)),
+    (NLHead, BiNLHead, {}),
+    (NLHead, BiNLHead, dict(reduction=4, use_scale=False)),
+    (NLHead, BiNLHead, dict(mode='gaussian', reduction=1)),
+    (NLHead, BiNLHead, dict(mode='dot_product')),
+    (NLHead, BiNLHead, dict(mode='concatenation', concat_input=False)),
+]
+
+
+def randomise(module):
+    """At initialisation the residual scalars and norms are zero, and any two blocks would agree."""
+    generator = torch.Generator().manual_seed(0)
+    for tensor in [*module.parameters(), *module.buffers()]:
+        if tensor.is_floating_point():
+            tensor.data.copy_(torch.rand(tensor.shape, generator=generator) * 0.2 + 0.05)
+
+
+@pytest.mark.parametrize(('stock_class', 'head_class', 'options'), PAIRS)
+@pytest.mark.parametrize('training', [False, True])
+def test_head_without_position_is_the_stock_head(stock_class, head_class, options, training):
+    stock = stock_class(**HEAD, **options).double().train(training)
+    head = head_class(position='none', **HEAD, **options).double().train(training)
+    randomise(stock)
+    head.load_state_dict(stock.state_dict())  # strict
+    assert stock.state_dict().keys() == head.state_dict().keys()
+    generator = torch.Generator().manual_seed(1)
+    x = [None, torch.randn(2, 6, 5, 7, generator=generator, dtype=torch.float64, requires_grad=True)]
+    ours, expected = head(x), stock(x)
+    assert expected.std() > 1e-3
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-9)
+    if options.get('mode') == 'concatenation':
+        return  # mmcv's own block divides the output of its ReLU in place and cannot be differentiated
+    cotangent = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
+    (ours * cotangent).sum().backward()
+    d_ours, x[1].grad = x[1].grad, None
+    (expected * cotangent).sum().backward()
+    torch.testing.assert_close(d_ours, x[1].grad, atol=1e-5, rtol=1e-9)
+    for (name, a), b in zip(head.named_parameters(), stock.parameters()):
+        torch.testing.assert_close(a.grad.reshape(b.shape), b.grad, atol=1e-5, rtol=1e-9,
+                                   msg=lambda text, name=name: f'{name}: {text}')
+
+
+def test_checkpoints_load_in_both_directions():
+    stock, ours = CrissCrossAttention(16), BilateralCrissCrossAttention(16, position='none')
+    randomise(stock)
+    assert stock.gamma.scale.shape == ()
+    ours.load_state_dict(stock.state_dict())
+    assert ours.gamma.scale.shape == (1, )
+    assert ours.gamma.scale.item() == stock.gamma.scale.item() != 0
+    randomise(ours)
+    ours.gamma.scale.data.fill_(3)
+    stock.load_state_dict(ours.state_dict())
+    assert stock.gamma.scale.item() == 3
+
+
+@pytest.mark.parametrize('head_class', [BiCCHead, BiNLHead])
+@pytest.mark.parametrize('position', ['bilateral', 'relative'])
+def test_every_parameter_of_a_head_learns(head_class, position):
+    head = head_class(position=position, window_size=3, **HEAD)
+    randomise(head)
+    head([None, torch.randn(2, 6, 5, 7)]).square().sum().backward()
+    still = [name for name, p in head.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    # A bias of the keys moves all logits of a query alike, which no softmax sees.
+    assert set(still) <= {'cca.key_conv.bias', 'nl_block.phi.conv.bias'}
+    with_position = head([None, torch.ones(1, 6, 5, 7)])
+    assert with_position.shape == (1, 3, 5, 7)

@@ -1,0 +1,98 @@
+"""Every shipped config builds, takes a training step and predicts, through the stock Runner, on small images."""
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.runner import Runner
+
+from mmattn.utils import config_path
+
+from .tiny_data import SIZE
+
+CONFIGS = sorted(path.relative_to(config_path()).as_posix() for path in config_path().glob('[!_]*/*.py'))
+CROP = 33
+
+
+def shrink(cfg):
+    """Make every size in a config small, drop downloads and worker processes; leave the kind of everything."""
+    if isinstance(cfg, dict):
+        for key, value in cfg.items():
+            if key in ('pretrained', 'init_cfg'):
+                cfg[key] = None
+            elif key in ('crop_size', 'size') and isinstance(value, tuple | list):
+                cfg[key] = (CROP, CROP)
+            elif key == 'stride' and isinstance(value, tuple | list):
+                cfg[key] = (CROP - 8, CROP - 8)
+            elif key == 'scale' and isinstance(value, tuple | list):
+                cfg[key] = SIZE
+            else:
+                shrink(value)
+    elif isinstance(cfg, list | tuple):
+        for value in cfg:
+            shrink(value)
+
+
+@pytest.fixture
+def config(request, tiny_data, tmp_path, monkeypatch):
+    for name, value in tiny_data.items():
+        monkeypatch.setenv(name, value)
+    cfg = Config.fromfile(config_path(request.param))
+    shrink(cfg._cfg_dict)
+    cfg.work_dir = str(tmp_path)
+    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        loader.update(num_workers=0, persistent_workers=False, batch_size=min(loader.batch_size, 2))
+    cfg.train_cfg.update(max_iters=1, val_interval=1)
+    cfg.log_level = 'ERROR'
+    cfg.experiment_name = request.param
+    return cfg
+
+
+@pytest.mark.parametrize('config', CONFIGS, indirect=True)
+def test_config_trains_and_predicts(config):
+    runner = Runner.from_cfg(config)
+    before = {name: p.detach().clone() for name, p in runner.model.named_parameters()}
+    runner.train()
+    assert runner.iter == 1
+    assert math.isfinite(runner.message_hub.get_scalar('val/mIoU').current())
+    moved = [name for name, p in runner.model.named_parameters() if not torch.equal(p, before[name])]
+    assert any(name.startswith('decode_head') for name in moved)
+    assert all(torch.isfinite(p).all() for p in runner.model.parameters())
+    prediction = runner.model.test_step(next(iter(runner.test_dataloader)))[0].pred_sem_seg.data
+    assert prediction.shape == (1, SIZE[1], SIZE[0])
+    assert prediction.min() >= 0
+    assert prediction.max() < config.model.decode_head.num_classes
+    assert Path(runner.work_dir, 'iter_1.pth').exists() or config.default_hooks.checkpoint.interval > 1
+
+
+def test_methods_differ_in_one_line(monkeypatch):
+    """Bi-NL and Bi-CC are the stock configs with another head type."""
+    for name in CONFIGS:
+        if not Path(name).name.startswith('bi-'):
+            continue
+        ours, stock = (Config.fromfile(config_path(n)).to_dict() for n in (name, name.replace('/bi-', '/')))
+        ours['model']['decode_head'].pop('type')
+        stock['model']['decode_head'].pop('type')
+        assert ours == stock, name
+
+
+@pytest.mark.parametrize(('name', 'root', 'count'), [('camvid', Path('../shared/data/camvid'), (367, 101)),
+                                                     ('buildings', Path('data/buildings'), (8, 4))])
+def test_labels_of_real_data_are_the_classes(name, root, count, monkeypatch):
+    root = Path(__file__).parents[1] / root
+    if not root.is_dir():
+        pytest.skip(f'{root} is not here')
+    from mmengine.registry import init_default_scope
+    from mmseg.registry import DATASETS
+    monkeypatch.setenv(f'{name.upper()}_ROOT', str(root))
+    cfg = Config.fromfile(config_path(f'_base_/datasets/{name}.py'))
+    init_default_scope('mmseg')
+    for loader, expected in zip((cfg.train_dataloader, cfg.val_dataloader), count):
+        loader.dataset.pipeline = [ConfigDict(type='LoadImageFromFile'), ConfigDict(type='LoadAnnotations')]
+        dataset = DATASETS.build(loader.dataset)
+        assert len(dataset) == expected
+        for i in range(0, len(dataset), 1 + len(dataset) // 8):
+            sample = dataset[i]
+            assert sample['img'].shape[:2] == sample['gt_seg_map'].shape
+            assert set(sample['gt_seg_map'].ravel()) <= {*range(len(dataset.metainfo['classes'])), 255}

@@ -1,0 +1,199 @@
+"""The package as installed: three ways into a clean environment, its configs, its metadata and its import."""
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from .conftest import ORIGINAL_MMENGINE
+
+ROOT = Path(__file__).parents[1]
+SHIPPED = ('setup.py', 'pyproject.toml', 'README.md', 'LICENSE', 'mmattn', 'configs', 'tools', 'tests')
+# What a checkout holds beside its tracked files, and must not be shipped.
+LEFTOVERS = ('work_dirs/run/config.py', 'work_dirs/__init__.py', 'data/__init__.py', 'configs/__pycache__/old.pyc',
+             'configs/bi_cc/__pycache__/old.pyc', 'tools/__pycache__/old.pyc', 'mmattn/utils/__pycache__/old.pyc')
+CONFIGS = sorted(path.relative_to(ROOT / 'configs').as_posix() for path in (ROOT / 'configs').rglob('*.py'))
+CONFIG = next(name for name in CONFIGS if name.startswith('bi_cc/bi-cc_'))
+HEAVY = {'torch', 'numpy', 'mmengine', 'mmcv', 'mmseg', 'mmdet'}
+
+DESCRIBE = """
+import importlib.metadata, json, mmattn
+from mmattn.utils import config_path
+try:
+    config_path('bi_cc/no_such_config.py')
+except FileNotFoundError as error:
+    missing = str(error)
+print(json.dumps(dict(
+    file=mmattn.__file__, version=mmattn.__version__, metadata=importlib.metadata.version('mmattn'),
+    requires=importlib.metadata.requires('mmattn'), missing=missing, path=str(config_path({config!r})),
+    configs=sorted(path.relative_to(config_path()).as_posix() for path in config_path().rglob('*.py')))))
+"""
+
+LOAD = """
+import json, mmattn.registry, mmengine
+from mmengine.config import Config
+from mmengine.hub import get_config
+user = Config.fromfile({user!r})
+assert user.pop('work_dir') == 'elsewhere'
+print(json.dumps(dict(version=mmengine.__version__, file=mmattn.__file__, user=user.to_dict(),
+                      hub=get_config('mmattn::{config}').to_dict(), source=Config.fromfile({source!r}).to_dict())))
+"""
+
+IMPORT = """
+import sys, time
+start = time.perf_counter()
+import mmattn
+print(time.perf_counter() - start, *{module.partition('.')[0] for module in sys.modules})
+"""
+
+
+def files(folder):
+    return {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob('*')
+            if path.is_file() and not {'.mim', '__pycache__'} & set(path.parts)}
+
+
+def pip(*args):
+    done = subprocess.run([sys.executable, '-m', 'pip', *args], capture_output=True, text=True)
+    assert done.returncode == 0, f'{done.stdout}\n{done.stderr}'
+
+
+@pytest.fixture(scope='module')
+def checkout(tmp_path_factory):
+    """A copy of the checkout, with leftovers."""
+    folder = tmp_path_factory.mktemp('checkout')
+    for name in SHIPPED:
+        copy = shutil.copy2 if (ROOT / name).is_file() else shutil.copytree
+        options = {} if copy is shutil.copy2 else {'ignore': shutil.ignore_patterns('.mim', '__pycache__')}
+        copy(ROOT / name, folder / name, **options)
+    for name in LEFTOVERS:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text('')
+    return folder
+
+
+@pytest.fixture(scope='module')
+def child(run_python, tmp_path_factory):
+    """The interpreter of an environment that has everything of this one except mmattn."""
+    folder = tmp_path_factory.mktemp('child')
+    subprocess.run([sys.executable, '-m', 'venv', '--without-pip', folder], check=True)
+    # Links, because a path in a .pth file would show this environment's mmattn too. mmengine looks for the name
+    # `site-packages` in a module's path.
+    linked = folder / 'parent' / 'site-packages'
+    linked.mkdir(parents=True)
+    for packages in dict.fromkeys(path for path in sys.path if path.endswith(('site-packages', 'dist-packages'))):
+        for entry in Path(packages).iterdir():
+            if 'mmattn' not in entry.name and not (linked / entry.name).exists():
+                (linked / entry.name).symlink_to(entry)
+    python = folder / 'bin' / 'python'
+    own = run_python("import sysconfig; print(sysconfig.get_path('purelib'))", python=python).strip()
+    Path(own, 'parent.pth').write_text(f'import site; site.addsitedir({str(linked)!r})\n')
+    return python
+
+
+@pytest.fixture(scope='module')
+def wheel(checkout, tmp_path_factory):
+    folder = tmp_path_factory.mktemp('wheel')
+    pip('wheel', '--no-index', '--no-build-isolation', '--no-deps', '--wheel-dir', folder, checkout)
+    return next(folder.glob('mmattn-*.whl'))
+
+
+# An editable install leaves `mmattn/.mim` in the checkout, and the plain one comes after it.
+@pytest.fixture(scope='module', params=['editable', 'plain', 'wheel'])
+def installed(request, child, checkout):
+    """The interpreter of an environment with mmattn, and the folder where mmattn must be."""
+    what = {'editable': ['-e', checkout], 'plain': [checkout]}
+    pip('--python', child, 'install', '--no-index', '--no-build-isolation', '--no-deps', '--force-reinstall',
+        *(what.get(request.param) or [request.getfixturevalue('wheel')]))
+    return child, checkout if request.param == 'editable' else child.parents[1] / 'lib'
+
+
+@pytest.fixture(scope='module')
+def described(installed, run_python):
+    return json.loads(run_python(DESCRIBE.format(config=CONFIG), python=installed[0], PYTHONPATH=''))
+
+
+def test_the_wheel_holds_the_mim_layout_and_nothing_else(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    laid_out = {f'mmattn/.mim/{name}' for name in (*files('configs'), *files('tools'))}
+    assert {name for name in names if '/.mim/' in name} == {'mmattn/.mim/model-index.yml', *laid_out}
+    assert {name for name in files('mmattn') if name.endswith('.py')} <= names
+    assert {name.partition('/')[0].partition('-')[0] for name in names} == {'mmattn'}
+    assert not [name for name in names if {'tests', 'work_dirs', '__pycache__'} & set(name.split('/'))]
+
+
+def test_the_model_index_names_every_metafile(wheel):
+    archive = zipfile.ZipFile(wheel)
+    named = json.loads(archive.read('mmattn/.mim/model-index.yml').decode().partition('Import: ')[2].replace("'", '"'))
+    assert named == sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob('configs/*/metafile.yml'))
+    assert {f'mmattn/.mim/{name}' for name in named} <= set(archive.namelist())
+
+
+def test_config_path_finds_the_shipped_configs(installed, described):
+    assert installed[1] in Path(described['file']).parents
+    assert described['configs'] == CONFIGS
+    assert Path(described['path']).read_text() == (ROOT / 'configs' / CONFIG).read_text()
+    assert 'bi_cc/no_such_config.py' in described['missing']
+    assert Path(CONFIG).name in described['missing']
+
+
+def test_the_version_is_that_of_the_metadata(described):
+    assert described['version'] == described['metadata']
+
+
+def test_only_an_extra_requires_openmmlab(described):
+    """pip cannot tell that mmengine or onedl-mmengine will do, so the user names the family."""
+    wanted = {'': set(), 'onedl': set(), 'openmmlab': set()}
+    for requirement in described['requires']:
+        name, extra = re.fullmatch(r'''([\w.-]+)[^;]*(?:; *extra == ['"](\w+)['"])?''', requirement).groups(default='')
+        wanted[extra].add(name)
+    assert wanted[''] == {'torch', 'numpy'}
+    assert wanted['onedl'] == {'onedl-mmengine', 'onedl-mmcv', 'onedl-mmsegmentation', 'onedl-mmdetection'}
+    assert wanted['openmmlab'] == {'mmengine', 'mmcv', 'mmsegmentation', 'mmdet', 'setuptools'}
+
+
+@pytest.fixture
+def loaded(installed, run_python, tmp_path):
+    """A config as found by ``get_config``, by ``_base_`` in a user's config and in the checkout."""
+    user = tmp_path / 'user.py'
+    user.write_text(f"_base_ = 'mmattn::{CONFIG}'\nwork_dir = 'elsewhere'\n")
+    code = LOAD.format(user=str(user), config=CONFIG, source=str(ROOT / 'configs' / CONFIG))
+
+    def load(path=''):
+        said = json.loads(run_python(code, python=installed[0], PYTHONPATH=path).splitlines()[-1])
+        assert installed[1] in Path(said['file']).parents
+        return said
+
+    return load
+
+
+def check(said):
+    assert said['hub'] == said['source']
+    assert set(said['user']) == set(said['source'])
+    assert said['user']['model']['decode_head'] == said['source']['model']['decode_head']
+    assert {'model', 'train_dataloader', 'optim_wrapper', 'default_scope'} <= set(said['source'])
+
+
+def test_mmengine_finds_the_configs(loaded):
+    check(loaded())
+
+
+def test_the_original_mmengine_finds_the_configs(loaded, original_mmengine):
+    said = loaded(str(original_mmengine))
+    assert said['version'] == ORIGINAL_MMENGINE
+    check(said)
+
+
+def test_importing_is_cheap(run_python):
+    """Best of five fresh processes, since other processes can only make it slower."""
+    seconds, loaded = [], set()
+    for _ in range(5):
+        first, *modules = run_python(IMPORT).split()
+        seconds.append(float(first))
+        loaded.update(modules)
+    assert 'mmattn' in loaded
+    assert not loaded & HEAVY
+    assert min(seconds) < 0.05

@@ -1,0 +1,81 @@
+"""Score the predictor that gives every pixel the most frequent class of the training set, beside results of models.
+
+    python tools/analysis_tools/majority_baseline.py CONFIG [--result NAME=METRICS.json …] [--out TABLE.md]
+
+The config's own data sets and evaluator do the scoring. ``--result`` takes the metrics file that ``tools/test.py``
+leaves in its work dir. The table is printed, and with ``--out`` written as Markdown.
+"""
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.evaluator import Evaluator
+from mmengine.registry import init_default_scope
+from mmengine.structures import PixelData
+from mmseg.registry import DATASETS
+from mmseg.structures import SegDataSample
+
+import mmattn.registry  # noqa: F401
+
+
+def annotations(dataloader: dict, pipeline: list[dict]) -> tuple[list[np.ndarray], dict]:
+    """Load the label maps of a config's data set: ``(H, W)`` each, and its meta information."""
+    dataset = DATASETS.build({**dataloader['dataset'], 'pipeline': pipeline})
+    return [dataset[i]['gt_seg_map'] for i in range(len(dataset))], dataset.metainfo
+
+
+def majority_metrics(cfg: Config) -> dict[str, float]:
+    """Return the metrics of the constant prediction of the training set's most frequent class."""
+    load = [dict(type='LoadAnnotations')]
+    train, meta = annotations(cfg.train_dataloader, load)
+    counts = sum(np.bincount(labels.ravel(), minlength=256) for labels in train)
+    majority = int(np.argmax(counts[:len(meta['classes'])]))
+    evaluator = Evaluator(cfg.test_evaluator)
+    evaluator.dataset_meta = meta
+    test, _ = annotations(cfg.test_dataloader, load)
+    for labels in test:
+        truth = torch.from_numpy(labels.astype(np.int64))[None]
+        sample = SegDataSample(
+            gt_sem_seg=PixelData(data=truth), pred_sem_seg=PixelData(data=torch.full_like(truth, majority)))
+        evaluator.process(data_samples=[sample], data_batch=None)
+    return evaluator.evaluate(len(test))
+
+
+def table(rows: dict[str, dict]) -> str:
+    """Return Markdown: a row a predictor, the metrics that all of them have as columns."""
+    columns = [key for key in next(iter(rows.values())) if all(key in row for row in rows.values())]
+    lines = ['| |' + ''.join(f' {column} |' for column in columns), '|---' * (len(columns) + 1) + '|']
+    lines += [f'| {name} |' + ''.join(f' {row[column]:.2f} |' for column in columns) for name, row in rows.items()]
+    return '\n'.join(lines) + '\n'
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description='Score the prediction of the majority class')
+    parser.add_argument('config', help='path of the config')
+    parser.add_argument('--result', action='append', default=[], help='NAME=METRICS.json: a row for a model')
+    parser.add_argument('--out', type=Path, help='write the table to this file, too')
+    args = parser.parse_args()
+    cfg = Config.fromfile(args.config)
+    init_default_scope(cfg.get('default_scope', 'mmseg'))
+    rows = {}
+    for result in args.result:
+        name, _, path = result.partition('=')
+        rows[name] = json.loads(Path(path).read_text())
+    rows['majority class'] = majority_metrics(cfg)
+    text = table(rows)
+    print(text)
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile('w', dir=args.out.parent, delete=False) as file:
+            file.write(text)
+        os.replace(file.name, args.out)
+
+
+if __name__ == '__main__':
+    main()
