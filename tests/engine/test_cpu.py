@@ -1,0 +1,61 @@
+"""What is changed for machines without a GPU."""
+import pytest
+import torch
+from mmengine.config import Config
+from torch import nn
+
+from mmattn.engine import CPUAmpOptimWrapper, prepare_for_cpu
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+def test_the_forward_pass_is_in_low_precision_and_the_weights_are_not(dtype):
+    model = nn.Linear(3, 2)
+    wrapper = CPUAmpOptimWrapper(dtype=dtype, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    with wrapper.optim_context(model):
+        output = model(torch.ones(1, 3))
+    assert output.dtype == getattr(torch, dtype)
+    before = model.weight.clone()
+    wrapper.update_params(output.float().sum())
+    # d(sum)/dW = 1, exactly, in any precision
+    torch.testing.assert_close(model.weight, before - 0.1)
+    assert model.weight.dtype == torch.float32
+
+
+def test_another_dtype_is_named():
+    with pytest.raises(ValueError, match='float8'):
+        CPUAmpOptimWrapper(dtype='float8', optimizer=torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
+
+
+def config():
+    return Config(dict(
+        launcher='none', optim_wrapper=dict(type='AmpOptimWrapper', loss_scale='dynamic'),
+        model=dict(norm_cfg=dict(type='SyncBN'), stages=[dict(norm_cfg=dict(type='SyncBN', requires_grad=True))])))
+
+
+def test_a_machine_with_a_gpu_is_left_alone(monkeypatch):
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    cfg = config()
+    prepare_for_cpu(cfg)
+    assert cfg.to_dict() == config().to_dict()
+
+
+def test_one_process_without_a_gpu_keeps_its_model(monkeypatch):
+    """mmengine reverts SyncBN by itself there."""
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    cfg = config()
+    prepare_for_cpu(cfg)
+    assert cfg.optim_wrapper == dict(type='mmattn.CPUAmpOptimWrapper', dtype='bfloat16')
+    assert cfg.model == config().model
+
+
+def test_several_processes_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    monkeypatch.setattr(torch.distributed, 'is_initialized', lambda: True)
+    cfg = config()
+    cfg.launcher = 'pytorch'
+    cfg.model_wrapper_cfg = dict(find_unused_parameters=True)
+    prepare_for_cpu(cfg)
+    assert cfg.model.norm_cfg.type == 'BN'
+    assert cfg.model.stages[0].norm_cfg == dict(type='BN', requires_grad=True)
+    assert cfg.model_wrapper_cfg == dict(type='MMDistributedDataParallel', broadcast_buffers=False, device_ids=None,
+                                         find_unused_parameters=True)
