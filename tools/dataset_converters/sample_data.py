@@ -113,14 +113,15 @@ SAMPLES = {
     ),
 }
 
-# To download a source release pip also asks its build backend for metadata. This stand-in answers with the PKG-INFO
-# in the release: nothing of the release is run, and its build tool need not be installed.
+# To download a source release pip also asks its build backend for metadata. This stand-in answers with the least that
+# any pip accepts: nothing of the release is run, and its build tool need not be installed.
 BACKEND = """
-import os, shutil
+import os
 
 def prepare_metadata_for_build_wheel(folder, config_settings=None):
     os.mkdir(os.path.join(folder, 'sample.dist-info'))
-    shutil.copy('PKG-INFO', os.path.join(folder, 'sample.dist-info', 'METADATA'))
+    with open(os.path.join(folder, 'sample.dist-info', 'METADATA'), 'w') as file:
+        file.write('Metadata-Version: 2.1\\nName: {}\\nVersion: {}\\n')
     return 'sample.dist-info'
 """
 
@@ -153,7 +154,7 @@ def fetch(sample: Sample) -> Path:
         backend = Path(folder, 'backend', *sample.backend.split('.')).with_suffix('.py')
         backend.parent.mkdir(parents=True)
         (backend.parent / '__init__.py').touch()
-        backend.write_text(BACKEND)
+        backend.write_text(BACKEND.format(*sample.requirement.split('==')))
         command = [sys.executable, '-m', 'pip', 'download', '--ignore-requires-python', '--no-deps', '--no-cache-dir']
         command += ['--no-binary', ':all:', '--no-build-isolation', '--dest', folder, '--requirement', requirements]
         print(f'downloading {sample.archive} ({sample.megabytes} MB) to {archive.parent}', flush=True)

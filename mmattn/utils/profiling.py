@@ -1,0 +1,54 @@
+"""Measures of a call, for benchmarks and tests."""
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+MIB = 2**20
+
+
+def extra_memory(call: Callable[[], Any]) -> tuple[Any, float]:
+    """Run ``call`` and return its result, and the MiB that its tensors took at most beyond that result.
+
+    On a GPU if the result is there, from the caching allocator's peak; else from the allocations that the profiler
+    records, to the byte. (The resident set's high-water mark also sees what libraries allocate besides tensors, but
+    pages that malloc keeps or that nobody has touched yet distort it by more than that.)
+
+    Args:
+        call (Callable): returns a tensor or a tuple of them.
+    """
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder, 'trace.json')
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            result = call()
+        tensors = result if isinstance(result, tuple) else (result, )
+        kept = sum(x.nbytes for x in tensors)
+        if tensors[0].is_cuda:
+            return result, (torch.cuda.max_memory_allocated() - before - kept) / MIB
+        profiler.export_chrome_trace(str(trace))
+        events = [event for event in json.loads(trace.read_text())['traceEvents'] if event.get('name') == '[memory]']
+    first = min(events, key=lambda event: event['ts'])['args']
+    peak = max(event['args']['Total Allocated'] for event in events)
+    return result, (peak - (first['Total Allocated'] - first['Bytes']) - kept) / MIB
+
+
+def median_time(call: Callable[[], Any], repeats: int = 5) -> float:
+    """Return the median of ``repeats`` times that ``call`` takes, in seconds, after one that does not count."""
+    times = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
