@@ -119,10 +119,11 @@ BACKEND = """
 import os
 
 def prepare_metadata_for_build_wheel(folder, config_settings=None):
-    os.mkdir(os.path.join(folder, 'sample.dist-info'))
-    with open(os.path.join(folder, 'sample.dist-info', 'METADATA'), 'w') as file:
-        file.write('Metadata-Version: 2.1\\nName: {}\\nVersion: {}\\n')
-    return 'sample.dist-info'
+    name = '{0}-{1}.dist-info'.replace('-', '_', '{0}'.count('-'))
+    os.mkdir(os.path.join(folder, name))
+    with open(os.path.join(folder, name, 'METADATA'), 'w') as file:
+        file.write('Metadata-Version: 2.1\\nName: {0}\\nVersion: {1}\\n')
+    return name
 """
 
 
