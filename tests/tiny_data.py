@@ -31,9 +31,17 @@ def cityscapes(root):
                   root / 'gtFine' / part / f'{name}_gtFine_labelTrainIds.png', 19, i)
 
 
+def ade20k(root):
+    """ADE20K's layout: label 0 is ignored."""
+    for part, count in (('training', 4), ('validation', 2)):
+        for i in range(count):
+            _pair(root / 'images' / part / f'ADE_{i}.jpg', root / 'annotations' / part / f'ADE_{i}.png', 151, i)
+
+
 def make_all(root):
     """Return the environment that points every data set of the configs to small images under ``root``."""
     folders(root / 'buildings', '.png', 2)
     folders(root / 'camvid', '.jpg', 11)
     cityscapes(root / 'cityscapes')
-    return {f'{name.upper()}_ROOT': str(root / name) for name in ('buildings', 'camvid', 'cityscapes')}
+    ade20k(root / 'ade20k')
+    return {f'{name.upper()}_ROOT': str(root / name) for name in ('buildings', 'camvid', 'cityscapes', 'ade20k')}

@@ -1,4 +1,5 @@
 """The tools as a user calls them, on small images: flags, several processes, mixed precision, mmseg's own train.py."""
+import hashlib
 import json
 import os
 import re
@@ -140,6 +141,33 @@ def test_the_majority_baseline_is_the_share_of_the_majority(run, tiny_data, trai
     lines = (tmp_path / 'table.md').read_text().splitlines()
     assert lines[2] == '| Bi-CC | 1.00 | 2.00 | 3.00 |'
     assert lines[3] == f'| majority class | {100 * share:.2f} | {50 * share:.2f} | 50.00 |'
+
+
+def test_get_flops_counts_the_stock_head_and_ours_alike(run):
+    """They differ by the self key, which mmcv computes twice and masks once."""
+    counts = {}
+    for name, options in (('cc', []), ('bi-cc', ['--cfg-options', 'model.decode_head.position=none'])):
+        config = str(CONFIG).replace('bi-cc_', f'{name}_')
+        said = run(sys.executable, ROOT / 'tools/analysis_tools/get_flops.py', config, '--shape', 256, *options)
+        counts[name] = [float(x) for x in re.findall(r'input 256×256: (\S+) G multiply-accumulates, (\S+) M', said)[0]]
+    assert counts['cc'] == pytest.approx(counts['bi-cc'], rel=1e-3)
+    assert counts['cc'][0] > 1
+
+
+def test_browse_dataset_draws_every_training_image(run, tmp_path):
+    run(sys.executable, ROOT / 'tools/analysis_tools/browse_dataset.py', CONFIG, '--output-dir', tmp_path, '--not-show',
+        '--cfg-options', *SMALL[3:4])
+    assert [path.stem for path in sorted(tmp_path.iterdir())] == [f'{i:05}_tile_{i}' for i in range(4)]
+
+
+def test_a_published_model_is_named_by_its_hash_and_scores_the_same(run, trained, tmp_path):
+    published = Path(run(sys.executable, ROOT / 'tools/misc/publish_model.py', trained[0] / 'iter_2.pth',
+                         tmp_path / 'model.pth').split()[-1])
+    assert published.name == f'model-{hashlib.sha256(published.read_bytes()).hexdigest()[:8]}.pth'
+    assert [path.name for path in tmp_path.iterdir()] == [published.name]
+    assert published.stat().st_size < (trained[0] / 'iter_2.pth').stat().st_size / 2  # no optimizer
+    run(sys.executable, ROOT / 'tools/test.py', CONFIG, published, '--work-dir', tmp_path, '--cfg-options', *SMALL)
+    assert metrics(tmp_path)['mIoU'] == pytest.approx(float(re.findall(r'mIoU: (\S+)', trained[1])[-1]), abs=1e-4)
 
 
 @pytest.mark.parametrize(('tool', 'flags', 'said'), [

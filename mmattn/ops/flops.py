@@ -1,0 +1,38 @@
+"""FLOPs of the operators for PyTorch's ``FlopCounterMode``: the matrix products, two each multiply-accumulate."""
+import math
+from collections.abc import Sequence
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+from . import global_attention, grid_attention  # noqa: F401  (they define the operators)
+
+
+def _products(query: Sequence[int], value: Sequence[int], keys: int, backward: bool = False) -> int:
+    """FLOPs of the products with ``keys`` keys a query; backward: logits again, and the gradients of q, k, v and p."""
+    queries = math.prod(query[:-1])
+    return 2 * queries * keys * ((3 if backward else 1) * query[-1] + (2 if backward else 1) * value[-1])
+
+
+def _cross(query: Sequence[int]) -> int:
+    return sum(query[2:-1]) - (len(query) - 4)
+
+
+@register_flop_formula(torch.ops.mmattn.global_attention)
+def _global(query, key, value, *_, **__) -> int:
+    return _products(query, value, math.prod(key[2:-1]))
+
+
+@register_flop_formula(torch.ops.mmattn.global_attention_backward)
+def _global_backward(grad, out, lse, query, key, value, *_, **__) -> int:
+    return _products(query, value, math.prod(key[2:-1]), backward=True)
+
+
+@register_flop_formula(torch.ops.mmattn.grid_attention)
+def _grid(query, key, value, *_, **__) -> int:
+    return _products(query, value, _cross(query))
+
+
+@register_flop_formula(torch.ops.mmattn.grid_attention_backward)
+def _grid_backward(grad, out, lse, query, key, value, *_, **__) -> int:
+    return _products(query, value, _cross(query), backward=True)

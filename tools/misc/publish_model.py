@@ -1,0 +1,44 @@
+"""Reduce a checkpoint to what inference needs, and name it by its hash.
+
+    python tools/misc/publish_model.py IN.pth OUT.pth    # writes OUT-<first 8 digits of its sha256>.pth
+
+Weights and the meta information of the data set stay; optimizer, schedules, logs and random states go.
+"""
+import argparse
+import hashlib
+import tempfile
+from pathlib import Path
+
+import torch
+
+
+def publish(source: Path, target: Path) -> Path:
+    """Write the reduced checkpoint beside ``target`` and return its path.
+
+    Raises:
+        ValueError: ``source`` holds no ``state_dict``.
+    """
+    checkpoint = torch.load(source, map_location='cpu', weights_only=False)
+    if 'state_dict' not in checkpoint:
+        raise ValueError(f"{source} holds no 'state_dict' but {sorted(checkpoint)}")
+    meta = {key: checkpoint.get('meta', {})[key] for key in ('dataset_meta', 'cfg', 'epoch', 'iter')
+            if key in checkpoint.get('meta', {})}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        aside = Path(folder, 'checkpoint.pth')
+        torch.save(dict(meta=meta, state_dict=checkpoint['state_dict']), aside)
+        digest = hashlib.sha256(aside.read_bytes()).hexdigest()
+        return aside.rename(target.with_name(f'{target.stem}-{digest[:8]}.pth'))
+
+
+def main() -> None:
+    """Publish and print the new file's path."""
+    parser = argparse.ArgumentParser(description='Prepare a checkpoint for publication')
+    parser.add_argument('in_file', type=Path, help='checkpoint')
+    parser.add_argument('out_file', type=Path, help='path of the new one; -<hash>.pth replaces its suffix')
+    args = parser.parse_args()
+    print(publish(args.in_file, args.out_file))
+
+
+if __name__ == '__main__':
+    main()
