@@ -1,0 +1,47 @@
+"""What the README shows is run."""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from mmengine.config import Config
+
+from . import tiny_data
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / 'README.md').read_text()
+SNIPPETS = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
+
+
+def test_the_config_for_own_data_trains(tmp_path):
+    snippet, = (text for text in SNIPPETS if 'data/mine' in text)
+    (tmp_path / 'my_config.py').write_text(snippet)
+    tiny_data.folders(tmp_path / 'data/mine', '.jpg', 2)
+    small = ['train_cfg.max_iters=1', 'train_cfg.val_interval=1', 'model.pretrained=None',
+             'model.backbone.base_channels=8', 'model.decode_head.in_channels=256', 'model.decode_head.channels=16',
+             'model.auxiliary_head.in_channels=128', 'model.auxiliary_head.channels=16',
+             'train_dataloader.batch_size=2']
+    done = subprocess.run([sys.executable, ROOT / 'tools/train.py', 'my_config.py', '--cfg-options', *small],
+                          cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r'\|\s+road\s+\|', done.stdout + done.stderr)  # the table of classes
+    assert list((tmp_path / 'work_dirs/my_config').glob('*/vis_data/scalars.json'))
+
+
+def test_a_stock_config_with_our_head_builds(tmp_path):
+    import mmseg
+    from mmengine.registry import MODELS, init_default_scope
+    snippet, = (text for text in SNIPPETS if 'ccnet_r50' in text)
+    stock = Path(mmseg.__file__).parent / '.mim/configs'
+    (tmp_path / 'user.py').write_text(snippet.replace('../ccnet', str(stock / 'ccnet')))
+    cfg = Config.fromfile(tmp_path / 'user.py')
+    init_default_scope('mmseg')
+    model = MODELS.build({**cfg.model, 'pretrained': None})
+    assert type(model.decode_head).__module__ == 'mmattn.segmentation.bi_cc_head'
+    assert model.decode_head.cca.window_position.window_size == (31, 31)
+
+
+def test_links_and_commands_lead_somewhere():
+    paths = re.findall(r'\]\(((?!http)[^)#]+)\)', README) + re.findall(r'(?:bash|python) (tools/\S+)', README)
+    assert len(paths) > 5
+    assert not [path for path in paths if not (ROOT / path).exists()]
