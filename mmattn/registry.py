@@ -22,10 +22,12 @@ DISTRIBUTIONS = {
 
 # folder: (the packages it needs beside mmengine and torch, the names that it registers)
 FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    'mmattn.engine': ((), ('CPUAmpOptimWrapper', )),
+    'mmattn.engine': ((), ('CPUAmpOptimWrapper', 'InvalidLossHook', 'CheckpointKeysHook', 'CheckpointHook',
+                           'InfiniteSampler', 'DefaultSampler', 'SeedAugmentation')),
     'mmattn.layers': (('mmcv', ), ('BilateralNonLocal2d', 'BilateralCrissCrossAttention',
                                    'BilateralMultiheadAttention')),
-    'mmattn.segmentation': (('mmcv', 'mmseg'), ('BiNLHead', 'BiCCHead')),
+    'mmattn.segmentation': (('mmcv', 'mmseg'), ('BiNLHead', 'BiCCHead', 'SegDataCheckHook')),
+    'mmattn.visualization': ((), ('AttentionMapHook', )),
 }
 
 
@@ -73,8 +75,11 @@ class FolderRegistry(Registry):
 
 MODELS = FolderRegistry('MODELS', 'mmattn.layers', 'mmattn.segmentation')
 OPTIM_WRAPPERS = FolderRegistry('OPTIM_WRAPPERS', 'mmattn.engine')
+HOOKS = FolderRegistry('HOOKS', 'mmattn.engine', 'mmattn.segmentation', 'mmattn.visualization')
+DATA_SAMPLERS = FolderRegistry('DATA_SAMPLERS', 'mmattn.engine')
+TRANSFORMS = FolderRegistry('TRANSFORMS', 'mmattn.engine')
 # Nothing of ours yet, but a config with `_base_ = 'mmattn::…'` is looked up in each of them.
-DATASETS, DATA_SAMPLERS, EVALUATOR, HOOKS, LOOPS, METRICS, MODEL_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS, \
-    TRANSFORMS, VISBACKENDS, VISUALIZERS = map(FolderRegistry, (
-        'DATASETS', 'DATA_SAMPLERS', 'EVALUATOR', 'HOOKS', 'LOOPS', 'METRICS', 'MODEL_WRAPPERS', 'OPTIMIZERS',
-        'PARAM_SCHEDULERS', 'TRANSFORMS', 'VISBACKENDS', 'VISUALIZERS'))
+DATASETS, EVALUATOR, LOOPS, METRICS, MODEL_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS, VISBACKENDS, \
+    VISUALIZERS = map(FolderRegistry, (
+        'DATASETS', 'EVALUATOR', 'LOOPS', 'METRICS', 'MODEL_WRAPPERS', 'OPTIMIZERS', 'PARAM_SCHEDULERS',
+        'VISBACKENDS', 'VISUALIZERS'))

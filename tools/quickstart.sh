@@ -31,6 +31,10 @@ if [ "${1:-}" = --peer ]; then run CC "${config/bi-cc_/cc_}" peer; fi
 
 say 'mIoU on the held-out tiles, beside predicting the majority class everywhere:'
 .venv/bin/python tools/analysis_tools/majority_baseline.py $config "${results[@]}" --out $work/miou.md
+say 'what the model attends to from a roof, a lawn and bare ground of a held-out tile:'
+.venv/bin/python tools/visualization/attention_maps.py $config $work/iter_100.pth \
+    data/buildings/img_dir/val/Ortoimagem_MI_2970-1-SO_967.png \
+    --query 105,160 --query 265,205 --query 470,260 --out $work/attention_maps.png
 say "log, checkpoint: $work"
 say 'pictures (left: truth, right: prediction):'
 find $work/test -name '*.png' | sort

@@ -44,6 +44,7 @@ def main() -> None:
         cfg.load_from = None if args.resume == 'auto' else args.resume
     prepare_for_cpu(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner.call_hook('before_loops')  # a stage of our own, before data sets are built
     runner.train()
 
 

@@ -3,17 +3,18 @@ import torch
 from mmcv.cnn import Scale
 from torch import Tensor, nn
 
-from mmattn.ops import grid_attention
+from mmattn.ops import grid_attention, grid_attention_weights
 from mmattn.ops.window_logits import as_window_size
 from mmattn.registry import MODELS
 
+from .attention_weights import AttentionWeights
 from .bilateral_non_local import POSITIONS
 from .relative_position import RelativePosition
 from .window_position import WindowPosition
 
 
 @MODELS.register_module()
-class BilateralCrissCrossAttention(nn.Module):
+class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
     """mmcv's ``CrissCrossAttention`` with position logits beside its content logits.
 
     y = x + γ · Σ_j softmax_j [q_iᵀk_j/σc + δp(i, j)/σp] v_j over the H + W − 1 positions of the row and the column of i
@@ -37,6 +38,8 @@ class BilateralCrissCrossAttention(nn.Module):
     Raises:
         ValueError: an unknown option, an even window, or 'zscore' with 'neg_inf'.
     """
+
+    operator_weights = staticmethod(grid_attention_weights)
 
     def __init__(self,
                  in_channels: int,
@@ -76,6 +79,11 @@ class BilateralCrissCrossAttention(nn.Module):
         Returns:
             Tensor: ``(B, C, H, W)``.
         """
+        y = grid_attention(**self.operands(x))
+        return self.gamma(y.squeeze(1).movedim(-1, 1)) + x
+
+    def operands(self, x: Tensor) -> dict:
+        """Return the arguments of ``grid_attention`` for a map ``x`` of ``(B, C, H, W)``."""
         query, key, value = (conv(x).movedim(1, -1).unsqueeze(1)
                              for conv in (self.query_conv, self.key_conv, self.value_conv))
         position = {}
@@ -83,8 +91,7 @@ class BilateralCrissCrossAttention(nn.Module):
             position = self.window_position(x)
         elif self.position == 'relative':
             position = self.relative_position.arm_logits(query * self.scale)
-        y = grid_attention(query, key, value, scale=self.scale, **position)
-        return self.gamma(y.squeeze(1).movedim(-1, 1)) + x
+        return dict(query=query, key=key, value=value, scale=self.scale, **position)
 
 
 def _as_vector(state_dict: dict, prefix: str, *_: object) -> None:

@@ -3,21 +3,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmattn.ops import global_attention
+from mmattn.ops import global_attention, global_attention_weights
 from mmattn.ops.window_logits import as_window_size, window_entries
 from mmattn.registry import MODELS
 
+from .attention_weights import AttentionWeights
 from .bilateral_non_local import POSITIONS
 from .relative_position import RelativePosition
 from .window_position import WindowPosition
 
 
 @MODELS.register_module()
-class BilateralMultiheadAttention(nn.Module):
+class BilateralMultiheadAttention(AttentionWeights, nn.Module):
     """Multi-head attention over a sequence, with position logits for each head.
 
     Called as ``nn.MultiheadAttention(batch_first=True)``, with its parameter names; with ``position='none'`` it is that
-    module. The attention weights, a table of all pairs, are never made: the second result is always None.
+    module. The attention weights, a table of all pairs, are never made: the second result is always None, and
+    ``attention_weights`` gives those of asked queries.
 
     Args:
         embed_dim (int): channels E of the sequence.
@@ -36,6 +38,8 @@ class BilateralMultiheadAttention(nn.Module):
         ValueError: ``embed_dim`` is no multiple of ``num_heads``, an unknown option, an even window, or 'zscore' with
             'neg_inf'.
     """
+
+    operator_weights = staticmethod(global_attention_weights)
 
     def __init__(self,
                  embed_dim: int,
@@ -107,20 +111,23 @@ class BilateralMultiheadAttention(nn.Module):
             x = query[None]
             out, _ = self(x, x if key is query else key[None], value[None], mask)
             return out[0], None
+        out = global_attention(**self.operands(query, key, value, key_padding_mask))
+        return self.out_proj(out.transpose(1, 2).flatten(2)), None
 
+    def operands(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None) -> dict:
+        """Return the arguments of ``global_attention`` for the inputs of ``forward``, with a batch."""
         weights = self.in_proj_weight.chunk(3)
         biases = (None, ) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         q, k, v = (F.linear(x, weight, bias).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
                    for x, weight, bias in zip((query, key, value), weights, biases))  # (B, heads, L or M, E/heads)
-        position = {}
+        operands = dict(query=q, key=k, value=v, scale=self.scale, causal=self.causal)
         if self.position == 'bilateral':
-            position = self.window_position(query.transpose(1, 2))
+            operands |= self.window_position(query.transpose(1, 2))
         elif self.position == 'relative':
-            position = self.relative_position.axis_logits(q * self.scale)
+            operands |= self.relative_position.axis_logits(q * self.scale)
         if key_padding_mask is not None:
             if key_padding_mask.dtype == torch.bool:
-                position['key_mask'] = ~key_padding_mask
+                operands['key_mask'] = ~key_padding_mask
             else:
-                position['key_logits'] = key_padding_mask[:, None]
-        out = global_attention(q, k, v, scale=self.scale, causal=self.causal, **position)
-        return self.out_proj(out.transpose(1, 2).flatten(2)), None
+                operands['key_logits'] = key_padding_mask[:, None]
+        return operands

@@ -2,10 +2,11 @@
 from mmcv.cnn import NonLocal2d
 from torch import Tensor
 
-from mmattn.ops import global_attention
+from mmattn.ops import global_attention, global_attention_weights
 from mmattn.ops.window_logits import as_window_size, window_entries
 from mmattn.registry import MODELS
 
+from .attention_weights import AttentionWeights
 from .relative_position import RelativePosition
 from .window_position import WindowPosition
 
@@ -13,7 +14,7 @@ POSITIONS = ('none', 'bilateral', 'relative')
 
 
 @MODELS.register_module()
-class BilateralNonLocal2d(NonLocal2d):
+class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
     """mmcv's ``NonLocal2d`` with position logits beside its content logits, without its N×N table.
 
     y = x + W_out · softmax_j [θ(x_i)ᵀφ(x_j)/σc + δp(i, j)/σp] g(x_j) over all positions (Eq. 3.9 to 3.12).
@@ -39,6 +40,8 @@ class BilateralNonLocal2d(NonLocal2d):
         ValueError: an unknown option, an even window, 'zscore' with 'neg_inf', or a ``mode`` other than
             'embedded_gaussian' together with a position.
     """
+
+    operator_weights = staticmethod(global_attention_weights)
 
     def __init__(self,
                  in_channels: int,
@@ -84,11 +87,21 @@ class BilateralNonLocal2d(NonLocal2d):
         """
         if self.mode != 'embedded_gaussian':
             return super().forward(x)
+        y = global_attention(**self.operands(x))
+        return x + self.conv_out(y.squeeze(1).movedim(-1, 1))
+
+    def operands(self, x: Tensor) -> dict:
+        """Return the arguments of ``global_attention`` for a map ``x`` of ``(B, C, H, W)``.
+
+        Raises:
+            ValueError: ``mode`` is not 'embedded_gaussian': the block is mmcv's own, not this operator.
+        """
+        if self.mode != 'embedded_gaussian':
+            raise ValueError(f"only mode='embedded_gaussian' has attention weights; this layer has {self.mode!r}")
         query, key, value = (conv(x).movedim(1, -1).unsqueeze(1) for conv in (self.theta, self.phi, self.g))
         position = {}
         if self.position == 'bilateral':
             position = self.window_position(x)
         elif self.position == 'relative':
             position = self.relative_position.axis_logits(query * self.scale)
-        y = global_attention(query, key, value, scale=self.scale, **position)
-        return x + self.conv_out(y.squeeze(1).movedim(-1, 1))
+        return dict(query=query, key=key, value=value, scale=self.scale, **position)

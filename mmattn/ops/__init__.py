@@ -1,5 +1,6 @@
 """Attention operators: exact, differentiable, with extra memory linear in the number of positions."""
-from .global_attention import global_attention
-from .grid_attention import grid_attention
+from . import flops  # noqa: F401  (registers the formulas)
+from .global_attention import global_attention, global_attention_weights
+from .grid_attention import grid_attention, grid_attention_weights
 
-__all__ = ['global_attention', 'grid_attention']
+__all__ = ['global_attention', 'global_attention_weights', 'grid_attention', 'grid_attention_weights']

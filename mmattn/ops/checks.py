@@ -2,6 +2,7 @@
 import math
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from .window_logits import as_window_size
@@ -65,3 +66,13 @@ def expanded(name: str, logits: Tensor, shape: tuple[int, ...]) -> Tensor:
         return logits.expand(shape)
     except RuntimeError:
         raise ValueError(f'{name} must be broadcastable to {tuple(shape)}; got {tuple(logits.shape)}') from None
+
+
+def check_queries(queries: Tensor, size: tuple[int, ...]) -> None:
+    """Check that ``queries`` are coordinates within a map of ``size``."""
+    if queries.dtype != torch.int64 or queries.dim() != 2 or queries.shape[1] != len(size):
+        raise ValueError(f'queries must be int64 (Q, {len(size)}) coordinates; got {queries.dtype} '
+                         f'{tuple(queries.shape)}')
+    outside = ((queries < 0) | (queries >= queries.new_tensor(size))).any(-1)
+    if outside.any():
+        raise ValueError(f'queries must lie in the map of {tuple(size)}; got {queries[outside].tolist()}')

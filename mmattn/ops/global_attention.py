@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .checks import check_operands, check_window, expanded
+from .checks import check_operands, check_queries, check_window, expanded
 from .chunks import chunks
 from .window_logits import accumulator, axis_index, window_entries, zscore, zscore_backward
 
@@ -69,6 +69,45 @@ def global_attention(query: Tensor,
         TypeError: ``query``, ``key`` and ``value`` differ in dtype.
         ValueError: shapes that do not fit, an even window, ``normalize`` with an outlier of ``-inf``.
     """
+    out, _ = _global_attention(*_arguments(
+        query, key, value, scale=scale, window=window, window_size=window_size, outlier=outlier, normalize=normalize,
+        axis_logits=axis_logits, key_logits=key_logits, key_mask=key_mask, causal=causal))
+    return out
+
+
+@torch.no_grad()
+def global_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings) -> Tensor:
+    """Return the weights with which :func:`global_attention` sums the values, for some of its queries, for drawing.
+
+    Only the asked rows are computed. Not differentiable.
+
+    Args:
+        query, key (Tensor): as in :func:`global_attention`.
+        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same in each batch item.
+        **settings: the other arguments of :func:`global_attention`.
+
+    Returns:
+        Tensor: ``(B, heads, Q, *R)``, float64 for float64, else float32. Each row sums to 1, or to 0 where the query
+        has no key to attend to.
+
+    Raises:
+        TypeError, ValueError: as :func:`global_attention`; ``queries`` of another dtype or shape, or outside the map.
+    """
+    x = _Rows.of(*_arguments(query, key, key, **settings))
+    check_queries(queries, x.size)
+    rows = torch.arange(x.query.shape[2], device=query.device).view(x.size)[queries.to(query.device).unbind(-1)]
+    with torch.autocast(query.device.type, enabled=False):
+        logits, _ = x.logits(rows)
+        lse = logits.logsumexp(-1, keepdim=True)
+        weights = logits.sub_(lse.masked_fill_(lse == -math.inf, 0)).exp_()
+    return weights.unflatten(-1, x.key_size)
+
+
+def _arguments(query: Tensor, key: Tensor, value: Tensor, *, scale: float | None = None, window: Tensor | None = None,
+               window_size: int | tuple[int, ...] | None = None, outlier: Tensor | float = 0.0,
+               normalize: bool = False, axis_logits: Sequence[Tensor] = (), key_logits: Tensor | None = None,
+               key_mask: Tensor | None = None, causal: bool = False) -> tuple:
+    """Check the arguments of :func:`global_attention` and return those of the dispatcher operator."""
     check_operands(query, key, value, axes=(1, 3))
     size, key_size = query.shape[2:-1], key.shape[2:-1]
     if (window is not None or causal) and size != key_size:
@@ -91,9 +130,8 @@ def global_attention(query: Tensor,
                          f'{tuple(key_mask.shape)}')
     if scale is None:
         scale = query.shape[-1]**-0.5
-    out, _ = _global_attention(query, key, value, window, outlier_tensor, axes, key_logits, key_mask, list(sizes),
-                               outlier_value, float(scale), normalize, causal)
-    return out
+    return (query, key, value, window, outlier_tensor, axes, key_logits, key_mask, list(sizes), outlier_value,
+            float(scale), normalize, causal)
 
 
 @torch.library.custom_op('mmattn::global_attention', mutates_args=())
@@ -202,10 +240,10 @@ class _Rows:
         row = batch * heads * (tables * self.key.shape[2] + 4 * entries) + 2 * entries
         return chunks(self.query.shape[2], row * self.query.element_size())
 
-    def realign(self, rows: slice) -> tuple[Tensor, Tensor]:
+    def realign(self, rows: slice | Tensor) -> tuple[Tensor, Tensor]:
         """Flat key index ``(n, K)`` of each window entry of each query, and whether it exists, ``(n or B, …)``."""
         device = self.query.device
-        index = torch.arange(rows.start, rows.stop, device=device)
+        index = torch.arange(self.query.shape[2], device=device)[rows]
         where = index.new_zeros(len(index), 1)
         exists = torch.ones_like(where, dtype=torch.bool)
         stride = math.prod(self.size)
@@ -217,7 +255,7 @@ class _Rows:
         entries = window_entries(self.window_size, self.causal)
         return where[:, :entries], exists[:, :entries]
 
-    def support(self, rows: slice, where: Tensor, exists: Tensor) -> tuple[Tensor, Tensor]:
+    def support(self, rows: slice | Tensor, where: Tensor, exists: Tensor) -> tuple[Tensor, Tensor]:
         """For the z-score: which entries are in the support, ``(…, n, K)``, and how many keys are, ``(…, n)``."""
         if self.key_mask is not None:
             exists = (exists & self.key_mask[:, where]).unsqueeze(1)  # (B, 1, n, K)
@@ -225,10 +263,11 @@ class _Rows:
                 self.key_mask.shape)
             return exists, counts[:, None, rows]
         if self.causal:
-            return exists, torch.arange(rows.start + 1, rows.stop + 1, device=where.device)
+            return exists, torch.arange(1, self.query.shape[2] + 1, device=where.device)[rows]
         return exists, torch.tensor(self.key.shape[2], device=where.device)
 
-    def positions(self, rows: slice, where: Tensor, exists: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def positions(self, rows: slice | Tensor, where: Tensor,
+                  exists: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Window logits ``(B, heads, n, K)``, outlier logits ``(B, heads, n)``, and the z-score's factor."""
         assert self.window is not None
         window = self.window[:, :, rows].to(self.query.dtype).contiguous()
@@ -240,8 +279,8 @@ class _Rows:
             return window, outlier, None
         return zscore(window, outlier, *self.support(rows, where, exists))
 
-    def logits(self, rows: slice) -> tuple[Tensor, tuple | None]:
-        """Logits ``(B, heads, n, M)`` of a slice of queries, and what the window's gradient needs of it."""
+    def logits(self, rows: slice | Tensor) -> tuple[Tensor, tuple | None]:
+        """Logits ``(B, heads, n, M)`` of some queries, and what the window's gradient needs of it."""
         query = self.query[:, :, rows]
         count = self.key.shape[2]
         realigned = None

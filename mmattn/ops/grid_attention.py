@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from .checks import check_operands, check_window
+from .checks import check_operands, check_queries, check_window
 from .chunks import chunks
 from .window_logits import accumulator, axis_index, zscore, zscore_backward
 
@@ -52,6 +52,53 @@ def grid_attention(query: Tensor,
         TypeError: ``query``, ``key`` and ``value`` differ in dtype.
         ValueError: shapes that do not fit, an even window, ``normalize`` with an outlier of ``-inf``.
     """
+    out, _ = _grid_attention(*_arguments(
+        query, key, value, scale=scale, window=window, window_size=window_size, outlier=outlier, normalize=normalize))
+    return out
+
+
+@torch.no_grad()
+def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings) -> Tensor:
+    """Return the weights with which :func:`grid_attention` sums the values, for some of its queries, for drawing.
+
+    Only the asked rows are computed. Not differentiable.
+
+    Args:
+        query, key (Tensor): as in :func:`grid_attention`.
+        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same in each batch item.
+        **settings: the other arguments of :func:`grid_attention`.
+
+    Returns:
+        Tensor: ``(B, heads, Q, *S)``, float64 for float64, else float32. Each row sums to 1 and is 0 off the axes
+        through its query.
+
+    Raises:
+        TypeError, ValueError: as :func:`grid_attention`; ``queries`` of another dtype or shape, or outside the map.
+    """
+    query, key, _, window, outlier, window_size, outlier_value, scale, normalize = _arguments(
+        query, key, key, **settings)
+    size, dtype = query.shape[2:-1], accumulator(query)
+    check_queries(queries, size)
+    at = queries.to(query.device).unbind(-1)
+    row = torch.arange(len(queries), device=query.device)[:, None]
+    with torch.autocast(query.device.type, enabled=False):
+        positions = _Positions.of(query, window, outlier, window_size, outlier_value, normalize, at)
+        asked = query[_index(*at)].to(dtype) * scale  # (B, heads, Q, D)
+        logits = asked.new_full((*asked.shape[:-1], *size), -math.inf)
+        for axis, length in enumerate(size):  # the last axis last: the self key is in its arm
+            line = [coordinate[:, None] for coordinate in at]
+            line[axis] = torch.arange(length, device=query.device)[None]
+            arm = torch.einsum('bhqd,bhqld->bhql', asked, key[_index(*line)].to(dtype))
+            if positions is not None:
+                arm += positions.realign(axis, positions.window, positions.outlier.unsqueeze(-1), at[axis], length)
+            logits[_index(row, *line)] = arm
+        return logits.flatten(3).softmax(-1).view(logits.shape)
+
+
+def _arguments(query: Tensor, key: Tensor, value: Tensor, *, scale: float | None = None, window: Tensor | None = None,
+               window_size: int | tuple[int, ...] | None = None, outlier: Tensor | float = 0.0,
+               normalize: bool = False) -> tuple:
+    """Check the arguments of :func:`grid_attention` and return those of the dispatcher operator."""
     check_operands(query, key, value, axes=(2, 3))
     if key.shape != query.shape:
         raise ValueError(f'key must have the positions of query, {tuple(query.shape)}; got {tuple(key.shape)}')
@@ -59,9 +106,7 @@ def grid_attention(query: Tensor,
                                                         lambda sizes: sum(sizes) - len(sizes) + 1)
     if scale is None:
         scale = query.shape[-1]**-0.5
-    out, _ = _grid_attention(query, key, value, window, outlier_tensor, list(sizes), outlier_value, float(scale),
-                             normalize)
-    return out
+    return query, key, value, window, outlier_tensor, list(sizes), outlier_value, float(scale), normalize
 
 
 @torch.library.custom_op('mmattn::grid_attention', mutates_args=())
@@ -116,15 +161,17 @@ class _Positions:
         window (Tensor): ``(B, heads, *S, K)``.
         outlier (Tensor, optional): ``(B, heads, *S)``.
         window_size, outlier_value, normalize: as in the operator.
+        at (tuple[Tensor, ...]): coordinates ``(Q,)`` on each axis of the only queries to keep, ``(Q)`` in place of
+            ``*S`` from then on. All of them by default.
     """
 
-    def __init__(self, query: Tensor, window: Tensor, outlier: Tensor | None, window_size: tuple[int, ...],
-                 outlier_value: float, normalize: bool) -> None:
+    def __init__(self, query: Tensor, window: Tensor, outlier: Tensor | None, window_size: Sequence[int],
+                 outlier_value: float, normalize: bool, at: tuple[Tensor, ...] = ()) -> None:
         size, dtype = query.shape[2:-1], accumulator(query)
+        if outlier is None:
+            outlier = query.new_full(query.shape[:-1], outlier_value, dtype=dtype)
         self.window_size = window_size
-        self.window = window.to(dtype)
-        self.outlier = (query.new_full(query.shape[:-1], outlier_value, dtype=dtype)
-                        if outlier is None else outlier.to(dtype))
+        self.window, self.outlier = (x[_index(*at)].to(dtype) for x in (window, outlier))
         self.rstd: Tensor | None = None
         exists = []
         for axis in reversed(range(len(size))):
@@ -133,7 +180,7 @@ class _Positions:
                 inside = _without_centre(inside)
             shape = [1] * len(size)
             shape[axis] = size[axis]
-            exists.append(inside.view(*shape, -1).expand(*size, -1))
+            exists.append(inside.view(*shape, -1).expand(*size, -1)[at])
         self.exists = torch.cat(exists, -1)  # (*S, K)
         self.count = torch.tensor(sum(size) - len(size) + 1, device=query.device)
         if normalize:
@@ -153,15 +200,24 @@ class _Positions:
 
     def logits(self, axis: int, lines: slice) -> Tensor:
         """Position logits of the arm along ``axis``: ``(B, heads, lines, …, L, L)``."""
+        window, outlier = (_lines(x, axis)[:, :, lines] for x in (self.window, self.outlier.unsqueeze(-1)))
+        length = window.shape[-2]
+        return self.realign(axis, window, outlier, torch.arange(length, device=window.device), length)
+
+    def realign(self, axis: int, window: Tensor, outlier: Tensor, position: Tensor, length: int) -> Tensor:
+        """Logits ``(…, n, length)`` of the arm along ``axis``, for n queries.
+
+        Args:
+            window, outlier (Tensor): their logits, ``(…, n, K)`` and ``(…, n, 1)``.
+            position (Tensor): their coordinates ``(n,)`` on the axis.
+            length (int): the axis's.
+        """
         k = self.window_size[axis]
-        entries = _lines(self.window[..., self.arm(axis)], axis)[:, :, lines]  # (…, L, k or k − 1)
-        outlier = _lines(self.outlier.unsqueeze(-1), axis)[:, :, lines]
+        entries = window[..., self.arm(axis)]
         if entries.shape[-1] != k:  # the centre's place; self belongs to another arm
             entries = torch.cat([entries[..., :k // 2], outlier, entries[..., k // 2:]], -1)
         table = torch.cat([entries, outlier], -1)
-        length = table.shape[-2]
-        position = torch.arange(length, device=table.device)
-        entry = position - position[:, None] + k // 2
+        entry = torch.arange(length, device=table.device) - position[:, None] + k // 2
         entry = entry.where((entry >= 0) & (entry < k), k)
         return table.gather(-1, entry.expand(*table.shape[:-1], length))
 
@@ -170,6 +226,11 @@ class _Positions:
         if self.rstd is None:
             return d_logits, -d_logits.sum(-1)  # a softmax's gradients sum to zero
         return zscore_backward(d_logits, self.window, self.outlier, self.rstd, self.exists, self.count)
+
+
+def _index(*coordinates: Tensor) -> tuple[slice | Tensor, ...]:
+    """Index into ``(B, heads, *S, …)``, from a tensor for each axis of ``*S``; of all there is, from none."""
+    return slice(None), slice(None), *coordinates
 
 
 def _without_centre(entries: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'
 SMALL = [
     'train_dataloader.batch_size=2', 'train_dataloader.num_workers=0', 'train_dataloader.persistent_workers=False',
-    'train_dataloader.dataset.pipeline.2.crop_size=(32,32)', 'model.data_preprocessor.size=(32,32)',
+    'train_dataloader.dataset.pipeline.3.crop_size=(32,32)', 'model.data_preprocessor.size=(32,32)',
     'model.backbone.base_channels=8', 'model.decode_head.in_channels=64', 'model.decode_head.channels=16',
     'model.auxiliary_head.in_channels=32', 'model.auxiliary_head.channels=8', 'train_cfg.max_iters=2',
     'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2', 'default_hooks.logger.interval=1'

@@ -1,6 +1,6 @@
 """Train the stock heads and ours on CamVid in the same short budget, and draw table and plot.
 
-    CAMVID_ROOT=… python tools/benchmarks/camvid.py [--seeds 0 1 2] [--work-dir work_dirs/camvid]
+    CAMVID_ROOT=… python tools/benchmarks/camvid.py [--seeds 0 1 2] [--work-dir work_dirs/camvid] [--jobs 1]
 
 Every row is a config of the package, trained by tools/train.py and scored on the validation images after the last
 iteration. Interrupted, the command goes on where it stopped; finished runs are not repeated. It leaves table.md and
@@ -9,9 +9,11 @@ plot.png in the work dir.
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tqdm import tqdm
@@ -42,14 +44,19 @@ def score(folder: Path) -> float | None:
     return None
 
 
-def train(method: str, seed: int, folder: Path) -> float:
-    """Train, or go on, and return the mIoU."""
+def train(method: str, seed: int, folder: Path, jobs: int) -> float:
+    """Return the mIoU of a run; train, or go on, if it has not finished."""
+    found = score(folder)
+    if found is not None:
+        return found
     config, options = METHODS[method]
     command = [sys.executable, ROOT / 'tools/train.py', ROOT / f'configs/{config}_{RUN}', '--work-dir', folder,
                '--resume', '--cfg-options', f'randomness.seed={seed}', *options]
     folder.mkdir(parents=True, exist_ok=True)
+    threads = str(max(1, (os.cpu_count() or 1) // jobs))
     with open(folder / 'output.log', 'a') as log:
-        subprocess.run([str(part) for part in command], stdout=log, stderr=subprocess.STDOUT, check=True)
+        subprocess.run([str(part) for part in command], env={**os.environ, 'OMP_NUM_THREADS': threads}, stdout=log,
+                       stderr=subprocess.STDOUT, check=True)
     found = score(folder)
     if found is None:
         raise SystemExit(f'{folder} has no mIoU at iteration {ITERATIONS}; see {folder}/output.log')
@@ -89,16 +96,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description='Short trainings on CamVid')
     parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2])
     parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/camvid'))
+    parser.add_argument('--jobs', type=int, default=1, help='runs at a time, sharing the cores; default: 1')
     args = parser.parse_args()
     data = Path(os.environ.get('CAMVID_ROOT', 'data/camvid'))
     if not (data / 'img_dir').is_dir():
         raise SystemExit(f'no CamVid in {data}: set CAMVID_ROOT to the folder with img_dir and ann_dir')
-    runs = [(seed, method) for seed in args.seeds for method in METHODS]
+    runs = [(method, seed, args.work_dir / f'{re.sub("[^A-Za-z]+", "-", method)}_seed-{seed}', args.jobs)
+            for seed in args.seeds for method in METHODS]
     scores: dict[str, list[float]] = {method: [] for method in METHODS}
-    for seed, method in tqdm(runs, unit='run'):
-        folder = args.work_dir / f"{method.replace(' ', '-').replace(',', '')}_seed-{seed}"
-        done = score(folder)
-        scores[method].append(train(method, seed, folder) if done is None else done)
+    with ThreadPoolExecutor(args.jobs) as pool:
+        found = pool.map(lambda run: train(*run), runs)
+        for (method, *_), miou in zip(runs, tqdm(found, total=len(runs), unit='run')):
+            scores[method].append(miou)
     text = table(scores, args.seeds)
     print(text)
     (args.work_dir / 'table.md').write_text(text)

@@ -4,6 +4,7 @@ data_root = '{{$ADE20K_ROOT:data/ade/ADEChallengeData2016}}'
 scale = (2048, 512)
 crop_size = (512, 512)
 train_pipeline = [
+    dict(type='mmattn.SeedAugmentation'),
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', reduce_zero_label=True),
     dict(type='RandomResize', scale=scale, ratio_range=(0.75, 2.0), keep_ratio=True),
@@ -31,7 +32,7 @@ train_dataloader = dict(
     batch_size=2,
     num_workers=4,
     persistent_workers=True,
-    sampler=dict(type='InfiniteSampler', shuffle=True),
+    sampler=dict(type='mmattn.InfiniteSampler', shuffle=True),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,

@@ -4,6 +4,7 @@ data_root = '{{$BUILDINGS_ROOT:data/buildings}}'
 metainfo = dict(classes=('background', 'building'), palette=[[40, 60, 80], [255, 140, 0]])
 crop_size = (256, 256)
 train_pipeline = [
+    dict(type='mmattn.SeedAugmentation'),
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
     dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.9),

@@ -10,6 +10,7 @@ metainfo = dict(
 scale = (480, 360)
 crop_size = (360, 360)
 train_pipeline = [
+    dict(type='mmattn.SeedAugmentation'),
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
     dict(type='RandomResize', scale=scale, ratio_range=(0.75, 2.0), keep_ratio=True),
@@ -37,7 +38,7 @@ train_dataloader = dict(
     batch_size=8,
     num_workers=4,
     persistent_workers=True,
-    sampler=dict(type='InfiniteSampler', shuffle=True),
+    sampler=dict(type='mmattn.InfiniteSampler', shuffle=True),
     dataset=dict(
         type=dataset_type,
         metainfo=metainfo,

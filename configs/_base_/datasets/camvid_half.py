@@ -3,6 +3,7 @@ _base_ = './camvid.py'
 scale = (240, 180)
 crop_size = (180, 180)
 train_pipeline = [
+    dict(type='mmattn.SeedAugmentation'),
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
     dict(type='RandomResize', scale=scale, ratio_range=(1.0, 2.0), keep_ratio=True),

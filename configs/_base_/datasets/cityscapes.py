@@ -3,6 +3,7 @@ dataset_type = 'CityscapesDataset'
 data_root = '{{$CITYSCAPES_ROOT:data/cityscapes}}'
 crop_size = (769, 769)
 train_pipeline = [
+    dict(type='mmattn.SeedAugmentation'),
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
     dict(type='RandomResize', scale=(2048, 1024), ratio_range=(0.75, 2.0), keep_ratio=True),
@@ -30,7 +31,7 @@ train_dataloader = dict(
     batch_size=2,
     num_workers=4,
     persistent_workers=True,
-    sampler=dict(type='InfiniteSampler', shuffle=True),
+    sampler=dict(type='mmattn.InfiniteSampler', shuffle=True),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,

@@ -10,7 +10,11 @@ default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=8000, save_best='mIoU'),
+    checkpoint=dict(type='mmattn.CheckpointHook', by_epoch=False, interval=8000, save_best='mIoU'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
-    visualization=dict(type='SegVisualizationHook'))
+    visualization=dict(type='SegVisualizationHook'),
+    # To train on data in spite of what it says: `--cfg-options default_hooks.data_check.enabled=False`.
+    data_check=dict(type='mmattn.SegDataCheckHook'),
+    checkpoint_keys=dict(type='mmattn.CheckpointKeysHook'),
+    invalid_loss=dict(type='mmattn.InvalidLossHook'))
 auto_scale_lr = dict(enable=False, base_batch_size=8)

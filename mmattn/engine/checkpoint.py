@@ -1,0 +1,206 @@
+"""Checkpoints from which a killed run goes on as if nothing had happened."""
+import logging
+import os
+import random
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mmengine.hooks
+import numpy as np
+import torch
+from mmengine.dist import all_gather_object
+from mmengine.fileio import BaseStorageBackend, LocalBackend, register_backend
+from mmengine.logging import print_log
+from mmengine.runner import Runner
+
+from mmattn.registry import HOOKS
+
+from .reproducible_data import continue_data
+
+
+@HOOKS.register_module()
+class CheckpointHook(mmengine.hooks.CheckpointHook):
+    """mmengine's ``CheckpointHook``, same arguments, with which a run can be killed at any moment and be resumed.
+
+    * A checkpoint is written aside and renamed, and an older one is removed only then: a complete one is always there.
+      ``resume`` finds it even if ``last_checkpoint`` names none.
+    * The checkpoint holds, as ``rng_state``, the state of every process's random number generators (Python, NumPy,
+      torch, CUDA) and the sampler's seed. The generators belong to the training steps: what is drawn between two
+      steps, for loading data or for validation, leaves them alone. So the step after a resumption draws what it would
+      have drawn.
+    * A resumed run goes on at the sampler's position without loading the data that it has already trained on.
+
+    With ``mmattn.InfiniteSampler`` (or, by epoch, ``mmattn.DefaultSampler``) and ``mmattn.SeedAugmentation`` as the
+    first transform, a resumed run ends on a CPU with the same weights, bit by bit. That asks for as many processes and
+    the same batch size as before, a checkpoint between two epochs where the loop goes by epoch, and one after an
+    optimizer step where gradients are accumulated over several iterations.
+
+    Args:
+        *args: as in mmengine's ``CheckpointHook``.
+        **kwargs: likewise. Checkpoints on local disks are written aside and renamed unless ``backend_args`` or
+            ``file_client_args`` name another way to write.
+    """
+
+    backend_args: dict | None
+    file_backend: Any
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.file_backend = _RemoveLater(LocalBackend())
+        self._rng_state: dict[str, Any] = {}
+        self._to_save: dict[str, Any] | None = None
+        self._loaded: dict[str, Any] | None = None
+
+    def before_run(self, runner: Runner) -> None:
+        """Choose the checkpoint to resume from: mmengine would take the last one, complete or not."""
+        if runner._resume and runner._load_from is None:
+            runner._load_from = latest_checkpoint(runner.work_dir, self.filename_tmpl)
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Keep what ``before_train`` restores if the run is resumed."""
+        self._loaded = checkpoint.get('rng_state')
+
+    def before_train(self, runner: Runner) -> None:
+        """Restore the generators and the position in the data, and see to it that files are written aside."""
+        if self.backend_args is None and self.file_client_args is None and '://' not in str(self.out_dir):
+            self.backend_args = dict(backend='mmattn.aside')
+        super().before_train(runner)
+        self.file_backend = _RemoveLater(self.file_backend)
+        self._rng_state = get_rng_state()
+        if runner.iter > 0:
+            self._continue(runner)
+
+    def before_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+        """Give the training step its own generators."""
+        set_rng_state(self._rng_state)
+
+    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+        """Keep the generators for the next step, and save a checkpoint if it is time."""
+        self._rng_state = get_rng_state()
+        super().after_train_iter(runner, *args, **kwargs)
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Put the generators' states in, unless the checkpoint is the best one, which is not for resuming."""
+        if self._to_save is not None:
+            checkpoint['rng_state'] = self._to_save
+
+    def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
+        self._to_save = dict(
+            sampler_seed=getattr(runner.train_dataloader.sampler, 'seed', None),
+            ranks=all_gather_object(self._rng_state))
+        super()._save_checkpoint_with_step(runner, step, meta)
+        self._to_save = None
+        self.file_backend.flush()
+
+    def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
+        super()._save_best_checkpoint(runner, metrics)
+        self.file_backend.flush()
+
+    def _continue(self, runner: Runner) -> None:
+        saved = self._loaded or dict(ranks=[], sampler_seed=None)
+        if len(saved['ranks']) == runner.world_size:
+            self._rng_state = saved['ranks'][runner.rank]
+        else:
+            runner.logger.warning(
+                f"The checkpoint holds the 'rng_state' of {len(saved['ranks'])} processes, this run has "
+                f'{runner.world_size}: it will not end as without the interruption')
+        if not continue_data(runner.train_loop, saved['sampler_seed']):
+            runner.logger.warning(
+                f'train_dataloader.sampler is {type(runner.train_dataloader.sampler).__name__}, not '
+                'mmattn.InfiniteSampler: the run will not end as without the interruption')
+
+
+def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') -> str | None:
+    """Find the checkpoint to resume from.
+
+    Args:
+        work_dir (str or Path): the folder that has the file ``last_checkpoint``.
+        filename_tmpl (str): the checkpoints' name with ``{}`` for the number. Defaults to 'iter_{}.pth'.
+
+    Returns:
+        str or None: what ``last_checkpoint`` names; if that is gone or truncated, the newest complete checkpoint in
+        its folder or in ``work_dir``; None if there is no checkpoint at all.
+
+    Raises:
+        FileNotFoundError: there are checkpoints, or there were, but none is complete.
+    """
+    pointer = Path(work_dir, 'last_checkpoint')
+    named = pointer.read_text().strip() if pointer.is_file() else ''
+    if '://' in named or (named and _is_complete(Path(named))):
+        return named
+    folders = {Path(work_dir), Path(named).parent if named else Path(work_dir)}
+    found = [path for folder in folders if folder.is_dir() for path in folder.iterdir()
+             if re.fullmatch(filename_tmpl.format(r'\d+'), path.name)]
+    complete = [path for path in found if _is_complete(path)]
+    said = f"{pointer} names {f'{named}, which is gone or truncated' if named else 'no checkpoint'}"
+    if complete:
+        newest = max(complete, key=lambda path: path.stat().st_mtime_ns)
+        print_log(f'{said}: resuming from {newest}, the newest complete one', 'current', logging.WARNING)
+        return str(newest)
+    if found or named:
+        raise FileNotFoundError(f'{said}, and there is no complete one to resume from')
+    return None
+
+
+def _is_complete(path: Path) -> bool:
+    """Tell a whole checkpoint, whose zip directory is at the end, from a truncated one; DeepSpeed's are folders."""
+    return path.is_dir() or zipfile.is_zipfile(path)
+
+
+def get_rng_state() -> dict[str, Any]:
+    """Return the state of this process's random number generators: Python's, NumPy's, torch's, the CUDA device's."""
+    return dict(
+        python=random.getstate(),
+        numpy=np.random.get_state(),
+        torch=torch.get_rng_state(),
+        cuda=torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None)
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Set the generators to what ``get_rng_state`` returned, here or in another process."""
+    random.setstate(state['python'])
+    np.random.set_state(state['numpy'])
+    torch.set_rng_state(state['torch'].cpu())  # Runner.resume loads a checkpoint to the GPU
+    if state['cuda'] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state['cuda'].cpu())
+
+
+@register_backend('mmattn.aside')
+class AsideBackend(LocalBackend):
+    """The local disk; a file is written aside and renamed when the disk has it, so it is there whole or not at all.
+
+    What a killed writer leaves is overwritten by the next one.
+    """
+
+    def put(self, obj: bytes, filepath: str | Path) -> None:
+        """Write ``obj`` to ``filepath``."""
+        aside = Path(filepath).with_name('checkpoint.incomplete')
+        super().put(obj, aside)
+        with open(aside, 'r+b') as file:
+            os.fsync(file)
+        aside.replace(filepath)
+
+
+class _RemoveLater:
+    """A file backend that removes files at ``flush``: mmengine removes an old checkpoint before it writes the new."""
+
+    def __init__(self, backend: BaseStorageBackend) -> None:
+        self._backend = backend
+        self._due: list[tuple[Callable[[str], None], str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def remove(self, path: str) -> None:
+        self._due.append((self._backend.remove, path))
+
+    def rmtree(self, path: str) -> None:
+        self._due.append((self._backend.rmtree, path))
+
+    def flush(self) -> None:
+        for remove, path in self._due:
+            remove(path)
+        self._due.clear()

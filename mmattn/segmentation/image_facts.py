@@ -1,0 +1,152 @@
+"""What can be said of image and mask files without a data set: size, labels, or why they cannot be read; cached."""
+import json
+import os
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from io import BytesIO
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import cv2
+import mmcv
+import numpy as np
+from mmengine.utils import ProgressBar
+from PIL import Image, UnidentifiedImageError
+
+# What whole files end with, and what a JPEG's pixels begin with.
+ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'IEND\xaeB`\x82'}
+JPEG_SCAN = b'\xff\xda'
+ORIENTATION = 0x0112  # the EXIF tag; from 5 on, loading swaps width and height
+MISSING = 'no such file'
+THREADS = 4  # more would wait for Python's lock
+
+
+class ImageFile(NamedTuple):
+    """An image or a mask, with the mmcv decoder and ``color_type`` that a pipeline reads it with."""
+
+    path: str
+    backend: str
+    flag: str
+    is_mask: bool = False
+
+
+class Facts(NamedTuple):
+    """Width and height, the labels of a mask (257 at most, more than a data set can have); or only what is wrong."""
+
+    size: tuple[int, ...] = ()
+    labels: tuple[float, ...] = ()
+    fault: str = ''
+
+
+def look_at_all(files: Collection[ImageFile], cache: Path) -> tuple[dict[ImageFile, Facts], int]:
+    """Look at files, except at those that have not changed in size or time since they went into the cache.
+
+    Args:
+        files (collection of ImageFile): without duplicates.
+        cache (Path): JSON file, read if it exists and replaced. Faults are not kept.
+
+    Returns:
+        tuple: the facts of every file, and how many files were looked at.
+    """
+    known = {}
+    with suppress(OSError, ValueError):
+        known = json.loads(cache.read_text())
+
+    def entry(file: ImageFile) -> list:
+        try:
+            status = os.stat(file.path)
+        except FileNotFoundError:
+            return [None, Facts(fault=MISSING)]
+        stamp = [status.st_size, status.st_mtime_ns]
+        found = known.get(_key(file))
+        return found if found and found[0] == stamp else [stamp, look(file)]
+
+    entries = {}
+    bar, shown, due = None, 0, time.monotonic() + 2
+    with ThreadPool(THREADS) as pool:
+        for file, found in zip(files, pool.imap(entry, files, chunksize=16)):
+            entries[file] = found
+            if time.monotonic() > due:
+                bar = bar or ProgressBar(len(files))
+                bar.update(len(entries) - shown)
+                shown, due = len(entries), time.monotonic() + 1
+    if bar:
+        print()
+    kept = {_key(file): found for file, found in entries.items() if not Facts(*found[1]).fault}
+    if kept != known:
+        aside = cache.with_suffix('.part')
+        aside.write_text(json.dumps(kept))
+        os.replace(aside, cache)
+    facts = {file: Facts(*found[1]) for file, found in entries.items()}
+    return facts, sum(known.get(_key(file)) is not found for file, found in entries.items())
+
+
+def look(file: ImageFile) -> Facts:
+    """Decode a mask, and of an image what is needed for its size and to know that it is whole."""
+    try:
+        if os.path.getsize(file.path) == 0:
+            raise ValueError('the file is empty')
+        return _look_at_mask(file) if file.is_mask else _look_at_image(file)
+    except UnidentifiedImageError:  # its message names an object in memory
+        return Facts(fault='unreadable: no image format that PIL knows')
+    except Exception as error:  # decoders raise all kinds
+        return Facts(fault=f"unreadable: {' '.join(str(error).split()) or repr(error)}")
+
+
+def _look_at_image(file: ImageFile) -> Facts:
+    """Read header and end of a JPEG or PNG, and decode it if the end is missing; leave anything else to mmcv."""
+    with open(file.path, 'rb') as stream, suppress(UnidentifiedImageError):
+        image = _open_whole(stream)
+        if image.format in ENDS:
+            turns = file.backend in ('cv2', 'pillow') and file.flag in ('color', 'grayscale')
+            turned = turns and Image.Image.getexif(image).get(ORIENTATION, 1) > 4
+            return Facts(image.size[::-1] if turned else image.size)
+    pixels = mmcv.imread(file.path, flag=file.flag, backend=file.backend)
+    if pixels is None:
+        raise ValueError(f'{file.backend} cannot decode it')
+    return Facts(pixels.shape[1::-1])
+
+
+def _look_at_mask(file: ImageFile) -> Facts:
+    """Decode as mmseg's ``LoadAnnotations`` does, but keep values above 255, of which it takes the low 8 bits."""
+    content = Path(file.path).read_bytes()
+    if file.backend != 'pillow':  # the others make up what is missing
+        with suppress(UnidentifiedImageError):
+            _open_whole(BytesIO(content))
+    mask = mmcv.imfrombytes(content, flag=file.flag, backend=file.backend)
+    if mask is None:
+        raise ValueError(f'{file.backend} cannot decode it')
+    mask = mask.squeeze()
+    if mask.ndim != 2:
+        return Facts(fault=f'a mask of shape {mask.shape}, which is not one label a pixel')
+    if mask.dtype == np.uint8:
+        labels = np.flatnonzero(cv2.calcHist([mask], [0], None, [256], [0, 256]))  # the fastest way
+    else:
+        labels = np.unique(mask)
+    return Facts(mask.shape[::-1], tuple(labels[:257].tolist()))
+
+
+def _open_whole(stream: BinaryIO) -> Image.Image:
+    """Open an image with PIL; decode it if it lacks its format's end.
+
+    Raises:
+        OSError: it is cut short, or its end was never filled.
+    """
+    stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8))
+    end = stream.read()
+    stream.seek(0)
+    image = Image.open(stream)
+    if not end.endswith(ENDS.get(image.format or '', b'')):
+        image.load()
+        if image.format == 'JPEG' and not any(end):  # no fault to a decoder
+            stream.seek(0)
+            content = stream.read()
+            if content.rfind(ENDS['JPEG']) < content.rfind(JPEG_SCAN):
+                raise OSError('it ends in zeros')
+    return image
+
+
+def _key(file: ImageFile) -> str:
+    return f"{'mask' if file.is_mask else 'image'} {file.backend} {file.flag} {file.path}"

@@ -1,0 +1,77 @@
+"""The figure of attention maps, as Fig. 3.4 of the bilateral-attention thesis: a row a query, a column a kind."""
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from mmengine.fileio import get
+
+from .attention_maps import AttentionMaps
+
+
+def draw_attention_maps(image: np.ndarray,
+                        points: Sequence[tuple[float, float]],
+                        maps: AttentionMaps,
+                        threshold: float = 0.02) -> np.ndarray:
+    """Draw the image with a red dot at each query and, beside it, the query's maps laid over the image.
+
+    Each map is divided by its largest weight, which is printed below it, and weights under ``threshold`` of that are
+    hidden. The thesis hides "values smaller than 0.02" and does not say of what. The weights themselves cannot be
+    meant: they sum to 1, so at most 50 positions of thousands would be left, while the maps of its figure are said to
+    attend to the whole image.
+
+    Args:
+        image (np.ndarray): uint8 ``(H, W, 3)``, RGB.
+        points (sequence of tuple[float, float]): (x, y) of each query, from 0 to below 1, relative to the image.
+        maps (AttentionMaps): the maps of these queries.
+        threshold (float): from 0, which hides nothing, to 1.
+
+    Returns:
+        np.ndarray: uint8 ``(height, width, 3)``, RGB.
+    """
+    height, width = image.shape[:2]
+    columns = 1 + len(maps.weights)
+    figure = Figure((2.2 * columns + 0.8, (2.2 * height / width + 0.25) * len(points) + 0.5), layout='constrained')
+    axes = figure.subplots(len(points), columns, squeeze=False)
+    whole = (0, width, height, 0)
+    covered = (0, width * maps.extent[0], height * maps.extent[1], 0)
+    colours = ScalarMappable(Normalize(0, 1), 'plasma')
+    for (x, y), row, *of_query in zip(points, axes, *maps.weights.values()):
+        x, y = x * width, y * height
+        row[0].imshow(image, extent=whole)
+        row[0].plot(x, y, 'o', color='red', markersize=8, markeredgecolor='white')
+        row[0].set_xlabel(f'({int(x)}, {int(y)})', fontsize=8)
+        for axis, weights in zip(row[1:], of_query):
+            largest = weights.max().item()
+            axis.imshow(image.mean(-1), extent=whole, cmap='gray', vmin=0, vmax=320)  # a little darker
+            axis.imshow(np.ma.masked_less(weights.numpy() / largest, threshold), extent=covered, cmap=colours.cmap,
+                        norm=colours.norm, alpha=0.65, interpolation='nearest')
+            axis.plot(x, y, 'o', color='none', markersize=8, markeredgecolor='red')
+            axis.set_xlabel(f'largest weight {largest:.2g}', fontsize=8)
+    for axis, title in zip(axes[0], ('query', *maps.weights)):
+        axis.set_title(title, fontsize=10)
+    for axis in axes.flat:
+        axis.set(xticks=[], yticks=[], xlim=(0, width), ylim=(height, 0))
+    bar = figure.colorbar(colours, ax=axes, fraction=0.03, pad=0.01)
+    bar.set_label(f'share of the largest weight\n(under {threshold:g} hidden)', fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    figure.suptitle(maps.layer + (f', pass {maps.run}' if maps.run > 1 else ''), fontsize=10)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def read_image(path: str) -> np.ndarray:
+    """Read an image, from wherever mmengine's file client can, as uint8 ``(H, W, 3)``, RGB.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no image that OpenCV can decode; the message names it.
+    """
+    image = cv2.imdecode(np.frombuffer(get(path), np.uint8), cv2.IMREAD_COLOR)
+    if image is None:
+        raise ValueError(f'{path} is no image, or a truncated one')
+    return image[..., ::-1]

@@ -1,0 +1,190 @@
+"""Losses that are NaN, checkpoints that do not fit and options that are wrong, in hooks and as a user meets them."""
+import os
+import re
+import subprocess
+import sys
+from argparse import ArgumentParser
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.model import BaseModel, BaseTTAModel
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.structures import BaseDataElement
+from torch import nn
+
+from mmattn.engine import CheckpointKeysHook, InvalidLossHook, add_common_arguments, config_from
+from mmattn.layers import BilateralCrissCrossAttention
+
+from .test_tools import CONFIG, ROOT, SMALL
+
+
+class Net(BaseModel):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Conv2d(4, 2, 1)
+
+    def forward(self, inputs, data_samples=None, mode='tensor'):
+        raise NotImplementedError
+
+
+class Wrapped(BaseTTAModel):
+    def merge_preds(self, data_samples_list):
+        raise NotImplementedError
+
+
+def runner_of(model, iteration=0):
+    return SimpleNamespace(model=model, iter=iteration, cfg=Config(dict(load_from='some.pth')))
+
+
+def load(hook, model, state_dict):
+    hook.after_load_checkpoint(runner_of(model), dict(state_dict=state_dict))
+
+
+@pytest.fixture
+def state_dict():
+    return Net().state_dict()
+
+
+@pytest.mark.parametrize('wrap', [lambda net: net, Wrapped, lambda net: Wrapped(Wrapped(net))])
+@pytest.mark.parametrize('prefix', ['', 'module.'])
+def test_keys_that_fit_are_loaded(state_dict, wrap, prefix):
+    net = Net()
+    load(CheckpointKeysHook(), wrap(net), type(state_dict)((prefix + key, x) for key, x in state_dict.items()))
+    assert all(torch.equal(tensor, state_dict[name]) for name, tensor in net.state_dict().items())
+
+
+def faulty(state_dict):
+    state_dict['head.weight'] = torch.zeros(3, 4, 1, 1)
+    state_dict['neck.weight'] = state_dict.pop('conv.weight')
+    state_dict['neck.bias'] = state_dict.pop('conv.bias')
+    return state_dict
+
+
+@pytest.mark.parametrize('wrap', [lambda net: net, Wrapped])
+def test_all_keys_that_do_not_fit_are_named(state_dict, wrap):
+    with pytest.raises(RuntimeError, match=r'some\.pth does not fit') as caught:
+        load(CheckpointKeysHook(), wrap(Net()), faulty(state_dict))
+    said = str(caught.value)
+    assert re.search(r'Missing key.*"conv\.weight", "conv\.bias"', said)
+    assert re.search(r'Unexpected key.*"neck\.weight", "neck\.bias"', said)
+    assert re.search(r'size mismatch for head\.weight.*\[3, 4, 1, 1\].*\[2, 4, 1, 1\]', said)
+    assert 'norm' not in said
+    assert 'head.bias' not in said
+
+
+def test_allowed_keys_may_differ_and_the_rest_is_still_checked(state_dict):
+    load(CheckpointKeysHook(allow=[r'^(conv|neck)\.', r'head\.weight']), Net(), faulty(state_dict))
+    with pytest.raises(RuntimeError) as caught:
+        load(CheckpointKeysHook(allow=r'^(conv|neck)\.'), Net(), state_dict)
+    assert 'conv' not in str(caught.value)
+    assert 'neck' not in str(caught.value)
+
+
+def test_checkpoint_keys_may_be_left_to_mmengine(state_dict):
+    load(CheckpointKeysHook(enabled=False), Net(), faulty(state_dict))
+
+
+def test_what_modules_convert_fits(state_dict):
+    """A scale saved as () where (1,) is wanted, and the counters that old batch norms lack."""
+    layer = BilateralCrissCrossAttention(8, window_size=3)
+    old = layer.state_dict()
+    old['gamma.scale'] = old['gamma.scale'].reshape(())
+    load(CheckpointKeysHook(), layer, old)
+    del state_dict['norm.num_batches_tracked']
+    load(CheckpointKeysHook(), Net(), state_dict)
+
+
+def test_a_bare_state_dict_is_a_checkpoint_too(state_dict):
+    CheckpointKeysHook().after_load_checkpoint(runner_of(Net()), state_dict)
+    with pytest.raises(RuntimeError, match='neck'):
+        CheckpointKeysHook().after_load_checkpoint(runner_of(Net()), faulty(state_dict))
+
+
+def batch(*paths):
+    samples = [BaseDataElement(metainfo=dict(img_path=path)) for path in paths]
+    return dict(inputs=[torch.zeros(3, 2, 2)] * len(paths), data_samples=samples)
+
+
+@pytest.mark.parametrize('value', [float('nan'), float('inf')])
+@pytest.mark.parametrize('nested', [lambda batch: batch, lambda batch: dict(sup=batch, unsup=[batch])])
+def test_a_loss_that_is_not_finite_names_iteration_and_images(value, nested):
+    outputs = dict(loss=torch.tensor(value), loss_ce=torch.tensor(value), loss_aux=torch.tensor(1.), acc=torch.nan)
+    with pytest.raises(FloatingPointError) as caught:
+        InvalidLossHook().after_train_iter(runner_of(None, 6), 6, nested(batch('a.png', 'b.png')), outputs)
+    said = str(caught.value)
+    assert said.startswith(f'Iteration 7: loss = {value}, loss_ce = {value}, for a batch of\n  a.png\n  b.png')
+
+
+def test_finite_losses_pass_whatever_the_metrics():
+    InvalidLossHook().after_train_iter(runner_of(None), 0, batch('a'), dict(loss=torch.tensor(1.), acc=torch.nan))
+    InvalidLossHook().after_train_iter(runner_of(None), 0)
+
+
+def test_interval_of_the_loss_check():
+    hook, invalid = InvalidLossHook(interval=3), dict(loss=torch.nan)
+    for iteration in (0, 1, 3):
+        hook.after_train_iter(runner_of(None, iteration), iteration, batch('a'), invalid)
+    with pytest.raises(FloatingPointError, match='Iteration 6'):
+        hook.after_train_iter(runner_of(None, 5), 5, batch('a'), invalid)
+    with pytest.raises(ValueError, match='interval must be at least 1; got 0'):
+        InvalidLossHook(interval=0)
+
+
+@pytest.fixture(scope='module')
+def fails(tiny_data):
+    """Run a command that must fail; return its last paragraph and all that it said."""
+
+    def fails(*command):
+        done = subprocess.run([str(part) for part in command], env={**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1'},
+                              text=True, timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.returncode != 0, done.stdout
+        return done.stdout.rpartition('Traceback (most recent call last)')[2], done.stdout
+
+    return fails
+
+
+@pytest.fixture(scope='module')
+def renamed(tiny_data, tmp_path_factory):
+    """A checkpoint of the small model with one weight under another name."""
+    parser = ArgumentParser()
+    parser.add_argument('config')
+    add_common_arguments(parser)
+    cfg = config_from(parser.parse_args([str(CONFIG), '--cfg-options', *SMALL]))
+    init_default_scope('mmseg')
+    state_dict = MODELS.build(cfg.model).state_dict()
+    state_dict['decode_head.other.weight'] = state_dict.pop('decode_head.conv_seg.weight')
+    path = tmp_path_factory.mktemp('checkpoint') / 'renamed.pth'
+    torch.save(dict(state_dict=state_dict, meta={}), path)
+    return path
+
+
+@pytest.mark.parametrize('flags', [[], ['--tta']])
+def test_a_checkpoint_that_does_not_fit_stops_test(fails, renamed, tmp_path, flags):
+    error, log = fails(sys.executable, ROOT / 'tools/test.py', CONFIG, renamed, '--work-dir', tmp_path, *flags,
+                       '--cfg-options', *SMALL)
+    assert re.search(r'RuntimeError: The checkpoint \S+/renamed\.pth does not fit', error)
+    assert re.findall(r'decode_head\.[\w.]+', error) == ['decode_head.conv_seg.weight', 'decode_head.other.weight']
+    assert 'Iter(test)' not in log
+
+
+@pytest.mark.parametrize(('option', 'said'), [('window_size=4', r'ValueError: .*window_size.*4'),
+                                              ('no_such_option=1', r"TypeError: .*'no_such_option'")])
+def test_a_wrong_option_stops_train_before_data_are_read(fails, tmp_path, option, said):
+    error, log = fails(sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', tmp_path, '--cfg-options', *SMALL,
+                       f'model.decode_head.{option}', 'train_dataloader.dataset.data_root=/no/such/folder')
+    assert re.search(said, error.splitlines()[-1])
+    assert 'FileNotFoundError' not in log
+
+
+def test_a_nan_loss_stops_train(fails, tmp_path):
+    error, log = fails(sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', tmp_path, '--cfg-options', *SMALL,
+                       'train_cfg.max_iters=9', 'default_hooks.checkpoint.interval=1',
+                       'optim_wrapper.optimizer.lr=1e30')
+    found = re.search(r'FloatingPointError: Iteration (\d): loss = nan', error)
+    assert found, log
+    assert len(re.findall(r'img_dir/train/tile_\d\.png$', error, re.MULTILINE)) == 2
+    assert not (tmp_path / f'iter_{found[1]}.pth').exists()

@@ -1,0 +1,454 @@
+"""A run that was killed and resumed ends as if it had not been: through tools/train.py, in processes really killed."""
+import copy
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+
+import mmengine.dataset
+import mmseg
+import numpy as np
+import pytest
+import torch
+from mmengine.logging import MessageHub, MMLogger
+from torch.utils.data import DataLoader
+
+from mmattn.engine import (
+    CheckpointHook,
+    DefaultSampler,
+    InfiniteSampler,
+    SeedAugmentation,
+    add_safe_globals,
+    latest_checkpoint,
+)
+from mmattn.engine.reproducible_data import SampleIndex
+
+ROOT = Path(__file__).parents[2]
+TRAIN = ROOT / 'tools/train.py'
+MMSEGS_TRAIN = Path(mmseg.__file__).parent / '.mim/tools/train.py'
+
+# Starts trainings as forks of one process that has imported everything once, and does not format configs: the most of a
+# short run's time. A job is one line: the command, the environment of each process, the log. The answer is the exit
+# codes.
+SERVER = """
+import gc, json, os, random, runpy, sys
+answers = os.fdopen(os.dup(1), 'w')
+os.dup2(2, 1)  # for what the imports print
+import numpy as np, torch._dynamo, mmengine.config
+import mmseg.datasets, mmseg.engine, mmseg.evaluation, mmseg.models, mmseg.visualization
+import mmattn.engine, mmattn.segmentation
+mmengine.config.config.FormatCode = lambda text, **options: (text, False)
+gc.freeze()
+for line in sys.stdin:
+    job = json.loads(line)
+    processes = []
+    for environment in job['environments']:
+        processes.append(os.fork())
+        if processes[-1] == 0:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(os.open(job['log'], os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
+            os.dup2(1, 2)
+            os.environ.update(environment)
+            random.seed(), np.random.seed()  # as a process of its own would have them
+            sys.argv = job['command']
+            sys.exit(runpy.run_path(sys.argv[0], run_name='__main__') and 0)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]),
+          file=answers, flush=True)
+"""
+
+# A hook that kills its process, and a transform that notes the samples that the pipeline gets.
+SABOTAGE = """
+import os, signal
+from mmengine.fileio import LocalBackend
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS, TRANSFORMS
+
+KILL = os.environ.get('KILL')
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def write_half(self, obj, filepath):
+    with open(filepath, 'wb') as file:
+        file.write(obj[:len(obj) // 2])
+        file.flush()
+        kill()
+
+@HOOKS.register_module()
+class Killer(Hook):
+    priority = 'LOWEST'
+
+    def after_train_iter(self, runner, *args, **kwargs):
+        if KILL == f'step {runner.iter + 1}':
+            kill()
+
+    def before_val(self, runner):
+        if KILL == f'validation {runner.iter}':
+            kill()
+
+    def before_save_checkpoint(self, runner, checkpoint):
+        if KILL == f"write {checkpoint['meta']['iter']}":
+            LocalBackend.put = write_half
+
+@TRANSFORMS.register_module()
+class Note:
+    def __call__(self, results):
+        index = results['sample_idx']
+        with open(os.environ['NOTES'], 'a') as file:
+            file.write(f'{getattr(index, "position", None)} {int(index)}\\n')
+        return results
+"""
+
+CONFIG = """
+_base_ = {base!r}
+custom_imports = dict(imports=['sabotage'])
+custom_hooks = [dict(type='Killer')]
+norm_cfg = dict(type='BN', requires_grad=True)
+model = dict(
+    data_preprocessor=dict(size=(32, 32)),
+    backbone=dict(base_channels=8),
+    decode_head=dict(in_channels=64, channels=16, dropout_ratio=0.3),
+    auxiliary_head=dict(in_channels=32, channels=8, dropout_ratio=0.3))
+train_dataloader = dict(
+    batch_size=2,
+    dataset=dict(
+        pipeline=[
+            dict(type='mmattn.SeedAugmentation'),
+            dict(type='Note'),
+            dict(type='LoadImageFromFile'),
+            dict(type='LoadAnnotations'),
+            dict(type='RandomCrop', crop_size=(32, 32)),
+            dict(type='RandomFlip', prob=0.5),
+            dict(type='PhotoMetricDistortion'),
+            dict(type='PackSegInputs')
+        ]))
+train_cfg = dict(max_iters=6, val_interval=2)
+default_hooks = dict(checkpoint=dict(interval=4, max_keep_ckpts=-1), logger=dict(interval=1))
+"""
+# By epoch, of two iterations each.
+EPOCHS = """
+_base_ = './config.py'
+train_cfg = dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=3, val_interval=3)
+train_dataloader = dict(sampler=dict(type='mmattn.DefaultSampler'))
+default_hooks = dict(checkpoint=dict(by_epoch=True, interval=1))
+"""
+STOCK = ['default_hooks.checkpoint.type=CheckpointHook', 'train_dataloader.sampler.type=InfiniteSampler',
+         'train_dataloader.dataset.pipeline.0.type=Note']
+
+
+class Trainer:
+    """Runs tools/train.py in processes of their own and returns their exit codes; keeps the last log and samples."""
+
+    def __init__(self, folder, environment, *python_path):
+        self.folder, self.runs = folder, 0
+        (folder / 'sabotage.py').write_text(SABOTAGE)
+        base = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'
+        (folder / 'epochs.py').write_text(EPOCHS)
+        (folder / 'config.py').write_text(CONFIG.format(base=str(base)))
+        path = os.pathsep.join(str(part) for part in (*python_path, ROOT, folder))
+        self.server = subprocess.Popen(
+            [sys.executable, '-c', SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder,
+            env={**os.environ, **environment, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '', 'PYTHONPATH': path})
+
+    def __call__(self, work_dir, *options, tool=TRAIN, config='config.py', resume=False, workers=0, processes=1,
+                 kill=''):
+        self.runs += 1
+        log, notes = self.folder / f'{self.runs}.log', self.folder / f'{self.runs}.notes'
+        notes.touch()
+        command = [tool, self.folder / config, '--work-dir', work_dir, *(['--resume'] if resume else []),
+                   *(['--launcher', 'pytorch'] if processes > 1 else []), '--cfg-options',
+                   f'train_dataloader.num_workers={workers}', f'train_dataloader.persistent_workers={workers > 0}',
+                   *options]
+        with socket.socket() as probe:
+            probe.bind(('127.0.0.1', 0))
+            port = probe.getsockname()[1]
+        shared = dict(NOTES=str(notes), KILL=kill)
+        if processes > 1:
+            shared.update(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), WORLD_SIZE=str(processes))
+        ranks = [dict(shared, RANK=str(i), LOCAL_RANK=str(i)) if processes > 1 else shared for i in range(processes)]
+        job = dict(command=[str(part) for part in command], environments=ranks, log=str(log))
+        self.server.stdin.write(f'{json.dumps(job)}\n')
+        self.server.stdin.flush()
+        codes = json.loads(self.server.stdout.readline())
+        self.log = log.read_text()
+        self.samples = [line.split() for line in notes.read_text().splitlines()]
+        return codes
+
+    def close(self):
+        self.server.stdin.close()
+        self.server.wait()
+
+
+@pytest.fixture(scope='module')
+def train(tiny_data, tmp_path_factory):
+    trainer = Trainer(tmp_path_factory.mktemp('trainer'), tiny_data)
+    yield trainer
+    trainer.close()
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(train, tmp_path_factory):
+    """The work dirs of two runs that nothing interrupted, by their number of workers."""
+    folders = {workers: tmp_path_factory.mktemp(f'uninterrupted_{workers}') for workers in (0, 3)}
+    for workers, folder in folders.items():
+        assert train(folder, workers=workers) == [0], train.log
+    return folders
+
+
+def load(path):
+    return torch.load(path, map_location='cpu', weights_only=False)
+
+
+def differences(this, other, name=''):
+    """The names of all that is not equal, to the bit, in two nested structures."""
+    if isinstance(this, dict | list | tuple):
+        assert type(this) is type(other)
+        assert len(this) == len(other)
+        items = this.items() if isinstance(this, dict) else enumerate(this)
+        return [found for key, value in items for found in differences(value, other[key], f'{name}.{key}')]
+    equal = torch.equal(this, other) if isinstance(this, torch.Tensor) else np.array_equal(this, other)
+    return [] if equal else [name]
+
+
+def assert_same_end(folder, other, last='iter_6.pth'):
+    this, other = load(folder / last), load(other / last)
+    assert len(this['state_dict']) > 100
+    for part in ('state_dict', 'optimizer', 'param_schedulers', 'rng_state'):
+        assert differences(this[part], other[part]) == []
+
+
+def interrupted_copy(folder, work_dir, name):
+    """Make ``work_dir`` what would be left of ``folder`` if the run had been killed after the checkpoint ``name``."""
+    work_dir.mkdir()
+    shutil.copy(folder / name, work_dir)
+    (work_dir / 'last_checkpoint').write_text(str(work_dir / name))
+    return work_dir
+
+
+@pytest.mark.parametrize(('workers', 'kill'), [(0, 'validation 4'), (3, 'step 5')])
+def test_killed_and_resumed(train, uninterrupted, tmp_path, workers, kill):
+    """The checkpoint is at 4, no multiple of the workers; with none, the samples are those behind it and no others."""
+    assert train(tmp_path, workers=workers, kill=kill) == [-signal.SIGKILL], train.log
+    assert (tmp_path / 'last_checkpoint').read_text() == str(tmp_path / 'iter_4.pth')
+    assert train(tmp_path, workers=workers, resume=True) == [0], train.log
+    assert 'Iter(train) [4/6]' not in train.log
+    assert 'Iter(train) [5/6]' in train.log
+    if workers == 0:
+        assert [int(position) for position, _ in train.samples] == list(range(8, 12))
+    assert_same_end(tmp_path, uninterrupted[workers])
+
+
+def test_workers_do_not_matter(uninterrupted):
+    assert_same_end(uninterrupted[0], uninterrupted[3])
+
+
+def test_the_stock_hook_and_sampler_do_not_resume_exactly(train, tmp_path):
+    """Else the tests here could not fail."""
+    assert train(tmp_path / 'whole', *STOCK) == [0], train.log
+    work_dir = interrupted_copy(tmp_path / 'whole', tmp_path / 'resumed', 'iter_4.pth')
+    assert train(work_dir, *STOCK, resume=True) == [0], train.log
+    this, other = (load(folder / 'iter_6.pth')['state_dict'] for folder in (tmp_path / 'whole', work_dir))
+    assert len(differences(this, other)) > 100
+    work_dir = interrupted_copy(tmp_path / 'whole', tmp_path / 'by_ours', 'iter_4.pth')
+    assert train(work_dir, resume=True) == [0], train.log
+    assert "The checkpoint holds the 'rng_state' of 0 processes, this run has 1" in train.log
+
+
+@pytest.mark.parametrize('config', ['config.py', 'epochs.py'])
+def test_without_a_seed_in_the_config(train, tmp_path, config):
+    """A resumed process draws another seed, but takes the sampler's from the checkpoint; by iteration and by epoch."""
+    options = dict(config=config, workers=3)
+    middle, last = ('iter_4.pth', 'iter_6.pth') if config == 'config.py' else ('epoch_2.pth', 'epoch_3.pth')
+    assert train(tmp_path / 'whole', 'randomness.seed=None', **options) == [0], train.log
+    work_dir = interrupted_copy(tmp_path / 'whole', tmp_path / 'resumed', middle)
+    assert train(work_dir, 'randomness.seed=None', resume=True, **options) == [0], train.log
+    assert_same_end(work_dir, tmp_path / 'whole', last)
+
+
+def test_killed_while_writing_the_only_checkpoint(train, uninterrupted, tmp_path):
+    options = ['default_hooks.checkpoint.max_keep_ckpts=1', 'default_hooks.checkpoint.interval=2']
+    assert train(tmp_path, *options, kill='write 4') == [-signal.SIGKILL], train.log
+    assert {path.name for path in tmp_path.glob('iter_*')} == {'iter_2.pth'}
+    assert (tmp_path / 'checkpoint.incomplete').exists()
+    assert train(tmp_path, *options, resume=True) == [0], train.log
+    assert 'Iter(train) [3/6]' in train.log
+    best = load(tmp_path / 'iter_6.pth')['message_hub']['runtime_info']['best_ckpt']
+    left = {path for path in tmp_path.iterdir() if path.suffix in ('.pth', '.incomplete')}
+    assert left == {tmp_path / 'iter_6.pth', Path(best)}
+    assert_same_end(tmp_path, uninterrupted[0])
+
+
+def test_the_stock_hook_leaves_no_checkpoint_when_killed_while_writing(train, tmp_path):
+    options = [*STOCK, 'default_hooks.checkpoint.max_keep_ckpts=1', 'default_hooks.checkpoint.interval=2']
+    assert train(tmp_path, *options, kill='write 4') == [-signal.SIGKILL], train.log
+    assert {path.name for path in tmp_path.glob('iter_*')} == {'iter_4.pth'}
+    assert not zipfile.is_zipfile(tmp_path / 'iter_4.pth')
+
+
+def test_a_truncated_checkpoint_is_passed_over(train, uninterrupted, tmp_path):
+    """By mmseg's own train.py, too."""
+    work_dir = interrupted_copy(uninterrupted[0], tmp_path / 'work', 'iter_4.pth')
+    (work_dir / 'iter_6.pth').write_bytes((uninterrupted[0] / 'iter_6.pth').read_bytes()[:-1000])
+    (work_dir / 'last_checkpoint').write_text(str(work_dir / 'iter_6.pth'))
+    assert train(work_dir, tool=MMSEGS_TRAIN, resume=True) == [0], train.log
+    assert f'gone or truncated: resuming from {work_dir}/iter_4.pth' in train.log
+    assert_same_end(work_dir, uninterrupted[0])
+
+
+def test_two_processes(train, tmp_path):
+    """Each with random numbers of its own."""
+    options = dict(processes=2, workers=1)
+    assert train(tmp_path / 'whole', 'randomness.diff_rank_seed=True', **options) == [0, 0], train.log
+    work_dir = tmp_path / 'resumed'
+    assert train(work_dir, 'randomness.diff_rank_seed=True', kill='step 5', **options) == [-signal.SIGKILL] * 2
+    assert train(work_dir, 'randomness.diff_rank_seed=True', resume=True, **options) == [0, 0], train.log
+    assert_same_end(work_dir, tmp_path / 'whole')
+    first, second = load(work_dir / 'iter_6.pth')['rng_state']['ranks']
+    assert differences(first, second)
+
+
+def test_the_original_mmengine(original_mmengine, tiny_data, tmp_path):
+    """It loads its own checkpoints, mIoU and all, resumes exactly, and skips the data trained on without loading it."""
+    train = Trainer(tmp_path, tiny_data, original_mmengine)
+    whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+    assert train(whole, workers=3) == [0], train.log
+    assert 'mmengine: 0.10.7' in train.log.lower()
+    assert train(killed, workers=3, kill='step 5') == [-signal.SIGKILL], train.log
+    assert train(killed, workers=3, resume=True) == [0], train.log
+    assert_same_end(killed, whole)
+    work_dir = interrupted_copy(whole, tmp_path / 'resumed', 'iter_4.pth')
+    assert train(work_dir, resume=True) == [0], train.log
+    assert [int(position) for position, _ in train.samples] == list(range(8, 12))
+    assert_same_end(work_dir, whole)
+    train.close()
+
+
+def test_safe_globals(uninterrupted):
+    """What the original mmengine's loading of a checkpoint, a plain `torch.load`, lacks."""
+    path = uninterrupted[0] / 'iter_6.pth'
+    torch.serialization.clear_safe_globals()
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(path, weights_only=True)
+    add_safe_globals()
+    assert isinstance(torch.load(path, weights_only=True)['message_hub']['runtime_info']['best_score'], np.float32)
+
+
+def checkpoints(folder, *names):
+    for age, name in enumerate(names):
+        torch.save(dict(meta={}), folder / name)
+        os.utime(folder / name, (age, age))
+
+
+@pytest.mark.parametrize(('named', 'expected'), [
+    ('iter_2.pth', 'iter_2.pth'), ('iter_8.pth', 'iter_4.pth'), ('iter_6.pth', 'iter_4.pth'), ('', 'iter_4.pth'),
+    (None, 'iter_4.pth')], ids=['complete', 'gone', 'truncated', 'empty', 'no pointer'])
+def test_the_latest_checkpoint(tmp_path, named, expected):
+    checkpoints(tmp_path, 'iter_10.pth', 'iter_2.pth', 'iter_4.pth', 'best_mIoU_iter_4.pth', 'iter_4-0a1b2c3d.pth')
+    (tmp_path / 'iter_6.pth').write_bytes((tmp_path / 'iter_2.pth').read_bytes()[:-1])
+    if named is not None:
+        (tmp_path / 'last_checkpoint').write_text(str(tmp_path / named) if named else '')
+    assert latest_checkpoint(tmp_path) == str(tmp_path / expected)
+
+
+def test_no_checkpoint_to_resume_from(tmp_path):
+    assert latest_checkpoint(tmp_path / 'not there yet') is None
+    checkpoints(tmp_path, 'best_mIoU_iter_4.pth')
+    assert latest_checkpoint(tmp_path) is None
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_6.pth'))
+    with pytest.raises(FileNotFoundError, match=r'last_checkpoint names .*iter_6\.pth, which is gone or truncated'):
+        latest_checkpoint(tmp_path)
+
+
+def test_old_checkpoints_are_removed_when_the_new_one_is_written(tmp_path):
+    seen = []
+
+    def save(out_dir, filename, *args, **kwargs):
+        seen.append({path.name for path in tmp_path.glob('*.pth')})
+        Path(out_dir, filename).touch()
+
+    runner = SimpleNamespace(
+        work_dir=str(tmp_path), logger=MMLogger.get_current_instance(), message_hub=MessageHub('old checkpoints'),
+        train_dataloader=SimpleNamespace(sampler=None), save_checkpoint=save, epoch=0, iter=0, max_iters=9)
+    hook = CheckpointHook(by_epoch=False, interval=2, max_keep_ckpts=1, save_best='mIoU')
+    hook.before_train(runner)
+    for runner.iter, score in enumerate((10.0, 5.0, 20.0)):
+        hook.after_val_epoch(runner, dict(mIoU=score))
+    assert seen == [set(), {'best_mIoU_iter_0.pth'}]
+    assert {path.name for path in tmp_path.glob('*.pth')} == {'best_mIoU_iter_2.pth'}
+    for runner.iter in (3, 5):
+        hook.after_train_iter(runner, runner.iter)
+    assert seen[2:] == [{'best_mIoU_iter_2.pth'}, {'best_mIoU_iter_2.pth', 'iter_4.pth'}]
+    assert {path.name for path in tmp_path.glob('*.pth')} == {'best_mIoU_iter_2.pth', 'iter_6.pth'}
+
+
+@pytest.mark.parametrize(('rank', 'world_size'), [(0, 1), (1, 3)])
+def test_infinite_sampler(monkeypatch, rank, world_size):
+    """The stock order, the positions of the stream that the processes share, and skipping."""
+    monkeypatch.setattr(mmengine.dataset.sampler, 'get_dist_info', lambda: (rank, world_size))
+    data = range(7)
+    stock, ours = (list(islice(kind(data, seed=3), 30)) for kind in (mmengine.dataset.InfiniteSampler, InfiniteSampler))
+    assert ours == stock
+    assert [(index.position, index.seed) for index in ours] == [(rank + i * world_size, 3) for i in range(30)]
+    sampler = InfiniteSampler(data, seed=3)
+    sampler.skip(11)
+    skipped = list(islice(sampler, 19))
+    assert [(index, index.position) for index in skipped] == [(index, index.position) for index in ours[11:]]
+
+
+@pytest.mark.parametrize(('rank', 'world_size'), [(0, 1), (1, 3)])
+def test_default_sampler(monkeypatch, rank, world_size):
+    monkeypatch.setattr(mmengine.dataset.sampler, 'get_dist_info', lambda: (rank, world_size))
+    stock, ours = (kind(range(7), seed=3) for kind in (mmengine.dataset.DefaultSampler, DefaultSampler))
+    for epoch in range(2):
+        stock.set_epoch(epoch)
+        ours.set_epoch(epoch)
+        assert list(ours) == list(stock)
+        first = epoch * (7 if world_size == 1 else 9) + rank
+        assert [index.position for index in ours] == [first + i * world_size for i in range(len(ours))]
+
+
+@pytest.mark.parametrize('move', [lambda index: pickle.loads(pickle.dumps(index)), copy.deepcopy,
+                                  lambda index: (index - 3) % 7], ids=['pickle', 'deepcopy', 'data set wrappers'])
+def test_an_index_keeps_its_position(move):
+    index = move(SampleIndex(5, 11, 42))
+    assert index in (2, 5)
+    assert (index.position, index.seed) == (11, 42)
+
+
+def draw(transform, index):
+    transform(dict(sample_idx=index))
+    return random.random(), np.random.rand(), torch.rand(()).item()
+
+
+def test_seed_augmentation():
+    """Position and seed decide, the index does not; a replacement of a rejected sample goes on where that one was."""
+    seed = SeedAugmentation()
+    expected = draw(seed, SampleIndex(0, 5, 1))
+    replacement = draw(seed, 3)
+    others = [draw(seed, SampleIndex(0, 5, 2)), draw(seed, SampleIndex(0, 6, 1))]
+    assert draw(seed, SampleIndex(2, 5, 1)) == expected
+    assert draw(seed, 4) == replacement
+    assert len({*expected, *replacement, *others[0], *others[1]}) == 12
+
+
+@pytest.mark.parametrize('index', [3, None])
+def test_without_one_of_our_samplers(index):
+    """An index of the user's own seeds nothing; a worker tells the sampler that it needs."""
+    states = []
+    for _ in range(2):
+        random.seed(0)
+        states.append(draw(SeedAugmentation(), index)[0])
+    assert states == [random.Random(0).random()] * 2
+    samples = {i: index for i in range(2)}
+    loader = DataLoader(samples, num_workers=1, collate_fn=lambda batch: SeedAugmentation()(dict(sample_idx=batch[0])))
+    with pytest.raises(TypeError, match=r"sampler.type='mmattn.InfiniteSampler'[^$]* got (int 3|NoneType None)"):
+        next(iter(loader))

@@ -1,0 +1,269 @@
+"""Attention maps of a shipped config's model: captured, drawn, by the tool and during training."""
+import runpy
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import HOOKS, MODELS, init_default_scope
+from mmengine.runner import Runner
+from PIL import Image
+
+import mmattn.registry  # noqa: F401
+from mmattn.layers import BilateralMultiheadAttention
+from mmattn.visualization import (
+    AttentionMaps,
+    attention_layers,
+    attention_maps,
+    capture_attention,
+    draw_attention_maps,
+    read_image,
+)
+
+ROOT = Path(__file__).parents[2]
+TOOL = ROOT / 'tools/visualization/attention_maps.py'
+CONFIGS = {
+    'cc': ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py',
+    'nl': ROOT / 'configs/bi_nl/bi-nl_r18-d8-half_1xb8-100_buildings-256x256.py',
+    'stock': ROOT / 'configs/bi_nl/nl_r18-d8-half_1xb8-100_buildings-256x256.py',
+}
+LAYERS = {'cc': 'decode_head.cca', 'nl': 'decode_head.nl_block'}
+SMALL = {
+    'model.backbone.base_channels': 8, 'model.decode_head.in_channels': 64, 'model.decode_head.channels': 16,
+    'model.auxiliary_head.in_channels': 32, 'model.auxiliary_head.channels': 8,
+    'model.data_preprocessor.size': (32, 32), 'train_dataloader.batch_size': 2, 'train_dataloader.num_workers': 0,
+    'train_dataloader.persistent_workers': False,
+}
+POINTS = [(0.1, 0.3), (0.6, 0.9)]  # in a map of 5 rows and 6 columns: (1, 0) and (4, 3)
+
+
+def load(name, **options):
+    cfg = Config.fromfile(CONFIGS[name])
+    cfg.merge_from_dict({**SMALL, **options})
+    for transform in cfg.train_dataloader.dataset.pipeline:
+        if 'crop_size' in transform:
+            transform.crop_size = (32, 32)
+    return cfg
+
+
+@pytest.fixture
+def data_root(tiny_data, monkeypatch):
+    for name, value in tiny_data.items():
+        monkeypatch.setenv(name, value)
+    return Path(tiny_data['BUILDINGS_ROOT'])
+
+
+def build(name, **options):
+    """A model in evaluation mode with weights that make attention sharp, and one image as a data loader gives it."""
+    cfg = load(name, **options)
+    init_default_scope('mmseg')
+    torch.manual_seed(0)
+    model = MODELS.build(cfg.model).eval()
+    for parameter in model.decode_head.parameters():
+        parameter.data.normal_(std=0.3)
+    cfg.test_dataloader.update(num_workers=0, persistent_workers=False)
+    return model, next(iter(Runner.build_dataloader(cfg.test_dataloader)))
+
+
+@pytest.mark.parametrize(('name', 'runs'), [('nl', 1), ('cc', 2)])
+def test_each_run_of_a_layer_is_captured(data_root, name, runs):
+    model, data = build(name)
+    inputs = model.data_preprocessor(data)['inputs']
+    with torch.no_grad():
+        expected = model(inputs, mode='tensor')
+        with capture_attention(model, POINTS) as maps:
+            assert torch.equal(model(inputs, mode='tensor'), expected)
+        model(inputs, mode='tensor')  # no longer looked at
+    assert [(entry.layer, entry.run) for entry in maps] == [(LAYERS[name], run + 1) for run in range(runs)]
+    for entry in maps:
+        assert list(entry.weights) == ['content', 'position', 'bilateral']
+        for weights in entry.weights.values():
+            assert weights.shape == (2, 5, 6)
+            torch.testing.assert_close(weights.sum((1, 2)), torch.ones(2))
+            assert not torch.allclose(weights[0], weights[1])  # another query, another map
+    if runs == 2:
+        assert not torch.allclose(maps[0].weights['bilateral'], maps[1].weights['bilateral'])
+
+
+def test_image_coordinates_find_their_position(data_root):
+    """A criss-cross map is zero off the row and the column of its query."""
+    model, data = build('cc')
+    maps = attention_maps(model, data, POINTS, LAYERS['cc'])[-1]
+    assert maps.extent == (1, 1)
+    for weights in maps.weights.values():
+        for (row, column), nonzero in zip([(1, 0), (4, 3)], weights > 0):
+            expected = torch.zeros(5, 6, dtype=torch.bool)
+            expected[row], expected[:, column] = True, True
+            assert torch.equal(nonzero, expected)
+
+
+def test_padding_is_not_the_image(data_root):
+    """48×40 is padded to 64×64, below and to the right: 8×8 positions, the image in the first 5 rows and 6 columns."""
+    model, data = build('cc', **{'model.data_preprocessor.test_cfg': dict(size_divisor=32)})
+    maps = attention_maps(model, data, POINTS)[-1]
+    assert maps.extent == (64 / 48, 64 / 40)
+    nonzero = (maps.weights['bilateral'] > 0).int()
+    assert nonzero.sum(2).argmax(1).tolist() == [1, 4]
+    assert nonzero.sum(1).argmax(1).tolist() == [0, 3]
+
+
+def test_a_sliding_model_is_run_on_the_whole_image(data_root):
+    model, data = build('nl', **{'model.test_cfg': dict(mode='slide', crop_size=(24, 24), stride=(16, 16))})
+    maps = attention_maps(model, data, POINTS)
+    assert [entry.weights['content'].shape for entry in maps] == [(2, 5, 6)]
+
+
+def test_without_a_position_there_is_content(data_root):
+    model, data = build('nl', **{'model.decode_head.position': 'none'})
+    maps, = attention_maps(model, data, POINTS)
+    assert list(maps.weights) == ['content']
+    draw_attention_maps(np.zeros((40, 48, 3), np.uint8), POINTS, maps)
+
+
+def test_layers_are_named(data_root):
+    model, _ = build('cc')
+    assert list(attention_layers(model)) == ['decode_head.cca']
+    with pytest.raises(ValueError, match=r'layer must be one of decode_head\.cca; got cca'):
+        attention_layers(model, 'cca')
+    with pytest.raises(ValueError, match='Linear has no attention layer'):
+        attention_layers(torch.nn.Linear(1, 1))
+
+
+def test_sequences_have_no_image_coordinates():
+    layer, x = BilateralMultiheadAttention(8, 2), torch.randn(1, 6, 8)
+    with capture_attention(layer, POINTS) as maps:
+        layer(x, x, x)
+    assert not maps
+
+
+# The figure.
+
+
+def coloured(picture):
+    """Pixels that are not grey."""
+    return np.ptp(picture.astype(int), axis=-1) > 20
+
+
+def figure(points, weights, threshold=0.02, image=None):
+    image = np.zeros((60, 80, 3), np.uint8) if image is None else image
+    kinds = ('content', 'position', 'bilateral')
+    return draw_attention_maps(image, points, AttentionMaps('layer', 1, dict.fromkeys(kinds, weights)), threshold)
+
+
+def test_the_dot_is_at_the_query():
+    def dot(x, y):
+        picture = figure([(x, y)], torch.ones(1, 3, 4))
+        red = (picture[..., 0] > 200) & (picture[..., 1:].max(-1) < 50)
+        red[:, picture.shape[1] // 4:] = False  # the first panel
+        return np.argwhere(red).mean(0)
+
+    middle, right, below = dot(0.5, 0.5), dot(0.75, 0.5), dot(0.5, 0.75)
+    assert right[1] - middle[1] > 20
+    assert below[0] - middle[0] > 20
+    assert abs(right[0] - middle[0]) < 1
+    assert abs(below[1] - middle[1]) < 1
+
+
+def test_weights_under_the_threshold_are_hidden():
+    weights = torch.tensor([[[1., 0.5, 0.1, 0.01]]]) / 1.61
+    shown = [coloured(figure([(0.1, 0.5)], weights, threshold)).sum() for threshold in (0, 0.02, 0.2, 0.6)]
+    assert shown == sorted(shown, reverse=True)
+    assert len(set(shown)) == 4
+
+
+def test_a_row_a_query():
+    one, three = figure([(0.5, 0.5)], torch.ones(1, 3, 4)), figure([(0.5, 0.5)] * 3, torch.ones(3, 3, 4))
+    assert one.dtype == three.dtype == np.uint8
+    assert one.shape[1:] == three.shape[1:]
+    assert three.shape[0] > 2 * one.shape[0]
+
+
+def test_reading_names_the_file(tmp_path):
+    (tmp_path / 'cut.png').write_bytes(b'\x89PNG')
+    with pytest.raises(ValueError, match=r'cut\.png'):
+        read_image(str(tmp_path / 'cut.png'))
+    with pytest.raises(FileNotFoundError, match=r'none\.png'):
+        read_image(str(tmp_path / 'none.png'))
+
+
+# The tool.
+
+
+def command(data_root, tmp_path, name, *arguments):
+    """The tool's arguments for a model with random weights and a validation image."""
+    cfg = load(name)
+    init_default_scope('mmseg')
+    checkpoint = tmp_path / 'model.pth'
+    torch.save({'state_dict': MODELS.build(cfg.model).state_dict()}, checkpoint)
+    cfg.dump(tmp_path / 'small.py')
+    return [str(x) for x in (tmp_path / 'small.py', checkpoint, data_root / 'img_dir/val/tile_0.png', '--device', 'cpu',
+                             *arguments)]
+
+
+def test_the_tool_writes_one_picture(data_root, tmp_path):
+    out = tmp_path / 'new' / 'maps.png'
+    arguments = command(data_root, tmp_path, 'cc', '--query', '5,12', '--query', '47,39', '--out', out)
+    done = subprocess.run([sys.executable, TOOL, *arguments], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(out)
+    assert [path.name for path in out.parent.iterdir()] == ['maps.png']
+    picture = np.asarray(Image.open(out).convert('RGB'))
+    assert picture.shape[1] > picture.shape[0] > 300
+    assert coloured(picture).sum() > 1000
+
+
+@pytest.mark.parametrize(('name', 'arguments', 'said'), [
+    ('cc', ['--query', '48,5'], r'--query 48,5 is outside the image, which has 48 columns and 40 rows'),
+    ('cc', ['--query=-1,5'], r'--query -1,5 is outside'),
+    ('cc', ['--query', '5'], r'--query must be x,y in pixels; got 5'),
+    ('cc', ['--query', '5,5', '--layer', 'cca'], r'small\.py: layer must be one of decode_head\.cca; got cca'),
+    ('stock', ['--query', '5,5'], r'small\.py: EncoderDecoder has no attention layer'),
+])
+def test_the_tool_says_in_a_line_what_is_wrong(data_root, tmp_path, monkeypatch, name, arguments, said):
+    monkeypatch.setattr(sys, 'argv', [str(TOOL), *command(data_root, tmp_path, name, *arguments)])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=said) as error:
+        runpy.run_path(str(TOOL), run_name='__main__')
+    assert '\n' not in str(error.value)
+    assert not Path('attention_maps.png').exists()
+
+
+# The hook.
+
+BACKENDS = ['LocalVisBackend', *(['TensorboardVisBackend'] if find_spec('tensorboard') else [])]
+
+
+def test_the_hook_draws_in_training(data_root, tmp_path):
+    cfg = load('cc', **{'train_cfg.max_iters': 3, 'train_cfg.val_interval': 1})
+    cfg.work_dir, cfg.experiment_name, cfg.log_level = str(tmp_path), 'attention_maps', 'ERROR'
+    cfg.visualizer.vis_backends = [dict(type=name) for name in BACKENDS]
+    cfg.custom_hooks = [dict(type='mmattn.AttentionMapHook', points=POINTS, interval=2, num_images=1)]
+    for loader in (cfg.val_dataloader, cfg.test_dataloader):
+        loader.update(num_workers=0, persistent_workers=False)
+    Runner.from_cfg(cfg).train()
+    pictures = {path.name: np.asarray(Image.open(path)) for path in tmp_path.rglob('attention_maps_*.png')}
+    assert sorted(pictures) == ['attention_maps_tile_0_1.png', 'attention_maps_tile_0_3.png']
+    assert all(coloured(picture).sum() > 1000 for picture in pictures.values())
+    if len(BACKENDS) > 1:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        event, = tmp_path.rglob('events.*')
+        events = EventAccumulator(str(event)).Reload()
+        assert [image.step for image in events.Images('attention_maps_tile_0')] == [1, 3]
+
+
+def test_the_hook_says_at_the_start_what_is_wrong(data_root, tmp_path):
+    with pytest.raises(ValueError, match=r'points.*\(1\.0, 0\.5\)'):
+        HOOKS.build(dict(type='mmattn.AttentionMapHook', points=[(1.0, 0.5)]))
+    hook = HOOKS.build(dict(type='mmattn.AttentionMapHook', layer='cca'))
+    model, _ = build('cc')
+
+    class StubRunner:
+        pass
+
+    StubRunner.model = model
+    with pytest.raises(ValueError, match=r'decode_head\.cca; got cca'):
+        hook.before_run(StubRunner())
