@@ -36,7 +36,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     With ``mmattn.InfiniteSampler`` (or, by epoch, ``mmattn.DefaultSampler``) and ``mmattn.SeedAugmentation`` as the
     first transform, a resumed run ends on a CPU with the same weights, bit by bit. That asks for as many processes and
     the same batch size as before, a checkpoint between two epochs where the loop goes by epoch, and one after an
-    optimizer step where gradients are accumulated over several iterations.
+    optimizer step where gradients are accumulated over several iterations. With three processes or more, DDP adds the
+    gradients of its first iteration in another order; ``find_unused_parameters = True`` in the config keeps one order.
 
     Args:
         *args: as in mmengine's ``CheckpointHook``.

@@ -84,7 +84,7 @@ class CheckpointKeysHook(Hook):
         try:
             model.load_state_dict(expected)
         except RuntimeError as error:
-            name = runner.cfg.get('load_from') or 'to resume from'
+            name = runner._load_from or f'of {runner.work_dir}'
             raise RuntimeError(f'The checkpoint {name} does not fit the model (patterns of keys that may differ go to '
                                f'default_hooks.checkpoint_keys.allow). {error}') from None
 

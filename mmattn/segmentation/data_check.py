@@ -18,6 +18,10 @@ from mmseg.datasets.transforms import LoadAnnotations
 from .image_facts import MISSING, Facts, ImageFile, look_at_all
 
 
+class EmptyError(Exception):
+    """A data set without images or masks."""
+
+
 class Sample(NamedTuple):
     """An image and its mask, None where the pipeline reads none, and the labels that the mask may have."""
 
@@ -67,10 +71,6 @@ def find_faults(cfg: Config, work_dir: Path) -> dict[str, list[str]]:
     print_log(f'Data check: {len(files)} files, {len(files) - looked} of them known from the last time, '
               f'{time.monotonic() - start:.1f} s', 'current')
     return dict(faults)
-
-
-class EmptyError(Exception):
-    """A data set without images or masks."""
 
 
 def _data_set_configs(cfg: object, where: str) -> Iterator[tuple[str, dict]]:

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from io import BytesIO
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -59,6 +58,8 @@ def look_at_all(files: Collection[ImageFile], cache: Path) -> tuple[dict[ImageFi
             status = os.stat(file.path)
         except FileNotFoundError:
             return [None, Facts(fault=MISSING)]
+        except OSError as error:
+            return [None, Facts(fault=f'unreadable: {error}')]
         stamp = [status.st_size, status.st_mtime_ns]
         found = known.get(_key(file))
         return found if found and found[0] == stamp else [stamp, look(file)]
@@ -103,22 +104,12 @@ def _look_at_image(file: ImageFile) -> Facts:
             turns = file.backend in ('cv2', 'pillow') and file.flag in ('color', 'grayscale')
             turned = turns and Image.Image.getexif(image).get(ORIENTATION, 1) > 4
             return Facts(image.size[::-1] if turned else image.size)
-    pixels = mmcv.imread(file.path, flag=file.flag, backend=file.backend)
-    if pixels is None:
-        raise ValueError(f'{file.backend} cannot decode it')
-    return Facts(pixels.shape[1::-1])
+    return Facts(_decode(file).shape[1::-1])
 
 
 def _look_at_mask(file: ImageFile) -> Facts:
     """Decode as mmseg's ``LoadAnnotations`` does, but keep values above 255, of which it takes the low 8 bits."""
-    content = Path(file.path).read_bytes()
-    if file.backend != 'pillow':  # the others make up what is missing
-        with suppress(UnidentifiedImageError):
-            _open_whole(BytesIO(content))
-    mask = mmcv.imfrombytes(content, flag=file.flag, backend=file.backend)
-    if mask is None:
-        raise ValueError(f'{file.backend} cannot decode it')
-    mask = mask.squeeze()
+    mask = _decode(file).squeeze()
     if mask.ndim != 2:
         return Facts(fault=f'a mask of shape {mask.shape}, which is not one label a pixel')
     if mask.dtype == np.uint8:
@@ -126,6 +117,13 @@ def _look_at_mask(file: ImageFile) -> Facts:
     else:
         labels = np.unique(mask)
     return Facts(mask.shape[::-1], tuple(labels[:257].tolist()))
+
+
+def _decode(file: ImageFile) -> np.ndarray:
+    pixels = mmcv.imread(file.path, flag=file.flag, backend=file.backend)
+    if pixels is None:
+        raise ValueError(f'{file.backend} cannot decode it')
+    return pixels
 
 
 def _open_whole(stream: BinaryIO) -> Image.Image:

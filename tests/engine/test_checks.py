@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from mmengine.config import Config
 from mmengine.model import BaseModel, BaseTTAModel
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
@@ -37,7 +36,7 @@ class Wrapped(BaseTTAModel):
 
 
 def runner_of(model, iteration=0):
-    return SimpleNamespace(model=model, iter=iteration, cfg=Config(dict(load_from='some.pth')))
+    return SimpleNamespace(model=model, iter=iteration, _load_from='some.pth')
 
 
 def load(hook, model, state_dict):
@@ -96,6 +95,24 @@ def test_what_modules_convert_fits(state_dict):
     load(CheckpointKeysHook(), layer, old)
     del state_dict['norm.num_batches_tracked']
     load(CheckpointKeysHook(), Net(), state_dict)
+
+
+class Versioned(nn.Module):
+    _version = 2
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(()))
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *args):
+        if local_metadata.get('version', 1) < 2:
+            state_dict[f'{prefix}scale'] = state_dict.pop(f'{prefix}gain')
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+
+
+def test_modules_see_the_version_that_they_convert_from():
+    load(CheckpointKeysHook(), Versioned(), Versioned().state_dict())
+    load(CheckpointKeysHook(), Versioned(), dict(gain=torch.zeros(())))
 
 
 def test_a_bare_state_dict_is_a_checkpoint_too(state_dict):

@@ -184,8 +184,8 @@ class Trainer:
         return codes
 
     def close(self):
-        self.server.stdin.close()
-        self.server.wait()
+        self.server.kill()
+        self.server.communicate()
 
 
 @pytest.fixture(scope='module')
@@ -448,7 +448,7 @@ def test_without_one_of_our_samplers(index):
         random.seed(0)
         states.append(draw(SeedAugmentation(), index)[0])
     assert states == [random.Random(0).random()] * 2
-    samples = {i: index for i in range(2)}
+    samples = dict.fromkeys(range(2), index)
     loader = DataLoader(samples, num_workers=1, collate_fn=lambda batch: SeedAugmentation()(dict(sample_idx=batch[0])))
     with pytest.raises(TypeError, match=r"sampler.type='mmattn.InfiniteSampler'[^$]* got (int 3|NoneType None)"):
         next(iter(loader))

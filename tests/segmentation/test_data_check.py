@@ -223,9 +223,13 @@ def test_what_has_not_changed_is_not_looked_at_again(check, root, looked):
     fewer = dict(classes=['a'])
     assert len(check(data_set(root, metainfo=fewer))) == 3
     assert looked == [], 'labels are known whatever the classes'
-    backend = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', imdecode_backend='cv2')]
-    check(data_set(root, pipeline=backend))
-    assert sorted(looked) == ['mask sound_0.png', 'mask sound_1.png', 'mask sound_2.png']
+    for i, decoders in enumerate([({}, dict(imdecode_backend='cv2')), (dict(color_type='unchanged'), {})]):
+        check(data_set(root))
+        looked.clear()
+        check(data_set(root, pipeline=[dict(type=kind, **decoder) for kind, decoder in zip(
+            ('LoadImageFromFile', 'LoadAnnotations'), decoders)]))
+        assert {name for name in looked if name.startswith(('image', 'mask')[i])} == set()
+        assert len(looked) >= 3, 'another decoder may see another size, or other labels'
 
 
 def test_faults_of_reading_are_not_kept(check, root, looked):
@@ -242,6 +246,20 @@ def test_a_spoilt_cache_is_no_cache(check, root, looked):
     assert check(data_set(root)) == {}
     assert len(looked) == 6
     assert not list(check.work_dir.glob('*.part'))
+
+
+def test_a_file_of_two_data_sets_is_named_once(check, root):
+    add(root, 'smaller', image_size=(1, 1))
+    found = check(data_set(root), data_set(root, metainfo=dict(classes=['a', 'b', 'c'])))
+    assert [reasons.count('48×40') for reasons in found.values()] == [1]
+
+
+def test_the_hook_checks_once(check, root, looked):
+    hook, runner = SegDataCheckHook(), FakeRunner(check.work_dir, data_set(root))
+    hook.before_loops(runner)
+    (check.work_dir / 'data_check.json').unlink()
+    hook.before_train(runner)
+    assert len(looked) == 6
 
 
 def test_turned_off(check, root, looked):
