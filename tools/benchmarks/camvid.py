@@ -19,8 +19,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 ROOT = Path(__file__).parents[2]
-RUN = 'r18-d8-half_1xb8-250_camvid-180x180.py'
-ITERATIONS = 250
+RUN = 'r18-d8-half_1xb8-160_camvid-180x180.py'
+ITERATIONS = 160
 # name: (config, options)
 METHODS = {
     'NL (mmseg NLHead)': ('bi_nl/nl', []),

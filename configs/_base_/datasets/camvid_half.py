@@ -6,10 +6,9 @@ train_pipeline = [
     dict(type='mmattn.SeedAugmentation'),
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
-    dict(type='RandomResize', scale=scale, ratio_range=(1.0, 2.0), keep_ratio=True),
+    dict(type='RandomResize', scale=scale, ratio_range=(1.0, 1.5), keep_ratio=True),
     dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
     dict(type='RandomFlip', prob=0.5),
-    dict(type='PhotoMetricDistortion'),
     dict(type='PackSegInputs')
 ]
 test_pipeline = [
