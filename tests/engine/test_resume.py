@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import zipfile
 from itertools import islice
 from pathlib import Path
@@ -155,9 +156,11 @@ class Trainer:
         (folder / 'epochs.py').write_text(EPOCHS)
         (folder / 'config.py').write_text(CONFIG.format(base=str(base)))
         path = os.pathsep.join(str(part) for part in (*python_path, ROOT, folder))
+        self.sockets = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # which killed workers leave behind
         self.server = subprocess.Popen(
             [sys.executable, '-c', SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder,
-            env={**os.environ, **environment, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '', 'PYTHONPATH': path})
+            env={**os.environ, **environment, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '', 'PYTHONPATH': path,
+                 'TMPDIR': self.sockets.name})
 
     def __call__(self, work_dir, *options, tool=TRAIN, config='config.py', resume=False, workers=0, processes=1,
                  kill=''):
@@ -186,6 +189,7 @@ class Trainer:
     def close(self):
         self.server.kill()
         self.server.communicate()
+        self.sockets.cleanup()
 
 
 @pytest.fixture(scope='module')
