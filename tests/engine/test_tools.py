@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,12 @@ def trained(run, tmp_path_factory):
     """A work dir after two iterations in one process, and the log."""
     folder = tmp_path_factory.mktemp('trained')
     return folder, run(sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', folder, '--cfg-options', *SMALL)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return str(probe.getsockname()[1])
 
 
 def losses(log):
@@ -95,7 +102,7 @@ def test_amp_trains_in_bfloat16_on_a_cpu(run, trained, tmp_path):
 
 def test_two_processes_train_on_cpus(run, tmp_path):
     log = run('bash', ROOT / 'tools/dist_train.sh', CONFIG, 2, '--work-dir', tmp_path, '--cfg-options', *SMALL,
-              'model.backbone.norm_cfg.type=SyncBN', CUDA_VISIBLE_DEVICES='', PORT='29611')
+              'model.backbone.norm_cfg.type=SyncBN', CUDA_VISIBLE_DEVICES='', PORT=free_port())
     assert 'Distributed training: True' in log
     assert 'GPU number: 2' in log
     assert re.search(r'\d+ SyncBN entries of the model are BN', log)
@@ -115,9 +122,9 @@ def test_testing_gives_the_same_metrics_however_launched(run, trained, tmp_path,
     elif launcher == 'slurm':  # the environment of a task that srun started
         run(sys.executable, tool, *arguments, '--launcher', 'slurm', *options, CUDA_VISIBLE_DEVICES='',
             SLURM_PROCID='0', SLURM_LOCALID='0', SLURM_NTASKS='1', SLURM_NODELIST='localhost', MASTER_ADDR='127.0.0.1',
-            MASTER_PORT='29612')
+            MASTER_PORT=free_port())
     else:
-        run('bash', ROOT / 'tools' / launcher, *arguments, 2, *options, CUDA_VISIBLE_DEVICES='', PORT='29613')
+        run('bash', ROOT / 'tools' / launcher, *arguments, 2, *options, CUDA_VISIBLE_DEVICES='', PORT=free_port())
     assert metrics(tmp_path)['mIoU'] == pytest.approx(expected, abs=1e-4)  # the log rounds to two digits
 
 
