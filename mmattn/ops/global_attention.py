@@ -134,7 +134,14 @@ def _arguments(query: Tensor, key: Tensor, value: Tensor, *, scale: float | None
             float(scale), normalize, causal)
 
 
-@torch.library.custom_op('mmattn::global_attention', mutates_args=())
+# Operands and settings, as they stand in the schema of the forward and the backward operator. Written out, because
+# older torch infers schemas from fewer kinds of annotations.
+ARGUMENTS = ('Tensor query, Tensor key, Tensor value, Tensor? window, Tensor? outlier, Tensor[] axis_logits, '
+             'Tensor? key_logits, Tensor? key_mask, int[] window_size, float outlier_value, float scale, '
+             'bool normalize, bool causal')
+
+
+@torch.library.custom_op('mmattn::global_attention', mutates_args=(), schema=f'({ARGUMENTS}) -> (Tensor, Tensor)')
 def _global_attention(query: Tensor, key: Tensor, value: Tensor, window: Tensor | None, outlier: Tensor | None,
                       axis_logits: Sequence[Tensor], key_logits: Tensor | None, key_mask: Tensor | None,
                       window_size: Sequence[int], outlier_value: float, scale: float, normalize: bool,
@@ -150,7 +157,8 @@ def _(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Te
             query.new_empty(query.shape[:-1], dtype=accumulator(query)))
 
 
-@torch.library.custom_op('mmattn::global_attention_backward', mutates_args=())
+@torch.library.custom_op('mmattn::global_attention_backward', mutates_args=(),
+                         schema=f'(Tensor grad, Tensor out, Tensor lse, {ARGUMENTS}) -> Tensor[]')
 def _global_attention_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor,
                                window: Tensor | None, outlier: Tensor | None, axis_logits: Sequence[Tensor],
                                key_logits: Tensor | None, key_mask: Tensor | None, window_size: Sequence[int],

@@ -109,7 +109,12 @@ def _arguments(query: Tensor, key: Tensor, value: Tensor, *, scale: float | None
     return query, key, value, window, outlier_tensor, list(sizes), outlier_value, float(scale), normalize
 
 
-@torch.library.custom_op('mmattn::grid_attention', mutates_args=())
+# Operands and settings, as they stand in the schema of the forward and the backward operator.
+ARGUMENTS = ('Tensor query, Tensor key, Tensor value, Tensor? window, Tensor? outlier, int[] window_size, '
+             'float outlier_value, float scale, bool normalize')
+
+
+@torch.library.custom_op('mmattn::grid_attention', mutates_args=(), schema=f'({ARGUMENTS}) -> (Tensor, Tensor)')
 def _grid_attention(query: Tensor, key: Tensor, value: Tensor, window: Tensor | None, outlier: Tensor | None,
                     window_size: Sequence[int], outlier_value: float, scale: float,
                     normalize: bool) -> tuple[Tensor, Tensor]:
@@ -123,7 +128,8 @@ def _(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Te
         query.shape[:-1], dtype=accumulator(query))
 
 
-@torch.library.custom_op('mmattn::grid_attention_backward', mutates_args=())
+@torch.library.custom_op('mmattn::grid_attention_backward', mutates_args=(),
+                         schema=f'(Tensor grad, Tensor out, Tensor lse, {ARGUMENTS}) -> Tensor[]')
 def _grid_attention_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor,
                              window: Tensor | None, outlier: Tensor | None, window_size: Sequence[int],
                              outlier_value: float, scale: float, normalize: bool) -> list[Tensor]:
