@@ -1,11 +1,20 @@
 """FLOPs of the operators for PyTorch's ``FlopCounterMode``: the matrix products, two each multiply-accumulate."""
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from . import global_attention, grid_attention  # noqa: F401  (they define the operators)
+
+
+def _register(op: torch._ops.OpOverloadPacket) -> Callable:
+    """``register_flop_formula``; torch 2.4 files a formula under the overload, where its counter does not look."""
+    def register(formula: Callable) -> Callable:
+        register_flop_formula(op)(formula)
+        flop_registry.setdefault(op, flop_registry.get(op.default))
+        return formula
+    return register
 
 
 def _products(query: Sequence[int], value: Sequence[int], keys: int, backward: bool = False) -> int:
@@ -18,21 +27,21 @@ def _cross(query: Sequence[int]) -> int:
     return sum(query[2:-1]) - (len(query) - 4)
 
 
-@register_flop_formula(torch.ops.mmattn.global_attention)
+@_register(torch.ops.mmattn.global_attention)
 def _global(query, key, value, *_, **__) -> int:
     return _products(query, value, math.prod(key[2:-1]))
 
 
-@register_flop_formula(torch.ops.mmattn.global_attention_backward)
+@_register(torch.ops.mmattn.global_attention_backward)
 def _global_backward(grad, out, lse, query, key, value, *_, **__) -> int:
     return _products(query, value, math.prod(key[2:-1]), backward=True)
 
 
-@register_flop_formula(torch.ops.mmattn.grid_attention)
+@_register(torch.ops.mmattn.grid_attention)
 def _grid(query, key, value, *_, **__) -> int:
     return _products(query, value, _cross(query))
 
 
-@register_flop_formula(torch.ops.mmattn.grid_attention_backward)
+@_register(torch.ops.mmattn.grid_attention_backward)
 def _grid_backward(grad, out, lse, query, key, value, *_, **__) -> int:
     return _products(query, value, _cross(query), backward=True)
