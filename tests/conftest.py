@@ -49,7 +49,7 @@ def original_mmengine():
             try:
                 installed.rename(target)
             except OSError:
-                if not target.is_dir():  # else another session was faster
+                if not target.is_dir():  # else another run was faster
                     raise
     return target
 

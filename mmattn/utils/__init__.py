@@ -1,4 +1,4 @@
-"""Helpers that need neither torch nor any OpenMMLab package."""
+"""Where the configs are; and, in ``profiling``, which needs torch, time and memory of a call."""
 from .paths import config_path
 
 __all__ = ['config_path']
