@@ -42,6 +42,6 @@ def test_a_stock_config_with_our_head_builds(tmp_path):
 
 
 def test_links_and_commands_lead_somewhere():
-    paths = re.findall(r'\]\(((?!http)[^)#]+)\)', README) + re.findall(r'(?:bash|python) (tools/\S+)', README)
+    paths = re.findall(r'\]\(((?!http)[^)#]+)\)', README) + re.findall(r'(?:bash|python) (tools/[\w./]+)', README)
     assert len(paths) > 5
     assert not [path for path in paths if not (ROOT / path).exists()]

@@ -240,7 +240,8 @@ BACKENDS = ['LocalVisBackend', *(['TensorboardVisBackend'] if find_spec('tensorb
 def test_the_hook_draws_in_training(data_root, tmp_path):
     cfg = load('cc', **{'train_cfg.max_iters': 3, 'train_cfg.val_interval': 1})
     cfg.work_dir, cfg.experiment_name, cfg.log_level = str(tmp_path), 'attention_maps', 'ERROR'
-    cfg.visualizer.vis_backends = [dict(type=name) for name in BACKENDS]
+    # A name of its own: mmengine hands out the visualizer that an earlier test made under the same name.
+    cfg.visualizer.update(name='attention_maps', vis_backends=[dict(type=name) for name in BACKENDS])
     cfg.custom_hooks = [dict(type='mmattn.AttentionMapHook', points=POINTS, interval=2, num_images=1)]
     for loader in (cfg.val_dataloader, cfg.test_dataloader):
         loader.update(num_workers=0, persistent_workers=False)
