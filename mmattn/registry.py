@@ -25,8 +25,11 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     'mmattn.engine': ((), ('CPUAmpOptimWrapper', 'InvalidLossHook', 'CheckpointKeysHook', 'CheckpointHook',
                            'InfiniteSampler', 'DefaultSampler', 'SeedAugmentation')),
     'mmattn.layers': (('mmcv', ), ('BilateralNonLocal2d', 'BilateralCrissCrossAttention',
-                                   'BilateralMultiheadAttention')),
-    'mmattn.segmentation': (('mmcv', 'mmseg'), ('BiNLHead', 'BiCCHead', 'SegDataCheckHook')),
+                                   'BilateralMultiheadAttention', 'LocalBilateralAttention',
+                                   'BAConv2d')),
+    'mmattn.segmentation': (('mmcv', 'mmseg'), ('BiNLHead', 'BiCCHead', 'DeepLabV3PlusBAHead', 'UNetBAHead',
+                                                'ResNetStem', 'SegDataCheckHook')),
+    'mmattn.segmentation.face_parsing': (('mmcv', 'mmseg'), ('HELENDataset', 'LFWPLDataset', 'FaceParsingMetric')),
     'mmattn.visualization': ((), ('AttentionMapHook', )),
 }
 
@@ -78,8 +81,8 @@ OPTIM_WRAPPERS = FolderRegistry('OPTIM_WRAPPERS', 'mmattn.engine')
 HOOKS = FolderRegistry('HOOKS', 'mmattn.engine', 'mmattn.segmentation', 'mmattn.visualization')
 DATA_SAMPLERS = FolderRegistry('DATA_SAMPLERS', 'mmattn.engine')
 TRANSFORMS = FolderRegistry('TRANSFORMS', 'mmattn.engine')
+DATASETS = FolderRegistry('DATASETS', 'mmattn.segmentation.face_parsing')
+METRICS = FolderRegistry('METRICS', 'mmattn.segmentation.face_parsing')
 # Nothing of ours yet, but a config with `_base_ = 'mmattn::…'` is looked up in each of them.
-DATASETS, EVALUATOR, LOOPS, METRICS, MODEL_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS, VISBACKENDS, \
-    VISUALIZERS = map(FolderRegistry, (
-        'DATASETS', 'EVALUATOR', 'LOOPS', 'METRICS', 'MODEL_WRAPPERS', 'OPTIMIZERS', 'PARAM_SCHEDULERS',
-        'VISBACKENDS', 'VISUALIZERS'))
+EVALUATOR, LOOPS, MODEL_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS, VISBACKENDS, VISUALIZERS = map(FolderRegistry, (
+    'EVALUATOR', 'LOOPS', 'MODEL_WRAPPERS', 'OPTIMIZERS', 'PARAM_SCHEDULERS', 'VISBACKENDS', 'VISUALIZERS'))

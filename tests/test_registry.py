@@ -9,8 +9,11 @@ import pytest
 import mmattn
 
 PACKAGE = Path(mmattn.__file__).parent
-LAYERS = ('mmattn.BilateralNonLocal2d', 'mmattn.BilateralCrissCrossAttention', 'mmattn.BilateralMultiheadAttention')
-HEADS = ('mmattn.BiNLHead', 'mmattn.BiCCHead', 'mmattn.SegDataCheckHook')
+LAYERS = ('mmattn.BilateralNonLocal2d', 'mmattn.BilateralCrissCrossAttention', 'mmattn.BilateralMultiheadAttention',
+          'mmattn.LocalBilateralAttention', 'mmattn.BAConv2d')
+HEADS = ('mmattn.BiNLHead', 'mmattn.BiCCHead', 'mmattn.DeepLabV3PlusBAHead', 'mmattn.UNetBAHead', 'mmattn.ResNetStem',
+         'mmattn.SegDataCheckHook', 'mmattn.HELENDataset', 'mmattn.LFWPLDataset',
+         'mmattn.FaceParsingMetric')  # what needs mmseg
 ENGINE = ('mmattn.CPUAmpOptimWrapper', 'mmattn.CheckpointKeysHook', 'mmattn.InvalidLossHook', 'mmattn.CheckpointHook',
           'mmattn.InfiniteSampler', 'mmattn.DefaultSampler', 'mmattn.SeedAugmentation',
           'mmattn.AttentionMapHook')  # what needs mmengine alone
@@ -35,8 +38,9 @@ ASK = """
 import json, sys
 hidden, names = {hidden!r}, {names!r}
 sys.modules.update(dict.fromkeys(hidden))
-from mmengine.registry import DATA_SAMPLERS, HOOKS, MODELS, OPTIM_WRAPPERS, TRANSFORMS
-kinds = dict(OptimWrapper=OPTIM_WRAPPERS, Hook=HOOKS, Sampler=DATA_SAMPLERS, Augmentation=TRANSFORMS)
+from mmengine.registry import DATA_SAMPLERS, DATASETS, HOOKS, METRICS, MODELS, OPTIM_WRAPPERS, TRANSFORMS
+kinds = dict(OptimWrapper=OPTIM_WRAPPERS, Hook=HOOKS, Sampler=DATA_SAMPLERS, Augmentation=TRANSFORMS, Dataset=DATASETS,
+             Metric=METRICS)
 said = {{}}
 for name in names * 2:
     try:
@@ -59,11 +63,14 @@ from mmengine.registry import Registry
 children = [root.children['mmattn'] for root in vars(mmengine.registry).values()
             if isinstance(root, Registry) and 'mmattn' in root.children]
 
+folders = mmattn.registry.FOLDERS
+
 def by_folder():
     names = {}
     for child in children:
         for name, found in child.module_dict.items():
-            names.setdefault('.'.join(found.__module__.split('.')[:2]), []).append(name)
+            folder = max((f for f in folders if f'{found.__module__}.'.startswith(f'{f}.')), key=len)
+            names.setdefault(folder, []).append(name)
     return names
 
 for child in children:
@@ -71,7 +78,7 @@ for child in children:
 located = by_folder()
 for module in pkgutil.walk_packages(mmattn.__path__, 'mmattn.'):
     import_module(module.name)
-print(json.dumps(dict(located=located, imported=by_folder(), folders=mmattn.registry.FOLDERS)))
+print(json.dumps(dict(located=located, imported=by_folder(), folders=folders)))
 """
 
 
@@ -87,7 +94,8 @@ def mmengine_path(request):
 @pytest.fixture
 def ask(run_python):
     def ask(names, hidden=(), **env):
-        return json.loads(run_python(ASK.format(names=list(names), hidden=hidden), **env))
+        said = run_python(ASK.format(names=list(names), hidden=hidden), **env)
+        return json.loads(said.splitlines()[-1])  # mmseg.datasets prints
 
     return ask
 

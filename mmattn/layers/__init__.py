@@ -1,6 +1,9 @@
 """Attention layers over the operators: nn.Modules that know of no task and fit mmcv's plugin slots."""
+from .ba_conv2d import BAConv2d
 from .bilateral_criss_cross import BilateralCrissCrossAttention
 from .bilateral_multihead import BilateralMultiheadAttention
 from .bilateral_non_local import BilateralNonLocal2d
+from .local_bilateral_attention import LocalBilateralAttention
 
-__all__ = ['BilateralCrissCrossAttention', 'BilateralMultiheadAttention', 'BilateralNonLocal2d']
+__all__ = ['BAConv2d', 'BilateralCrissCrossAttention', 'BilateralMultiheadAttention', 'BilateralNonLocal2d',
+           'LocalBilateralAttention']

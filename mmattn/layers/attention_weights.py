@@ -38,16 +38,16 @@ class AttentionWeights:
             Tensor: ``(B, heads, Q, *S)``, each row sums to 1.
 
         Raises:
-            ValueError: an unknown ``kind``, one other than 'content' with ``position='none'``, or ``queries`` of
-                another shape or outside the map.
+            ValueError: an unknown ``kind``, one that the layer does not have, such as 'position' with
+                ``position='none'``, or ``queries`` of another shape or outside the map.
         """
         if kind not in self.attention_kinds:
-            raise ValueError(f'kind must be one of {self.attention_kinds} with position={self.position!r}; '
-                             f'got {kind!r}')
+            raise ValueError(f'kind must be one of {self.attention_kinds} in this {type(self).__name__}; got {kind!r}')
         operands = self.operands(*inputs)
         del operands['value']
         if kind == 'content':
             operands = {name: x for name, x in operands.items() if name not in POSITION_ARGUMENTS}
-        elif kind == 'position':
+        elif kind == 'position' and operands['query'] is not None:
             operands['query'] = torch.zeros_like(operands['query'])
+            operands.pop('iterations', None)  # they refine content
         return self.operator_weights(**operands, queries=queries)

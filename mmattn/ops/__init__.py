@@ -2,5 +2,7 @@
 from . import flops  # noqa: F401  (registers the formulas)
 from .global_attention import global_attention, global_attention_weights
 from .grid_attention import grid_attention, grid_attention_weights
+from .local_attention import local_attention, local_attention_weights
 
-__all__ = ['global_attention', 'global_attention_weights', 'grid_attention', 'grid_attention_weights']
+__all__ = ['global_attention', 'global_attention_weights', 'grid_attention', 'grid_attention_weights',
+           'local_attention', 'local_attention_weights']

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from . import global_attention, grid_attention  # noqa: F401  (they define the operators)
+from . import global_attention, grid_attention, local_attention  # noqa: F401  (they define the operators)
 
 
 def _register(op: torch._ops.OpOverloadPacket) -> Callable:
@@ -45,3 +45,22 @@ def _grid(query, key, value, *_, **__) -> int:
 @_register(torch.ops.mmattn.grid_attention_backward)
 def _grid_backward(grad, out, lse, query, key, value, *_, **__) -> int:
     return _products(query, value, _cross(query), backward=True)
+
+
+def _local_products(query: Sequence[int] | None, value: Sequence[int], kernel_size: Sequence[int], iterations: int,
+                    backward: bool = False) -> int:
+    """As :func:`_products`; each pass but the last compares and sums keys. The border is counted as the rest."""
+    keys = math.prod(kernel_size)
+    flops = _products((*value[:-1], 0 if query is None else query[-1]), value, keys, backward)
+    refinements = 0 if query is None else iterations - 1
+    return flops + refinements * (3 if backward else 1) * _products(query or value, query or value, keys)
+
+
+@_register(torch.ops.mmattn.local_attention)
+def _local(query, key, value, window, kernel_size, dilation, scale, iterations, *_, **__) -> int:
+    return _local_products(query, value, kernel_size, iterations)
+
+
+@_register(torch.ops.mmattn.local_attention_backward)
+def _local_backward(grad, query, key, value, window, kernel_size, dilation, scale, iterations, *_, **__) -> int:
+    return _local_products(query, value, kernel_size, iterations, backward=True)

@@ -1,63 +1,99 @@
-"""Count the multiply-accumulates and parameters of a config's model.
+"""Count the multiply-accumulates and parameters of a config's model, or of a family of configs beside the paper's.
 
     python tools/analysis_tools/get_flops.py CONFIG [--shape H W] [--depth 3]
+    python tools/analysis_tools/get_flops.py configs/deeplabv3plus_ba
 
 Shapes alone are computed, so any input size takes seconds and no memory. PyTorch's counter is used: convolutions and
 matrix products, those inside this package's operators included; norms, activations and softmaxes are not.
+
+Of a folder, every config is counted whose entry in metafile.yml has the paper's figures under ``Complexity``, those of
+one ``Module`` for one ``Input`` (channels, height, width).
 """
 import argparse
+from pathlib import Path
 
 import torch
 from mmengine.config import Config, DictAction
+from mmengine.fileio import load
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 from prettytable import PrettyTable
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import mmattn.registry  # noqa: F401
 
 
-def count(cfg: Config, shape: tuple[int, int], depth: int = 3) -> tuple[int, int, str]:
-    """Return the multiply-accumulates of a forward pass, the parameters it uses, and a table by module.
+def build(cfg: Config) -> nn.Module:
+    """Build a config's segmentor for inference, so without its auxiliary heads, in a FakeTensorMode of the caller.
 
     Args:
-        cfg (Config): a segmentor's config; its auxiliary heads, unused in inference, do not count.
-        shape (tuple[int, int]): height and width of the one input image, in pixels.
-        depth (int): levels of modules in the table.
+        cfg (Config): as read from the file.
     """
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     model_cfg = {key: value for key, value in cfg.model.items() if key not in ('auxiliary_head', 'pretrained')}
+    return revert_sync_batchnorm(MODELS.build(model_cfg)).eval()
+
+
+def count(module: nn.Module, shape: tuple[int, ...], **kwargs) -> FlopCounterMode:
+    """Return the counter that saw the forward pass of one input, ``(1, *shape)``; ``kwargs`` go to the module."""
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        module(torch.empty(1, *shape), **kwargs)
+    return counter
+
+
+def count_one(cfg: Config, shape: tuple[int, int], depth: int) -> None:
+    """Print the counts of a config's model, by module to a depth, for an image of a height and a width in pixels."""
     with FakeTensorMode():
-        model = revert_sync_batchnorm(MODELS.build(model_cfg)).eval()
-        counter = FlopCounterMode(display=False)
-        with counter, torch.no_grad():
-            model(torch.empty(1, 3, *shape), mode='tensor')
-    parameters = sum(p.numel() for p in model.parameters())
+        model = build(cfg)
+        counter = count(model, (3, *shape), mode='tensor')
     table = PrettyTable(['module', 'G multiply-accumulates'], align='l')
     for name, flops in sorted(counter.get_flop_counts().items()):
         if name != 'Global' and name.count('.') < depth:
             table.add_row([name, f'{sum(flops.values()) / 2e9:.2f}'])
-    return counter.get_total_flops() // 2, parameters, str(table)
+    print(table)
+    parameters = sum(p.numel() for p in model.parameters())
+    print(f'input {shape[0]}×{shape[1]}: {counter.get_total_flops() / 2e9:.2f} G multiply-accumulates, '
+          f'{parameters / 1e6:.2f} M parameters')
+
+
+def count_family(folder: Path) -> None:
+    """Print the counts of the configs in a folder's metafile.yml beside the paper's."""
+    models = [model for model in load(folder / 'metafile.yml')['Models'] if 'Complexity' in model]
+    if not models:
+        raise SystemExit(f'{folder}/metafile.yml gives no Complexity')
+    table = PrettyTable(['row', 'config', 'K parameters', 'in the paper', 'G MACs', 'of the paper', 'difference'], align='r')
+    for model in sorted(models, key=lambda model: model['Complexity']['Row']):
+        paper = model['Complexity']
+        with FakeTensorMode():
+            module = build(Config.fromfile(folder / Path(model['Config']).name)).get_submodule(paper['Module'])
+            macs = count(module, paper['Input']).get_total_flops() / 2e9
+        parameters = sum(p.numel() for p in module.parameters()) / 1e3
+        table.add_row([paper['Row'], model['Name'].partition('_')[0], f'{parameters:.2f}', paper['Parameters (K)'],
+                       f'{macs:.2f}', f"{paper['MACs (G)']:.2f}", f"{macs / paper['MACs (G)'] - 1:+.2%}"])
+    print(table)
 
 
 def main() -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser(description='Count multiply-accumulates and parameters')
-    parser.add_argument('config', help='path of the config')
+    parser.add_argument('config', help='path of the config, or of a folder with metafile.yml')
     parser.add_argument('--shape', type=int, nargs='+', default=[1024, 2048], help='height and width; or one side')
     parser.add_argument('--depth', type=int, default=3, help='levels of modules in the table; default: 3')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='override settings: key=value …')
     args = parser.parse_args()
     if len(args.shape) > 2:
         parser.error(f'--shape takes one side, or height and width; got {args.shape}')
+    if Path(args.config).is_dir():
+        count_family(Path(args.config))
+        return
     cfg = Config.fromfile(args.config)
     if args.cfg_options is not None:
         cfg.merge_from_dict(args.cfg_options)
     height, width = args.shape if len(args.shape) == 2 else args.shape * 2
-    macs, parameters, table = count(cfg, (height, width), args.depth)
-    print(table)
-    print(f'input {height}×{width}: {macs / 1e9:.2f} G multiply-accumulates, {parameters / 1e6:.2f} M parameters')
+    count_one(cfg, (height, width), args.depth)
 
 
 if __name__ == '__main__':

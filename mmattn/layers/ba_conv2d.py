@@ -1,0 +1,61 @@
+"""Local bilateral attention as a ``conv_cfg``, in place of the 3×3 convolutions of stock modules."""
+from torch import nn
+from torch.nn.modules.utils import _pair
+
+from mmattn.registry import MODELS
+
+from .local_bilateral_attention import LocalBilateralAttention, pointwise
+
+
+@MODELS.register_module()
+class BAConv2d(LocalBilateralAttention):
+    """Local bilateral attention with the interface of ``nn.Conv2d``, for ``conv_cfg=dict(type='mmattn.BAConv2d', …)``.
+
+    What attention cannot replace stays a convolution: for a kernel of 1, a stride or groups other than 1, the class
+    builds a plain ``nn.Conv2d``. The last norm and the activation are left to the ``ConvModule`` around it.
+
+    Args:
+        in_channels, out_channels (int): as in ``nn.Conv2d``.
+        kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``; the padding must keep the map's size,
+            and the dilation be the same in both directions.
+        **kwargs: ``num_heads``, ``content``, ``geometric``, ``iterations``, ``share``, ``scale`` and ``norm_cfg`` as in
+            :class:`~mmattn.layers.LocalBilateralAttention`.
+
+    Raises:
+        ValueError: a padding that changes the map's size, two dilations, or as the layer raises.
+    """
+
+    def __new__(cls, in_channels: int = 0, out_channels: int = 0, kernel_size: int | tuple[int, int] = 3,
+                stride: int | tuple[int, int] = 1, padding: int | tuple[int, int] | str = 0,
+                dilation: int | tuple[int, int] = 1, groups: int = 1, bias: bool = True, **_):
+        """Build a plain convolution where there is nothing to attend to; a copy is made without arguments."""
+        if _pair(kernel_size) == (1, 1) or _pair(stride) != (1, 1) or groups != 1:
+            return nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
+        return super().__new__(cls)
+
+    def __init__(self,
+                 in_channels: int,
+                 out_channels: int,
+                 kernel_size: int | tuple[int, int],
+                 stride: int | tuple[int, int] = 1,
+                 padding: int | tuple[int, int] | str = 0,
+                 dilation: int | tuple[int, int] = 1,
+                 groups: int = 1,
+                 bias: bool = True,
+                 **kwargs) -> None:
+        self_padding = tuple(k // 2 * d for k, d in zip(_pair(kernel_size), _pair(dilation)))
+        if padding != 'same' and _pair(padding) != self_padding:
+            raise ValueError(f'padding must be {self_padding} for kernel_size={kernel_size} and dilation={dilation}: '
+                             f'attention keeps the size of the map; got {padding}')
+        if len(set(_pair(dilation))) > 1:
+            raise ValueError(f'dilation must be the same in both directions; got {dilation}')
+        super().__init__(in_channels, out_channels, kernel_size, dilation=_pair(dilation)[0], act_cfg=None, **kwargs)
+        self.output = pointwise(out_channels, out_channels, bias)
+        # What ConvModule and its kin read from a convolution.
+        self.kernel_size = _pair(kernel_size)
+        self.stride = (1, 1)
+        self.padding = self_padding
+        self.dilation = _pair(dilation)
+        self.groups = 1
+        self.transposed = False
+        self.output_padding = (0, 0)

@@ -1,0 +1,316 @@
+"""Local attention: every query attends to the k×k keys around it, weighted by content, by geometry, or by both.
+
+The neighbourhood is never unfolded: for each of its k² offsets the shifted map is a view, and a product of two views
+with the positions they share is all that exists at a time. Forward and backward pass are made of three such sums.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from .checks import check_operands, check_queries
+from .chunks import chunks
+from .window_logits import accumulator, as_window_size
+
+
+def local_attention(query: Tensor | None,
+                    key: Tensor | None,
+                    value: Tensor,
+                    *,
+                    kernel_size: int | tuple[int, int] = 3,
+                    dilation: int = 1,
+                    scale: float | None = None,
+                    window: Tensor | None = None,
+                    iterations: int = 1) -> Tensor:
+    """Softmax attention over the neighbourhood of each position of a 2-D map (Eq. 4.6 to 4.9).
+
+    y_i = Σ_j softmax_j [scale · q_iᵀk_j + window_{i, j−i}] v_j over the positions j of the map in the k×k neighbourhood
+    of i. What lies outside the map is not there: the weights of the rest sum to one. Differentiable in every tensor.
+    float16 and bfloat16 are accumulated in float32.
+
+    Args:
+        query (Tensor, optional): float ``(B, heads, H, W, D)``. Without, the weights are those of ``window`` alone.
+        key (Tensor, optional): float ``(B, heads, H, W, D)``; with ``query``, or not.
+        value (Tensor): float ``(B, heads, H, W, Dv)``.
+        kernel_size (int or tuple[int, int]): odd lengths k of the neighbourhood, vertical and horizontal.
+        dilation (int): step between the positions of a neighbourhood. Defaults to 1.
+        scale (float, optional): factor of the content logits. Defaults to 1/√D.
+        window (Tensor, optional): float ``(B, heads, H, W, k0·k1)``, the geometric logits γ of each query, row-major
+            over its neighbourhood. Added as they are.
+        iterations (int): T softmax passes of iterative refinement (Algorithm 1). The first T − 1 go by content alone;
+            each adds uᵀk_j to the logits, where u is the squashed sum of the keys under its weights. Defaults to 1.
+
+    Returns:
+        Tensor: ``(B, heads, H, W, Dv)``, dtype of ``value``, strides of ``value`` where those are dense.
+
+    Raises:
+        TypeError: ``query``, ``key`` and ``value`` differ in dtype.
+        ValueError: shapes that do not fit, an even kernel, neither ``query`` nor ``window``, a dilation or iterations
+            below 1, more iterations without ``query``.
+    """
+    return _local_attention(*_arguments(query, key, value, kernel_size=kernel_size, dilation=dilation, scale=scale,
+                                        window=window, iterations=iterations))
+
+
+@torch.no_grad()
+def local_attention_weights(query: Tensor | None, key: Tensor | None, queries: Tensor, *,
+                            window: Tensor | None = None, **settings) -> Tensor:
+    """Return the weights with which :func:`local_attention` sums the values, for some of its queries, for drawing.
+
+    Only the asked neighbourhoods are looked at. Not differentiable.
+
+    Args:
+        query, key, window (Tensor, optional): as in :func:`local_attention`.
+        queries (Tensor): int64 ``(Q, 2)``, row and column, the same in each batch item.
+        **settings: the other arguments of :func:`local_attention`.
+
+    Returns:
+        Tensor: ``(B, heads, Q, H, W)``, float64 for float64, else float32. Each row sums to 1 and is 0 outside the
+        neighbourhood of its query.
+
+    Raises:
+        TypeError, ValueError: as :func:`local_attention`; ``queries`` of another dtype or shape, or outside the map.
+    """
+    operand = window if key is None else key
+    if operand is None:
+        raise ValueError('query and key, or window, must be given; got neither')
+    query, key, _, window, kernel_size, dilation, scale, iterations = _arguments(
+        query, key, operand, window=window, **settings)
+    size, dtype = operand.shape[2:4], accumulator(operand)
+    check_queries(queries, size)
+    steps = [torch.arange(-(k // 2), k // 2 + 1) * dilation for k in kernel_size]
+    around = queries.cpu()[:, None] + torch.cartesian_prod(*steps)  # (Q, K, 2)
+    inside = ((around >= 0) & (around < torch.tensor(size))).all(-1)
+    rows, columns = (at.clamp(0, n - 1).to(operand.device) for at, n in zip(around.unbind(-1), size))
+    y, x = queries.to(operand.device).unbind(-1)
+    logits = operand.new_zeros((*operand.shape[:2], *inside.shape), dtype=dtype)
+    logits = logits.masked_fill(~inside.to(operand.device), -torch.inf)
+    if query is not None and key is not None:
+        keys = key[:, :, rows, columns].to(dtype)  # (B, heads, Q, K, D)
+        towards = query[:, :, y, x].to(dtype) * scale
+        for _ in range(iterations):
+            logits = logits + (keys @ towards.unsqueeze(-1)).squeeze(-1)
+            towards = _squash((logits.softmax(-1).unsqueeze(-2) @ keys).squeeze(-2))
+    if window is not None:
+        logits = logits + window[:, :, y, x].to(dtype)
+    weights = logits.new_zeros((*logits.shape[:3], *size))
+    row = torch.arange(len(queries), device=operand.device)[:, None]
+    # Those outside weigh nothing, and are added to some key at the border.
+    return weights.index_put_((*_grid(weights.shape[:2], weights.device), row, rows, columns), logits.softmax(-1),
+                              accumulate=True)
+
+
+def _grid(shape: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    batch, heads = (torch.arange(n, device=device) for n in shape)
+    return batch[:, None, None, None], heads[:, None, None]
+
+
+def _arguments(query: Tensor | None, key: Tensor | None, value: Tensor, *, kernel_size: int | tuple[int, int] = 3,
+               dilation: int = 1, scale: float | None = None, window: Tensor | None = None,
+               iterations: int = 1) -> tuple:
+    """Check the arguments of :func:`local_attention` and return those of the dispatcher operator."""
+    if (query is None) != (key is None):
+        raise ValueError(f"query and key go together; {'query' if query is None else 'key'} is missing")
+    if query is None and window is None:
+        raise ValueError('query and key, or window, must be given; got neither')
+    like = value if query is None or key is None else query
+    check_operands(like, value if key is None else key, value, axes=(2, 2))
+    if like.shape[:-1] != value.shape[:-1]:
+        raise ValueError(f'query must have the positions of value, {tuple(value.shape[2:4])}; got '
+                         f'{tuple(like.shape[2:4])}')
+    sizes = as_window_size(kernel_size, axes=2)
+    for name, number in (('dilation', dilation), ('iterations', iterations)):
+        if number < 1:
+            raise ValueError(f'{name} must be at least 1; got {number}')
+    if query is None and iterations > 1:
+        raise ValueError(f'iterations refine content logits: they need query and key; got {iterations} without')
+    if window is not None:
+        expected = (*value.shape[:-1], sizes[0] * sizes[1])
+        if window.shape != expected:
+            raise ValueError(f'window must be {tuple(expected)} for kernel_size={kernel_size}; got '
+                             f'{tuple(window.shape)}')
+        if not window.is_floating_point():
+            raise TypeError(f'window must be floating-point; got {window.dtype}')
+    if scale is None:
+        scale = like.shape[-1]**-0.5
+    return query, key, value, window, list(sizes), dilation, float(scale), iterations
+
+
+# Operands and settings, as they stand in the schema of the forward and the backward operator.
+ARGUMENTS = ('Tensor? query, Tensor? key, Tensor value, Tensor? window, int[] kernel_size, int dilation, float scale, '
+             'int iterations')
+
+
+@torch.library.custom_op('mmattn::local_attention', mutates_args=(), schema=f'({ARGUMENTS}) -> Tensor')
+def _local_attention(query: Tensor | None, key: Tensor | None, value: Tensor, window: Tensor | None,
+                     kernel_size: Sequence[int], dilation: int, scale: float, iterations: int) -> Tensor:
+    return local_attention_reference(query, key, value, window, kernel_size, dilation, scale, iterations)
+
+
+@_local_attention.register_fake
+def _(query: Tensor | None, key: Tensor | None, value: Tensor, *_: object) -> Tensor:
+    return torch.empty_like(value)
+
+
+@torch.library.custom_op('mmattn::local_attention_backward', mutates_args=(),
+                         schema=f'(Tensor grad, {ARGUMENTS}) -> Tensor[]')
+def _local_attention_backward(grad: Tensor, query: Tensor | None, key: Tensor | None, value: Tensor,
+                              window: Tensor | None, kernel_size: Sequence[int], dilation: int, scale: float,
+                              iterations: int) -> list[Tensor]:
+    return local_attention_reference_backward(grad, query, key, value, window, kernel_size, dilation, scale,
+                                              iterations)
+
+
+@_local_attention_backward.register_fake
+def _(grad: Tensor, query: Tensor | None, key: Tensor | None, value: Tensor, window: Tensor | None,
+      *_: object) -> list[Tensor]:
+    return [torch.empty_like(x) for x in (query, key, value, window) if x is not None]
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    ctx.settings = inputs[4:]
+    ctx.save_for_backward(*inputs[:4])
+
+
+def _backward(ctx, grad):
+    grads = iter(_local_attention_backward(grad, *ctx.saved_tensors, *ctx.settings))
+    return (*(None if operand is None else next(grads) for operand in ctx.saved_tensors), *[None] * 4)
+
+
+_local_attention.register_autograd(_backward, setup_context=_setup_context)
+
+
+class _Neighbourhood:
+    """The pairs of a map's positions at each offset of a neighbourhood, and the sums over them.
+
+    Maps are ``(B, heads, H, W, C)``; weights of pairs are ``(K, B, heads, H, W)``, an offset j − i a plane, at i.
+    """
+
+    def __init__(self, size: Sequence[int], kernel_size: Sequence[int], dilation: int) -> None:
+        self.count = kernel_size[0] * kernel_size[1]
+        self.pairs: list[tuple[int, tuple[slice, ...], tuple[slice, ...]]] = []  # entry, where i is, where j is
+        steps = (range(-(k // 2) * dilation, k // 2 * dilation + 1, dilation) for k in kernel_size)
+        for entry, offset in enumerate(product(*steps)):
+            if all(abs(o) < n for o, n in zip(offset, size)):
+                here = (slice(max(0, -o), n - max(0, o)) for o, n in zip(offset, size))
+                there = (slice(max(0, o), n - max(0, -o)) for o, n in zip(offset, size))
+                self.pairs.append((entry, (slice(None), slice(None), *here), (slice(None), slice(None), *there)))
+
+    def logits(self, like: Tensor) -> Tensor:
+        """Logits of 0 for all pairs, of −∞ where an offset leads out of the map."""
+        logits = like.new_full((self.count, *like.shape[:-1]), -torch.inf)
+        for entry, here, _ in self.pairs:
+            logits[entry][here] = 0
+        return logits
+
+    def add(self, planes: Tensor, entries: Tensor) -> Tensor:
+        """Add ``(B, heads, H, W, K)`` to the pairs that exist, in place."""
+        for entry, here, _ in self.pairs:
+            planes[entry][here] += entries[..., entry][here]
+        return planes
+
+    def dot(self, a: Tensor, b: Tensor, planes: Tensor | None = None) -> Tensor:
+        """Add a_iᵀb_j to the pairs that exist, in place; to 0 by default."""
+        planes = a.new_zeros((self.count, *a.shape[:-1])) if planes is None else planes
+        for entry, here, there in self.pairs:
+            planes[entry][here] += (a[here] * b[there]).sum(-1)
+        return planes
+
+    def gather(self, weights: Tensor, b: Tensor) -> Tensor:
+        """Σ_j w_ij b_j for every i."""
+        out = torch.zeros_like(b)
+        for entry, here, there in self.pairs:
+            out[here].addcmul_(weights[entry][here].unsqueeze(-1), b[there])
+        return out
+
+    def scatter(self, weights: Tensor, a: Tensor) -> Tensor:
+        """Σ_i w_ij a_i for every j."""
+        out = torch.zeros_like(a)
+        for entry, here, there in self.pairs:
+            out[there].addcmul_(weights[entry][here].unsqueeze(-1), a[here])
+        return out
+
+
+def _squash(x: Tensor) -> Tensor:
+    """‖x‖²/(1 + ‖x‖²) · x/‖x‖, 0 at 0, over the channels."""
+    norm = x.norm(dim=-1, keepdim=True)
+    return x * (norm / (1 + norm * norm))
+
+
+def _squash_backward(grad: Tensor, x: Tensor) -> Tensor:
+    norm = x.norm(dim=-1, keepdim=True)
+    square = norm * norm
+    along = (grad * x).sum(-1, keepdim=True) / norm.clamp(min=torch.finfo(x.dtype).tiny)  # ≤ ‖grad‖: 0 at 0
+    return grad * (norm / (1 + square)) + x * (along * (1 - square) / (1 + square)**2)
+
+
+def _passes(area: _Neighbourhood, query: Tensor | None, key: Tensor | None, value: Tensor, window: Tensor | None,
+            scale: float, iterations: int) -> list[Tensor]:
+    """Weights ``(K, B, heads, H, W)`` of every softmax pass; the last one's sum the values."""
+    logits = area.logits(value)
+    passes = []
+    if query is not None and key is not None:
+        towards = query * scale
+        for pass_ in range(iterations):
+            if pass_:
+                passes.append(logits.softmax(0))
+                towards = _squash(area.gather(passes[-1], key))
+            area.dot(towards, key, logits)
+    if window is not None:
+        area.add(logits, window)
+    return [*passes, logits.softmax(0)]
+
+
+def _work(kernel_size: Sequence[int], iterations: int, value: Tensor, *others: Tensor | None) -> Iterator[tuple]:
+    """Yield the heads that are worked on at a time, a slice, and their operands."""
+    batch, heads, height, width, channels = value.shape
+    dtype = accumulator(value)
+    kept = 4 * channels + (iterations + 3) * kernel_size[0] * kernel_size[1]
+    for part in chunks(heads, batch * height * width * kept * dtype.itemsize):
+        yield part, *(None if x is None else x[:, part].to(dtype) for x in (value, *others))
+
+
+def local_attention_reference(query: Tensor | None, key: Tensor | None, value: Tensor, window: Tensor | None,
+                              kernel_size: Sequence[int], dilation: int, scale: float, iterations: int) -> Tensor:
+    """Forward pass in PyTorch: output ``(B, heads, H, W, Dv)``."""
+    out = torch.empty_like(value)
+    area = _Neighbourhood(value.shape[2:4], kernel_size, dilation)
+    for heads, v, q, k, w in _work(kernel_size, iterations, value, query, key, window):
+        *_, weights = _passes(area, q, k, v, w, scale, iterations)
+        out[:, heads] = area.gather(weights, v)
+    return out
+
+
+def local_attention_reference_backward(grad: Tensor, query: Tensor | None, key: Tensor | None, value: Tensor,
+                                       window: Tensor | None, kernel_size: Sequence[int], dilation: int, scale: float,
+                                       iterations: int) -> list[Tensor]:
+    """Gradients of the operands that are there, in the order of the operator's arguments."""
+    grads = [None if x is None else torch.empty_like(x) for x in (query, key, value, window)]
+    area = _Neighbourhood(value.shape[2:4], kernel_size, dilation)
+    for heads, v, q, k, w, d_out in _work(kernel_size, iterations, value, query, key, window, grad):
+        *rounds, weights = _passes(area, q, k, v, w, scale, iterations)
+        d_value = area.scatter(weights, d_out)
+        d_logits = _softmax_backward(area.dot(d_out, v), weights)
+        d_window = d_logits
+        d_query = d_key = None
+        if q is not None:
+            d_key = torch.zeros_like(k)
+            for p in reversed(rounds):  # logits += squash(Σ p k)ᵀ k
+                total = area.gather(p, k)
+                d_total = _squash_backward(area.gather(d_logits, k), total)
+                d_key += area.scatter(d_logits, _squash(total)) + area.scatter(p, d_total)
+                d_logits = d_logits + _softmax_backward(area.dot(d_total, k), p)
+            d_query = area.gather(d_logits, k).mul_(scale)
+            d_key += area.scatter(d_logits, q * scale)
+        for to, given in zip(grads, (d_query, d_key, d_value, d_window.movedim(0, -1))):
+            if to is not None and given is not None:
+                to[:, heads] = given
+    return [x for x in grads if x is not None]
+
+
+def _softmax_backward(grad: Tensor, p: Tensor) -> Tensor:
+    """Gradient at the logits from that at the weights, both ``(K, …)``."""
+    return p * (grad - (grad * p).sum(0))

@@ -1,0 +1,29 @@
+"""The data sets of face parsing, in the layout that the converters of ``tools/dataset_converters`` write."""
+from mmseg.datasets import BaseSegDataset
+
+from mmattn.registry import DATASETS
+
+
+@DATASETS.register_module()
+class HELENDataset(BaseSegDataset):
+    """HELEN with the 11 labels of Smith et al. (2013), in the order of their release.
+
+    Left and right are the release's. A mirrored face has them exchanged: augment with
+    ``dict(type='RandomFlip', prob=0.5, swap_seg_labels=[(2, 3), (4, 5)])``.
+    """
+
+    METAINFO = dict(
+        classes=('background', 'skin', 'left_brow', 'right_brow', 'left_eye', 'right_eye', 'nose', 'upper_lip',
+                 'inner_mouth', 'lower_lip', 'hair'),
+        palette=[[0, 0, 0], [255, 205, 160], [130, 0, 20], [235, 60, 50], [0, 0, 230], [0, 170, 255], [0, 150, 60],
+                 [255, 0, 255], [255, 240, 0], [140, 0, 160], [120, 90, 60]])
+
+
+@DATASETS.register_module()
+class LFWPLDataset(BaseSegDataset):
+    """LFW-PL, the part labels of Kae et al. (2013), in their colours.
+
+    The release has colours only; the order of the labels is ours: background 0, skin 1, hair 2.
+    """
+
+    METAINFO = dict(classes=('background', 'skin', 'hair'), palette=[[0, 0, 255], [0, 255, 0], [255, 0, 0]])

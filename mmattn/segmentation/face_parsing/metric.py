@@ -1,0 +1,186 @@
+"""F1 as face-parsing papers print it: of classes and of merged classes, the pixels of all images pooled first."""
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import nan
+from pathlib import Path
+
+import numpy as np
+import torch
+from mmengine.evaluator import BaseMetric
+from mmengine.logging import print_log
+from PIL import Image
+from prettytable import PrettyTable
+
+from mmattn.registry import METRICS
+
+
+@METRICS.register_module()
+class FaceParsingMetric(BaseMetric):
+    """F1 of classes and of groups of classes, overall F1, and pixel accuracy, in percent.
+
+    TP, FP and FN are pixels summed over the whole set, and F1 = 2TP / (2TP + FP + FN). The classes of a group are
+    merged before counting: left brow predicted as right brow is right for the brows. Overall, TP, FP and FN are summed
+    over the components; of the two components that are taken for one another, one has a false negative, the other a
+    false positive. Accuracy is the share of pixels whose class is right, groups or not.
+
+    The metrics are called 'F1.<name>', 'overall' and 'accuracy': ``save_best='overall', rule='greater'``. F1 of what
+    is neither in the ground truth nor in the predictions is nan, printed as '-'.
+
+    Args:
+        columns (sequence of str, optional): what is computed and printed, in this order: classes, groups, 'overall',
+            'accuracy'. Defaults to all, in this order.
+        groups (mapping, optional): name of a group → its classes.
+        overall (sequence of str): classes and groups that are the components of 'overall'. Defaults to none, which is
+            no 'overall'.
+        overall_mode (str): 'sum' as above, or 'union', which takes all classes of the components for one. Defaults to
+            'sum'.
+        ignore_index (int): label of pixels that do not count. Defaults to 255.
+        output_dir (str, optional): folder for the predictions, 8-bit PNGs ``<name of the image>.png`` of labels.
+        format_only (bool): write the predictions without scoring them; there need be no ground truth. Defaults to
+            False.
+        keep_results (bool): taken, as by mmseg's metrics, because ``tools/test.py --out`` sets it; nothing follows.
+        **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
+
+    Raises:
+        ValueError: an argument is wrong; where that depends on the data set's classes, when ``dataset_meta`` is set,
+            which is before the first batch.
+    """
+
+    def __init__(self,
+                 columns: Sequence[str] | None = None,
+                 groups: Mapping[str, Sequence[str]] | None = None,
+                 overall: Sequence[str] = (),
+                 overall_mode: str = 'sum',
+                 ignore_index: int = 255,
+                 output_dir: str | None = None,
+                 format_only: bool = False,
+                 keep_results: bool = False,
+                 **kwargs) -> None:
+        super().__init__(**kwargs)
+        if overall_mode not in ('sum', 'union'):
+            raise ValueError(f"overall_mode must be 'sum' or 'union'; got {overall_mode!r}")
+        if format_only and output_dir is None:
+            raise ValueError('format_only needs output_dir (tools/test.py --out DIR)')
+        self.columns = columns
+        self.groups = groups or {}
+        self.overall = overall
+        self.overall_mode = overall_mode
+        self.ignore_index = ignore_index
+        self.output_dir = output_dir
+        self.format_only = format_only
+        self._members: dict[str, list[int]] = {}
+        if output_dir is not None:
+            Path(output_dir).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def dataset_meta(self) -> dict | None:
+        """The data set's meta information, of which 'classes', their names, are used."""
+        return self._dataset_meta
+
+    @dataset_meta.setter
+    def dataset_meta(self, dataset_meta: dict | None) -> None:
+        self._dataset_meta = dataset_meta
+        classes = (dataset_meta or {}).get('classes')
+        if classes is None:
+            if self.format_only:
+                return
+            raise ValueError("FaceParsingMetric needs the data set's metainfo['classes'], which is not set")
+        taken = [name for name in ('overall', 'accuracy', *classes) if name in self.groups]
+        if taken:
+            raise ValueError(f"groups must not be called as a class, 'overall' or 'accuracy'; got {taken}")
+        index = {name: i for i, name in enumerate(classes)}
+        for group, names in self.groups.items():
+            _check_names(f'groups[{group!r}]', names, index)
+        members = {name: [i] for name, i in index.items()}
+        members.update((group, sorted({index[name] for name in names})) for group, names in self.groups.items())
+        _check_names('overall', self.overall, members)
+        components = [i for name in self.overall for i in members[name]]
+        if self.overall_mode == 'sum' and len(set(components)) < len(components):
+            raise ValueError(f"overall must name components that share no class, or overall_mode be 'union'; got "
+                             f'{list(self.overall)}')
+        known = [*members, *(['overall'] if self.overall else []), 'accuracy']
+        _check_names('columns', self.columns or (), known)
+        self._members = members
+        self._columns = list(self.columns or known)
+
+    def process(self, data_batch: dict | None, data_samples: Sequence[dict]) -> None:
+        """Count the pixels of each image, and write its prediction.
+
+        Args:
+            data_batch (dict, optional): not used.
+            data_samples (sequence of dict): ``pred_sem_seg`` and ``gt_sem_seg``, each with ``data`` ``(1, H, W)`` of
+                any number type, and ``img_path``.
+
+        Raises:
+            ValueError: ground truth and prediction differ in size, or hold a label that is neither a class nor
+                ignored; it names the image.
+        """
+        for sample in data_samples:
+            predicted = sample['pred_sem_seg']['data'].long()
+            if not self.format_only:
+                # one result an image: with several processes, mmengine drops the sampler's padding by their number
+                self.results.append(self._count(sample, predicted))
+            if self.output_dir is not None:
+                # as mmseg's IoUMetric: in the labels of the files
+                labels = predicted[0].cpu().numpy() + bool(sample.get('reduce_zero_label'))
+                path = Path(self.output_dir, f"{Path(sample['img_path']).stem}.png")
+                Image.fromarray(labels.astype(np.uint8)).save(path)
+
+    def _count(self, sample: dict, predicted: torch.Tensor) -> np.ndarray:
+        """Return how often each class is taken for each: int64 ``(classes, classes)``, a row for the ground truth's."""
+        truth = sample['gt_sem_seg']['data'].to(predicted)
+        path = sample.get('img_path')
+        if truth.shape != predicted.shape:
+            raise ValueError(f'{path}: the ground truth is of shape {tuple(truth.shape)}, the prediction '
+                             f'{tuple(predicted.shape)}; LoadAnnotations must come after Resize in the test pipeline')
+        classes = len(self._dataset_meta['classes'])  # type: ignore[index]
+        counted = truth != self.ignore_index
+        for what, labels in (('the ground truth', truth[counted]), ('the prediction', predicted[counted])):
+            unknown = labels[(labels < 0) | (labels >= classes)].unique().tolist()
+            if unknown:
+                raise ValueError(f'{path}: {what} has labels {unknown}; there are classes 0…{classes - 1}, and '
+                                 f'{self.ignore_index} is ignored')
+        pairs = truth[counted] * classes + predicted[counted]
+        return torch.bincount(pairs, minlength=classes**2).view(classes, classes).cpu().numpy()
+
+    def compute_metrics(self, results: list[np.ndarray]) -> dict[str, float]:
+        """Pool the counts of all images, compute the columns and print them.
+
+        Args:
+            results (list of np.ndarray): int64 ``(classes, classes)`` an image.
+
+        Returns:
+            dict: percent, rounded to two digits; empty with ``format_only``.
+        """
+        if self.format_only:
+            print_log(f'The predictions are in {self.output_dir}', 'current')
+            return {}
+        classes = len(self._dataset_meta['classes'])  # type: ignore[index]
+        confusion = sum(results, np.zeros((classes, classes), np.int64))
+        counts = {name: _f1_counts(confusion, members) for name, members in self._members.items()}
+        counts['accuracy'] = np.array([np.trace(confusion), confusion.sum()])
+        if self.overall_mode == 'sum':
+            counts['overall'] = sum((counts[name] for name in self.overall), np.zeros(2, np.int64))
+        else:
+            union = sorted({i for name in self.overall for i in self._members[name]})
+            counts['overall'] = _f1_counts(confusion, union)
+        scores = {name: _percent(*counts[name]) for name in self._columns}
+        table = PrettyTable(list(scores))
+        table.add_row(['-' if score != score else f'{score:.2f}' for score in scores.values()])
+        print_log(f'F1 in percent, pixels pooled over {len(results)} images:\n{table}', 'current')
+        return {f'F1.{name}' if name in self._members else name: score for name, score in scores.items()}
+
+
+def _check_names(argument: str, names: Iterable[str], known: Collection[str]) -> None:
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"{argument} must be of {', '.join(known)}; got {', '.join(map(repr, unknown))}")
+
+
+def _f1_counts(confusion: np.ndarray, classes: list[int]) -> np.ndarray:
+    """Return 2TP and 2TP + FP + FN of some classes taken for one: int64 ``(2, )``."""
+    true_positive = confusion[np.ix_(classes, classes)].sum()
+    return np.array([2 * true_positive, confusion[classes].sum() + confusion[:, classes].sum()])
+
+
+def _percent(part: int, whole: int) -> float:
+    return round(100 * int(part) / int(whole), 2) if whole else nan

@@ -1,0 +1,83 @@
+"""U-Net-BA: the decoder of a U-Net whose blocks fuse by local bilateral attention."""
+from collections.abc import Sequence
+
+import torch
+from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+from mmseg.models.utils import resize
+from torch import Tensor, nn
+
+from mmattn.registry import MODELS
+
+from .blocks import build_block
+
+# Table 4.5, up-1 to up-4.
+CHANNELS = (512, 256, 256, 128)
+BLOCKS = (
+    dict(type='mmattn.LocalBilateralAttention', num_heads=8, iterations=3, share=True),
+    dict(type='mmattn.LocalBilateralAttention', num_heads=8),
+    dict(type='mmattn.LocalBilateralAttention', num_heads=4),
+    dict(type='mmattn.LocalBilateralAttention', num_heads=4),
+)
+
+
+@MODELS.register_module()
+class UNetBAHead(BaseDecodeHead):
+    """Decode head with the up-blocks of Table 4.5 of the bilateral-attention thesis.
+
+    Each block resizes the map so far to the next lower-level map's size, concatenates both, low-level first, and fuses
+    them; there is one fewer than maps. A 1×1 convolution makes the classes, at the size of the first map. With
+    ``block=dict(type='ConvModule', kernel_size=3, padding=1)`` it is the plain U-Net of the comparison.
+
+    Args:
+        in_channels (Sequence[int]): channels of the maps, from the lowest level (res-1, the stem) to the highest.
+        up_channels (Sequence[int]): output channels of the blocks, from the highest level down. Defaults to Table 4.5.
+        block (dict or Sequence[dict]): config of the blocks, one for all or one for each from the highest level down: a
+            layer of ``in_channels`` and ``out_channels`` that keeps the map's size; ``norm_cfg`` and ``act_cfg`` are
+            the head's unless given. Defaults to Table 4.5: BA of 8, 8, 4 and 4 heads, the first with T=3 and shared
+            projections.
+        in_index (Sequence[int], optional): which of the backbone's maps to use. Defaults to all, in order.
+        **kwargs: as in mmseg's ``BaseDecodeHead``, without ``channels`` and ``input_transform``.
+
+    Raises:
+        ValueError: numbers of maps, channels and blocks that do not fit.
+    """
+
+    def __init__(self,
+                 in_channels: Sequence[int],
+                 up_channels: Sequence[int] = CHANNELS,
+                 block: dict | Sequence[dict] = BLOCKS,
+                 in_index: Sequence[int] | None = None,
+                 **kwargs) -> None:
+        blocks = [block] * len(up_channels) if isinstance(block, dict) else list(block)
+        if len(in_channels) != len(up_channels) + 1:
+            raise ValueError(f'up_channels must be one fewer than in_channels={tuple(in_channels)}; got '
+                             f'{tuple(up_channels)}')
+        if len(blocks) != len(up_channels):
+            raise ValueError(f'block must be one config, or one for each of up_channels={tuple(up_channels)}; got '
+                             f'{len(blocks)}')
+        super().__init__(
+            in_channels=list(in_channels),
+            channels=up_channels[-1],
+            in_index=list(range(len(in_channels)) if in_index is None else in_index),
+            input_transform='multiple_select',
+            **kwargs)
+        *lower, channels = in_channels
+        self.up_blocks = nn.ModuleList()
+        for cfg, low, out in zip(blocks, reversed(lower), up_channels):
+            self.up_blocks.append(build_block(cfg, low + channels, out, self.norm_cfg, self.act_cfg))
+            channels = out
+
+    def forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Fuse the maps from the highest level down.
+
+        Args:
+            inputs (Sequence[Tensor]): the backbone's maps, ``(B, C, H, W)`` each.
+
+        Returns:
+            Tensor: logits ``(B, num_classes, H, W)`` at the size of the first map.
+        """
+        *lower, x = self._transform_inputs(inputs)
+        for up_block, low in zip(self.up_blocks, reversed(lower)):
+            x = resize(x, size=low.shape[2:], mode='bilinear', align_corners=self.align_corners)
+            x = up_block(torch.cat([low, x], 1))
+        return self.cls_seg(x)

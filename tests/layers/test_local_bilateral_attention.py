@@ -1,0 +1,231 @@
+"""Local bilateral attention against Eq. 4.6 to 4.9 with its own weights, its counts, and in stock modules."""
+import copy
+
+import pytest
+import torch
+from mmcv.cnn import ConvModule, fuse_conv_bn
+from mmdet.models.necks import FPN
+from mmengine.registry import MODELS, init_default_scope
+from mmseg.models.backbones import UNet
+from mmseg.models.decode_heads import UPerHead
+from torch import nn
+from torch.nn import functional as F
+
+from mmattn.layers import BAConv2d, LocalBilateralAttention
+
+from ..ops import literal
+
+one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
+
+
+@pytest.fixture(autouse=True, scope='module')
+def scope():
+    """Stock modules look up their parts by name."""
+    init_default_scope('mmseg')
+
+
+# Table 4.2: the switches of each row and its count of parameters, 256 channels in and out.
+ROWS = {
+    'a': (dict(geometric=False), 265_216),
+    'b': (dict(content=False), 217_560),
+    'c': (dict(num_heads=1), 267_547),
+    'd': (dict(num_heads=4), 274_540),
+    'e': (dict(), 283_864),
+    'f': (dict(num_heads=16), 302_512),
+    'g': (dict(geometric=False, share=True, iterations=3), 131_840),
+    'h': (dict(share=True), 150_272),
+    'i': (dict(share=True, iterations=3), 150_272),
+}
+OPTIONS = {row: {**switches, 'num_heads': 1 if row == 'c' else 2} for row, (switches, _) in ROWS.items()}
+OPTIONS |= {'dilated': dict(num_heads=2, dilation=2), 'scaled': dict(num_heads=2, kernel_size=(5, 3), scale=0.3),
+            'no-norm': dict(num_heads=2, norm_cfg=None, act_cfg=None), 'fewer-out': dict(num_heads=2, out_channels=6)}
+
+
+def build(cls=LocalBilateralAttention, *args, **kwargs):
+    """In float64, with every parameter and statistic random."""
+    layer = cls(*args, **kwargs).double().eval()
+    generator = torch.Generator().manual_seed(0)
+    for name, x in [*layer.named_parameters(), *layer.named_buffers()]:
+        if x.is_floating_point():
+            x.data.normal_(0, 0.5, generator=generator)
+        if name.endswith('running_var'):
+            x.abs_().add_(0.5)
+    return layer
+
+
+def pointwise(module, x):
+    """A 1×1 convolution and its norm in evaluation, ``(B, H, W, C)``, written out."""
+    x = F.linear(x, module.conv.weight.flatten(1), module.conv.bias)
+    if hasattr(module, 'norm'):
+        norm = module.norm
+        x = (x - norm.running_mean) / (norm.running_var + norm.eps).sqrt() * norm.weight + norm.bias
+    return x
+
+
+def literally(layer, x, num_heads, content=True, geometric=True, share=False, kernel_size=3, iterations=1, dilation=1,
+              scale=1.0, act_cfg=True, **_):
+    parts = pointwise(layer.projection, x.movedim(1, -1)).split(layer.out_channels, -1)
+
+    def heads(y):
+        return torch.stack(y.chunk(num_heads, -1), 1)
+
+    query, value = parts[0], parts[-1]
+    key = query if share else parts[1]
+    window = heads(pointwise(layer.gamma, query)) if geometric else None
+    y = literal.local_attention(heads(query) if content else None, heads(key) if content else None, heads(value),
+                                window=window, kernel_size=kernel_size, iterations=iterations, dilation=dilation,
+                                scale=scale)
+    y = pointwise(layer.output, torch.cat(y.unbind(1), -1)).movedim(-1, 1)
+    return y.relu() if act_cfg else y
+
+
+@pytest.mark.parametrize('row', ROWS)
+def test_parameters_of_table_4_2(row):
+    switches, count = ROWS[row]
+    assert sum(p.numel() for p in LocalBilateralAttention(256, **switches).parameters()) == count
+
+
+@pytest.mark.parametrize('options', OPTIONS.values(), ids=OPTIONS)
+def test_layer_is_the_equation(options):
+    layer = build(in_channels=4, **options)
+    x = literal.randn(2, 4, 4, 5).requires_grad_()
+    ours, expected = layer(x), literally(layer, x, **options)
+    torch.testing.assert_close(ours, expected, atol=1e-10, rtol=1e-10)
+    cotangent, wanted = literal.randn(*ours.shape, seed=7), [x, *layer.parameters()]
+    for name, a, b in zip(['x', *dict(layer.named_parameters())], torch.autograd.grad(ours, wanted, cotangent),
+                          torch.autograd.grad(expected, wanted, cotangent)):
+        torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9, msg=lambda text, name=name: f'{name}: {text}')
+
+
+@pytest.mark.parametrize('options', OPTIONS.values(), ids=OPTIONS)
+def test_every_parameter_learns(options):
+    layer = build(in_channels=4, **options).train()
+    layer(literal.randn(2, 4, 4, 5)).square().sum().backward()
+    still = {name for name, p in layer.named_parameters() if not p.grad.abs().sum() > 1e-9}
+    # Before a batch norm a bias is subtracted again; so is the query's in γ, and the values' (weights sum to 1).
+    unseen = {f'{part}.conv.bias' for part in ('projection', 'gamma', 'output')}
+    assert still <= (unseen if layer.content else unseen | {'projection.norm.bias'})
+
+
+@pytest.mark.parametrize('options', OPTIONS.values(), ids=OPTIONS)
+def test_weights_make_the_layers_output(options):
+    layer = build(in_channels=4, **options)
+    x = literal.randn(2, 4, 4, 5)
+    queries = torch.tensor([[0, 0], [2, 3], [3, 4]])
+    weights = layer.attention_weights(x, queries=queries, kind=layer.attention_kinds[-1])
+    torch.testing.assert_close(weights.sum((-2, -1)), torch.ones_like(weights[..., 0, 0]))
+    value = layer.operands(x)['value']
+    y = torch.einsum('bmqhw,bmhwd->bqmd', weights, value).flatten(2)
+    expected = layer.activate(pointwise(layer.output, y))
+    torch.testing.assert_close(layer(x)[:, :, queries[:, 0], queries[:, 1]], expected.mT, atol=1e-10, rtol=1e-10)
+
+
+def test_weights_by_content_and_by_position():
+    """γ off, and γ alone, also where content is refined."""
+    layer = build(in_channels=4, num_heads=2, share=True, iterations=3)
+    x, queries = literal.randn(1, 4, 4, 5), torch.tensor([[1, 2]])
+    content, position = (layer.attention_weights(x, queries=queries, kind=kind) for kind in ('content', 'position'))
+    operands = layer.operands(x)
+    window = operands.pop('window')
+    value = torch.eye(20, dtype=torch.float64).view(1, 1, 4, 5, 20).expand(1, 2, -1, -1, -1)
+    alone = literal.local_attention(**{**operands, 'value': value})[:, :, 1, 2]
+    torch.testing.assert_close(content.flatten(3)[:, :, 0], alone, atol=1e-12, rtol=1e-12)
+    expected = window[:, :, 1, 2].softmax(-1).view(1, 2, 3, 3)
+    torch.testing.assert_close(position[:, :, 0, 0:3, 1:4], expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('wrong', [dict(kernel_size=2), dict(num_heads=3), dict(num_heads=0), dict(iterations=0),
+                                   dict(content=False, geometric=False), dict(iterations=2), dict(dilation=0),
+                                   dict(iterations=2, share=True, content=False)],
+                         ids=lambda wrong: '-'.join(f'{k}_{v}' for k, v in wrong.items()))
+def test_wrong_arguments_are_named(wrong):
+    name = 'window_size' if 'kernel_size' in wrong else next(iter(wrong))
+    with pytest.raises(ValueError, match=name):
+        LocalBilateralAttention(8, **{'num_heads': 2, **wrong})
+
+
+# In the place of convolutions.
+
+BA = dict(type='mmattn.BAConv2d', num_heads=2)
+PLAIN = [dict(kernel_size=1), dict(kernel_size=3, stride=2, padding=1), dict(kernel_size=3, groups=2, padding=1)]
+
+
+@pytest.mark.parametrize('arguments', [
+    dict(kernel_size=3, padding=1), dict(kernel_size=(3, 5), padding=(1, 2), bias=False),
+    dict(kernel_size=3, padding=2, dilation=2), *PLAIN], ids=str)
+def test_attributes_are_those_of_the_convolution(arguments):
+    conv, ours = nn.Conv2d(4, 6, **arguments), BAConv2d(4, 6, num_heads=2, **arguments)
+    assert type(ours) is (nn.Conv2d if arguments in PLAIN else BAConv2d)
+    for name in ('in_channels', 'out_channels', 'kernel_size', 'stride', 'padding', 'dilation', 'groups', 'transposed',
+                 'output_padding'):
+        assert getattr(ours, name) == getattr(conv, name), name
+    x = torch.randn(2, 4, 7, 6)
+    assert ours(x).shape == conv(x).shape
+
+
+def test_a_conv_module_of_it_is_the_layer():
+    """ConvModule's norm and activation are those that the layer would have, and the bias is left to the norm."""
+    module = build(ConvModule, 4, 6, 3, padding=1, conv_cfg=BA, norm_cfg=dict(type='BN'))
+    layer = LocalBilateralAttention(4, 6, num_heads=2).double().eval()
+    state = {key.removeprefix('conv.').replace('bn.', 'output.norm.'): x for key, x in module.state_dict().items()}
+    missing, unexpected = layer.load_state_dict(state, strict=False)
+    assert (missing, unexpected) == (['output.conv.bias'], [])
+    layer.output.conv.bias.data.zero_()
+    x = literal.randn(2, 4, 5, 6)
+    torch.testing.assert_close(module(x), layer(x), atol=1e-12, rtol=1e-12)
+    fused = fuse_conv_bn(copy.deepcopy(layer))
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in fused.modules())
+    torch.testing.assert_close(fused(x), layer(x), atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize(('wrong', 'name'), [
+    (dict(kernel_size=3), 'padding'), (dict(kernel_size=3, padding=1, dilation=2), 'padding'),
+    (dict(kernel_size=3, padding=(2, 1), dilation=(2, 1)), 'dilation'), (dict(kernel_size=2, padding=1), 'odd'),
+    (dict(kernel_size=3, padding=1, num_heads=4), 'num_heads')], ids=str)
+def test_what_cannot_stand_in_for_a_convolution(wrong, name):
+    with pytest.raises(ValueError, match=name):
+        BAConv2d(4, 6, **wrong)
+
+
+STOCK = {
+    'UPerHead': (UPerHead, dict(in_channels=[4, 6, 8, 10], in_index=[0, 1, 2, 3], channels=8, num_classes=3,
+                                norm_cfg=dict(type='BN')), [(4, 16, 12), (6, 8, 6), (8, 4, 3), (10, 2, 2)]),
+    'UNet': (UNet, dict(base_channels=4, num_stages=3, strides=(1, ) * 3, enc_num_convs=(2, ) * 3,
+                        dec_num_convs=(2, ) * 2, downsamples=(True, ) * 2, enc_dilations=(1, ) * 3,
+                        dec_dilations=(1, ) * 2), (3, 16, 12)),
+    'FPN': (FPN, dict(in_channels=[4, 6], out_channels=8, num_outs=3, add_extra_convs='on_output'),
+            [(4, 8, 6), (6, 4, 3)]),
+}
+
+
+@pytest.mark.parametrize('name', STOCK)
+def test_stock_modules_take_it(name):
+    """Every 3×3 convolution of stride 1 is replaced, nothing else; it runs, learns and can be copied."""
+    cls, arguments, shapes = STOCK[name]
+    stock, ours = cls(**arguments), cls(**arguments, conv_cfg=BA)
+    ours.init_weights()
+    convs = {n: m for n, m in stock.named_modules() if isinstance(m, nn.Conv2d)}
+    replaced = {n for n, m in convs.items() if m.kernel_size == (3, 3) and m.stride == (1, 1)}
+    assert {n for n, m in ours.named_modules() if isinstance(m, BAConv2d)} == replaced
+    assert len(replaced) > 1
+    assert {n: m.kernel_size for n, m in ours.named_modules() if n in convs} == {n: m.kernel_size
+                                                                                 for n, m in convs.items()}
+
+    def outputs(model):
+        x = [torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)) for shape in shapes] \
+            if isinstance(shapes, list) else torch.randn(2, *shapes, generator=torch.Generator().manual_seed(0))
+        out = model(x)
+        return [out] if torch.is_tensor(out) else out
+
+    outs = outputs(ours)
+    assert [out.shape for out in outs] == [out.shape for out in outputs(stock)]
+    sum(out.square().sum() for out in outs).backward()
+    assert all(p.grad.isfinite().all() for p in ours.parameters() if p.grad is not None)
+    assert all(ours.get_submodule(n).projection.conv.weight.grad.abs().sum() > 0 for n in replaced)
+    ours.eval()
+    torch.testing.assert_close(outputs(copy.deepcopy(ours)), outputs(ours))
+
+
+def test_a_config_names_it():
+    block = MODELS.build(dict(type='ConvModule', in_channels=4, out_channels=4, kernel_size=3, padding=1, conv_cfg=BA))
+    assert type(block.conv) is BAConv2d

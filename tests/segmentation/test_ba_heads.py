@@ -1,0 +1,134 @@
+"""DeepLabV3+-BA and U-Net-BA: Tables 4.2 and 4.5, and their forward passes written out."""
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.fileio import load
+from mmengine.registry import MODELS, init_default_scope
+from mmseg.models.backbones import ResNet
+from torch import nn
+from torch.nn import functional as F
+
+from mmattn.layers import LocalBilateralAttention
+from mmattn.segmentation import DeepLabV3PlusBAHead, ResNetStem, UNetBAHead
+from mmattn.utils import config_path
+
+from .test_heads import randomise
+
+CONV = dict(type='ConvModule', kernel_size=3, padding=1)
+BA = dict(type='mmattn.LocalBilateralAttention', num_heads=2)
+HEAD = dict(num_classes=3, norm_cfg=dict(type='BN'), dropout_ratio=0, align_corners=False)
+DEEPLAB = dict(in_channels=10, in_index=1, channels=8, dilations=(1, 2), c1_in_channels=6, c1_channels=4, **HEAD)
+UNET = dict(in_channels=(4, 6, 8), up_channels=(10, 12), **HEAD)
+
+
+@pytest.fixture(autouse=True, scope='module')
+def scope():
+    init_default_scope('mmseg')
+
+
+def randn(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def resize(x, like):
+    return F.interpolate(x, like.shape[2:], mode='bilinear', align_corners=False)
+
+
+# Rows of Table 4.2, thousands of parameters as printed; g is printed "1.3184", a misplaced point.
+PARAMETERS = dict(a='265.22', b='217.56', c='267.55', d='274.54', e='283.86', f='302.51', g='131.84', h='150.27',
+                  i='150.27', j='590.08')
+
+
+def test_the_configs_are_the_rows_of_table_4_2():
+    models = load(config_path('deeplabv3plus_ba/metafile.yml'))['Models']
+    found = {}
+    for model in models:
+        cfg = Config.fromfile(config_path(model['Config'].removeprefix('configs/')))
+        with torch.device('meta'):
+            head = MODELS.build(cfg.model.decode_head)
+        row, block = model['Complexity']['Row'], head.sep_bottleneck[1]
+        found[row] = f'{sum(p.numel() for p in (block.conv if row == "j" else block).parameters()) / 1e3:.2f}'
+        assert found[row] == f"{model['Complexity']['Parameters (K)']:.2f}"
+        assert sum(isinstance(m, LocalBilateralAttention) for m in head.modules()) == (row != 'j')
+        assert cfg.model.backbone.depth == 101
+    assert found == PARAMETERS
+
+
+@pytest.mark.parametrize('block', [CONV, BA], ids=['convolution', 'attention'])
+def test_deeplab_decoder(block):
+    """Low-level map and ASPP map to one 1×1, one block, the classes; the rest is stock."""
+    head = DeepLabV3PlusBAHead(block=block, **DEEPLAB).double().eval()
+    randomise(head)
+    inputs = [randn(2, 6, 9, 7), randn(2, 10, 5, 4)]
+    pooled = head.image_pool(inputs[1]).expand(-1, -1, 5, 4)
+    aspp = head.bottleneck(torch.cat([pooled, *head.aspp_modules(inputs[1])], 1))
+    low = head.c1_bottleneck(inputs[0])
+    fuse, last = head.sep_bottleneck
+    assert fuse.conv.kernel_size == (1, 1)
+    expected = head.conv_seg(last(fuse(torch.cat([resize(aspp, low), low], 1))))
+    torch.testing.assert_close(head(inputs), expected, atol=1e-12, rtol=1e-12)
+    assert [m.kernel_size for m in head.sep_bottleneck.modules() if isinstance(m, nn.Conv2d)].count((3, 3)) == (
+        block is CONV)
+
+
+@pytest.mark.parametrize('block', [CONV, BA, [BA, CONV]], ids=['convolution', 'attention', 'both'])
+def test_unet_decoder(block):
+    head = UNetBAHead(block=block, **UNET).double().eval()
+    randomise(head)
+    low, middle, high = inputs = [randn(2, 4, 9, 7), randn(2, 6, 5, 4), randn(2, 8, 5, 4)]
+    x = head.up_blocks[0](torch.cat([middle, high], 1))  # they have one size
+    x = head.up_blocks[1](torch.cat([low, resize(x, low)], 1))
+    torch.testing.assert_close(head(inputs), head.conv_seg(x), atol=1e-12, rtol=1e-12)
+    head.train()
+    head(inputs).square().sum().backward()
+    still = {name for name, p in head.named_parameters() if not p.grad.abs().sum() > 0}
+    assert all(name.endswith('conv.bias') for name in still)  # a norm follows
+
+
+def test_the_default_is_table_4_5():
+    """Channels in and out, heads, refinement of up-1 to up-4; each is followed by a norm and a ReLU."""
+    cfg = Config.fromfile(config_path('unet_ba/unet-ba_r18-d8_1xb12-100e_helen-448x448.py'))
+    with torch.device('meta'):
+        head = MODELS.build(cfg.model.decode_head)
+    table = [(m.in_channels, m.out_channels, m.num_heads, m.settings['iterations'], m.share) for m in head.up_blocks]
+    assert table == [(256 + 512, 512, 8, 3, True), (128 + 512, 256, 8, 1, False), (64 + 256, 256, 4, 1, False),
+                     (64 + 256, 128, 4, 1, False)]
+    for block in head.up_blocks:
+        assert block.settings['kernel_size'] == (3, 3)
+        assert isinstance(block.output.norm, nn.modules.batchnorm._BatchNorm)
+        assert isinstance(block.activate, nn.ReLU)
+    assert head.conv_seg.kernel_size == (1, 1)
+    plain = Config.fromfile(config_path('unet_ba/unet_r18-d8_1xb12-100e_helen-448x448.py'))
+    with torch.device('meta'):
+        plain = MODELS.build(plain.model.decode_head)
+    assert type(plain) is type(head)
+    assert [(m.in_channels, m.out_channels, m.kernel_size) for m in plain.up_blocks] == [
+        (*row[:2], (3, 3)) for row in table]
+
+
+@pytest.mark.parametrize(('wrong', 'name'), [
+    (dict(up_channels=(10, )), 'up_channels'), (dict(block=[CONV]), 'block'),
+    (dict(in_channels=(4, 8)), 'up_channels')], ids=str)
+def test_maps_and_blocks_must_fit(wrong, name):
+    with pytest.raises(ValueError, match=name):
+        UNetBAHead(**{**UNET, 'block': CONV, **wrong})
+
+
+@pytest.mark.parametrize('options', [dict(depth=18), dict(depth=18, deep_stem=True, out_indices=(1, 3)),
+                                     dict(depth=50, base_channels=16, stem_channels=16, strides=(1, 2, 1, 1),
+                                          dilations=(1, 1, 2, 4))], ids=['18', 'deep', '50'])
+def test_resnet_with_stem_is_resnet(options):
+    """The same weights, the same stages, and before them what goes into the pooling."""
+    torch.manual_seed(0)
+    stock, ours = ResNet(**options), ResNetStem(**options)
+    for model in (stock, ours):
+        model.eval()
+    ours.load_state_dict(stock.state_dict())
+    x, seen = torch.randn(2, 3, 37, 50), []
+    stock.maxpool.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].clone()))
+    stages = stock(x)
+    stem, *ours_stages = ours(x)
+    assert torch.equal(stem, seen[0])
+    assert stem.shape == (2, options.get('stem_channels', 64), 19, 25)
+    assert len(ours_stages) == len(stages)
+    assert all(map(torch.equal, ours_stages, stages))

@@ -1,0 +1,309 @@
+"""Index maps and overlays of files of every kind, against the model run by hand; and what must be an error."""
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from PIL import Image, ImageOps
+
+from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
+
+ROOT = Path(__file__).parents[2]
+CLASSES, PALETTE = ('skin', 'hair', 'nose', 'brows'), [[10, 20, 30], [250, 0, 0], [0, 250, 5], [7, 0, 250]]
+MEAN, STD = [120., 110., 100.], [60., 55., 50.]
+ORIENTATION = 0x0112
+TURNED_LEFT = 6  # to be shown a quarter turn to the right
+
+
+def config(**options):
+    return Config(dict(
+        model=dict(
+            type='EncoderDecoder',
+            data_preprocessor=dict(type='SegDataPreProcessor', mean=MEAN, std=STD, bgr_to_rgb=True),
+            backbone=dict(type='ResNet', depth=18, base_channels=4, out_indices=(0, ), num_stages=1, strides=(1, ),
+                          dilations=(1, ), norm_cfg=dict(type='SyncBN')),
+            decode_head=dict(type='FCNHead', num_convs=1, concat_input=False, in_channels=4, in_index=0, channels=8,
+                             num_classes=len(CLASSES), norm_cfg=dict(type='SyncBN')),
+            test_cfg=dict(mode='whole')),
+        test_dataloader=dict(dataset=dict(
+            type='BaseSegDataset',
+            pipeline=[dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')])),
+        **options))
+
+
+@pytest.fixture(scope='module')
+def model():
+    """The model by itself, which tells classes apart, and as it was saved."""
+    init_default_scope('mmseg')
+    torch.manual_seed(0)
+    model = MODELS.build(config().model).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight)
+    return model
+
+
+@pytest.fixture
+def save(model, tmp_path):
+    """Save a checkpoint; return its path."""
+
+    def save(weights=None, **meta):
+        path = tmp_path / 'checkpoint.pth'
+        torch.save(dict(meta=meta, state_dict=weights or model.state_dict()), path)
+        return str(path)
+
+    return save
+
+
+@pytest.fixture
+def checkpoint(save):
+    return save(dataset_meta=dict(classes=CLASSES, palette=PALETTE, label_map=None))
+
+
+@pytest.fixture
+def inferencer(checkpoint):
+    return FaceParsingInferencer(config(), checkpoint, device='cpu', show_progress=False)
+
+
+def blocks(height, width, channels=3, seed=0):
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (-(-height // 8), -(-width // 8), channels), np.uint8)
+    return coarse.repeat(8, 0).repeat(8, 1)[:height, :width].squeeze()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Images of different sizes and kinds."""
+    path = tmp_path / 'images'
+    path.mkdir()
+    Image.fromarray(blocks(40, 56)).save(path / 'even.png')
+    Image.fromarray(blocks(33, 47)).save(path / 'odd.ppm')
+    Image.fromarray(blocks(40, 56, seed=2)).save(path / 'even, too.png')
+    Image.fromarray(blocks(1, 9)).save(path / 'thin.bmp')
+    Image.fromarray(blocks(31, 64, 1)).save(path / 'gray.png')
+    Image.fromarray(blocks(50, 21, 4)).save(path / 'rgba.png')
+    turned = Image.fromarray(blocks(24, 61))
+    exif = turned.getexif()
+    exif[ORIENTATION] = TURNED_LEFT
+    turned.save(path / 'turned.jpg', quality=95, subsampling=0, exif=exif)
+    (path / '.hidden').write_text('no image')
+    (path / 'deeper').mkdir()
+    return path
+
+
+def shown(path):
+    """The image as a viewer shows it: uint8 ``(H, W, 3)``, RGB, without its alpha."""
+    return np.array(ImageOps.exif_transpose(Image.open(path)).convert('RGB'))
+
+
+@torch.no_grad()
+def argmax(model, image):
+    x = (torch.from_numpy(image).float() - torch.tensor(MEAN)) / torch.tensor(STD)
+    logits = model.decode_head(model.backbone(x.permute(2, 0, 1)[None]))
+    return torch.nn.functional.interpolate(logits, image.shape[:2], mode='bilinear')[0].argmax(0).numpy()
+
+
+@pytest.mark.parametrize('batch_size', [1, 3])
+def test_every_file_has_its_index_map_and_overlay(model, inferencer, folder, tmp_path, batch_size):
+    out = tmp_path / 'deep/out'
+    paths = sorted(path for path in folder.iterdir() if path.is_file() and path.name != '.hidden')
+    assert inferencer(str(folder), out, batch_size, opacity=0.25) == [out / f'pred/{path.stem}.png' for path in paths]
+    assert sorted(str(path.relative_to(out)) for path in out.rglob('*')) == sorted(
+        ['pred', 'vis', *(f'pred/{path.stem}.png' for path in paths), *(f'vis/{path.stem}.png' for path in paths)])
+    for path in paths:
+        image = shown(path)
+        expected = argmax(model, image)
+        with Image.open(out / f'pred/{path.stem}.png') as written:
+            found = np.array(written)
+            assert written.mode == 'P'
+            assert np.reshape(written.getpalette(), (-1, 3)).tolist()[:len(PALETTE)] == PALETTE
+        if path.suffix == '.jpg':  # PIL and OpenCV may decode it with small differences
+            assert image.shape[:2] == (61, 24)
+            assert (found == expected).mean() > 0.99
+        else:
+            np.testing.assert_array_equal(found, expected)
+        assert path.stem == 'thin' or len(np.unique(found)) > 1
+        overlay = 0.75 * image + 0.25 * np.array(PALETTE)[found]
+        difference = np.abs(np.array(Image.open(out / f'vis/{path.stem}.png')) - overlay)
+        assert difference.max() < (1 if path.suffix != '.jpg' else 10)
+
+
+def test_neighbours_of_the_same_size_go_together(inferencer, folder, tmp_path, monkeypatch):
+    sizes = []
+    forward = inferencer.forward
+    monkeypatch.setattr(inferencer, 'forward', lambda batch: sizes.append(len(batch['inputs'])) or forward(batch))
+    names = ['even.png', 'even, too.png', 'odd.ppm', 'gray.png']
+    inferencer([folder / name for name in names], tmp_path / 'out', 2)
+    assert sizes == [2, 1, 1]
+
+
+def test_a_list_in_its_order_one_file_and_a_path(inferencer, folder, tmp_path):
+    out = tmp_path / 'out'
+    names = ['odd.ppm', 'even.png']
+    assert inferencer([folder / names[0], str(folder / names[1])], out) == [out / 'pred/odd.png', out / 'pred/even.png']
+    assert inferencer(folder / 'gray.png', str(out)) == [out / 'pred/gray.png']
+    assert len(list(out.glob('pred/*'))) == len(list(out.glob('vis/*'))) == 3
+
+
+def test_a_resized_prediction_has_the_size_of_its_image(checkpoint, folder, tmp_path):
+    cfg = config()
+    cfg.test_dataloader.dataset.pipeline.insert(1, dict(type='Resize', scale=(32, 32), keep_ratio=True))
+    inferencer = FaceParsingInferencer(cfg, checkpoint, device='cpu', show_progress=False)
+    for pred in inferencer(folder, tmp_path / 'out', 4):
+        source, = folder.glob(f'{pred.stem}.*')
+        assert Image.open(pred).size == shown(source).shape[1::-1]
+
+
+def test_overlay_and_index_map_ignore_the_orientation_together(checkpoint, folder, tmp_path):
+    cfg = config()
+    cfg.test_dataloader.dataset.pipeline[0].color_type = 'color_ignore_orientation'
+    pred, = FaceParsingInferencer(cfg, checkpoint, device='cpu', show_progress=False)(folder / 'turned.jpg', tmp_path)
+    assert Image.open(pred).size == Image.open(tmp_path / 'vis/turned.png').size == (61, 24)
+
+
+def test_nothing_is_kept_but_what_is_written(inferencer, folder, tmp_path, monkeypatch):
+    """Each result is written before the next batch goes through the model."""
+    out, written = tmp_path / 'out', []
+    forward = inferencer.forward
+
+    def counting(batch):
+        written.append(len(list(out.glob('pred/*'))))
+        return forward(batch)
+
+    monkeypatch.setattr(inferencer, 'forward', counting)
+    inferencer([path for path in sorted(folder.glob('*.*')) if path.name != '.hidden'], out)
+    assert written == list(range(7))
+
+
+def test_a_run_that_breaks_leaves_whole_files_only(inferencer, folder, tmp_path, monkeypatch):
+    def broken(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(inferencer.visualizer, 'add_datasample', broken)
+    with pytest.raises(KeyboardInterrupt):
+        inferencer(folder, tmp_path / 'out')
+    assert [path.name for path in (tmp_path / 'out').rglob('*') if path.is_file()] == []
+    assert sorted(path.name for path in (tmp_path / 'out').iterdir()) == ['pred', 'vis']
+
+
+@pytest.fixture
+def idle(inferencer, monkeypatch):
+    """An inferencer that must not come as far as its model."""
+    monkeypatch.setattr(inferencer, 'forward', lambda *args: pytest.fail('the model ran'))
+    return inferencer
+
+
+def test_all_that_cannot_be_read_is_named_before_the_model_runs(idle, folder, tmp_path):
+    (folder / 'notes.txt').write_text('no image')
+    (folder / 'empty.png').write_bytes(b'')
+    for name in ('even.png', 'turned.jpg', 'odd.ppm'):
+        content = (folder / name).read_bytes()
+        (folder / f'cut_{name}').write_bytes(content[:len(content) * 2 // 3])
+    damaged = bytearray((folder / 'rgba.png').read_bytes())
+    damaged[len(damaged) // 2] ^= 255
+    (folder / 'damaged.png').write_bytes(damaged)
+    paths = [*sorted(path for path in folder.iterdir() if path.suffix), folder / 'missing.png', folder / 'deeper']
+    with pytest.raises(ValueError, match='8 of 15 inputs cannot be read') as raised:
+        idle(paths, tmp_path / 'out')
+    named = re.findall(r'^  (.*?): ', str(raised.value), re.MULTILINE)
+    expected = ('cut_even.png', 'cut_odd.ppm', 'cut_turned.jpg', 'damaged.png', 'empty.png', 'notes.txt', 'missing.png',
+                'deeper')
+    assert named == [str(folder / name) for name in expected]
+    assert not (tmp_path / 'out').exists()
+
+
+def test_a_wrong_folder_is_told_briefly(idle, tmp_path):
+    (tmp_path / 'texts').mkdir()
+    for i in range(30):
+        (tmp_path / f'texts/{i:02}.txt').write_text('no image')
+    with pytest.raises(ValueError, match=r'30 of 30 inputs(?s:.*)19\.txt: .*\n  … and 10 more$'):
+        idle(tmp_path / 'texts', tmp_path / 'out')
+
+
+@pytest.mark.parametrize(('inputs', 'said'), [
+    ('deeper', 'there is no image'),
+    ((), 'there is no image'),
+    (('even.png', 'other/even.ppm'), r'even\.png: of .*even.png and .*other/even.ppm'),
+    (('even.png', 'even.png'), r'inputs must differ in name'),
+    (('out/pred/a.png', ), r'overwrite inputs.*\n.*out/pred/a\.png'),
+])
+def test_wrong_inputs(idle, folder, inputs, said):
+    paths = folder / inputs if isinstance(inputs, str) else [folder / name for name in inputs]
+    with pytest.raises(ValueError, match=said):
+        idle(paths, folder / 'out')
+
+
+@pytest.mark.parametrize('options', [dict(batch_size=0), dict(opacity=1.5)])
+def test_wrong_options(idle, folder, tmp_path, options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be .*; got {next(iter(options.values()))}"):
+        idle(folder, tmp_path / 'out', **options)
+
+
+def test_classes_and_palette_may_be_the_data_sets(save):
+    cfg = config()
+    cfg.test_dataloader.dataset.metainfo = dict(classes=CLASSES[::-1], palette=PALETTE[::-1])
+    inferencer = FaceParsingInferencer(cfg, save(), device='cpu')
+    assert list(inferencer.model.dataset_meta['classes']) == list(CLASSES[::-1])
+    assert inferencer.visualizer.dataset_meta['palette'] == PALETTE[::-1]
+
+
+@pytest.mark.parametrize(('meta', 'said'), [
+    ({}, 'classes and palette are not in'),
+    (dict(dataset_meta=dict(classes=CLASSES, palette=None)), 'classes and palette are not in'),
+    (dict(dataset_meta=dict(classes=CLASSES[1:], palette=PALETTE[1:])), 'the model has 4 classes, but there are 3'),
+])
+def test_there_is_no_default_for_the_classes(save, meta, said):
+    with pytest.raises(ValueError, match=said):
+        FaceParsingInferencer(config(), save(**meta), device='cpu')
+
+
+def test_a_checkpoint_of_another_model_is_an_error(save, model):
+    weights = model.state_dict()
+    weights['decode_head.other.weight'] = weights.pop('decode_head.conv_seg.weight')
+    with pytest.raises(RuntimeError, match=r'(?s)decode_head\.other\.weight.*decode_head\.conv_seg\.weight'):
+        FaceParsingInferencer(config(), save(weights, dataset_meta=dict(classes=CLASSES, palette=PALETTE)))
+    with pytest.raises(ValueError, match='weights must be'):
+        FaceParsingInferencer(config(), None)
+
+
+def test_the_config_may_be_a_path(checkpoint, tmp_path):
+    config().dump(tmp_path / 'config.py')
+    assert FaceParsingInferencer(tmp_path / 'config.py', checkpoint).model.num_classes == len(CLASSES)
+    with pytest.raises(FileNotFoundError, match=r'missing\.py'):
+        FaceParsingInferencer(str(tmp_path / 'missing.py'), checkpoint)
+
+
+@pytest.fixture
+def demo(monkeypatch, tmp_path, checkpoint):
+    """Run the command line on an image or a folder; return the folder of the results."""
+    config().dump(tmp_path / 'config.py')
+
+    def demo(image, *options):
+        tool = str(ROOT / 'tools/image_demo.py')
+        monkeypatch.setattr(sys, 'argv', [tool, str(image), str(tmp_path / 'config.py'), checkpoint, '--out-dir',
+                                          str(tmp_path / 'out'), *options])
+        runpy.run_path(tool, run_name='__main__')
+        return tmp_path / 'out'
+
+    return demo
+
+
+def test_the_command_line(demo, model, folder, capsys):
+    out = demo(folder, '--device', 'cpu', '--opacity', '1', '--batch-size', '2')
+    assert '7 index maps and overlays are in' in capsys.readouterr().out
+    labels = np.array(Image.open(out / 'pred/even.png'))
+    np.testing.assert_array_equal(labels, argmax(model, shown(folder / 'even.png')))
+    np.testing.assert_array_equal(np.array(Image.open(out / 'vis/even.png')), np.array(PALETTE)[labels])
+
+
+def test_the_command_line_says_what_is_wrong_without_a_traceback(demo, folder, tmp_path):
+    (folder / 'notes.txt').write_text('no image')
+    with pytest.raises(SystemExit, match=r'1 of 8 inputs cannot be read:\n  .*notes\.txt: '):
+        demo(folder)
+    (tmp_path / 'checkpoint.pth').unlink()
+    with pytest.raises(SystemExit, match=r'checkpoint\.pth'):
+        demo(folder)

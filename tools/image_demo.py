@@ -1,0 +1,43 @@
+"""Segment images: an index map with its palette and a colour overlay for each.
+
+    python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT --out-dir DIR    # DIR/pred/*.png, DIR/vis/*.png
+"""
+import argparse
+
+from mmengine.config import Config, DictAction
+
+from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
+
+
+def parse_args() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description='Segment images')
+    parser.add_argument('image', help='path of an image, or of a folder of images')
+    parser.add_argument('config', help='path of the config')
+    parser.add_argument('checkpoint', help='path or URL of the checkpoint')
+    parser.add_argument('--out-dir', required=True, help='folder for pred/<name>.png and vis/<name>.png')
+    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if there is one')
+    parser.add_argument('--opacity', type=float, default=0.5,
+                        help='of the colours over the image, from 0 to 1; default: %(default)s')
+    parser.add_argument('--batch-size', type=int, default=1,
+                        help='images of the same size that go through the model at once; default: %(default)s')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction,
+                        help='override settings of the config: key=value …')
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Segment and say where the results are."""
+    args = parse_args()
+    try:
+        cfg = Config.fromfile(args.config)
+        cfg.merge_from_dict(args.cfg_options or {})
+        inferencer = FaceParsingInferencer(cfg, args.checkpoint, device=args.device)
+        written = inferencer(args.image, args.out_dir, args.batch_size, args.opacity)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f'{error}') from None
+    print(f'{len(written)} index maps and overlays are in {args.out_dir}/pred and {args.out_dir}/vis')
+
+
+if __name__ == '__main__':
+    main()
