@@ -57,7 +57,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
                  act_cfg: dict | None = dict(type='ReLU')) -> None:
         super().__init__()
         out_channels = out_channels or in_channels
-        sizes = as_window_size(kernel_size, axes=2)
+        sizes = as_window_size(kernel_size, axes=2, name='kernel_size')
         if num_heads < 1 or out_channels % num_heads:
             raise ValueError(f'num_heads must divide out_channels={out_channels}; got {num_heads}')
         if not (content or geometric):
@@ -85,7 +85,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         self.activate = nn.Identity() if act_cfg is None else build_activation_layer(act_cfg)
 
     def init_weights(self) -> None:
-        """Give every parameter its initial value anew. With this method, ``ConvModule`` does not do it in its own way."""
+        """Give every parameter its initial value anew; ``ConvModule`` leaves a layer that can do so alone."""
         for module in self.modules():
             reset = getattr(module, 'reset_parameters', None)
             if reset is not None:

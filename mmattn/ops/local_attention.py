@@ -15,6 +15,8 @@ from .checks import check_operands, check_queries
 from .chunks import chunks
 from .window_logits import accumulator, as_window_size
 
+NEITHER = 'query and key, or window, must be given; got neither'
+
 
 def local_attention(query: Tensor | None,
                     key: Tensor | None,
@@ -41,13 +43,15 @@ def local_attention(query: Tensor | None,
         window (Tensor, optional): float ``(B, heads, H, W, k0·k1)``, the geometric logits γ of each query, row-major
             over its neighbourhood. Added as they are.
         iterations (int): T softmax passes of iterative refinement (Algorithm 1). The first T − 1 go by content alone;
-            each adds uᵀk_j to the logits, where u is the squashed sum of the keys under its weights. Defaults to 1.
+            each adds uᵀk_j to the logits, where u is the squashed sum of the keys under its weights. ``scale`` is that
+            of the first logits alone. Defaults to 1.
 
     Returns:
-        Tensor: ``(B, heads, H, W, Dv)``, dtype of ``value``, strides of ``value`` where those are dense.
+        Tensor: ``(B, heads, H, W, Dv)``, dtype of ``value``, strides of ``value`` where those are dense. A query whose
+        neighbours all have a logit of −∞ gets 0.
 
     Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype.
+        TypeError: ``query``, ``key`` and ``value`` differ in dtype, or ``window`` is not floating-point.
         ValueError: shapes that do not fit, an even kernel, neither ``query`` nor ``window``, a dilation or iterations
             below 1, more iterations without ``query``.
     """
@@ -76,30 +80,31 @@ def local_attention_weights(query: Tensor | None, key: Tensor | None, queries: T
     """
     operand = window if key is None else key
     if operand is None:
-        raise ValueError('query and key, or window, must be given; got neither')
+        raise ValueError(NEITHER)
+    if key is None and operand.dim() != 5:
+        raise ValueError(f'window must be (B, heads, H, W, k0·k1); got {tuple(operand.shape)}')
     query, key, _, window, kernel_size, dilation, scale, iterations = _arguments(
         query, key, operand, window=window, **settings)
     size, dtype = operand.shape[2:4], accumulator(operand)
     check_queries(queries, size)
     steps = [torch.arange(-(k // 2), k // 2 + 1) * dilation for k in kernel_size]
     around = queries.cpu()[:, None] + torch.cartesian_prod(*steps)  # (Q, K, 2)
-    inside = ((around >= 0) & (around < torch.tensor(size))).all(-1)
+    inside = ((around >= 0) & (around < torch.tensor(size))).all(-1).to(operand.device)  # (Q, K)
     rows, columns = (at.clamp(0, n - 1).to(operand.device) for at, n in zip(around.unbind(-1), size))
     y, x = queries.to(operand.device).unbind(-1)
-    logits = operand.new_zeros((*operand.shape[:2], *inside.shape), dtype=dtype)
-    logits = logits.masked_fill(~inside.to(operand.device), -torch.inf)
+    logits = operand.new_zeros((*operand.shape[:2], *inside.shape), dtype=dtype).masked_fill(~inside, -torch.inf)
     if query is not None and key is not None:
-        keys = key[:, :, rows, columns].to(dtype)  # (B, heads, Q, K, D)
+        keys = key[:, :, rows, columns].to(dtype).masked_fill(~inside.unsqueeze(-1), 0)  # (B, heads, Q, K, D)
         towards = query[:, :, y, x].to(dtype) * scale
         for _ in range(iterations):
             logits = logits + (keys @ towards.unsqueeze(-1)).squeeze(-1)
             towards = _squash((logits.softmax(-1).unsqueeze(-2) @ keys).squeeze(-2))
     if window is not None:
-        logits = logits + window[:, :, y, x].to(dtype)
+        logits = logits + window[:, :, y, x].to(dtype).masked_fill(~inside, 0)
     weights = logits.new_zeros((*logits.shape[:3], *size))
     row = torch.arange(len(queries), device=operand.device)[:, None]
     # Those outside weigh nothing, and are added to some key at the border.
-    return weights.index_put_((*_grid(weights.shape[:2], weights.device), row, rows, columns), logits.softmax(-1),
+    return weights.index_put_((*_grid(weights.shape[:2], weights.device), row, rows, columns), _softmax(logits, -1),
                               accumulate=True)
 
 
@@ -115,13 +120,15 @@ def _arguments(query: Tensor | None, key: Tensor | None, value: Tensor, *, kerne
     if (query is None) != (key is None):
         raise ValueError(f"query and key go together; {'query' if query is None else 'key'} is missing")
     if query is None and window is None:
-        raise ValueError('query and key, or window, must be given; got neither')
+        raise ValueError(NEITHER)
+    if window is not None and not window.is_floating_point():
+        raise TypeError(f'window must be floating-point; got {window.dtype}')
     like = value if query is None or key is None else query
     check_operands(like, value if key is None else key, value, axes=(2, 2))
     if like.shape[:-1] != value.shape[:-1]:
         raise ValueError(f'query must have the positions of value, {tuple(value.shape[2:4])}; got '
                          f'{tuple(like.shape[2:4])}')
-    sizes = as_window_size(kernel_size, axes=2)
+    sizes = as_window_size(kernel_size, axes=2, name='kernel_size')
     for name, number in (('dilation', dilation), ('iterations', iterations)):
         if number < 1:
             raise ValueError(f'{name} must be at least 1; got {number}')
@@ -132,8 +139,6 @@ def _arguments(query: Tensor | None, key: Tensor | None, value: Tensor, *, kerne
         if window.shape != expected:
             raise ValueError(f'window must be {tuple(expected)} for kernel_size={kernel_size}; got '
                              f'{tuple(window.shape)}')
-        if not window.is_floating_point():
-            raise TypeError(f'window must be floating-point; got {window.dtype}')
     if scale is None:
         scale = like.shape[-1]**-0.5
     return query, key, value, window, list(sizes), dilation, float(scale), iterations
@@ -248,27 +253,37 @@ def _squash_backward(grad: Tensor, x: Tensor) -> Tensor:
 
 
 def _passes(area: _Neighbourhood, query: Tensor | None, key: Tensor | None, value: Tensor, window: Tensor | None,
-            scale: float, iterations: int) -> list[Tensor]:
-    """Weights ``(K, B, heads, H, W)`` of every softmax pass; the last one's sum the values."""
+            scale: float, iterations: int) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """Weights ``(K, B, heads, H, W)`` of each refining pass with their sum of keys, and those of the last pass."""
     logits = area.logits(value)
-    passes = []
+    rounds = []
     if query is not None and key is not None:
         towards = query * scale
         for pass_ in range(iterations):
             if pass_:
-                passes.append(logits.softmax(0))
-                towards = _squash(area.gather(passes[-1], key))
+                weights = logits.softmax(0)
+                total = area.gather(weights, key)
+                rounds.append((weights, total))
+                towards = _squash(total)
             area.dot(towards, key, logits)
     if window is not None:
         area.add(logits, window)
-    return [*passes, logits.softmax(0)]
+    return rounds, _softmax(logits, 0)
+
+
+def _softmax(logits: Tensor, dim: int) -> Tensor:
+    """Softmax that is 0 where there is nothing but −∞."""
+    empty = logits.amax(dim, keepdim=True) == -torch.inf
+    return logits.masked_fill(empty, 0).softmax(dim).masked_fill(empty, 0)
 
 
 def _work(kernel_size: Sequence[int], iterations: int, value: Tensor, *others: Tensor | None) -> Iterator[tuple]:
     """Yield the heads that are worked on at a time, a slice, and their operands."""
     batch, heads, height, width, channels = value.shape
+    if others[0] is not None:
+        channels = max(channels, others[0].shape[-1])
     dtype = accumulator(value)
-    kept = 4 * channels + (iterations + 3) * kernel_size[0] * kernel_size[1]
+    kept = (iterations + 3) * (channels + kernel_size[0] * kernel_size[1])
     for part in chunks(heads, batch * height * width * kept * dtype.itemsize):
         yield part, *(None if x is None else x[:, part].to(dtype) for x in (value, *others))
 
@@ -279,7 +294,7 @@ def local_attention_reference(query: Tensor | None, key: Tensor | None, value: T
     out = torch.empty_like(value)
     area = _Neighbourhood(value.shape[2:4], kernel_size, dilation)
     for heads, v, q, k, w in _work(kernel_size, iterations, value, query, key, window):
-        *_, weights = _passes(area, q, k, v, w, scale, iterations)
+        _, weights = _passes(area, q, k, v, w, scale, iterations)
         out[:, heads] = area.gather(weights, v)
     return out
 
@@ -291,15 +306,14 @@ def local_attention_reference_backward(grad: Tensor, query: Tensor | None, key: 
     grads = [None if x is None else torch.empty_like(x) for x in (query, key, value, window)]
     area = _Neighbourhood(value.shape[2:4], kernel_size, dilation)
     for heads, v, q, k, w, d_out in _work(kernel_size, iterations, value, query, key, window, grad):
-        *rounds, weights = _passes(area, q, k, v, w, scale, iterations)
+        rounds, weights = _passes(area, q, k, v, w, scale, iterations)
         d_value = area.scatter(weights, d_out)
         d_logits = _softmax_backward(area.dot(d_out, v), weights)
         d_window = d_logits
         d_query = d_key = None
         if q is not None:
             d_key = torch.zeros_like(k)
-            for p in reversed(rounds):  # logits += squash(Σ p k)ᵀ k
-                total = area.gather(p, k)
+            for p, total in reversed(rounds):  # logits += squash(Σ p k)ᵀ k
                 d_total = _squash_backward(area.gather(d_logits, k), total)
                 d_key += area.scatter(d_logits, _squash(total)) + area.scatter(p, d_total)
                 d_logits = d_logits + _softmax_backward(area.dot(d_total, k), p)

@@ -20,15 +20,15 @@ def accumulator(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def as_window_size(window_size: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
-    """Return ``window_size`` as one odd length an axis.
+def as_window_size(window_size: int | tuple[int, ...], axes: int, name: str = 'window_size') -> tuple[int, ...]:
+    """Return ``window_size``, an argument called ``name``, as one odd length an axis.
 
     Raises:
         ValueError: it has not one length an axis, or a length is even or below 1.
     """
     sizes = tuple(window_size) if isinstance(window_size, Sequence) else (window_size, ) * axes
     if len(sizes) != axes or any(not isinstance(k, Integral) or k < 1 or k % 2 == 0 for k in sizes):
-        raise ValueError(f'window_size must be an odd length ≥ 1, or one for each of {axes} axes; got {window_size}')
+        raise ValueError(f'{name} must be an odd length ≥ 1, or one for each of {axes} axes; got {window_size}')
     return tuple(map(int, sizes))
 
 

@@ -1,4 +1,5 @@
-"""The operators written out: a table of all pairs, filled in by Eq. 3.12 with Python loops, slow and plain.
+"""The operators written out: a table of all pairs, filled in with Python loops (global and grid attention by Eq. 3.12,
+local attention by Eq. 4.6 to 4.9 and Algorithm 1), slow and plain.
 
 From the equations alone; nothing here is shared with ``mmattn``. Below them, what the tests of the operators share.
 """
@@ -122,6 +123,41 @@ def grid_attention(query, key, value, *, scale=None, window=None, window_size=1,
     return dense(query, key, value, entry >= 0, scale, window, entry, outlier, normalize)
 
 
+@functools.cache
+def neighbours(size, kernel_size, dilation):
+    """Entry of γ for each pair: row-major over the neighbourhood Ω_i; −1 for j outside it."""
+    table = torch.full((math.prod(size), ) * 2, -1)
+    for (i, x), (j, y) in itertools.product(enumerate(coordinates(size)), repeat=2):
+        steps = [(b - a) / dilation for a, b in zip(x, y)]
+        if all(step.is_integer() and abs(step) <= k // 2 for step, k in zip(steps, kernel_size)):
+            entry = 0
+            for step, k in zip(steps, kernel_size):
+                entry = entry * k + k // 2 + int(step)
+            table[i, j] = entry
+    return table
+
+
+def squash(x):
+    """Algorithm 1, line 7: ‖x‖²/(1 + ‖x‖²) · x/‖x‖. It is of second order around 0, where it and its gradient are 0."""
+    square = x.square().sum(-1, keepdim=True)
+    norm = square.where(square > 0, 1).sqrt()
+    return square / (1 + square) * x / norm
+
+
+def local_attention(query, key, value, *, kernel_size=3, dilation=1, scale=None, window=None, iterations=1):
+    entry = neighbours(tuple(value.shape[2:-1]), as_tuple(kernel_size, 2), dilation)
+    if query is None:
+        query = key = value.new_zeros(*value.shape[:-1], 1)
+    scale = query.shape[-1]**-0.5 if scale is None else scale
+    x_i, x_j = query.flatten(2, -2), key.flatten(2, -2)
+    c = scale * torch.einsum('bhid,bhjd->bhij', x_i, x_j)
+    refined = torch.zeros_like(c)
+    for _ in range(iterations - 1):
+        a = (c + refined).masked_fill(entry < 0, -math.inf).softmax(-1)
+        refined = refined + torch.einsum('bhid,bhjd->bhij', squash(a @ x_j), x_j)
+    return dense(query, key, value, entry >= 0, scale, window, entry, extra=refined)
+
+
 LEARNED = 'learned'
 # Each kind of outlier logit, plain and z-scored; only neg_inf has no z-score.
 POSITIONS = [
@@ -166,6 +202,32 @@ def with_window(entries, size, window_size, outlier=LEARNED, batch=1, heads=1, *
         tensors['outlier'] = randn(batch, heads, *size, seed=5, dtype=dtype)
         return tensors, {'window_size': window_size}
     return tensors, {'window_size': window_size, 'outlier': outlier}
+
+
+# Each way to weigh a neighbourhood: what with_kernel takes.
+SWITCHES = {
+    'bilateral': {},
+    'bilateral-scale': {'scale': 1.0},
+    'content': {'geometric': False},
+    'geometric': {'content': False},
+    'refined': {'iterations': 2},
+    'refined-scale': {'iterations': 3, 'scale': 0.7},
+    'refined-content': {'iterations': 3, 'geometric': False},
+}
+
+
+def with_kernel(size, kernel_size, batch=1, heads=1, *, content=True, geometric=True, value_channels=2,
+                dtype=torch.float64, **settings):
+    """Tensors and settings of a call of ``local_attention``."""
+    tensors = operands(size, batch, heads, value_channels=value_channels, dtype=dtype)
+    settings['kernel_size'] = kernel_size
+    if geometric:
+        entries = math.prod(as_tuple(kernel_size, len(size)))
+        tensors['window'] = randn(batch, heads, *size, entries, seed=4, dtype=dtype)
+    if not content:
+        del tensors['query'], tensors['key']
+        settings |= {'query': None, 'key': None}
+    return tensors, settings
 
 
 def evaluate(op, tensors, dtype=None, **settings):

@@ -1,4 +1,4 @@
-"""The rows of weights of both operators against those of a table of all pairs."""
+"""The rows of weights of the operators against those of a table of all pairs."""
 import math
 
 import pytest
@@ -8,7 +8,7 @@ from mmattn import ops
 from mmattn.utils.profiling import extra_memory
 
 from . import literal
-from .literal import CONTENT, LEARNED, POSITIONS, operands, randn
+from .literal import CONTENT, LEARNED, POSITIONS, SWITCHES, operands, randn
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
@@ -23,6 +23,17 @@ MAPS = {
     '3d': ((2, 3, 4), 3, [(0, 0, 0), (1, 2, 3), (0, 1, 2)]),
     '3d-windows': ((3, 4, 2), (5, 3, 1), [(2, 0, 1)]),
 }
+LOCAL = 'local_attention'
+# size, kernel_size, dilation, queries
+LOCAL_MAPS = {
+    'k3': ((3, 5), 3, 1, MAPS['2d'][-1]),
+    '3x5': ((5, 6), (3, 5), 1, [(4, 0), (2, 3)]),
+    'dilated': ((5, 6), 3, 2, [(0, 0), (2, 3), (3, 5)]),
+    'larger_kernel': ((2, 3), 7, 1, [(1, 0)]),
+    'no_neighbours': ((2, 3), 3, 4, [(1, 1)]),
+    'column': ((5, 1), 3, 1, [(0, 0), (3, 0)]),
+    'single': ((1, 1), 5, 1, [(0, 0)]),
+}
 
 
 def call(operator, size, window_size, outlier, **kwargs):
@@ -33,13 +44,18 @@ def call(operator, size, window_size, outlier, **kwargs):
     return {name: x for name, x in tensors.items() if name != 'value'}, settings
 
 
+def local_call(size, kernel_size, **kwargs):
+    tensors, settings = literal.with_kernel(size, kernel_size, 2, 2, **kwargs)
+    return {name: x for name, x in tensors.items() if name != 'value'}, settings
+
+
 def weights(operator, tensors, queries, **settings):
     return getattr(ops, f'{operator}_weights')(**tensors, queries=torch.tensor(queries), **settings)
 
 
 def literal_rows(operator, tensors, queries, **settings):
     """The literal operator's output where the values are unit vectors."""
-    key_size = tensors['key'].shape[2:-1]
+    key_size = tensors['key' if 'key' in tensors else 'window'].shape[2:-1]
     count = math.prod(key_size)
     value = torch.eye(count, dtype=torch.float64).view(1, 1, *key_size, count).expand(2, 2, *[-1] * (len(key_size) + 1))
     table = getattr(literal, operator)(**tensors, value=value, **settings)
@@ -85,6 +101,36 @@ def test_sequences_and_other_keys():
     assert_rows('global_attention', {name: other[name] for name in ('query', 'key')}, [(1, 2)])
 
 
+@pytest.mark.parametrize('switches', SWITCHES.values(), ids=SWITCHES)
+@pytest.mark.parametrize(('size', 'kernel_size', 'dilation', 'queries'), LOCAL_MAPS.values(), ids=LOCAL_MAPS)
+def test_neighbourhoods(size, kernel_size, dilation, queries, switches):
+    """Of the last softmax, refined or not; 0 outside the neighbourhood."""
+    tensors, settings = local_call(size, kernel_size, dilation=dilation, **switches)
+    rows = assert_rows(LOCAL, tensors, queries, **settings)
+    torch.testing.assert_close(rows.sum((-2, -1)), torch.ones(2, 2, len(queries), dtype=torch.float64))
+    table = literal.neighbours(size, literal.as_tuple(kernel_size, 2), dilation)
+    around = torch.stack([table[literal.coordinates(size).index(query)] >= 0 for query in queries])
+    assert torch.equal(rows.flatten(-2) > 0, around.expand(2, 2, -1, -1))
+
+
+def test_removed_neighbours():
+    tensors, settings = local_call((3, 5), 3, iterations=2)
+    removed = randn(2, 2, 3, 5, 9, seed=9) > 0
+    removed[..., 4] = False
+    tensors['window'] = tensors['window'].masked_fill(removed, -math.inf)
+    assert_rows(LOCAL, tensors, [(0, 0), (1, 2), (2, 4)], **settings)
+
+
+@pytest.mark.parametrize('switches', SWITCHES.values(), ids=SWITCHES)
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16], ids=str)
+def test_low_precision_of_neighbourhoods(dtype, switches):
+    tensors, settings = local_call((3, 5), 3, dtype=dtype, **switches)
+    rows = weights(LOCAL, tensors, [(1, 3)], **settings)
+    assert rows.dtype == torch.float32
+    exact = literal_rows(LOCAL, {name: x.double() for name, x in tensors.items()}, [(1, 3)], **settings)
+    torch.testing.assert_close(rows, exact, atol=1e-5, rtol=1e-4, check_dtype=False)
+
+
 @pytest.mark.parametrize('operator', OPERATORS)
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16], ids=str)
 def test_low_precision_is_accumulated_in_float32(operator, dtype):
@@ -107,12 +153,21 @@ def test_only_the_asked_rows_are_computed(operator):
     assert extra < 0.5
 
 
-@pytest.mark.parametrize('operator', OPERATORS)
+def test_only_the_asked_neighbourhoods_are_computed():
+    """Where the neighbourhoods of all of 64×64, of 225 keys each, would take 3.5 MiB."""
+    tensors = {name: torch.randn(1, 1, 64, 64, 8) for name in ('query', 'key')}
+    tensors['window'] = torch.randn(1, 1, 64, 64, 15**2)
+    settings = {'kernel_size': 15, 'iterations': 3}
+    _, extra = extra_memory(lambda: weights(LOCAL, tensors, [(0, 0), (20, 30), (63, 5)], **settings))
+    assert extra < 0.5
+
+
+@pytest.mark.parametrize('operator', [*OPERATORS, LOCAL])
 @pytest.mark.parametrize('queries', [torch.zeros(1, 2), torch.zeros(2, dtype=torch.long),
                                      torch.zeros(1, 3, dtype=torch.long), torch.tensor([[0, 0], [3, 0]]),
                                      torch.tensor([[0, -1]])], ids=['dtype', 'vector', 'axes', 'outside', 'negative'])
 def test_wrong_queries_are_named(operator, queries):
-    tensors, settings = call(operator, (3, 5), 3, LEARNED)
+    tensors, settings = local_call((3, 5), 3) if operator == LOCAL else call(operator, (3, 5), 3, LEARNED)
     with pytest.raises(ValueError, match=r'\bqueries\b'):
         getattr(ops, f'{operator}_weights')(**tensors, queries=queries, **settings)
 
@@ -124,3 +179,29 @@ def test_wrong_settings_are_named(operator):
         weights(operator, tensors, [(0, 0)], **settings | {'window_size': 4})
     with pytest.raises(TypeError, match='windows'):
         weights(operator, tensors, [(0, 0)], windows=3)
+
+
+WRONG = {
+    'kernel_size': (ValueError, 'kernel_size', {'kernel_size': 4}),
+    'dilation': (ValueError, 'dilation', {'dilation': 0}),
+    'iterations': (ValueError, 'iterations', {'iterations': 0}),
+    'iterations_alone': (ValueError, 'iterations', {'query': None, 'key': None, 'iterations': 2}),
+    'no_key': (ValueError, 'key', {'key': None}),
+    'no_query': (ValueError, 'query', {'query': None}),
+    'no_logits': (ValueError, 'window', {'query': None, 'key': None, 'window': None}),
+    'key_positions': (ValueError, 'query', {'key': randn(2, 2, 3, 4, 3)}),
+    'dtypes': (TypeError, 'key', {'key': randn(2, 2, 3, 5, 3).float()}),
+    'window_entries': (ValueError, 'window', {'window': randn(2, 2, 3, 5, 15)}),
+    'window_entries_alone': (ValueError, 'window', {'query': None, 'key': None, 'window': randn(2, 2, 3, 5, 15)}),
+    'window_axes_alone': (ValueError, 'window', {'query': None, 'key': None, 'window': randn(2, 2, 15, 9)}),
+    'window_integers_alone': (TypeError, 'window', {'query': None, 'key': None,
+                                                    'window': torch.ones(2, 2, 3, 5, 9, dtype=torch.long)}),
+    'unknown': (TypeError, 'kernel', {'kernel': 3}),
+}
+
+
+@pytest.mark.parametrize(('error', 'name', 'changes'), WRONG.values(), ids=WRONG)
+def test_wrong_arguments_of_neighbourhoods(error, name, changes):
+    tensors, settings = local_call((3, 5), 3)
+    with pytest.raises(error, match=rf'\b{name}\b'):
+        weights(LOCAL, tensors | settings | changes, [(0, 0)])

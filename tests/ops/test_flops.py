@@ -1,8 +1,9 @@
 """PyTorch's counter sees the products inside the operators: as many as the dense ones where the support is the same."""
+import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmattn.ops import global_attention, grid_attention
+from mmattn.ops import global_attention, grid_attention, local_attention
 
 from .literal import randn
 
@@ -31,3 +32,45 @@ def test_backward_counts_the_logits_again_and_four_gradients():
         counted = flops(lambda out=out, inputs=(q, k, v): torch.autograd.grad(out.sum(), inputs))
         # Per pair: the logit, its gradients at q and k (8 each); that of the weight, and of v (16 each).
         assert counted == 2 * 20 * keys * (3 * 8 + 2 * 16)
+
+
+def test_local_attention_counts_what_products_with_k2_copies_count():
+    """Border and dilation alike."""
+    q, v, window = randn(2, 3, 4, 5, 8), randn(2, 3, 4, 5, 16), randn(2, 3, 4, 5, 15)
+    pairs = 2 * 3 * 20 * 15
+    key, value = randn(2 * 3 * 20, 8, 15), randn(2 * 3 * 20, 15, 16)
+    copies = flops(lambda: q.reshape(-1, 1, 8) @ key @ value)
+    for settings in ({}, {'window': window}, {'dilation': 2}, {'scale': 1.0}):
+        assert flops(lambda settings=settings: local_attention(
+            q, q, v, kernel_size=(3, 5), **settings)) == copies == 2 * pairs * (8 + 16)
+    # Geometric logits alone cost no product.
+    assert flops(lambda: local_attention(None, None, v, kernel_size=(3, 5), window=window)) == 2 * pairs * 16
+
+
+@pytest.mark.parametrize('iterations', [1, 2, 3])
+def test_refinement_counts_a_sum_of_keys_and_a_product_with_them_a_round(iterations):
+    q, k, v = (randn(2, 3, 4, 5, c).requires_grad_() for c in (8, 8, 16))
+    pairs, rounds = 2 * 3 * 20 * 9, iterations - 1
+    assert flops(lambda: local_attention(q, k, v, iterations=iterations)) == 2 * pairs * (8 + rounds * 2 * 8 + 16)
+    # Per pair and round: both again, and the gradients at both factors of both.
+    out = local_attention(q, k, v, iterations=iterations)
+    counted = flops(lambda: torch.autograd.grad(out.sum(), (q, k, v)))
+    assert counted == 2 * pairs * (3 * 8 + rounds * 6 * 8 + 2 * 16)
+
+
+def test_backward_of_geometric_logits_alone():
+    """The gradients of the weights and of the values."""
+    v, window = randn(1, 1, 4, 5, 16).requires_grad_(), randn(1, 1, 4, 5, 9).requires_grad_()
+    out = local_attention(None, None, v, window=window)
+    assert flops(lambda: torch.autograd.grad(out.sum(), (v, window))) == 2 * 20 * 9 * 2 * 16
+
+
+@pytest.mark.parametrize(('heads', 'iterations'), [(1, 1), (8, 1), (16, 1), (8, 3)])
+def test_spatial_summation_of_the_thesis(heads, iterations):
+    """Table 4.1, per position: 2·k²·d FLOPs for each of T affinities and T summations, whatever the heads.
+
+    On the 96×96 map of 256 channels of Table 4.2; on the meta device, so that nothing is computed.
+    """
+    x = torch.empty(1, heads, 96, 96, 256 // heads, device='meta')
+    counted = flops(lambda: local_attention(x, x, x, iterations=iterations))
+    assert counted == iterations * 2 * (2 * 9 * 256) * 96 * 96

@@ -1,10 +1,10 @@
-"""The extra memory of global_attention is bounded and grows at most as the number of positions."""
+"""The extra memory of global and local attention is bounded and grows at most as the number of positions."""
 import functools
 
 import pytest
 import torch
 
-from mmattn.ops import global_attention
+from mmattn.ops import global_attention, local_attention
 from mmattn.utils.profiling import extra_memory
 
 
@@ -42,4 +42,35 @@ def test_extra_memory_grows_with_the_positions(measure, normalize):
     """3.9 times the positions; a table of all pairs would be 15.4 times as large."""
     for small, large in zip(measure(49, normalize), measure(97, normalize)):
         print(f'extra {small:.0f} MiB at 49×49, {large:.0f} MiB at 97×97')
+        assert large < 4.5 * small
+
+
+@functools.cache
+def local(length, iterations):
+    """As above, of 256 channels in 8 heads, each with its 3×3 geometric logits: local_attention."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = query, key, value, window = [torch.randn(1, 8, length, length, channels, generator=generator)
+                                          .requires_grad_() for channels in (32, 32, 32, 9)]
+    cotangent = torch.ones(value.shape)
+    out, forward = extra_memory(lambda: local_attention(query, key, value, window=window, iterations=iterations))
+    grads, backward = extra_memory(lambda: torch.autograd.grad(out, inputs, cotangent))
+    assert [x.shape for x in grads] == [x.shape for x in inputs]
+    return forward, max(forward, backward)
+
+
+@pytest.mark.parametrize(('iterations', 'most', 'most_of_both'), [(1, 27, 65), (3, 45, 105)])
+def test_extra_memory_of_local_attention(iterations, most, most_of_both):
+    """The unfolded keys and values alone are 2·9 copies of a map of 9 MiB: 162."""
+    forward, both = local(96, iterations)
+    print(f'extra at 96×96, T={iterations}: {forward:.0f} MiB forward, {both:.0f} MiB forward and backward')
+    assert 1 < forward < most
+    assert 1 < both < most_of_both
+
+
+@pytest.mark.parametrize('iterations', [1, 3])
+@pytest.mark.parametrize('length', [48, 96])
+def test_extra_memory_of_local_attention_grows_with_the_positions(length, iterations):
+    """At most; heads are worked on a few at a time where all of them would take more than a slice may."""
+    for small, large in zip(local(length, iterations), local(2 * length, iterations)):
+        print(f'extra {small:.0f} MiB at {length}×{length}, {large:.0f} MiB at {2 * length}×{2 * length}')
         assert large < 4.5 * small

@@ -64,7 +64,8 @@ def count_family(folder: Path) -> None:
     models = [model for model in load(folder / 'metafile.yml')['Models'] if 'Complexity' in model]
     if not models:
         raise SystemExit(f'{folder}/metafile.yml gives no Complexity')
-    table = PrettyTable(['row', 'config', 'K parameters', 'in the paper', 'G MACs', 'of the paper', 'difference'], align='r')
+    table = PrettyTable(['row', 'config', 'K parameters', 'in the paper', 'G MACs', 'of the paper', 'difference'],
+                        align='r')
     for model in sorted(models, key=lambda model: model['Complexity']['Row']):
         paper = model['Complexity']
         with FakeTensorMode():

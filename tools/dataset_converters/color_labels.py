@@ -1,0 +1,156 @@
+"""Convert masks that are coded by colours to the labels of mmseg.
+
+    python tools/dataset_converters/color_labels.py --images FOLDER --masks FOLDER --out-dir data/faces \\
+        --palette background:0,0,0 skin:255,255,0 hair:127,0,0 [--max-distance 40]
+
+Image and mask go by the same name, whatever the suffix, in the same subfolder, and subfolders are kept::
+
+    IMAGES/train/NAME.jpg       OUT/img_dir/train/NAME.jpg      as it is
+    MASKS/train/NAME.bmp        OUT/ann_dir/train/NAME.png      0 for the palette's first class, with the palette
+
+``--palette`` lists ``name:r,g,b`` in the order of the labels, or names a file with one a line. A name given twice has
+two colours. A pixel takes the nearest colour. By default it must be that very colour; ``--max-distance`` allows for
+masks that were resized or compressed with loss, as a Euclidean distance in RGB. Colours farther away are faults, or,
+with ``--ignore-unknown``, become label 255, which training ignores.
+
+OUT appears whole or not at all. All faults of the input are told at once, on stderr, with exit code 1.
+"""
+import argparse
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from conversion import Fault, convert_all, copy_image, output_folder, read_image, read_together, run, save_labels
+from PIL import Image
+
+IGNORED = 255
+SUFFIXES = set(Image.registered_extensions())
+
+
+class Palette(NamedTuple):
+    """The classes in their order; the colours, int64 of shape (K, 3); and the labels of these, uint8 of shape (K,)."""
+
+    classes: tuple[str, ...]
+    colours: np.ndarray
+    labels: np.ndarray
+
+    def of_classes(self) -> list[list[int]]:
+        """Return the first colour of every class."""
+        return [self.colours[self.labels == label][0].tolist() for label in range(len(self.classes))]
+
+
+def read_palette(entries: Sequence[str]) -> Palette:
+    """Parse ``name:r,g,b`` entries, or the one file that is named instead."""
+    if len(entries) == 1 and Path(entries[0]).is_file():
+        entries = [line.strip() for line in Path(entries[0]).read_text().splitlines() if line.strip()]
+    parsed, faults = {}, []
+    for entry in entries:
+        match = re.fullmatch(r'(.+?)\s*:\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)', entry)
+        colour = match and tuple(map(int, match.groups()[1:]))
+        if not colour or max(colour) > 255:
+            faults.append(f'palette: {entry!r} is neither name:r,g,b, each up to 255, nor a file of such lines')
+        elif colour in parsed:
+            faults.append(f'palette: {entry!r} has the colour of {parsed[colour]}')
+        else:
+            parsed[colour] = match[1]
+    classes = tuple(dict.fromkeys(parsed.values()))
+    if len(classes) > IGNORED:
+        faults.append(f'palette: {len(classes)} classes, but a label has 8 bits and {IGNORED} is for ignored pixels')
+    if faults:
+        raise Fault(*faults)
+    return Palette(classes, np.array(list(parsed)), np.uint8([classes.index(name) for name in parsed.values()]))
+
+
+def label_colours(mask: np.ndarray, palette: Palette, max_distance: float) -> tuple[np.ndarray, dict[str, float]]:
+    """Give every pixel the label of the nearest colour; of equally near ones the palette's first.
+
+    Args:
+        mask (np.ndarray): RGB, uint8 of shape (H, W, 3).
+        palette (Palette): the colours.
+        max_distance (float): to a colour; farther pixels get label 255.
+
+    Returns:
+        tuple: labels, uint8 of shape (H, W); and ``r,g,b`` of the farther colours with their distances.
+    """
+    codes, where = np.unique(mask @ np.array([1 << 16, 1 << 8, 1]), return_inverse=True)
+    colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], -1)
+    squares = (colours**2).sum(-1)[:, None] - 2 * colours @ palette.colours.T + (palette.colours**2).sum(-1)
+    distance = np.sqrt(squares.min(-1))
+    labels = np.where(distance <= max_distance, palette.labels[squares.argmin(-1)], np.uint8(IGNORED))
+    far = {','.join(map(str, colours[i])): distance[i] for i in np.flatnonzero(distance > max_distance).tolist()}
+    return labels[where].reshape(mask.shape[:2]), far
+
+
+def read_mask(path: Path, palette: Palette, max_distance: float, ignore_unknown: bool) -> np.ndarray:
+    """Return the labels in a file, uint8 of shape (H, W)."""
+    labels, far = label_colours(read_image(path, 'RGB'), palette, max_distance)
+    if far and not ignore_unknown:
+        some = '; '.join(list(far)[:5]) + (f'; … ({len(far)} colours)' if len(far) > 5 else '')
+        raise Fault(f'{path}: {(labels == IGNORED).sum()} pixels of colours that are not in the palette, up to '
+                    f'{max(far.values()):.1f} from the nearest: {some}')
+    return labels
+
+
+def images_below(folder: Path) -> tuple[dict[Path, Path], list[str]]:
+    """Return the images in and below a folder by their names without suffixes, relative to the folder; and faults."""
+    if not folder.is_dir():
+        raise Fault(f'{folder}: no such folder')
+    found, faults = {}, []
+    for path in sorted(path for path in folder.rglob('*') if path.suffix.lower() in SUFFIXES):
+        name = path.relative_to(folder).with_suffix('')
+        if name in found:
+            faults.append(f'{path}: {found[name].name} has the same name')
+        found.setdefault(name, path)
+    return found, faults
+
+
+def convert(args: argparse.Namespace) -> None:
+    """Convert the masks and copy the images."""
+    palette = read_palette(args.palette)
+    with output_folder(args.out_dir, args.overwrite, [args.images, args.masks]) as scratch:
+        (images, faults), (masks, others) = images_below(args.images), images_below(args.masks)
+        faults += others
+        faults += [f'{path}: no mask of this name' for name, path in images.items() if name not in masks]
+        faults += [f'{path}: no image of this name' for name, path in masks.items() if name not in images]
+        suffixes = Counter(path.suffix for path in images.values())
+        if len(suffixes) != 1:
+            kinds = ', '.join(f'{count} {suffix}' for suffix, count in suffixes.items()) or 'none'
+            faults.append(f'{args.images}: a data set reads images of one suffix; here are {kinds}')
+        read = partial(
+            read_mask, palette=palette, max_distance=args.max_distance, ignore_unknown=args.ignore_unknown)
+
+        def convert_pair(name: Path) -> None:
+            _, labels, wrong = read_together(images[name], [masks[name]], read)
+            if wrong:
+                raise Fault(*wrong)
+            if not faults:
+                copy_image(images[name], scratch / 'new' / 'img_dir' / images[name].relative_to(args.images))
+                target = scratch / 'new' / 'ann_dir' / name.parent / f'{name.name}.png'
+                save_labels(target, labels[0], palette.of_classes())
+
+        names = [name for name in images if name in masks]
+        faults += convert_all(names, convert_pair)
+        if faults:
+            raise Fault(*faults)
+    print(f'metainfo = dict(classes={palette.classes}, palette={palette.of_classes()})')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Convert masks that are coded by colours to the labels of mmseg.')
+    parser.add_argument('--images', type=Path, required=True, help='folder of the images, with or without subfolders')
+    parser.add_argument('--masks', type=Path, required=True, help='folder of the masks, with the same subfolders')
+    parser.add_argument('--out-dir', type=Path, required=True)
+    parser.add_argument('--palette', nargs='+', required=True, help='name:r,g,b, in the order of the labels, or a file')
+    parser.add_argument('--max-distance', type=float, default=0, help='to the nearest colour, in RGB (%(default)s)')
+    parser.add_argument('--ignore-unknown', action='store_true', help='label 255 for colours farther away')
+    return run(convert, parser, argv)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Alignment of faces by landmarks: similarity transforms to the mean shape of the training faces.
+
+A point of the plane is a complex number x + iy here. A similarity is then z → az + b: |a| scales, arg a turns, b
+shifts, and a reflection cannot be written. Least squares over a and b has a closed form, and so has the mean shape: it
+is the first singular vector of the normalised shapes, to which generalised Procrustes analysis converges (Kent 1994).
+"""
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import cv2
+import numpy as np
+from conversion import Fault
+
+
+def read_landmarks(path: Path) -> tuple[str, np.ndarray]:
+    """Read HELEN's own format (the image's name in the first line, then ``x , y``), iBUG's ``.pts``, or bare ``x y``.
+
+    Returns:
+        tuple: the image's name, which is the file's unless it says another, and its points, complex of shape (P,).
+
+    Raises:
+        Fault: it cannot be read, or its points are not as many as its header says, not finite, or all the same.
+    """
+    try:
+        text, count = path.read_text(), None
+        if path.suffix == '.pts':
+            match = re.fullmatch(r'.*n_points:\s*(\d+)\s*\{(.*)\}\s*', text, re.DOTALL)
+            if not match:
+                raise ValueError('n_points and braces are missing')
+            count, text = int(match[1]), match[2]
+        lines = [line.replace(',', ' ').split() for line in text.splitlines() if line.strip()]
+        name = lines.pop(0)[0] if len(lines[0]) == 1 else path.stem
+        points = np.array([complex(float(x), float(y)) for x, y in lines])
+    except (OSError, ValueError, IndexError) as error:
+        raise Fault(f'{path}: not landmarks: {error}') from error
+    if count not in (None, len(points)):
+        raise Fault(f'{path}: {len(points)} points, its header says {count}')
+    if not np.isfinite(points).all() or len(np.unique(points)) < 2:
+        raise Fault(f'{path}: points that are not finite, or all the same, or none')
+    return name, points
+
+
+def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Read the landmarks of the images ``names`` from the files ``.txt`` and ``.pts`` in and below ``folder``.
+
+    Returns:
+        tuple: complex arrays of shape (P,), the same P, by name; and the faults, if there are any.
+    """
+    if not folder.is_dir():
+        return {}, [f'{folder}: no such folder']
+    wanted, found, paths, broken, faults = set(names), {}, {}, [], []
+    for path in sorted(path for path in folder.rglob('*') if path.suffix in ('.txt', '.pts')):
+        try:
+            name, points = read_landmarks(path)
+        except Fault as fault:  # or a text of another kind; a fault only where landmarks are missing
+            broken.extend(fault.args)
+            continue
+        if name in found:
+            faults.append(f'{path}: a second file with the landmarks of {name}')
+        elif name in wanted:
+            found[name], paths[name] = points, path
+    if missing := [name for name in names if name not in found]:
+        faults += broken + [f'{folder}: no landmarks of {name}' for name in missing]
+    [(usual, _)] = Counter(map(len, found.values())).most_common(1) or [(0, 0)]
+    faults += [f'{paths[name]}: {len(points)} landmarks of {name}, but {usual} of the others'
+               for name, points in found.items() if len(points) != usual]
+    return found, faults
+
+
+def mean_shape(shapes: np.ndarray) -> np.ndarray:
+    """Return the full Procrustes mean, upright as the average face is.
+
+    Args:
+        shapes (np.ndarray): complex, shape (N, P).
+
+    Returns:
+        np.ndarray: complex, shape (P,), of mean 0 and norm 1.
+    """
+    shapes = shapes - shapes.mean(1, keepdims=True)
+    shapes = shapes / np.linalg.norm(shapes, axis=1, keepdims=True)
+    mean = np.linalg.svd(shapes, full_matrices=False)[2][0]
+    turn = np.vdot(mean, shapes.mean(0))
+    return mean * turn / abs(turn)
+
+
+def fit_similarity(source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return the similarity that takes ``source`` closest to ``target``, both complex of shape (P,).
+
+    Returns:
+        np.ndarray: float64, shape (2, 3), as OpenCV has it.
+    """
+    centred = source - source.mean()
+    a = np.vdot(centred, target) / np.vdot(centred, centred)
+    b = target.mean() - a * source.mean()
+    return np.array([[a.real, -a.imag, b.real], [a.imag, a.real, b.imag]])
+
+
+def mostly_inside(points: np.ndarray, image: np.ndarray) -> bool:
+    """Whether at least half of the points, complex of shape (P,), lie in the image of shape (H, W, C)."""
+    height, width = image.shape[:2]
+    return np.mean((points.real > -1) & (points.real < width) & (points.imag > -1) & (points.imag < height)) >= 0.5
+
+
+class Alignment:
+    """Takes faces to ``size``×``size`` pixels in which the mean shape, with a margin around it, fills the image.
+
+    Args:
+        landmarks (mapping): complex arrays of shape (P,) by name.
+        training (collection of str): the names whose shapes are averaged.
+        size (int): in pixels.
+        margin (float): on each side, as a share of the longer side of the mean shape.
+
+    Raises:
+        Fault: ``size`` or ``margin`` is too small.
+    """
+
+    def __init__(self, landmarks: Mapping[str, np.ndarray], training: Collection[str], size: int, margin: float):
+        if size < 1 or margin <= -0.5:
+            raise Fault(f'--size must be at least 1 and --margin more than -0.5; got {size} and {margin}')
+        mean = mean_shape(np.stack([landmarks[name] for name in training]))
+        low, high = (complex(end(mean.real), end(mean.imag)) for end in (np.min, np.max))
+        side = max((high - low).real, (high - low).imag) * (1 + 2 * margin)
+        self.mean = (mean - (low + high) / 2) * size / side + (size - 1) / 2 * (1 + 1j)
+        self.landmarks, self.size, self.margin = landmarks, size, margin
+        self.done: dict[str, dict] = {}
+
+    def __call__(self, name: str, key: str, image: np.ndarray, soft: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Warp an image (H, W, 3) and its soft labels (H, W, C), uint8, bilinearly; outside all of them are 0.
+
+        Returns:
+            tuple: uint8, shapes (size, size, 3) and (size, size, C). ``record`` has the transform as ``key``.
+        """
+        matrix = fit_similarity(self.landmarks[name], self.mean)
+        self.done[key] = dict(size=[image.shape[1], image.shape[0]], matrix=matrix.tolist())
+
+        def warp(plane: np.ndarray) -> np.ndarray:
+            return cv2.warpAffine(plane, matrix, (self.size, self.size), flags=cv2.INTER_LINEAR)
+
+        # One by one: OpenCV vouches for no more than four channels at once.
+        return warp(image), np.dstack([warp(plane) for plane in np.moveaxis(soft, -1, 0).copy()])
+
+    def record(self) -> dict:
+        """Return what maps predictions back: ``matrix`` takes the pixels of the image of ``size`` to aligned ones.
+
+        ``cv2.warpAffine(prediction, matrix, size, flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP)`` is the way back.
+        """
+        return dict(size=self.size, margin=self.margin, mean_shape=[[z.real, z.imag] for z in self.mean.tolist()],
+                    images=dict(sorted(self.done.items())))

@@ -1,0 +1,119 @@
+"""What the converters of HELEN and LFW-PL share: split lists, soft labels and their argmax, optional alignment."""
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from conversion import Fault, convert_all, copy_image, read_together, save_labels, size_text
+from face_alignment import Alignment, mostly_inside, read_all_landmarks
+from PIL import Image
+
+
+class Face(NamedTuple):
+    """An image of a split, with the place in the lists that names it and the files of its labels."""
+
+    split: str
+    name: str
+    listed: str
+    image: Path
+    labels: tuple[Path, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser, size: int) -> None:
+    """Add the arguments that both converters have."""
+    parser.add_argument('--size', type=int, default=size, help='of aligned images, in pixels (%(default)s)')
+    parser.add_argument('--margin', type=float, default=0.5, help='around the landmarks of the mean face, on each '
+                        'side, as a share of their longer side (%(default)s)')
+    parser.add_argument('--allow-other-counts', action='store_true', help='for a part of the release: only warn where '
+                        'a list is longer or shorter than its own')
+
+
+def read_lists(folder: Path, lists: Mapping[str, tuple[str, int]], parse: Callable[[str], str | None],
+               allow_other_counts: bool) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """Read the split lists, by split the name of the file and how many images the release has in it.
+
+    Returns:
+        tuple: the split, the image's name and ``file:line`` of every image; and the faults.
+    """
+    found: dict[str, tuple[str, str, str]] = {}
+    faults = []
+    for split, (file, expected) in lists.items():
+        try:
+            lines = (folder / file).read_text(encoding='utf-8-sig').splitlines()
+        except (OSError, UnicodeError) as error:
+            faults.append(f'{folder / file}: cannot be read: {error}')
+            continue
+        before = len(found)
+        for number, line in enumerate(lines, 1):
+            name, place = parse(line.strip()), f'{folder / file}:{number}'
+            if name is None:
+                faults += [f'{place}: not a line of such a list: {line!r}'] if line.strip() else []
+            elif name in found:
+                faults.append(f'{place}: {name} is also in {found[name][2]}')
+            else:
+                found[name] = split, name, place
+        if (count := len(found) - before) != expected:
+            text = f'{folder / file}: names {count} images, the release {expected}'
+            if allow_other_counts and count:
+                print(f'warning: {text}', file=sys.stderr)
+            else:
+                faults.append(f'{text} (--allow-other-counts)' if count else text)
+    return list(found.values()), faults
+
+
+def convert_faces(
+        faces: Sequence[Face], faults: Sequence[str], read_label: Callable[[Path], np.ndarray],
+        palette: Sequence[Sequence[int]], out: Path, landmarks: Path | None, args: argparse.Namespace) -> None:
+    """Write mmseg's layout to the new folder ``out``; look at all files of all faces, even if there are faults.
+
+    Args:
+        faces (sequence of Face): what the lists name.
+        faults (sequence of str): those found so far; nothing is written if there are any.
+        read_label (Callable): returns the soft labels in a file, uint8 of shape (H, W) or (H, W, C), or raises
+            ``Fault``. All files of a face together have one channel for every colour of the palette.
+        palette (sequence): the colours of the labels.
+        out (Path): the folder to make.
+        landmarks (Path): the folder of landmarks if faces are to be aligned.
+        args (argparse.Namespace): with ``size`` and ``margin``.
+
+    Raises:
+        Fault: there are faults.
+    """
+    faults, points, align = list(faults), {}, None
+    if landmarks:
+        points, missing = read_all_landmarks(landmarks, [face.name for face in faces])
+        training = [face.name for face in faces if face.split == 'train']
+        faults += missing
+        if not faults:
+            align = Alignment(points, training, args.size, args.margin)
+
+    def convert(face: Face) -> None:
+        image, labels, wrong = read_together(face.image, face.labels, read_label)
+        if image is None:
+            wrong[0] += f', named in {face.listed}'
+        elif face.name in points and not mostly_inside(points[face.name], image):
+            wrong.append(f'{face.image}: most of its landmarks are outside its {size_text(image)} pixels; are they '
+                         'those of another size?')
+        if wrong:
+            raise Fault(*wrong)
+        if faults:
+            return
+        key, soft = f'{face.split}/{face.name}', np.dstack(labels)
+        target = out / 'img_dir' / f'{key}.jpg'
+        if align:
+            image, soft = align(face.name, key, image, soft)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(target, quality=95, subsampling=0)
+        else:
+            copy_image(face.image, target)
+        # Of equal probabilities the first label wins, and where all are 0 the background.
+        save_labels(out / 'ann_dir' / f'{key}.png', soft.argmax(-1).astype(np.uint8), palette)
+
+    faults += convert_all(faces, convert)
+    if faults:
+        raise Fault(*faults)
+    if align:
+        (out / 'alignment.json').write_text(json.dumps(align.record()))

@@ -1,0 +1,81 @@
+"""Convert HELEN with the part labels of Smith et al. (2013) to the layout of mmseg.
+
+    python tools/dataset_converters/helen.py SmithCVPR2013_dataset_resized.zip [--out-dir data/helen]
+    python tools/dataset_converters/helen.py SmithCVPR2013_dataset_resized.zip --align --out-dir data/helen_aligned
+
+The release is taken as a folder or as a zip or tar archive. It holds::
+
+    images/ID.jpg
+    labels/ID/ID_lblXX.png                      XX = 00…10, the probability of a label in 8 bits
+    exemplars.txt, tuning.txt, testing.txt      2,000, 230 and 100 lines ``number , ID``: train, val and test
+
+What is written::
+
+    OUT/img_dir/{train,val,test}/ID.jpg         as they are; aligned ones are compressed anew
+    OUT/ann_dir/{train,val,test}/ID.png         the most probable label, 0…10, with a palette
+    OUT/alignment.json                          with --align: how to map predictions back
+
+``--align`` takes every face to the mean shape of the training faces by a similarity transform of its landmarks, and
+warps the probabilities before it compares them. The resized release brings landmarks (``points``); ``--align FOLDER``
+names others: ``.txt`` in HELEN's own format or iBUG's ``.pts``, in pixels of the release's images.
+
+OUT appears whole or not at all. All faults of the input are told at once, on stderr, with exit code 1.
+"""
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from conversion import Fault, find, output_folder, read_image, run, unpack
+from face_sets import Face, add_arguments, convert_faces, read_lists
+
+from mmattn.segmentation.face_parsing import HELENDataset
+
+LISTS = {'train': ('exemplars.txt', 2000), 'val': ('tuning.txt', 230), 'test': ('testing.txt', 100)}
+CLASSES, PALETTE = HELENDataset.METAINFO['classes'], HELENDataset.METAINFO['palette']
+
+
+def read_name(line: str) -> str | None:
+    """Return the ID in a line ``number , ID``."""
+    match = re.fullmatch(r'\d+\s*,\s*([\w-]+)', line)
+    return match and match[1]
+
+
+def read_probability(path: Path) -> np.ndarray:
+    """Return one label's probability, uint8 of shape (H, W)."""
+    label = read_image(path)
+    if label.ndim != 2 or label.dtype != np.uint8:
+        raise Fault(f'{path}: {label.dtype} of shape {label.shape}, not a grey image of 8 bits')
+    return label
+
+
+def convert(args: argparse.Namespace) -> None:
+    """Convert the release."""
+    landmarks = [Path(args.align)] if args.align else []
+    with output_folder(args.out_dir, args.overwrite, [args.release, *landmarks]) as scratch:
+        root = find(unpack(args.release, scratch), 'exemplars.txt').parent
+        listed, faults = read_lists(root, LISTS, read_name, args.allow_other_counts)
+        faces = [
+            Face(split, name, place, root / 'images' / f'{name}.jpg',
+                 tuple(root / 'labels' / name / f'{name}_lbl{i:02}.png' for i in range(len(CLASSES))))
+            for split, name, place in listed
+        ]
+        points = None if args.align is None else Path(args.align or root / 'points')
+        convert_faces(faces, faults, read_probability, PALETTE, scratch / 'new', points, args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Convert HELEN to the layout of mmseg.')
+    parser.add_argument('release', type=Path, help='folder or archive SmithCVPR2013_dataset_resized')
+    parser.add_argument('--out-dir', type=Path, default=Path('data/helen'), help='default: %(default)s')
+    parser.add_argument('--align', nargs='?', const='', metavar='LANDMARKS', help='align the faces by the landmarks in '
+                        "a folder, or without one by the release's own")
+    add_arguments(parser, size=512)
+    return run(convert, parser, argv)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

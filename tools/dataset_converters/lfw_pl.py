@@ -1,0 +1,82 @@
+"""Convert LFW-PL, the part labels of Kae et al. (2013), to the layout of mmseg.
+
+    python tools/dataset_converters/lfw_pl.py --images lfw-funneled.tgz --labels parts_lfw_funneled_gt_images.tgz \\
+        --lists FOLDER [--out-dir data/lfw_pl]
+
+Images and labels are taken as folders or as tar or zip archives::
+
+    IMAGES/NAME/NAME_0001.jpg
+    LABELS/NAME_0001.ppm                        hair pure red, skin pure green, background pure blue
+    LISTS/parts_train.txt, LISTS/parts_validation.txt, LISTS/parts_test.txt
+                                                1,500, 500 and 927 lines ``NAME number``
+
+What is written::
+
+    OUT/img_dir/{train,val,test}/NAME_0001.jpg  as they are; aligned ones are compressed anew
+    OUT/ann_dir/{train,val,test}/NAME_0001.png  0 background, 1 skin, 2 hair, with a palette
+    OUT/alignment.json                          with --align: how to map predictions back
+
+``--align LANDMARKS`` takes every face to the mean shape of the training faces by a similarity transform of its
+landmarks, which are ``NAME_0001.pts`` in iBUG's format, or ``.txt`` with ``x , y`` a line; the release has none.
+
+OUT appears whole or not at all. All faults of the input are told at once, on stderr, with exit code 1.
+"""
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from conversion import Fault, find, output_folder, read_image, run, unpack
+from face_sets import Face, add_arguments, convert_faces, read_lists
+
+from mmattn.segmentation.face_parsing import LFWPLDataset
+
+LISTS = {'train': ('parts_train.txt', 1500), 'val': ('parts_validation.txt', 500), 'test': ('parts_test.txt', 927)}
+
+
+def read_name(line: str) -> str | None:
+    """Return the image's name in a line ``NAME number``."""
+    match = re.fullmatch(r'([\w.-]+)\s+(\d+)', line)
+    return match and f'{match[1]}_{int(match[2]):04}'
+
+
+def read_colors(path: Path) -> np.ndarray:
+    """Return the labels one-hot, 0 or 255, uint8 of shape (H, W, 3): a pixel's blue, green and red are just that."""
+    label = read_image(path, 'RGB')[..., ::-1]
+    other = (np.sort(label) != (0, 0, 255)).any(-1)
+    if other.any():
+        raise Fault(f'{path}: {other.sum()} pixels are neither pure red, green nor blue, the first of them '
+                    f'{",".join(map(str, label[other][0, ::-1]))}')
+    return label
+
+
+def convert(args: argparse.Namespace) -> None:
+    """Convert the release."""
+    sources = [args.images, args.labels, args.lists, *([args.align] if args.align else [])]
+    with output_folder(args.out_dir, args.overwrite, sources) as scratch:
+        images = find(unpack(args.images, scratch), '[!._]*_[0-9]*.jpg').parent.parent
+        labels = find(unpack(args.labels, scratch), '[!._]*_[0-9]*.ppm').parent
+        listed, faults = read_lists(args.lists, LISTS, read_name, args.allow_other_counts)
+        faces = [
+            Face(split, name, place, images / name.rpartition('_')[0] / f'{name}.jpg', (labels / f'{name}.ppm', ))
+            for split, name, place in listed
+        ]
+        convert_faces(faces, faults, read_colors, LFWPLDataset.METAINFO['palette'], scratch / 'new', args.align, args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Convert LFW-PL to the layout of mmseg.')
+    parser.add_argument('--images', type=Path, required=True, help='folder or archive lfw-funneled')
+    parser.add_argument('--labels', type=Path, required=True, help='folder or archive parts_lfw_funneled_gt_images')
+    parser.add_argument('--lists', type=Path, required=True, help='folder with parts_train.txt and the other two')
+    parser.add_argument('--out-dir', type=Path, default=Path('data/lfw_pl'), help='default: %(default)s')
+    parser.add_argument('--align', type=Path, metavar='LANDMARKS', help='align the faces by the landmarks in a folder')
+    add_arguments(parser, size=250)
+    return run(convert, parser, argv)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
