@@ -15,9 +15,9 @@ def _pair(image_path, label_path, classes, seed):
         Image.fromarray(array).save(path)
 
 
-def folders(root, suffix, classes, train=4, val=2):
+def folders(root, suffix, classes, train=4, val=2, test=0):
     """mmseg's img_dir/ann_dir layout."""
-    for part, count in (('train', train), ('val', val)):
+    for part, count in (('train', train), ('val', val), ('test', test)):
         for i in range(count):
             _pair(root / 'img_dir' / part / f'tile_{i}{suffix}', root / 'ann_dir' / part / f'tile_{i}.png', classes, i)
 
@@ -42,6 +42,10 @@ def make_all(root):
     """Return the environment that points every data set of the configs to small images under ``root``."""
     folders(root / 'buildings', '.png', 2)
     folders(root / 'camvid', '.jpg', 11)
+    folders(root / 'fasseg', '.jpg', 6)
+    for name, classes in (('helen', 11), ('lfw_pl', 3)):
+        for aligned in ('', '_aligned'):
+            folders(root / f'{name}{aligned}', '.jpg', classes, test=2)
     cityscapes(root / 'cityscapes')
     ade20k(root / 'ade20k')
-    return {f'{name.upper()}_ROOT': str(root / name) for name in ('buildings', 'camvid', 'cityscapes', 'ade20k')}
+    return {f'{folder.name.upper()}_ROOT': str(folder) for folder in root.iterdir()}

@@ -6,72 +6,26 @@ Every row is a config of the package, trained by tools/train.py and scored on th
 iteration. Interrupted, the command goes on where it stopped; finished runs are not repeated. It leaves table.md and
 plot.png in the work dir.
 """
-import argparse
-import json
 import os
-import re
 import statistics
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict
 from pathlib import Path
 
-from tqdm import tqdm
+from short_runs import arguments, each, markdown, runs, spread, train
 
-ROOT = Path(__file__).parents[2]
 RUN = 'r18-d8-half_1xb8-160_camvid-180x180.py'
 ITERATIONS = 160
 # name: (config, options)
-METHODS = {
-    'NL (mmseg NLHead)': ('bi_nl/nl', []),
-    'BiNLHead, position none': ('bi_nl/bi-nl', ['model.decode_head.position=none']),
-    'BiNLHead, position relative': ('bi_nl/bi-nl', ['model.decode_head.position=relative']),
-    'BiNLHead, position bilateral': ('bi_nl/bi-nl', []),
-    'CC (mmseg CCHead)': ('bi_cc/cc', []),
-    'BiCCHead, position none': ('bi_cc/bi-cc', ['model.decode_head.position=none']),
-    'BiCCHead, position relative': ('bi_cc/bi-cc', ['model.decode_head.position=relative']),
-    'BiCCHead, position bilateral': ('bi_cc/bi-cc', []),
+METHODS: dict[str, tuple[str, list[str]]] = {
+    'NL (mmseg NLHead)': (f'bi_nl/nl_{RUN}', []),
+    'BiNLHead, position none': (f'bi_nl/bi-nl_{RUN}', ['model.decode_head.position=none']),
+    'BiNLHead, position relative': (f'bi_nl/bi-nl_{RUN}', ['model.decode_head.position=relative']),
+    'BiNLHead, position bilateral': (f'bi_nl/bi-nl_{RUN}', []),
+    'CC (mmseg CCHead)': (f'bi_cc/cc_{RUN}', []),
+    'BiCCHead, position none': (f'bi_cc/bi-cc_{RUN}', ['model.decode_head.position=none']),
+    'BiCCHead, position relative': (f'bi_cc/bi-cc_{RUN}', ['model.decode_head.position=relative']),
+    'BiCCHead, position bilateral': (f'bi_cc/bi-cc_{RUN}', []),
 }
-
-
-def score(folder: Path) -> float | None:
-    """Return the mIoU that a finished run left, None if it has not finished."""
-    for path in sorted(folder.glob('*/vis_data/scalars.json')):
-        for line in path.read_text().splitlines():
-            scalars = json.loads(line)
-            if 'mIoU' in scalars and scalars['step'] == ITERATIONS:
-                return scalars['mIoU']
-    return None
-
-
-def train(method: str, seed: int, folder: Path, jobs: int) -> float:
-    """Return the mIoU of a run; train, or go on, if it has not finished."""
-    found = score(folder)
-    if found is not None:
-        return found
-    config, options = METHODS[method]
-    command = [sys.executable, ROOT / 'tools/train.py', ROOT / f'configs/{config}_{RUN}', '--work-dir', folder,
-               '--resume', '--cfg-options', f'randomness.seed={seed}', *options]
-    folder.mkdir(parents=True, exist_ok=True)
-    threads = str(max(1, (os.cpu_count() or 1) // jobs))
-    with open(folder / 'output.log', 'a') as log:
-        subprocess.run([str(part) for part in command], env={**os.environ, 'OMP_NUM_THREADS': threads}, stdout=log,
-                       stderr=subprocess.STDOUT, check=True)
-    found = score(folder)
-    if found is None:
-        raise SystemExit(f'{folder} has no mIoU at iteration {ITERATIONS}; see {folder}/output.log')
-    return found
-
-
-def table(scores: dict[str, list[float]], seeds: list[int]) -> str:
-    """Return Markdown: a row a method, a column a seed, mean and sample deviation."""
-    heads = ''.join(f' seed {seed} |' for seed in seeds)
-    lines = [f'| |{heads} mean ± deviation |', '|---' * (len(seeds) + 2) + '|']
-    for method, values in scores.items():
-        spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        cells = ''.join(f' {value:.2f} |' for value in values)
-        lines.append(f'| {method} |{cells} {statistics.mean(values):.2f} ± {spread:.2f} |')
-    return '\n'.join(lines) + '\n'
 
 
 def plot(scores: dict[str, list[float]], path: Path) -> None:
@@ -93,22 +47,17 @@ def plot(scores: dict[str, list[float]], path: Path) -> None:
 
 def main() -> None:
     """Run what is missing, then write table and plot."""
-    parser = argparse.ArgumentParser(description='Short trainings on CamVid')
-    parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2])
-    parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/camvid'))
-    parser.add_argument('--jobs', type=int, default=1, help='runs at a time, sharing the cores; default: 1')
-    args = parser.parse_args()
+    args = arguments('Short trainings on CamVid', 'work_dirs/camvid', [0, 1, 2])
     data = Path(os.environ.get('CAMVID_ROOT', 'data/camvid'))
     if not (data / 'img_dir').is_dir():
         raise SystemExit(f'no CamVid in {data}: set CAMVID_ROOT to the folder with img_dir and ann_dir')
-    runs = [(method, seed, args.work_dir / f'{re.sub("[^A-Za-z]+", "-", method)}_seed-{seed}', args.jobs)
-            for seed in args.seeds for method in METHODS]
-    scores: dict[str, list[float]] = {method: [] for method in METHODS}
-    with ThreadPoolExecutor(args.jobs) as pool:
-        found = pool.map(lambda run: train(*run), runs)
-        for (method, *_), miou in zip(runs, tqdm(found, total=len(runs), unit='run')):
-            scores[method].append(miou)
-    text = table(scores, args.seeds)
+    scores: defaultdict[str, list[float]] = defaultdict(list)
+    for run, found in each(lambda run: train(run, args.jobs, 'mIoU', ITERATIONS),
+                           runs(METHODS, args.seeds, args.work_dir), args.jobs):
+        scores[run.method].append(found['mIoU'])
+    text = markdown([*(f'seed {seed}' for seed in args.seeds), 'mean ± deviation'],
+                    ([method, *(f'{value:.2f}' for value in values), spread(values)]
+                     for method, values in scores.items()))
     print(text)
     (args.work_dir / 'table.md').write_text(text)
     plot(scores, args.work_dir / 'plot.png')

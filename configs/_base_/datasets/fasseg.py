@@ -1,6 +1,6 @@
 # FASSEG, faces at many poses, 6 classes, 256 high and mostly 180 to 260 wide, in mmseg's layout:
-# img_dir/{train,val}/*.jpg and ann_dir/{train,val}/*.png. `FASSEG_ROOT` moves the data. Crops are small enough for
-# training on a CPU.
+# img_dir/{train,val}/*.jpg and ann_dir/{train,val}/*.png. `FASSEG_ROOT` moves the data. For short runs on CPUs: small
+# crops, and colours as they are.
 _base_ = './camvid.py'
 data_root = '{{$FASSEG_ROOT:data/fasseg}}'
 metainfo = dict(
@@ -15,7 +15,6 @@ train_pipeline = [
     dict(type='RandomResize', scale=scale, ratio_range=(0.75, 1.25), keep_ratio=True),
     dict(type='RandomCrop', crop_size=crop_size),
     dict(type='RandomFlip', prob=0.5),
-    dict(type='PhotoMetricDistortion'),
     dict(type='PackSegInputs')
 ]
 test_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')]

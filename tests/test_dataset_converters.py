@@ -1,0 +1,687 @@
+"""The converters of face-parsing sets and of colour-coded masks, on tiny releases in the published layout."""
+import importlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import zipfile
+from itertools import chain
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from mmcv.transforms import LoadImageFromFile
+from mmseg.datasets.transforms import LoadAnnotations
+from PIL import Image
+
+from mmattn.segmentation.face_parsing import HELENDataset, LFWPLDataset
+
+FOLDER = Path(__file__).parents[1] / 'tools' / 'dataset_converters'
+sys.path.insert(0, str(FOLDER))  # as Python does for a script
+color_labels, conversion, face_alignment, helen, lfw_pl = map(importlib.import_module, (
+    'color_labels', 'conversion', 'face_alignment', 'helen', 'lfw_pl'))
+sys.path.remove(str(FOLDER))
+
+SIZE = (20, 26)  # height, width
+HELEN_LISTS = {'exemplars.txt': ['11_1', '12_1', '13_2'], 'tuning.txt': ['21_1', '22_1'], 'testing.txt': ['31_1']}
+LFW_LISTS = {'parts_train.txt': [('Ann_Lee', 1), ('Ann_Lee', 12), ('Jo-Jo_K', 3)],
+             'parts_validation.txt': [('Bo', 1)], 'parts_test.txt': [('Cy_D', 2)]}
+HELEN_NAMES, LFW_NAMES = ([*chain(*lists.values())] for lists in (HELEN_LISTS, LFW_LISTS))
+PALETTE = ['none:0,0,0', 'skin:255,255,0', 'hair:127,0,0', 'skin:250,200,0']
+
+
+def save(path, array, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path, **options)
+
+
+def photo(seed, size=SIZE):
+    return np.random.default_rng(seed).integers(0, 255, (*size, 3)).astype(np.uint8)
+
+
+def content(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
+def pack(archive, files, mode='w:gz'):
+    if archive.suffix == '.zip':
+        with zipfile.ZipFile(archive, 'w') as target:
+            for name, data in files.items():
+                target.writestr(name, data)
+    else:
+        with tarfile.open(archive, mode) as target:
+            for name, data in files.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                target.addfile(member, io.BytesIO(data))
+    return archive
+
+
+def truncate(path, share=0.6):
+    path.write_bytes(path.read_bytes()[:int(share * path.stat().st_size)])
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / 'data' / 'out'
+
+
+@pytest.fixture
+def command(out, capfd):
+    """Run a converter; return its exit code, stdout and stderr."""
+
+    def run(module, *args):
+        code = module.main([*map(str, args), '--out-dir', str(out)])
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def fails(command, out):
+    """Run a converter that must fail and leave nothing behind; return the lines on stderr, the prefix cut."""
+
+    def run(*args):
+        before = content(out.parent)
+        code, _, stderr = command(*args)
+        assert code == 1
+        lines = [line for line in stderr.splitlines() if not line.startswith('warning: ')]
+        assert lines[0].startswith('error: ')
+        assert content(out.parent) == before
+        assert {path.name for path in out.parent.glob('*')} <= {out.name}
+        return [lines[0].removeprefix('error: '), *(line.removeprefix('  ') for line in lines[1:])]
+
+    return run
+
+
+@pytest.fixture
+def helen_release(tmp_path):
+    """The folder of a release whose probabilities are random."""
+    root = tmp_path / 'SmithCVPR2013_dataset_resized'
+    for seed, name in enumerate(HELEN_NAMES):
+        save(root / 'images' / f'{name}.jpg', photo(seed))
+        soft = np.random.default_rng(seed).integers(0, 256, (*SIZE, 11)).astype(np.uint8)
+        soft[0, 0], soft[0, 1] = 0, 7  # no probability at all, and all the same
+        for i in range(11):
+            save(root / 'labels' / name / f'{name}_lbl{i:02}.png', soft[..., i])
+    for file, names in HELEN_LISTS.items():
+        (root / file).write_text(''.join(f'{i} , {name}\n' for i, name in enumerate(names, 1)) + '\n')
+    return root
+
+
+@pytest.fixture
+def lfw_release(tmp_path):
+    """The arguments for a release with random labels."""
+    images, labels, lists = tmp_path / 'lfw_funneled', tmp_path / 'parts_lfw_funneled_gt_images', tmp_path / 'lists'
+    lists.mkdir()
+    for file, names in LFW_LISTS.items():
+        (lists / file).write_text(''.join(f'{name} {number}\n' for name, number in names))
+        for seed, (name, number) in enumerate(names):
+            save(images / name / f'{name}_{number:04}.jpg', photo(seed))
+            truth = np.random.default_rng(seed).integers(0, 3, SIZE)
+            save(labels / f'{name}_{number:04}.ppm', np.uint8([[0, 0, 255], [0, 255, 0], [255, 0, 0]])[truth])
+    save(images / 'Un_Listed' / 'Un_Listed_0001.jpg', photo(9))
+    return ['--images', images, '--labels', labels, '--lists', lists, '--allow-other-counts']
+
+
+@pytest.fixture
+def masks(tmp_path):
+    """The arguments for images and exact masks in two subfolders."""
+    for seed, name in enumerate(('train/a', 'train/b.c', 'val/a')):
+        save(tmp_path / 'images' / f'{name}.jpg', photo(seed))
+        colours = np.uint8([[0, 0, 0], [255, 255, 0], [127, 0, 0], [250, 200, 0]])
+        save(tmp_path / 'masks' / f'{name}.bmp', colours[np.random.default_rng(seed).integers(0, 4, SIZE)])
+    return ['--images', tmp_path / 'images', '--masks', tmp_path / 'masks', '--palette', *PALETTE]
+
+
+def written_labels(path, palette):
+    with Image.open(path) as image:
+        assert image.mode == 'P'
+        assert image.getpalette()[:3 * len(palette)] == [*chain(*palette)]
+        return np.array(image)
+
+
+# What is written.
+
+
+@pytest.mark.parametrize('form', ['folder', 'above.zip', 'release.zip', 'release.tar.gz', 'release.tgz'])
+def test_helen(command, helen_release, out, tmp_path, form):
+    source = helen_release
+    if form != 'folder':
+        inner = content(helen_release)
+        prefix = 'above/SmithCVPR2013_dataset_resized' if 'above' in form else 'SmithCVPR2013_dataset_resized'
+        source = pack(tmp_path / form, {f'{prefix}/{name}': data for name, data in inner.items()})
+    code, _, stderr = command(helen, source, '--allow-other-counts')
+    assert code == 0
+    assert stderr.count('warning: ') == stderr.count('\n') == 3
+    assert 'names 3 images, the release 2000' in stderr
+    for part, file in (('train', 'exemplars.txt'), ('val', 'tuning.txt'), ('test', 'testing.txt')):
+        names = HELEN_LISTS[file]
+        assert sorted(path.stem for path in (out / 'img_dir' / part).iterdir()) == names
+        for name in names:
+            soft = np.stack([np.array(Image.open(helen_release / f'labels/{name}/{name}_lbl{i:02}.png'))
+                             for i in range(11)])
+            labels = written_labels(out / f'ann_dir/{part}/{name}.png', helen.PALETTE)
+            np.testing.assert_array_equal(labels, soft.argmax(0))
+            assert labels[0, :2].tolist() == [0, 0]
+            image = out / f'img_dir/{part}/{name}.jpg'
+            assert image.read_bytes() == (helen_release / f'images/{name}.jpg').read_bytes()
+    assert [path.name for path in out.parent.iterdir()] == ['out']
+    assert sorted(path.name for path in out.iterdir()) == ['ann_dir', 'img_dir']
+
+
+@pytest.mark.parametrize('form', ['folder', 'tgz'])
+def test_lfw_pl(command, lfw_release, out, tmp_path, form):
+    args = list(lfw_release)
+    if form == 'tgz':
+        for i in (1, 3):
+            files = {f'{args[i].name}/{name}': data for name, data in content(args[i]).items()}
+            args[i] = pack(tmp_path / f'{args[i].name}.tgz', files)
+    assert command(lfw_pl, *args)[0] == 0
+    assert set(content(out / 'img_dir')) == {
+        'train/Ann_Lee_0001.jpg', 'train/Ann_Lee_0012.jpg', 'train/Jo-Jo_K_0003.jpg', 'val/Bo_0001.jpg',
+        'test/Cy_D_0002.jpg'}
+    for seed, name in ((0, 'train/Ann_Lee_0001'), (1, 'train/Ann_Lee_0012'), (0, 'test/Cy_D_0002')):
+        labels = written_labels(out / 'ann_dir' / f'{name}.png', [[0, 0, 255], [0, 255, 0], [255, 0, 0]])
+        np.testing.assert_array_equal(labels, np.random.default_rng(seed).integers(0, 3, SIZE))
+
+
+def test_colors(command, masks, out):
+    code, stdout, _ = command(color_labels, *masks)
+    assert code == 0
+    colours = [[0, 0, 0], [255, 255, 0], [127, 0, 0]]
+    assert f"metainfo = dict(classes=('none', 'skin', 'hair'), palette={colours})" in stdout
+    assert set(content(out)) == {f'{kind}/{name}{suffix}' for name in ('train/a', 'train/b.c', 'val/a')
+                                 for kind, suffix in (('img_dir', '.jpg'), ('ann_dir', '.png'))}
+    for seed, name in enumerate(('train/a', 'train/b.c', 'val/a')):
+        labels = written_labels(out / 'ann_dir' / f'{name}.png', colours)
+        np.testing.assert_array_equal(labels, np.array([0, 1, 2, 1])[np.random.default_rng(seed).integers(0, 4, SIZE)])
+
+
+def test_the_palette_may_come_from_a_file_and_images_without_subfolders(command, tmp_path, out):
+    save(tmp_path / 'images/a.png', photo(0))
+    save(tmp_path / 'masks/a.png', np.full((*SIZE, 3), 9, np.uint8))
+    (tmp_path / 'palette.txt').write_text('none: 0,0,0\n\nthing: 9, 9, 9\n')
+    args = ['--images', tmp_path / 'images', '--masks', tmp_path / 'masks', '--palette', tmp_path / 'palette.txt']
+    assert command(color_labels, *args)[0] == 0
+    assert set(content(out)) == {'img_dir/a.png', 'ann_dir/a.png'}
+    assert (np.array(Image.open(out / 'ann_dir/a.png')) == 1).all()
+
+
+def test_nearest_colours(command, fails, masks, out):
+    """Of a mask that was compressed with loss; the colours are compared one by one."""
+    palette = np.array([[0, 0, 0], [255, 255, 0], [127, 0, 0], [250, 200, 0]])
+    mask = photo(5)
+    mask[:4] = palette[1] - [3, 4, 0]
+    masks[3].joinpath('train/a.bmp').unlink()
+    save(masks[3] / 'train/a.png', mask)
+    distance = np.linalg.norm(mask[:, :, None] - palette[None, None], axis=-1)
+    assert (distance[:4].min(-1) == 5).all()
+    expected = np.array([0, 1, 2, 1])[distance.argmin(-1)]
+
+    assert command(color_labels, *masks, '--max-distance', 500)[0] == 0
+    np.testing.assert_array_equal(np.array(Image.open(out / 'ann_dir/train/a.png')), expected)
+    assert command(color_labels, *masks, '--max-distance', 5, '--ignore-unknown', '--overwrite')[0] == 0
+    known = distance.min(-1) <= 5
+    np.testing.assert_array_equal(np.array(Image.open(out / 'ann_dir/train/a.png')), np.where(known, expected, 255))
+    assert (~known).any()
+
+    [line] = fails(color_labels, *masks, '--max-distance', 5, '--overwrite')
+    assert line.startswith(f"{masks[3] / 'train/a.png'}: {(~known).sum()} pixels of colours")
+    assert f'{distance.min(-1).max():.1f} from the nearest' in line
+    unknown = {','.join(map(str, colour)) for colour in mask[~known].tolist()}
+    assert f'({len(unknown)} colours)' in line
+    assert len(set(line.rpartition('nearest: ')[2].split('; ')) & unknown) == 5
+
+
+def test_the_data_sets_load_what_is_converted(command, helen_release, lfw_release, out, tmp_path):
+    for kind, module, args in ((HELENDataset, helen, [helen_release, '--allow-other-counts']),
+                               (LFWPLDataset, lfw_pl, lfw_release)):
+        assert command(module, *args)[0] == 0
+        for part, count in (('train', 3), ('val', 2 if kind is HELENDataset else 1), ('test', 1)):
+            dataset = kind(
+                data_root=str(out), data_prefix=dict(img_path=f'img_dir/{part}', seg_map_path=f'ann_dir/{part}'),
+                pipeline=[LoadImageFromFile(), LoadAnnotations()])
+            assert len(dataset) == count
+            found = np.concatenate([sample['gt_seg_map'].ravel() for sample in dataset])
+            assert set(found) == set(range(len(dataset.metainfo['classes'])))
+            assert all(sample['gt_seg_map'].shape == sample['img'].shape[:2] == SIZE for sample in dataset)
+        out.rename(tmp_path / kind.__name__)
+
+
+# Faults.
+
+
+def test_every_fault_of_helen_is_told_at_once(fails, helen_release):
+    root = helen_release
+    (root / 'exemplars.txt').write_text('1 , 11_1\n2 , 12_1\n3 , 21_1\nfour\n5 , 13_2\n')
+    (root / 'testing.txt').write_text('1 , 31_1\n2 , 99_9\n')
+    (root / 'labels/11_1/11_1_lbl03.png').unlink()
+    save(root / 'labels/11_1/11_1_lbl04.png', np.zeros((SIZE[0], SIZE[1] - 1), np.uint8))
+    truncate(root / 'labels/11_1/11_1_lbl05.png')
+    truncate(root / 'images/12_1.jpg')
+    (root / 'images/13_2.jpg').write_text('no image')
+    save(root / 'labels/22_1/22_1_lbl10.png', np.zeros((*SIZE, 3), np.uint8))
+    (root / 'labels/22_1/22_1_lbl09.png').write_bytes(b'')
+    title, *lines = fails(helen, root)
+    expected = [
+        f'{root}/exemplars.txt:4: not a line of such a list: ', f'{root}/tuning.txt:1: 21_1 is also in {root}/exem',
+        f'{root}/exemplars.txt: names 4 images, the release 2000', f'{root}/tuning.txt: names 1 images, the rel',
+        f'{root}/testing.txt: names 2 images, the release 100', f'{root}/labels/11_1/11_1_lbl03.png: no such file',
+        f'{root}/labels/11_1/11_1_lbl04.png: 25×20, but its image {root}/images/11_1.jpg 26×20',
+        f'{root}/labels/11_1/11_1_lbl05.png: unreadable: ', f'{root}/images/12_1.jpg: unreadable: ',
+        f'{root}/images/13_2.jpg: unreadable: ', f'{root}/labels/22_1/22_1_lbl10.png: uint8 of shape (20, 26, 3), not ',
+        f'{root}/labels/22_1/22_1_lbl09.png: unreadable: ',
+        f'{root}/images/99_9.jpg: no such file, named in {root}/testing.txt:2',
+    ]
+    assert len(expected) + 11 == int(title.split()[0])  # and the labels of 99_9
+    shown = '\n'.join(lines)
+    assert lines[-1] == '… and 4 more'
+    for line in expected:
+        assert line in shown, line
+
+
+def test_every_fault_of_lfw_pl_is_told_at_once(fails, lfw_release):
+    images, labels, lists = lfw_release[1:6:2]
+    (lists / 'parts_validation.txt').write_text('Bo 1\nAnn_Lee 0001\nNo_One 7\n../Ann_Lee 1\n')
+    (lists / 'parts_test.txt').unlink()
+    grey = np.zeros((*SIZE, 3), np.uint8)
+    grey[..., 0] = 255
+    grey[3, 4], grey[5, 6] = (0, 255, 255), (254, 0, 0)
+    save(labels / 'Ann_Lee_0012.ppm', grey)
+    save(labels / 'No_One_0007.ppm', grey[:-1])
+    save(labels / 'Bo_0001.ppm', np.uint8([[[255, 0, 0]]]))
+    title, *lines = fails(lfw_pl, *lfw_release)
+    assert lines == [
+        f'{lists}/parts_validation.txt:2: Ann_Lee_0001 is also in {lists}/parts_train.txt:1',
+        f"{lists}/parts_validation.txt:4: not a line of such a list: '../Ann_Lee 1'",
+        lines[2],
+        f'{labels}/Ann_Lee_0012.ppm: 2 pixels are neither pure red, green nor blue, the first of them 0,255,255',
+        f'{labels}/Bo_0001.ppm: 1×1, but its image {images}/Bo/Bo_0001.jpg 26×20',
+        f'{images}/No_One/No_One_0007.jpg: no such file, named in {lists}/parts_validation.txt:3',
+        f'{labels}/No_One_0007.ppm: 2 pixels are neither pure red, green nor blue, the first of them 0,255,255',
+    ]
+    assert lines[2].startswith(f'{lists}/parts_test.txt: cannot be read')
+    assert title == '7 faults'
+
+
+def test_every_fault_of_colored_masks_is_told_at_once(fails, masks):
+    images, labels = masks[1], masks[3]
+    save(images / 'train/lonely.jpg', photo(0))
+    save(labels / 'val/lonely.png', photo(0))
+    save(images / 'train/other.png', photo(0))
+    save(images / 'train/a.jpeg', photo(0))
+    save(labels / 'train/other.png', np.zeros((SIZE[0], 2, 3), np.uint8))
+    truncate(labels / 'val/a.bmp')
+    save(labels / 'train/b.c.bmp', np.full((*SIZE, 3), (0, 1, 2), np.uint8))
+    title, *lines = fails(color_labels, *masks)
+    assert title == '7 faults'
+    assert sorted(line for line in lines) == sorted([
+        f'{images}/train/a.jpg: a.jpeg has the same name', f'{images}/train/lonely.jpg: no mask of this name',
+        f'{labels}/val/lonely.png: no image of this name',
+        f'{images}: a data set reads images of one suffix; here are 1 .jpeg, 3 .jpg, 1 .png',
+        f'{labels}/train/other.png: 2×20, but its image {images}/train/other.png 26×20',
+        next(line for line in lines if f'{labels}/val/a.bmp: unreadable' in line),
+        f'{labels}/train/b.c.bmp: 520 pixels of colours that are not in the palette, up to 2.2 from the nearest: 0,1,2',
+    ])
+
+
+@pytest.mark.parametrize(('palette', 'said'), [
+    (['a:0,0'], "'a:0,0' is neither"), (['a:0,0,256'], "'a:0,0,256' is neither"), (['no_file.txt'], 'is neither'),
+    (['a:1,1,1', 'b:1,1,1'], 'the colour of a'), ([f'{i}:{i},0,0' for i in range(256)], '256 classes'),
+])
+def test_bad_palettes(fails, masks, palette, said):
+    [line] = fails(color_labels, *masks[:4], '--palette', *palette)
+    assert said in line
+
+
+@pytest.mark.parametrize('share', [0, 0.5, 0.97])
+@pytest.mark.parametrize('name', ['release.zip', 'release.tar.gz'])
+def test_damaged_archives(fails, helen_release, tmp_path, name, share):
+    archive = pack(tmp_path / name, content(helen_release))
+    truncate(archive, share)
+    assert fails(helen, archive) == [f'{archive}: not a zip or tar archive, or a damaged one']
+
+
+def test_archives_cannot_write_elsewhere(fails, tmp_path):
+    archive = pack(tmp_path / 'evil.tar', {'../../evil.txt': b'', 'exemplars.txt': b''}, 'w')
+    assert 'damaged' in fails(helen, archive)[0]
+    assert not list(tmp_path.rglob('evil.txt'))
+
+
+def test_what_is_not_there(fails, tmp_path, lfw_release, masks):
+    assert fails(helen, tmp_path / 'none') == [f'{tmp_path}/none: no such folder or archive']
+    assert fails(helen, tmp_path) == [f'{tmp_path}: no exemplars.txt in it']
+    assert 'no [!._]*_[0-9]*.ppm in it' in fails(lfw_pl, *lfw_release[:3], lfw_release[1], *lfw_release[4:])[0]
+    assert fails(color_labels, *masks[:3], tmp_path / 'none', *masks[4:]) == [f'{tmp_path}/none: no such folder']
+
+
+# Output.
+
+
+def test_an_existing_output_is_only_replaced_if_asked_for_and_ours(command, fails, helen_release, masks, out):
+    for module, args in ((helen, [helen_release, '--allow-other-counts']), (color_labels, masks)):
+        assert command(module, *args, '--overwrite')[0] == 0
+        assert fails(module, *args) == [f'{out}: exists already; --overwrite replaces it']
+        before = content(out)
+        save(out / 'img_dir' / 'train' / 'old.jpg', photo(0))
+        assert command(module, *args, '--overwrite')[0] == 0
+        assert content(out) == before
+    (out / 'notes.txt').write_text('mine')
+    assert 'notes.txt, which --overwrite would delete' in fails(color_labels, *masks, '--overwrite')[0]
+
+
+def test_the_input_is_not_replaced(masks, capfd):
+    images = masks[1]
+    before = content(images.parent)
+    for out in (images, images.parent):
+        assert color_labels.main([*map(str, masks), '--out-dir', str(out), '--overwrite']) == 1
+        assert 'the input is in it' in capfd.readouterr().err
+        assert content(images.parent) == before
+
+
+def test_a_failed_replacement_leaves_the_old_output(command, fails, masks, out):
+    command(color_labels, *masks)
+    before = content(out)
+    truncate(masks[1] / 'val/a.jpg')
+    assert 'val/a.jpg: unreadable' in fails(color_labels, *masks, '--overwrite')[0]
+    assert content(out) == before
+
+
+def test_full_disk(fails, masks):
+    resource = pytest.importorskip('resource')
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, hard))
+    try:
+        lines = fails(color_labels, *masks)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert 'File too large' in lines[0]
+
+
+def test_interrupt(fails, masks, monkeypatch):
+    def interrupted(path, *_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(color_labels, 'save_labels', interrupted)
+    assert fails(color_labels, *masks) == ['interrupted']
+
+
+@pytest.mark.parametrize('sign', [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_conversion_leaves_no_half_folder(command, masks, out, sign):
+    """Killed while it waits for the last mask, a pipe into which nothing is written."""
+    save(masks[1] / 'val/z.jpg', photo(0))
+    pipe = masks[3] / 'val/z.bmp'
+    os.mkfifo(pipe)
+    process = subprocess.Popen([sys.executable, FOLDER / 'color_labels.py', *map(str, masks), '--out-dir', out])
+    with open(pipe, 'wb'):  # waits for the converter to open it
+        process.send_signal(sign)
+        if sign == signal.SIGKILL:
+            process.wait(60)
+    assert process.wait(60) == (1 if sign == signal.SIGTERM else -signal.SIGKILL)
+    assert not out.exists()
+    if sign == signal.SIGTERM:
+        assert list(out.parent.iterdir()) == []
+    pipe.unlink()
+    (masks[1] / 'val/z.jpg').unlink()
+    assert command(color_labels, *masks)[0] == 0
+
+
+# Alignment. Points are complex numbers.
+
+
+def similarity(rng):
+    """A random scale and turn, as one complex number, and shift."""
+    return complex(rng.uniform(0.7, 1.6) * np.exp(1j * rng.uniform(-0.6, 0.6))), complex(*rng.uniform(-5, 5, 2))
+
+
+def random_shapes(rng, count=7, points=9):
+    mean = rng.normal(size=points) + 1j * rng.normal(size=points)
+    noise = rng.normal(size=(count, points)) + 1j * rng.normal(size=(count, points))
+    return mean + 0.05 * noise
+
+
+def umeyama(source, target):
+    """Umeyama (1991) as it is printed, by SVD: the (2, 3) matrix."""
+    x, y = (np.stack([z.real, z.imag]) for z in (source, target))
+    centred_x, centred_y = (z - z.mean(1, keepdims=True) for z in (x, y))
+    u, d, vt = np.linalg.svd(centred_y @ centred_x.T / x.shape[1])
+    s = np.diag([1, np.sign(np.linalg.det(u) * np.linalg.det(vt))])
+    rotation = u @ s @ vt
+    scale = np.trace(np.diag(d) @ s) / centred_x.var(1).sum()
+    return np.column_stack([scale * rotation, y.mean(1) - scale * rotation @ x.mean(1)])
+
+
+def apply(matrix, points):
+    moved = matrix @ np.stack([points.real, points.imag, np.ones(len(points))])
+    return moved[0] + 1j * moved[1]
+
+
+def test_the_similarity_is_umeyamas():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        source, target = random_shapes(rng, 2)
+        target = target * 30 * np.exp(1j * rng.uniform(-3, 3)) + 4
+        matrix = face_alignment.fit_similarity(source, target)
+        np.testing.assert_allclose(matrix, umeyama(source, target), atol=1e-9)
+
+
+def test_a_known_similarity_is_recovered():
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        [source] = random_shapes(rng, 1)
+        a, b = similarity(rng)
+        expected = [[a.real, -a.imag, b.real], [a.imag, a.real, b.imag]]
+        np.testing.assert_allclose(face_alignment.fit_similarity(source, a * source + b), expected, atol=1e-6)
+
+
+def test_nothing_is_mirrored():
+    [shape] = random_shapes(np.random.default_rng(2), 1)
+    mirrored = -shape.conjugate() + 3
+    matrix = face_alignment.fit_similarity(shape, mirrored)
+    assert np.linalg.det(matrix[:, :2]) > 0
+    np.testing.assert_allclose(matrix, umeyama(shape, mirrored), atol=1e-9)
+
+
+def test_the_mean_shape_is_that_of_generalised_procrustes_analysis():
+    """Done as the textbook does: fit all to the mean, average, until nothing moves."""
+    rng = np.random.default_rng(3)
+    shapes = np.stack([a * shape + b for shape in random_shapes(rng) for a, b in [similarity(rng)]])
+    normalised = shapes - shapes.mean(1, keepdims=True)
+    normalised /= np.linalg.norm(normalised, axis=1, keepdims=True)
+    mean = normalised[0]
+    for _ in range(200):
+        mean = np.mean([apply(umeyama(shape, mean), shape) for shape in normalised], axis=0)
+        mean = (mean - mean.mean()) / np.linalg.norm(mean)
+    found = face_alignment.mean_shape(shapes)
+    assert abs(found.mean()) < 1e-12
+    assert abs(np.linalg.norm(found) - 1) < 1e-12
+    np.testing.assert_allclose(apply(umeyama(mean, found), mean), found, atol=1e-8)
+    assert abs(np.angle(np.vdot(found, normalised.mean(0)))) < 1e-12, 'upright'
+
+    moved = np.stack([np.exp(0.3j) * a * shape + b for shape in shapes for a, b in [(rng.uniform(1, 9), 7 - 2j)]])
+    np.testing.assert_allclose(face_alignment.mean_shape(moved), np.exp(0.3j) * found, atol=1e-9)
+
+
+POINTS = (np.array([-10, 10, 0, -7, 7, 0, -12, 12]) + 1j * np.array([-8, -8, 0, 9, 9, 16, 2, 2])) / 10
+
+
+def picture(z):
+    """A smooth face in colours at the points z."""
+    waves = [0.5 + 0.5 * np.cos(2 * z.real + k) * np.cos(1.7 * z.imag - k) for k in range(3)]
+    return (20 + 210 * np.stack(waves, -1)).round().astype(np.uint8)
+
+
+def probabilities(z):
+    """Eleven soft labels around centres in the face; the background has what is left."""
+    centres = np.concatenate([POINTS, [0.4 + 1.2j, -0.5 - 0.3j]])
+    soft = 0.95 * np.exp(-np.abs(z[..., None] - centres)**2 / 0.1)
+    soft = np.concatenate([1 - soft.max(-1, keepdims=True), soft], -1)
+    return (255 * soft).round().astype(np.uint8)
+
+
+def grid(width, height):
+    return np.arange(width) + 1j * np.arange(height)[:, None]
+
+
+@pytest.fixture
+def turned_faces(helen_release):
+    """The same face at several places, turned and scaled; by name, a and b that put it there."""
+    rng, placed = np.random.default_rng(4), {}
+    for number, name in enumerate(HELEN_NAMES, 1):
+        width, height = 130 + 7 * number, 150 - 3 * number
+        a = 22 * np.exp(1j * rng.uniform(-0.5, 0.5)) * rng.uniform(0.8, 1.2)
+        b = (width + 1j * height) / 2 + complex(*rng.uniform(-6, 6, 2))
+        face = (grid(width, height) - b) / a
+        save(helen_release / 'images' / f'{name}.jpg', picture(face), quality=100, subsampling=0)
+        soft = probabilities(face)
+        for i in range(11):
+            save(helen_release / 'labels' / name / f'{name}_lbl{i:02}.png', soft[..., i])
+        (helen_release / 'points').mkdir(exist_ok=True)
+        lines = [name, *(f'{z.real:.9f} , {z.imag:.9f}' for z in (a * POINTS + b).tolist())]
+        (helen_release / 'points' / f'{number}.txt').write_text('\n'.join(lines) + '\n\n')
+        placed[name] = a, b
+    return placed
+
+
+def check_aligned(out, placed, size):
+    """All images are the same face, where the record says that the landmarks' mean is."""
+    record = json.loads((out / 'alignment.json').read_text())
+    assert record['size'] == size
+    mean = np.array(record['mean_shape']) @ [1, 1j]
+    back = face_alignment.fit_similarity(mean, POINTS)  # exact: all shapes are the same
+    face = apply(back, grid(size, size).ravel()).reshape(size, size)
+    expected, labels = picture(face).astype(int), probabilities(face).argmax(-1)
+    assert len(record['images']) == len(placed)
+    for key, entry in record['images'].items():
+        a, b = placed[key.partition('/')[2]]
+        np.testing.assert_allclose(apply(np.array(entry['matrix']), a * POINTS + b), mean, atol=1e-6)
+        width, height = entry['size']
+        source = apply(cv2.invertAffineTransform(np.array(entry['matrix'])), grid(size, size).ravel())
+        source = source.reshape(size, size)
+        inside = (source.real > 0) & (source.real < width - 1) & (source.imag > 0) & (source.imag < height - 1)
+        image = np.array(Image.open(out / 'img_dir' / f'{key}.jpg')).astype(int)
+        assert image.shape == (size, size, 3)
+        assert np.abs(image - expected)[inside].mean() < (1 if inside.mean() > 0.95 else 2)  # JPEG has edges ring
+        found = np.array(Image.open(out / 'ann_dir' / f'{key}.png'))
+        assert (found == labels)[inside].mean() > 0.999
+        assert set(np.unique(found[inside])) == set(np.unique(labels[inside]))
+        outside = (source.real < -1) | (source.real > width) | (source.imag < -1) | (source.imag > height)
+        assert (found[outside] == 0).all()
+        assert not outside.any() or image[outside].mean() < 10
+        assert inside.mean() > 0.95 or outside.mean() > 0.2
+
+        # And the way back, as the record's docstring has it.
+        returned = cv2.warpAffine(found, np.array(entry['matrix']), (width, height),
+                                  flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP)
+        original = probabilities((grid(width, height) - b) / a).argmax(-1)
+        covered = apply(np.array(entry['matrix']), grid(width, height).ravel()).reshape(height, width)
+        covered = (abs(covered.real - size / 2) < size / 2 - 1) & (abs(covered.imag - size / 2) < size / 2 - 1)
+        assert (returned == original)[covered].mean() > 0.97
+    assert len({tuple(entry['size']) for entry in record['images'].values()}) > 1
+
+
+@pytest.mark.parametrize(('landmarks', 'margin'), [('own', 0.3), ('helen', 1.3), ('ibug', 0.3)])
+def test_alignment(command, helen_release, turned_faces, out, tmp_path, landmarks, margin):
+    points, folder = helen_release / 'points', tmp_path / 'landmarks'
+    if landmarks == 'helen':
+        points.rename(folder)
+        (folder / 'readme.txt').write_text('Not landmarks.\n')
+    elif landmarks == 'ibug':
+        for name, (a, b) in turned_faces.items():
+            lines = [f'{z.real} {z.imag}' for z in (a * POINTS + b).tolist()]
+            path = folder / 'trainset' / f'{name}.pts'
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text('\n'.join(['version: 1', f'n_points:  {len(lines)}', '{', *lines, '}', '']))
+    source = helen_release
+    if landmarks == 'own':
+        source = pack(tmp_path / 'release.zip', content(helen_release))
+    align = ['--align'] if landmarks == 'own' else ['--align', folder]
+    code, _, stderr = command(helen, source, *align, '--size', 100, '--margin', margin, '--allow-other-counts')
+    assert code == 0, stderr
+    check_aligned(out, turned_faces, 100)
+    assert {path.name for path in out.iterdir()} == {'img_dir', 'ann_dir', 'alignment.json'}
+    mean = np.array(json.loads((out / 'alignment.json').read_text())['mean_shape'])
+    low, high = mean.min(0), mean.max(0)
+    np.testing.assert_allclose((low + high) / 2, 49.5, atol=1e-9)
+    np.testing.assert_allclose((high - low).max(), 100 / (1 + 2 * margin), atol=1e-9)
+
+
+def test_only_training_faces_make_the_mean(command, helen_release, turned_faces, out):
+    args = [helen, helen_release, '--align', '--size', 64, '--allow-other-counts', '--overwrite']
+    command(*args)
+    before = json.loads((out / 'alignment.json').read_text())
+    path = helen_release / 'points/6.txt'  # a test face
+    lines = path.read_text().split('\n')
+    lines[1], lines[2] = lines[2], lines[1]
+    path.write_text('\n'.join(lines))
+    command(*args)
+    after = json.loads((out / 'alignment.json').read_text())
+    assert after['mean_shape'] == before['mean_shape']
+    moved = {name for name in after['images'] if after['images'][name] != before['images'][name]}
+    assert moved == {'test/31_1'}
+
+
+def test_alignment_of_lfw_pl(command, lfw_release, out, tmp_path):
+    """The labels are warped before they are compared: a straight edge stays straight, whatever the angle."""
+    images, labels = lfw_release[1], lfw_release[3]
+    for seed, (name, number) in enumerate(LFW_NAMES):
+        stem = f'{name}_{number:04}'
+        a, b = 20 * np.exp(0.3j * (seed - 2)), 62 + 60j
+        face = (grid(125, 125) - b) / a
+        truth = np.where(face.imag > 0, 1, np.where(face.imag > -1.3, 2, 0))
+        save(labels / f'{stem}.ppm', np.uint8([[0, 0, 255], [0, 255, 0], [255, 0, 0]])[truth])
+        save(images / name / f'{stem}.jpg', picture(face))
+        (tmp_path / 'points').mkdir(exist_ok=True)
+        (tmp_path / 'points' / f'{stem}.txt').write_text(
+            ''.join(f'{z.real} {z.imag}\n' for z in (a * POINTS + b).tolist()))
+    code, _, stderr = command(lfw_pl, *lfw_release, '--align', tmp_path / 'points', '--size', 90, '--margin', 0)
+    assert code == 0, stderr
+    paths = sorted((out / 'ann_dir').rglob('*.png'))
+    assert len(paths) == 5
+    found = np.stack([np.array(Image.open(path)) for path in paths])
+    mean = np.array(json.loads((out / 'alignment.json').read_text())['mean_shape']) @ [1, 1j]
+    face = apply(face_alignment.fit_similarity(mean, POINTS), grid(90, 90).ravel()).reshape(90, 90)
+    expected = np.where(face.imag > 0, 1, np.where(face.imag > -1.3, 2, 0))
+    assert (found == expected).mean() > 0.99
+
+
+def test_faults_of_landmarks_are_told_with_all_others(fails, helen_release, turned_faces, tmp_path):
+    points = helen_release / 'points'
+    text = points.joinpath('2.txt').read_text().splitlines()
+    (points / '1.txt').unlink()
+    (points / '2.txt').write_text('\n'.join(text[:-2]))
+    (points / '3.txt').write_text('13_2\n1 , x\n')
+    (points / '4.txt').write_text('21_1\n' + '5 , 5\n' * len(POINTS))
+    (points / 'again.txt').write_text(points.joinpath('5.txt').read_text())
+    lines = [line.replace(' , ', ' ').split() for line in points.joinpath('6.txt').read_text().splitlines()[1:9]]
+    (points / '6.txt').write_text('31_1\n' + ''.join(f'{float(x) * 9} , {float(y) * 9}\n' for x, y in lines))
+    truncate(helen_release / 'images/22_1.jpg')
+    title, *told = fails(helen, helen_release, '--align', '--allow-other-counts')
+    expected = [
+        f'{points}: no landmarks of 11_1', f'{points}: no landmarks of 13_2', f'{points}: no landmarks of 21_1',
+        f'{points}/2.txt: 7 landmarks of 12_1, but 8 of the others', f'{points}/3.txt: not landmarks: ',
+        f'{points}/4.txt: points that are not finite, or all the same',
+        f'{points}/again.txt: a second file with the landmarks of 22_1',
+        f'{helen_release}/images/31_1.jpg: most of its landmarks are outside its 172×132 pixels',
+        f'{helen_release}/images/22_1.jpg: unreadable: ',
+    ]
+    assert title.endswith(f'{len(expected)} faults')
+    assert all(any(line.startswith(start) for line in told) for start in expected)
+
+    (points / '1.pts').write_text('version: 1\nn_points: 3\n{\n1 2\n3 4\n}\n')
+    (points / '3.pts').write_text('n_points: 3\n1 2\n')
+    told = '\n'.join(fails(helen, helen_release, '--align', '--allow-other-counts'))
+    assert f'{points}/1.pts: 2 points, its header says 3' in told
+    assert f'{points}/3.pts: not landmarks' in told
+    assert fails(helen, helen_release, '--align', tmp_path / 'none', '--allow-other-counts')[1] == (
+        f'{tmp_path}/none: no such folder')
+
+
+def test_sizes_that_make_no_image(fails, helen_release, turned_faces):
+    for option in (['--size', 0], ['--margin', -0.5]):
+        assert '--size must be' in fails(helen, helen_release, '--align', *option, '--allow-other-counts')[-1]
