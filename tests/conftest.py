@@ -58,3 +58,18 @@ def original_mmengine():
 def tiny_data(tmp_path_factory):
     """Environment variables that point the configs' data sets to small images."""
     return tiny_data_sets.make_all(tmp_path_factory.mktemp('data'))
+
+
+@pytest.fixture(scope='session')
+def run(tiny_data):
+    """Run a command on the small data, one thread a process; return what it said."""
+
+    def run(*command, **env):
+        environment = {**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1', 'PATH': f'{Path(sys.executable).parent}:'
+                       f"{os.environ['PATH']}", **env}
+        done = subprocess.run([str(part) for part in command], env=environment, text=True, timeout=300,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    return run

@@ -30,7 +30,7 @@ def main() -> None:
         hook = cfg.get('default_hooks', {}).get('visualization')
         if hook is None:
             raise SystemExit(f'--show and --show-dir need default_hooks.visualization, not set in {args.config}')
-        hook.update(draw=True, show=args.show, wait_time=args.wait_time)
+        hook.update(draw=True, interval=1, show=args.show, wait_time=args.wait_time)  # whoever asks wants them all
         if args.show_dir:
             cfg.visualizer.save_dir = args.show_dir
     if args.tta:

@@ -1,7 +1,6 @@
 """The tools as a user calls them, on small images: flags, several processes, mixed precision, mmseg's own train.py."""
 import hashlib
 import json
-import os
 import re
 import socket
 import subprocess
@@ -21,21 +20,6 @@ SMALL = [
     'model.auxiliary_head.in_channels=32', 'model.auxiliary_head.channels=8', 'train_cfg.max_iters=2',
     'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2', 'default_hooks.logger.interval=1'
 ]
-
-
-@pytest.fixture(scope='module')
-def run(tiny_data):
-    """Run a command on the small data, one thread a process; return what it said."""
-
-    def run(*command, **env):
-        environment = {**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1', 'PATH': f'{Path(sys.executable).parent}:'
-                       f"{os.environ['PATH']}", **env}
-        done = subprocess.run([str(part) for part in command], env=environment, text=True, timeout=300,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        assert done.returncode == 0, done.stdout
-        return done.stdout
-
-    return run
 
 
 @pytest.fixture(scope='module')
@@ -159,6 +143,18 @@ def test_get_flops_counts_the_stock_head_and_ours_alike(run):
         counts[name] = [float(x) for x in re.findall(r'input 256×256: (\S+) G multiply-accumulates, (\S+) M', said)[0]]
     assert counts['cc'] == pytest.approx(counts['bi-cc'], rel=1e-3)
     assert counts['cc'][0] > 1
+
+
+def test_get_flops_prints_the_rows_of_table_4_2(run):
+    """Multiply-accumulates of a to f and j within 1 % of the paper's; g to i do not follow from its text."""
+    said = run(sys.executable, ROOT / 'tools/analysis_tools/get_flops.py', ROOT / 'configs/deeplabv3plus_ba')
+    rows = re.findall(r'\| +([a-j]) \|.*\| +(\S+) \| +(\S+) \| +(\S+) \| +(\S+) \| +(\S+)% \|', said)
+    assert [row[0] for row in rows] == list('abcdefghij')
+    assert all(ours == paper for _, ours, paper, *_ in rows)
+    assert [float(row[4]) for row in rows] == [2.45, 2.01, 2.48, 2.54, 2.63, 2.80, 1.22, 1.39, 1.71, 5.44]
+    for row, *_, ours, paper, difference in rows:
+        assert float(difference) == pytest.approx(100 * (float(ours) / float(paper) - 1), abs=0.5)
+        assert abs(float(difference)) <= 1 or row in 'ghi'
 
 
 def test_browse_dataset_draws_every_training_image(run, tmp_path):

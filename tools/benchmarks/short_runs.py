@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from tqdm import tqdm
+from rich.progress import track
 
 ROOT = Path(__file__).parents[2]
 T = TypeVar('T')
@@ -78,7 +78,7 @@ def train(run: Run, jobs: int, key: str, iterations: int) -> dict:
 def each(function: Callable[[Run], T], todo: list[Run], jobs: int) -> Iterator[tuple[Run, T]]:
     """Yield every run with its result, ``jobs`` at a time, with a progress bar."""
     with ThreadPoolExecutor(jobs) as pool:
-        yield from tqdm(zip(todo, pool.map(function, todo)), total=len(todo), unit='run')
+        yield from track(zip(todo, pool.map(function, todo)), 'Training', len(todo))
 
 
 def spread(values: list[float]) -> str:

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps
-from tqdm import tqdm
+from rich.progress import track
 
 SHOWN = 20
 WRITTEN = {'img_dir', 'ann_dir', 'alignment.json'}
@@ -119,7 +119,7 @@ def convert_all(samples: Sequence[T], convert: Callable[[T], None]) -> list[str]
 
     with ThreadPoolExecutor(THREADS) as pool:
         try:
-            told = tqdm(pool.map(faults_of, samples), total=len(samples), unit='image', disable=None)
+            told = track(pool.map(faults_of, samples), 'Converting', len(samples))
             return [line for lines in told for line in lines]
         except BaseException:  # a full disk, or Ctrl-C: do not first convert all the others
             pool.shutdown(cancel_futures=True)

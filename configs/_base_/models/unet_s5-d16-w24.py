@@ -1,4 +1,5 @@
-# mmseg's own U-Net as its configs have it, 24 in place of 64 channels: as many parameters as our U-Net of half the width.
+# mmseg's own U-Net as its configs have it, 24 in place of 64 channels: about as many parameters as ours of half the
+# width.
 _base_ = './unet-ba_r18-half.py'
 norm_cfg = dict(type='BN', requires_grad=True)
 model = dict(

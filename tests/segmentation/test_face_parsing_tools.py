@@ -1,0 +1,75 @@
+"""U-Net-BA on four images as a user has it: tools/train.py, tools/test.py, tools/image_demo.py, one after the other."""
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ..tiny_data import SIZE
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / 'configs/unet_ba/unet-ba_r18-d8-half_1xb8-480_fasseg-192x160.py'
+SMALL = ['--cfg-options', 'train_dataloader.batch_size=4', 'train_dataloader.num_workers=0',
+         'train_dataloader.persistent_workers=False', 'val_dataloader.num_workers=0',
+         'val_dataloader.persistent_workers=False', 'train_dataloader.dataset.pipeline.3.scale=(48,48)',
+         'train_dataloader.dataset.pipeline.4.crop_size=(32,32)', 'model.data_preprocessor.size=(32,32)',
+         'train_cfg.max_iters=2', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2']
+COLUMNS = ('skin', 'hair', 'eyes', 'nose', 'mouth', 'background')
+
+
+def percent(said):
+    """The last table that the metric printed."""
+    head, row = re.findall(r'\n\|( +[a-z].*)\|\n\+[-+]+\+\n\|(.*)\|', said)[-1]
+    return dict(zip(head.replace('|', ' ').split(), row.replace('|', ' ').split()))
+
+
+@pytest.fixture(scope='module')
+def trained(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp('trained')
+    return folder, run(sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', folder, *SMALL)
+
+
+@pytest.fixture(scope='module')
+def tested(run, trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp('tested')
+    said = run(sys.executable, ROOT / 'tools/test.py', CONFIG, trained[0] / 'iter_2.pth', '--work-dir', folder, '--out',
+               folder / 'out', '--show-dir', folder / 'shown', *SMALL[:-3])
+    return folder, said
+
+
+def test_training_scores_every_class(trained):
+    """The data check looks at four training and two validation images and their masks."""
+    folder, said = trained
+    assert 'Data check: 12 files' in said
+    assert (folder / 'iter_2.pth').exists()
+    assert list(percent(said)) == [*COLUMNS, 'accuracy', 'overall']
+
+
+def test_test_agrees_with_its_files(trained, tested, tiny_data):
+    """The table of test.py is that of the training's last validation, and of the label maps that it wrote."""
+    folder, said = tested
+    assert percent(said) == percent(trained[1])
+    path, = folder.glob('*/*.json')
+    scores = json.loads(path.read_text())
+    predicted, truth = (np.stack([np.array(Image.open(path)) for path in sorted(folder.iterdir())])
+                        for folder in (folder / 'out', Path(tiny_data['FASSEG_ROOT'], 'ann_dir/val')))
+    counted = truth != 255
+    assert scores['accuracy'] == pytest.approx(100 * (predicted == truth)[counted].mean(), abs=0.005)
+    nose = [(labels == 4) & counted for labels in (predicted, truth)]
+    assert scores['F1.nose'] == pytest.approx(200 * (nose[0] & nose[1]).sum() / (nose[0].sum() + nose[1].sum()),
+                                              abs=0.005)
+    assert len(list(folder.glob('shown/vis_data/vis_image/*.png'))) == 2
+
+
+def test_demo_predicts_what_test_did(run, trained, tested, tiny_data, tmp_path):
+    images = Path(tiny_data['FASSEG_ROOT'], 'img_dir/val')
+    run(sys.executable, ROOT / 'tools/image_demo.py', images, CONFIG, trained[0] / 'iter_2.pth', '--out-dir', tmp_path,
+        '--device', 'cpu', *SMALL[:1], 'model.data_preprocessor.size=(32,32)')
+    for path in images.iterdir():
+        labels = Image.open(tmp_path / 'pred' / f'{path.stem}.png')
+        assert labels.size == Image.open(tmp_path / 'vis' / f'{path.stem}.png').size == SIZE
+        assert labels.mode == 'P'
+        assert np.array_equal(labels, Image.open(tested[0] / 'out' / f'{path.stem}.png'))
