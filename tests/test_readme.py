@@ -41,6 +41,20 @@ def test_a_stock_config_with_our_head_builds(tmp_path):
     assert model.decode_head.cca.window_position.window_size == (31, 31)
 
 
+def test_a_stock_config_with_attention_for_convolutions_builds(tmp_path):
+    import mmseg
+    from mmengine.registry import MODELS, init_default_scope
+
+    from mmattn.layers import BAConv2d
+    snippet, = (text for text in SNIPPETS if 'upernet_r50' in text)
+    stock = Path(mmseg.__file__).parent / '.mim/configs'
+    (tmp_path / 'user.py').write_text(snippet.replace('../upernet', str(stock / 'upernet')))
+    cfg = Config.fromfile(tmp_path / 'user.py')
+    init_default_scope('mmseg')
+    head = MODELS.build(cfg.model.decode_head)
+    assert sum(isinstance(module, BAConv2d) for module in head.modules()) == 5  # pyramid, three levels, fusion
+
+
 def test_links_and_commands_lead_somewhere():
     paths = re.findall(r'\]\(((?!http)[^)#]+)\)', README) + re.findall(r'(?:bash|python) (tools/[\w./]+)', README)
     assert len(paths) > 5

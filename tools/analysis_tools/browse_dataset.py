@@ -8,7 +8,7 @@ from pathlib import Path
 from mmengine.config import Config, DictAction
 from mmengine.registry import init_default_scope
 from mmseg.registry import DATASETS, VISUALIZERS
-from tqdm import tqdm
+from rich.progress import track
 
 import mmattn.registry  # noqa: F401
 
@@ -31,7 +31,7 @@ def main() -> None:
     dataset = DATASETS.build(cfg[f'{args.split}_dataloader'].dataset)
     visualizer = VISUALIZERS.build(cfg.visualizer)
     visualizer.dataset_meta = dataset.metainfo
-    for i in tqdm(range(len(dataset) if args.number is None else min(args.number, len(dataset)))):
+    for i in track(range(len(dataset) if args.number is None else min(args.number, len(dataset)))):
         item = dataset[i]
         name = Path(item['data_samples'].img_path).stem
         visualizer.add_datasample(

@@ -11,11 +11,11 @@ import argparse
 from pathlib import Path
 
 import torch
+from measure import HEAD, line, measure, verify
+from rich.progress import track
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from mmattn.ops import global_attention
-from mmattn.utils.profiling import extra_memory, median_time
 
 WINDOW = 31
 
@@ -53,18 +53,6 @@ def operands(side: int, channels: int, device: str) -> list[torch.Tensor]:
             for rest in ((channels, ), (channels, ), (channels, ), (WINDOW**2, ), ())]
 
 
-def verify(functions: dict, device: str) -> None:
-    """Raise if the functions differ in values or gradients, in units of float32's precision."""
-    inputs = operands(19, 32, device)
-    results = {}
-    for name, function in functions.items():
-        out = function(*inputs)
-        results[name] = (out, *torch.autograd.grad(out.square().sum(), inputs))
-    for name, result in results.items():
-        for a, b in zip(result, results['mmattn']):
-            torch.testing.assert_close(a, b, atol=2e-4, rtol=2e-4, msg=lambda text, name=name: f'{name}: {text}')
-
-
 def main() -> None:
     """Measure, print a table, draw a plot."""
     parser = argparse.ArgumentParser(description='Benchmark of global_attention')
@@ -74,21 +62,12 @@ def main() -> None:
     args = parser.parse_args()
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     functions = {'literal': literal, 'SDPA + table': sdpa, 'mmattn': ours}
-    verify(functions, device)
-    rows = []
-    for side, (name, function) in tqdm([(side, item) for side in args.sides for item in functions.items()]):
-        inputs = operands(side, 256, device)
-
-        def both(function=function, inputs=inputs):
-            return torch.autograd.grad(function(*inputs).sum(), inputs)
-
-        with torch.no_grad():
-            forward = median_time(lambda function=function, inputs=inputs: function(*inputs), args.repeats)
-            _, memory = extra_memory(lambda function=function, inputs=inputs: function(*inputs))
-        rows.append((side, name, forward, memory, median_time(both, args.repeats), extra_memory(both)[1]))
-    print('| map | | forward s | extra MiB | forward + backward s | extra MiB |\n|---|---|---|---|---|---|')
-    for side, name, *numbers in rows:
-        print(f'| {side}×{side} | {name} | ' + ' | '.join(f'{x:.3g}' if x < 10 else f'{x:.0f}' for x in numbers) + ' |')
+    verify(functions, operands(19, 32, device))
+    rows = [(side, name, *measure(function, operands(side, 256, device), args.repeats))
+            for side, (name, function) in track([(side, item) for side in args.sides for item in functions.items()])]
+    print(HEAD)
+    for side, *row in rows:
+        print(line(f'{side}×{side}', *row))
     if args.plot:
         plot(rows, args.plot)
 
