@@ -26,9 +26,9 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
                            'InfiniteSampler', 'DefaultSampler', 'SeedAugmentation')),
     'mmattn.layers': (('mmcv', ), ('BilateralNonLocal2d', 'BilateralCrissCrossAttention',
                                    'BilateralMultiheadAttention', 'LocalBilateralAttention',
-                                   'BAConv2d')),
-    'mmattn.segmentation': (('mmcv', 'mmseg'), ('BiNLHead', 'BiCCHead', 'DeepLabV3PlusBAHead', 'UNetBAHead',
-                                                'ResNetStem', 'SegDataCheckHook')),
+                                   'BAConv2d', 'DynamicConv2d', 'TransformerAttention2d')),
+    'mmattn.segmentation': (('mmcv', 'mmseg'), ('BiNLHead', 'BiCCHead', 'AttentionHead', 'DeepLabV3PlusBAHead',
+                                                'UNetBAHead', 'ResNetStem', 'SegDataCheckHook')),
     'mmattn.segmentation.face_parsing': (('mmcv', 'mmseg'), ('HELENDataset', 'LFWPLDataset', 'FaceParsingMetric')),
     'mmattn.visualization': ((), ('AttentionMapHook', )),
 }

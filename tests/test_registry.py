@@ -10,10 +10,11 @@ import mmattn
 
 PACKAGE = Path(mmattn.__file__).parent
 LAYERS = ('mmattn.BilateralNonLocal2d', 'mmattn.BilateralCrissCrossAttention', 'mmattn.BilateralMultiheadAttention',
-          'mmattn.LocalBilateralAttention', 'mmattn.BAConv2d')
-HEADS = ('mmattn.BiNLHead', 'mmattn.BiCCHead', 'mmattn.DeepLabV3PlusBAHead', 'mmattn.UNetBAHead', 'mmattn.ResNetStem',
-         'mmattn.SegDataCheckHook', 'mmattn.HELENDataset', 'mmattn.LFWPLDataset',
-         'mmattn.FaceParsingMetric')  # what needs mmseg
+          'mmattn.LocalBilateralAttention', 'mmattn.BAConv2d', 'mmattn.DynamicConv2d',
+          'mmattn.TransformerAttention2d')
+HEADS = ('mmattn.BiNLHead', 'mmattn.BiCCHead', 'mmattn.AttentionHead', 'mmattn.DeepLabV3PlusBAHead',
+         'mmattn.UNetBAHead', 'mmattn.ResNetStem', 'mmattn.SegDataCheckHook', 'mmattn.HELENDataset',
+         'mmattn.LFWPLDataset', 'mmattn.FaceParsingMetric')  # what needs mmseg
 ENGINE = ('mmattn.CPUAmpOptimWrapper', 'mmattn.CheckpointKeysHook', 'mmattn.InvalidLossHook', 'mmattn.CheckpointHook',
           'mmattn.InfiniteSampler', 'mmattn.DefaultSampler', 'mmattn.SeedAugmentation',
           'mmattn.AttentionMapHook')  # what needs mmengine alone

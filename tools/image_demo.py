@@ -34,7 +34,7 @@ def main() -> None:
         cfg.merge_from_dict(args.cfg_options or {})
         inferencer = FaceParsingInferencer(cfg, args.checkpoint, device=args.device)
         written = inferencer(args.image, args.out_dir, args.batch_size, args.opacity)
-    except (OSError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # the last but one lists the keys that do not fit
         raise SystemExit(f'{error}') from None
     print(f'{len(written)} index maps and overlays are in {args.out_dir}/pred and {args.out_dir}/vis')
 

@@ -126,7 +126,7 @@ def continue_data(loop: BaseLoop, seed: int | None) -> bool:
     Returns:
         bool: whether it does; False, with nothing done, if the sampler is not one of ours.
     """
-    sampler = loop.dataloader.sampler
+    sampler = loop.dataloader.batch_sampler.sampler  # also that of a batch sampler of the config's own
     if not isinstance(sampler, InfiniteSampler | DefaultSampler):
         return False
     if seed is not None:

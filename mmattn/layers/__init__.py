@@ -3,7 +3,9 @@ from .ba_conv2d import BAConv2d
 from .bilateral_criss_cross import BilateralCrissCrossAttention
 from .bilateral_multihead import BilateralMultiheadAttention
 from .bilateral_non_local import BilateralNonLocal2d
+from .dynamic_conv2d import DynamicConv2d
 from .local_bilateral_attention import LocalBilateralAttention
+from .transformer_attention import TransformerAttention2d
 
 __all__ = ['BAConv2d', 'BilateralCrissCrossAttention', 'BilateralMultiheadAttention', 'BilateralNonLocal2d',
-           'LocalBilateralAttention']
+           'DynamicConv2d', 'LocalBilateralAttention', 'TransformerAttention2d']

@@ -1,4 +1,6 @@
 """Local bilateral attention as a ``conv_cfg``, in place of the 3×3 convolutions of stock modules."""
+from inspect import signature
+
 from torch import nn
 from torch.nn.modules.utils import _pair
 
@@ -19,7 +21,8 @@ class BAConv2d(LocalBilateralAttention):
         kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``; the padding must keep the map's size,
             and the dilation be the same in both directions.
         **kwargs: ``num_heads``, ``content``, ``geometric``, ``iterations``, ``share``, ``scale`` and ``norm_cfg`` as in
-            :class:`~mmattn.layers.LocalBilateralAttention`.
+            :class:`~mmattn.layers.LocalBilateralAttention`. The norm is that of the projections inside; it does not
+            follow that of ``ConvModule``, so networks with SyncBN name it here, too.
 
     Raises:
         ValueError: a padding that changes the map's size, two dilations, or as the layer raises.
@@ -27,9 +30,12 @@ class BAConv2d(LocalBilateralAttention):
 
     def __new__(cls, in_channels: int = 0, out_channels: int = 0, kernel_size: int | tuple[int, int] = 3,
                 stride: int | tuple[int, int] = 1, padding: int | tuple[int, int] | str = 0,
-                dilation: int | tuple[int, int] = 1, groups: int = 1, bias: bool = True, **_):
+                dilation: int | tuple[int, int] = 1, groups: int = 1, bias: bool = True, **kwargs):
         """Build a plain convolution where there is nothing to attend to; a copy is made without arguments."""
         if _pair(kernel_size) == (1, 1) or _pair(stride) != (1, 1) or groups != 1:
+            unknown = kwargs.keys() - signature(LocalBilateralAttention).parameters.keys()
+            if unknown:
+                raise TypeError(f'BAConv2d takes no {", ".join(sorted(unknown))}')
             return nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         return super().__new__(cls)
 

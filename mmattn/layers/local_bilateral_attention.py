@@ -5,6 +5,7 @@ from mmcv.cnn import build_activation_layer, build_norm_layer
 from torch import Tensor, nn
 
 from mmattn.ops import local_attention, local_attention_weights
+from mmattn.ops.checks import check_count
 from mmattn.ops.window_logits import as_window_size
 from mmattn.registry import MODELS
 
@@ -31,13 +32,16 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
             wants ``share``, as keys and values are to come from one space. Defaults to 1.
         share (bool): one projection for query, key and value. Defaults to False.
         dilation (int): step between the positions of a neighbourhood. Defaults to 1.
-        scale (float): factor of the content logits; the thesis has none. Defaults to 1.0.
-        norm_cfg (dict, optional): norm of the projections. Defaults to batch norm.
+        scale (float, optional): factor of the content logits, None for 1/√d; the thesis has none. Defaults to 1.0.
+        norm_cfg (dict, optional): norm of the projections, of each channel by itself: 'BN', 'SyncBN', 'IN'. Without,
+            content logits want ``scale=None``. Defaults to batch norm.
         act_cfg (dict, optional): activation of the output. Defaults to ReLU.
 
     Raises:
+        TypeError: ``dilation`` or ``iterations`` is no integer.
         ValueError: an even kernel, heads that do not divide the channels, neither content nor geometry, more
-            iterations without ``share`` or without content, iterations or a dilation below 1.
+            iterations without ``share`` or without content, iterations or a dilation below 1, a norm over groups of
+            channels.
     """
 
     operator_weights = staticmethod(local_attention_weights)
@@ -52,18 +56,18 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
                  iterations: int = 1,
                  share: bool = False,
                  dilation: int = 1,
-                 scale: float = 1.0,
+                 scale: float | None = 1.0,
                  norm_cfg: dict | None = dict(type='BN'),
                  act_cfg: dict | None = dict(type='ReLU')) -> None:
         super().__init__()
-        out_channels = out_channels or in_channels
+        out_channels = in_channels if out_channels is None else out_channels
         sizes = as_window_size(kernel_size, axes=2, name='kernel_size')
-        if num_heads < 1 or out_channels % num_heads:
+        if num_heads < 1 or out_channels < 1 or out_channels % num_heads:
             raise ValueError(f'num_heads must divide out_channels={out_channels}; got {num_heads}')
         if not (content or geometric):
             raise ValueError('content and geometric cannot both be False')
-        if dilation < 1 or iterations < 1:
-            raise ValueError(f'dilation and iterations must be at least 1; got {dilation} and {iterations}')
+        check_count('dilation', dilation)
+        check_count('iterations', iterations)
         if iterations > 1 and not (content and share):
             raise ValueError(f'iterations={iterations} refines content in one shared space: it needs content=True and '
                              f'share=True; got content={content}, share={share}')
@@ -96,6 +100,11 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         """What ``attention_weights`` can tell apart."""
         return KINDS if self.content and self.geometric else KINDS[:1] if self.content else KINDS[1:2]
 
+    def extra_repr(self) -> str:
+        """Return what the submodules do not show."""
+        switches = {name: getattr(self, name) for name in ('num_heads', 'content', 'geometric', 'share', 'scale')}
+        return ', '.join(f'{name}={value}' for name, value in {**self.settings, **switches}.items())
+
     def forward(self, x: Tensor) -> Tensor:
         """Attend to the neighbourhood of each position.
 
@@ -125,5 +134,8 @@ def pointwise(in_channels: int, out_channels: int, bias: bool, norm_cfg: dict | 
     """A 1×1 convolution and its norm. mmcv's ConvModule warns of a bias before a norm, which the counts ask for."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv=nn.Conv2d(in_channels, out_channels, 1, bias=bias))
     if norm_cfg is not None:
+        if norm_cfg['type'] in ('GN', 'LN', 'LN2d'):
+            # One layer makes several projections, and γ's channels are rarely a multiple of the groups.
+            raise ValueError(f'norm_cfg must be a norm of single channels, such as BN; got {norm_cfg}')
         layers['norm'] = build_norm_layer(norm_cfg, out_channels)[1]
     return nn.Sequential(layers)

@@ -1,8 +1,9 @@
 """Attention operators: exact, differentiable, with extra memory linear in the number of positions."""
 from . import flops  # noqa: F401  (registers the formulas)
+from .dynamic_conv import dynamic_conv
 from .global_attention import global_attention, global_attention_weights
 from .grid_attention import grid_attention, grid_attention_weights
 from .local_attention import local_attention, local_attention_weights
 
-__all__ = ['global_attention', 'global_attention_weights', 'grid_attention', 'grid_attention_weights',
+__all__ = ['dynamic_conv', 'global_attention', 'global_attention_weights', 'grid_attention', 'grid_attention_weights',
            'local_attention', 'local_attention_weights']

@@ -68,6 +68,14 @@ def expanded(name: str, logits: Tensor, shape: tuple[int, ...]) -> Tensor:
         raise ValueError(f'{name} must be broadcastable to {tuple(shape)}; got {tuple(logits.shape)}') from None
 
 
+def check_count(name: str, number: int) -> None:
+    """Check that an argument is an integer of at least 1."""
+    if not isinstance(number, int):
+        raise TypeError(f'{name} must be an integer; got {number!r}')
+    if number < 1:
+        raise ValueError(f'{name} must be at least 1; got {number}')
+
+
 def check_queries(queries: Tensor, size: tuple[int, ...]) -> None:
     """Check that ``queries`` are coordinates within a map of ``size``."""
     if queries.dtype != torch.int64 or queries.dim() != 2 or queries.shape[1] != len(size):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from . import global_attention, grid_attention, local_attention  # noqa: F401  (they define the operators)
+from . import dynamic_conv, global_attention, grid_attention, local_attention  # noqa: F401  (they define the operators)
 
 
 def _register(op: torch._ops.OpOverloadPacket) -> Callable:
@@ -64,3 +64,14 @@ def _local(query, key, value, window, kernel_size, dilation, scale, iterations, 
 @_register(torch.ops.mmattn.local_attention_backward)
 def _local_backward(grad, query, key, value, window, kernel_size, dilation, scale, iterations, *_, **__) -> int:
     return _local_products(query, value, kernel_size, iterations, backward=True)
+
+
+@_register(torch.ops.mmattn.dynamic_conv)
+def _dynamic(value, logits, *_, **__) -> int:
+    """The border is counted as the rest; predicting the logits is not the operator's."""
+    return _products((*value[:-1], 0), value, logits[-1])
+
+
+@_register(torch.ops.mmattn.dynamic_conv_backward)
+def _dynamic_backward(grad, value, logits, *_, **__) -> int:
+    return _products((*value[:-1], 0), value, logits[-1], backward=True)

@@ -1,18 +1,13 @@
-"""Local attention: every query attends to the k×k keys around it, weighted by content, by geometry, or by both.
-
-The neighbourhood is never unfolded: for each of its k² offsets the shifted map is a view, and a product of two views
-with the positions they share is all that exists at a time. Forward and backward pass are made of three such sums.
-"""
+"""Local attention: every query attends to the k×k keys around it, weighted by content, by geometry, or by both."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
 
 import torch
 from torch import Tensor
 
-from .checks import check_operands, check_queries
-from .chunks import chunks
+from .checks import check_count, check_operands, check_queries
+from .neighbourhood import Neighbourhood, slices, softmax, softmax_backward
 from .window_logits import accumulator, as_window_size
 
 NEITHER = 'query and key, or window, must be given; got neither'
@@ -51,7 +46,8 @@ def local_attention(query: Tensor | None,
         neighbours all have a logit of −∞ gets 0.
 
     Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype, or ``window`` is not floating-point.
+        TypeError: ``query``, ``key`` and ``value`` differ in dtype, ``window`` is not floating-point, or ``dilation``
+            or ``iterations`` no integer.
         ValueError: shapes that do not fit, an even kernel, neither ``query`` nor ``window``, a dilation or iterations
             below 1, more iterations without ``query``.
     """
@@ -104,7 +100,7 @@ def local_attention_weights(query: Tensor | None, key: Tensor | None, queries: T
     weights = logits.new_zeros((*logits.shape[:3], *size))
     row = torch.arange(len(queries), device=operand.device)[:, None]
     # Those outside weigh nothing, and are added to some key at the border.
-    return weights.index_put_((*_grid(weights.shape[:2], weights.device), row, rows, columns), _softmax(logits, -1),
+    return weights.index_put_((*_grid(weights.shape[:2], weights.device), row, rows, columns), softmax(logits, -1),
                               accumulate=True)
 
 
@@ -129,9 +125,8 @@ def _arguments(query: Tensor | None, key: Tensor | None, value: Tensor, *, kerne
         raise ValueError(f'query must have the positions of value, {tuple(value.shape[2:4])}; got '
                          f'{tuple(like.shape[2:4])}')
     sizes = as_window_size(kernel_size, axes=2, name='kernel_size')
-    for name, number in (('dilation', dilation), ('iterations', iterations)):
-        if number < 1:
-            raise ValueError(f'{name} must be at least 1; got {number}')
+    check_count('dilation', dilation)
+    check_count('iterations', iterations)
     if query is None and iterations > 1:
         raise ValueError(f'iterations refine content logits: they need query and key; got {iterations} without')
     if window is not None:
@@ -188,57 +183,6 @@ def _backward(ctx, grad):
 _local_attention.register_autograd(_backward, setup_context=_setup_context)
 
 
-class _Neighbourhood:
-    """The pairs of a map's positions at each offset of a neighbourhood, and the sums over them.
-
-    Maps are ``(B, heads, H, W, C)``; weights of pairs are ``(K, B, heads, H, W)``, an offset j − i a plane, at i.
-    """
-
-    def __init__(self, size: Sequence[int], kernel_size: Sequence[int], dilation: int) -> None:
-        self.count = kernel_size[0] * kernel_size[1]
-        self.pairs: list[tuple[int, tuple[slice, ...], tuple[slice, ...]]] = []  # entry, where i is, where j is
-        steps = (range(-(k // 2) * dilation, k // 2 * dilation + 1, dilation) for k in kernel_size)
-        for entry, offset in enumerate(product(*steps)):
-            if all(abs(o) < n for o, n in zip(offset, size)):
-                here = (slice(max(0, -o), n - max(0, o)) for o, n in zip(offset, size))
-                there = (slice(max(0, o), n - max(0, -o)) for o, n in zip(offset, size))
-                self.pairs.append((entry, (slice(None), slice(None), *here), (slice(None), slice(None), *there)))
-
-    def logits(self, like: Tensor) -> Tensor:
-        """Logits of 0 for all pairs, of −∞ where an offset leads out of the map."""
-        logits = like.new_full((self.count, *like.shape[:-1]), -torch.inf)
-        for entry, here, _ in self.pairs:
-            logits[entry][here] = 0
-        return logits
-
-    def add(self, planes: Tensor, entries: Tensor) -> Tensor:
-        """Add ``(B, heads, H, W, K)`` to the pairs that exist, in place."""
-        for entry, here, _ in self.pairs:
-            planes[entry][here] += entries[..., entry][here]
-        return planes
-
-    def dot(self, a: Tensor, b: Tensor, planes: Tensor | None = None) -> Tensor:
-        """Add a_iᵀb_j to the pairs that exist, in place; to 0 by default."""
-        planes = a.new_zeros((self.count, *a.shape[:-1])) if planes is None else planes
-        for entry, here, there in self.pairs:
-            planes[entry][here] += (a[here] * b[there]).sum(-1)
-        return planes
-
-    def gather(self, weights: Tensor, b: Tensor) -> Tensor:
-        """Σ_j w_ij b_j for every i."""
-        out = torch.zeros_like(b)
-        for entry, here, there in self.pairs:
-            out[here].addcmul_(weights[entry][here].unsqueeze(-1), b[there])
-        return out
-
-    def scatter(self, weights: Tensor, a: Tensor) -> Tensor:
-        """Σ_i w_ij a_i for every j."""
-        out = torch.zeros_like(a)
-        for entry, here, there in self.pairs:
-            out[there].addcmul_(weights[entry][here].unsqueeze(-1), a[here])
-        return out
-
-
 def _squash(x: Tensor) -> Tensor:
     """‖x‖²/(1 + ‖x‖²) · x/‖x‖, 0 at 0, over the channels."""
     norm = x.norm(dim=-1, keepdim=True)
@@ -252,7 +196,7 @@ def _squash_backward(grad: Tensor, x: Tensor) -> Tensor:
     return grad * (norm / (1 + square)) + x * (along * (1 - square) / (1 + square)**2)
 
 
-def _passes(area: _Neighbourhood, query: Tensor | None, key: Tensor | None, value: Tensor, window: Tensor | None,
+def _passes(area: Neighbourhood, query: Tensor | None, key: Tensor | None, value: Tensor, window: Tensor | None,
             scale: float, iterations: int) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
     """Weights ``(K, B, heads, H, W)`` of each refining pass with their sum of keys, and those of the last pass."""
     logits = area.logits(value)
@@ -268,34 +212,26 @@ def _passes(area: _Neighbourhood, query: Tensor | None, key: Tensor | None, valu
             area.dot(towards, key, logits)
     if window is not None:
         area.add(logits, window)
-    return rounds, _softmax(logits, 0)
-
-
-def _softmax(logits: Tensor, dim: int) -> Tensor:
-    """Softmax that is 0 where there is nothing but −∞."""
-    empty = logits.amax(dim, keepdim=True) == -torch.inf
-    return logits.masked_fill(empty, 0).softmax(dim).masked_fill(empty, 0)
+    return rounds, softmax(logits, 0)
 
 
 def _work(kernel_size: Sequence[int], iterations: int, value: Tensor, *others: Tensor | None) -> Iterator[tuple]:
-    """Yield the heads that are worked on at a time, a slice, and their operands."""
-    batch, heads, height, width, channels = value.shape
-    if others[0] is not None:
-        channels = max(channels, others[0].shape[-1])
+    """Yield what is worked on at a time, slices of batch and heads, and its operands."""
+    channels = max(x.shape[-1] for x in (value, *others[:1]) if x is not None)
     dtype = accumulator(value)
     kept = (iterations + 3) * (channels + kernel_size[0] * kernel_size[1])
-    for part in chunks(heads, batch * height * width * kept * dtype.itemsize):
-        yield part, *(None if x is None else x[:, part].to(dtype) for x in (value, *others))
+    for part in slices(value.shape, kept * dtype.itemsize):
+        yield part, *(None if x is None else x[part].to(dtype) for x in (value, *others))
 
 
 def local_attention_reference(query: Tensor | None, key: Tensor | None, value: Tensor, window: Tensor | None,
                               kernel_size: Sequence[int], dilation: int, scale: float, iterations: int) -> Tensor:
     """Forward pass in PyTorch: output ``(B, heads, H, W, Dv)``."""
     out = torch.empty_like(value)
-    area = _Neighbourhood(value.shape[2:4], kernel_size, dilation)
-    for heads, v, q, k, w in _work(kernel_size, iterations, value, query, key, window):
+    area = Neighbourhood(value.shape[2:4], kernel_size, dilation)
+    for part, v, q, k, w in _work(kernel_size, iterations, value, query, key, window):
         _, weights = _passes(area, q, k, v, w, scale, iterations)
-        out[:, heads] = area.gather(weights, v)
+        out[part] = area.gather(weights, v)
     return out
 
 
@@ -304,11 +240,11 @@ def local_attention_reference_backward(grad: Tensor, query: Tensor | None, key: 
                                        iterations: int) -> list[Tensor]:
     """Gradients of the operands that are there, in the order of the operator's arguments."""
     grads = [None if x is None else torch.empty_like(x) for x in (query, key, value, window)]
-    area = _Neighbourhood(value.shape[2:4], kernel_size, dilation)
-    for heads, v, q, k, w, d_out in _work(kernel_size, iterations, value, query, key, window, grad):
+    area = Neighbourhood(value.shape[2:4], kernel_size, dilation)
+    for part, v, q, k, w, d_out in _work(kernel_size, iterations, value, query, key, window, grad):
         rounds, weights = _passes(area, q, k, v, w, scale, iterations)
         d_value = area.scatter(weights, d_out)
-        d_logits = _softmax_backward(area.dot(d_out, v), weights)
+        d_logits = softmax_backward(area.dot(d_out, v), weights)
         d_window = d_logits
         d_query = d_key = None
         if q is not None:
@@ -316,15 +252,10 @@ def local_attention_reference_backward(grad: Tensor, query: Tensor | None, key: 
             for p, total in reversed(rounds):  # logits += squash(Σ p k)ᵀ k
                 d_total = _squash_backward(area.gather(d_logits, k), total)
                 d_key += area.scatter(d_logits, _squash(total)) + area.scatter(p, d_total)
-                d_logits = d_logits + _softmax_backward(area.dot(d_total, k), p)
+                d_logits = d_logits + softmax_backward(area.dot(d_total, k), p)
             d_query = area.gather(d_logits, k).mul_(scale)
             d_key += area.scatter(d_logits, q * scale)
         for to, given in zip(grads, (d_query, d_key, d_value, d_window.movedim(0, -1))):
             if to is not None and given is not None:
-                to[:, heads] = given
+                to[part] = given
     return [x for x in grads if x is not None]
-
-
-def _softmax_backward(grad: Tensor, p: Tensor) -> Tensor:
-    """Gradient at the logits from that at the weights, both ``(K, …)``."""
-    return p * (grad - (grad * p).sum(0))

@@ -1,6 +1,8 @@
 """Local bilateral attention against Eq. 4.6 to 4.9 with its own weights, its counts, and in stock modules."""
 import copy
 
+import mmdet.models
+import mmseg.models
 import pytest
 import torch
 from mmcv.cnn import ConvModule, fuse_conv_bn
@@ -136,11 +138,56 @@ def test_weights_by_content_and_by_position():
 
 @pytest.mark.parametrize('wrong', [dict(kernel_size=2), dict(num_heads=3), dict(num_heads=0), dict(iterations=0),
                                    dict(content=False, geometric=False), dict(iterations=2), dict(dilation=0),
-                                   dict(iterations=2, share=True, content=False)],
+                                   dict(iterations=2, share=True, content=False),
+                                   dict(norm_cfg=dict(type='GN', num_groups=2))],
                          ids=lambda wrong: '-'.join(f'{k}_{v}' for k, v in wrong.items()))
 def test_wrong_arguments_are_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         LocalBilateralAttention(8, **{'num_heads': 2, **wrong})
+
+
+def test_geometry_alone_shifts_the_values():
+    """γ's weights 0 and its last bias large at one entry: the output is that of the map shifted by that offset."""
+    layer = build(in_channels=4, num_heads=2, content=False)
+    layer.gamma.conv.weight.data.zero_()
+    x = literal.randn(1, 4, 6, 7)
+    value = layer.operands(x)['value'].movedim(-1, 2).flatten(1, 2)
+    for entry, (dy, dx) in enumerate((dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)):
+        layer.gamma.norm.bias.data.zero_()
+        layer.gamma.norm.bias.data[[entry, 9 + entry]] = 1e4
+        shifted = layer.activate(layer.output(value[:, :, 1 + dy:5 + dy, 1 + dx:6 + dx]))
+        torch.testing.assert_close(layer(x)[:, :, 1:5, 1:6], shifted, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize('options', [OPTIONS['e'], OPTIONS['i'], OPTIONS['b']], ids=['e', 'i', 'b'])
+def test_compile_export_autocast_and_half(options):
+    layer, x = build(in_channels=4, **options).float(), torch.randn(2, 4, 5, 6)
+    expected = layer(x)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
+    torch.testing.assert_close(compiled(x), expected)
+    exported = torch.export.export(layer, (x, ), dynamic_shapes=({2: torch.export.Dim.DYNAMIC,
+                                                                  3: torch.export.Dim.DYNAMIC}, ))
+    y = torch.randn(2, 4, 7, 9)
+    torch.testing.assert_close(exported.module()(y), layer(y))
+    with torch.autocast('cpu', torch.bfloat16):
+        low = layer(x)
+    assert low.dtype == torch.bfloat16
+    torch.testing.assert_close(low.float(), expected, atol=0.1, rtol=0.1)  # unscaled logits of order 10, 8 bits
+    copy.deepcopy(layer).half()(x.half())
+
+
+@pytest.mark.parametrize('cls', [mmseg.models.backbones.ResNet, mmdet.models.backbones.ResNet])
+def test_a_resnet_takes_it_as_a_plugin(cls):
+    plugin = dict(cfg=dict(type='mmattn.LocalBilateralAttention', num_heads=2), stages=(False, False, True, True),
+                  position='after_conv2')
+    model = cls(depth=50, base_channels=4, plugins=[plugin], zero_init_residual=False)
+    model.init_weights()
+    outs = model(torch.randn(2, 3, 64, 48))
+    outs[-1].square().sum().backward()
+    blocks = [m for m in model.modules() if isinstance(m, LocalBilateralAttention)]
+    assert len(blocks) == 6 + 3
+    assert all(m.projection.conv.weight.grad.abs().sum() > 0 for m in blocks)
 
 
 # In the place of convolutions.
@@ -175,6 +222,11 @@ def test_a_conv_module_of_it_is_the_layer():
     fused = fuse_conv_bn(copy.deepcopy(layer))
     assert not any(isinstance(m, nn.BatchNorm2d) for m in fused.modules())
     torch.testing.assert_close(fused(x), layer(x), atol=1e-12, rtol=1e-12)
+
+
+def test_unknown_arguments_are_named_for_plain_convolutions_too():
+    with pytest.raises(TypeError, match='bogus'):
+        BAConv2d(4, 4, 1, bogus=3)
 
 
 @pytest.mark.parametrize(('wrong', 'name'), [

@@ -158,6 +158,21 @@ def local_attention(query, key, value, *, kernel_size=3, dilation=1, scale=None,
     return dense(query, key, value, entry >= 0, scale, window, entry, extra=refined)
 
 
+def dynamic_conv(value, logits, *, kernel_size, dilation=1):
+    """Eq. 6 and 7 of the empirical study: each position's own kernel, normalised over its entries; outside is 0."""
+    kernel_size, size = as_tuple(kernel_size, 2), tuple(value.shape[2:4])
+    kernels = logits.softmax(-1)
+    rows = []
+    for y, x in coordinates(size):
+        total = torch.zeros_like(value[:, :, y, x])
+        for entry, (a, b) in enumerate(coordinates(kernel_size)):
+            row, column = y + dilation * (a - kernel_size[0] // 2), x + dilation * (b - kernel_size[1] // 2)
+            if row in range(size[0]) and column in range(size[1]):
+                total = total + kernels[:, :, y, x, entry, None] * value[:, :, row, column]
+        rows.append(total)
+    return torch.stack(rows, 2).unflatten(2, size)
+
+
 LEARNED = 'learned'
 # Each kind of outlier logit, plain and z-scored; only neg_inf has no z-score.
 POSITIONS = [

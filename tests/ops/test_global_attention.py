@@ -85,6 +85,17 @@ def test_content_only(size, key_size, scale):
     assert_literal(operands(size, 2, 2, key_size=key_size), scale=scale)
 
 
+def test_no_channels_to_compare():
+    """The further logits alone, without a product of query and key."""
+    size = (3, 4)
+    tensors = operands(size, 2, 2) | {name: x for name, x in further(size, heads=2).items() if name != 'key_mask'}
+    alone = {name: randn(2, 2, *size, 0) for name in ('query', 'key')}
+    result = assert_literal(tensors | alone, scale=1.0)
+    zeros = {name: torch.zeros(2, 2, *size, 3, dtype=torch.float64) for name in ('query', 'key')}
+    torch.testing.assert_close(result['output'], global_attention(**tensors | zeros), atol=1e-12, rtol=1e-12)
+    check_operator(global_attention, tensors | alone, dict(scale=1.0))
+
+
 # Shapes of further logits, for batch 2, heads 2 and size (3, 4).
 AXES = {
     'full': ((2, 2, 3, 4, 3), (2, 2, 3, 4, 4)),

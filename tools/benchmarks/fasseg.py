@@ -44,11 +44,12 @@ def config(run: Run, angle: int = 0) -> Config:
 def test_rotated(run: Run, jobs: int, angle: int) -> dict:
     """Return the metrics of a run's last checkpoint on turned images."""
     folder = run.folder / f'rotated_{angle}'
-    if not list(folder.glob('*/*.json')):
+    made = checkpoint(run).stat().st_mtime
+    if not any(path.stat().st_mtime > made for path in folder.glob('*/*.json')):
         folder.mkdir(exist_ok=True)
         config(run, angle).dump(folder / 'config.py')
         call(run, jobs, 'test.py', folder / 'config.py', checkpoint(run), '--work-dir', folder)
-    return json.loads(next(folder.glob('*/*.json')).read_text())
+    return json.loads(max(folder.glob('*/*.json')).read_text())  # their folders are called by the time
 
 
 def checkpoint(run: Run) -> Path:

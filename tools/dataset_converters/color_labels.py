@@ -101,7 +101,7 @@ def images_below(folder: Path) -> tuple[dict[Path, Path], list[str]]:
     if not folder.is_dir():
         raise Fault(f'{folder}: no such folder')
     found, faults = {}, []
-    for path in sorted(path for path in folder.rglob('*') if path.suffix.lower() in SUFFIXES):
+    for path in sorted(path for path in folder.rglob('[!.]*') if path.suffix.lower() in SUFFIXES):
         name = path.relative_to(folder).with_suffix('')
         if name in found:
             faults.append(f'{path}: {found[name].name} has the same name')

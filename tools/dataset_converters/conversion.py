@@ -3,6 +3,7 @@ import argparse
 import gzip
 import lzma
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -21,8 +22,8 @@ import numpy as np
 from PIL import Image, ImageOps
 from rich.progress import track
 
-SHOWN = 20
-WRITTEN = {'img_dir', 'ann_dir', 'alignment.json'}
+MARK = 'converted.txt'  # tells an output of ours from a data set that somebody made
+WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', MARK}
 THREADS = min(8, os.cpu_count() or 1)  # each holds an image with all its labels
 T = TypeVar('T')
 
@@ -33,7 +34,7 @@ class Fault(Exception):
 
 def run(convert: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser,
         argv: Sequence[str] | None) -> int:
-    """Run a converter's command and return its exit code; up to 20 faults and their count go to stderr."""
+    """Run a converter's command and return its exit code; all faults and their count go to stderr."""
     parser.add_argument('--overwrite', action='store_true', help='replace an existing output folder')
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a terminated run cleans up, too
@@ -50,8 +51,7 @@ def run(convert: Callable[[argparse.Namespace], None], parser: argparse.Argument
     if len(lines) == 1:
         print(f'error: {lines[0]}', file=sys.stderr)
     else:
-        more = [f'… and {len(lines) - SHOWN} more'] if len(lines) > SHOWN else []
-        print('\n  '.join([f'error: {len(lines)} faults', *lines[:SHOWN], *more]), file=sys.stderr)
+        print('\n  '.join([f'error: {len(lines)} faults', *lines]), file=sys.stderr)
     return 1
 
 
@@ -60,7 +60,8 @@ def output_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterat
     """Yield a scratch folder beside ``out``; what is in its subfolder ``new`` when the block ends becomes ``out``.
 
     Raises:
-        Fault: ``out`` exists and may not be overwritten, or holds what is not ours or one of the ``sources``.
+        Fault: ``out`` exists and may not be overwritten, is not all an output of these converters, or holds
+            one of the ``sources``.
     """
     out = out.resolve()
     if any(out in (source.resolve(), *source.resolve().parents) for source in sources):
@@ -68,14 +69,23 @@ def output_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterat
     if out.exists():
         if not overwrite:
             raise Fault(f'{out}: exists already; --overwrite replaces it')
+        if not (out / MARK).is_file():
+            raise Fault(f'{out}: not written by a converter (it has no {MARK}); --overwrite would delete it')
         if others := {path.name for path in out.iterdir()} - WRITTEN:
             raise Fault(f'{out}: also holds {min(others)}, which --overwrite would delete')
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f'{out.name}.part-', dir=out.parent) as folder:
         yield Path(folder)
+        Path(folder, 'new', MARK).write_text(f'{shlex.join(sys.argv)}\n')
+        old = Path(folder, 'old')
         if out.exists():
-            out.rename(Path(folder, 'old'))
-        Path(folder, 'new').rename(out)
+            out.rename(old)
+        try:
+            Path(folder, 'new').rename(out)
+        except BaseException:
+            if old.exists():
+                old.rename(out)
+            raise
     print(f"{out}: {sum(path.is_file() for path in (out / 'img_dir').rglob('*'))} images")
 
 

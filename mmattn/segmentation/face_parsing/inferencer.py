@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from mmengine.config import Config, ConfigDict
+from mmengine.logging import print_log
 from mmengine.runner.checkpoint import _load_checkpoint_to_model
 from mmengine.visualization import Visualizer
 from mmseg.apis import MMSegInferencer
@@ -23,7 +24,7 @@ import mmattn.engine  # noqa: F401  (what checkpoints hold, and `_base_ = 'mmatt
 
 from ..image_facts import THREADS, ImageFile, look
 
-SHOWN = 20  # faults in a message
+SUFFIXES = set(Image.registered_extensions())
 
 
 class FaceParsingInferencer(MMSegInferencer):
@@ -73,7 +74,7 @@ class FaceParsingInferencer(MMSegInferencer):
 
         Args:
             inputs (str, Path or sequence of them): image, folder or list of images on a local disk. Of a folder, all
-                files that are directly in it and not hidden, by name.
+                files that are directly in it, not hidden and called like images, by name; the log counts the others.
             out_dir (str or Path): folder, made if need be.
             batch_size (int): images at once at most; only neighbours of the same size go together. Defaults to 1.
             opacity (float): of the colours over the image, 0 to 1. Defaults to 0.5.
@@ -138,7 +139,13 @@ class FaceParsingInferencer(MMSegInferencer):
     def _inputs_to_list(self, inputs: str | Path | Sequence[str | Path]) -> list[str]:
         """Return the paths of the images."""
         if isinstance(inputs, str | Path):
-            inputs = sorted(super()._inputs_to_list(str(inputs)))
+            found = sorted(super()._inputs_to_list(str(inputs)))
+            if Path(inputs).is_dir():
+                images = [path for path in found if Path(path).suffix.lower() in SUFFIXES]
+                if len(images) < len(found):
+                    print_log(f'{len(found) - len(images)} files in {inputs} are not called like images', 'current')
+                found = images
+            inputs = found
         paths = [os.fspath(path) for path in inputs]
         if not paths:
             raise ValueError('there is no image in the inputs')
@@ -185,5 +192,4 @@ def _check_names(paths: list[str], names: list[str], *folders: Path) -> None:
 
 
 def _lines(items: list[str]) -> str:
-    shown = [*items[:SHOWN], *([f'… and {len(items) - SHOWN} more'] if len(items) > SHOWN else [])]
-    return ''.join(f'\n  {item}' for item in shown)
+    return ''.join(f'\n  {item}' for item in items)

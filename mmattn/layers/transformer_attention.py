@@ -1,0 +1,220 @@
+"""Transformer attention by its four terms, of "An Empirical Study of Spatial Attention Mechanisms in Deep Networks"."""
+import math
+
+import torch
+from mmengine.model import kaiming_init
+from torch import Tensor, nn
+
+from mmattn.ops import global_attention, global_attention_weights, local_attention, local_attention_weights
+from mmattn.ops.window_logits import as_window_size
+from mmattn.registry import MODELS
+
+from .attention_weights import KINDS
+
+
+@MODELS.register_module()
+class TransformerAttention2d(nn.Module):
+    """mmcv's ``GeneralizedAttention`` at full resolution, without a table of all pairs.
+
+    y_q = x_q + γ · Σ_m W_m Σ_k softmax_k [Σ_j β_j E_j] W'_m x_k, with up to four terms (Eq. 1, 2 and 8):
+
+    ====  =====================================  ==========================
+    E1    (U_m x_q)ᵀ V_m^C x_k                   query and key content
+    E2    (U_m x_q)ᵀ V_m^R R_{q−k} / √2          query content and position
+    E3    u_mᵀ V_m^C x_k                         key content
+    E4    v_mᵀ V_m^R R_{q−k} / √2                position
+    ====  =====================================  ==========================
+
+    V^R R_{q−k} is the sum of two projected encodings, of the row's offset and of the column's: so E2 and E4 are one
+    table of logits for the key's row and one for its column. γ is 0 at first: the block is the identity.
+
+    ``state_dict`` has mmcv's keys and shapes, and the outputs are those of its block with ``kv_stride=1``. They differ
+    where that one is wrong: it reads the transposed query for 0100, 0110, 1100 and 1110, averages the map for 0000,
+    and its ``spatial_range`` reaches one key further to the right and down than to the left and up.
+
+    Args:
+        in_channels (int): channels C of the map.
+        num_heads (int): M, a divisor of C. Defaults to 8.
+        terms (str): β1 β2 β3 β4, a '0' or '1' each. '0010' weighs keys alike for every query: its attention takes
+            O(N·C); '0000' is the identity, without parameters. Defaults to '1111'.
+        spatial_range (int, optional): odd n_k: only keys with |dx|, |dy| ≤ (n_k − 1)/2. Defaults to the whole map.
+        position_dim (int, optional): even number of sines and cosines that encode an axis' offset. Defaults to C/2, to
+            the next even number.
+        wavelength (float): 2π times it bounds the wavelengths of the encoding; the paper cites 10000. Defaults to
+            mmcv's 1000.
+
+    Raises:
+        ValueError: ``terms`` is no such string, heads that do not divide the channels, an even range, an odd dimension.
+    """
+
+    _abbr_ = 'gen_attention_block'  # its name as a plugin: checkpoints of whole backbones load, too
+
+    def __init__(self,
+                 in_channels: int,
+                 num_heads: int = 8,
+                 terms: str = '1111',
+                 spatial_range: int | None = None,
+                 position_dim: int | None = None,
+                 wavelength: float = 1000) -> None:
+        super().__init__()
+        if not isinstance(terms, str) or len(terms) != 4 or set(terms) - set('01'):
+            raise ValueError(f"terms must be a string of four of '0' and '1'; got {terms!r}")
+        if num_heads < 1 or in_channels % num_heads:
+            raise ValueError(f'num_heads must divide in_channels={in_channels}; got {num_heads}')
+        if position_dim is None:
+            position_dim = 2 * math.ceil(in_channels / 4)
+        if position_dim < 2 or position_dim % 2:
+            raise ValueError(f'position_dim must be even and at least 2, for sines and cosines; got {position_dim}')
+        if spatial_range is not None:
+            spatial_range, = as_window_size(spatial_range, axes=1, name='spatial_range')
+        self.in_channels = in_channels
+        self.num_heads = num_heads
+        self.terms = terms
+        self.spatial_range = spatial_range
+        self.wavelength = wavelength
+        if terms == '0000':
+            return
+        e1, e2, e3, e4 = (term == '1' for term in terms)
+        if e1 or e2:
+            self.query_conv = nn.Conv2d(in_channels, in_channels, 1, bias=False)  # U
+        if e1 or e3:
+            self.key_conv = nn.Conv2d(in_channels, in_channels, 1, bias=False)  # V^C
+        self.value_conv = nn.Conv2d(in_channels, in_channels, 1, bias=False)  # W'
+        if e2 or e4:
+            self.appr_geom_fc_x = nn.Linear(position_dim, in_channels, bias=False)  # V^R, columns
+            self.appr_geom_fc_y = nn.Linear(position_dim, in_channels, bias=False)  # V^R, rows
+        if e3:
+            self.appr_bias = nn.Parameter(torch.empty(in_channels))  # u
+        if e4:
+            self.geom_bias = nn.Parameter(torch.empty(in_channels))  # v
+        self.proj_conv = nn.Conv2d(in_channels, in_channels, 1)  # W
+        self.gamma = nn.Parameter(torch.empty(1))
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Give every parameter its initial value, as mmcv's block does."""
+        for module in self.children():
+            kaiming_init(module, a=1, mode='fan_in', nonlinearity='leaky_relu', distribution='uniform')
+        bound = (2 * self.in_channels / self.num_heads)**-0.5
+        for name, parameter in self.named_parameters(recurse=False):
+            nn.init.zeros_(parameter) if name == 'gamma' else nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend over the map.
+
+        Args:
+            x (Tensor): float ``(B, C, H, W)``.
+
+        Returns:
+            Tensor: ``(B, C, H, W)``, dtype of ``x``.
+        """
+        if self.terms == '0000':
+            return x
+        operands = self.operands(x)
+        if self.spatial_range is not None:
+            y = local_attention(**operands)
+        elif self.terms == '0010':  # one row of weights for all queries
+            logits, value = operands['key_logits'], operands['value']
+            weights = logits.flatten(2).softmax(-1).view_as(logits)
+            y = torch.einsum('bmhw,bmhwd->bmd', weights, value)[:, :, None, None].expand_as(value)
+        else:
+            y = global_attention(**operands)
+        y = self.proj_conv(y.movedim(-1, 2).flatten(1, 2))
+        return x + (self.gamma * y).to(x.dtype)
+
+    def operands(self, x: Tensor, content: bool = True, position: bool = True) -> dict:
+        """Return the arguments of ``global_attention``, or with a range of ``local_attention``.
+
+        Args:
+            x (Tensor): float ``(B, C, H, W)``.
+            content (bool): with E1 and E3, where they are on.
+            position (bool): with E2 and E4, where they are on.
+        """
+        e1, e2, e3, e4 = (term == '1' and wanted for term, wanted in zip(self.terms, (content, position) * 2))
+        local = self.spatial_range is not None
+        value = self._heads(self.value_conv(x))
+        query = self._heads(self.query_conv(x)) if e1 or e2 else None
+        # Without E1 the operator compares vectors of no channels: it makes no product of query and key.
+        none = None if local else value.new_empty((*value.shape[:-1], 0))
+        operands: dict = dict(query=none, key=none, value=value, scale=1.0)
+        if e1 or e3:
+            key = self._heads(self.key_conv(x))
+            towards = self._towards(query if e1 else None, self.appr_bias if e3 else None).to(key.dtype)
+            if e1:
+                operands.update(query=towards, key=key)
+            else:
+                logits = torch.einsum('bmhwd,bmhwd->bmhw', towards, key)
+                if local:  # a product of one channel with 1
+                    operands.update(query=torch.ones_like(logits).unsqueeze(-1), key=logits.unsqueeze(-1))
+                else:
+                    operands.update(key_logits=logits)
+        if e2 or e4:
+            towards = self._towards(query if e2 else None, self.geom_bias if e4 else None)
+            rows = torch.einsum('bmhwd,mhkd->bmhwk', towards, self._vectors(self.appr_geom_fc_y, x.shape[2]))
+            columns = torch.einsum('bmhwd,mwkd->bmhwk', towards, self._vectors(self.appr_geom_fc_x, x.shape[3]))
+            if local:
+                window = (rows.unsqueeze(-1) + columns.unsqueeze(-2)).flatten(-2)
+                operands.update(window=window.expand(*value.shape[:-1], -1))
+            else:
+                operands.update(axis_logits=(rows, columns))
+        if local:
+            operands.update(kernel_size=tuple(2 * self._radius(length) + 1 for length in x.shape[2:]))
+        return operands
+
+    @property
+    def attention_kinds(self) -> tuple[str, ...]:
+        """What ``attention_weights`` can tell apart."""
+        content, position = '1' in self.terms[::2], '1' in self.terms[1::2]
+        return tuple(kind for kind, there in zip(KINDS, (content, position, content and position)) if there)
+
+    @torch.no_grad()
+    def attention_weights(self, x: Tensor, *, queries: Tensor, kind: str = 'bilateral') -> Tensor:
+        """Return the weights of some queries over all keys, for drawing. Only the asked rows are computed.
+
+        Args:
+            x (Tensor): float ``(B, C, H, W)``.
+            queries (Tensor): int64 ``(Q, 2)``, row and column.
+            kind (str): 'content', by E1 and E3 alone; 'position', by E2 and E4 alone; 'bilateral', by all terms.
+
+        Returns:
+            Tensor: ``(B, heads, Q, H, W)``, each row sums to 1.
+
+        Raises:
+            ValueError: a ``kind`` whose terms are off, or ``queries`` of another shape or outside the map.
+        """
+        if kind not in self.attention_kinds:
+            raise ValueError(f'kind must be one of {self.attention_kinds} in this {type(self).__name__}; got {kind!r}')
+        operands = self.operands(x, content=kind != 'position', position=kind != 'content')
+        del operands['value']
+        weights = global_attention_weights if self.spatial_range is None else local_attention_weights
+        return weights(**operands, queries=queries)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """View ``(B, C, H, W)`` as ``(B, heads, H, W, D)``."""
+        return x.unflatten(1, (self.num_heads, -1)).movedim(2, -1)
+
+    def _towards(self, query: Tensor | None, bias: Tensor | None) -> Tensor:
+        """What keys or positions are compared with, U z + u: ``(B, heads, H, W, D)``; ``(1, heads, 1, 1, D)`` for u."""
+        if bias is None:
+            assert query is not None
+            return query
+        bias = bias.view(1, self.num_heads, 1, 1, -1)
+        return bias if query is None else query + bias
+
+    def _radius(self, length: int) -> int:
+        """Return the furthest offset of a key on an axis."""
+        return length - 1 if self.spatial_range is None else min(self.spatial_range // 2, length - 1)
+
+    def _vectors(self, projection: nn.Linear, length: int) -> Tensor:
+        """V^R R_{q−k}/√2 on an axis: ``(heads, L, L, D)`` for query and key, with a range ``(heads, 1, k, D)``."""
+        weight, radius = projection.weight, self._radius(length)
+        half = projection.in_features // 2
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        offsets = torch.arange(radius, -radius - 1, -1, device=weight.device, dtype=dtype)  # from the first key on
+        angles = offsets[:, None] / self.wavelength**(torch.arange(half, device=weight.device, dtype=dtype) / half)
+        encoding = torch.cat([angles.sin(), angles.cos()], 1).to(weight.dtype)
+        vectors = projection(encoding).unflatten(1, (self.num_heads, -1)).movedim(1, 0) / math.sqrt(2)
+        if self.spatial_range is not None:
+            return vectors.unsqueeze(1)
+        position = torch.arange(length, device=weight.device)
+        return vectors[:, position - position[:, None] + radius]

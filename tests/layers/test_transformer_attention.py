@@ -1,0 +1,394 @@
+"""Transformer attention against Eq. 1, 2 and 8 with a table of all pairs, against mmcv's block, in a stock ResNet."""
+import functools
+import math
+
+import pytest
+import torch
+from mmcv.cnn.bricks import GeneralizedAttention
+from mmdet.models.backbones import ResNet
+from mmengine.registry import MODELS, init_default_scope
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from mmattn.layers import TransformerAttention2d
+from mmattn.ops import chunks, global_attention
+from mmattn.utils.profiling import extra_memory
+from mmattn.visualization import attention_layers
+
+from ..ops import literal
+
+one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
+
+TERMS = [f'{i:04b}' for i in range(16)]
+WRONG_IN_MMCV = ['0000', '0100', '0110', '1100', '1110']
+# Size, heads: H ≠ W, a row, a column, one position
+MAPS = [((2, 8, 4, 5), 2), ((1, 8, 5, 3), 8), ((2, 8, 1, 4), 1), ((1, 8, 4, 1), 2), ((1, 4, 1, 1), 1)]
+
+
+def build(cls, in_channels, num_heads, **options):
+    """In float64, with every parameter random: γ is 0 at first."""
+    layer = cls(in_channels, num_heads=num_heads, **options).double().eval()
+    for i, parameter in enumerate(p for p in layer.parameters() if p.requires_grad):  # mmcv has a mask among them
+        parameter.data.copy_(literal.randn(*parameter.shape, seed=i) / 2)
+    return layer
+
+
+@functools.cache
+def encodings(height, width, dimensions, wavelength):
+    """R of the offset q − k on each axis, columns and rows, ``(N, N, dimensions)``; and the offsets themselves."""
+    offsets = torch.tensor([[[i % width - j % width, i // width - j // width] for j in range(height * width)]
+                            for i in range(height * width)]).double().unbind(-1)
+    tables = []
+    for offset in offsets:
+        waves = [offset / wavelength**(2 * i / dimensions) for i in range(dimensions // 2)]
+        tables.append(torch.stack([w.sin() for w in waves] + [w.cos() for w in waves], -1))
+    return tables, offsets
+
+
+def literally(layer, x, terms, num_heads, spatial_range=None, position_dim=None, wavelength=1000):
+    if terms == '0000':
+        return x
+    height, width = x.shape[2:]
+    (column, row), offsets = encodings(height, width, position_dim or x.shape[1] // 2, wavelength)
+    z = x.flatten(2).mT  # (B, N, C)
+    b1, b2, b3, b4 = map(int, terms)
+    parts = {name: p.flatten(1) if name.endswith('weight') else p for name, p in layer.named_parameters()}
+    y = parts['proj_conv.bias']
+    for m in range(num_heads):
+        head = slice(m * x.shape[1] // num_heads, (m + 1) * x.shape[1] // num_heads)
+        logits = x.new_zeros(len(x), height * width, height * width)
+        if b1 or b2:
+            query = z @ parts['query_conv.weight'][head].T
+        if b1 or b3:
+            key = z @ parts['key_conv.weight'][head].T
+        if b2 or b4:
+            relative = (column @ parts['appr_geom_fc_x.weight'][head].T +
+                        row @ parts['appr_geom_fc_y.weight'][head].T) / math.sqrt(2)  # (N, N, d)
+        if b1:
+            logits = logits + torch.einsum('bqd,bkd->bqk', query, key)
+        if b2:
+            logits = logits + torch.einsum('bqd,qkd->bqk', query, relative)
+        if b3:
+            logits = logits + (key @ parts['appr_bias'][head])[:, None]
+        if b4:
+            logits = logits + relative @ parts['geom_bias'][head]
+        if spatial_range is not None:
+            for offset in offsets:
+                logits = logits.masked_fill(offset.abs() > (spatial_range - 1) / 2, -math.inf)
+        values = z @ parts['value_conv.weight'][head].T
+        y = y + logits.softmax(-1) @ values @ parts['proj_conv.weight'][:, head].T
+    return x + parts['gamma'] * y.mT.unflatten(2, (height, width))
+
+
+def assert_same_with_gradients(ours, expected, x, parameters, of_expected=None, tolerance=1e-11):
+    torch.testing.assert_close(ours, expected, atol=tolerance, rtol=tolerance)
+    if not parameters:
+        return
+    cotangent = literal.randn(*ours.shape, seed=7)
+    actual = torch.autograd.grad(ours, [x, *parameters.values()], cotangent)
+    wanted = torch.autograd.grad(expected, [x, *(of_expected or parameters).values()], cotangent)
+    for name, a, b in zip(['x', *parameters], actual, wanted):
+        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance, msg=lambda text, name=name: f'{name}: {text}')
+
+
+# Values.
+
+
+@pytest.mark.parametrize('spatial_range', [None, 1, 3, 5, 11])
+@pytest.mark.parametrize(('size', 'num_heads'), MAPS, ids=str)
+@pytest.mark.parametrize('terms', TERMS)
+def test_layer_is_the_equation(terms, size, num_heads, spatial_range):
+    layer = build(TransformerAttention2d, size[1], num_heads, terms=terms, spatial_range=spatial_range)
+    x = literal.randn(*size).requires_grad_()
+    assert_same_with_gradients(layer(x), literally(layer, x, terms, num_heads, spatial_range), x,
+                               dict(layer.named_parameters()))
+
+
+@pytest.mark.parametrize('spatial_range', [None, 3])
+def test_other_encodings(spatial_range):
+    options = dict(position_dim=6, wavelength=10000, spatial_range=spatial_range)
+    layer = build(TransformerAttention2d, 8, 2, **options)
+    x = literal.randn(2, 8, 4, 5).requires_grad_()
+    assert_same_with_gradients(layer(x), literally(layer, x, '1111', 2, **options), x, dict(layer.named_parameters()))
+
+
+def test_a_range_as_wide_as_the_map_is_none():
+    for terms in TERMS[1:]:
+        layer = build(TransformerAttention2d, 8, 2, terms=terms)
+        limited = build(TransformerAttention2d, 8, 2, terms=terms, spatial_range=9)
+        x = literal.randn(2, 8, 4, 5)
+        torch.testing.assert_close(limited(x), layer(x), atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('terms', [terms for terms in TERMS if terms not in WRONG_IN_MMCV])
+def test_weights_of_mmcv(terms):
+    """Both ways, under the same keys: the same values and gradients."""
+    ours = build(TransformerAttention2d, 8, 2, terms=terms)
+    stock = GeneralizedAttention(8, num_heads=2, kv_stride=1, attention_type=terms).double()
+    stock.load_state_dict(ours.state_dict())
+    ours.load_state_dict(stock.state_dict())
+    x = literal.randn(2, 8, 5, 7).requires_grad_()
+    assert_same_with_gradients(ours(x), stock(x), x, dict(ours.named_parameters()), dict(stock.named_parameters()),
+                               1e-12)
+
+
+@pytest.mark.parametrize('terms', WRONG_IN_MMCV)
+def test_where_mmcv_is_wrong(terms):
+    """If this fails, mmcv has been mended, and test_weights_of_mmcv should have the string."""
+    stock = build(GeneralizedAttention, 8, 2, kv_stride=1, attention_type=terms)
+    square = literal.randn(2, 8, 5, 5)
+    assert (stock(square) - literally(stock, square, terms, 2)).abs().max() > 0.1
+    if terms != '0000':
+        with pytest.raises(RuntimeError, match='size'):
+            stock(literal.randn(2, 8, 5, 7))
+
+
+def test_the_range_of_mmcv_reaches_one_key_too_far():
+    """As above. An impulse is seen from one position further on one side."""
+    stock = build(GeneralizedAttention, 256, 1, kv_stride=1, attention_type='0001', spatial_range=1)
+    ours = build(TransformerAttention2d, 256, 1, terms='0001', spatial_range=3)
+    impulse = torch.zeros(1, 256, 1, 7, dtype=torch.float64)
+    impulse[..., 3] = 1
+    reached = [(layer(impulse) != layer(0 * impulse)).any(1).flatten().tolist() for layer in (stock, ours)]
+    assert reached == [[False, True, True, True, True, False, False], [False, False, True, True, True, False, False]]
+
+
+@pytest.mark.parametrize('spatial_range', [None, 3])
+def test_layouts(spatial_range):
+    layer, x = build(TransformerAttention2d, 8, 2, spatial_range=spatial_range), literal.randn(2, 8, 4, 5)
+    expected = layer(x)
+    for y in (x.to(memory_format=torch.channels_last), x.mT.contiguous().mT):
+        torch.testing.assert_close(layer(y), expected, atol=1e-13, rtol=1e-13)
+
+
+def test_key_content_alone_is_what_the_operator_gives():
+    layer, x = build(TransformerAttention2d, 8, 2, terms='0010'), literal.randn(2, 8, 4, 5)
+    y = layer.proj_conv(global_attention(**layer.operands(x)).movedim(-1, 2).flatten(1, 2))
+    torch.testing.assert_close(layer(x), x + layer.gamma * y, atol=1e-13, rtol=1e-13)
+
+
+# What it takes.
+
+
+def macs(layer, x):
+    with FlopCounterMode(display=False) as counter:
+        layer(x)
+    return counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize('spatial_range', [None, 7, 13])
+@pytest.mark.parametrize('terms', TERMS)
+def test_complexity(terms, spatial_range):
+    """Of the published formulas, all but these: an encoding has C/2 numbers an axis, so projecting it takes half as
+    much; E2 costs the same with E1 as without; and E3 and E4 have their small products.
+    """
+    b1, b2, b3, b4 = map(int, terms)
+    c, h, w, heads = 64, 12, 20, 4
+    n = h * w
+    keys, lines, offsets, tables = n, h + w, 2 * h - 1 + 2 * w - 1, h * h + w * w
+    if spatial_range:
+        keys, tables = spatial_range**2, 2 * spatial_range
+        lines = offsets = tables
+    expected = n * c * c * ((b1 or b2) + (b1 or b3) + 2)  # projections: query, key, value and output
+    expected += n * keys * c * b1  # E1
+    expected += n * c if terms == '0010' and not spatial_range else n * keys * c  # aggregation
+    expected += offsets * c * c // 2 * (b2 or b4)  # R
+    expected += n * lines * c * b2  # E2
+    if b3 and not b1:
+        expected += n * c + (n * keys * heads if spatial_range else 0)  # E3: uᵀ(V^C x), and in a range its copies
+    if b4 and not b2:
+        expected += tables * c  # E4
+    layer = TransformerAttention2d(c, heads, terms, spatial_range).to('meta')
+    assert macs(layer, torch.empty(1, c, h, w, device='meta')) == (expected if terms != '0000' else 0)
+
+
+# Tables 2 and 3: GFLOPs, that is multiply-accumulates, that blocks in conv4 and conv5 add to Faster R-CNN's 213.7, and
+# those with one more block to the segmentation network's 449.5.
+PUBLISHED = {
+    **dict.fromkeys([('1111', None), ('1110', None), ('1101', None), ('1100', None), ('1011', None), ('1001', None)],
+                    (67.7, 662.6)),
+    **dict.fromkeys([('1010', None), ('1000', None)], (67.5, 661.7)),
+    **dict.fromkeys([('0111', None), ('0110', None)], (39.9, 364.5)),
+    **dict.fromkeys([('0101', None), ('0100', None)], (37.4, 351.2)),
+    ('0011', None): (36.4, 344.9), ('0001', None): (33.9, 331.6), ('0010', None): (7.4, 40.0),
+    ('0100', 31): (15.7, 73.8), ('0100', 25): (12.9, 62.3), ('0100', 19): (10.7, 53.1), ('0100', 13): (9.0, 46.4),
+}
+
+
+@pytest.mark.parametrize(('terms', 'spatial_range'), PUBLISHED)
+def test_published_complexity(terms, spatial_range):
+    """To 1 % of what the blocks add; 1.3 % where the query is compared with keys and with positions."""
+    conv4, conv5 = (TransformerAttention2d(c, 8, terms, spatial_range).to('meta') for c in (256, 512))
+    detection, segmentation = (
+        (6 * macs(conv4, torch.empty(1, 256, *size4, device='meta')) +
+         blocks * macs(conv5, torch.empty(1, 512, *size5, device='meta'))) / 1e9
+        for size4, size5, blocks in (((50, 84), (25, 42), 3), ((96, 96), (96, 96), 3 + 1)))
+    assert (detection, segmentation) == pytest.approx(PUBLISHED[terms, spatial_range],
+                                                      rel=0.013 if terms[:2] == '11' else 0.01)
+
+
+@pytest.mark.parametrize(('terms', 'most'), [('1111', 45), ('0110', 35), ('0010', 18)])
+def test_extra_memory(terms, most, monkeypatch):
+    """At 512 channels and 48×48 a table of all pairs is 162 MiB, a map 4.5. The operator's slices are kept small."""
+    monkeypatch.setattr(chunks, 'CHUNK_BYTES', 4 * 2**20)
+    layer, x = TransformerAttention2d(512, 8, terms), torch.randn(1, 512, 48, 48)
+    with torch.no_grad():
+        _, extra = extra_memory(lambda: layer(x))
+    print(f'{terms}: {extra:.0f} MiB')
+    assert 1 < extra < most
+
+
+# In a network.
+
+
+@pytest.mark.parametrize('terms', TERMS)
+def test_every_parameter_learns(terms):
+    """None is left without gradient, which distributed training would object to."""
+    for spatial_range in (None, 3):
+        layer = build(TransformerAttention2d, 8, 2, terms=terms, spatial_range=spatial_range)
+        layer(literal.randn(2, 8, 4, 5).requires_grad_()).square().sum().backward()
+        assert all(p.grad.abs().sum() > 1e-9 for p in layer.parameters())
+
+
+@pytest.mark.parametrize('terms', TERMS)
+@pytest.mark.parametrize('spatial_range', [None, 3])
+def test_a_new_block_is_the_identity(terms, spatial_range):
+    layer, x = TransformerAttention2d(16, 8, terms, spatial_range), torch.randn(2, 16, 5, 3)
+    assert torch.equal(layer(x), x)
+    assert [name for name, _ in layer.named_parameters() if name == 'gamma'] == ['gamma'] * (terms != '0000')
+
+
+@pytest.mark.parametrize('terms', ['1111', '0010', '0000'])
+def test_stock_resnet_takes_it(terms):
+    """The network's output is what it was, until γ is no longer 0."""
+    init_default_scope('mmdet')
+    options = dict(depth=50, base_channels=8)
+    plugin = dict(cfg=dict(type='mmattn.TransformerAttention2d', terms=terms, num_heads=2),
+                  stages=(False, False, True, True), position='after_conv2')
+    model = ResNet(**options, plugins=[plugin])
+    model.init_weights()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for x in (module.weight, module.bias, module.running_mean, module.running_var):
+                x.data.uniform_(0.5, 1.5)
+    stock = ResNet(**options)
+    missing, unexpected = stock.load_state_dict(model.state_dict(), strict=False)
+    assert not missing
+    assert all('.gen_attention_block.' in key for key in unexpected)
+    blocks = [m for m in model.modules() if isinstance(m, TransformerAttention2d)]
+    assert len(blocks) == 6 + 3
+    model.eval(), stock.eval()
+    x = torch.randn(1, 3, 64, 96)
+    assert all(torch.equal(a, b) for a, b in zip(model(x), stock(x)))
+    if terms != '0000':
+        for block in blocks:
+            block.gamma.data.fill_(1)
+        assert [torch.allclose(a, b) for a, b in zip(model(x), stock(x))] == [True, True, False, False]
+
+
+def test_a_backbones_checkpoint_with_mmcvs_block_loads():
+    init_default_scope('mmdet')
+
+    def resnet(cfg):
+        return ResNet(50, base_channels=8, plugins=[
+            dict(cfg=cfg, stages=(False, False, True, True), position='after_conv2')])
+
+    stock = resnet(dict(type='GeneralizedAttention', num_heads=2, kv_stride=1, attention_type='0010'))
+    resnet(dict(type='mmattn.TransformerAttention2d', num_heads=2, terms='0010')).load_state_dict(stock.state_dict())
+
+
+OPTIONS = [dict(terms='1111'), dict(terms='0010'), dict(terms='0011'), dict(terms='1011', spatial_range=3),
+           dict(terms='0110', spatial_range=3)]
+
+
+@pytest.mark.parametrize('options', OPTIONS, ids=str)
+def test_compiled_and_exported(options):
+    layer, x = build(TransformerAttention2d, 8, 2, **options), literal.randn(2, 8, 4, 5).requires_grad_()
+    expected = layer(x)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
+    assert_same_with_gradients(compiled(x), expected, x, dict(layer.named_parameters()))
+    exported = torch.export.export(layer, (x.detach(), )).module()
+    torch.testing.assert_close(exported(x.detach()), expected.detach())
+
+
+@pytest.mark.parametrize('options', OPTIONS, ids=str)
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_low_precision_is_near_full_precision(options, dtype):
+    """Under autocast, from either dtype, and with all in low precision."""
+    layer = build(TransformerAttention2d, 16, 2, **options).float()
+    for parameter in layer.parameters():
+        parameter.data.div_(2)
+    x = literal.randn(2, 16, 4, 5, dtype=torch.float32)
+    expected = layer(x) - x
+    with torch.autocast('cpu', dtype):
+        ours, from_low = layer(x), layer(x.to(dtype))
+        ours.sum().backward()
+    assert (ours.dtype, from_low.dtype) == (torch.float32, dtype)
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+    throughout = layer.to(dtype)(x.to(dtype))
+    assert throughout.dtype == dtype
+    # bfloat16 has 8 bits; a layer rounds half a dozen times, and then the sum with x.
+    for y in (ours, from_low, throughout):
+        assert (y.float() - x - expected).norm() < 0.05 * (expected + x).norm()
+
+
+# Its weights.
+
+
+@pytest.mark.parametrize('spatial_range', [None, 3])
+@pytest.mark.parametrize('terms', TERMS[1:])
+def test_weights_make_the_layers_output(terms, spatial_range):
+    layer = build(TransformerAttention2d, 8, 2, terms=terms, spatial_range=spatial_range)
+    x, queries = literal.randn(2, 8, 4, 5), torch.tensor([[0, 0], [2, 3], [3, 4]])
+    weights = layer.attention_weights(x, queries=queries, kind=layer.attention_kinds[-1])
+    torch.testing.assert_close(weights.sum((-2, -1)), torch.ones_like(weights[..., 0, 0]))
+    y = torch.einsum('bmqhw,bmhwd->bqmd', weights, layer.operands(x)['value']).flatten(2)
+    y = F.linear(y, layer.proj_conv.weight.flatten(1), layer.proj_conv.bias).mT
+    at = (slice(None), slice(None), queries[:, 0], queries[:, 1])
+    torch.testing.assert_close(layer(x)[at], x[at] + layer.gamma * y, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('spatial_range', [None, 3])
+@pytest.mark.parametrize('terms', ['1111', '0011', '0110', '1101'])
+def test_kinds_are_the_layer_with_fewer_terms(terms, spatial_range):
+    layer = build(TransformerAttention2d, 8, 2, terms=terms, spatial_range=spatial_range)
+    x, queries = literal.randn(2, 8, 4, 5), torch.tensor([[1, 2], [3, 0]])
+    for kind, kept in (('content', f'{terms[0]}0{terms[2]}0'), ('position', f'0{terms[1]}0{terms[3]}')):
+        fewer = TransformerAttention2d(8, 2, kept, spatial_range).double()
+        fewer.load_state_dict(layer.state_dict(), strict=False)
+        assert fewer.attention_kinds == (kind, )
+        torch.testing.assert_close(layer.attention_weights(x, queries=queries, kind=kind),
+                                   fewer.attention_weights(x, queries=queries, kind=kind))
+
+
+def test_it_is_an_attention_layer():
+    model = nn.Sequential(TransformerAttention2d(8))
+    assert attention_layers(model) == {'0': model[0]}
+    with pytest.raises(ValueError, match=r"kind.*\('content',\).*'position'"):
+        TransformerAttention2d(8, terms='1010').attention_weights(
+            torch.randn(1, 8, 2, 2), queries=torch.tensor([[0, 0]]), kind='position')
+
+
+@pytest.mark.parametrize(('wrong', 'named'), [
+    (dict(terms='012'), 'terms'), (dict(terms='0120'), 'terms'), (dict(terms='11111'), 'terms'),
+    (dict(terms=1111), 'terms'), (dict(num_heads=3), 'in_channels'), (dict(num_heads=0), 'num_heads'),
+    (dict(position_dim=3), 'position_dim'), (dict(position_dim=0), 'position_dim'),
+    (dict(spatial_range=4), 'spatial_range'), (dict(spatial_range=0), 'spatial_range')], ids=str)
+def test_wrong_arguments_are_named(wrong, named):
+    with pytest.raises(ValueError, match=named):
+        TransformerAttention2d(8, **wrong)
+
+
+def test_any_count_of_channels():
+    """Which leaves mmcv's encoding with another number of channels than its projection."""
+    layer = build(TransformerAttention2d, 6, 2)
+    x = literal.randn(2, 6, 4, 5).requires_grad_()
+    assert_same_with_gradients(layer(x), literally(layer, x, '1111', 2, position_dim=4), x,
+                               dict(layer.named_parameters()))
+
+
+def test_a_config_names_it():
+    layer = MODELS.build(dict(type='mmattn.TransformerAttention2d', in_channels=8, terms='0100', spatial_range=13))
+    assert type(layer) is TransformerAttention2d
