@@ -55,6 +55,20 @@ def test_a_stock_config_with_attention_for_convolutions_builds(tmp_path):
     assert sum(isinstance(module, BAConv2d) for module in head.modules()) == 5  # pyramid, three levels, fusion
 
 
+def test_a_stock_detector_with_attention_in_its_backbone_builds(tmp_path):
+    import mmdet
+    from mmengine.registry import MODELS, init_default_scope
+
+    from mmattn.layers import TransformerAttention2d
+    snippet, = (text for text in SNIPPETS if 'faster-rcnn_r50' in text)
+    stock = Path(mmdet.__file__).parent / '.mim/configs'
+    (tmp_path / 'user.py').write_text(snippet.replace('../faster_rcnn', str(stock / 'faster_rcnn')))
+    cfg = Config.fromfile(tmp_path / 'user.py')
+    init_default_scope('mmdet')
+    backbone = MODELS.build(cfg.model.backbone)
+    assert sum(isinstance(module, TransformerAttention2d) for module in backbone.modules()) == 6 + 3
+
+
 def test_links_and_commands_lead_somewhere():
     paths = re.findall(r'\]\(((?!http)[^)#]+)\)', README) + re.findall(r'(?:bash|python) (tools/[\w./]+)', README)
     assert len(paths) > 5

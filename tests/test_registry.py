@@ -11,7 +11,7 @@ import mmattn
 PACKAGE = Path(mmattn.__file__).parent
 LAYERS = ('mmattn.BilateralNonLocal2d', 'mmattn.BilateralCrissCrossAttention', 'mmattn.BilateralMultiheadAttention',
           'mmattn.LocalBilateralAttention', 'mmattn.BAConv2d', 'mmattn.DynamicConv2d',
-          'mmattn.TransformerAttention2d')
+          'mmattn.TransformerAttention2d', 'mmattn.AttendedResidual')
 HEADS = ('mmattn.BiNLHead', 'mmattn.BiCCHead', 'mmattn.AttentionHead', 'mmattn.DeepLabV3PlusBAHead',
          'mmattn.UNetBAHead', 'mmattn.ResNetStem', 'mmattn.SegDataCheckHook', 'mmattn.HELENDataset',
          'mmattn.LFWPLDataset', 'mmattn.FaceParsingMetric')  # what needs mmseg

@@ -1,4 +1,4 @@
-"""tools/dataset_converters/sample_data.py, on a tiny release with the layout of the real one and without a network."""
+"""tools/dataset_converters/sample_data.py, on tiny releases with the layout of the real ones and without a network."""
 
 import dataclasses
 import hashlib
@@ -8,12 +8,17 @@ import os
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
 from PIL import Image
+
+from mmattn.utils import config_path
 
 SCRIPT = Path(__file__).parents[1] / 'tools' / 'dataset_converters' / 'sample_data.py'
 ROOT = 'pytorch_segmentation_models_trainer-1.4.0'
@@ -77,11 +82,11 @@ def env(monkeypatch, tmp_path):
 def command(env, monkeypatch, tmp_path, release, capfd):
     """Run the command with ``archive`` as the one whose hash is right; return its exit code, stdout and stderr."""
 
-    def run(*args, archive=release.path):
+    def run(*args, archive=release.path, name='buildings'):
         sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
-        sample = dataclasses.replace(sample_data.SAMPLES['buildings'], sha256=sha256)
-        monkeypatch.setitem(sample_data.SAMPLES, 'buildings', sample)
-        code = sample_data.main(['buildings', '--out-dir', str(tmp_path / 'data' / 'out'), *map(str, args)])
+        sample = dataclasses.replace(sample_data.SAMPLES[name], sha256=sha256)
+        monkeypatch.setitem(sample_data.SAMPLES, name, sample)
+        code = sample_data.main([name, '--out-dir', str(tmp_path / 'data' / 'out'), *map(str, args)])
         return code, *capfd.readouterr()
 
     return run
@@ -279,3 +284,176 @@ def test_overwrite_spares_other_files(command, release, tmp_path):
     notes.write_text('mine')
     assert 'notes.txt' in failure(command('--archive', release.path, '--overwrite'))
     assert notes.read_text() == 'mine'
+
+
+TREES = 'deepforest-2.1.0-py3-none-any.whl'
+TRAIN_TREES, VAL_TREES = '2019_YELL_2_528000_4978000_image_crop2', '2019_YELL_2_541000_4977000_image_crop'
+LICENCE = 'deepforest-2.1.0.dist-info/licenses/LICENSE'
+
+
+def gradient(width, height):
+    y, x = np.mgrid[:height, :width] / 63
+    return np.uint8(255 * np.stack([x, y, (x + y) / 2], 2))
+
+
+def voc(*boxes):
+    objects = ''.join(
+        f'<object><name>{name}</name><bndbox><xmin>{x1}</xmin><ymin>{y1}</ymin><xmax>{x2}</xmax><ymax>{y2}</ymax></bndbox>'
+        '</object>' for name, x1, y1, x2, y2 in boxes)
+    return f'<annotation><filename>any.tif</filename>{objects}</annotation>'
+
+
+def pack_wheel(path, files):
+    with zipfile.ZipFile(path, 'w') as wheel:
+        for name, data in files.items():
+            wheel.writestr(name, data)
+    return path
+
+
+@pytest.fixture(scope='module')
+def wheel(tmp_path_factory):
+    """The members, the images and the path of a small wheel; the tiles of the val image are 10x8 pixels."""
+    sizes = {TRAIN_TREES: (62, 50), VAL_TREES: (30, 24), 'OSBS_029': (13, 12), 'SOAP_061': (12, 13), 'SOAP_031': (9, 9)}
+    images = {name: gradient(*size) for name, size in sizes.items()}
+    boxes = {
+        TRAIN_TREES: [('Tree', 1, 1, 62, 50), ('Tree', 22, 26, 24, 28)],
+        VAL_TREES: [
+            ('Tree', 1, 1, 10, 8),  # all of the first tile
+            ('Tree', 9, 2, 12, 5),  # half in each of two tiles
+            ('Tree', 8, 10, 11, 12),  # three quarters in one
+            ('Tree', 19, 7, 22, 10),  # a quarter in each of four
+            ('Tree', 29, 23, 30, 24),  # to the last pixel
+            ('Tree', 28, 20, 33, 21),  # half in the image
+            ('Tree', 5, 20, 4, 22),  # no area
+        ],
+        'OSBS_029': [('Tree', 1, 2, 13, 12)],
+        'SOAP_061': [('Dead', 2, 2, 5, 6), ('Alive', 7, 3, 12, 13)],
+    }
+    files = {
+        'deepforest-2.1.0.dist-info/METADATA': 'Metadata-Version: 2.1\nName: deepforest\nVersion: 2.1.0\n',
+        'deepforest-2.1.0.dist-info/WHEEL': 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n',
+        'deepforest-2.1.0.dist-info/RECORD': '',
+        LICENCE: 'MIT License',
+        **{f'deepforest/data/{name}.xml': voc(*trees) for name, trees in boxes.items()},
+    }
+    for name, image in images.items():
+        file = io.BytesIO()
+        Image.fromarray(image).save(file, 'PNG')
+        files[f'deepforest/data/{name}.png'] = file.getvalue()
+    path = pack_wheel(tmp_path_factory.mktemp('index') / TREES, files)
+    return SimpleNamespace(files=files, images=images, path=path)
+
+
+def read_trees(out, monkeypatch):
+    """{part: {tile: boxes}}, as mmdet reads them by the shipped config."""
+    from mmdet.registry import DATASETS
+    init_default_scope('mmdet')
+    monkeypatch.setenv('TREES_ROOT', str(out))
+    cfg = Config.fromfile(config_path('_base_/datasets/trees.py'))
+    cfg.train_dataloader.dataset.filter_cfg.min_size = 0
+    parts = {}
+    for part in 'train', 'val':
+        dataset = DATASETS.build(cfg[f'{part}_dataloader'].dataset)
+        infos = [dataset.get_data_info(i) for i in range(len(dataset))]
+        for info in infos:
+            with Image.open(info['img_path']) as image:
+                assert image.size == (info['width'], info['height'])
+            assert all(tree['bbox_label'] == tree['ignore_flag'] == 0 for tree in info['instances'])
+        parts[part] = {info['img_id']: [tree['bbox'] for tree in info['instances']] for info in infos}
+    return parts
+
+
+def test_trees_in_tiles(command, wheel, tmp_path, monkeypatch):
+    code, stdout, stderr = command('--archive', wheel.path, archive=wheel.path, name='trees')
+    assert (code, stderr) == (0, '')
+    assert stdout.endswith('38 train, 9 val\n')
+    out = tmp_path / 'data' / 'out'
+    assert (out / 'LICENSE').read_text() == 'MIT License'
+    trees = read_trees(out, monkeypatch)
+    assert trees['val'] == {f'{VAL_TREES}_{tile}': boxes for tile, boxes in {  # counted from 0
+        '00': [[0, 0, 9, 7], [8, 1, 9, 4]], '01': [[0, 1, 1, 4]], '02': [],
+        '10': [[7, 1, 9, 3]], '11': [], '12': [],
+        '20': [], '21': [], '22': [[8, 6, 9, 7], [7, 3, 9, 4]]}.items()}
+    assert trees['train'] == {  # without the tiles that have none
+        f'{TRAIN_TREES}_32': [[1, 0, 3, 2]],
+        'OSBS_029_00': [[0, 1, 12, 11]],
+        'SOAP_061_00': [[1, 1, 4, 5], [6, 2, 11, 12]],
+    }
+    truncated = [(out / 'Annotations' / f'{VAL_TREES}_{tile}.xml').read_text().count('<truncated>1') for tile in
+                 ('00', '01', '10', '22')]
+    assert truncated == [1, 1, 1, 1]
+    assert leftovers(tmp_path) == [out]
+
+
+def test_tiles_of_trees_make_up_the_images(command, wheel, tmp_path):
+    command('--archive', wheel.path, archive=wheel.path, name='trees')
+    for name, cells in (TRAIN_TREES, 6), (VAL_TREES, 3), ('OSBS_029', 1), ('SOAP_061', 1):
+        image = np.vstack([
+            np.hstack([
+                np.asarray(Image.open(tmp_path / 'data' / 'out' / 'JPEGImages' / f'{name}_{row}{column}.jpg'), int)
+                for column in range(cells)
+            ])
+            for row in range(cells)
+        ])
+        assert abs(image - wheel.images[name]).max() < 8
+
+
+def test_the_pinned_wheel():
+    sample = sample_data.SAMPLES['trees']
+    assert sample.requirement == 'deepforest==2.1.0'
+    assert sample.sha256 == '8c2798d8e9be7f0004b194fe207b76c1d9fff6e711b3db67b9508dcd5d00ae54'
+
+
+@pytest.mark.parametrize('lost', ['deepforest/data/OSBS_029.png', 'deepforest/data/SOAP_061.xml', LICENCE])
+def test_a_wheel_without_a_file(command, wheel, tmp_path, lost):
+    archive = pack_wheel(tmp_path / TREES, {name: data for name, data in wheel.files.items() if name != lost})
+    assert lost in failure(command('--archive', archive, archive=archive, name='trees'))
+    assert not leftovers(tmp_path)
+
+
+def test_truncated_wheel(command, wheel, tmp_path):
+    archive = tmp_path / TREES
+    archive.write_bytes(wheel.path.read_bytes()[:-30])
+    assert f'{archive} is damaged' in failure(command('--archive', archive, archive=archive, name='trees'))
+    assert not leftovers(tmp_path)
+
+
+def test_pip_fetches_the_wheel(command, wheel, tmp_path):
+    link = tmp_path / 'links' / TREES
+    link.write_bytes(wheel.path.read_bytes())
+    code, stdout, stderr = command(archive=wheel.path, name='trees')
+    assert (code, stderr) == (0, '')
+    assert f'downloading {TREES} (21 MB)' in stdout
+    assert 'MIT' in stdout
+    cached, out = tmp_path / 'cache' / 'downloads' / TREES, tmp_path / 'data' / 'out'
+    assert sorted(leftovers(tmp_path)) == [cached, out]
+
+    link.unlink()
+    assert 'complete already' in command(archive=wheel.path, name='trees')[1]
+    out.rename(tmp_path / 'first')
+    assert command(archive=wheel.path, name='trees')[::2] == (0, '')
+
+
+def test_wrong_hash_of_the_wheel_on_the_index(command, wheel, tmp_path):
+    (tmp_path / 'links' / TREES).write_bytes(wheel.path.read_bytes() + b' ')
+    assert 'wrong hash' in failure(command(archive=wheel.path, name='trees'))
+    assert not leftovers(tmp_path)
+
+
+@pytest.mark.parametrize(('path', 'fault'), [
+    ('ImageSets/Main/val.txt', 'missing'), ('LICENSE', 'missing'), (f'JPEGImages/{VAL_TREES}_11.jpg', 'broken'),
+    (f'Annotations/{VAL_TREES}_11.xml', 'broken'), ('JPEGImages/another.jpg', 'not part of it')])
+def test_overwrite_repairs_trees(command, wheel, tmp_path, path, fault):
+    args = ['--archive', wheel.path]
+    command(*args, archive=wheel.path, name='trees')
+    out = tmp_path / 'data' / 'out'
+    if fault == 'missing':
+        (out / path).unlink()
+    elif fault == 'broken':
+        (out / path).write_bytes((out / path).read_bytes()[:-20])
+    else:
+        (out / path).write_bytes(b'')
+    assert f'{path} is {fault}' in failure(command(*args, archive=wheel.path, name='trees'))
+    assert command(*args, '--overwrite', archive=wheel.path, name='trees')[::2] == (0, '')
+    assert sample_data.find_faults(sample_data.SAMPLES['trees'], out) == []
+    assert leftovers(tmp_path) == [out]

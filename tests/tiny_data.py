@@ -1,4 +1,6 @@
 """Small images in the layouts of the data sets that the shipped configs name."""
+import json
+
 import numpy as np
 from PIL import Image
 
@@ -38,6 +40,58 @@ def ade20k(root):
             _pair(root / 'images' / part / f'ADE_{i}.jpg', root / 'annotations' / part / f'ADE_{i}.png', 151, i)
 
 
+def _boxes(path, seed):
+    """An image with two bright boxes, which are returned: left, top, right and bottom, the last two beyond the box."""
+    rng = np.random.default_rng(seed)
+    pixels = rng.integers(0, 60, (SIZE[1], SIZE[0], 3)).astype(np.uint8)
+    boxes = []
+    for left, top in ((2, 3), (20, 17)):
+        left, top = left + int(rng.integers(6)), top + int(rng.integers(6))
+        boxes.append((left, top, left + 16, top + 14))
+        pixels[top:top + 14, left:left + 16] = 200
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return boxes
+
+
+def coco(root):
+    """COCO's layout: boxes of two of its categories."""
+    from mmdet.datasets import CocoDataset
+    categories = [dict(id=i, name=name) for i, name in enumerate(CocoDataset.METAINFO['classes'])]
+    for part, count in (('train2017', 4), ('val2017', 2)):
+        boxes = [_boxes(root / part / f'{i:012}.jpg', i) for i in range(count)]
+        annotations = [
+            dict(id=2 * i + j, image_id=i, category_id=17 * j, bbox=[x0, y0, x1 - x0, y1 - y0], iscrowd=0,
+                 area=(x1 - x0) * (y1 - y0))
+            for i, pair in enumerate(boxes) for j, (x0, y0, x1, y1) in enumerate(pair)
+        ]
+        content = dict(
+            images=[dict(id=i, file_name=f'{i:012}.jpg', width=SIZE[0], height=SIZE[1]) for i in range(count)],
+            annotations=annotations, categories=categories)
+        (root / 'annotations').mkdir(exist_ok=True)
+        (root / 'annotations' / f'instances_{part}.json').write_text(json.dumps(content))
+
+
+def voc(root, classes):
+    """Pascal VOC's layout; one of the boxes has no area."""
+    for part, count in (('train', 4), ('val', 2)):
+        names = [f'{part}_{i}' for i in range(count)]
+        for i, name in enumerate(names):
+            boxes = _boxes(root / 'JPEGImages' / f'{name}.jpg', i)
+            if name == 'train_0':
+                boxes.append((5, 5, 5, 9))
+            objects = ''.join(
+                f'<object><name>{classes[j % len(classes)]}</name><difficult>0</difficult><bndbox><xmin>{x0 + 1}</xmin>'
+                f'<ymin>{y0 + 1}</ymin><xmax>{x1 + 1}</xmax><ymax>{y1 + 1}</ymax></bndbox></object>'
+                for j, (x0, y0, x1, y1) in enumerate(boxes))
+            (root / 'Annotations').mkdir(exist_ok=True)
+            (root / 'Annotations' / f'{name}.xml').write_text(
+                f'<annotation><size><width>{SIZE[0]}</width><height>{SIZE[1]}</height><depth>3</depth></size>{objects}'
+                '</annotation>')
+        (root / 'ImageSets/Main').mkdir(parents=True, exist_ok=True)
+        (root / 'ImageSets/Main' / f'{part}.txt').write_text('\n'.join(names) + '\n')
+
+
 def make_all(root):
     """Return the environment that points every data set of the configs to small images under ``root``."""
     folders(root / 'buildings', '.png', 2)
@@ -48,4 +102,7 @@ def make_all(root):
             folders(root / f'{name}{aligned}', '.jpg', classes, test=2)
     cityscapes(root / 'cityscapes')
     ade20k(root / 'ade20k')
+    coco(root / 'coco')
+    voc(root / 'bccd', ('RBC', 'WBC', 'Platelets'))
+    voc(root / 'trees', ('Tree', ))
     return {f'{folder.name.upper()}_ROOT': str(folder) for folder in root.iterdir()}

@@ -1,4 +1,5 @@
 """Attention layers over the operators: nn.Modules that know of no task and fit mmcv's plugin slots."""
+from .attended_residual import AttendedResidual
 from .ba_conv2d import BAConv2d
 from .bilateral_criss_cross import BilateralCrissCrossAttention
 from .bilateral_multihead import BilateralMultiheadAttention
@@ -7,5 +8,5 @@ from .dynamic_conv2d import DynamicConv2d
 from .local_bilateral_attention import LocalBilateralAttention
 from .transformer_attention import TransformerAttention2d
 
-__all__ = ['BAConv2d', 'BilateralCrissCrossAttention', 'BilateralMultiheadAttention', 'BilateralNonLocal2d',
-           'DynamicConv2d', 'LocalBilateralAttention', 'TransformerAttention2d']
+__all__ = ['AttendedResidual', 'BAConv2d', 'BilateralCrissCrossAttention', 'BilateralMultiheadAttention',
+           'BilateralNonLocal2d', 'DynamicConv2d', 'LocalBilateralAttention', 'TransformerAttention2d']

@@ -330,6 +330,7 @@ def global_attention_reference(x: _Rows) -> tuple[Tensor, Tensor]:
             total = p.sub_(peak).exp_().sum(-1, keepdim=True)
             out[:, :, rows] = p @ x.value / total.masked_fill(total == 0, 1)
             lse[:, :, rows] = (peak + total.log()).squeeze(-1)
+            del p  # or it would live on while the next one is made
     return out.unflatten(2, x.size), lse.unflatten(2, x.size)
 
 
@@ -367,10 +368,10 @@ def global_attention_reference_backward(grad: Tensor, out: Tensor, lse: Tensor, 
                     d_outlier[:, :, rows] = outside
             for axis, d_axis in enumerate(d_axes):
                 others = [3 + a for a in range(len(x.key_size)) if a != axis]
-                table = d_logits.unflatten(-1, x.key_size)
-                d_axis[:, :, rows] = table.sum(others) if others else table
+                d_axis[:, :, rows] = d_logits.unflatten(-1, x.key_size).sum(others) if others else d_logits
             if d_keys is not None:
                 d_keys += d_logits.sum(2)
+            del p, d_logits, realigned
     grads = [(d_query, x.size), (d_key, x.key_size), (d_value, x.key_size), (d_window, x.size), (d_outlier, x.size),
              *((d_axis, x.size) for d_axis in d_axes), (d_keys, x.key_size)]
     return [grad.unflatten(2, size) for grad, size in grads if grad is not None]

@@ -157,6 +157,16 @@ def test_get_flops_prints_the_rows_of_table_4_2(run):
         assert abs(float(difference)) <= 1 or row in 'ghi'
 
 
+def test_get_flops_prints_the_tables_of_the_empirical_study(run):
+    """All 46 figures of Tables 2 and 3 within 1 %; with E1, the paper counts nothing for E2, which costs N(H+W)C."""
+    said = run(sys.executable, ROOT / 'tools/analysis_tools/get_flops.py', ROOT / 'configs/attended_residual')
+    rows = re.findall(r'\| +(detection|segmentation) (\S+) \|.*\| +(\S+) \| +(\S+) \| +(\S+)% \|', said)
+    assert len(rows) == len({row[:2] for row in rows}) == 2 * (15 + 4 + 4)
+    for task, kind, ours, paper, difference in rows:
+        assert float(difference) == pytest.approx(100 * (float(ours) / float(paper) - 1), abs=0.05)
+        assert abs(float(difference)) <= (1 if kind.startswith('attn11') else 0.1), (task, kind)
+
+
 def test_browse_dataset_draws_every_training_image(run, tmp_path):
     run(sys.executable, ROOT / 'tools/analysis_tools/browse_dataset.py', CONFIG, '--output-dir', tmp_path, '--not-show',
         '--cfg-options', *SMALL[3:4])

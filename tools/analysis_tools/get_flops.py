@@ -7,9 +7,11 @@ Shapes alone are computed, so any input size takes seconds and no memory. PyTorc
 matrix products, those inside this package's operators included; norms, activations and softmaxes are not.
 
 Of a folder, every config is counted whose entry in metafile.yml has the paper's figures under ``Complexity``, those of
-one ``Module`` for one ``Input`` (channels, height, width).
+one ``Module`` (or '' for all) for one ``Input`` (channels, height, width). With a ``Base``, ours is the paper's figure
+for that config and what the module of this one adds to it: so heads that differ from the paper's do not matter.
 """
 import argparse
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -26,7 +28,7 @@ import mmattn.registry  # noqa: F401
 
 
 def build(cfg: Config) -> nn.Module:
-    """Build a config's segmentor for inference, so without its auxiliary heads, in a FakeTensorMode of the caller.
+    """Build a config's model for inference, so without its auxiliary heads, in a FakeTensorMode of the caller.
 
     Args:
         cfg (Config): as read from the file.
@@ -64,16 +66,26 @@ def count_family(folder: Path) -> None:
     models = [model for model in load(folder / 'metafile.yml')['Models'] if 'Complexity' in model]
     if not models:
         raise SystemExit(f'{folder}/metafile.yml gives no Complexity')
+
+    @cache
+    def counted(config: str, module: str, shape: tuple[int, ...]) -> tuple[float, float]:
+        """Return thousands of parameters and billions of multiply-accumulates."""
+        with FakeTensorMode():
+            found = build(Config.fromfile(folder / config)).get_submodule(module)
+            macs = count(found, shape).get_total_flops() / 2e9
+        return sum(p.numel() for p in found.parameters()) / 1e3, macs
+
     table = PrettyTable(['row', 'config', 'K parameters', 'in the paper', 'G MACs', 'of the paper', 'difference'],
                         align='r')
     for model in sorted(models, key=lambda model: model['Complexity']['Row']):
         paper = model['Complexity']
-        with FakeTensorMode():
-            module = build(Config.fromfile(folder / Path(model['Config']).name)).get_submodule(paper['Module'])
-            macs = count(module, paper['Input']).get_total_flops() / 2e9
-        parameters = sum(p.numel() for p in module.parameters()) / 1e3
-        table.add_row([paper['Row'], model['Name'].partition('_')[0], f'{parameters:.2f}', paper['Parameters (K)'],
-                       f'{macs:.2f}', f"{paper['MACs (G)']:.2f}", f"{macs / paper['MACs (G)'] - 1:+.2%}"])
+        what = paper['Module'], tuple(paper['Input'])
+        parameters, macs = counted(Path(model['Config']).name, *what)
+        if 'Base' in paper:  # the paper's count of the network without what the config adds, and what it adds
+            macs += paper['Base']['MACs (G)'] - counted(paper['Base']['Config'], *what)[1]
+        table.add_row([paper['Row'], model['Name'].partition('_')[0] if 'Base' not in paper else model['Name'],
+                       f'{parameters:.2f}', paper.get('Parameters (K)', '-'), f'{macs:.2f}',
+                       f"{paper['MACs (G)']:.2f}", f"{macs / paper['MACs (G)'] - 1:+.2%}"])
     print(table)
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 from mmengine.config import Config
-from PIL import Image, ImageDraw
-from short_runs import ROOT, Run, arguments, call, each, markdown, runs, spread, train
+from PIL import Image
+from short_runs import ROOT, Run, arguments, call, each, markdown, runs, sheet, spread, train
 
 import mmattn.registry  # noqa: F401
 from mmattn.segmentation.face_parsing import FaceParsingInferencer
@@ -90,20 +90,6 @@ def draw(todo: list[Run], out: Path) -> None:
     names = ['image', 'label', *(run.method for run in todo)]
     sheet(columns, names, out / 'photos.png')
     sheet([column[2:] for column in columns], names[2:], out / 'predictions.png')
-
-
-def sheet(columns: list[list[Image.Image]], names: list[str], path: Path) -> None:
-    """Lay images out in columns of one height a row, the rows under their names."""
-    height, gap = 150, 4
-    widths = [column[0].width * height // column[0].height for column in columns]
-    canvas = Image.new('RGB', (sum(widths) + gap * (len(widths) + 1), (height + 18) * len(names) + gap), 'white')
-    for row, name in enumerate(names):
-        ImageDraw.Draw(canvas).text((gap, row * (height + 18) + gap), name, fill='black')
-        x = gap
-        for column, width in zip(columns, widths):
-            canvas.paste(column[row].convert('RGB').resize((width, height)), (x, row * (height + 18) + 18))
-            x += width + gap
-    canvas.save(path)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from PIL import Image, ImageDraw
 from rich.progress import track
 
 ROOT = Path(__file__).parents[2]
@@ -92,3 +93,17 @@ def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     heads = ['', *heads]
     lines = [heads, ['---'] * len(heads), *rows]
     return ''.join('| ' + ' | '.join(line) + ' |\n' for line in lines)
+
+
+def sheet(columns: list[list[Image.Image]], names: list[str], path: Path, height: int = 150) -> None:
+    """Lay images out in columns, all of one height, the rows under their names."""
+    gap = 4
+    widths = [column[0].width * height // column[0].height for column in columns]
+    canvas = Image.new('RGB', (sum(widths) + gap * (len(widths) + 1), (height + 18) * len(names) + gap), 'white')
+    for row, name in enumerate(names):
+        ImageDraw.Draw(canvas).text((gap, row * (height + 18) + gap), name, fill='black')
+        x = gap
+        for column, width in zip(columns, widths):
+            canvas.paste(column[row].convert('RGB').resize((width, height)), (x, row * (height + 18) + 18))
+            x += width + gap
+    canvas.save(path)

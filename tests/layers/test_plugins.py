@@ -1,0 +1,89 @@
+"""Every attention layer in the plugin slot of stock ResNets: the output stays as it was until the layer learns."""
+import mmdet.models.backbones
+import mmseg.models.backbones
+import pytest
+import torch
+from torch import nn
+
+from mmattn import layers
+
+BACKBONES = {'mmseg': mmseg.models.backbones.ResNet, 'mmdet': mmdet.models.backbones.ResNet}
+ARGUMENTS = dict(depth=50, base_channels=8, stem_channels=8)
+PLUGINS = {
+    'BilateralNonLocal2d': dict(window_size=3),
+    'BilateralCrissCrossAttention': dict(window_size=3),
+    'AttendedResidual': dict(attention=dict(type='mmattn.LocalBilateralAttention', num_heads=4)),
+    'TransformerAttention2d': dict(num_heads=4),
+    'DynamicConv2d': dict(kernel_size=3, groups=4),
+}
+# What has another slot: sequences, a convolution's place, and the layer in AttendedResidual.
+OTHERS = {'BilateralMultiheadAttention', 'BAConv2d', 'LocalBilateralAttention'}
+
+
+def plugins(name):
+    cfg = dict(type=f'mmattn.{name}', **PLUGINS[name])
+    return [dict(cfg=cfg, stages=(False, False, True, True), position='after_conv2')]
+
+
+def randomise_norms(model):
+    """As after training: stock ``zero_init_residual`` would hide what goes on in a block."""
+    generator = torch.Generator().manual_seed(0)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for x in (module.weight, module.bias, module.running_mean, module.running_var):
+                x.data.copy_(torch.rand(x.shape, generator=generator) + 0.5)
+
+
+def wake(layer):
+    """What the layer learns first: its residual scalar, or its output projection."""
+    if isinstance(layer, layers.BilateralNonLocal2d):
+        return [layer.conv_out.conv.weight, layer.conv_out.conv.bias]
+    gamma = layer.gamma
+    return [gamma if isinstance(gamma, nn.Parameter) else gamma.scale]
+
+
+def test_the_table_holds_every_layer():
+    assert {*PLUGINS, *OTHERS} == set(layers.__all__)
+
+
+@pytest.mark.parametrize('package', BACKBONES)
+@pytest.mark.parametrize('name', PLUGINS)
+def test_a_new_plugin_leaves_the_output_as_it_was(package, name):
+    torch.manual_seed(0)
+    ours = BACKBONES[package](**ARGUMENTS, plugins=plugins(name))
+    ours.init_weights()
+    blocks = [m for m in ours.modules() if type(m) is getattr(layers, name)]
+    assert len(blocks) == 6 + 3
+    stock = BACKBONES[package](**ARGUMENTS)
+    state = ours.state_dict()
+    stock.load_state_dict({key: state[key] for key in stock.state_dict()})
+    for model in (ours, stock):
+        randomise_norms(model)
+    inside = {id(m) for block in blocks for m in block.modules()}
+    mine = [m for m in ours.modules() if isinstance(m, nn.BatchNorm2d) and id(m) not in inside]
+    theirs = [m for m in stock.modules() if isinstance(m, nn.BatchNorm2d)]
+    for a, b in zip(mine, theirs, strict=True):
+        a.load_state_dict(b.state_dict())
+    for model in (ours, stock):
+        model.eval()
+    x = torch.randn(2, 3, 64, 96)
+    with torch.no_grad():
+        expected = stock(x)
+        assert all(map(torch.equal, ours(x), expected))
+        assert expected[-1].std() > 1e-3
+        for block in blocks:
+            for parameter in wake(block):
+                parameter.fill_(1)
+        changed = ours(x)
+    assert all(map(torch.equal, changed[:2], expected[:2]))  # stages without plugins
+    for a, b in zip(changed[2:], expected[2:]):
+        assert (a - b).abs().max() > 1e-3 * b.abs().max()
+
+
+@pytest.mark.parametrize('name', PLUGINS)
+def test_a_plugin_learns(name):
+    model = BACKBONES['mmdet'](**ARGUMENTS, plugins=plugins(name), zero_init_residual=False)
+    model.init_weights()
+    model(torch.randn(2, 3, 64, 96))[-1].square().mean().backward()
+    for block in (m for m in model.modules() if type(m) is getattr(layers, name)):
+        assert all(parameter.grad.abs().sum() > 0 for parameter in wake(block))

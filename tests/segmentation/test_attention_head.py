@@ -1,0 +1,37 @@
+"""AttentionHead is mmseg's FCN head, until the attention between its convolutions learns."""
+import pytest
+import torch
+from mmengine.registry import init_default_scope
+from mmseg.models.decode_heads import FCNHead
+
+from mmattn.segmentation import AttentionHead
+
+from .test_heads import randomise
+
+HEAD = dict(in_channels=6, channels=8, num_classes=3, in_index=1, norm_cfg=dict(type='BN'), dropout_ratio=0)
+ATTENTION = dict(type='mmattn.TransformerAttention2d', num_heads=2)
+
+
+@pytest.mark.parametrize('concat_input', [True, False])
+@pytest.mark.parametrize('attention', [None, ATTENTION], ids=['none', 'attention'])
+def test_attention_between_the_convolutions_of_the_stock_head(attention, concat_input):
+    init_default_scope('mmseg')
+    stock = FCNHead(num_convs=2, concat_input=concat_input, **HEAD).double().eval()
+    head = AttentionHead(attention, concat_input=concat_input, **HEAD).double().eval()
+    randomise(stock)
+    missing, unexpected = head.load_state_dict(stock.state_dict(), strict=False)
+    assert not unexpected
+    assert all(key.startswith('attention.') for key in missing)
+    inputs = [None, torch.randn(2, 6, 5, 7, dtype=torch.float64)]
+    assert torch.equal(head(inputs), stock(inputs))
+    if attention is None:
+        assert not missing
+        return
+    head.attention.gamma.data.fill_(1)
+    y = head.convs[1](head.attention(head.convs[0](inputs[1])))
+    y = head.conv_cat(torch.cat([inputs[1], y], 1)) if concat_input else y
+    torch.testing.assert_close(head(inputs), head.conv_seg(y), atol=1e-12, rtol=1e-12)
+    assert (head(inputs) - stock(inputs)).abs().max() > 1e-6
+    head.train()
+    head(inputs).square().sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in head.attention.parameters())
