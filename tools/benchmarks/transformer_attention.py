@@ -8,43 +8,31 @@ before anything is measured. Extra memory is the peak beyond input, parameters, 
 """
 import argparse
 import itertools
+from collections.abc import Callable
 
 import torch
+from measure import HEAD, line, measure, verify
 from mmcv.cnn.bricks import GeneralizedAttention
-from torch import nn
-from tqdm import tqdm
+from rich.progress import track
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from mmattn.layers import TransformerAttention2d
-from mmattn.utils.profiling import extra_memory, median_time
 
 
-def blocks(terms: str, channels: int, device: str) -> dict[str, nn.Module]:
-    """Both blocks with the same weights, no longer the identity."""
+def functions_and_inputs(terms: str, channels: int, height: int, width: int,
+                         device: str) -> tuple[dict[str, Callable[..., Tensor]], list[Tensor]]:
+    """Return both blocks as functions of a map and of the weights that they share, and these."""
     stock = GeneralizedAttention(channels, num_heads=8, kv_stride=1, attention_type=terms).to(device)
-    nn.init.ones_(stock.gamma)
+    nn.init.ones_(stock.gamma)  # or it would be the identity
     ours = TransformerAttention2d(channels, 8, terms).to(device)
-    ours.load_state_dict(stock.state_dict())
-    return {'mmcv': stock, 'mmattn': ours}
+    names, weights = zip(*stock.named_parameters())
 
+    def function(block: nn.Module) -> Callable[..., Tensor]:
+        return lambda x, *given: functional_call(block, dict(zip(names, given)), x, strict=True)
 
-def feature_map(channels: int, height: int, width: int, device: str) -> torch.Tensor:
-    """A random input."""
-    return torch.randn(1, channels, height, width, device=device, requires_grad=True)
-
-
-def gradients(block: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Forward and backward pass: the gradients of the input and of each parameter, in mmcv's order of names."""
-    parameters = [parameter for _, parameter in sorted(block.named_parameters())]
-    return torch.autograd.grad(block(x).square().mean(), [x, *parameters])
-
-
-def verify(terms: str, device: str) -> None:
-    """Raise if the blocks differ in values or gradients, in units of float32's precision."""
-    x = feature_map(64, 13, 11, device)
-    stock, ours = ((block(x).detach(), *gradients(block, x)) for block in blocks(terms, 64, device).values())
-    for a, b in zip(stock, ours):
-        torch.testing.assert_close(a, b, atol=2e-5 * float(a.abs().max()) + 1e-7, rtol=1e-4,
-                                   msg=lambda text: f'{terms}: {text}')
+    x = torch.randn(1, channels, height, width, device=device, requires_grad=True)
+    return {'mmcv': function(stock), 'mmattn': function(ours)}, [x, *weights]
 
 
 def main() -> None:
@@ -57,25 +45,14 @@ def main() -> None:
     args = parser.parse_args()
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     for terms in args.terms:
-        verify(terms, device)
-    rows = []
-    for side, terms in tqdm(list(itertools.product(args.sides, args.terms))):
-        x, measured = feature_map(512, side, side, device), []
-        for name, block in blocks(terms, 512, device).items():
-
-            def both(block=block, x=x):
-                return gradients(block, x)
-
-            with torch.no_grad():
-                forward = median_time(lambda block=block, x=x: block(x), args.repeats)
-                _, memory = extra_memory(lambda block=block, x=x: block(x))
-            measured.append((forward, memory, median_time(both, args.repeats), extra_memory(both)[1]))
-            rows.append((side, terms, name, *measured[-1]))
-        rows.append((side, terms, 'ratio', *(ours / stock for stock, ours in zip(*measured))))
-    print('| map | terms | | forward s | extra MiB | forward + backward s | extra MiB |\n|---|---|---|---|---|---|---|')
-    for side, terms, name, *numbers in rows:
-        print(f'| {side}×{side} | {terms} | {name} | ' +
-              ' | '.join(f'{x:.2g}' if x < 10 else f'{x:.0f}' for x in numbers) + ' |')
+        functions, inputs = functions_and_inputs(terms, 64, 13, 11, device)
+        verify(functions, [x.detach().double().requires_grad_() for x in inputs], tolerance=1e-8)
+    print(HEAD)
+    for side, terms in track(list(itertools.product(args.sides, args.terms))):
+        functions, inputs = functions_and_inputs(terms, 512, side, side, device)
+        stock, ours = (measure(function, inputs, args.repeats) for function in functions.values())
+        for name, figures in (('mmcv', stock), ('mmattn', ours), ('ratio', (b / a for a, b in zip(stock, ours)))):
+            print(line(f'{terms}, {side}×{side}', name, *figures))
 
 
 if __name__ == '__main__':
