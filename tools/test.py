@@ -4,7 +4,7 @@ import argparse
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
-from mmattn.engine import add_common_arguments, config_from, prepare_for_cpu
+from mmattn.engine import add_common_arguments, config_from, leave_process_group, prepare_for_cpu
 
 
 def parse_args() -> argparse.Namespace:
@@ -40,10 +40,14 @@ def main() -> None:
         cfg.tta_model.module = cfg.model
         cfg.model = cfg.tta_model
     if args.out is not None:
+        if cfg.get('default_scope') == 'mmdet':
+            raise SystemExit(f'--out writes label maps; {args.config} is a detector: add '
+                             "--cfg-options test_evaluator.outfile_prefix=… if its metric has it, as CocoMetric does")
         cfg.test_evaluator.update(output_dir=args.out, keep_results=True)
     prepare_for_cpu(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
     runner.test()
+    leave_process_group()
 
 
 if __name__ == '__main__':

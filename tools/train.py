@@ -4,7 +4,7 @@ import argparse
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
-from mmattn.engine import add_common_arguments, config_from, prepare_for_cpu
+from mmattn.engine import add_common_arguments, config_from, leave_process_group, prepare_for_cpu
 
 
 def parse_args() -> argparse.Namespace:
@@ -46,6 +46,7 @@ def main() -> None:
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
     runner.call_hook('before_loops')  # a stage of our own, before data sets are built
     runner.train()
+    leave_process_group()
 
 
 if __name__ == '__main__':

@@ -18,7 +18,7 @@ from mmengine.runner import Runner
 
 from mmattn.registry import HOOKS
 
-from .reproducible_data import continue_data
+from .reproducible_data import continue_data, sampler_of
 
 
 @HOOKS.register_module()
@@ -90,7 +90,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
         self._to_save = dict(
-            sampler_seed=getattr(runner.train_dataloader.sampler, 'seed', None),
+            sampler_seed=getattr(sampler_of(runner.train_dataloader), 'seed', None),
             ranks=all_gather_object(self._rng_state))
         super()._save_checkpoint_with_step(runner, step, meta)
         self._to_save = None
@@ -110,8 +110,9 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
                 f'{runner.world_size}: it will not end as without the interruption')
         if not continue_data(runner.train_loop, saved['sampler_seed']):
             runner.logger.warning(
-                f'train_dataloader.sampler is {type(runner.train_dataloader.sampler).__name__}, not '
-                'mmattn.InfiniteSampler: the run will not end as without the interruption')
+                f'train_dataloader.sampler is {type(sampler_of(runner.train_dataloader)).__name__}, batch_sampler '
+                f'{type(runner.train_dataloader.batch_sampler).__name__}; only mmattn.InfiniteSampler without a batch '
+                'sampler, or mmattn.DefaultSampler, has the run end as without the interruption')
 
 
 def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') -> str | None:

@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from mmengine.config import Config, DictAction
+from torch import distributed
 
 import mmattn.registry  # noqa: F401  (makes `_base_ = 'mmattn::…'` known to mmengine)
 
@@ -19,6 +20,13 @@ def add_common_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='job launcher; default: none')
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by torch.distributed.launch')
+
+
+def leave_process_group() -> None:
+    """Wait for the other processes, if there are any, and end the group: gloo aborts one that exits within it."""
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.barrier()
+        distributed.destroy_process_group()
 
 
 def config_from(args: Namespace) -> Config:

@@ -12,7 +12,7 @@ import mmengine.dataset
 import numpy as np
 import torch
 from mmengine.runner import BaseLoop
-from torch.utils.data import get_worker_info
+from torch.utils.data import DataLoader, Sampler, get_worker_info
 
 from mmattn.registry import DATA_SAMPLERS, TRANSFORMS
 
@@ -114,6 +114,11 @@ class SeedAugmentation:
         return results
 
 
+def sampler_of(dataloader: DataLoader) -> Sampler:
+    """Return the sampler whose indices a data loader takes, also through a batch sampler of the config's own."""
+    return dataloader.batch_sampler.sampler  # type: ignore[union-attr]
+
+
 def continue_data(loop: BaseLoop, seed: int | None) -> bool:
     """Have a resumed training loop go on with the first batch that it has not trained on, without loading the others.
 
@@ -124,14 +129,17 @@ def continue_data(loop: BaseLoop, seed: int | None) -> bool:
             sampler its own.
 
     Returns:
-        bool: whether it does; False, with nothing done, if the sampler is not one of ours.
+        bool: whether it does; False if the sampler is not one of ours, or runs on behind a batch sampler of the
+            config's own.
     """
-    sampler = loop.dataloader.batch_sampler.sampler  # also that of a batch sampler of the config's own
+    sampler = sampler_of(loop.dataloader)
     if not isinstance(sampler, InfiniteSampler | DefaultSampler):
         return False
     if seed is not None:
         sampler.seed = seed
     if isinstance(sampler, InfiniteSampler):
+        if loop.dataloader.batch_size is None:
+            return False  # a batch sampler of the config's own holds some back: nobody knows the position
         sampler.skip(loop.iter * loop.dataloader.batch_size)
         if not hasattr(loop.dataloader_iterator, 'skip_iter'):
             # mmengine 0.10.7 takes a batch from it for every iteration behind: empty ones here, which cost nothing.

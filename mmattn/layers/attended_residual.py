@@ -30,4 +30,4 @@ class AttendedResidual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Add the attended map to ``x``, ``(B, C, H, W)``."""
-        return x + self.gamma * self.attention(x)
+        return x + (self.gamma * self.attention(x)).to(x.dtype)

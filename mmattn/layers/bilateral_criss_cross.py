@@ -80,7 +80,7 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
             Tensor: ``(B, C, H, W)``.
         """
         y = grid_attention(**self.operands(x))
-        return x + self.gamma(y.squeeze(1).movedim(-1, 1))  # in this order it has the strides of x
+        return x + self.gamma(y.squeeze(1).movedim(-1, 1)).to(x.dtype)  # in this order it has the strides of x
 
     def operands(self, x: Tensor) -> dict:
         """Return the arguments of ``grid_attention`` for a map ``x`` of ``(B, C, H, W)``."""

@@ -4,6 +4,7 @@ from torch import Tensor, nn, zeros
 from torch.nn import functional as F
 
 from mmattn.ops import dynamic_conv
+from mmattn.ops.checks import check_count
 from mmattn.ops.window_logits import as_window_size
 from mmattn.registry import MODELS
 
@@ -28,6 +29,7 @@ class DynamicConv2d(nn.Module):
             networks. Defaults to None.
 
     Raises:
+        TypeError: ``groups`` is no integer.
         ValueError: an even kernel, or groups that do not divide the channels.
     """
 
@@ -37,8 +39,9 @@ class DynamicConv2d(nn.Module):
                  groups: int = 16,
                  norm_cfg: dict | None = None) -> None:
         super().__init__()
+        check_count('groups', groups)
         height, width = as_window_size(kernel_size, axes=2, name='kernel_size')
-        if groups < 1 or in_channels % groups:
+        if in_channels % groups:
             raise ValueError(f'groups must divide in_channels={in_channels}; got {groups}')
         self.kernel_size = height, width
         self.groups = groups
@@ -59,7 +62,7 @@ class DynamicConv2d(nn.Module):
         """
         u = F.glu(self.glu(x), 1)
         y = dynamic_conv(self._split(u), self._split(self.kernel(u)), kernel_size=self.kernel_size)
-        return x + self.gamma * self.output(y.movedim(-1, 2).flatten(1, 2))
+        return x + (self.gamma * self.output(y.movedim(-1, 2).flatten(1, 2))).to(x.dtype)
 
     def _split(self, x: Tensor) -> Tensor:
         """View ``(B, groups·D, H, W)`` as ``(B, groups, H, W, D)``."""

@@ -6,6 +6,7 @@ from mmengine.model import kaiming_init
 from torch import Tensor, nn
 
 from mmattn.ops import global_attention, global_attention_weights, local_attention, local_attention_weights
+from mmattn.ops.checks import check_count
 from mmattn.ops.window_logits import as_window_size
 from mmattn.registry import MODELS
 
@@ -30,21 +31,25 @@ class TransformerAttention2d(nn.Module):
 
     ``state_dict`` has mmcv's keys and shapes, and the outputs are those of its block with ``kv_stride=1``. They differ
     where that one is wrong: it reads the transposed query for 0100, 0110, 1100 and 1110, averages the map for 0000,
-    and its ``spatial_range`` reaches one key further to the right and down than to the left and up.
+    and its ``spatial_range`` reaches one key further to the right and down than to the left and up (and it keeps a mask
+    in its ``state_dict``).
 
     Args:
         in_channels (int): channels C of the map.
         num_heads (int): M, a divisor of C. Defaults to 8.
         terms (str): β1 β2 β3 β4, a '0' or '1' each. '0010' weighs keys alike for every query: its attention takes
             O(N·C); '0000' is the identity, without parameters. Defaults to '1111'.
-        spatial_range (int, optional): odd n_k: only keys with |dx|, |dy| ≤ (n_k − 1)/2. Defaults to the whole map.
+        spatial_range (int, optional): odd n_k: only keys with |dx|, |dy| ≤ (n_k − 1)/2, for n_k² logits a query and
+            head. A range that covers the map costs as much as none. Defaults to the whole map.
         position_dim (int, optional): even number of sines and cosines that encode an axis' offset. Defaults to C/2, to
             the next even number.
         wavelength (float): 2π times it bounds the wavelengths of the encoding; the paper cites 10000. Defaults to
             mmcv's 1000.
 
     Raises:
-        ValueError: ``terms`` is no such string, heads that do not divide the channels, an even range, an odd dimension.
+        TypeError: heads or dimension are no integers.
+        ValueError: ``terms`` is no such string, heads that do not divide the channels, an even range, an odd dimension,
+            a wavelength that is not positive.
     """
 
     _abbr_ = 'gen_attention_block'  # its name as a plugin: checkpoints of whole backbones load, too
@@ -59,12 +64,16 @@ class TransformerAttention2d(nn.Module):
         super().__init__()
         if not isinstance(terms, str) or len(terms) != 4 or set(terms) - set('01'):
             raise ValueError(f"terms must be a string of four of '0' and '1'; got {terms!r}")
-        if num_heads < 1 or in_channels % num_heads:
+        check_count('num_heads', num_heads)
+        if in_channels % num_heads:
             raise ValueError(f'num_heads must divide in_channels={in_channels}; got {num_heads}')
         if position_dim is None:
             position_dim = 2 * math.ceil(in_channels / 4)
-        if position_dim < 2 or position_dim % 2:
-            raise ValueError(f'position_dim must be even and at least 2, for sines and cosines; got {position_dim}')
+        check_count('position_dim', position_dim)
+        if position_dim % 2:
+            raise ValueError(f'position_dim must be even, for sines and cosines; got {position_dim}')
+        if not wavelength > 0:
+            raise ValueError(f'wavelength must be positive; got {wavelength}')
         if spatial_range is not None:
             spatial_range, = as_window_size(spatial_range, axes=1, name='spatial_range')
         self.in_channels = in_channels
@@ -111,7 +120,7 @@ class TransformerAttention2d(nn.Module):
         if self.terms == '0000':
             return x
         operands = self.operands(x)
-        if self.spatial_range is not None:
+        if self._is_local(x):
             y = local_attention(**operands)
         elif self.terms == '0010':  # one row of weights for all queries
             logits, value = operands['key_logits'], operands['value']
@@ -131,7 +140,7 @@ class TransformerAttention2d(nn.Module):
             position (bool): with E2 and E4, where they are on.
         """
         e1, e2, e3, e4 = (term == '1' and wanted for term, wanted in zip(self.terms, (content, position) * 2))
-        local = self.spatial_range is not None
+        local = self._is_local(x)
         value = self._heads(self.value_conv(x))
         query = self._heads(self.query_conv(x)) if e1 or e2 else None
         # Without E1 the operator compares vectors of no channels: it makes no product of query and key.
@@ -150,15 +159,15 @@ class TransformerAttention2d(nn.Module):
                     operands.update(key_logits=logits)
         if e2 or e4:
             towards = self._towards(query if e2 else None, self.geom_bias if e4 else None)
-            rows = torch.einsum('bmhwd,mhkd->bmhwk', towards, self._vectors(self.appr_geom_fc_y, x.shape[2]))
-            columns = torch.einsum('bmhwd,mwkd->bmhwk', towards, self._vectors(self.appr_geom_fc_x, x.shape[3]))
+            rows = torch.einsum('bmhwd,mhkd->bmhwk', towards, self._vectors(self.appr_geom_fc_y, x.shape[2], local))
+            columns = torch.einsum('bmhwd,mwkd->bmhwk', towards, self._vectors(self.appr_geom_fc_x, x.shape[3], local))
             if local:
                 window = (rows.unsqueeze(-1) + columns.unsqueeze(-2)).flatten(-2)
                 operands.update(window=window.expand(*value.shape[:-1], -1))
             else:
                 operands.update(axis_logits=(rows, columns))
         if local:
-            operands.update(kernel_size=tuple(2 * self._radius(length) + 1 for length in x.shape[2:]))
+            operands.update(kernel_size=self.spatial_range)
         return operands
 
     @property
@@ -186,7 +195,7 @@ class TransformerAttention2d(nn.Module):
             raise ValueError(f'kind must be one of {self.attention_kinds} in this {type(self).__name__}; got {kind!r}')
         operands = self.operands(x, content=kind != 'position', position=kind != 'content')
         del operands['value']
-        weights = global_attention_weights if self.spatial_range is None else local_attention_weights
+        weights = local_attention_weights if self._is_local(x) else global_attention_weights
         return weights(**operands, queries=queries)
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -201,20 +210,21 @@ class TransformerAttention2d(nn.Module):
         bias = bias.view(1, self.num_heads, 1, 1, -1)
         return bias if query is None else query + bias
 
-    def _radius(self, length: int) -> int:
-        """Return the furthest offset of a key on an axis."""
-        return length - 1 if self.spatial_range is None else min(self.spatial_range // 2, length - 1)
+    def _is_local(self, x: Tensor) -> bool:
+        """Whether the range leaves out any key of a map."""
+        return self.spatial_range is not None and self.spatial_range // 2 < max(x.shape[2:]) - 1
 
-    def _vectors(self, projection: nn.Linear, length: int) -> Tensor:
-        """V^R R_{q−k}/√2 on an axis: ``(heads, L, L, D)`` for query and key, with a range ``(heads, 1, k, D)``."""
-        weight, radius = projection.weight, self._radius(length)
+    def _vectors(self, projection: nn.Linear, length: int, local: bool) -> Tensor:
+        """V^R R_{q−k}/√2 on an axis: ``(heads, L, L, D)`` for query and key, with a range ``(heads, 1, n_k, D)``."""
+        weight = projection.weight
+        radius = self.spatial_range // 2 if local and self.spatial_range else length - 1
         half = projection.in_features // 2
         dtype = torch.promote_types(weight.dtype, torch.float32)
         offsets = torch.arange(radius, -radius - 1, -1, device=weight.device, dtype=dtype)  # from the first key on
         angles = offsets[:, None] / self.wavelength**(torch.arange(half, device=weight.device, dtype=dtype) / half)
         encoding = torch.cat([angles.sin(), angles.cos()], 1).to(weight.dtype)
         vectors = projection(encoding).unflatten(1, (self.num_heads, -1)).movedim(1, 0) / math.sqrt(2)
-        if self.spatial_range is not None:
+        if local:
             return vectors.unsqueeze(1)
         position = torch.arange(length, device=weight.device)
         return vectors[:, position - position[:, None] + radius]

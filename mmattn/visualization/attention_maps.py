@@ -39,7 +39,7 @@ def attention_layers(model: nn.Module, name: str | None = None) -> dict[str, nn.
         ValueError: there is none, or none called ``name``; the message lists those there are.
     """
     model = _unwrapped(model)
-    layers = {key: module for key, module in model.named_modules() if hasattr(module, 'attention_weights')}
+    layers = {key: module for key, module in model.named_modules() if getattr(module, 'attention_kinds', ())}
     if not layers:
         raise ValueError(f'{type(model).__name__} has no attention layer: none of its modules has attention_weights')
     if name is None:

@@ -12,7 +12,7 @@ CONFIG = ROOT / 'configs/attended_residual/faster-rcnn_r50-w16-attn0010_fpn_1xb8
 SMALL = [
     'train_dataloader.batch_size=2', 'train_dataloader.num_workers=0', 'train_dataloader.persistent_workers=False',
     'val_dataloader.num_workers=0', 'val_dataloader.persistent_workers=False', 'test_dataloader.num_workers=0',
-    'test_dataloader.persistent_workers=False', 'train_dataloader.dataset.pipeline.3.scale=(144,120)',
+    'test_dataloader.persistent_workers=False', 'train_dataloader.dataset.pipeline.4.scale=(144,120)',
     'val_dataloader.dataset.pipeline.1.scale=(144,120)', 'test_dataloader.dataset.pipeline.1.scale=(144,120)',
     'model.test_cfg.rcnn.score_thr=0.0', 'train_cfg.max_iters=3', 'train_cfg.val_interval=3',
     'default_hooks.checkpoint.interval=3', 'default_hooks.logger.interval=1'

@@ -31,7 +31,7 @@ from mmattn.engine import (
     add_safe_globals,
     latest_checkpoint,
 )
-from mmattn.engine.reproducible_data import SampleIndex
+from mmattn.engine.reproducible_data import SampleIndex, continue_data, sampler_of
 
 ROOT = Path(__file__).parents[2]
 TRAIN = ROOT / 'tools/train.py'
@@ -381,7 +381,8 @@ def test_old_checkpoints_are_removed_when_the_new_one_is_written(tmp_path):
 
     runner = SimpleNamespace(
         work_dir=str(tmp_path), logger=MMLogger.get_current_instance(), message_hub=MessageHub('old checkpoints'),
-        train_dataloader=SimpleNamespace(sampler=None), save_checkpoint=save, epoch=0, iter=0, max_iters=9)
+        train_dataloader=SimpleNamespace(batch_sampler=SimpleNamespace(sampler=None)), save_checkpoint=save, epoch=0,
+        iter=0, max_iters=9)
     hook = CheckpointHook(by_epoch=False, interval=2, max_keep_ckpts=1, save_best='mIoU')
     hook.before_train(runner)
     for runner.iter, score in enumerate((10.0, 5.0, 20.0)):
@@ -456,3 +457,36 @@ def test_without_one_of_our_samplers(index):
     loader = DataLoader(samples, num_workers=1, collate_fn=lambda batch: SeedAugmentation()(dict(sample_idx=batch[0])))
     with pytest.raises(TypeError, match=r"sampler.type='mmattn.InfiniteSampler'[^$]* got (int 3|NoneType None)"):
         next(iter(loader))
+
+
+class Rectangles(torch.utils.data.Dataset):
+    """Seven wide and seven tall images, as mmdet's sampler by aspect ratio asks for."""
+
+    def __len__(self):
+        return 14
+
+    def __getitem__(self, index):
+        return int(index)
+
+    def get_data_info(self, index):
+        return dict(width=2 + index % 2, height=2 + (index + 1) % 2)
+
+
+@pytest.mark.parametrize('sampler_class', [DefaultSampler, InfiniteSampler])
+def test_the_sampler_behind_a_batch_sampler_is_found(sampler_class):
+    """By epoch its seed is the interrupted run's again; an infinite one behind a batch sampler cannot go on."""
+    from mmdet.datasets import AspectRatioBatchSampler
+
+    def loop(seed):
+        sampler = sampler_class(Rectangles(), shuffle=True, seed=seed)
+        loader = DataLoader(sampler.dataset if hasattr(sampler, 'dataset') else Rectangles(), num_workers=0,
+                            batch_sampler=AspectRatioBatchSampler(sampler, 2))
+        return SimpleNamespace(dataloader=loader, iter=3)
+
+    first, resumed = loop(5), loop(6)
+    assert sampler_of(first.dataloader).seed == 5
+    went_on = continue_data(resumed, sampler_of(first.dataloader).seed)
+    assert went_on == (sampler_class is DefaultSampler)
+    if went_on:
+        assert list(resumed.dataloader.batch_sampler) == list(first.dataloader.batch_sampler)
+        assert list(loop(6).dataloader.batch_sampler) != list(first.dataloader.batch_sampler)

@@ -3,6 +3,7 @@ import mmdet.models.backbones
 import mmseg.models.backbones
 import pytest
 import torch
+from mmengine.registry import MODELS
 from torch import nn
 
 from mmattn import layers
@@ -78,6 +79,14 @@ def test_a_new_plugin_leaves_the_output_as_it_was(package, name):
     assert all(map(torch.equal, changed[:2], expected[:2]))  # stages without plugins
     for a, b in zip(changed[2:], expected[2:]):
         assert (a - b).abs().max() > 1e-3 * b.abs().max()
+
+
+@pytest.mark.parametrize('name', PLUGINS)
+def test_a_plugin_keeps_the_dtype_of_its_map(name):
+    """Under autocast a backbone's maps are half as large; a block must not make them float32 again."""
+    block = MODELS.build(dict(type=f'mmattn.{name}', in_channels=16, **PLUGINS[name]))
+    with torch.autocast('cpu', torch.bfloat16):
+        assert block(torch.randn(1, 16, 5, 6, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize('name', PLUGINS)

@@ -34,6 +34,9 @@ def main() -> None:
     for i in track(range(len(dataset) if args.number is None else min(args.number, len(dataset)))):
         item = dataset[i]
         name = Path(item['data_samples'].img_path).stem
+        instances = item['data_samples'].get('gt_instances')
+        if instances is not None and hasattr(instances.bboxes, 'tensor'):
+            instances.bboxes = instances.bboxes.tensor  # mmdet's visualizer draws tensors alone
         visualizer.add_datasample(
             name,
             item['inputs'].permute(1, 2, 0).numpy()[..., ::-1],  # BGR to RGB

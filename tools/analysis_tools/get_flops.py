@@ -4,24 +4,29 @@
     python tools/analysis_tools/get_flops.py configs/deeplabv3plus_ba
 
 Shapes alone are computed, so any input size takes seconds and no memory. PyTorch's counter is used: convolutions and
-matrix products, those inside this package's operators included; norms, activations and softmaxes are not.
+matrix products, those inside this package's operators included; norms, activations and softmaxes are not. A deformable
+convolution counts as the convolution it replaces and that of its offsets; a detector's second stage, as many proposals
+as it keeps in testing.
 
 Of a folder, every config is counted whose entry in metafile.yml has the paper's figures under ``Complexity``, those of
-one ``Module`` (or '' for all) for one ``Input`` (channels, height, width). With a ``Base``, ours is the paper's figure
-for that config and what the module of this one adds to it: so heads that differ from the paper's do not matter.
+one ``Module`` (or '' for all) for one ``Input`` (channels, height, width); of a config, its entry is counted, too. With
+a ``Base``, ours is the paper's figure for that config and what the module of this one adds to it: so heads that differ
+from the paper's do not matter.
 """
 import argparse
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
+from mmcv.ops import DeformConv2dPack, ModulatedDeformConv2dPack
 from mmengine.config import Config, DictAction
 from mmengine.fileio import load
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 from prettytable import PrettyTable
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import mmattn.registry  # noqa: F401
@@ -35,22 +40,47 @@ def build(cfg: Config) -> nn.Module:
     """
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     model_cfg = {key: value for key, value in cfg.model.items() if key not in ('auxiliary_head', 'pretrained')}
-    return revert_sync_batchnorm(MODELS.build(model_cfg)).eval()
+    model = revert_sync_batchnorm(MODELS.build(model_cfg)).eval()
+    for module in model.modules():
+        if isinstance(module, DeformConv2dPack | ModulatedDeformConv2dPack):  # mmcv's operator knows no fake tensors
+            module.forward = partial(_as_convolution, module)
+    return model
 
 
-def count(module: nn.Module, shape: tuple[int, ...], **kwargs) -> FlopCounterMode:
-    """Return the counter that saw the forward pass of one input, ``(1, *shape)``; ``kwargs`` go to the module."""
+def _as_convolution(module: nn.Module, x: Tensor) -> Tensor:
+    """A deformable convolution's offsets, and a convolution in its place."""
+    module.conv_offset(x)
+    return F.conv2d(x, module.weight, None, module.stride, module.padding, module.dilation, module.groups)
+
+
+def count(module: nn.Module, shape: tuple[int, ...]) -> FlopCounterMode:
+    """Return the counter that saw the forward pass of one input, ``(1, *shape)``, through a module or a model."""
     counter = FlopCounterMode(display=False)
+    x = torch.empty(1, *shape)
     with counter, torch.no_grad():
-        module(torch.empty(1, *shape), **kwargs)
+        if hasattr(module, 'bbox_head') or hasattr(module, 'rpn_head'):
+            _detect(module, x)
+        elif hasattr(module, 'data_preprocessor'):
+            module(x, mode='tensor')
+        else:
+            module(x)
     return counter
+
+
+def _detect(model: nn.Module, x: Tensor) -> None:
+    """Run a detector without what depends on the image: the choice of proposals."""
+    features = model.extract_feat(x)
+    (model.rpn_head if hasattr(model, 'rpn_head') else model.bbox_head)(features)
+    if hasattr(model, 'roi_head'):
+        head, proposals = model.roi_head.bbox_head, model.test_cfg.rpn.max_per_img
+        head(x.new_empty(proposals, head.in_channels, *head.roi_feat_size))
 
 
 def count_one(cfg: Config, shape: tuple[int, int], depth: int) -> None:
     """Print the counts of a config's model, by module to a depth, for an image of a height and a width in pixels."""
     with FakeTensorMode():
         model = build(cfg)
-        counter = count(model, (3, *shape), mode='tensor')
+        counter = count(model, (3, *shape))
     table = PrettyTable(['module', 'G multiply-accumulates'], align='l')
     for name, flops in sorted(counter.get_flop_counts().items()):
         if name != 'Global' and name.count('.') < depth:
@@ -61,52 +91,61 @@ def count_one(cfg: Config, shape: tuple[int, int], depth: int) -> None:
           f'{parameters / 1e6:.2f} M parameters')
 
 
-def count_family(folder: Path) -> None:
-    """Print the counts of the configs in a folder's metafile.yml beside the paper's."""
-    models = [model for model in load(folder / 'metafile.yml')['Models'] if 'Complexity' in model]
-    if not models:
-        raise SystemExit(f'{folder}/metafile.yml gives no Complexity')
+def beside_the_paper(metafile: Path, name: str | None = None) -> PrettyTable | None:
+    """Return the counts of a metafile's configs, or of the one called ``name``, beside the paper's; or None."""
+    models = [model for model in load(metafile)['Models'] if 'Complexity' in model and name in (None, model['Name'])]
 
     @cache
     def counted(config: str, module: str, shape: tuple[int, ...]) -> tuple[float, float]:
         """Return thousands of parameters and billions of multiply-accumulates."""
         with FakeTensorMode():
-            found = build(Config.fromfile(folder / config)).get_submodule(module)
+            found = build(Config.fromfile(metafile.parent / config)).get_submodule(module)
             macs = count(found, shape).get_total_flops() / 2e9
         return sum(p.numel() for p in found.parameters()) / 1e3, macs
 
-    table = PrettyTable(['row', 'config', 'K parameters', 'in the paper', 'G MACs', 'of the paper', 'difference'],
-                        align='r')
+    table = PrettyTable(['row', 'K parameters', 'in the paper', 'G MACs', 'of the paper', 'difference',
+                         'of what is added'], align='r')
     for model in sorted(models, key=lambda model: model['Complexity']['Row']):
         paper = model['Complexity']
         what = paper['Module'], tuple(paper['Input'])
         parameters, macs = counted(Path(model['Config']).name, *what)
-        if 'Base' in paper:  # the paper's count of the network without what the config adds, and what it adds
-            macs += paper['Base']['MACs (G)'] - counted(paper['Base']['Config'], *what)[1]
-        table.add_row([paper['Row'], model['Name'].partition('_')[0] if 'Base' not in paper else model['Name'],
-                       f'{parameters:.2f}', paper.get('Parameters (K)', '-'), f'{macs:.2f}',
-                       f"{paper['MACs (G)']:.2f}", f"{macs / paper['MACs (G)'] - 1:+.2%}"])
-    print(table)
+        added = '-'
+        if 'Base' in paper:
+            base = paper['Base']['MACs (G)']
+            extra = macs - counted(paper['Base']['Config'], *what)[1]
+            macs = base + extra
+            if paper['MACs (G)'] > base:
+                added = f"{extra / (paper['MACs (G)'] - base) - 1:+.2%}"
+        table.add_row([paper['Row'], f'{parameters:.2f}', paper.get('Parameters (K)', '-'), f'{macs:.2f}',
+                       f"{paper['MACs (G)']:.2f}", f"{macs / paper['MACs (G)'] - 1:+.2%}", added])
+    return table if models else None
 
 
 def main() -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser(description='Count multiply-accumulates and parameters')
-    parser.add_argument('config', help='path of the config, or of a folder with metafile.yml')
+    parser.add_argument('config', type=Path, help='path of the config, or of a folder with metafile.yml')
     parser.add_argument('--shape', type=int, nargs='+', default=[1024, 2048], help='height and width; or one side')
     parser.add_argument('--depth', type=int, default=3, help='levels of modules in the table; default: 3')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='override settings: key=value …')
     args = parser.parse_args()
     if len(args.shape) > 2:
         parser.error(f'--shape takes one side, or height and width; got {args.shape}')
-    if Path(args.config).is_dir():
-        count_family(Path(args.config))
+    if args.config.is_dir():
+        table = beside_the_paper(args.config / 'metafile.yml')
+        if table is None:
+            raise SystemExit(f'{args.config}/metafile.yml gives no Complexity')
+        print(table)
         return
     cfg = Config.fromfile(args.config)
     if args.cfg_options is not None:
         cfg.merge_from_dict(args.cfg_options)
     height, width = args.shape if len(args.shape) == 2 else args.shape * 2
     count_one(cfg, (height, width), args.depth)
+    metafile = args.config.parent / 'metafile.yml'
+    table = beside_the_paper(metafile, args.config.stem) if metafile.is_file() else None
+    if table is not None and args.cfg_options is None:
+        print(table)
 
 
 if __name__ == '__main__':

@@ -4,7 +4,7 @@
 
 Every row is a config of the package, trained by tools/train.py and scored on the validation images after the last
 iteration. Interrupted, the command goes on where it stopped; finished runs are not repeated. It leaves table.md and
-detections.png, by the runs of the first seed, in the work dir.
+detections.jpg, by the runs of the first seed, in the work dir.
 """
 import os
 from collections import defaultdict
@@ -29,9 +29,10 @@ def drawn(run: Run, jobs: int) -> list[Path]:
     """Return pictures of a finished run's detections beside the ground truth, drawn by tools/test.py."""
     folder = run.folder / 'shown'
     if not folder.is_dir():
+        aside = run.folder / 'shown.part'
         call(run, jobs, 'test.py', ROOT / 'configs' / run.config, run.folder / f'iter_{ITERATIONS}.pth', '--work-dir',
-             run.folder / 'test', '--show-dir', folder.resolve(), '--cfg-options',
-             'model.test_cfg.rcnn.score_thr=0.3')
+             run.folder / 'test', '--show-dir', aside.resolve(), '--cfg-options', 'model.test_cfg.rcnn.score_thr=0.3')
+        aside.rename(folder)
     return sorted(folder.rglob('*.png')) + sorted(folder.rglob('*.jpg'))
 
 
@@ -54,7 +55,7 @@ def main() -> None:
     (args.work_dir / 'table.md').write_text(text)
     first = todo[:len(METHODS)]
     rows = [[Image.open(path) for path in drawn(run, args.jobs)[:SHOWN]] for run in first]
-    sheet([list(column) for column in zip(*rows)], [run.method for run in first], args.work_dir / 'detections.png')
+    sheet([list(column) for column in zip(*rows)], [run.method for run in first], args.work_dir / 'detections.jpg')
 
 
 if __name__ == '__main__':

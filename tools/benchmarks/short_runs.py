@@ -39,7 +39,7 @@ def arguments(description: str, work_dir: str, seeds: list[int]) -> argparse.Nam
 
 def runs(methods: dict[str, tuple[str, list[str]]], seeds: Iterable[int], work_dir: Path) -> list[Run]:
     """Return the runs of all methods, ``name: (config, options)``, and seeds."""
-    return [Run(method, seed, config, options, work_dir / f'{re.sub("[^A-Za-z]+", "-", method)}_seed-{seed}')
+    return [Run(method, seed, config, options, work_dir / f'{re.sub("[^A-Za-z0-9]+", "-", method)}_seed-{seed}')
             for seed in seeds for method, (config, options) in methods.items()]
 
 

@@ -2,12 +2,13 @@
 dataset_type = 'VOCDataset'
 data_root = '{{$BCCD_ROOT:data/bccd}}'
 metainfo = dict(
-    classes=('RBC', 'WBC', 'Platelets'), palette=[(220, 60, 60), (120, 60, 220), (60, 180, 90)], dataset_type=None)
+    classes=('RBC', 'WBC', 'Platelets'), palette=[(220, 60, 60), (120, 60, 220), (60, 180, 90)])
 scale = (320, 240)
 train_pipeline = [
     dict(type='mmattn.SeedAugmentation'),
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='FilterAnnotations', min_gt_bbox_wh=(1, 1), keep_empty=False),  # two boxes have no area
     dict(type='Resize', scale=scale, keep_ratio=True),
     dict(type='RandomFlip', prob=0.5, direction=['horizontal', 'vertical']),
     dict(type='PackDetInputs')
@@ -17,6 +18,7 @@ test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=scale, keep_ratio=True),
     dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='FilterAnnotations', min_gt_bbox_wh=(1, 1), keep_empty=False),  # two boxes have no area
     dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
 ]
 train_dataloader = dict(
@@ -30,7 +32,7 @@ train_dataloader = dict(
         data_root=data_root,
         ann_file='ImageSets/Main/train.txt',
         data_prefix=dict(sub_data_root=''),
-        filter_cfg=dict(filter_empty_gt=True, min_size=32, bbox_min_size=1),  # two boxes have no area
+        filter_cfg=dict(filter_empty_gt=True, min_size=32),
         pipeline=train_pipeline))
 val_dataloader = dict(
     batch_size=1,

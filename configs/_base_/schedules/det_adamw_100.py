@@ -5,3 +5,4 @@ param_scheduler = [
     dict(type='CosineAnnealingLR', eta_min=0, begin=20, end=100, by_epoch=False)
 ]
 train_cfg = dict(max_iters=100, val_interval=100)
+auto_scale_lr = dict(base_batch_size=4)

@@ -8,7 +8,8 @@ param_scheduler = [
 ]
 train_cfg = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=150, val_interval=150)
 default_hooks = dict(
-    logger=dict(interval=10),
+    logger=dict(interval=10, log_metric_by_epoch=False),
     checkpoint=dict(by_epoch=False, interval=50, max_keep_ckpts=1, save_best='pascal_voc/AP50', rule='greater'),
     visualization=dict(interval=1))
+auto_scale_lr = dict(base_batch_size=8)
 randomness = dict(seed=0)
