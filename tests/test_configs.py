@@ -153,5 +153,5 @@ def test_readme_and_metafile_name_the_configs(folder):
         processes = int(re.search(r'_(\d+)xb\d+-', model['Name'])[1])
         assert model['Metadata']['Batch Size'] == processes * cfg.train_dataloader.batch_size
         if 'depth' in cfg.model.backbone:  # mmseg's U-Net has none
-            assert f'r{cfg.model.backbone.depth}-' in model['Name']
+            assert re.search(rf'r{cfg.model.backbone.depth}[-_]', model['Name'])
             assert model['Metadata']['Backbone'].startswith(f'R-{cfg.model.backbone.depth}-')

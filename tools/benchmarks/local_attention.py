@@ -3,7 +3,8 @@
     python tools/benchmarks/local_attention.py [--side 96] [--repeats 7]
 
 Workload P3: the core of local bilateral attention, 256 channels, 8 heads, 3×3 neighbours, one and three passes. Both
-must agree, in values and gradients, before anything is measured. Extra memory is the peak beyond inputs, output and
+must agree, in values and gradients, before anything is measured. Then P4: the whole layer, rows e and i of Table 4.2,
+beside the 3×3 convolution that it replaces, norm and ReLU included. Extra memory is the peak beyond inputs, output and
 gradients.
 """
 import argparse
@@ -11,9 +12,11 @@ from functools import partial
 
 import torch
 from measure import HEAD, line, measure, verify
+from mmcv.cnn import ConvModule
 from torch import Tensor
 from torch.nn import functional as F
 
+from mmattn.layers import LocalBilateralAttention
 from mmattn.ops import local_attention
 
 HEADS, KERNEL = 8, 3
@@ -68,6 +71,17 @@ def main() -> None:
         for name, found in figures.items():
             print(line(f'T={iterations}', name, *found))
         print(line(f'T={iterations}', 'ratio', *(a / b for a, b in zip(figures['mmattn'], figures['unfold']))))
+    x = torch.randn(1, 256, args.side, args.side, device=device, requires_grad=True)
+    blocks = {
+        '3×3 convolution': ConvModule(256, 256, 3, padding=1, norm_cfg=dict(type='BN')),
+        'BA, row e': LocalBilateralAttention(256),
+        'BA, row i': LocalBilateralAttention(256, share=True, iterations=3),
+    }
+    figures = {name: measure(block.to(device), [x], args.repeats) for name, block in blocks.items()}
+    for name, found in figures.items():
+        print(line('layer', name, *found))
+        if name != '3×3 convolution':
+            print(line('layer', 'ratio', *(a / b for a, b in zip(found, figures['3×3 convolution']))))
 
 
 if __name__ == '__main__':
