@@ -27,10 +27,15 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     'mmattn.layers': (('mmcv', ), ('BilateralNonLocal2d', 'BilateralCrissCrossAttention',
                                    'BilateralMultiheadAttention', 'LocalBilateralAttention',
                                    'BAConv2d', 'DynamicConv2d', 'TransformerAttention2d',
-                                   'AttendedResidual')),
+                                   'AttendedResidual', 'GridAttention3d', 'StridedAttention3d',
+                                   'VideoTransformerLayer')),
     'mmattn.segmentation': (('mmcv', 'mmseg'), ('BiNLHead', 'BiCCHead', 'AttentionHead', 'DeepLabV3PlusBAHead',
                                                 'UNetBAHead', 'ResNetStem', 'SegDataCheckHook')),
     'mmattn.segmentation.face_parsing': (('mmcv', 'mmseg'), ('HELENDataset', 'LFWPLDataset', 'FaceParsingMetric')),
+    'mmattn.video': (('mmcv', ), ('SST', 'ClipDataPreprocessor', 'VideoFolderDataset', 'DAVISDataset',
+                                  'YouTubeVOSDataset', 'SampleClip', 'LoadClipFrames', 'LoadClipMasks',
+                                  'LoadGivenMasks', 'PackClip', 'ClipResize', 'ClipRandomAffine', 'ClipRandomCrop',
+                                  'ClipRandomFlip', 'ClipColorJitter', 'VOSMetric', 'VOSVisualizationHook')),
     'mmattn.visualization': ((), ('AttentionMapHook', )),
 }
 
@@ -77,13 +82,13 @@ class FolderRegistry(Registry):
         return super().get(key)
 
 
-MODELS = FolderRegistry('MODELS', 'mmattn.layers', 'mmattn.segmentation')
+MODELS = FolderRegistry('MODELS', 'mmattn.layers', 'mmattn.segmentation', 'mmattn.video')
 OPTIM_WRAPPERS = FolderRegistry('OPTIM_WRAPPERS', 'mmattn.engine')
-HOOKS = FolderRegistry('HOOKS', 'mmattn.engine', 'mmattn.segmentation', 'mmattn.visualization')
+HOOKS = FolderRegistry('HOOKS', 'mmattn.engine', 'mmattn.segmentation', 'mmattn.video', 'mmattn.visualization')
 DATA_SAMPLERS = FolderRegistry('DATA_SAMPLERS', 'mmattn.engine')
-TRANSFORMS = FolderRegistry('TRANSFORMS', 'mmattn.engine')
-DATASETS = FolderRegistry('DATASETS', 'mmattn.segmentation.face_parsing')
-METRICS = FolderRegistry('METRICS', 'mmattn.segmentation.face_parsing')
+TRANSFORMS = FolderRegistry('TRANSFORMS', 'mmattn.engine', 'mmattn.video')
+DATASETS = FolderRegistry('DATASETS', 'mmattn.segmentation.face_parsing', 'mmattn.video')
+METRICS = FolderRegistry('METRICS', 'mmattn.segmentation.face_parsing', 'mmattn.video')
 # Nothing of ours yet, but a config with `_base_ = 'mmattn::…'` is looked up in each of them.
 EVALUATOR, LOOPS, MODEL_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS, VISBACKENDS, VISUALIZERS = map(FolderRegistry, (
     'EVALUATOR', 'LOOPS', 'MODEL_WRAPPERS', 'OPTIMIZERS', 'PARAM_SCHEDULERS', 'VISBACKENDS', 'VISUALIZERS'))

@@ -5,8 +5,12 @@ from .bilateral_criss_cross import BilateralCrissCrossAttention
 from .bilateral_multihead import BilateralMultiheadAttention
 from .bilateral_non_local import BilateralNonLocal2d
 from .dynamic_conv2d import DynamicConv2d
+from .grid_attention_3d import GridAttention3d
 from .local_bilateral_attention import LocalBilateralAttention
+from .strided_attention_3d import StridedAttention3d
 from .transformer_attention import TransformerAttention2d
+from .video_transformer import VideoTransformerLayer
 
 __all__ = ['AttendedResidual', 'BAConv2d', 'BilateralCrissCrossAttention', 'BilateralMultiheadAttention',
-           'BilateralNonLocal2d', 'DynamicConv2d', 'LocalBilateralAttention', 'TransformerAttention2d']
+           'BilateralNonLocal2d', 'DynamicConv2d', 'GridAttention3d', 'LocalBilateralAttention', 'StridedAttention3d',
+           'TransformerAttention2d', 'VideoTransformerLayer']

@@ -5,7 +5,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from . import dynamic_conv, global_attention, grid_attention, local_attention  # noqa: F401  (they define the operators)
+from . import (  # noqa: F401  (they define the operators)
+    dynamic_conv,
+    global_attention,
+    grid_attention,
+    local_attention,
+    strided_attention,
+)
+from .support import reaches
 
 
 def _register(op: torch._ops.OpOverloadPacket) -> Callable:
@@ -75,3 +82,21 @@ def _dynamic(value, logits, *_, **__) -> int:
 @_register(torch.ops.mmattn.dynamic_conv_backward)
 def _dynamic_backward(grad, value, logits, *_, **__) -> int:
     return _products((*value[:-1], 0), value, logits[-1], backward=True)
+
+
+def _strided_products(query: Sequence[int], key: Sequence[int], value: Sequence[int], step: Sequence[int],
+                      pattern: str, backward: bool = False) -> int:
+    """As :func:`_products`, for the pairs of a pattern: all that one axis allows, with all that the others do."""
+    pairs = math.prod(sum(reaches(i, j, h, pattern) for i in range(queries) for j in range(keys))
+                      for queries, keys, h in zip(query[2:-1], key[2:-1], step))
+    return _products((*query[:2], query[-1]), value, pairs, backward)
+
+
+@_register(torch.ops.mmattn.strided_attention)
+def _strided(query, key, value, offset_logits, step, pattern, *_, **__) -> int:
+    return _strided_products(query, key, value, step, pattern)
+
+
+@_register(torch.ops.mmattn.strided_attention_backward)
+def _strided_backward(grad, out, lse, query, key, value, offset_logits, step, pattern, *_, **__) -> int:
+    return _strided_products(query, key, value, step, pattern, backward=True)

@@ -1,5 +1,5 @@
 """The operators written out: a table of all pairs, filled in with Python loops (global and grid attention by Eq. 3.12,
-local attention by Eq. 4.6 to 4.9 and Algorithm 1), slow and plain.
+local attention by Eq. 4.6 to 4.9 and Algorithm 1, strided attention by Eq. 5.7 and 5.9), slow and plain.
 
 From the equations alone; nothing here is shared with ``mmattn``. Below them, what the tests of the operators share.
 """
@@ -171,6 +171,43 @@ def dynamic_conv(value, logits, *, kernel_size, dilation=1):
                 total = total + kernels[:, :, y, x, entry, None] * value[:, :, row, column]
         rows.append(total)
     return torch.stack(rows, 2).unflatten(2, size)
+
+
+@functools.cache
+def strided(size, key_size, step, pattern):
+    """Whether p routes to q for each pair (I_p of Eq. 5.7), and for each axis the place of q − p among the offsets."""
+    support = torch.zeros(math.prod(size), math.prod(key_size), dtype=torch.bool)
+    places = torch.zeros(len(size), *support.shape, dtype=torch.long)
+    for (i, p), (j, q) in itertools.product(enumerate(coordinates(size)), enumerate(coordinates(key_size))):
+        found = []
+        for a, b, h, *sides in zip(p, q, step, size, key_size):
+            length = max(sides)
+            h = min(h, length)
+            cube = a // h * h
+            around = list(range(1 - h, h))
+            routes, offsets = {
+                'block': (range(cube, cube + h), around),
+                'centred': (range(a - h + 1, a + h), around),
+                'forward': (range(a, a + h), list(range(h))),
+                'strided': (range(a % h, length, h), [o for o in range(1 - length, length) if o % h == 0]),
+            }[pattern]
+            if b in routes:
+                found.append(offsets.index(b - a))
+        if len(found) == len(size):
+            support[i, j] = True
+            places[:, i, j] = torch.tensor(found)
+    return support, places
+
+
+def strided_attention(query, key, value, *, pattern, step=None, scale=None, offset_logits=()):
+    size, key_size = tuple(query.shape[2:-1]), tuple(key.shape[2:-1])
+    step = tuple(math.ceil(math.sqrt(side)) for side in size) if step is None else as_tuple(step, len(size))
+    support, places = strided(size, key_size, step, pattern)
+    extra = query.new_zeros(())
+    for logits, place in zip(offset_logits, places):
+        table = logits.expand(*query.shape[:-1], logits.shape[-1]).flatten(2, -2)
+        extra = extra + table.gather(-1, place.expand(*table.shape[:-1], -1))
+    return dense(query, key, value, support, scale, extra=extra)
 
 
 LEARNED = 'learned'

@@ -1,0 +1,24 @@
+# Clips of DAVIS-2016 at half size, one object each, in DAVIS's layout: JPEGImages/240p, ImageSets/{train,val}.txt.
+# `DAVIS_240P_ROOT` moves the data. For short runs on CPUs: small crops of few frames.
+_base_ = './davis_2017.py'
+data_root = '{{$DAVIS_240P_ROOT:data/davis_240p}}'
+num_frames = 4
+crop_size = (160, 224)
+train_pipeline = [
+    dict(type='mmattn.SeedAugmentation'),
+    dict(type='mmattn.SampleClip', num_frames=num_frames, reference='random'),
+    dict(type='mmattn.LoadClipFrames'),
+    dict(type='mmattn.LoadClipMasks'),
+    dict(type='mmattn.ClipResize', scale=(427, 240), ratio_range=(0.6, 1.0)),
+    dict(type='mmattn.ClipRandomAffine', max_rotate=20, max_shear=15),
+    dict(type='mmattn.ClipRandomCrop', crop_size=crop_size),
+    dict(type='mmattn.ClipRandomFlip', prob=0.5),
+    dict(type='mmattn.ClipColorJitter', hue=0.5),
+    dict(type='mmattn.PackClip')
+]
+dataset = dict(data_root=data_root, resolution='240p', single_object=True)
+train_dataloader = dict(
+    batch_size=4, num_workers=2,
+    dataset=dict(**dataset, ann_file='ImageSets/train.txt', pipeline=train_pipeline))
+val_dataloader = dict(num_workers=1, dataset=dict(**dataset, ann_file='ImageSets/val.txt'))
+test_dataloader = val_dataloader

@@ -1,0 +1,3 @@
+# Stage 2.
+_base_ = './sst-grid_r50-d8_4xb1-20k_youtube-vos-2018-480x864.py'
+model = dict(attention=dict(type='mmattn.StridedAttention3d'))

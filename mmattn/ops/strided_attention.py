@@ -1,0 +1,361 @@
+"""Strided attention: every query attends to a cube of keys around it, or to the keys at multiples of a step from it.
+
+The map is cut into groups of queries that see the same keys, or nearly: its blocks, or its positions of one remainder.
+Each group is a small dense product, its keys and values a view; what a query of the group does not see is masked. They
+are worked on a slice at a time, in the backward pass once more, so no table of all pairs exists.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .checks import check_operands, check_queries, expanded
+from .chunks import chunks
+from .neighbourhood import softmax
+from .support import as_step, check_pattern, reaches, strided_offsets
+from .window_logits import accumulator
+
+
+def strided_attention(query: Tensor,
+                      key: Tensor,
+                      value: Tensor,
+                      *,
+                      pattern: str,
+                      step: int | tuple[int, ...] | None = None,
+                      scale: float | None = None,
+                      offset_logits: Sequence[Tensor] = ()) -> Tensor:
+    """Softmax attention over a cube of keys, or over the keys at multiples of a step (Eq. 5.7 and 5.9; K there is V).
+
+    y_i = Σ_j softmax_j [scale · q_iᵀk_j + Σₐ Oₐ[i, jₐ − iₐ]] v_j over the positions j that have on each axis, with its
+    step h,
+
+    * 'block' (I¹): the same block of length h, ⌊j/h⌋ = ⌊i/h⌋;
+    * 'centred' (I¹): |j − i| < h;
+    * 'forward' (I¹, to the letter): 0 ≤ j − i < h;
+    * 'strided' (I²): j − i a multiple of h.
+
+    Child et al.'s two sub-layers are two calls, the first with one of I¹. Positions are the dimensions between heads
+    and channels: ``(L)``, ``(H, W)`` or ``(T, H, W)``, written ``*S`` for queries and ``*R`` for keys. These maps share
+    their first position and may differ in size: queries beyond the last key pass on what they see to the second
+    sub-layer, where they are keys. What is not in the map is no key; a query without any gives zeros. Differentiable in
+    every tensor. float16 and bfloat16 are accumulated in float32.
+
+    Args:
+        query (Tensor): float ``(B, heads, *S, D)``.
+        key (Tensor): float ``(B, heads, *R, D)``.
+        value (Tensor): float ``(B, heads, *R, Dv)``.
+        pattern (str): 'block', 'centred', 'forward' or 'strided'.
+        step (int or tuple[int, ...], optional): h, for all axes or for each. Defaults to ⌈√side⌉, which needs keys at
+            the positions of the queries.
+        scale (float, optional): factor of the content logits. Defaults to 1/√D.
+        offset_logits (sequence of Tensor): empty, or one an axis, float, the a-th broadcastable to
+            ``(B, heads, *S, K)``: a logit for each offset of :func:`strided_offsets`, q_iᵀE of Eq. 5.9. Offsets to what
+            is no key are not looked at.
+
+    Returns:
+        Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``.
+
+    Raises:
+        TypeError: ``query``, ``key`` and ``value`` differ in dtype, or ``offset_logits`` is not floating-point.
+        ValueError: shapes that do not fit, an unknown pattern, a step below 1.
+    """
+    out, _ = _strided_attention(*_arguments(
+        query, key, value, pattern=pattern, step=step, scale=scale, offset_logits=offset_logits))
+    return out
+
+
+@torch.no_grad()
+def strided_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings) -> Tensor:
+    """Return the weights with which :func:`strided_attention` sums the values, for some of its queries, for drawing.
+
+    Only the asked rows are computed. Not differentiable.
+
+    Args:
+        query, key (Tensor): as in :func:`strided_attention`.
+        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same in each batch item.
+        **settings: the other arguments of :func:`strided_attention`.
+
+    Returns:
+        Tensor: ``(B, heads, Q, *R)``, float64 for float64, else float32. Each row sums to 1, or to 0 where the query
+        has no key to attend to, and is 0 off the pattern.
+
+    Raises:
+        TypeError, ValueError: as :func:`strided_attention`; ``queries`` of another dtype or shape, or outside the map.
+    """
+    query, key, _, offset_logits, steps, pattern, scale = _arguments(query, key, key, **settings)
+    size, dtype = key.shape[2:-1], accumulator(query)
+    check_queries(queries, query.shape[2:-1])
+    at = queries.to(query.device).unbind(-1)
+    asked: tuple[slice | Tensor, ...] = (slice(None), slice(None), *at)
+    with torch.autocast(query.device.type, enabled=False):
+        logits = query[asked].to(dtype) * scale @ key.flatten(2, -2).to(dtype).transpose(-1, -2)
+        for axis, (i, length, step) in enumerate(zip(at, size, steps)):
+            j = torch.arange(length, device=query.device)
+            table = offset_logits[axis][asked] if offset_logits else None
+            entry = _entries(i[:, None], j, length, step, pattern, table)
+            along = _along(entry, table, dtype).unflatten(-1, _alone(length, axis, len(size)))
+            logits.unflatten(-1, size).add_(along)
+        return softmax(logits, -1).unflatten(-1, size)
+
+
+def _arguments(query: Tensor, key: Tensor, value: Tensor, *, pattern: str, step: int | tuple[int, ...] | None = None,
+               scale: float | None = None, offset_logits: Sequence[Tensor] = ()) -> tuple:
+    """Check the arguments of :func:`strided_attention` and return those of the dispatcher operator."""
+    check_operands(query, key, value, axes=(1, 3))
+    check_pattern(pattern)
+    size, key_size = query.shape[2:-1], key.shape[2:-1]
+    steps = as_step(step, size, key_size)
+    if len(offset_logits) not in (0, len(size)):
+        raise ValueError(f'offset_logits must be empty or hold one tensor for each of the {len(size)} axes; got '
+                         f'{len(offset_logits)}')
+    logits = [expanded(f'offset_logits[{axis}]', given, (*query.shape[:-1], len(offsets)))
+              for axis, (given, offsets) in enumerate(zip(offset_logits,
+                                                          strided_offsets(size, steps, pattern, key_size)))]
+    if scale is None:
+        scale = query.shape[-1]**-0.5
+    return query, key, value, logits, list(steps), pattern, float(scale)
+
+
+# Operands and settings, as they stand in the schema of the forward and the backward operator.
+ARGUMENTS = 'Tensor query, Tensor key, Tensor value, Tensor[] offset_logits, int[] step, str pattern, float scale'
+
+
+@torch.library.custom_op('mmattn::strided_attention', mutates_args=(), schema=f'({ARGUMENTS}) -> (Tensor, Tensor)')
+def _strided_attention(query: Tensor, key: Tensor, value: Tensor, offset_logits: Sequence[Tensor], step: Sequence[int],
+                       pattern: str, scale: float) -> tuple[Tensor, Tensor]:
+    return strided_attention_reference(query, key, value, offset_logits, step, pattern, scale)
+
+
+@_strided_attention.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    return (value.new_empty(*query.shape[:-1], value.shape[-1]),
+            query.new_empty(query.shape[:-1], dtype=accumulator(query)))
+
+
+@torch.library.custom_op('mmattn::strided_attention_backward', mutates_args=(),
+                         schema=f'(Tensor grad, Tensor out, Tensor lse, {ARGUMENTS}) -> Tensor[]')
+def _strided_attention_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor,
+                                offset_logits: Sequence[Tensor], step: Sequence[int], pattern: str,
+                                scale: float) -> list[Tensor]:
+    return strided_attention_reference_backward(grad, out, lse, query, key, value, offset_logits, step, pattern, scale)
+
+
+@_strided_attention_backward.register_fake
+def _(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor,
+      offset_logits: Sequence[Tensor], *_: object) -> list[Tensor]:
+    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value, *offset_logits)]
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    ctx.settings = inputs[4:]
+    ctx.save_for_backward(*output, *inputs[:3], *inputs[3])
+
+
+def _backward(ctx, grad, _):
+    out, lse, query, key, value, *offset_logits = ctx.saved_tensors
+    d_query, d_key, d_value, *d_offsets = _strided_attention_backward(
+        grad, out, lse, query, key, value, offset_logits, *ctx.settings)
+    return d_query, d_key, d_value, d_offsets, None, None, None
+
+
+_strided_attention.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _alone(size: int, axis: int, axes: int) -> list[int]:
+    """``size`` on one of ``axes`` axes, 1 on the others."""
+    return [size if a == axis else 1 for a in range(axes)]
+
+
+def _entries(i: Tensor, j: Tensor, keys: int, step: int, pattern: str, table: Tensor | None) -> Tensor:
+    """Entry of the offset j − i among the K logits of an axis, of one for all without; K where j is no key of i."""
+    there = (j >= 0) & (j < keys) & reaches(i, j, step, pattern)
+    if table is None:
+        return (~there).long()
+    count = table.shape[-1]
+    entry = (j - i) // (step if pattern == 'strided' else 1) + (0 if pattern == 'forward' else count // 2)
+    return entry.where(there, count)
+
+
+def _along(entry: Tensor, table: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Logits of an axis ``(…, keys)`` from those by offset ``(…, K)``, or 0; −∞ where there is no key."""
+    if table is None:
+        return torch.tensor([0, -math.inf], dtype=dtype, device=entry.device)[entry]
+    table = F.pad(table.to(dtype), (0, 1), value=-math.inf)
+    return table.gather(-1, entry.expand(*table.shape[:-1], -1))
+
+
+class _Axis(NamedTuple):
+    """How an axis of a map is cut into groups of positions, the queries or the keys of one small dense product each."""
+    size: int
+    groups: int
+    stride: int  # from a group to the next
+    dilation: int  # from a position of a group to the next
+    length: int  # positions of a piece
+    pieces: int = 1  # of a group, one after the other; a group's second is the next group's first
+    before: int = 0  # padding before the first group
+
+    @property
+    def padded(self) -> int:
+        return (self.groups - 1) * self.stride + (self.pieces * self.length - 1) * self.dilation + 1
+
+    def positions(self) -> Tensor:
+        """Coordinates ``(groups, pieces·length)``; those outside the map are padding."""
+        group = torch.arange(self.groups)[:, None] * self.stride
+        return group + torch.arange(self.pieces * self.length) * self.dilation - self.before
+
+
+def _cut(size: int, key_size: int, step: int, pattern: str) -> tuple[_Axis, _Axis]:
+    """An axis of the queries, and that of their keys."""
+    if pattern == 'strided':  # a group for each remainder
+        return _Axis(size, step, 1, step, -(-size // step)), _Axis(key_size, step, 1, step, -(-key_size // step))
+    pieces, before = {'block': (1, 0), 'centred': (3, step), 'forward': (2, 0)}[pattern]  # blocks around the group's
+    if step in (1, max(size, key_size)):
+        pieces, before = 1, 0  # none of the others holds a key
+    groups = -(-size // step)
+    return _Axis(size, groups, step, 1, step), _Axis(key_size, groups, step, 1, step, pieces, before)
+
+
+def _pad(x: Tensor, axes: Sequence[_Axis], sign: int = 1) -> Tensor:
+    """Pad ``(B, heads, *S, C)`` with zeros to whole groups, and drop what no group holds; with −1, undo this."""
+    padding = [0, 0]
+    for axis in reversed(axes):
+        padding += [sign * axis.before, sign * (axis.padded - axis.before - axis.size)]
+    return F.pad(x, padding) if any(padding) else x
+
+
+def _groups(x: Tensor, axes: Sequence[_Axis], pieces: bool = True) -> Tensor:
+    """View a padded map as ``(B, heads, *groups, *positions, C)``; without ``pieces``, each piece as a group."""
+    for dim, axis in enumerate(axes, 2):
+        length = axis.length * (axis.pieces if pieces else 1)
+        x = x.unfold(dim, (length - 1) * axis.dilation + 1, axis.stride)[..., ::axis.dilation]
+    return x.movedim(2 + len(axes), -1)
+
+
+def _zeros(like: Tensor, axes: Sequence[_Axis], dtype: torch.dtype, channels: int) -> tuple[Tensor, Tensor]:
+    """Return a padded map, and the view of its pieces to write to."""
+    x = like.new_zeros((*like.shape[:2], *(axis.padded for axis in axes), channels), dtype=dtype)
+    return x, _groups(x, axes, pieces=False)
+
+
+def _parts(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, ...]]:
+    """Yield :func:`chunks` of all dimensions of ``shape``: of the last ones only where one of the first is too much."""
+    if not shape:
+        yield ()
+        return
+    for part in chunks(shape[0], math.prod(shape[1:]) * bytes_each):
+        for rest in _parts(shape[1:], (part.stop - part.start) * bytes_each):
+            yield part, *rest
+
+
+class _Call:
+    """The operands of one call, seen as groups: ``(B, heads, *groups, *positions, C)``."""
+
+    def __init__(self, query: Tensor, key: Tensor, value: Tensor, offset_logits: Sequence[Tensor], step: Sequence[int],
+                 pattern: str, scale: float) -> None:
+        self.rank = len(step)
+        self.axes, self.key_axes = zip(*(
+            _cut(*side, pattern) for side in zip(query.shape[2:-1], key.shape[2:-1], step)))
+        self.dtype, self.scale = accumulator(query), scale
+        self.query, *self.tables = (_groups(_pad(x, self.axes), self.axes) for x in (query, *offset_logits))
+        self.key, self.value = (_groups(_pad(x, self.key_axes), self.key_axes) for x in (key, value))
+        self.keys = self.key.shape[2 + self.rank:-1]
+        tables: list[Tensor | None] = [*self.tables] or [None] * self.rank
+        entries = [
+            _entries(i.positions()[:, :, None], j.positions()[:, None], j.size, h, pattern, table)
+            for i, j, h, table in zip(self.axes, self.key_axes, step, tables)
+        ]
+        # Axes with logits, or with positions that are no key of some query of their group.
+        self.added = [axis for axis, entry in enumerate(entries) if self.tables or entry.any()]
+        self.entries = [entry.to(query.device) for entry in entries]  # (groups, positions, keys) an axis
+
+    def entry(self, axis: int, part: tuple[slice, ...]) -> Tensor:
+        """Entries of the logits of an axis for some queries, (*groups, *positions, keys), 1 for each other axis."""
+        entry = self.entries[axis][part[2 + axis], part[2 + self.rank + axis]]
+        groups, positions, keys = entry.shape
+        return entry.view(*_alone(groups, axis, self.rank), *_alone(positions, axis, self.rank), keys)
+
+    def work(self, tables: int) -> Iterator[tuple]:
+        """Yield some queries at a time, for which ``tables`` rows of logits over their keys fit the byte budget.
+
+        Yields:
+            tuple: where they are, slices of the first dimensions of ``query``; their queries, scaled, their keys and
+            values, ``(B, heads, *groups, n or m, C)``; their logits ``(B, heads, *groups, n, m)``.
+        """
+        keys = math.prod(self.keys)
+        copies = 1 + keys // math.prod(self.query.shape[2 + self.rank:-1])
+        each = tables * keys + 2 * copies * (self.query.shape[-1] + self.value.shape[-1])
+        each += sum(2 * table.shape[-1] + length for table, length in zip(self.tables, self.keys))
+        share = 16 if self.query.is_cpu else 1  # slices of that part of the budget stay in a CPU's cache
+        for part in _parts(self.query.shape[:-1], share * each * self.dtype.itemsize):
+            query = self.query[part]
+            q = query.flatten(2 + self.rank, -2).to(self.dtype) * self.scale
+            k, v = (x[part[:2 + self.rank]].flatten(2 + self.rank, -2).to(self.dtype) for x in (self.key, self.value))
+            logits = q @ k.transpose(-1, -2)
+            pairs = logits.view(*query.shape[:-1], *self.keys)
+            for axis in self.added:
+                table = self.tables[axis][part] if self.tables else None
+                along = _along(self.entry(axis, part), table, self.dtype)
+                pairs += along.unflatten(-1, _alone(self.keys[axis], axis, self.rank))
+            yield part, q, k, v, logits
+
+    def add_to_keys(self, to: Tensor, part: tuple[slice, ...], summands: Tensor) -> None:
+        """Add ``(B, heads, *groups, m, C)`` to the pieces of a map."""
+        summands = summands.unflatten(-2, [n for axis in self.key_axes for n in (axis.pieces, axis.length)])
+        for piece in product(*(range(axis.pieces) for axis in self.key_axes)):
+            there = tuple(slice(p + x.start, p + x.stop) for p, x in zip(piece, part[2:2 + self.rank]))
+            these = tuple(x for p in piece for x in (p, slice(None)))
+            to[(*part[:2], *there)] += summands[(slice(None), ) * (2 + self.rank) + these]
+
+
+def strided_attention_reference(query: Tensor, key: Tensor, value: Tensor, offset_logits: Sequence[Tensor],
+                                step: Sequence[int], pattern: str, scale: float) -> tuple[Tensor, Tensor]:
+    """Forward pass in PyTorch: output ``(B, heads, *S, Dv)`` and log-sum-exp of the logits ``(B, heads, *S)``."""
+    x = _Call(query, key, value, offset_logits, step, pattern, scale)
+    out, outs = _zeros(query, x.axes, value.dtype, value.shape[-1])
+    lse, lses = _zeros(query, x.axes, x.dtype, 1)
+    with torch.autocast(query.device.type, enabled=False):
+        for part, _, _, v, p in x.work(tables=1):
+            peak = p.amax(-1, keepdim=True)
+            peak.masked_fill_(peak == -math.inf, 0)  # no key
+            total = p.sub_(peak).exp_().sum(-1, keepdim=True)
+            outs[part] = (p @ v).div_(total.masked_fill(total == 0, 1)).view(outs[part].shape)
+            lses[part] = (peak + total.log()).view(lses[part].shape)
+    return _pad(out, x.axes, -1), _pad(lse, x.axes, -1).squeeze(-1)
+
+
+def strided_attention_reference_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor,
+                                         value: Tensor, offset_logits: Sequence[Tensor], step: Sequence[int],
+                                         pattern: str, scale: float) -> list[Tensor]:
+    """Gradients of the operands, in the order of the operator's arguments."""
+    x = _Call(query, key, value, offset_logits, step, pattern, scale)
+    d_query, d_queries = _zeros(query, x.axes, query.dtype, query.shape[-1])
+    d_key, d_keys = _zeros(key, x.key_axes, x.dtype, key.shape[-1])
+    d_value, d_values = _zeros(value, x.key_axes, x.dtype, value.shape[-1])
+    d_offsets = [_zeros(query, x.axes, logits.dtype, logits.shape[-1]) for logits in offset_logits]
+    mean = (grad.to(x.dtype) * out).sum(-1, keepdim=True)
+    lse = lse.masked_fill(lse == -math.inf, 0).unsqueeze(-1)
+    given = [_groups(_pad(y, x.axes), x.axes) for y in (grad, mean, lse)]
+    with torch.autocast(query.device.type, enabled=False):
+        for part, q, k, v, p in x.work(tables=2):
+            d_out, mean, lse = (y[part].flatten(2 + x.rank, -2).to(x.dtype) for y in given)
+            p.sub_(lse).exp_()
+            x.add_to_keys(d_values, part, p.transpose(-1, -2) @ d_out)
+            ds = (d_out @ v.transpose(-1, -2)).sub_(mean).mul_(p)
+            d_queries[part] = (ds @ k).mul_(scale).view(d_queries[part].shape)
+            x.add_to_keys(d_keys, part, ds.transpose(-1, -2) @ q)
+            pairs = ds.view(*x.query[part].shape[:-1], *x.keys)
+            for axis, (_, d_table) in enumerate(d_offsets):
+                others = [a - x.rank for a in range(x.rank) if a != axis]
+                along = pairs.sum(others) if others else pairs
+                entries = along.new_zeros(*along.shape[:-1], d_table.shape[-1] + 1)
+                entries.scatter_(-1, x.entry(axis, part).expand_as(along), along)  # the last: what is no key
+                d_table[part] = entries[..., :-1]
+    d_key, d_value = (_pad(y, x.key_axes, -1).to(key.dtype) for y in (d_key, d_value))
+    d_query, *d_logits = (_pad(y, x.axes, -1) for y in (d_query, *(d_table for d_table, _ in d_offsets)))
+    return [d_query, d_key, d_value, *d_logits]

@@ -1,0 +1,120 @@
+"""The files of a clip: frames and masks found, put in order and looked at before work begins."""
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import mmcv
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+SUFFIXES = frozenset(('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff'))
+ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'IEND\xaeB`\x82'}  # of whole files
+
+
+def read_frame(path: str | Path) -> np.ndarray:
+    """Decode a frame, its pixels as they lie in the file: an EXIF orientation would part them from the mask's.
+
+    Returns:
+        np.ndarray: uint8 ``(H, W, 3)``, BGR.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it cannot be decoded, or is cut short; the message begins with the path.
+    """
+    try:  # PIL, since OpenCV paints what is missing of a file grey
+        return np.ascontiguousarray(mmcv.imread(path, 'color_ignore_orientation', backend='pillow'))
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(f'{path}: {_reason(error)}') from error
+
+
+def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[Path | None], list[str]]:
+    """Find the frames of a clip in their order, and the masks that are called like them.
+
+    Frames whose names end in numbers are ordered by these.
+
+    Args:
+        frames (Path): folder of images.
+        masks (Path): folder of masks; it need not exist.
+
+    Returns:
+        tuple: the frames; their numbers, counted from the first frame, or their positions if they have none; the mask
+            of each frame or None; faults: folders without frames, frames of one number, masks without frame.
+    """
+    found = sorted(_images(frames))
+    if not found:
+        return [], [], [], [f"{frames}: {'no frames in this folder' if frames.is_dir() else 'no such folder'}"]
+    numbers = list(range(len(found)))
+    endings = [re.search(r'\d+$', path.stem) for path in found]
+    if all(endings):
+        numbered = sorted((int(ending[0]), path) for ending, path in zip(endings, found))  # type: ignore[index]
+        numbers = [number - numbered[0][0] for number, path in numbered]
+        found = [path for number, path in numbered]
+    faults = [f'{found[i]}: has the number of {found[i - 1].name}'
+              for i in range(1, len(found)) if numbers[i] == numbers[i - 1]]
+    by_name = {path.stem: path for path in sorted(_images(masks))}
+    names = {path.stem for path in found}
+    faults += [f'{path}: no frame {name}.* in {frames}' for name, path in by_name.items() if name not in names]
+    return found, numbers, [by_name.get(path.stem) for path in found], faults
+
+
+def find_gaps(frames: list[Path], numbers: list[int]) -> list[str]:
+    """Name the frames that are missing where numbers are left out; the smallest step between two is the clip's."""
+    steps = np.diff(numbers)
+    if not len(steps) or steps.min() == 0:
+        return []
+    step, faults = steps.min(), []
+    for i in np.flatnonzero(steps > step):
+        missing = range(numbers[i] + step, numbers[i + 1], step)
+        ending = re.search(r'\d+$', frames[0].stem)[0]  # type: ignore[index]
+        first, last = (frames[0].with_name(f'{frames[0].stem[:-len(ending)]}{int(ending) + number:0{len(ending)}}'
+                                           f'{frames[0].suffix}') for number in (missing[0], missing[-1]))
+        faults.append(f'{first}: no such frame, between {frames[i].name} and {frames[i + 1].name}' if first == last else
+                      f'{first} … {last.name}: {len(missing)} frames are missing')
+    return faults
+
+
+def find_faults(frames: list[Path], masks: list[Path]) -> Iterator[str]:
+    """Look at all files of a clip without decoding them: readable, whole, of one size, masks of one channel."""
+    first = None
+    for path, is_mask in (*((path, False) for path in frames), *((path, True) for path in masks)):
+        try:
+            size, mode = _look(path)
+        except Exception as error:  # decoders raise all kinds
+            yield f'{path}: {_reason(error)}'
+            continue
+        first = first or (path, size)
+        if size != first[1]:
+            yield f'{path}: {size[0]}×{size[1]}; {first[0].name} is {first[1][0]}×{first[1][1]} (width×height)'
+        if is_mask and Image.getmodebands(mode) > 1:
+            yield (f'{path}: an image of mode {mode}, whose colours say nothing of ids; save it with a palette (mode '
+                   'P) whose indices are the ids, or grey')
+
+
+def _images(folder: Path) -> Iterator[Path]:
+    if folder.is_dir():
+        yield from (p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith('.'))
+
+
+def _look(path: Path) -> tuple[tuple[int, int], str]:
+    """Return width and height, and the mode; decode the file if it lacks its format's end.
+
+    Raises:
+        OSError: it cannot be read, or is cut short.
+    """
+    with open(path, 'rb') as stream:
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8))
+        end = stream.read()
+        stream.seek(0)
+        with Image.open(stream) as image:
+            if not end.endswith(ENDS.get(image.format or '', b'')):
+                image.load()
+            return image.size, image.mode
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):  # its message names an object in memory
+        return 'unreadable: no image format that PIL knows'
+    return f"unreadable: {' '.join(str(error).split()) or repr(error)}"

@@ -1,0 +1,61 @@
+"""Frames as files hold them to what the backbone takes."""
+from collections.abc import Sequence
+
+import torch
+from mmengine.model import BaseDataPreprocessor
+from torch import Tensor
+from torch.nn import functional as F
+
+from mmattn.registry import MODELS
+
+
+@MODELS.register_module()
+class ClipDataPreprocessor(BaseDataPreprocessor):
+    """Normalise the frames of clips, and pad them to the right and below.
+
+    Args:
+        mean, std (sequence of float): of each channel, in the order that the model sees, 0 to 255.
+        bgr_to_rgb (bool): turn the channels round. Defaults to True.
+        pad_size_divisor (int): height and width become multiples of it. Defaults to 8.
+    """
+
+    def __init__(self,
+                 mean: Sequence[float] = (123.675, 116.28, 103.53),
+                 std: Sequence[float] = (58.395, 57.12, 57.375),
+                 bgr_to_rgb: bool = True,
+                 pad_size_divisor: int = 8) -> None:
+        super().__init__()
+        self.register_buffer('mean', torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer('std', torch.tensor(std).view(-1, 1, 1), persistent=False)
+        self.bgr_to_rgb = bgr_to_rgb
+        self.pad_size_divisor = pad_size_divisor
+
+    def normalize(self, frames: Tensor) -> Tensor:
+        """Return uint8 ``(…, 3, H, W)``, BGR, as float32, normalised and padded with zeros."""
+        if self.bgr_to_rgb:
+            frames = frames.flip(-3)
+        frames = (frames.float() - self.mean) / self.std
+        return F.pad(frames, (0, -frames.shape[-1] % self.pad_size_divisor, 0,
+                              -frames.shape[-2] % self.pad_size_divisor))
+
+    def forward(self, data: dict, training: bool = False) -> dict:
+        """Move a batch to the device, and stack and normalise its ``inputs``, if it has any.
+
+        Args:
+            data (dict): ``inputs``, a list of uint8 ``(T, 3, H, W)`` of one shape, and ``data_samples``.
+            training (bool): not used.
+
+        Returns:
+            dict: ``inputs``, float32 ``(B, T, 3, H', W')`` or None, and ``data_samples``.
+
+        Raises:
+            ValueError: the clips are of several shapes.
+        """
+        data = self.cast_data(data)
+        clips = data.get('inputs')
+        if clips is not None:
+            if len({clip.shape for clip in clips}) > 1:
+                raise ValueError('the clips of a batch must be of one shape, as ClipRandomCrop makes them; got '
+                                 f'{[tuple(clip.shape) for clip in clips]}')
+            clips = self.normalize(torch.stack(list(clips)))
+        return dict(inputs=clips, data_samples=data.get('data_samples'))

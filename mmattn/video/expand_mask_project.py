@@ -1,0 +1,88 @@
+"""Which voxels of the reference belong to an object, written into its features (Fig. 5.2), and how alike others are."""
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def shrink_masks(masks: Tensor, size: Sequence[int]) -> Tensor:
+    """Average masks over the cells of a feature map; an object keeps at least one cell, the one with most of it.
+
+    Args:
+        masks (Tensor): ``(O, H, W)`` of any dtype, 1 or True where the object is; H and W are multiples of the map's.
+        size (sequence of int): ``(h, w)`` of the map.
+
+    Returns:
+        Tensor: float32 ``(O, h, w)``, from 0 to 1. Objects without a pixel stay empty.
+    """
+    shares = F.adaptive_avg_pool2d(masks.float().unsqueeze(1), (size[0], size[1])).squeeze(1)
+    flat = shares.flatten(1)
+    most, cell = flat.max(1, keepdim=True)
+    lost = (most > 0) & (most < 0.5)
+    flat.scatter_(1, cell, torch.where(lost, 1.0, most))
+    return shares
+
+
+class ExpandMaskProject(nn.Module):
+    """Project an object's features and its background's to affine subspaces of their own, and add the two (Fig. 5.2).
+
+    R_o = T_foreground(M_o · x) + T_background((1 − M_o) · x) for each object o.
+
+    Args:
+        channels (int): C.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.foreground = nn.Linear(channels, channels)
+        self.background = nn.Linear(channels, channels)
+
+    def forward(self, features: Tensor, masks: Tensor) -> Tensor:
+        """Expand, mask and project.
+
+        Args:
+            features (Tensor): ``(O, H, W, C)`` of each object's reference frame.
+            masks (Tensor): ``(O, H, W)`` of 0 to 1.
+
+        Returns:
+            Tensor: ``(O, H, W, C)``.
+        """
+        masks = masks.unsqueeze(-1).to(features.dtype)
+        return self.foreground(masks * features) + self.background((1 - masks) * features)
+
+
+class AppearanceModel(nn.Module):
+    """How likely a feature is under a Gaussian of the object's features in its reference frame (Eq. 5.8).
+
+    The covariance is diagonal; r_k, learned and positive, are added to it. The log-probability is divided by the number
+    of channels, so that it is of the size of a feature.
+
+    Args:
+        channels (int): C.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.r = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, features: Tensor, reference: Tensor, masks: Tensor) -> Tensor:
+        """Return the log-probability of each feature.
+
+        Args:
+            features (Tensor): ``(O, T, H, W, C)``.
+            reference (Tensor): ``(O, H, W, C)``, features of each object's reference frame.
+            masks (Tensor): ``(O, H, W)`` of 0 to 1, α in Eq. 5.8. Of an object without a voxel all are.
+
+        Returns:
+            Tensor: ``(O, T, H, W, 1)``, dtype of ``features``.
+        """
+        with torch.autocast(features.device.type, enabled=False):
+            x, reference = features.float(), reference.float()
+            alpha = torch.where(masks.sum((1, 2), keepdim=True) > 0, masks.float(), 1).unsqueeze(-1)
+            alpha = alpha / alpha.sum((1, 2), keepdim=True)
+            mean = (alpha * reference).sum((1, 2), keepdim=True)
+            variance = (alpha * (reference - mean)**2).sum((1, 2), keepdim=True) + F.softplus(self.r.float())
+            mean, variance = mean.unsqueeze(1), variance.unsqueeze(1)  # (O, 1, 1, 1, C)
+            log_probability = (x - mean)**2 / variance + (2 * torch.pi * variance).log()
+            return (-0.5 * log_probability.mean(-1, keepdim=True)).to(features.dtype)

@@ -1,0 +1,189 @@
+"""J and F of predicted clips: of each object, of each clip and of all, over seen and unseen categories, too."""
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from math import isnan, nan
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+from zipfile import ZipFile
+
+import numpy as np
+from mmengine.evaluator import BaseMetric
+from mmengine.logging import print_log
+from prettytable import PrettyTable
+
+from mmattn.registry import METRICS
+
+from .masks import read_mask, write_mask
+from .similarity import boundary_similarity, region_similarity, summarize
+
+COLUMNS = ('JF', 'J', 'J_recall', 'J_decay', 'F', 'F_recall', 'F_decay')
+
+
+@METRICS.register_module()
+class VOSMetric(BaseMetric):
+    """Region similarity J and boundary similarity F of objects given at their first frames, in percent.
+
+    Of each object, J and F have a mean over its frames, a recall (the share of them above 50) and a decay (the mean
+    of the first quarter less that of the last). Means over objects follow, a clip's and all objects', which makes a
+    clip count by its objects, as DAVIS does. An object's frames are those behind the one where it is given that have a
+    mask, less those where another is given, whose masks need not show the others.
+
+    The metrics are 'JF', the mean of 'J' and 'F', which are means, 'J_recall', 'J_decay', 'F_recall' and 'F_decay';
+    for data sets with ``metainfo['seen_categories']``, as ``YouTubeVOSDataset`` has with ``seen``, also 'G', the mean
+    of 'J_seen', 'F_seen', 'J_unseen' and 'F_unseen' – a local estimate, as the server's truth is not public. What has
+    no frame is nan, printed as '-', and counts for nothing; without any frame there are no metrics.
+
+    Args:
+        skip_last (bool): the clip's last frame does not count, as in DAVIS; False for YouTube-VOS. Defaults to True.
+        csv_file (str, optional): where to write the table of objects, clips and all. Defaults to ``results.csv`` in
+            ``output_dir``, if there is one.
+        output_dir (str, optional): folder for the predictions, palette PNGs ``<clip>/<frame>.png``.
+        submission (bool): write ``submission.zip`` into ``output_dir``, too, if there is one: the archive for the
+            server of YouTube-VOS, ``Annotations/<clip>/<frame>.png``. Defaults to False.
+        format_only (bool): write the predictions without scoring them. Defaults to False.
+        keep_results (bool): taken, as by mmseg's metrics, because ``tools/test.py --out`` sets it; nothing follows.
+        **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
+
+    Raises:
+        ValueError: ``format_only`` without ``output_dir``.
+    """
+
+    def __init__(self,
+                 skip_last: bool = True,
+                 csv_file: str | None = None,
+                 output_dir: str | None = None,
+                 submission: bool = False,
+                 format_only: bool = False,
+                 keep_results: bool = False,
+                 **kwargs) -> None:
+        super().__init__(**kwargs)
+        if output_dir is None and format_only:
+            raise ValueError('format_only needs output_dir (tools/test.py --out DIR)')
+        self.skip_last = skip_last
+        self.csv_file = Path(output_dir, 'results.csv') if csv_file is None and output_dir is not None else csv_file
+        self.output_dir = output_dir
+        self.submission = submission
+        self.format_only = format_only
+
+    def process(self, data_batch: dict | None, data_samples: Sequence[dict]) -> None:
+        """Write and score the predictions of clips.
+
+        Args:
+            data_batch (dict, optional): not used.
+            data_samples (sequence of dict): samples as ``PackClip`` makes them for whole clips, with ``pred_masks``
+                whose ``data``, ``(T, H, W)`` of any integer type, are the predicted ids in the size of the files.
+
+        Raises:
+            FileNotFoundError, ValueError: a mask cannot be read, or is not of the prediction's size; it is named.
+        """
+        for sample in data_samples:
+            predicted = sample['pred_masks']['data']
+            if len(predicted) != len(sample['frame_paths']):
+                raise ValueError(f"{sample['clip']}: {len(predicted)} predicted masks for "
+                                 f"{len(sample['frame_paths'])} frames")
+            predicted = predicted.cpu().numpy() if hasattr(predicted, 'cpu') else np.asarray(predicted)
+            written = []
+            if self.output_dir is not None:
+                for i in sample['output_positions']:
+                    written.append(f"{sample['clip']}/{Path(sample['frame_paths'][i]).stem}.png")
+                    write_mask(Path(self.output_dir, written[-1]), predicted[i])
+            # one result a clip: with several processes, mmengine drops the sampler's padding by their number
+            self.results.append(dict(
+                clip=sample['clip'], written=written, categories=sample.get('categories', {}),
+                objects={} if self.format_only else self._score(sample, predicted)))
+
+    def _score(self, sample: dict, predicted: np.ndarray) -> dict[int, np.ndarray]:
+        """Return J and F, float64 ``(2, frames)``, of each object."""
+        first_frames: dict[int, int] = sample['first_frames']
+        scores: dict[int, list[tuple[float, float]]] = {i: [] for i in first_frames}
+        last = len(predicted) - 1 if self.skip_last else len(predicted)
+        for position, path in enumerate(sample['mask_paths'][:last]):
+            ids = [i for i, first in first_frames.items() if first < position]
+            if path is None or not ids or position in first_frames.values():
+                continue
+            truth = read_mask(path, sample['single_object'])
+            if truth.shape != predicted[position].shape:
+                raise ValueError(f'{path}: the ground truth is of shape {truth.shape}, the prediction '
+                                 f'{predicted[position].shape}')
+            for i in ids:
+                masks = predicted[position] == i, truth == i
+                scores[i].append((region_similarity(*masks), boundary_similarity(*masks)))
+        return {i: np.array(values).reshape(-1, 2).T for i, values in scores.items()}
+
+    def compute_metrics(self, results: list[dict]) -> dict[str, float]:
+        """Compute the metrics, print the table and write the files that were asked for.
+
+        Args:
+            results (list of dict): a clip each.
+
+        Returns:
+            dict: percent; empty with ``format_only``, and if there is no ground truth.
+        """
+        if self.submission and self.output_dir is not None:
+            self._zip(name for result in results for name in result['written'])
+        objects = [(result['clip'], i, result['categories'].get(i), _row(*values)) for result in results
+                   for i, values in result['objects'].items()]
+        if all(isnan(row['J']) for *_, row in objects):
+            where = f'; the predictions are in {self.output_dir}' if self.output_dir is not None else ''
+            print_log(f'No ground truth was compared with the predictions of {len(results)} clips{where}', 'current')
+            return {}
+        metrics = _mean(row for *_, row in objects)
+        rows: list[tuple[str, int | str, dict[str, float]]] = [('all', '', metrics)]
+        for clip in dict.fromkeys(clip for clip, *_ in objects):
+            of_clip = [(clip, i, row) for name, i, _, row in objects if name == clip]
+            rows += [(clip, '', _mean(row for *_, row in of_clip)), *of_clip]
+        self._write(rows)
+        text = f'J and F in percent, {len(objects)} objects in {len(results)} clips:\n{_table(rows)}'
+        seen = (self.dataset_meta or {}).get('seen_categories')
+        if seen is not None:
+            parts = {name: _mean(row for _, _, category, row in objects if category and (category in seen) is known)
+                     for name, known in (('seen', True), ('unseen', False))}
+            estimate = {f'{score}_{name}': part[score] for name, part in parts.items() for score in ('J', 'F')}
+            metrics = {**metrics, 'G': fmean(estimate.values()), **estimate}
+            text += '\nLocal estimate: ' + ', '.join(f'{name} {_number(metrics[name])}' for name in ('G', *estimate))
+        print_log(text, 'current')
+        return metrics
+
+    def _write(self, rows: list[tuple[str, int | str, dict[str, float]]]) -> None:
+        if self.csv_file is None:
+            return
+        path = Path(self.csv_file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open('w', newline='') as file:
+            writer = csv.writer(file)
+            writer.writerow(['clip', 'object', *COLUMNS])
+            writer.writerows([clip, i, *row.values()] for clip, i, row in rows)
+
+    def _zip(self, names: Iterable[str]) -> None:
+        path = Path(self.output_dir, 'submission.zip')  # type: ignore[arg-type]
+        aside = path.with_name(f'.{path.name}.part')
+        with ZipFile(aside, 'w') as archive:  # PNGs are compressed
+            for name in names:
+                archive.write(Path(self.output_dir, name), f'Annotations/{name}')  # type: ignore[arg-type]
+        os.replace(aside, path)
+
+
+def _row(j: np.ndarray, f: np.ndarray) -> dict[str, float]:
+    """Return the columns of an object in percent."""
+    values = [100 * value for value in (*summarize(j), *summarize(f))]
+    return dict(zip(COLUMNS, [(values[0] + values[3]) / 2, *values]))
+
+
+def _mean(rows: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of each column, nan left out."""
+    counted = [row for row in rows if not isnan(row['J'])]
+    return {name: fmean(row[name] for row in counted) if counted else nan for name in COLUMNS}
+
+
+def _table(rows: list[tuple[str, int | str, dict[str, float]]]) -> Any:
+    table = PrettyTable(['clip', 'object', *(name.replace('JF', 'J&F').replace('_', ' ') for name in COLUMNS)])
+    table.add_rows([[clip, i, *map(_number, row.values())] for clip, i, row in rows])
+    table.align = 'r'
+    table.align['clip'] = 'l'
+    return table
+
+
+def _number(value: float) -> str:
+    return '-' if isnan(value) else f'{value:.1f}'

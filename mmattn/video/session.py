@@ -1,0 +1,246 @@
+"""Objects followed through a clip whose frames come one after the other, in memory that its length does not change."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import mmcv
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .aggregation import aggregate
+from .clip_files import read_frame
+from .expand_mask_project import shrink_masks
+from .masks import object_ids
+
+if TYPE_CHECKING:
+    from mmengine.structures import BaseDataElement
+
+    from .sst import SST
+
+FRAMES_AT_ONCE = 4  # in the backbone, which sees each by itself
+
+
+class Frame(NamedTuple):
+    """A frame of a clip.
+
+    Attributes:
+        number (int): its number in the clip, from 0 on; frames need not follow one another without gaps.
+        image (np.ndarray): uint8 ``(H, W, 3)``, BGR.
+        mask (np.ndarray, optional): uint8 ``(H, W)``, ids of the objects that begin here, and 0.
+    """
+
+    number: int
+    image: np.ndarray
+    mask: np.ndarray | None = None
+
+
+class _Reference(NamedTuple):
+    """What is kept of a frame where objects begin."""
+    features: Tensor  # (h, w, C)
+    ids: list[int]
+    masks: Tensor  # (O, h, w)
+    given: np.ndarray  # (H, W)
+
+
+class ClipSession:
+    """Follows objects through one clip.
+
+    Objects may begin at any frame: before it they are nowhere, and there they are what their mask says. Of a clip that
+    goes through the model in parts, each part is seen together with the reference frames.
+
+    Args:
+        model (SST): in eval mode.
+        scale, max_frames, sampling: as in ``test_cfg`` of :class:`~mmattn.video.SST`; ``sampling`` only for clips of
+            files.
+    """
+
+    def __init__(self,
+                 model: SST,
+                 scale: tuple[int, int] | None = None,
+                 max_frames: int | None = None,
+                 sampling: str = 'dense') -> None:
+        self.model = model
+        self.scale = scale
+        self.max_frames = max_frames
+        self.sampling = sampling
+        self._references: dict[int, _Reference] = {}
+        self._size: tuple[int, ...] | None = None
+
+    @property
+    def first_frames(self) -> dict[int, int]:
+        """The number of the frame where each object begins, by id."""
+        return {i: number for number, reference in self._references.items() for i in reference.ids}
+
+    @torch.no_grad()
+    def segment(self,
+                frames: Iterable[Frame],
+                skip: Callable[[list[int]], bool] = lambda numbers: False) -> Iterator[tuple[Frame, np.ndarray]]:
+        """Yield each frame with its ids, part by part of at most ``max_frames``.
+
+        Args:
+            frames (iterable of Frame): in the order of their numbers.
+            skip (Callable): whether the results of a part, given by its frames' numbers, are not needed. Where the
+                parts end does not depend on it. Defaults to never.
+
+        Yields:
+            tuple[Frame, np.ndarray]: the ids are uint8 ``(H, W)``, of the frame's size.
+
+        Raises:
+            ValueError: a frame or a mask is of another size than the first frame, or a mask shows an object that has
+                begun already.
+        """
+        part: list[Frame] = []
+        for frame in frames:
+            if frame.mask is not None:
+                self.add(frame)
+            part.append(frame)
+            beside = len(self._references.keys() - {frame.number for frame in part})
+            if self.max_frames is not None and len(part) + min(beside, self.max_frames - 1) >= self.max_frames:
+                if not skip([frame.number for frame in part]):
+                    yield from self._segment_part(part)
+                part = []
+        if part and not skip([frame.number for frame in part]):
+            yield from self._segment_part(part)
+
+    def segment_files(self, sample: BaseDataElement) -> np.ndarray:
+        """Return the ids in a clip of files: uint8 ``(T, H, W)``.
+
+        Args:
+            sample (BaseDataElement): as ``PackClip`` makes it of a whole clip.
+
+        Raises:
+            FileNotFoundError, ValueError: a frame cannot be read, or is not of the masks' size; it is named.
+        """
+        count = len(sample.frame_paths)
+        ids = np.zeros((count, *sample.ori_shape), np.uint8)
+        position = {number: i for i, number in enumerate(sample.frame_numbers)}
+        if self.sampling == 'sparse' and self.max_frames is not None and count > self.max_frames:
+            for at in sample.given:
+                self.add(_frame(sample, at, True))
+            room = self.max_frames - min(len(self._references), self.max_frames - 1)
+            parts = -(-count // room)
+            results: Iterable[tuple[Frame, np.ndarray]] = (
+                result for start in range(parts)
+                for result in self._segment_part([_frame(sample, at) for at in range(start, count, parts)]))
+        else:
+            results = self.segment(_frame(sample, at, at in sample.given) for at in range(count))
+        for frame, found in results:
+            ids[position[frame.number]] = found
+        return ids
+
+    @torch.no_grad()
+    def add(self, frame: Frame) -> None:
+        """Have the objects of a frame's mask begin there.
+
+        Raises:
+            ValueError: as :meth:`segment`; the mask shows no object.
+        """
+        mask = frame.mask
+        ids = [] if mask is None else object_ids(mask)
+        if mask is None or not ids:
+            raise ValueError(f'the mask of frame {frame.number} shows no object')
+        if mask.shape != frame.image.shape[:2]:
+            raise ValueError(f'the mask of frame {frame.number} is of shape {mask.shape}, the frame of '
+                             f'{frame.image.shape[:2]}')
+        known = set(ids) & set(self.first_frames)
+        if known:
+            raise ValueError(f'the mask of frame {frame.number} shows objects that have begun already: {sorted(known)}')
+        features, _, _ = self._features([frame])
+        image = self._resized(frame.image)
+        masks = np.stack([mask == i for i in ids])
+        shares = F.interpolate(torch.from_numpy(masks).float()[None], image.shape[:2], mode='area')[0]
+        pad = self.model.data_preprocessor.pad_size_divisor
+        shares = F.pad(shares, (0, -shares.shape[2] % pad, 0, -shares.shape[1] % pad))
+        self._references[frame.number] = _Reference(
+            features[0], ids, shrink_masks(shares.to(features.device), features.shape[1:3]), mask)
+
+    def _segment_part(self, part: list[Frame]) -> Iterator[tuple[Frame, np.ndarray]]:
+        """Yield the ids of frames that attention sees at once, reference frames beside them."""
+        part = sorted(part, key=lambda frame: frame.number)
+        features, fine, size = self._features(part)
+        streams: dict[int, Tensor] = {}  # of an object, (frames of the part, h, w, C)
+        for group in self._groups(part):
+            streams.update(self._streams(group, [frame.number for frame in part], features))
+        for at, frame in enumerate(part):
+            yield frame, self._labels(frame, {i: stream[at] for i, stream in streams.items()},
+                                      None if fine is None else fine[at], size)
+
+    def _groups(self, part: list[Frame]) -> Iterator[list[int]]:
+        """Yield numbers of reference frames that fit in beside the part."""
+        inside = {frame.number for frame in part}
+        beside = [number for number in self._references if number not in inside]
+        room = len(beside) if self.max_frames is None else max(1, self.max_frames - len(part))
+        groups = [beside[i:i + room] for i in range(0, len(beside), max(1, room))] or [[]]
+        for group in groups:
+            yield group + [number for number in self._references if number in inside and group is groups[0]]
+
+    def _streams(self, group: list[int], numbers: list[int], features: Tensor) -> dict[int, Tensor]:
+        """Return the streams of the objects that begin at the frames of ``group``, for frames ``numbers``."""
+        if not group:
+            return {}
+        seen = {**{number: self._references[number].features for number in group}, **dict(zip(numbers, features))}
+        order = sorted(seen)
+        references = [self._references[number] for number in group]
+        ids = [i for reference in references for i in reference.ids]
+        streams = self.model.object_streams(
+            torch.stack([seen[number] for number in order]).unsqueeze(0),
+            torch.tensor([order], device=features.device),
+            torch.cat([x.features.expand(len(x.ids), -1, -1, -1) for x in references]),
+            torch.cat([x.masks for x in references]),
+            torch.zeros(len(ids), dtype=torch.long, device=features.device))
+        return dict(zip(ids, streams[:, [order.index(number) for number in numbers]]))
+
+    def _labels(self, frame: Frame, streams: dict[int, Tensor], fine: Tensor | None,
+                size: tuple[int, int]) -> np.ndarray:
+        """Return the ids in a frame, uint8 ``(H, W)``, from the streams ``(h, w, C)`` of the objects."""
+        first = self.first_frames
+        ids = sorted(i for i in streams if first[i] < frame.number)
+        labels = np.zeros(frame.image.shape[:2], np.uint8)
+        if ids:
+            scale = self._resized(frame.image).shape[:2]
+            foreground = torch.cat([
+                F.interpolate(self.model.head(streams[i][None], fine, size)[:, :, :scale[0], :scale[1]].float(),
+                              labels.shape, mode='bilinear', align_corners=False).softmax(1)[:, 1] for i in ids])
+            winner = aggregate(foreground, self.model.aggregation).argmax(0).cpu().numpy()
+            labels = np.array([0, *ids], np.uint8)[winner]
+        if frame.number in self._references:
+            given = self._references[frame.number].given
+            labels = np.where(np.isin(given, self._references[frame.number].ids), given, labels)
+        return labels
+
+    def _features(self, frames: list[Frame]) -> tuple[Tensor, Tensor | None, tuple[int, int]]:
+        """Return the features of frames, of stride 8 and, with refinement, of stride 4; the padded frames' size."""
+        for frame in frames:
+            if self._size is not None and frame.image.shape != self._size:
+                raise ValueError(f'frame {frame.number} is of shape {frame.image.shape[:2]}, those before it of '
+                                 f'{self._size[:2]}')
+            self._size = frame.image.shape
+        found = []
+        for start in range(0, len(frames), FRAMES_AT_ONCE):
+            images = np.stack([self._resized(frame.image) for frame in frames[start:start + FRAMES_AT_ONCE]])
+            device = next(self.model.parameters()).device
+            images = self.model.data_preprocessor.normalize(torch.from_numpy(images).permute(0, 3, 1, 2).to(device))
+            found.append(self.model.extract_feat(images))
+        features, fine = zip(*found)
+        return torch.cat(features), None if fine[0] is None else torch.cat(fine)[:, None], tuple(images.shape[2:])
+
+    def _resized(self, image: np.ndarray) -> np.ndarray:
+        """Resize a frame as ``ClipResize`` does."""
+        if self.scale is None:
+            return image
+        return mmcv.imresize(image, mmcv.rescale_size(image.shape[1::-1], self.scale))
+
+
+def _frame(sample: BaseDataElement, position: int, given: bool = False) -> Frame:
+    """Read a frame of a clip, with its mask."""
+    path = sample.frame_paths[position]
+    image = read_frame(path)
+    if image.shape[:2] != tuple(sample.ori_shape):
+        raise ValueError(f'{path}: {image.shape[1]}×{image.shape[0]}, but the masks of {Path(path).parent.name} are '
+                         f'{sample.ori_shape[1]}×{sample.ori_shape[0]} (width×height)')
+    return Frame(sample.frame_numbers[position], image,
+                 sample.given[position].cpu().numpy() if given else None)

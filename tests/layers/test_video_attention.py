@@ -1,0 +1,227 @@
+"""The layers of video against Eq. 5.3, 5.7 and 5.9 written out over all pairs of voxels, with their own weights."""
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from mmattn.layers import GridAttention3d, StridedAttention3d, VideoTransformerLayer
+
+from ..ops import literal
+from .test_bilateral import assert_equal_with_gradients
+
+C, HEADS = 12, 2
+SIZE = (3, 4, 5)
+NUMBERS = torch.tensor([[0, 5, 12]])
+POSITIONS = [('relative', 'sinusoidal'), ('relative', 'absolute'), ('relative', 'relative'), ('relative', 'none'),
+             ('none', 'sinusoidal'), ('none', 'none')]
+
+
+def randomized(layer):
+    torch.manual_seed(0)
+    layer.double()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return layer
+
+
+def encoding(kind, layer, numbers):
+    """What is added to queries and keys: of each frame, (1, T, 1, 1, C)."""
+    if kind == 'absolute':
+        rows = [layer.temporal_encoding.embedding.weight[min(int(n), 255)] for n in numbers[0]]
+    elif kind == 'sinusoidal':
+        rows = [torch.tensor([f(n / 10000**(2 * i / C)) for f in (math.sin, math.cos) for i in range(C // 2)],
+                             dtype=torch.float64) for n in numbers[0].tolist()]
+    else:
+        return 0
+    return torch.stack(rows).view(1, -1, 1, 1, C)
+
+
+def attend(layer, query, key, numbers, key_numbers, temporal, vectors, reaches):
+    """One attention of the layer's projections; ``vectors(p, q)`` is E_{q−p}, ``reaches(p, q)`` whether q is a key."""
+    sizes = query.shape[1:4], key.shape[1:4]
+    q = layer.query_proj(query + encoding(temporal, layer, numbers)).view(-1, HEADS, C // HEADS)
+    k = layer.key_proj(key + encoding(temporal, layer, key_numbers)).view(-1, HEADS, C // HEADS)
+    v = layer.value_proj(key).view(-1, HEADS, C // HEADS)
+    rows = []
+    for i, p in enumerate(literal.coordinates(sizes[0])):
+        there = [(j, r) for j, r in enumerate(literal.coordinates(sizes[1])) if reaches(p, r)]
+        keys = torch.stack([k[j] + vectors(p, r) for j, r in there])  # (keys, heads, D)
+        weights = (layer.scale * (q[i] * keys).sum(-1)).softmax(0)
+        rows.append((weights.unsqueeze(-1) * v[[j for j, _ in there]]).sum(0).flatten())
+    return layer.out_proj(torch.stack(rows)).view(1, *sizes[0], C)
+
+
+def table(layer, axis, offset, axes):
+    """The vector of an axis' offset, 0 for one without a table."""
+    tables = layer.relative_position.tables if layer.relative_position is not None else []
+    axis -= axes - len(tables)
+    return tables[axis][offset + layer.relative_position.max_offset] if axis >= 0 and len(tables) else 0
+
+
+@pytest.mark.parametrize('crossed', [False, True], ids=['self', 'cross'])
+@pytest.mark.parametrize(('spatial', 'temporal'), POSITIONS, ids='-'.join)
+def test_grid_attention_is_eq_5_9(spatial, temporal, crossed):
+    layer = randomized(GridAttention3d(C, HEADS, 0.7, spatial, temporal, max_offset=4))
+    query, key = (literal.randn(1, *SIZE, C, seed=seed).requires_grad_() for seed in (1, 2))
+    other = key if crossed else query
+
+    def reaches(p, r):
+        return sum(a != b for a, b in zip(p, r)) < 2
+
+    def vectors(p, r):
+        axis = next((a for a in range(3) if p[a] != r[a]), 2)
+        return table(layer, axis, r[axis] - p[axis], 3)
+
+    expected = attend(layer, query, other, NUMBERS, NUMBERS, temporal, vectors, reaches)
+    ours = layer(query, key if crossed else None, NUMBERS)
+    assert_equal_with_gradients(ours, expected, query, layer)
+
+
+# Every position with blocks that need padding; every pattern with relative positions.
+STRIDED = [('block', 2, *position) for position in POSITIONS] + [
+    (pattern, step, 'relative', 'relative')
+    for pattern, step in (('centred', (1, 2, 3)), ('forward', (2, 3, 2)), ('block', None))]
+
+
+@pytest.mark.parametrize('crossed', [False, True], ids=['self', 'cross'])
+@pytest.mark.parametrize(('pattern', 'step', 'spatial', 'temporal'), STRIDED, ids=str)
+def test_strided_attention_is_eq_5_9_twice(pattern, step, spatial, temporal, crossed):
+    layer = randomized(StridedAttention3d(C, HEADS, step, pattern, scale=0.7, spatial_position=spatial,
+                                          temporal_position=temporal, max_offset=5))
+    query, key = (literal.randn(1, *SIZE, C, seed=seed).requires_grad_() for seed in (1, 2))
+    keys = key if crossed else query
+    steps = literal.as_tuple(step if step is not None else (2, 2, 3), 3)  # ⌈√3⌉, ⌈√4⌉, ⌈√5⌉
+    after = [-side % h if pattern == 'block' else 0 for side, h in zip(SIZE, steps)]
+    pad = (0, 0, 0, after[2], 0, after[1], 0, after[0])
+    padded_numbers = torch.cat([NUMBERS, NUMBERS[:, -1:].expand(1, after[0])], 1)
+    conditions = {'block': lambda a, b, h: a // h == b // h, 'centred': lambda a, b, h: abs(a - b) < h,
+                  'forward': lambda a, b, h: 0 <= b - a < h, 'strided': lambda a, b, h: (b - a) % h == 0}
+
+    def run(part, kind, *operands):
+        def vectors(p, r):
+            rows = [table(part, axis, r[axis] - p[axis], 3) for axis in range(3)]
+            rows = [row for row in rows if not isinstance(row, int)]
+            return torch.cat(rows) if rows else 0
+
+        def reaches(p, r):
+            return all(conditions[kind](a, b, h) for a, b, h in zip(p, r, steps))
+
+        return attend(part, *operands, temporal, vectors, reaches)
+
+    found = run(layer.local_attention, pattern, F.pad(query, pad), keys, padded_numbers, NUMBERS)
+    relays = F.pad(keys, pad) + found
+    inside = tuple(slice(side) for side in (1, *SIZE))
+    second = query if crossed else relays[inside]
+    expected = found[inside] + run(layer.strided_attention, 'strided', second, relays, NUMBERS, padded_numbers)
+    ours = layer(query, key if crossed else None, NUMBERS)
+    assert_equal_with_gradients(ours, expected, query, layer)
+
+
+def test_counts_of_the_thesis():
+    layer = GridAttention3d(128, 8)
+    names = ('query_proj', 'key_proj', 'value_proj', 'out_proj')
+    assert sum(p.numel() for name in names for p in getattr(layer, name).parameters()) == 66048
+    assert sum(p.numel() for p in GridAttention3d(128, spatial_position='none').parameters()) == 66048
+
+
+@pytest.mark.parametrize('layer', [
+    [GridAttention3d(C, HEADS, temporal_position='none') for _ in range(3)],
+    [StridedAttention3d(C, HEADS, 2, temporal_position='none')], [StridedAttention3d(C, HEADS, 3, 'centred')]
+], ids=['grid × 3', 'block', 'centred'])
+def test_every_voxel_reaches_every_other(layer):
+    """Along a path of residuals, as in the transformer layer; odd sizes, which 'block' reaches by padded relays."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 5, 4, 5, C, dtype=torch.float64, requires_grad=True)
+    y = x
+    for one in layer:
+        y = y + one.double()(y, frame_numbers=torch.arange(5)[None])
+    for corner in itertools.product((0, 4), (0, 3), (0, 4)):
+        gradient, = torch.autograd.grad(y[(0, *corner)].sum(), x, retain_graph=True)
+        assert (gradient.abs().sum(-1) > 0).all(), corner
+
+
+def test_two_grid_layers_reach_what_the_thesis_says():
+    torch.manual_seed(0)
+    x = torch.randn(1, 5, 5, 5, C, dtype=torch.float64, requires_grad=True)
+    y, shares = x, []
+    for _ in range(3):
+        y = GridAttention3d(C, HEADS, temporal_position='none').double()(y)
+        reached = [(torch.autograd.grad(y[(0, *p)].sum(), x, retain_graph=True)[0].abs().sum(-1) > 0).float().mean()
+                   for p in ((0, 0, 0), (2, 1, 4))]
+        shares.append([round(float(share), 3) for share in reached])
+    assert shares == [[0.104] * 2, [0.488] * 2, [1] * 2]
+
+
+@pytest.mark.parametrize('query', ['memory', 'x'])
+def test_the_transformer_layer_is_attention_and_network_with_residuals(query):
+    layer = randomized(VideoTransformerLayer(C, dict(type='mmattn.GridAttention3d', num_heads=HEADS), query=query))
+    x, memory = (literal.randn(1, *SIZE, C, seed=seed).requires_grad_() for seed in (1, 2))
+
+    def literally(memory):
+        y = layer.norms[0](x)
+        operands = (y, ) if memory is None else (memory, y) if query == 'memory' else (y, memory)
+        x1 = x + layer.attention(*operands, frame_numbers=NUMBERS)
+        inner, outer = (module for module in layer.ffn.modules() if isinstance(module, nn.Linear))
+        assert inner.out_features == 4 * C
+        return x1 + outer(F.relu(inner(layer.norms[1](x1))))
+
+    assert_equal_with_gradients(layer(x, None, NUMBERS), literally(None), x, layer)
+    assert_equal_with_gradients(layer(x, memory, NUMBERS), literally(memory), x, layer)
+
+
+@pytest.mark.parametrize('kind', [GridAttention3d, StridedAttention3d])
+def test_compile_and_export(kind):
+    torch.manual_seed(0)
+    layer = kind(C, HEADS).eval()
+    x = torch.randn(1, *SIZE, C)
+    expected = layer(x, None, NUMBERS)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(layer, backend='aot_eager', fullgraph=True)(x, None, NUMBERS), expected)
+    exported = torch.export.export(layer, (x, None, NUMBERS)).module()
+    torch.testing.assert_close(exported(x, None, NUMBERS), expected)
+
+
+@pytest.mark.parametrize('kind', [GridAttention3d, StridedAttention3d])
+def test_autocast(kind):
+    torch.manual_seed(0)
+    layer = kind(C, HEADS)
+    x = torch.randn(1, *SIZE, C)
+    with torch.autocast('cpu', torch.bfloat16):
+        low = layer(x, None, NUMBERS)
+    assert low.dtype == torch.bfloat16
+    torch.testing.assert_close(low.float(), layer(x, None, NUMBERS), atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize(('arguments', 'name'), [
+    (dict(num_heads=5), 'num_heads'), (dict(spatial_position='absolute'), 'spatial_position'),
+    (dict(temporal_position='learned'), 'temporal_position'),
+    (dict(spatial_position='none', temporal_position='relative'), 'temporal_position'),
+    (dict(max_offset=-1), 'max_offset')
+])
+def test_wrong_options_are_named(arguments, name):
+    for kind in (GridAttention3d, StridedAttention3d):
+        with pytest.raises(ValueError, match=name):
+            kind(C, **{'num_heads': HEADS, **arguments})
+
+
+def test_wrong_calls_are_named():
+    x = torch.zeros(1, *SIZE, C)
+    for layer in (GridAttention3d(C, HEADS), StridedAttention3d(C, HEADS)):
+        with pytest.raises(ValueError, match=r'frame_numbers must be \(B, T\) = \(1, \d\).*got None'):
+            layer(x)
+        with pytest.raises(ValueError, match=r'frame_numbers.*got \(1, \d\)'):
+            layer(x, None, torch.arange(2)[None])
+        with pytest.raises(ValueError, match='of one shape'):
+            layer(x, x[:, :2], NUMBERS)
+        with pytest.raises(ValueError, match=r'\(B, T, H, W, 12\)'):
+            layer(x[..., :6], None, NUMBERS)
+    for pattern in ('strided', 'cube'):
+        with pytest.raises(ValueError, match='pattern must be'):
+            StridedAttention3d(C, HEADS, local_pattern=pattern)
+    with pytest.raises(ValueError, match='step must be'):
+        StridedAttention3d(C, HEADS, 0)(x, None, NUMBERS)
+    with pytest.raises(ValueError, match="query must be 'memory' or 'x'"):
+        VideoTransformerLayer(C, dict(type='mmattn.GridAttention3d'), query='video')

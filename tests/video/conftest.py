@@ -1,0 +1,37 @@
+"""A small SST for whole runs: a shipped config, shrunk, with random weights."""
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from mmengine.config import Config
+from torch import nn
+
+from mmattn.registry import MODELS
+
+CONFIG = Path(__file__).parents[2] / 'configs/sst/sst-grid_r18-d8-half_1xb4-600_davis-240p.py'
+SMALL = {'model.backbone.base_channels': 4, 'model.in_channels': 16, 'model.embed_dims': 16,
+         'model.attention.num_heads': 2, 'model.encoder_layers': 1, 'model.decoder_layers': 1}
+
+
+class SmallSST(NamedTuple):
+    config: Path
+    checkpoint: Path
+
+
+@pytest.fixture(scope='session')
+def small_sst(tmp_path_factory):
+    """Its config and checkpoint; it sees background and each object somewhere in every frame."""
+    folder = tmp_path_factory.mktemp('small_sst')
+    cfg = Config.fromfile(CONFIG)
+    cfg.merge_from_dict(SMALL)
+    cfg.dump(folder / 'config.py')
+    torch.manual_seed(4)
+    model = MODELS.build(cfg.model)
+    for name, parameter in model.named_parameters():
+        if not name.startswith('backbone'):
+            nn.init.normal_(parameter, std=0.3)
+        elif parameter.ndim == 4:
+            nn.init.kaiming_normal_(parameter)
+    torch.save(dict(meta={}, state_dict=model.state_dict()), folder / 'checkpoint.pth')
+    return SmallSST(folder / 'config.py', folder / 'checkpoint.pth')

@@ -1,0 +1,147 @@
+"""Ids survive from file to file, whatever the image's mode; a process that dies leaves no half-written mask."""
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmattn.video.masks import PALETTE, keep_objects, object_ids, read_mask, write_mask
+
+
+def ids_of(*ids, shape=(5, 7)):
+    return np.resize(np.array([0, *ids], np.uint8), shape)
+
+
+@pytest.mark.parametrize('ids', [(), (1, 5), (254, ), tuple(range(1, 255))])
+@pytest.mark.parametrize('dtype', [np.uint8, np.int64])
+def test_ids_are_the_same_from_file_to_file(tmp_path, ids, dtype):
+    mask = ids_of(*ids, shape=(17, 31))
+    write_mask(tmp_path / 'a.png', mask.astype(dtype))
+    once = read_mask(tmp_path / 'a.png')
+    write_mask(tmp_path / 'b.png', once)
+    assert once.dtype == np.uint8
+    np.testing.assert_array_equal(once, mask)
+    np.testing.assert_array_equal(read_mask(tmp_path / 'b.png'), mask)
+    assert object_ids(once) == list(ids)
+    assert (tmp_path / 'a.png').read_bytes() == (tmp_path / 'b.png').read_bytes()
+
+
+def test_colours_are_those_of_davis(tmp_path):
+    assert PALETTE[[1, 2, 3, 4, 7, 8, 9, 21]].tolist() == [
+        [128, 0, 0], [0, 128, 0], [128, 128, 0], [0, 0, 128], [128, 128, 128], [64, 0, 0], [191, 0, 0], [128, 64, 128]]
+    assert len({*map(tuple, PALETTE.tolist())}) == 256
+    write_mask(tmp_path / 'm.png', np.array([[0, 5], [1, 255]]))
+    with Image.open(tmp_path / 'm.png') as image:
+        assert image.mode == 'P'
+        assert np.array(image.convert('RGB'))[0, 1].tolist() == [128, 0, 128]
+
+
+def save(path, mode, values):
+    """Not as we would: colours other than DAVIS's, no more bits a pixel than it takes."""
+    image = Image.fromarray(np.array(values, {'I;16': np.uint16, '1': bool}.get(mode, np.uint8)))
+    if mode == 'P':
+        image.putpalette([9, 9, 9, 200, 0, 0] * (2 if np.max(values) < 4 else 128))
+    image.save(path)
+
+
+@pytest.mark.parametrize(('mode', 'values'), [
+    ('P', [[0, 3, 1]]), ('P', [[0, 200, 5]]), ('L', [[0, 5, 1]]), ('1', [[0, 1, 1]]), ('I;16', [[0, 5, 254]])])
+def test_indices_and_grey_values_are_the_ids_whatever_the_palette(tmp_path, mode, values):
+    save(tmp_path / 'm.png', mode, values)
+    assert read_mask(tmp_path / 'm.png').tolist() == values
+
+
+@pytest.mark.parametrize('mode', ['P', 'L'])
+def test_void_is_background_and_in_masks_of_one_object_the_object(tmp_path, mode):
+    save(tmp_path / 'm.png', mode, [[0, 2, 255]])
+    assert read_mask(tmp_path / 'm.png').tolist() == [[0, 2, 0]]
+    assert read_mask(tmp_path / 'm.png', single_object=True).tolist() == [[0, 1, 1]]
+
+
+@pytest.mark.parametrize(('image', 'said'), [
+    (Image.new('RGB', (4, 3), (128, 0, 0)), 'mode RGB, whose colours say nothing of ids; save it with a palette'),
+    (Image.new('LA', (4, 3)), 'mode LA'),
+    (Image.fromarray(np.full((3, 4), 256, np.uint16)), r'ids must be of 0…255; the file has 256…256'),
+])
+def test_what_holds_no_ids_is_told(tmp_path, image, said):
+    image.save(tmp_path / 'm.png')
+    with pytest.raises(ValueError, match=f'm.png: .*{said}'):
+        read_mask(tmp_path / 'm.png')
+
+
+def test_unreadable_files_are_named(tmp_path):
+    write_mask(tmp_path / 'whole.png', np.random.default_rng(0).integers(0, 200, (50, 50)))
+    (tmp_path / 'cut.png').write_bytes((tmp_path / 'whole.png').read_bytes()[:900])
+    (tmp_path / 'text.png').write_text('no image')
+    for name in ('cut', 'text'):
+        with pytest.raises(ValueError, match=f'{name}.png: unreadable'):
+            read_mask(tmp_path / f'{name}.png')
+    with pytest.raises(FileNotFoundError, match=r'none\.png'):
+        read_mask(tmp_path / 'none.png')
+
+
+@pytest.mark.parametrize(('ids', 'said'), [
+    (np.zeros((2, 3, 1), int), r'shape \(2, 3, 1\)'), (np.zeros((2, 3)), 'got float64'),
+    (np.full((2, 3), 256), 'of 256…256'), (np.full((2, 3), -1), 'of -1…-1'), (np.zeros((0, 3), int), r'\(0, 3\)')])
+def test_what_are_no_ids_is_not_written(tmp_path, ids, said):
+    with pytest.raises(ValueError, match=f'm.png: ids must be integers.*{said}'):
+        write_mask(tmp_path / 'new/m.png', ids)
+    assert list(tmp_path.iterdir()) == []
+
+
+WRITES = """
+import sys
+import numpy as np
+from mmattn.video.masks import write_mask
+noise = np.random.default_rng(0).integers(0, 255, (400, 700))
+print('ready', flush=True)
+while True:
+    for i in range(3):
+        write_mask(f'{sys.argv[1]}/{i}.png', noise)
+"""
+
+
+def test_a_killed_process_leaves_whole_masks_alone(tmp_path):
+    process = subprocess.Popen([sys.executable, '-c', WRITES, str(tmp_path)], stdout=subprocess.PIPE, text=True,
+                               env={**os.environ, 'OMP_NUM_THREADS': '1'})
+    assert process.stdout.readline() == 'ready\n'
+    while not list(tmp_path.glob('[0-9].png')):
+        time.sleep(0.01)
+    for _ in range(200):  # until it is in the middle of a file
+        killed_at = {p.name for p in tmp_path.glob('.*.part')}
+        if killed_at:
+            break
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert killed_at
+    whole = list(tmp_path.glob('[0-9].png'))
+    assert whole
+    assert all(read_mask(path).shape == (400, 700) for path in whole)
+    noise = np.random.default_rng(0).integers(0, 255, (400, 700))
+    write_mask(tmp_path / '0.png', noise)  # what the dead process left is in nobody's way
+    np.testing.assert_array_equal(read_mask(tmp_path / '0.png'), noise)
+
+
+def test_a_write_that_fails_leaves_the_old_mask(tmp_path, monkeypatch):
+    write_mask(tmp_path / 'm.png', ids_of(1))
+
+    def full(*args):
+        raise OSError('No space left on device')
+
+    monkeypatch.setattr(Image.Image, 'save', full)
+    with pytest.raises(OSError, match='No space'):
+        write_mask(tmp_path / 'm.png', ids_of(2))
+    assert [path.name for path in tmp_path.iterdir()] == ['m.png']
+    assert object_ids(read_mask(tmp_path / 'm.png')) == [1]
+
+
+def test_keep_objects():
+    mask = np.array([[0, 1, 5, 7, 255]], np.uint8)
+    assert keep_objects(mask, [5, 1, 9]).tolist() == [[0, 1, 5, 0, 255]]
+    assert mask.tolist() == [[0, 1, 5, 7, 255]]

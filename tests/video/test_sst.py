@@ -1,0 +1,350 @@
+"""The model: Expand-Mask-Project, appearance, aggregation by hand; what must hold of whole clips and their parts."""
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from mmengine.dataset import pseudo_collate
+from torch import nn
+from torch.nn import functional as F
+
+from mmattn.registry import MODELS
+from mmattn.video.aggregation import aggregate
+from mmattn.video.datasets import DAVISDataset, VideoFolderDataset, YouTubeVOSDataset
+from mmattn.video.expand_mask_project import AppearanceModel, ExpandMaskProject, shrink_masks
+from mmattn.video.loading import LoadClipFrames, LoadClipMasks, LoadGivenMasks, PackClip, SampleClip
+from mmattn.video.masks import write_mask
+from mmattn.video.session import ClipSession, Frame
+from mmattn.video.transforms import ClipRandomCrop, ClipResize
+
+from . import clips
+from .clips import squares
+
+TEST = [LoadGivenMasks(), PackClip()]
+BACKBONE = dict(type='mmseg.ResNet', depth=18, base_channels=4, num_stages=3, out_indices=(0, 2), strides=(1, 2, 1),
+                dilations=(1, 1, 2), norm_cfg=dict(type='BN'), zero_init_residual=False)
+GRID = dict(type='mmattn.GridAttention3d', num_heads=2)
+STRIDED = dict(type='mmattn.StridedAttention3d', num_heads=2)
+SWITCHES = [
+    dict(), dict(attention=STRIDED), dict(query='object'), dict(appearance=True), dict(refine_channels=4),
+    dict(appearance=True, refine_channels=4, attention=STRIDED, query='object'),
+    dict(attention=dict(GRID, temporal_position='relative')), dict(attention=dict(GRID, temporal_position='absolute')),
+    dict(attention=dict(GRID, spatial_position='none', temporal_position='none')),
+    dict(attention=dict(STRIDED, local_pattern='centred', step=(2, 2, 3))),
+    dict(attention=dict(STRIDED, local_pattern='forward', temporal_position='none')),
+]
+
+
+def build(**options):
+    """A small model whose parameters and norms are random, in eval mode."""
+    torch.manual_seed(0)
+    model = MODELS.build(dict(type='mmattn.SST', backbone=BACKBONE, in_channels=16, embed_dims=16, norm_cfg=dict(
+        type='GN', num_groups=4), **{'attention': GRID, 'encoder_layers': 1, 'decoder_layers': 2, **options}))
+    model.init_weights()
+    for name, parameter in model.named_parameters():
+        if not name.startswith('backbone'):
+            nn.init.normal_(parameter, std=0.3)
+    for norm in model.backbone.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.running_mean.normal_(std=0.2)
+            norm.running_var.uniform_(0.5, 2)
+    return model.eval()
+
+
+def predict(model, sample):
+    predicted, = model.test_step(pseudo_collate([dict(data_samples=sample)]))
+    return predicted.pred_masks.data.numpy()
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+    """A clip of 9 frames: objects 5 and 9 from the first, 7 and 2 from the fourth on."""
+    path = tmp_path_factory.mktemp('clip')
+    clips.clip(path, 'a', [squares(p, *((5, 9) if p < 3 else (2, 5, 7, 9))) for p in range(9)], masked=(0, 3))
+    return path
+
+
+@pytest.fixture
+def sample(root):
+    return VideoFolderDataset(data_root=str(root), pipeline=TEST)[0]['data_samples']
+
+
+# Expand-Mask-Project, appearance, aggregation
+
+
+def test_expand_mask_project():
+    torch.manual_seed(0)
+    layer = ExpandMaskProject(6).double()
+    x, masks = torch.randn(2, 3, 4, 6).double(), torch.rand(2, 3, 4).double()
+    expected = torch.empty(2, 3, 4, 6).double()
+    for o, i, j in itertools.product(range(2), range(3), range(4)):
+        expected[o, i, j] = (layer.foreground.weight @ (masks[o, i, j] * x[o, i, j]) + layer.foreground.bias
+                             + layer.background.weight @ ((1 - masks[o, i, j]) * x[o, i, j]) + layer.background.bias)
+    torch.testing.assert_close(layer(x, masks), expected)
+    assert not torch.allclose(layer(x, masks), layer(x, 1 - masks))
+    assert sum(p.numel() for p in ExpandMaskProject(128).parameters()) == 33024
+
+
+def test_equal_projections_ignore_the_mask():
+    layer = ExpandMaskProject(6).double()
+    layer.background.load_state_dict(layer.foreground.state_dict())
+    x = torch.randn(2, 3, 4, 6).double()
+    torch.testing.assert_close(layer(x, torch.rand(2, 3, 4)), layer(x, torch.rand(2, 3, 4)), atol=1e-14, rtol=0)
+
+
+def test_masks_are_averaged_over_cells_and_never_vanish():
+    masks = torch.zeros(3, 16, 24)
+    masks[0, :8, :4] = 1  # half a cell
+    masks[1, 9, 17] = 1  # one pixel of a cell
+    shares = shrink_masks(masks, (2, 3))
+    expected = torch.zeros(3, 2, 3)
+    expected[0, 0, 0] = 0.5
+    expected[1, 1, 2] = 1
+    torch.testing.assert_close(shares, expected)
+    large = torch.zeros(1, 16, 24)
+    large[0, 4:, :10] = 1
+    torch.testing.assert_close(shrink_masks(large, (2, 3))[0], torch.tensor([[.5, .125, 0], [1, .25, 0]]))
+
+
+def test_appearance_is_the_gaussian_of_eq_5_8():
+    torch.manual_seed(0)
+    layer = AppearanceModel(3)
+    nn.init.normal_(layer.r)
+    features, reference = torch.randn(3, 2, 4, 5, 3), torch.randn(3, 4, 5, 3)
+    masks = torch.zeros(3, 4, 5)
+    masks[0, 1:3, 2:] = 1
+    masks[1, 0, 0] = 1  # one voxel: the variance is r alone
+    found = layer(features, reference, masks)
+    for o, alpha in enumerate((masks[0] > 0, masks[1] > 0, torch.ones(4, 5, dtype=bool))):
+        x = reference[o][alpha]
+        variance = ((x - x.mean(0))**2).mean(0) + F.softplus(layer.r)
+        gaussian = torch.distributions.Normal(x.mean(0), variance.sqrt())
+        torch.testing.assert_close(found[o, ..., 0], gaussian.log_prob(features[o]).mean(-1))
+    assert torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize(('how', 'expected'), [
+    ('soft', (0.002732, 0.996738, 0.000530)), ('min', (.05, .95, .01)), ('max', (.99, .95, .01))])
+def test_aggregation_of_a_clear_pixel(how, expected):
+    found = aggregate(torch.tensor([.95, .01]).view(2, 1, 1), how).flatten()
+    torch.testing.assert_close(found, torch.tensor(expected), atol=5e-7, rtol=0)
+    assert found.argmax() == (0 if how == 'max' else 1)  # the literal rule loses it
+
+
+def test_soft_aggregation_sums_to_one_whatever_the_probabilities():
+    p = torch.rand(4, 6, 7)
+    p[:, 0, 0], p[:, 0, 1], p[0, 1, 1] = 1, 0, 1
+    found = aggregate(p)
+    torch.testing.assert_close(found.sum(0), torch.ones(6, 7))
+    assert torch.isfinite(found).all()
+    assert found[:, 0, 1].argmax() == 0
+    one = aggregate(p[:1])
+    odds = p[0]**2 / (p[0]**2 + (1 - p[0])**2)  # those of the object over those of its background
+    torch.testing.assert_close(one[1], odds, atol=1e-5, rtol=1e-5)
+    assert aggregate(p[:0]).shape == (1, 6, 7)
+    with pytest.raises(ValueError, match='aggregation must be one of'):
+        aggregate(p, 'mean')
+
+
+# Whole clips and their parts
+
+
+@pytest.mark.parametrize('options', SWITCHES, ids=lambda o: '-'.join(map(str, o)) or 'default')
+def test_training_and_prediction_agree(options, root):
+    """Frame by frame, the logits of a training clip's frames and what a session makes of the same clip."""
+    model = build(**options)
+    dataset = VideoFolderDataset(data_root=str(root), pipeline=[
+        SampleClip(2), LoadClipFrames(), LoadClipMasks(), PackClip()])
+    data = model.data_preprocessor(pseudo_collate([dataset[0]]))
+    with torch.no_grad():
+        logits, = model(**data)  # (2, 2, 2, H, W), objects 5 and 9, frames 0 and 3
+    assert logits.shape == (2, 2, 2, 32, 48)
+    item = dataset[0]['data_samples']
+    session = ClipSession(model)
+    images = dataset[0]['inputs'].permute(0, 2, 3, 1).numpy()
+    frames = [Frame(0, images[0], item.given[0].numpy()), Frame(3, images[1])]
+    (_, first), (_, second) = session.segment(frames)
+    np.testing.assert_array_equal(first, squares(0, 5, 9))
+    foreground = logits[:, :, 1, :30, :44].softmax(1)[:, 1]
+    expected = np.array([0, 5, 9])[aggregate(foreground, model.aggregation).argmax(0).numpy()]
+    np.testing.assert_array_equal(second, expected)
+    assert len(np.unique(expected)) > 1
+
+
+@pytest.mark.parametrize('options', SWITCHES, ids=lambda o: '-'.join(map(str, o)) or 'default')
+def test_every_parameter_learns(options, root):
+    model = build(**options).train()
+    dataset = VideoFolderDataset(data_root=str(root), pipeline=[
+        SampleClip(2), LoadClipFrames(), LoadClipMasks(), PackClip()])
+    data = model.data_preprocessor(pseudo_collate([dataset[0], dataset[0]]), True)
+    losses = model(**data, mode='loss')
+    losses['loss_mask'].backward()
+    silent = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    # softmax does not feel what is the same for all keys
+    assert [name for name in silent if not name.endswith('key_proj.bias')] == []
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_objects(root):
+    model = build()
+    dataset = VideoFolderDataset(data_root=str(root), pipeline=[
+        SampleClip(2), LoadClipFrames(), LoadClipMasks(), ClipRandomCrop((40, 52)), PackClip()])
+    one = dataset[0]
+    two = dataset[0]
+    assert (one['data_samples'].gt_masks.data == 255).any()  # what was added around the frame
+    data = model.data_preprocessor(pseudo_collate([one, two]))
+    assert data['inputs'].shape == (2, 2, 3, 40, 56)
+    losses = model(**data, mode='loss')
+    expected = []
+    for logits, sample in zip(model(**data), data['data_samples']):
+        truth = sample.gt_masks.data
+        for o, i in enumerate((5, 9)):
+            probabilities = logits[o, :, :, :40, :52].softmax(0)
+            p = torch.where(truth == i, probabilities[1], probabilities[0])
+            expected.append(-p[truth != 255].log().mean())
+    torch.testing.assert_close(losses['loss_mask'], torch.stack(expected).mean())
+
+
+@pytest.mark.parametrize('options', SWITCHES[:6], ids=lambda o: '-'.join(map(str, o)) or 'default')
+def test_a_part_that_covers_the_clip_is_the_whole_clip(options, sample):
+    model = build(**options)
+    whole = predict(model, sample)
+    model.test_cfg = dict(max_frames=9)
+    np.testing.assert_array_equal(predict(model, sample), whole)
+    model.test_cfg = dict(max_frames=9, sampling='sparse')
+    np.testing.assert_array_equal(predict(model, sample), whole)
+    assert set(np.unique(whole)) <= {0, 2, 5, 7, 9}
+    assert not np.isin(whole[:3], (2, 7)).any()  # never before it is given
+    np.testing.assert_array_equal(whole[0], squares(0, 5, 9))
+    for i in (2, 7):
+        np.testing.assert_array_equal(whole[3] == i, squares(3, 2, 5, 7, 9) == i)
+    assert len(np.unique(whole[4:])) > 2
+
+
+@pytest.mark.parametrize('max_frames', [2, 3, 4, 7])
+def test_parts_are_seen_with_all_references(max_frames, sample, monkeypatch):
+    model = build()
+    seen = []
+    streams = model.object_streams
+
+    def watched(features, frame_numbers, *rest):
+        seen.append((frame_numbers[0].tolist(), len(rest[-1])))
+        return streams(features, frame_numbers, *rest)
+
+    monkeypatch.setattr(model, 'object_streams', watched)
+    model.test_cfg = dict(max_frames=max_frames)
+    predict(model, sample)
+    assert all(len(numbers) <= max_frames for numbers, _ in seen)
+    assert {n for numbers, _ in seen for n in numbers} == set(range(9))
+    if max_frames == 2:  # no room for both references: each object's own goes with it
+        assert [numbers for numbers, _ in seen if 8 in numbers] == [[0, 8], [3, 8]]
+    elif max_frames == 4:
+        assert seen == [([0, 1, 2, 3], 4), ([0, 3, 4, 5], 4), ([0, 3, 6, 7], 4), ([0, 3, 8], 4)]
+    seen.clear()
+    model.test_cfg = dict(max_frames=max_frames, sampling='sparse')
+    predict(model, sample)
+    assert all(len(numbers) <= max_frames for numbers, _ in seen)
+    assert {n for numbers, _ in seen for n in numbers} == set(range(9))
+    if max_frames == 4:
+        assert seen == [([0, 3, 5], 4), ([0, 1, 3, 6], 4), ([0, 2, 3, 7], 4), ([0, 3, 8], 4), ([0, 3, 4], 4)]
+
+
+def test_order_and_names_of_objects_do_not_matter(tmp_path, sample):
+    model = build()
+    names = {2: 60, 5: 1, 7: 3, 9: 250}
+    whole = predict(model, sample)
+    expected = np.zeros_like(whole)
+    for old, new in names.items():
+        expected[whole == old] = new
+    sample.given = {position: torch.from_numpy(np.array([names.get(i, i) for i in range(256)], np.uint8)[mask.numpy()])
+                    for position, mask in sample.given.items()}
+    found = predict(model, sample)
+    assert (found == expected).mean() > 0.999  # at equal probabilities the lower id wins
+    np.testing.assert_array_equal(found[0], expected[0])
+
+
+def test_objects_do_not_see_one_another(sample):
+    """The logits of an object are those it has alone; only who gets a pixel depends on the others."""
+    model = build()
+    alone = {}
+    given = sample.given
+    for keep in (5, 9):
+        sample.given = {0: torch.where(given[0] == keep, given[0], 0)}
+        alone[keep] = predict(model, sample)
+    sample.given = {0: given[0]}
+    both = predict(model, sample)
+    assert ((both == 5) <= (alone[5] == 5)).mean() > 0.999
+    assert ((both == 9) <= (alone[9] == 9)).mean() > 0.999
+
+
+def test_numbers_of_frames_count(tmp_path):
+    """Every fifth frame of YouTube-VOS; the sinusoids see the numbers, not the positions."""
+    clips.youtube_vos(tmp_path, dict(a={1: ('cat', 0)}), dict(a=4))
+    sample = YouTubeVOSDataset(data_root=str(tmp_path), pipeline=TEST)[0]['data_samples']
+    assert sample.frame_numbers == [0, 5, 10, 15]
+    for attention, matters in ((GRID, True), (dict(GRID, temporal_position='relative'), False)):
+        model = build(attention=attention)
+        images = [np.full((30, 44, 3), 40 * i, np.uint8) for i in range(4)]
+        mask = squares(0, 1)
+        streams = []
+        for numbers in ((0, 5, 10, 15), (0, 1, 2, 3)):
+            session = ClipSession(model)
+            frames = [Frame(n, image, mask if n == 0 else None) for n, image in zip(numbers, images)]
+            session.add(frames[0])
+            features, _, _ = session._features(frames)
+            with torch.no_grad():
+                streams.append(session._streams([0], list(numbers), features)[1])
+        assert torch.allclose(*streams) is not matters
+
+
+@pytest.mark.parametrize('scale', [(60, 40), (33, 24)])
+def test_a_scale_resizes_frames_and_gives_masks_of_the_files_size(scale, root, sample):
+    model = build(test_cfg=dict(scale=scale))
+    found = predict(model, sample)
+    assert found.shape == (9, *clips.SIZE)
+    resize = ClipResize(scale)
+    change, _ = resize.draw(dict(frames=[np.zeros((*clips.SIZE, 3), np.uint8)]))
+    image = np.random.default_rng(0).integers(0, 255, (*clips.SIZE, 3), dtype=np.uint8)
+    np.testing.assert_array_equal(ClipSession(model, scale=scale)._resized(image), change(image))
+    np.testing.assert_array_equal(found[0], squares(0, 5, 9))
+
+
+def test_a_clip_of_one_frame(tmp_path):
+    clips.davis(tmp_path, goat=[squares(0, 1, 5)])
+    sample = DAVISDataset('ImageSets/val.txt', '240p', data_root=str(tmp_path), pipeline=TEST)[0]['data_samples']
+    np.testing.assert_array_equal(predict(build(), sample), squares(0, 1, 5)[None])
+
+
+def test_frames_before_any_object_are_background():
+    image = np.zeros((30, 44, 3), np.uint8)
+    found = [ids for _, ids in ClipSession(build(), max_frames=2).segment(
+        [Frame(0, image), Frame(1, image), Frame(2, image, squares(2, 1))])]
+    assert not np.any(found[:2])
+    np.testing.assert_array_equal(found[2], squares(2, 1))
+
+
+def test_what_is_wrong_is_named(root, sample, tmp_path):
+    model = build()
+    image = np.zeros((30, 44, 3), np.uint8)
+    session = ClipSession(model)
+    for frame, message in ((Frame(3, image, np.zeros((30, 44), np.uint8)), 'mask of frame 3 shows no object'),
+                           (Frame(3, image, squares(0, 1, size=(30, 40))), r'mask of frame 3 is of shape \(30, 40\)')):
+        with pytest.raises(ValueError, match=message):
+            [*session.segment([frame])]
+    with pytest.raises(ValueError, match=r'frame 1 shows objects that have begun already: \[1\]'):
+        [*session.segment([Frame(0, image, squares(0, 1)), Frame(1, image, squares(0, 1, 5))])]
+    with pytest.raises(ValueError, match=r'frame 9 is of shape \(20, 44\)'):
+        [*ClipSession(model).segment([Frame(0, image, squares(0, 1)), Frame(9, image[:20])])]
+    small = tmp_path / 'small.png'
+    write_mask(small, np.zeros((10, 10), int))
+    sample.set_metainfo(dict(frame_paths=[*sample.frame_paths[:-1], str(small)]))
+    with pytest.raises(ValueError, match=r'small\.png: 10×10, but the masks of .* are 44×30'):
+        predict(model, sample)
+    for options, name in ((dict(test_cfg=dict(max_frames=1)), 'max_frames'), (dict(query='both'), 'query'),
+                          (dict(test_cfg=dict(sampling='random')), 'sampling'),
+                          (dict(aggregation='sum'), 'aggregation'), (dict(test_cfg=dict(size=4)), 'size')):
+        with pytest.raises(ValueError, match=name):
+            build(**options)
+    with pytest.raises(ValueError, match="mode must be 'loss'"):
+        model(None, [], mode='train')
+    with pytest.raises(ValueError, match='of one shape'):
+        model.data_preprocessor(dict(inputs=[torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 8, 9)], data_samples=[]))

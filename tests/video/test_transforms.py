@@ -1,0 +1,182 @@
+"""Frames and masks of a clip move together, all alike; what lies beyond the image does not count."""
+import numpy as np
+import pytest
+
+from mmattn.video.masks import object_ids
+from mmattn.video.transforms import ClipColorJitter, ClipRandomAffine, ClipRandomCrop, ClipRandomFlip, ClipResize
+
+COLOURS = np.array([[0, 0, 0], [250, 0, 0], [0, 250, 0], [0, 0, 250]], np.uint8)  # BGR, of background and objects
+
+
+def clip(size=(48, 70), length=3, seed=0):
+    """Frames that are painted by their masks."""
+    rng = np.random.default_rng(seed)
+    masks = []
+    for _ in range(length):
+        mask = np.zeros(size, np.uint8)
+        for i in (1, 2, 3):
+            top, left = int(rng.integers(size[0] - 14)), int(rng.integers(size[1] - 16))
+            mask[top:top + 14, left:left + 16] = i
+        masks.append(mask)
+    return dict(frames=[COLOURS[mask] for mask in masks], masks=masks)
+
+
+def agreement(results):
+    """The share of pixels, of those that count, whose frame shows what the mask says."""
+    said = np.stack(results['masks'])
+    distance = np.abs(np.stack(results['frames'])[..., None, :].astype(int) - COLOURS).sum(-1)
+    return (distance.argmin(-1) == said)[said != 255].mean()
+
+
+FIXED = [ClipResize((35, 24)), ClipResize((40, 90), keep_ratio=False), ClipRandomCrop((150, 220)), ClipRandomFlip(1)]
+TRANSFORMS = [
+    *FIXED, ClipResize((160, 100), (0.5, 2)), ClipRandomAffine(), ClipRandomAffine(45, (0.5, 2), 30, 0.3),
+    ClipRandomCrop((20, 33)), ClipRandomCrop((64, 33))
+]
+
+
+@pytest.mark.parametrize('transform', TRANSFORMS, ids=lambda t: type(t).__name__)
+def test_masks_go_with_their_frames(transform):
+    np.random.seed(0)
+    for seed in range(5):
+        before = clip(seed=seed)
+        after = transform(clip(seed=seed))
+        assert agreement(before) == 1
+        assert agreement(after) > 0.93  # the rest are mixed colours on the objects' outlines
+        assert {image.shape for image in after['masks']} == {image.shape[:2] for image in after['frames']}
+        assert len({image.shape for image in after['frames']}) == 1
+        assert all(image.dtype == np.uint8 for image in (*after['frames'], *after['masks']))
+        assert {*np.unique(after['masks'])} <= {0, 1, 2, 3, 255}
+
+
+@pytest.mark.parametrize('transform', [*TRANSFORMS, ClipRandomFlip(0.5), ClipColorJitter()],
+                         ids=lambda t: type(t).__name__)
+def test_all_frames_are_treated_alike_and_clips_are_not(transform):
+    frame, mask = (clip(length=1)[key][0] for key in ('frames', 'masks'))
+    np.random.seed(1)
+    outcomes = set()
+    for _ in range(12):
+        after = transform(dict(frames=[frame] * 3, masks=[mask] * 3))
+        assert all((image == after['frames'][0]).all() for image in after['frames'])
+        assert all((image == after['masks'][0]).all() for image in after['masks'])
+        outcomes.add(after['frames'][0].tobytes())
+    random = not any(transform is one for one in FIXED)
+    assert (len(outcomes) > 1) is random
+
+
+@pytest.mark.parametrize('transform', [*TRANSFORMS, ClipColorJitter()], ids=lambda t: type(t).__name__)
+def test_clips_without_masks(transform):
+    np.random.seed(0)
+    with_masks = transform(clip())['frames']
+    if not isinstance(transform, ClipRandomCrop):  # whose window depends on the objects
+        np.random.seed(0)
+        without = clip()
+        del without['masks']
+        for image, expected in zip(transform(without)['frames'], with_masks):
+            np.testing.assert_array_equal(image, expected)
+    else:
+        shape = with_masks[0].shape
+        assert transform(dict(frames=clip()['frames']))['frames'][0].shape == shape
+
+
+def test_resize():
+    results = clip((48, 70))
+    assert ClipResize((35, 35))(clip())['frames'][0].shape == (24, 35, 3)
+    assert ClipResize((35, 100))(clip())['frames'][0].shape == (35, 51, 3)  # whichever way it is held
+    assert ClipResize((35, 100), keep_ratio=False)(clip())['masks'][0].shape == (100, 35)
+    twice = ClipResize((140, 96))(results)
+    np.testing.assert_array_equal(twice['masks'][1], np.kron(clip()['masks'][1], np.ones((2, 2), int)))
+    half = ClipResize((70, 48))(dict(frames=twice['frames'], masks=[mask.copy() for mask in twice['masks']]))
+    np.testing.assert_array_equal(half['masks'][1], clip()['masks'][1])
+    widths = {ClipResize((140, 96), (0.5, 1))(clip())['frames'][0].shape[1] for _ in range(60)}
+    assert 70 <= min(widths) < 78
+    assert 132 < max(widths) <= 140
+
+
+def test_flip():
+    before, after = clip(), ClipRandomFlip(1)(clip())
+    np.testing.assert_array_equal(after['frames'][2], before['frames'][2][:, ::-1])
+    np.testing.assert_array_equal(after['masks'][2], before['masks'][2][:, ::-1])
+    np.random.seed(0)
+    flipped = [(ClipRandomFlip()(clip())['masks'][0] != before['masks'][0]).any() for _ in range(200)]
+    assert 80 < sum(flipped) < 120
+    for image in (after['frames'][0], after['masks'][0]):  # a view that others take
+        results = ClipRandomAffine()(ClipResize((35, 24))(dict(frames=[image])))
+        assert results['frames'][0].shape[:2] == (24, 35)
+
+
+def test_a_crop_shows_an_object_of_the_reference():
+    """Objects so small that a window taken at random would miss them nine times in ten."""
+    np.random.seed(0)
+    masks = [np.zeros((100, 100), np.uint8) for _ in range(2)]
+    masks[0][3, 90], masks[0][60:62, 10:12], masks[1][50, 50] = 1, 2, 3
+    frames = [COLOURS[mask] for mask in masks]
+    crops = [ClipRandomCrop((20, 30))(dict(frames=frames, masks=masks)) for _ in range(100)]
+    shown = [object_ids(crop['masks'][0]) for crop in crops]
+    assert min(map(len, shown)) == 1
+    assert 30 < sum(ids == [1] for ids in shown) < 70  # each object as likely, large or small
+    assert {crop['masks'][0].shape for crop in crops} == {(20, 30)}
+    assert len({tuple(np.argwhere(crop['masks'][0])[0]) for crop in crops}) > 60  # anywhere in the window
+    anywhere = [ClipRandomCrop((20, 30))(dict(frames=frames)) for _ in range(5)]
+    assert {crop['frames'][0].shape for crop in anywhere} == {(20, 30, 3)}
+
+
+def test_a_crop_larger_than_the_clip():
+    after = ClipRandomCrop((60, 80))(clip())
+    for image, mask, old in zip(after['frames'], after['masks'], clip()['masks']):
+        np.testing.assert_array_equal(mask[:48, :70], old)
+        assert (mask[48:] == 255).all()
+        assert (mask[:, 70:] == 255).all()
+        np.testing.assert_array_equal(image[48:, :70], COLOURS[old][46:34:-1])  # mirrored
+
+
+def test_affine_maps_by_its_matrix(monkeypatch):
+    """Half a turn about the middle, then a scale of two: pixel by pixel."""
+    monkeypatch.setattr(np.random, 'uniform', lambda *args: np.array([1, 0.]) if args[2:] == (2, ) and args[0] == -1
+                        else np.zeros(2) if args[2:] == (2, ) else 1.)
+    after = ClipRandomAffine(180, (1, 1), 0, 0)(clip())
+    np.testing.assert_array_equal(after['masks'][1], clip()['masks'][1][::-1, ::-1])
+    np.testing.assert_array_equal(after['frames'][1], clip()['frames'][1][::-1, ::-1])
+
+
+def test_affine_leaves_out_what_it_does_not_know():
+    np.random.seed(0)
+    results = dict(frames=[np.full((40, 60, 3), 77, np.uint8)], masks=[np.ones((40, 60), np.uint8)])
+    after = ClipRandomAffine(0, (1, 1), 0, 0.3)(results)
+    assert (after['frames'][0] == 77).all()
+    assert {*np.unique(after['masks'][0])} == {1, 255}
+    assert (after['masks'][0] == 1).mean() >= 0.7**2 - 0.03
+
+
+def test_no_change_is_none():
+    for transform in (ClipRandomAffine(0, (1, 1), 0, 0), ClipResize((70, 48)), ClipRandomCrop((48, 70)),
+                      ClipRandomFlip(0), ClipColorJitter(0, 0, 0, 0)):
+        after = transform(clip())
+        np.testing.assert_array_equal(after['masks'], clip()['masks'])
+        rounding = 6 if isinstance(transform, ClipColorJitter) else 0  # of 8-bit hues
+        np.testing.assert_allclose(after['frames'], np.array(clip()['frames'], float), atol=rounding)
+
+
+def test_colours():
+    np.random.seed(0)
+    rng = np.random.default_rng(0)
+    frames = [rng.integers(60, 180, (9, 8, 3)).astype(np.uint8) + shift for shift in (0, 40)]
+    brighter, grey = ClipColorJitter(0.5, 0, 0, 0), ClipColorJitter(0, 0, 1, 0)
+    ratios = []
+    for _ in range(50):
+        after = brighter(dict(frames=frames))['frames']
+        ratios.append([(image.astype(float) / frame)[frame < 160].mean() for image, frame in zip(after, frames)])
+    ratios = np.array(ratios)
+    assert ratios.min() < 0.6
+    assert ratios.max() > 1.3
+    low = ratios[:, 0] < 1  # brighter ones are cut off at 255
+    np.testing.assert_allclose(ratios[low, 0], ratios[low, 1], atol=0.01)
+    spreads = [grey(dict(frames=frames))['frames'][1].astype(int).std(-1).mean() for _ in range(50)]
+    assert min(spreads) < 0.3 * frames[1].std(-1).mean()
+    # contrast is about the mean of the clip: what sets its frames apart changes, too
+    apart = [np.diff([image.mean() for image in ClipColorJitter(0, 0.5, 0, 0)(dict(frames=frames))['frames']])
+             for _ in range(50)]
+    assert np.min(apart) < 25
+    assert np.max(apart) > 50
+    with pytest.raises(ValueError, match='hue'):
+        ClipColorJitter(hue=0.7)
