@@ -1,6 +1,7 @@
 """mmattn/registry.py as a config meets it: in processes that never imported mmattn, with packages missing or broken."""
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -9,9 +10,14 @@ import pytest
 import mmattn
 
 PACKAGE = Path(mmattn.__file__).parent
-LAYERS = ('mmattn.BilateralNonLocal2d', 'mmattn.BilateralCrissCrossAttention', 'mmattn.BilateralMultiheadAttention',
+MMCV = ('mmattn.BilateralNonLocal2d', 'mmattn.BilateralCrissCrossAttention', 'mmattn.BilateralMultiheadAttention',
           'mmattn.LocalBilateralAttention', 'mmattn.BAConv2d', 'mmattn.DynamicConv2d',
-          'mmattn.TransformerAttention2d', 'mmattn.AttendedResidual')
+          'mmattn.TransformerAttention2d', 'mmattn.AttendedResidual', 'mmattn.GridAttention3d',
+          'mmattn.StridedAttention3d', 'mmattn.VideoTransformerLayer', 'mmattn.SST', 'mmattn.ClipDataPreprocessor',
+          'mmattn.VideoFolderDataset', 'mmattn.DAVISDataset', 'mmattn.YouTubeVOSDataset', 'mmattn.SampleClip',
+          'mmattn.LoadClipFrames', 'mmattn.LoadClipMasks', 'mmattn.LoadGivenMasks', 'mmattn.PackClip',
+          'mmattn.ClipResize', 'mmattn.ClipRandomAffine', 'mmattn.ClipRandomCrop', 'mmattn.ClipRandomFlip',
+          'mmattn.ClipColorJitter', 'mmattn.VOSMetric', 'mmattn.VOSVisualizationHook')  # what needs mmcv
 HEADS = ('mmattn.BiNLHead', 'mmattn.BiCCHead', 'mmattn.AttentionHead', 'mmattn.DeepLabV3PlusBAHead',
          'mmattn.UNetBAHead', 'mmattn.ResNetStem', 'mmattn.SegDataCheckHook', 'mmattn.HELENDataset',
          'mmattn.LFWPLDataset', 'mmattn.FaceParsingMetric')  # what needs mmseg
@@ -36,16 +42,16 @@ FRESH = {
 
 # Hides the packages, asks for every name twice and prints {name: the error, or ''}.
 ASK = """
-import json, sys
+import json, re, sys
 hidden, names = {hidden!r}, {names!r}
 sys.modules.update(dict.fromkeys(hidden))
 from mmengine.registry import DATA_SAMPLERS, DATASETS, HOOKS, METRICS, MODELS, OPTIM_WRAPPERS, TRANSFORMS
-kinds = dict(OptimWrapper=OPTIM_WRAPPERS, Hook=HOOKS, Sampler=DATA_SAMPLERS, Augmentation=TRANSFORMS, Dataset=DATASETS,
-             Metric=METRICS)
+kinds = {{'OptimWrapper$': OPTIM_WRAPPERS, 'Hook$': HOOKS, 'Sampler$': DATA_SAMPLERS, 'Dataset$': DATASETS,
+         'Metric$': METRICS, '(Augmentation|Clip|Frames|Masks)$|Clip(Resize|Random|Color)': TRANSFORMS}}
 said = {{}}
 for name in names * 2:
     try:
-        found = next((kinds[kind] for kind in kinds if name.endswith(kind)), MODELS).get(name)
+        found = next((kinds[kind] for kind in kinds if re.search(kind, name)), MODELS).get(name)
         now = '' if found.__name__ == name.removeprefix('mmattn.') else f'found {{found}}'
     except ImportError as error:
         now = f'ImportError: {{error}}'
@@ -111,12 +117,12 @@ def test_a_name_is_enough(run_python, mmengine_path, code, module):
 
 
 def test_mmdet_is_optional(ask, mmengine_path):
-    assert set(ask(ENGINE + LAYERS + HEADS, ('mmdet', ), PYTHONPATH=mmengine_path).values()) == {''}
+    assert set(ask(ENGINE + MMCV + HEADS, ('mmdet', ), PYTHONPATH=mmengine_path).values()) == {''}
 
 
 def test_without_mmseg_only_the_heads_are_missing(ask, mmengine_path):
-    said = ask(ENGINE + LAYERS + HEADS, ('mmseg', 'mmdet'), PYTHONPATH=mmengine_path)
-    assert {said[name] for name in ENGINE + LAYERS} == {''}
+    said = ask(ENGINE + MMCV + HEADS, ('mmseg', 'mmdet'), PYTHONPATH=mmengine_path)
+    assert {said[name] for name in ENGINE + MMCV} == {''}
     for name in HEADS:
         for part in ('ImportError: ', name, 'needs mmseg,', 'pip install onedl-mmsegmentation ',
                      'pip install mmsegmentation '):
@@ -125,9 +131,9 @@ def test_without_mmseg_only_the_heads_are_missing(ask, mmengine_path):
 
 @pytest.mark.parametrize('hidden', [('mmcv', ), ('mmcv', 'mmseg', 'mmdet')])
 def test_without_mmcv_the_engine_remains(ask, mmengine_path, hidden):
-    said = ask(ENGINE + LAYERS + HEADS, hidden, PYTHONPATH=mmengine_path)
+    said = ask(ENGINE + MMCV + HEADS, hidden, PYTHONPATH=mmengine_path)
     assert {said[name] for name in ENGINE} == {''}
-    for name in LAYERS:
+    for name in MMCV:
         for part in ('ImportError: ', name, 'needs mmcv,', 'pip install onedl-mmcv ', 'pip install mmcv '):
             assert part in said[name]
     for name in HEADS:
@@ -138,8 +144,10 @@ def test_a_broken_folder_tells_its_own_cause(ask, mmengine_path, tmp_path):
     shutil.copytree(PACKAGE, tmp_path / 'mmattn', ignore=shutil.ignore_patterns('.mim', '__pycache__'))
     broken = tmp_path / 'mmattn' / 'segmentation' / '__init__.py'
     broken.write_text(f"raise ImportError('cannot import name cause_xyz')\n{broken.read_text()}")
-    said = ask(ENGINE + LAYERS + HEADS, PYTHONPATH=f'{tmp_path}{os.pathsep}{mmengine_path}')
-    beside = {name for name in ENGINE if not name.endswith('Hook')}  # in registries that do not list the folder
+    said = ask(ENGINE + MMCV + HEADS, PYTHONPATH=f'{tmp_path}{os.pathsep}{mmengine_path}')
+    # in registries that do not list the folder
+    beside = {name for name in ENGINE + MMCV if re.search('(Wrapper|Sampler|Augmentation|Clip|Frames|Masks)$|Clip(Re|Ra|Co)',
+                                                          name)}
     assert {said[name] for name in beside} == {''}
     assert {said[name] for name in said.keys() - beside} == {'ImportError: cannot import name cause_xyz'}
 
@@ -176,4 +184,4 @@ def test_folders_name_exactly_what_is_registered(run_python):
     declared = {folder: sorted(names) for folder, (_, names) in said['folders'].items()}
     for way in ('located', 'imported'):
         assert {folder: sorted(names) for folder, names in said[way].items()} == declared, way
-    assert sorted(f'mmattn.{name}' for names in declared.values() for name in names) == sorted(ENGINE + LAYERS + HEADS)
+    assert sorted(f'mmattn.{name}' for names in declared.values() for name in names) == sorted(ENGINE + MMCV + HEADS)

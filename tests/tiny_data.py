@@ -4,6 +4,8 @@ import json
 import numpy as np
 from PIL import Image
 
+from .video import clips
+
 SIZE = (48, 40)  # width, height
 
 
@@ -92,6 +94,18 @@ def voc(root, classes):
         (root / 'ImageSets/Main' / f'{part}.txt').write_text('\n'.join(names) + '\n')
 
 
+def videos(root):
+    """The layouts of video object segmentation: clips of three frames, one object each or two."""
+    masks = [clips.squares(p, 1, size=SIZE[::-1]) for p in range(3)]
+    for name, resolution, lists in (('davis', '480p', 'ImageSets/2017'), ('davis_2016', '480p', 'ImageSets/480p'),
+                                    ('davis_240p', '240p', 'ImageSets')):
+        clips.davis(root / name, resolution, lists, bear=masks, goat=masks)
+    for name in ('youtube_vos_2018', 'youtube_vos_2019'):
+        for part in ('train', 'valid'):
+            clips.youtube_vos(root / name / part, dict(a={1: ('cat', 0), 5: ('yak', 1)}, b={3: ('cat', 0)}),
+                              dict(a=3, b=3))
+
+
 def make_all(root):
     """Return the environment that points every data set of the configs to small images under ``root``."""
     folders(root / 'buildings', '.png', 2)
@@ -105,4 +119,5 @@ def make_all(root):
     coco(root / 'coco')
     voc(root / 'bccd', ('RBC', 'WBC', 'Platelets'))
     voc(root / 'trees', ('Tree', ))
+    videos(root)
     return {f'{folder.name.upper()}_ROOT': str(folder) for folder in root.iterdir()}

@@ -54,6 +54,7 @@ class MultiheadAttention3d(nn.Module):
         self.scale = scale
         self.query_proj, self.key_proj, self.value_proj, self.out_proj = (
             nn.Linear(embed_dims, embed_dims) for _ in range(4))
+        self.init_weights()
         self.relative_position = None
         if spatial_position == 'relative':
             axes = 3 if temporal_position == 'relative' else 2
@@ -61,6 +62,10 @@ class MultiheadAttention3d(nn.Module):
         self.temporal_encoding = None
         if temporal_position in ('sinusoidal', 'absolute'):
             self.temporal_encoding = TemporalEncoding(temporal_position, embed_dims, max_frames)
+
+    def init_weights(self) -> None:
+        """Start as a search for what is alike: queries and keys are projected in the same way."""
+        self.key_proj.load_state_dict(self.query_proj.state_dict())
 
     def project(self, query: Tensor, key: Tensor, frame_numbers: Tensor | None,
                 key_frame_numbers: Tensor | None) -> dict:

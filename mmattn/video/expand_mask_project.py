@@ -37,6 +37,17 @@ class ExpandMaskProject(nn.Module):
         super().__init__()
         self.foreground = nn.Linear(channels, channels)
         self.background = nn.Linear(channels, channels)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Start with the features themselves, told apart by opposite shifts."""
+        for projection, sign in ((self.foreground, 1), (self.background, -1)):
+            nn.init.eye_(projection.weight)
+            nn.init.constant_(projection.bias, 0)
+        shift = torch.randn_like(self.foreground.bias)
+        with torch.no_grad():
+            self.foreground.bias.copy_(shift)
+            self.background.bias.copy_(-shift)
 
     def forward(self, features: Tensor, masks: Tensor) -> Tensor:
         """Expand, mask and project.

@@ -1,4 +1,4 @@
-"""Transforms that treat all frames of a clip, and their masks, alike; what is random is drawn once a clip.
+"""Transforms of whole clips, frames and their masks together; what is random is drawn once a clip.
 
 They take and return ``frames``, a list of uint8 ``(H, W, 3)``, BGR, and ``masks``, a list of uint8 ``(H, W)``. Beyond
 the image, frames are mirrored and masks are 255: these pixels do not count.
@@ -66,7 +66,7 @@ class ClipResize(ClipTransform):
 
 
 @TRANSFORMS.register_module()
-class ClipRandomAffine(ClipTransform):
+class ClipRandomAffine(BaseTransform):
     """Rotate, scale, shear and shift about the middle of the image; the size stays.
 
     Args:
@@ -74,30 +74,45 @@ class ClipRandomAffine(ClipTransform):
         scale_range (tuple[float, float]): factor. Defaults to (0.9, 1.1).
         max_shear (float): degrees, either way, along x. Defaults to 10.
         max_shift (float): part of each side, either way. Defaults to 0.1.
+        drift (float): from 0, all frames alike, to 1: the last frame's map is drawn anew. In between it is as much
+            nearer to the first one's. The frames' maps lie evenly, as if a camera moved. Defaults to 0.
     """
 
     def __init__(self,
                  max_rotate: float = 15,
                  scale_range: tuple[float, float] = (0.9, 1.1),
                  max_shear: float = 10,
-                 max_shift: float = 0.1) -> None:
+                 max_shift: float = 0.1,
+                 drift: float = 0) -> None:
         self.max_rotate = max_rotate
         self.scale_range = scale_range
         self.max_shear = max_shear
         self.max_shift = max_shift
+        self.drift = drift
 
-    def draw(self, results: dict) -> tuple[Change, Change]:
-        """Draw the map."""
-        h, w = results['frames'][0].shape[:2]
+    def transform(self, results: dict) -> dict:
+        """Change ``frames`` and, if there are any, ``masks``."""
+        frames = results['frames']
+        h, w = frames[0].shape[:2]
+        first = self._draw(h, w)
+        last = first + self.drift * (self._draw(h, w) - first) if self.drift else first
+        matrices = [first + (last - first) * i / max(1, len(frames) - 1) for i in range(len(frames))]
+        results['frames'] = [cv2.warpAffine(frame, matrix, (w, h), borderMode=cv2.BORDER_REFLECT_101)
+                             for frame, matrix in zip(frames, matrices)]
+        if 'masks' in results:
+            results['masks'] = [cv2.warpAffine(mask, matrix, (w, h), flags=cv2.INTER_NEAREST,
+                                               borderMode=cv2.BORDER_CONSTANT, borderValue=VOID)
+                                for mask, matrix in zip(results['masks'], matrices)]
+        return results
+
+    def _draw(self, h: int, w: int) -> np.ndarray:
+        """Draw a map, float64 ``(2, 3)``."""
         rotate, shear = np.radians(np.random.uniform(-1, 1, 2) * (self.max_rotate, self.max_shear))
         turned = np.array([[np.cos(rotate), -np.sin(rotate)], [np.sin(rotate), np.cos(rotate)]])
         linear = np.random.uniform(*self.scale_range) * turned @ [[1, np.tan(shear)], [0, 1]]
         middle = np.array([w - 1, h - 1]) / 2
         shift = np.random.uniform(-self.max_shift, self.max_shift, 2) * (w, h)
-        matrix = np.column_stack([linear, middle + shift - linear @ middle])
-        return (lambda frame: cv2.warpAffine(frame, matrix, (w, h), borderMode=cv2.BORDER_REFLECT_101),
-                lambda mask: cv2.warpAffine(mask, matrix, (w, h), flags=cv2.INTER_NEAREST,
-                                            borderMode=cv2.BORDER_CONSTANT, borderValue=VOID))
+        return np.column_stack([linear, middle + shift - linear @ middle])
 
 
 @TRANSFORMS.register_module()

@@ -37,13 +37,13 @@ def clip(root, name, masks, frames='JPEGImages', annotations='Annotations', numb
             write_mask(root / annotations / name / f'{stem}.png', mask)
 
 
-def davis(root, resolution='240p', **clips):
+def davis(root, resolution='240p', lists='ImageSets', **clips):
     """DAVIS with clips by name, listed as training and validation sets."""
     for name, masks in clips.items():
         clip(root, name, masks, f'JPEGImages/{resolution}', f'Annotations/{resolution}')
-    (root / 'ImageSets').mkdir()
+    (root / lists).mkdir(parents=True)
     for part in ('train', 'val'):
-        (root / f'ImageSets/{part}.txt').write_text('\n'.join(clips) + '\n')
+        (root / lists / f'{part}.txt').write_text('\n'.join(clips) + '\n')
 
 
 def youtube_vos(root, objects, lengths, masked=None):

@@ -3,14 +3,14 @@
 _base_ = './davis_2017.py'
 data_root = '{{$DAVIS_240P_ROOT:data/davis_240p}}'
 num_frames = 4
-crop_size = (160, 224)
+crop_size = (128, 176)
 train_pipeline = [
     dict(type='mmattn.SeedAugmentation'),
     dict(type='mmattn.SampleClip', num_frames=num_frames, reference='random'),
     dict(type='mmattn.LoadClipFrames'),
     dict(type='mmattn.LoadClipMasks'),
-    dict(type='mmattn.ClipResize', scale=(427, 240), ratio_range=(0.6, 1.0)),
-    dict(type='mmattn.ClipRandomAffine', max_rotate=20, max_shear=15),
+    dict(type='mmattn.ClipResize', scale=(427, 240), ratio_range=(0.5, 0.9)),
+    dict(type='mmattn.ClipRandomAffine', max_rotate=20, max_shear=15, max_shift=0.2, drift=1),
     dict(type='mmattn.ClipRandomCrop', crop_size=crop_size),
     dict(type='mmattn.ClipRandomFlip', prob=0.5),
     dict(type='mmattn.ClipColorJitter', hue=0.5),

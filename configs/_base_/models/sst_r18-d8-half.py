@@ -1,7 +1,7 @@
 # The same frame, small enough for two CPU cores and trained from scratch: ResNet-18 of half the width, 64 channels.
 _base_ = './sst_r50-d8.py'
 model = dict(
-    backbone=dict(depth=18, base_channels=32, norm_eval=False, init_cfg=None),
+    backbone=dict(depth=18, base_channels=32, stem_channels=32, norm_eval=False, init_cfg=None),
     in_channels=128,
     embed_dims=64,
     attention=dict(num_heads=4),

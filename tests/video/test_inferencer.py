@@ -1,0 +1,512 @@
+"""Masks and overlays of whole clips, against the model; runs that break and go on; and what must be an error."""
+import gc
+import re
+import weakref
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from PIL import Image
+
+from mmattn.video import inferencer as module
+from mmattn.video.clip_files import read_frame
+from mmattn.video.datasets import VideoFolderDataset
+from mmattn.video.inferencer import VOSInferencer
+from mmattn.video.loading import LoadGivenMasks, PackClip
+from mmattn.video.masks import PALETTE, read_mask, write_mask
+from mmattn.video.overlay import draw_overlay
+
+from . import clips
+from .clips import SIZE, squares
+
+LENGTH = 24
+LATE = 20  # the frame where object 9 begins
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+    """A clip in the layout of the data sets: objects 1 and 5 from the first frame, 9 from frame ``LATE`` on."""
+    path = tmp_path_factory.mktemp('clip')
+    clips.clip(path, '', [squares(p, *((1, 5) if p < LATE else (1, 5, 9))) for p in range(LENGTH)], masked=(0, LATE))
+    return path
+
+
+@pytest.fixture(scope='module')
+def folder(root):
+    return root / 'JPEGImages'
+
+
+@pytest.fixture(scope='module')
+def masks(root):
+    """The masks of frames 0 and ``LATE``."""
+    return [root / f'Annotations/{number:05}.png' for number in (0, LATE)]
+
+
+@pytest.fixture(scope='module')
+def loaded(small_sst):
+    return VOSInferencer(small_sst.config, small_sst.checkpoint, device='cpu', show_progress=False)
+
+
+@pytest.fixture
+def inferencer(loaded, monkeypatch):
+    """The inferencer, which counts the frames that go through its backbone in ``frames``."""
+    extract_feat = loaded.model.extract_feat
+
+    def counting(images):
+        loaded.frames += len(images)
+        return extract_feat(images)
+
+    loaded.frames = 0
+    monkeypatch.setattr(loaded.model, 'extract_feat', counting)
+    return loaded
+
+
+@pytest.fixture(scope='module')
+def whole(loaded, folder, masks, tmp_path_factory):
+    """The results of an uninterrupted run with both masks in parts of at most 8 frames."""
+    out = tmp_path_factory.mktemp('whole')
+    loaded(folder, masks, out, max_frames=8)
+    return out
+
+
+def contents(out):
+    return {path.name: path.read_bytes() for path in (out / 'masks').iterdir()}
+
+
+def video_frames(path):
+    video = cv2.VideoCapture(str(path))
+    frames = []
+    while (found := video.read())[0]:
+        frames.append(found[1])
+    return frames, video.get(cv2.CAP_PROP_FPS)
+
+
+def write_video(path, images, rate=12.5, codec='mp4v'):
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*codec), rate, images[0].shape[1::-1])
+    for image in images:
+        writer.write(image)
+    writer.release()
+    return path
+
+
+# results
+
+
+def test_the_ids_of_the_mask_and_no_others(inferencer, folder, masks, tmp_path):
+    written = inferencer(folder, masks[0], tmp_path, max_frames=8, overlay=False)
+    assert written == [tmp_path / f'masks/{number:05}.png' for number in range(LENGTH)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['masks', 'run.json']
+    found = [read_mask(path) for path in written]
+    assert {value for mask in found[1:] for value in np.unique(mask)} == {0, 1, 5}
+    np.testing.assert_array_equal(found[0], read_mask(masks[0]))
+    with Image.open(written[-1]) as image:
+        assert image.mode == 'P'
+        np.testing.assert_array_equal(np.reshape(image.getpalette(), (-1, 3)), PALETTE)
+
+
+def test_an_object_that_begins_late(inferencer, whole, folder, masks, tmp_path):
+    alone = [read_mask(path) for path in inferencer(folder, masks[0], tmp_path, max_frames=8, overlay=False)]
+    found = [read_mask(path) for path in sorted((whole / 'masks').iterdir())]
+    for number in range(LATE):
+        np.testing.assert_array_equal(found[number], alone[number])
+    given = read_mask(masks[1])
+    assert set(np.unique(given)) == {0, 1, 5, 9}
+    np.testing.assert_array_equal(found[LATE], np.where(given == 9, 9, alone[LATE]))  # 1 and 5 are not given again
+    assert {value for mask in found[LATE:] for value in np.unique(mask)} == {0, 1, 5, 9}
+
+
+@pytest.mark.parametrize('max_frames', [5, LENGTH, None])
+def test_the_same_as_the_model_in_a_test(loaded, root, folder, masks, tmp_path, monkeypatch, max_frames):
+    sample = VideoFolderDataset(data_root=str(root), pipeline=[LoadGivenMasks(), PackClip()])[0]['data_samples']
+    monkeypatch.setitem(loaded.model.test_cfg, 'max_frames', max_frames)
+    expected = loaded.model.predict([sample])[0].pred_masks.data.numpy()
+    monkeypatch.setitem(loaded.model.test_cfg, 'max_frames', 3)
+    monkeypatch.setitem(loaded.model.test_cfg, 'sampling', 'sparse')
+    written = loaded(folder, masks, tmp_path, max_frames, overlay=False)
+    np.testing.assert_array_equal(np.stack([*map(read_mask, written)]), expected)
+
+
+def test_a_video_file_is_the_folder_of_its_frames(loaded, folder, masks, tmp_path):
+    video = write_video(tmp_path / 'clip.mp4', [read_frame(path) for path in sorted(folder.iterdir())])
+    frames, _ = video_frames(video)
+    (tmp_path / 'frames').mkdir()
+    for number, image in enumerate(frames):
+        cv2.imwrite(str(tmp_path / f'frames/{number:05}.png'), image)
+    from_file = loaded(video, masks, tmp_path / 'a', max_frames=8)
+    from_folder = loaded(tmp_path / 'frames', masks, tmp_path / 'b', max_frames=8)
+    assert [path.name for path in from_file] == [path.name for path in from_folder]
+    assert len(from_file) == LENGTH
+    assert contents(tmp_path / 'a') == contents(tmp_path / 'b')
+    for name, rate in (('a', 12.5), ('b', 24)):
+        found, said = video_frames(tmp_path / name / 'overlay.mp4')
+        assert (len(found), said) == (LENGTH, rate)
+
+
+def test_a_clip_of_one_frame(loaded, tmp_path):
+    clips.clip(tmp_path, '', [squares(0, 3, size=(31, 45))])
+    written, = loaded(tmp_path / 'JPEGImages', tmp_path / 'Annotations', tmp_path / 'out')
+    np.testing.assert_array_equal(read_mask(written), squares(0, 3, size=(31, 45)))
+    frames, _ = video_frames(tmp_path / 'out/overlay.mp4')
+    assert [frame.shape for frame in frames] == [(32, 46, 3)]  # MPEG-4 has no odd sides
+
+
+def test_frames_without_numbers_and_a_config_of_every_kind(small_sst, masks, tmp_path):
+    for i, name in enumerate(('one', 'three', 'two')):
+        Image.fromarray(clips.frame(squares(i, 1, 5), i)).save(tmp_path / f'{name}.png')
+    inferencer = VOSInferencer(Config.fromfile(small_sst.config), str(small_sst.checkpoint), show_progress=False)
+    written = inferencer(str(tmp_path), f'{masks[0]}@0', str(tmp_path / 'out'), overlay=False)
+    assert [path.name for path in written] == ['one.png', 'three.png', 'two.png']
+
+
+# overlay
+
+
+def test_draw_overlay():
+    image = np.random.default_rng(0).integers(0, 256, (12, 16, 3), np.uint8)
+    ids = np.zeros((12, 16), np.uint8)
+    ids[2:8, 3:9] = 5
+    ids[10, 14] = 2
+    drawn = draw_overlay(image, ids, 0.25)
+    expected = image.copy()
+    expected[1:9, 2:10] = PALETTE[5][::-1]
+    expected[3:7, 4:8] = np.rint(0.75 * image[3:7, 4:8] + 0.25 * PALETTE[5][::-1])
+    expected[9:, 13:] = PALETTE[2][::-1]
+    np.testing.assert_array_equal(drawn, expected)
+    np.testing.assert_array_equal(draw_overlay(image, 0 * ids, 1), image)
+
+
+def test_the_overlay_shows_frames_and_masks(whole, folder):
+    frames, _ = video_frames(whole / 'overlay.mp4')
+    assert len(frames) == LENGTH
+    for frame, path in zip(frames, sorted(folder.iterdir())):
+        image = read_frame(path)
+        ids = read_mask(whole / f'masks/{path.stem}.png')
+        expected = draw_overlay(image, ids, 0.5).astype(int)
+        assert abs(frame - expected).mean() < 20  # MPEG-4 blurs colours
+        assert abs(frame - expected).mean() < abs(frame - image.astype(int)).mean() or not ids.any()
+
+
+# whose mask is it?
+
+
+@pytest.mark.parametrize(('names', 'frames'), [
+    (['any name.png'], [0]),
+    (['00003.png'], [3]),
+    (['any name.png@3', 'x/00000.png'], [3, 0]),
+    (['any name.png@00003'], [3]),
+    (['x'], [0, 4]),
+])
+def test_whose_mask_is_it(loaded, folder, tmp_path, names, frames):
+    (tmp_path / 'x').mkdir()
+    ids = {'any name.png': 1, '00003.png': 3, 'x/00000.png': 5, 'x/00004.png': 7}
+    for name, i in ids.items():
+        write_mask(tmp_path / name, squares(0, i))
+    loaded(folder, [tmp_path / name for name in names], tmp_path / 'out', overlay=False)
+    shown = [ids[name.partition('@')[0]] for name in names] if names != ['x'] else [5, 7]
+    for frame, i in zip(frames, shown, strict=True):
+        found = [read_mask(path) == i for path in sorted((tmp_path / 'out/masks').iterdir())]
+        assert not np.any(found[:frame])
+        np.testing.assert_array_equal(found[frame], squares(0, i) == i)
+
+
+@pytest.mark.parametrize(('name', 'frame'), [('bear_2.png', 2), ('bear.png', 0), ('bear.png@3', 3)])
+def test_whose_mask_is_it_in_a_video(loaded, folder, masks, tmp_path, name, frame):
+    video = write_video(tmp_path / 'clip.avi', [*map(read_frame, sorted(folder.iterdir())[:4])], codec='MJPG')
+    write_mask(tmp_path / name.partition('@')[0], squares(0, 7))
+    found = [read_mask(path) for path in loaded(video, tmp_path / name, tmp_path / 'out', overlay=False)]
+    assert not any(mask.any() for mask in found[:frame])
+    np.testing.assert_array_equal(found[frame], squares(0, 7))
+
+
+def test_numbers_in_names_that_begin_elsewhere(loaded, tmp_path):
+    clips.clip(tmp_path, '', [squares(p, 1) for p in range(3)], numbers=[100, 105, 110], masked=(1, ))
+    found = loaded(tmp_path / 'JPEGImages', tmp_path / 'Annotations/00105.png', tmp_path / 'a', overlay=False)
+    assert [read_mask(path).any() for path in found[:2]] == [False, True]
+    found = loaded(tmp_path / 'JPEGImages', f'{tmp_path}/Annotations/00105.png@110', tmp_path / 'b', overlay=False)
+    assert [read_mask(path).any() for path in found] == [False, False, True]
+
+
+def test_a_single_object_of_0_and_255(loaded, folder, tmp_path):
+    Image.fromarray(squares(0, 1) * np.uint8(255)).save(tmp_path / 'mask.png')
+    written = loaded(folder, tmp_path / 'mask.png', tmp_path / 'out', overlay=False, single_object=True)
+    np.testing.assert_array_equal(read_mask(written[0]), squares(0, 1))
+
+
+def test_later_masks_of_a_folder_may_be_empty(loaded, folder, tmp_path):
+    for number in range(3):
+        write_mask(tmp_path / f'masks/{number:05}.png', squares(0, 1) * (number == 1))
+    written = loaded(folder, tmp_path / 'masks', tmp_path / 'out', overlay=False)
+    assert [read_mask(path).any() for path in written[:2]] == [False, True]
+
+
+# runs that break
+
+
+def break_at(monkeypatch, number):
+    """Have the frame of this number not be read."""
+
+    def read(path):
+        if path.stem == f'{number:05}':
+            raise KeyboardInterrupt
+        return read_frame(path)
+
+    monkeypatch.setattr(module, 'read_frame', read)
+
+
+def test_a_run_goes_on_where_it_broke(inferencer, whole, folder, masks, tmp_path, monkeypatch):
+    """Parts are frames 0–7, then 7 at a time, the reference frame beside them: 8–14, 15–21, 22–23."""
+    with monkeypatch.context() as patch:
+        break_at(patch, 17)
+        with pytest.raises(KeyboardInterrupt):
+            inferencer(folder, masks, tmp_path, max_frames=8)
+    assert contents(tmp_path) == {name: data for name, data in contents(whole).items() if name < '00015'}
+    assert not (tmp_path / 'overlay.mp4').exists()
+    (tmp_path / 'masks/00009.png').unlink()  # and with it its part
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / 'masks').iterdir()}
+
+    inferencer.frames = 0
+    written = inferencer(folder, masks, tmp_path, max_frames=8)
+    assert inferencer.frames == 2 + 7 + 7 + 2  # two reference frames, three parts
+    assert contents(tmp_path) == contents(whole)
+    assert written == sorted((tmp_path / 'masks').iterdir())
+    assert all(time == written[int(name[:5])].stat().st_mtime_ns for name, time in before.items() if name < '00008')
+    frames, expected = (video_frames(path / 'overlay.mp4')[0] for path in (tmp_path, whole))
+    np.testing.assert_array_equal(frames, expected)
+
+    inferencer.frames = 0
+    inferencer(folder, masks, tmp_path, max_frames=8)
+    assert inferencer.frames == 2
+    assert inferencer.summary == 'no frame left to segment'
+
+
+def test_a_mask_or_overlay_that_breaks_is_not_there(loaded, folder, masks, tmp_path, monkeypatch):
+    def save(image, stream, *args):
+        Path(stream).write_bytes(b'half a file')
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Image.Image, 'save', save)
+        with pytest.raises(KeyboardInterrupt):
+            loaded(folder, masks, tmp_path)
+    assert contents(tmp_path) == {}
+    with monkeypatch.context() as patch:
+        patch.setattr(module, 'draw_overlay', lambda *args: save(None, tmp_path / 'masks/.00000.png.1.part'))
+        with pytest.raises(KeyboardInterrupt):
+            loaded(folder, masks, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['masks', 'run.json']
+    loaded(folder, masks, tmp_path)
+    assert sorted(contents(tmp_path)) == [f'{number:05}.png' for number in range(LENGTH)]
+    assert len(video_frames(tmp_path / 'overlay.mp4')[0]) == LENGTH
+
+
+@pytest.mark.parametrize(('changed', 'said'), [
+    (dict(max_frames=9), 'max_frames'),
+    (dict(masks=0), 'masks_sha256'),
+    (dict(video='other'), 'video, files_sha256'),
+])
+def test_results_of_another_run_do_not_pass_as_ones_own(inferencer, whole, folder, masks, tmp_path, changed, said):
+    given = dict(video=folder, masks=masks, out_dir=tmp_path / 'out', max_frames=8, overlay=False)
+    inferencer(**given)
+    if 'video' in changed:
+        clips.clip(tmp_path, 'other', [squares(p, 1, 5) for p in range(LENGTH - 2)], masked=())
+        changed = dict(video=tmp_path / 'JPEGImages/other')
+    if 'masks' in changed:
+        changed = dict(masks=masks[:1])
+    inferencer.frames = 0
+    message = rf'out holds results of another run, which differs in {said} \(see .*run\.json'
+    with pytest.raises(ValueError, match=message):
+        inferencer(**{**given, **changed})
+    assert inferencer.frames == 0
+    assert contents(tmp_path / 'out') == contents(whole)
+    written = inferencer(**{**given, **changed, 'overwrite': True})
+    assert inferencer.frames > len(written)
+    assert sorted(written) == sorted((tmp_path / 'out/masks').iterdir())
+    assert inferencer(**{**given, **changed}) == written
+
+
+def test_other_weights_are_another_run(loaded, small_sst, folder, masks, tmp_path):
+    loaded(folder, masks, tmp_path / 'out')
+    checkpoint = torch.load(small_sst.checkpoint)
+    checkpoint['state_dict']['score.bias'] += 1
+    torch.save(checkpoint, tmp_path / 'other.pth')
+    cfg = Config.fromfile(small_sst.config)
+    cfg.model.test_cfg.scale = (32, 32)
+    other = VOSInferencer(cfg, tmp_path / 'other.pth', show_progress=False)
+    with pytest.raises(ValueError, match='differs in config, weights, weights_sha256 '):
+        other(folder, masks, tmp_path / 'out')
+
+
+def test_files_of_unknown_origin_stay(loaded, folder, masks, tmp_path):
+    write_mask(tmp_path / 'masks/00000.png', squares(0, 1))
+    with pytest.raises(ValueError, match=r'masks holds files, and there is no run\.json'):
+        loaded(folder, masks, tmp_path, overwrite=True)
+    assert (tmp_path / 'masks/00000.png').exists()
+    (tmp_path / 'run.json').write_text('{"video"')
+    with pytest.raises(ValueError, match=r'run\.json: '):
+        loaded(folder, masks, tmp_path, overwrite=True)
+
+
+def test_the_input_is_never_overwritten(idle, folder, masks, tmp_path):
+    write_mask(tmp_path / 'masks/00003.png', squares(0, 1))
+    for given in (tmp_path / 'masks', [masks[0], tmp_path / 'masks/00003.png']):
+        with pytest.raises(ValueError, match=f'{tmp_path}/masks holds frames or masks of the input'):
+            idle(folder, given, tmp_path, overwrite=True)
+    assert [path.name for path in tmp_path.rglob('*')] == ['masks', '00003.png']
+
+
+# memory
+
+
+def test_memory_does_not_grow_with_the_clip(loaded, folder, masks, tmp_path, monkeypatch):
+    """No more frames are held than a part and the next one's first, nor more tensors late than early."""
+    held, most, tensors = [], [], {}
+
+    def read(path):
+        image = read_frame(path)
+        held.append(weakref.ref(image))
+        return image
+
+    def write(path, ids):
+        most.append(sum(reference() is not None for reference in held))
+        if path.stem in ('00008', '00015'):  # the first of a part each
+            tensors[path.stem] = sum(x.nbytes for x in gc.get_objects() if isinstance(x, torch.Tensor))
+        write_mask(path, ids)
+
+    monkeypatch.setattr(module, 'read_frame', read)
+    monkeypatch.setattr(module, 'write_mask', write)
+    loaded(folder, masks[0], tmp_path, max_frames=8)
+    assert len(most) == LENGTH
+    assert max(most) <= 9
+    assert tensors['00008'] == tensors['00015'] > 0
+
+
+# what must be an error
+
+
+@pytest.fixture
+def idle(loaded, monkeypatch):
+    """An inferencer that must not come as far as its model."""
+    monkeypatch.setattr(loaded.model, 'extract_feat', lambda *args: pytest.fail('the model ran'))
+    return loaded
+
+
+@pytest.fixture
+def spoilt(tmp_path, folder, masks):
+    """Files of all kinds."""
+    write_mask(tmp_path / 'good.png', squares(0, 1))
+    write_mask(tmp_path / 'empty.png', np.zeros(SIZE, np.uint8))
+    write_mask(tmp_path / 'large.png', squares(0, 1, size=(31, 50)))
+    Image.fromarray(squares(0, 1) * np.uint8(255)).save(tmp_path / 'white.png')
+    Image.fromarray(squares(0, 1)).convert('RGB').save(tmp_path / 'colours.png')
+    (tmp_path / 'text.png').write_text('no image')
+    (tmp_path / 'folder').mkdir()
+    write_mask(tmp_path / 'empties/00000.png', np.zeros(SIZE, np.uint8))
+    write_mask(tmp_path / 'empties/00002.png', np.zeros(SIZE, np.uint8))
+    return tmp_path
+
+
+@pytest.mark.parametrize(('masks', 'said'), [
+    (['empty.png'], [r'empty\.png: shows no object$']),
+    (['white.png'], [r'white\.png: shows no object; 255 is void: .*single_object=True']),
+    (['large.png'], [r'large\.png: 50×31; the frames of .*JPEGImages are 44×30']),
+    (['colours.png'], [r'colours\.png: an image of mode RGB']),
+    (['text.png'], [r'text\.png: unreadable']),
+    (['missing.png'], [r'missing\.png']),
+    (['good.png@0', 'large.png@1', 'empty.png@2'], [r'large\.png: ', r'empty\.png: ']),
+    (['good.png', 'white.png'], [r'good\.png: of which frame\?.*good\.png@0', r'white\.png: of which']),
+    (['good.png@3', 'white.png@3'], [r'white\.png: is of the same frame as .*good\.png']),
+    (['good.png@24'], [r'good\.png: no frame 24 in .*JPEGImages, whose last is 00023\.jpg']),
+    (['empties'], [r'empties/00000\.png: shows no object', r'empties/00002\.png: shows no object']),
+])
+def test_masks_that_are_wrong(idle, folder, spoilt, masks, said):
+    with pytest.raises(ValueError, match=f'^{len(said)} faults? in the masks:') as raised:
+        idle(folder, [spoilt / name for name in masks], spoilt / 'out')
+    lines = str(raised.value).splitlines()[1:]
+    assert len(lines) == len(said)
+    for line, pattern in zip(lines, said):
+        assert line.startswith(f'  {spoilt}') or line.startswith('  [Errno 2]')
+        assert re.search(pattern, line)
+    assert not (spoilt / 'out').exists()
+
+
+def test_no_mask_at_all(idle, folder, spoilt):
+    for masks in ([], spoilt / 'folder'):
+        with pytest.raises(ValueError, match='there is no mask in'):
+            idle(folder, masks, spoilt / 'out')
+
+
+def test_all_frames_that_are_wrong_are_named(idle, masks, tmp_path):
+    clips.clip(tmp_path, '', [squares(p, 1) for p in range(9)], masked=())
+    frames = tmp_path / 'JPEGImages'
+    (frames / '00002.jpg').unlink()
+    (frames / '00004.jpg').write_bytes((frames / '00004.jpg').read_bytes()[:400])
+    Image.new('RGB', (50, 20)).save(frames / '00006.jpg')
+    with pytest.raises(ValueError, match=f'^3 faults in the frames in {frames}:') as raised:
+        idle(frames, masks[0], tmp_path / 'out')
+    assert [re.search(r'(\d+)\.jpg: ', line)[1] for line in str(raised.value).splitlines()[1:]] == [
+        '00002', '00004', '00006']
+    other = tmp_path / 'other'
+    other.mkdir()
+    with pytest.raises(ValueError, match=f'{other}: no frames in this folder'):
+        idle(other, masks[0], tmp_path / 'out')
+    for name in ('a.png', 'a.jpg'):
+        Image.new('RGB', (50, 20)).save(other / name)
+    with pytest.raises(ValueError, match=f'{other}: frames must differ in name'):
+        idle(other, masks[0], tmp_path / 'out')
+
+
+def test_videos_that_are_wrong(idle, masks, spoilt):
+    with pytest.raises(FileNotFoundError, match=r'no video or folder .*missing\.mp4'):
+        idle(spoilt / 'missing.mp4', masks, spoilt / 'out')
+    with pytest.raises(ValueError, match=r'text\.png: OpenCV cannot decode a frame'):
+        idle(spoilt / 'text.png', masks, spoilt / 'out')
+    video = write_video(spoilt / 'clip.mp4', [clips.frame(squares(p, 1), p) for p in range(5)])
+    with pytest.raises(ValueError, match=r'00020\.png: no frame 20 in .*clip\.mp4, whose last is 4'):
+        idle(video, masks, spoilt / 'out')
+
+
+def test_a_video_that_ends_before_a_mask(loaded, masks, tmp_path):
+    images = [clips.frame(squares(p, 1), p) for p in range(20)]
+    data = write_video(tmp_path / 'whole.avi', images, codec='MJPG').read_bytes()
+    cut = tmp_path / 'cut.avi'
+    cut.write_bytes(data[:len(data) // 2])
+    count = len(video_frames(cut)[0])
+    assert 0 < count < 20
+    assert len(loaded(cut, f'{masks[0]}@0', tmp_path / 'a')) == count
+    with pytest.raises(ValueError, match=rf'cut\.avi: only {count} of 20 .* frame 18'):
+        loaded(cut, [f'{masks[0]}@0', f'{masks[1]}@18'], tmp_path / 'b')
+
+
+@pytest.mark.parametrize('options', [dict(max_frames=1), dict(opacity=1.5)])
+def test_wrong_options(idle, folder, masks, tmp_path, options):
+    with pytest.raises(ValueError, match=f'{next(iter(options))} must be .*; got {next(iter(options.values()))}'):
+        idle(folder, masks, tmp_path / 'out', **options)
+    assert not (tmp_path / 'out').exists()
+
+
+def test_a_checkpoint_of_another_model_is_an_error(small_sst, tmp_path):
+    weights = torch.load(small_sst.checkpoint)['state_dict']
+    weights['other.weight'] = weights.pop('score.weight')
+    torch.save(dict(state_dict=weights), tmp_path / 'other.pth')
+    with pytest.raises(RuntimeError, match=r'(?s)other\.weight.*score\.weight'):
+        VOSInferencer(small_sst.config, tmp_path / 'other.pth')
+    with pytest.raises(FileNotFoundError, match=r'missing\.pth'):
+        VOSInferencer(small_sst.config, tmp_path / 'missing.pth')
+    with pytest.raises(FileNotFoundError, match=r'missing\.py'):
+        VOSInferencer(tmp_path / 'missing.py', small_sst.checkpoint)
+    with pytest.raises(ValueError, match=r'the model must be an SST; the config has mmattn\.ClipDataPreprocessor'):
+        VOSInferencer(Config(dict(model=dict(type='mmattn.ClipDataPreprocessor'))), None)
+
+
+def test_what_is_told(small_sst, folder, masks, tmp_path, capsys, monkeypatch):
+    told = []
+    monkeypatch.setattr(module, 'print_log', lambda message, *args: told.extend(message.splitlines()))
+    VOSInferencer(small_sst.config, None)(folder, masks, tmp_path / 'out', overlay=False)
+    assert told == ['weights is None: the model is not trained', f'{masks[0]}: objects 1, 5 from frame 00000 on',
+                    f'{masks[1]}: object 9 from frame 00020 on']
+    bar = ' '.join(capsys.readouterr().out.split())
+    assert f'{LENGTH}/{LENGTH}' in bar
+    assert re.search(r'\d+\.\d\d frames per second, peak memory \d+ MiB', bar)

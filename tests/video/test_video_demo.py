@@ -1,0 +1,126 @@
+"""The command line: what it writes and says, killed and called again, and what is wrong in one line."""
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmattn.video.masks import read_mask, write_mask
+from mmattn.video.sst import SST
+
+from . import clips
+from .clips import squares
+
+ROOT = Path(__file__).parents[2]
+TOOL = ROOT / 'tools/video_demo.py'
+LENGTH = 24
+
+# Runs the tool with the arguments that follow, and kills it with half of the twelfth mask written.
+KILLED = f"""
+import os, runpy, signal, sys
+from pathlib import Path
+from PIL import Image
+
+save, saved = Image.Image.save, []
+
+def save_and_die(image, path, *args):
+    save(image, path, *args)
+    saved.append(path)
+    if len(saved) == 12:
+        os.truncate(path, Path(path).stat().st_size // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Image.Image.save = save_and_die
+sys.argv[0] = {str(TOOL)!r}
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+    path = tmp_path_factory.mktemp('clip')
+    clips.clip(path, '', [squares(p, 1, 5) for p in range(LENGTH)], masked=(0, ))
+    return path
+
+
+@pytest.fixture
+def arguments(root, small_sst):
+    """The arguments, without ``--out``."""
+    return [str(root / 'JPEGImages'), str(root / 'Annotations/00000.png'), '--config', str(small_sst.config),
+            '--checkpoint', str(small_sst.checkpoint), '--device', 'cpu', '--max-frames', '8']
+
+
+@pytest.fixture
+def demo(monkeypatch, arguments, tmp_path):
+    """Run the tool; ``positional`` replaces video and masks. Return the folder of the results."""
+
+    def demo(*options, positional=None, out='out'):
+        argv = [str(TOOL), *(map(str, positional) if positional else arguments[:2]), *arguments[2:],
+                '--out', str(tmp_path / out), *map(str, options)]
+        monkeypatch.setattr(sys, 'argv', argv)
+        runpy.run_path(str(TOOL), run_name='__main__')
+        return tmp_path / out
+
+    return demo
+
+
+def test_masks_overlay_and_figures(demo, capsys):
+    out = demo()
+    assert sorted(path.name for path in out.iterdir()) == ['masks', 'overlay.mp4', 'run.json']
+    assert sorted(path.name for path in (out / 'masks').iterdir()) == [f'{number:05}.png' for number in range(LENGTH)]
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(rf'24 masks are in {out}/masks, the overlay is {out}/overlay\.mp4; '
+                        r'\d+\.\d\d frames per second, peak memory \d+ MiB', said)
+
+
+def test_the_options(demo, root, capsys):
+    Image.fromarray(squares(0, 1, 5)).save(root / 'mask.png')
+    out = demo('--no-overlay', '--single-object', '--cfg-options', 'model.test_cfg.scale=(32,32)',
+               positional=(root / 'JPEGImages', f'{root}/mask.png@2'))
+    assert not (out / 'overlay.mp4').exists()
+    assert 'overlay' not in capsys.readouterr().out.splitlines()[-1]
+    assert not read_mask(out / 'masks/00001.png').any()
+    np.testing.assert_array_equal(read_mask(out / 'masks/00002.png'), squares(0, 1, 5) > 0)
+    with pytest.raises(SystemExit, match='differs in masks_sha256, config '):
+        demo()
+    demo('--overwrite')
+    assert set(np.unique(read_mask(out / 'masks/00001.png'))) == {0, 1, 5}
+
+
+def test_killed_it_leaves_whole_masks_and_goes_on(demo, arguments, tmp_path, monkeypatch):
+    whole = demo(out='whole')
+    command = [sys.executable, '-c', KILLED, *arguments, '--out', tmp_path / 'out']
+    env = {**os.environ, 'PYTHONPATH': str(ROOT)}
+    assert subprocess.run(command, env=env, capture_output=True, timeout=300).returncode == -signal.SIGKILL
+    masks = sorted((tmp_path / 'out/masks').glob('*.png'))
+    assert [path.name for path in masks] == [f'{number:05}.png' for number in range(11)]
+    assert all(path.read_bytes() == (whole / 'masks' / path.name).read_bytes() for path in masks)
+
+    seen = []
+    extract_feat = SST.extract_feat
+    monkeypatch.setattr(SST, 'extract_feat', lambda self, x: seen.append(len(x)) or extract_feat(self, x))
+    out = demo()
+    assert sum(seen) == 1 + LENGTH - 8  # the reference frame, and all but the first part
+    assert {path.name: path.read_bytes() for path in (out / 'masks').iterdir()} == {
+        path.name: path.read_bytes() for path in (whole / 'masks').iterdir()}
+    assert (out / 'overlay.mp4').stat().st_size == (whole / 'overlay.mp4').stat().st_size
+
+
+def test_what_is_wrong_without_a_traceback(demo, root, small_sst, tmp_path):
+    write_mask(tmp_path / 'empty.png', np.zeros((30, 44), np.uint8))
+    for positional, options, said in (
+            ((root / 'none.mp4', tmp_path / 'empty.png'), (), r'no video or folder .*none\.mp4'),
+            ((root / 'JPEGImages', tmp_path / 'empty.png'), (), r'1 fault in the masks:\n  .*empty\.png: shows no'),
+            (None, ('--opacity', '2'), 'opacity must be'),
+            (None, ('--checkpoint', tmp_path / 'none.pth'), r'none\.pth'),
+            (None, ('--config', tmp_path / 'none.py'), r'none\.py'),
+            (None, ('--cfg-options', 'model.embed_dims=32'), r'projection\.weight')):
+        with pytest.raises(SystemExit, match=said):
+            demo(*options, positional=positional)
+    assert not (tmp_path / 'out').exists()
