@@ -44,6 +44,8 @@ class SST(BaseModel):
         norm_cfg (dict): norm of the refinement. Defaults to GroupNorm, which does not mix objects.
         aggregation (str): how objects share the pixels, see :func:`~mmattn.video.aggregation.aggregate`. Defaults to
             'soft'.
+        dice_weight (float): of a second loss, 1 less the soft Dice coefficient of each object in each frame, which
+            small objects feel as much as large ones. Defaults to 0: cross-entropy alone.
         test_cfg (dict, optional):
 
             * ``scale`` (tuple[int, int]): width and height of frames for the network, as in ``ClipResize``; those of
@@ -73,6 +75,7 @@ class SST(BaseModel):
                  refine_channels: int | None = None,
                  norm_cfg: dict = dict(type='GN', num_groups=32),
                  aggregation: str = 'soft',
+                 dice_weight: float = 0.0,
                  test_cfg: dict | None = None,
                  data_preprocessor: dict | None = None,
                  init_cfg: dict | None = None) -> None:
@@ -82,6 +85,7 @@ class SST(BaseModel):
         if aggregation not in AGGREGATIONS:
             raise ValueError(f'aggregation must be one of {AGGREGATIONS}; got {aggregation!r}')
         self.aggregation = aggregation
+        self.dice_weight = dice_weight
         self.test_cfg = _checked(test_cfg or {})
         self.backbone = MODELS.build(backbone)
         self.projection = nn.Conv2d(in_channels, embed_dims, 1)
@@ -124,18 +128,29 @@ class SST(BaseModel):
     def loss(self, inputs: Tensor, data_samples: list[BaseDataElement]) -> dict[str, Tensor]:
         """Return ``loss_mask``, the cross-entropy of each object against its background, the mean over objects.
 
-        Pixels of 255 in ``gt_masks`` do not count. ``acc_iou``, in percent, is what is shared with the truth.
+        With ``dice_weight``, also ``loss_dice``. The reference frame, whose mask is given, does not count, unless it is
+        the only one; nor do pixels of 255 in ``gt_masks``. ``acc_iou`` is the share of each object's pixels, found or
+        true, that are both, in percent.
         """
-        losses, ious = [], []
+        cross_entropies, dices, ious = [], [], []
         for logits, sample in zip(self._clip_logits(inputs, data_samples), data_samples):
             truth = sample.gt_masks.data.to(logits.device)
-            height, width = truth.shape[-2:]
-            for i, scores in zip(sample.first_frames, logits[..., :height, :width]):
-                target = torch.where(truth == VOID, VOID, (truth == i).long())  # (T, H, W)
-                losses.append(F.cross_entropy(scores.float().transpose(0, 1), target.long(), ignore_index=VOID))
-                found, there = (scores[1] > scores[0]) & (target != VOID), target == 1
+            start = int(len(truth) > 1)
+            truth, (height, width) = truth[start:], truth.shape[-2:]
+            counts = truth != VOID
+            for i, scores in zip(sample.first_frames, logits[:, :, start:, :height, :width].float()):
+                there = truth == i  # (T, H, W)
+                target = torch.where(counts, there.long(), VOID)
+                cross_entropies.append(F.cross_entropy(scores.unsqueeze(0), target.unsqueeze(0), ignore_index=VOID))
+                found = scores.softmax(0)[1] * counts
+                both, either = (found * there).sum((1, 2)), (found + there).sum((1, 2))
+                dices.append((1 - (2 * both + 1) / (either + 1)).mean())
+                found = found > 0.5
                 ious.append((found & there).sum() / (found | there).sum().clamp(min=1))
-        return dict(loss_mask=torch.stack(losses).mean(), acc_iou=100 * torch.stack(ious).mean())
+        losses = dict(loss_mask=torch.stack(cross_entropies).mean())
+        if self.dice_weight:
+            losses['loss_dice'] = self.dice_weight * torch.stack(dices).mean()
+        return dict(losses, acc_iou=100 * torch.stack(ious).mean())
 
     @torch.no_grad()
     def predict(self, data_samples: list[BaseDataElement]) -> list[BaseDataElement]:

@@ -184,24 +184,33 @@ def test_every_parameter_learns(options, root):
     assert [name for name in silent if not name.endswith('key_proj.bias')] == []
 
 
-def test_the_loss_is_the_mean_cross_entropy_of_objects(root):
-    model = build()
+def test_the_losses_are_the_means_over_objects(root):
+    model = build(dice_weight=2)
     dataset = VideoFolderDataset(data_root=str(root), pipeline=[
         SampleClip(2), LoadClipFrames(), LoadClipMasks(), ClipRandomCrop((40, 52)), PackClip()])
-    one = dataset[0]
-    two = dataset[0]
+    one, two = dataset[0], dataset[0]
     assert (one['data_samples'].gt_masks.data == 255).any()  # what was added around the frame
     data = model.data_preprocessor(pseudo_collate([one, two]))
     assert data['inputs'].shape == (2, 2, 3, 40, 56)
     losses = model(**data, mode='loss')
-    expected = []
+    expected, dices, ious = [], [], []
     for logits, sample in zip(model(**data), data['data_samples']):
-        truth = sample.gt_masks.data
+        truth = sample.gt_masks.data[1]  # the first frame is given
         for o, i in enumerate((5, 9)):
-            probabilities = logits[o, :, :, :40, :52].softmax(0)
-            p = torch.where(truth == i, probabilities[1], probabilities[0])
-            expected.append(-p[truth != 255].log().mean())
-    torch.testing.assert_close(losses['loss_mask'], torch.stack(expected).mean())
+            foreground = logits[o, :, 1, :40, :52].softmax(0)[1][truth != 255]
+            there = (truth == i)[truth != 255]
+            expected.append(-torch.where(there, foreground, 1 - foreground).log().mean())
+            dices.append(1 - (2 * foreground[there].sum() + 1) / (foreground.sum() + there.sum() + 1))
+            found = foreground > 0.5
+            ious.append(100 * (found & there).sum() / max(1, (found | there).sum()))
+    for name, values, weight in (('loss_mask', expected, 1), ('loss_dice', dices, 2), ('acc_iou', ious, 1)):
+        torch.testing.assert_close(losses[name], weight * torch.stack(values).mean())
+    model.dice_weight = 0
+    assert 'loss_dice' not in model(**data, mode='loss')
+    single = VideoFolderDataset(data_root=str(root), pipeline=[
+        SampleClip(1), LoadClipFrames(), LoadClipMasks(), PackClip()])
+    only = model(**model.data_preprocessor(pseudo_collate([single[0]])), mode='loss')
+    assert float(only['loss_mask']) > 0  # of its reference
 
 
 @pytest.mark.parametrize('options', SWITCHES[:6], ids=lambda o: '-'.join(map(str, o)) or 'default')

@@ -1,0 +1,129 @@
+"""Train SST, grid and strided, on clips of DAVIS in the same short budget; score them beside what knows nothing; draw.
+
+    DAVIS_240P_ROOT=… python tools/benchmarks/davis.py [--seeds 0 1] [--work-dir work_dirs/davis] [--jobs 1]
+
+Every row is a config of the package, trained by tools/train.py. Its last checkpoint is scored on each validation clip,
+and once more with an empty reference mask, which tells what it does without knowing the object. Beside them: the first
+mask, repeated. Interrupted, the command goes on where it stopped; finished runs are not repeated. It leaves in the work
+dir table.md, and by the runs of the first seed overlays.jpg with some frames, truth and predictions, and
+predictions.png with the predictions alone.
+"""
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import init_default_scope
+from mmengine.runner import load_checkpoint
+from mmengine.structures import PixelData
+from PIL import Image
+from short_runs import ROOT, Run, arguments, each, markdown, runs, sheet, spread, train
+
+from mmattn.registry import DATASETS, MODELS
+from mmattn.video import PALETTE, VOSMetric, read_frame, read_mask
+from mmattn.video.overlay import draw_overlay
+
+ITERATIONS = 600
+RUN = f'r18-d8-half_1xb4-{ITERATIONS}_davis-240p.py'
+METHODS: dict[str, tuple[str, list[str]]] = {
+    'SST, grid': (f'sst/sst-grid_{RUN}', []),
+    'SST, strided': (f'sst/sst-strided_{RUN}', []),
+}
+SHOWN = (0.2, 0.5, 0.95)  # of a clip
+
+
+def clips(run: Run) -> list:
+    """Return the validation clips, as the model takes them."""
+    cfg = Config.fromfile(ROOT / 'configs' / run.config)
+    return [item['data_samples'] for item in DATASETS.build(cfg.val_dataloader.dataset)]
+
+
+def scores(samples: list) -> dict[str, dict[str, float]]:
+    """Return J&F, J and F of each clip and of all, in percent."""
+    found = {}
+    for name, some in [('all', samples), *((sample.clip, [sample]) for sample in samples)]:
+        metric = VOSMetric()
+        metric.process(None, [sample.to_dict() for sample in some])
+        found[name] = metric.evaluate(len(some))
+    return found
+
+
+def predict(run: Run, blind: bool) -> list:
+    """Return the validation clips with the predictions of a finished run, or those with an empty reference mask."""
+    cfg = Config.fromfile(ROOT / 'configs' / run.config)
+    model = MODELS.build(cfg.model).eval()
+    load_checkpoint(model, str(run.folder / f'iter_{ITERATIONS}.pth'), map_location='cpu', strict=True)
+    if blind:
+        for part in filter(None, (model.expand_mask_project, model.appearance)):
+            part.register_forward_pre_hook(lambda _, inputs: (*inputs[:-1], torch.zeros_like(inputs[-1])))
+    return [model.test_step(pseudo_collate([dict(data_samples=sample)]))[0] for sample in clips(run)]
+
+
+def results(run: Run, jobs: int) -> dict[str, dict]:
+    """Train if need be; return the scores with the mask and without, kept in the run's folder."""
+    train(run, jobs, 'JF', ITERATIONS)
+    path = run.folder / 'scores.json'
+    if not path.exists():
+        found = {}
+        for name, blind in (('given', False), ('blind', True)):
+            samples = predict(run, blind)
+            found[name] = scores(samples)
+            if not blind:
+                np.savez_compressed(run.folder / 'predictions.npz',
+                                    **{sample.clip: sample.pred_masks.data.numpy() for sample in samples})
+        aside = path.with_suffix('.part')
+        aside.write_text(json.dumps(found))
+        aside.rename(path)
+    return json.loads(path.read_text())
+
+
+def draw(todo: list[Run], work_dir: Path) -> None:
+    """Write the pictures of some runs."""
+    overlays, predictions = [], []
+    for sample in clips(todo[0]):
+        found = [np.load(run.folder / 'predictions.npz')[sample.clip] for run in todo]
+        for position in (round(share * (len(sample.frame_paths) - 1)) for share in SHOWN):
+            frame = read_frame(sample.frame_paths[position])
+            truth = read_mask(sample.mask_paths[position], sample.single_object)
+            overlays.append([Image.fromarray(np.ascontiguousarray(draw_overlay(frame, ids, 0.5)[..., ::-1]))
+                             for ids in (truth, *(ids[position] for ids in found))])
+            predictions.append([Image.fromarray(PALETTE[ids[position]]) for ids in found])
+    names = [run.method for run in todo]
+    sheet(overlays, ['truth', *names], work_dir / 'overlays.jpg')
+    sheet(predictions, names, work_dir / 'predictions.png')
+
+
+def main() -> None:
+    """Run what is missing, then write table and pictures."""
+    args = arguments('Short trainings on DAVIS', 'work_dirs/davis', [0, 1])
+    data = Path(os.environ.get('DAVIS_240P_ROOT', 'data/davis_240p'))
+    if not (data / 'ImageSets').is_dir():
+        raise SystemExit(f'no clips in {data}: set DAVIS_240P_ROOT to the folder with JPEGImages and ImageSets')
+    init_default_scope('mmengine')
+    todo = runs(METHODS, args.seeds, args.work_dir)
+    found = [*each(lambda run: results(run, args.jobs), todo, args.jobs)]
+    repeated = clips(todo[0])
+    for sample in repeated:
+        sample.pred_masks = PixelData(data=sample.given[0].expand(len(sample.frame_paths), -1, -1))
+    names = [sample.clip for sample in repeated]
+    rows = []
+    for method in METHODS:
+        for title, kind in ((method, 'given'), (f'{method}, empty reference mask', 'blind')):
+            of_seeds = [result[kind] for run, result in found if run.method == method]
+            rows.append([title, *(' / '.join(f'{score[name]["JF"]:.1f}' for score in of_seeds) for name in names),
+                         *(spread([score['all'][key] for score in of_seeds]) for key in ('JF', 'J', 'F'))])
+    first = scores(repeated)
+    rows.append(['the first mask, repeated', *(f'{first[name]["JF"]:.1f}' for name in names),
+                 *(f'{first["all"][key]:.2f}' for key in ('JF', 'J', 'F'))])
+    seeds = ', '.join(map(str, args.seeds))
+    text = markdown([*(f'J&F of {name}, seeds {seeds}' for name in names), 'J&F of both', 'J', 'F'], rows)
+    print(text)
+    (args.work_dir / 'table.md').write_text(text)
+    draw(todo[:len(METHODS)], args.work_dir)
+
+
+if __name__ == '__main__':
+    main()
