@@ -13,6 +13,7 @@ from mmengine.runner import Runner
 from mmattn.utils import config_path
 
 from .tiny_data import SIZE
+from .video import clips
 
 CONFIGS = sorted(path.relative_to(config_path()).as_posix() for path in config_path().glob('[!_]*/*.py'))
 # Regular and deformable networks, with and without attention, are run; so what is left is built, not run.
@@ -82,7 +83,7 @@ def test_config_trains_and_predicts(config):
         labels, classes = boxes.labels, config.model.roi_head.bbox_head.num_classes
     elif 'pred_masks' in prediction:
         labels, classes = prediction.pred_masks.data, max(prediction.first_frames) + 1
-        assert labels.shape == (3, SIZE[1], SIZE[0])
+        assert labels.shape == (3, *clips.SIZE)
         for position, given in prediction.given.items():
             assert torch.equal(labels[position][given > 0], given[given > 0])
     else:

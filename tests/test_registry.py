@@ -146,8 +146,8 @@ def test_a_broken_folder_tells_its_own_cause(ask, mmengine_path, tmp_path):
     broken.write_text(f"raise ImportError('cannot import name cause_xyz')\n{broken.read_text()}")
     said = ask(ENGINE + MMCV + HEADS, PYTHONPATH=f'{tmp_path}{os.pathsep}{mmengine_path}')
     # in registries that do not list the folder
-    beside = {name for name in ENGINE + MMCV if re.search('(Wrapper|Sampler|Augmentation|Clip|Frames|Masks)$|Clip(Re|Ra|Co)',
-                                                          name)}
+    kinds = '(Wrapper|Sampler|Augmentation|Clip|Frames|Masks)$|Clip(Re|Ra|Co)'
+    beside = {name for name in ENGINE + MMCV if re.search(kinds, name)}
     assert {said[name] for name in beside} == {''}
     assert {said[name] for name in said.keys() - beside} == {'ImportError: cannot import name cause_xyz'}
 

@@ -96,7 +96,7 @@ def voc(root, classes):
 
 def videos(root):
     """The layouts of video object segmentation: clips of three frames, one object each or two."""
-    masks = [clips.squares(p, 1, size=SIZE[::-1]) for p in range(3)]
+    masks = [clips.squares(p, 1) for p in range(3)]
     for name, resolution, lists in (('davis', '480p', 'ImageSets/2017'), ('davis_2016', '480p', 'ImageSets/480p'),
                                     ('davis_240p', '240p', 'ImageSets')):
         clips.davis(root / name, resolution, lists, bear=masks, goat=masks)
