@@ -41,13 +41,11 @@ class ExpandMaskProject(nn.Module):
 
     def init_weights(self) -> None:
         """Start with the features themselves, told apart by opposite shifts."""
-        for projection, sign in ((self.foreground, 1), (self.background, -1)):
+        for projection in (self.foreground, self.background):
             nn.init.eye_(projection.weight)
-            nn.init.constant_(projection.bias, 0)
-        shift = torch.randn_like(self.foreground.bias)
+        nn.init.normal_(self.foreground.bias)
         with torch.no_grad():
-            self.foreground.bias.copy_(shift)
-            self.background.bias.copy_(-shift)
+            self.background.bias.copy_(-self.foreground.bias)
 
     def forward(self, features: Tensor, masks: Tensor) -> Tensor:
         """Expand, mask and project.
