@@ -74,8 +74,8 @@ class ClipRandomAffine(BaseTransform):
         scale_range (tuple[float, float]): factor. Defaults to (0.9, 1.1).
         max_shear (float): degrees, either way, along x. Defaults to 10.
         max_shift (float): part of each side, either way. Defaults to 0.1.
-        drift (float): from 0, all frames alike, to 1: the last frame's map is drawn anew. In between it is as much
-            nearer to the first one's. The frames' maps lie evenly, as if a camera moved. Defaults to 0.
+        drift (float): up to this share of the way, drawn from 0 on, the map changes from the first frame to the last
+            towards another one, as if a camera moved. Defaults to 0: it is the same for all frames.
     """
 
     def __init__(self,
@@ -95,8 +95,8 @@ class ClipRandomAffine(BaseTransform):
         frames = results['frames']
         h, w = frames[0].shape[:2]
         first = self._draw(h, w)
-        last = first + self.drift * (self._draw(h, w) - first) if self.drift else first
-        matrices = [first + (last - first) * i / max(1, len(frames) - 1) for i in range(len(frames))]
+        towards = np.random.uniform(0, self.drift) * (self._draw(h, w) - first) if self.drift else 0
+        matrices = [first + towards * i / max(1, len(frames) - 1) for i in range(len(frames))]
         results['frames'] = [cv2.warpAffine(frame, matrix, (w, h), borderMode=cv2.BORDER_REFLECT_101)
                              for frame, matrix in zip(frames, matrices)]
         if 'masks' in results:

@@ -9,7 +9,7 @@ from torch import nn
 
 from mmattn.registry import MODELS
 
-CONFIG = Path(__file__).parents[2] / 'configs/sst/sst-grid_r18-d8-half_1xb4-600_davis-240p.py'
+CONFIG = Path(__file__).parents[2] / 'configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
 SMALL = {'model.backbone.base_channels': 4, 'model.in_channels': 16, 'model.embed_dims': 16,
          'model.attention.num_heads': 2, 'model.encoder_layers': 1, 'model.decoder_layers': 1}
 

@@ -35,7 +35,8 @@ TRANSFORMS = [
 ]
 
 
-@pytest.mark.parametrize('transform', TRANSFORMS, ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize('transform', [*TRANSFORMS, ClipRandomAffine(20, (0.8, 1.2), 15, 0.2, drift=1)],
+                         ids=lambda t: type(t).__name__)
 def test_masks_go_with_their_frames(transform):
     np.random.seed(0)
     for seed in range(5):
@@ -180,3 +181,20 @@ def test_colours():
     assert np.max(apart) > 50
     with pytest.raises(ValueError, match='hue'):
         ClipColorJitter(hue=0.7)
+
+
+def test_drift_moves_the_map_evenly_from_frame_to_frame():
+    """The middle of a square goes along a line in equal steps; without drift it stays."""
+    for drift in (0, 1):
+        travelled = []
+        for seed in range(20):
+            np.random.seed(seed)
+            mask = np.zeros((90, 130), np.uint8)
+            mask[40:51, 60:71] = 1
+            frames = [np.zeros((90, 130, 3), np.uint8)] * 3
+            moved = ClipRandomAffine(5, (0.9, 1.1), 5, 0.2, drift)(dict(frames=frames, masks=[mask] * 3))['masks']
+            first, middle, last = (np.argwhere(m == 1).mean(0) for m in moved)
+            np.testing.assert_allclose(middle, (first + last) / 2, atol=0.8)  # masks keep whole pixels
+            travelled.append(np.abs(last - first).max())
+        assert max(travelled) > 10 if drift else max(travelled) == 0
+        assert min(travelled) < 3  # cameras that hardly move are among them

@@ -16,7 +16,7 @@ from mmattn.video import read_mask
 from . import clips
 
 ROOT = Path(__file__).parents[2]
-DAVIS = ROOT / 'configs/sst/sst-grid_r18-d8-half_1xb4-600_davis-240p.py'
+DAVIS = ROOT / 'configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
 YOUTUBE_VOS = ROOT / 'configs/sst/sst-strided_r50-d8_4xb1-20k_youtube-vos-2018-480x864.py'
 # SyncBN and pretrained weights are off in either; the loaders work in the process itself.
 MODEL = ['model.backbone.base_channels=4', 'model.in_channels=16', 'model.embed_dims=16',

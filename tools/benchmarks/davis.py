@@ -26,7 +26,7 @@ from mmattn.registry import DATASETS, MODELS
 from mmattn.video import PALETTE, VOSMetric, read_frame, read_mask
 from mmattn.video.overlay import draw_overlay
 
-ITERATIONS = 600
+ITERATIONS = 400
 RUN = f'r18-d8-half_1xb4-{ITERATIONS}_davis-240p.py'
 METHODS: dict[str, tuple[str, list[str]]] = {
     'SST, grid': (f'sst/sst-grid_{RUN}', []),

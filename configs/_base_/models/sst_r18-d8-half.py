@@ -7,5 +7,4 @@ model = dict(
     attention=dict(num_heads=4),
     encoder_layers=2,
     decoder_layers=3,
-    dice_weight=1.0,
     test_cfg=dict(_delete_=True, max_frames=16))

@@ -1,2 +1,2 @@
-_base_ = './sst-grid_r18-d8-half_1xb4-600_davis-240p.py'
+_base_ = './sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
 model = dict(attention=dict(type='mmattn.StridedAttention3d'))
