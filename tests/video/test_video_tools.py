@@ -118,6 +118,33 @@ def test_youtube_vos_is_written_as_the_server_takes_it(run, tiny_data, tmp_path)
     assert not (read_mask(tmp_path / 'out/a/00000.png') == 5).any()
 
 
+def test_browse_dataset_draws_the_clips_as_they_are_trained_on(run, tmp_path):
+    tool = ROOT / 'tools/analysis_tools/browse_dataset.py'
+    run(sys.executable, tool, DAVIS, '--output-dir', tmp_path, '--not-show', '--cfg-options', *TRAIN[1:2])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['00000_bear.png', '00001_goat.png']
+    with Image.open(tmp_path / '00000_bear.png') as picture:
+        assert picture.size == (4 * 32, 32)  # four frames in a row
+        assert len(picture.getcolors()) > 10
+    with pytest.raises(AssertionError, match='read by the model, frame by frame'):
+        run(sys.executable, tool, DAVIS, '--split', 'val', '--output-dir', tmp_path, '--not-show')
+
+
+def test_get_flops_follows_an_object_through_a_clip(run):
+    """By hand, at 64×64: the backbone goes by frames, an axis of grid attention by its length, too."""
+    found = []
+    for frames in (4, 8):
+        said = run(sys.executable, ROOT / 'tools/analysis_tools/get_flops.py', DAVIS, '--shape', 64, '--frames', frames)
+        found.append({name: float(value) for name, value in re.findall(r'\| ([\w.]+) +\| +([\d.]+) +\|', said)})
+    assert found[1]['ResNet'] == pytest.approx(2 * found[0]['ResNet'], abs=0.02)
+    channels, layers = 64, 2 + 3
+    for frames, counts in zip((4, 8), found):
+        voxels, keys = frames * 8 * 8, frames + 8 + 8 - 2
+        position = 15 + 14  # offsets in x and y, compared with the query
+        attention = layers * voxels * channels * (4 * channels + 2 * (keys + 2) + position)  # each arm has all its keys
+        assert counts['VideoTransformerLayer.attention'] == pytest.approx(attention / 1e9, abs=0.006)
+        assert counts['VideoTransformerLayer.ffn'] == pytest.approx(layers * voxels * 8 * channels**2 / 1e9, abs=0.006)
+
+
 def test_what_is_wrong_with_the_data_is_told_before_training(run, tiny_data, tmp_path):
     """A missing frame, a file cut short, a mask of another size: all at once, with their paths."""
     for name in ('bear', 'goat'):

@@ -1,16 +1,25 @@
-"""Draw a config's training images with their labels, as the pipeline gives them to the model.
+"""Draw a config's training images or clips with their labels, as the pipeline gives them to the model.
 
     python tools/analysis_tools/browse_dataset.py CONFIG --output-dir DIR [--split val] [--number 20]
 """
 import argparse
 from pathlib import Path
 
+import mmcv
+import numpy as np
 from mmengine.config import Config, DictAction
 from mmengine.registry import init_default_scope
 from mmseg.registry import DATASETS, VISUALIZERS
 from rich.progress import track
 
 import mmattn.registry  # noqa: F401
+from mmattn.video.overlay import draw_overlay
+
+
+def clip_picture(item: dict) -> np.ndarray:
+    """Return the frames of a clip in a row, its objects over them: uint8 ``(H, W, 3)``, BGR."""
+    frames, masks = item['inputs'].permute(0, 2, 3, 1).numpy(), item['data_samples'].gt_masks.data.numpy()
+    return np.concatenate([draw_overlay(frame, mask, 0.5) for frame, mask in zip(frames, masks)], 1)
 
 
 def main() -> None:
@@ -33,6 +42,15 @@ def main() -> None:
     visualizer.dataset_meta = dataset.metainfo
     for i in track(range(len(dataset) if args.number is None else min(args.number, len(dataset)))):
         item = dataset[i]
+        if 'gt_masks' in item['data_samples']:
+            picture, name = clip_picture(item), item['data_samples'].clip
+            if args.output_dir is not None:
+                mmcv.imwrite(picture, str(args.output_dir / f'{i:05}_{name}.png'))
+            if not args.not_show:
+                visualizer.show(picture[..., ::-1], name, args.show_interval)
+            continue
+        if 'inputs' not in item:
+            parser.error(f'clips of --split {args.split} are read by the model, frame by frame; browse train')
         name = Path(item['data_samples'].img_path).stem
         instances = item['data_samples'].get('gt_instances')
         if instances is not None and hasattr(instances.bboxes, 'tensor'):

@@ -1,12 +1,12 @@
 """Count the multiply-accumulates and parameters of a config's model, or of a family of configs beside the paper's.
 
-    python tools/analysis_tools/get_flops.py CONFIG [--shape H W] [--depth 3]
+    python tools/analysis_tools/get_flops.py CONFIG [--shape H W] [--frames 8] [--depth 3]
     python tools/analysis_tools/get_flops.py configs/deeplabv3plus_ba
 
 Shapes alone are computed, so any input size takes seconds and no memory. PyTorch's counter is used: convolutions and
 matrix products, those inside this package's operators included; norms, activations and softmaxes are not. A deformable
 convolution counts as the convolution it replaces and that of its offsets; a detector's second stage, as many proposals
-as it keeps in testing.
+as it keeps in testing; a video model follows one object through the frames.
 
 Of a folder, every config is counted whose entry in metafile.yml has the paper's figures under ``Complexity``, those of
 one ``Module`` (or '' for all) for one ``Input`` (channels, height, width); of a config, its entry is counted, too. With
@@ -53,13 +53,15 @@ def _as_convolution(module: nn.Module, x: Tensor) -> Tensor:
     return F.conv2d(x, module.weight, None, module.stride, module.padding, module.dilation, module.groups)
 
 
-def count(module: nn.Module, shape: tuple[int, ...]) -> FlopCounterMode:
-    """Return the counter that saw the forward pass of one input, ``(1, *shape)``, through a module or a model."""
+def count(module: nn.Module, shape: tuple[int, ...], frames: int = 8) -> FlopCounterMode:
+    """Return the counter that saw one input, ``(1, *shape)``, or a clip of it, through a module or a model."""
     counter = FlopCounterMode(display=False)
     x = torch.empty(1, *shape)
     with counter, torch.no_grad():
         if hasattr(module, 'bbox_head') or hasattr(module, 'rpn_head'):
             _detect(module, x)
+        elif hasattr(module, 'object_streams'):
+            _follow(module, x.expand(frames, *shape))
         elif hasattr(module, 'data_preprocessor'):
             module(x, mode='tensor')
         else:
@@ -76,11 +78,19 @@ def _detect(model: nn.Module, x: Tensor) -> None:
         head(x.new_empty(proposals, head.in_channels, *head.roi_feat_size))
 
 
-def count_one(cfg: Config, shape: tuple[int, int], depth: int) -> None:
+def _follow(model: nn.Module, frames: Tensor) -> None:
+    """Follow one object through a clip."""
+    features, fine = model.extract_feat(frames)
+    numbers, first, clip = torch.arange(len(frames)).unsqueeze(0), features[:1], torch.zeros(1, dtype=torch.long)
+    streams = model.object_streams(features.unsqueeze(0), numbers, first, first[..., 0], clip)
+    model.head(streams[0], fine, frames.shape[-2:])
+
+
+def count_one(cfg: Config, shape: tuple[int, int], depth: int, frames: int) -> None:
     """Print the counts of a config's model, by module to a depth, for an image of a height and a width in pixels."""
     with FakeTensorMode():
         model = build(cfg)
-        counter = count(model, (3, *shape))
+        counter = count(model, (3, *shape), frames)
     table = PrettyTable(['module', 'G multiply-accumulates'], align='l')
     for name, flops in sorted(counter.get_flop_counts().items()):
         if name != 'Global' and name.count('.') < depth:
@@ -126,6 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description='Count multiply-accumulates and parameters')
     parser.add_argument('config', type=Path, help='path of the config, or of a folder with metafile.yml')
     parser.add_argument('--shape', type=int, nargs='+', default=[1024, 2048], help='height and width; or one side')
+    parser.add_argument('--frames', type=int, default=8, help='of a clip, for video models; default: 8')
     parser.add_argument('--depth', type=int, default=3, help='levels of modules in the table; default: 3')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='override settings: key=value …')
     args = parser.parse_args()
@@ -141,7 +152,7 @@ def main() -> None:
     if args.cfg_options is not None:
         cfg.merge_from_dict(args.cfg_options)
     height, width = args.shape if len(args.shape) == 2 else args.shape * 2
-    count_one(cfg, (height, width), args.depth)
+    count_one(cfg, (height, width), args.depth, args.frames)
     metafile = args.config.parent / 'metafile.yml'
     table = beside_the_paper(metafile, args.config.stem) if metafile.is_file() else None
     if table is not None and args.cfg_options is None:
