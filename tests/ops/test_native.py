@@ -168,7 +168,12 @@ def run(*arguments, **env):
                           check=True)
 
 
-CALL = 'import torch; from mmattn.ops import local_attention as f; x = torch.ones(1, 1, 3, 4, 2); print(f(x, x, x).sum())'
+CALL = '''
+import torch
+from mmattn.ops import local_attention
+x = torch.ones(1, 1, 3, 4, 2)
+print(local_attention(x, x, x).sum())
+'''
 
 
 def test_without_native_operators():

@@ -5,6 +5,7 @@ constexpr float INF = __builtin_inff();
 
 typedef float Vec __attribute__((vector_size(4 * MMATTN_LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * MMATTN_LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * MMATTN_LANES)));
 typedef float Unaligned __attribute__((vector_size(4 * MMATTN_LANES), aligned(4), may_alias));
 
 inline Vec load(const float* p) { return *reinterpret_cast<const Unaligned*>(p); }
@@ -20,12 +21,46 @@ inline Vec sqrt(Vec a) {
   return a;
 }
 
-inline Ints lanes() {
-  Ints at;
+template <int... I>
+inline Ints numbers(std::integer_sequence<int, I...>) {
+  return Ints{I...};
+}
+
+inline Ints lanes() { return numbers(std::make_integer_sequence<int, LANES>()); }
+
+// Numbers a_k and b_{LANES + k} by their places k.
+template <int... K>
+inline Vec pick(Vec a, Vec b) {
+#ifdef __clang__
+  return __builtin_shufflevector(a, b, K...);
+#else
+  return __builtin_shuffle(a, b, Ints{K...});
+#endif
+}
+
+// Exchanges the off-diagonal parts of blocks of 2 · SIZE rows and columns.
+template <int SIZE, int... I>
+inline void exchange(Vec* rows, std::integer_sequence<int, I...>) {
   for (int64_t i = 0; i < LANES; ++i) {
-    at[i] = i;
+    if (!(i & SIZE)) {
+      const Vec a = rows[i], b = rows[i + SIZE];
+      rows[i] = pick<(I & SIZE ? LANES + I - SIZE : I)...>(a, b);
+      rows[i + SIZE] = pick<(I & SIZE ? LANES + I : I + SIZE)...>(a, b);
+    }
   }
-  return at;
+}
+
+// Of LANES rows.
+inline void transpose(Vec* rows) {
+  constexpr std::make_integer_sequence<int, LANES> each{};
+  exchange<1>(rows, each);
+  exchange<2>(rows, each);
+#if MMATTN_LANES >= 8
+  exchange<4>(rows, each);
+#endif
+#if MMATTN_LANES >= 16
+  exchange<8>(rows, each);
+#endif
 }
 
 // e^x of x ≤ 0, to 2 units in the last place; 0 where it is no normal number, NaN of NaN.
