@@ -17,6 +17,7 @@ LocalAttention call_of(const optional<Tensor>& query, const optional<Tensor>& ke
                        const optional<Tensor>& window, at::IntArrayRef kernel_size, int64_t dilation, double scale,
                        int64_t iterations) {
   LocalAttention call{};
+  call.group = 1;
   call.heads = value.size(1);
   call.height = value.size(2);
   call.width = value.size(3);
@@ -38,6 +39,7 @@ Tensor local_attention(const optional<Tensor>& query, const optional<Tensor>& ke
   LocalAttention call = call_of(query, key, value, window, kernel_size, dilation, scale, iterations);
   Tensor out = at::empty_like(value);
   call.out = map_of(out);
+  group_heads(call, 128, {&call.query, &call.key, &call.value, &call.window, &call.out});
   parallel_rows(cpu_capability().local_attention, call, value.size(0));
   return out;
 }
@@ -56,6 +58,8 @@ std::vector<Tensor> local_attention_backward(const Tensor& grad, const optional<
   call.d_key = empty(key);
   call.d_value = empty(value);
   call.d_window = empty(window);
+  group_heads(call, 128 / iterations, {&call.query, &call.key, &call.value, &call.window, &call.grad, &call.d_query,
+                                       &call.d_key, &call.d_value, &call.d_window});
   parallel_rows(cpu_capability().local_attention_backward, call, value.size(0));
   return grads;
 }

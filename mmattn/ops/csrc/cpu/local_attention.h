@@ -6,13 +6,15 @@
 namespace mmattn {
 
 struct LocalAttention {
-  int64_t heads, height, width;
+  int64_t group;  // heads that are worked on together: each map has their channels side by side
+  int64_t heads;  // groups of them
+  int64_t height, width;
   int64_t kernel[2], dilation;
   float scale;
   int64_t iterations;
   Map query, key, value, window;
-  Map out;                                                // forward
-  Map grad, d_query, d_key, d_value, d_window;            // backward
+  Map out;                                      // forward
+  Map grad, d_query, d_key, d_value, d_window;  // backward
 };
 
 using RowKernel = OnRows<LocalAttention>;

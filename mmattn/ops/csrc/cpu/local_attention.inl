@@ -8,16 +8,18 @@ struct Local {
   Local(const LocalAttention& call, Arena& arena, int64_t rounds_kept)
       : call(call),
         area(call.height, call.width, call.kernel, call.dilation),
+        channels(call.key.channels / call.group),
+        value_channels(call.value.channels / call.group),
         content(call.query.data != nullptr),
         rounds(content ? call.iterations - 1 : 0),
         one(content && call.key.data == call.value.data && call.key.stride[3] == call.value.stride[3] &&
             call.key.stride[4] == call.value.stride[4] && call.key.channels == call.value.channels),
         values(arena, area, call.value.channels),
         keys(one ? values : Ring(arena, area, call.key.channels)),
-        window(arena.take<float>(call.window.data ? area.count * area.pitch : 0)),
+        window(arena.take<float>(call.window.channels * area.pitch)),
         logits(arena.take<float>(area.count * LANES)),
         weights(arena.take<float>((rounds_kept + 1) * area.count * LANES)),
-        total(arena.take<float>((rounds_kept + 1) * call.key.channels * LANES)),
+        total(arena.take<float>((rounds_kept + 1) * channels * LANES)),
         entries(arena.take<Entry>(area.count)),
         key_at(arena.take<const float*>(area.count)),
         value_at(arena.take<const float*>(area.count)),
@@ -45,33 +47,35 @@ struct Local {
 
   float* round(float* of, int64_t channels, int64_t number) const { return of + number * channels * LANES; }
 
-  // Points to the neighbours of the queries at x. Returns their weights, (n, LANES), from `query`, their row times scale.
-  // Squashed sums of keys go to `towards`, those of pass t at `step` · t, and where `step` is not 0 each pass keeps its
+  // Points to the neighbours of the queries at x of a head of the group. Returns their weights, (n, LANES), from `query`,
+  // their row times scale. Squashed sums of keys go to `towards`, those of pass t at `step` · t, and where `step` is not 0 each pass keeps its
   // weights and sums.
-  float* weigh(int64_t x, const float* query, float* towards, int64_t pitch, int64_t step) {
+  float* weigh(int64_t member, int64_t x, const float* query, float* towards, int64_t pitch, int64_t step) {
     for (int64_t i = 0; i < n; ++i) {
-      value_at[i] = values.row(entries[i].row) + x + entries[i].shift;
-      key_at[i] = keys.row(entries[i].row) + x + entries[i].shift;
+      const int64_t at = x + entries[i].shift;
+      value_at[i] = values.row(entries[i].row) + member * value_channels * area.pitch + at;
+      key_at[i] = keys.row(entries[i].row) + member * channels * area.pitch + at;
     }
     for (int64_t i = 0; i < n; ++i) {
       store(logits + i * LANES, Vec{});
     }
     if (content) {
-      dot(query, area.pitch, key_at, area.pitch, call.key.channels, n, logits);
+      dot(query, area.pitch, key_at, area.pitch, channels, n, logits);
     }
     drop_outside(area, entries, n, x, logits);
     for (int64_t t = 0; t < rounds; ++t) {
       float* p = round(weights, area.count, step ? t : 0);
-      float* sum = round(total, call.key.channels, step ? t : 0);
+      float* sum = round(total, channels, step ? t : 0);
       softmax(logits, n, p, false);
-      sum_over(p, key_at, call.key.channels, sum);
+      sum_over(p, key_at, channels, sum);
       squash(sum, towards + step * t, pitch, x);
-      dot(towards + step * t, pitch, key_at, area.pitch, call.key.channels, n, logits);
+      dot(towards + step * t, pitch, key_at, area.pitch, channels, n, logits);
       drop_outside(area, entries, n, x, logits);
     }
     if (call.window.data) {
+      const float* own = window + member * area.count * area.pitch + x;
       for (int64_t i = 0; i < n; ++i) {
-        store(logits + i * LANES, load(logits + i * LANES) + load(window + entries[i].number * area.pitch + x));
+        store(logits + i * LANES, load(logits + i * LANES) + load(own + entries[i].number * area.pitch));
       }
       drop_outside(area, entries, n, x, logits);
     }
@@ -92,7 +96,7 @@ struct Local {
   void squash(const float* x, float* out, int64_t pitch, int64_t at) const {
     const Vec size = norm(x).size;
     const Vec factor = size / (1.0f + size * size);
-    for (int64_t c = 0; c < call.key.channels; ++c) {
+    for (int64_t c = 0; c < channels; ++c) {
       store(out + c * pitch, keep(load(x + c * LANES) * factor, at, area.width));
     }
   }
@@ -101,14 +105,14 @@ struct Local {
   void squash_backward(float* grad, const float* x, float* out, int64_t pitch, int64_t at) const {
     const auto [size, unit, peak] = norm(x);
     Vec along{};
-    for (int64_t c = 0; c < call.key.channels; ++c) {
+    for (int64_t c = 0; c < channels; ++c) {
       along += load(grad + c * LANES) * (load(x + c * LANES) / peak);
     }
     along /= max(unit, all(TINY));
     const Vec square = size * size;
     const Vec across = size / (1.0f + square);
     along *= (1.0f - square) / ((1.0f + square) * (1.0f + square));
-    for (int64_t c = 0; c < call.key.channels; ++c) {
+    for (int64_t c = 0; c < channels; ++c) {
       const Vec d = load(grad + c * LANES) * across + load(x + c * LANES) * along;
       store(out + c * pitch, keep(d, at, area.width));
     }
@@ -123,10 +127,10 @@ struct Local {
 
   Norm norm(const float* x) const {
     Vec peak = all(TINY), unit{};
-    for (int64_t c = 0; c < call.key.channels; ++c) {
+    for (int64_t c = 0; c < channels; ++c) {
       peak = max(abs(load(x + c * LANES)), peak);
     }
-    for (int64_t c = 0; c < call.key.channels; ++c) {
+    for (int64_t c = 0; c < channels; ++c) {
       const Vec part = load(x + c * LANES) / peak;
       unit += part * part;
     }
@@ -136,6 +140,7 @@ struct Local {
 
   const LocalAttention& call;
   const Neighbourhood area;
+  const int64_t channels, value_channels;  // of a head
   const bool content;
   const int64_t rounds;
   const bool one;  // tensor for keys and values
@@ -175,7 +180,7 @@ int64_t local_attention(const LocalAttention& call, int64_t begin, int64_t end, 
   Local local(call, arena, 0);
   const Neighbourhood& area = local.area;
   float* query = arena.take<float>(call.query.channels * area.pitch);
-  float* towards = arena.take<float>(call.query.channels * LANES);
+  float* towards = arena.take<float>(local.channels * LANES);
   float* out = arena.take<float>(call.value.channels * area.pitch);
   if (!scratch) {
     return arena.used;
@@ -188,9 +193,13 @@ int64_t local_attention(const LocalAttention& call, int64_t begin, int64_t end, 
         load_row(call.query, batch, head, y, area.width, query, area.pitch);
         scale_row(query, call.query.channels, area.pitch, area.width, call.scale);
       }
-      for (int64_t x = 0; x < area.width; x += LANES) {
-        const float* p = local.weigh(x, query + x, towards, LANES, 0);
-        local.sum_over(p, local.value_at, call.value.channels, out + x, area.pitch);
+      for (int64_t member = 0; member < call.group; ++member) {
+        const float* own = query + member * local.channels * area.pitch;
+        float* to = out + member * local.value_channels * area.pitch;
+        for (int64_t x = 0; x < area.width; x += LANES) {
+          const float* p = local.weigh(member, x, own + x, towards, LANES, 0);
+          local.sum_over(p, local.value_at, local.value_channels, to + x, area.pitch);
+        }
       }
       store_row(call.out, batch, head, y, area.width, out, area.pitch);
     }
@@ -203,84 +212,100 @@ struct LocalBackward {
       : call(call),
         local(call, arena, most(0, call.iterations - 1)),
         terms(local.content ? 2 * local.rounds + 1 : 1),
-        weights(arena, local.area, local.area.count),
+        weights(arena, local.area, call.group * local.area.count),
         grads(arena, local.area, call.value.channels),
-        key_weights(arena, local.area, terms * local.area.count),
+        key_weights(arena, local.area, terms * call.group * local.area.count),
         key_vectors(arena, local.area, terms * call.key.channels),
         d_logits(arena.take<float>(local.area.count * LANES)),
-        d_sum(arena.take<float>(call.key.channels * LANES)),
+        d_sum(arena.take<float>(local.channels * LANES)),
         row(arena.take<float>(most(call.key.channels, call.value.channels) * local.area.pitch)),
         grad_at(arena.take<const float*>(local.area.count)) {}
 
   // Weights and gradients of the logits of the queries of row y, and the gradients that are theirs alone if `own`.
   void queries(int64_t batch, int64_t head, int64_t y, bool own) {
     const Neighbourhood& area = local.area;
-    const int64_t D = call.key.channels, pitch = area.pitch, rounds = local.rounds;
     local.move_to(y);
-    load_row(call.grad, batch, head, y, area.width, grads.row(y), pitch);
-    float* query = key_vector(y, terms - 1);
+    load_row(call.grad, batch, head, y, area.width, grads.row(y), area.pitch);
     if (local.content) {
-      load_row(call.query, batch, head, y, area.width, query, pitch);
-      scale_row(query, D, pitch, area.width, call.scale);
+      float* query = key_vector(y, terms - 1, 0);
+      load_row(call.query, batch, head, y, area.width, query, area.pitch);
+      scale_row(query, call.query.channels, area.pitch, area.width, call.scale);
     }
-    for (int64_t x = 0; x < area.width; x += LANES) {
-      const float* p = local.weigh(x, query + x, key_vector(y, 2 * rounds - 2) + x, pitch, -2 * D * pitch);
-      put(p, weights.row(y) + x, x);
-      compare(grads.row(y) + x, local.value_at, call.value.channels);
-      softmax_backward(local.logits, p, local.n, d_logits, false);
-      put(d_logits, key_weight(y, 0) + x, x);
-      for (int64_t t = rounds - 1; t >= 0; --t) {
-        const int64_t term = 2 * (rounds - 1 - t) + 1;
-        p = local.round(local.weights, area.count, t);
-        local.sum_over(d_logits, local.key_at, D, d_sum);
-        local.squash_backward(d_sum, local.round(local.total, D, t), key_vector(y, term) + x, pitch, x);
-        put(p, key_weight(y, term) + x, x);
-        compare(key_vector(y, term) + x, local.key_at, D);
-        softmax_backward(local.logits, p, local.n, d_logits, true);
-        put(d_logits, key_weight(y, term + 1) + x, x);
-      }
-      if (local.content && own) {
-        local.sum_over(d_logits, local.key_at, D, row + x, pitch);
+    for (int64_t member = 0; member < call.group; ++member) {
+      for (int64_t x = 0; x < area.width; x += LANES) {
+        queries_at(member, y, x, own);
       }
     }
     if (!own) {
       return;
     }
     if (local.content) {
-      scale_row(row, D, pitch, area.width, call.scale);
-      store_row(call.d_query, batch, head, y, area.width, row, pitch);
+      scale_row(row, call.query.channels, area.pitch, area.width, call.scale);
+      store_row(call.d_query, batch, head, y, area.width, row, area.pitch);
     }
     if (call.window.data) {
       clear_absent(y);
-      store_row(call.d_window, batch, head, y, area.width, key_weight(y, 0), pitch);
+      store_row(call.d_window, batch, head, y, area.width, key_weight(y, 0, 0), area.pitch);
+    }
+  }
+
+  void queries_at(int64_t member, int64_t y, int64_t x, bool own) {
+    const Neighbourhood& area = local.area;
+    const int64_t D = local.channels, pitch = area.pitch, rounds = local.rounds;
+    const float* grad = grads.row(y) + member * local.value_channels * pitch + x;
+    const float* query = key_vector(y, terms - 1, member) + x;
+    float* towards = key_vector(y, 2 * rounds - 2, member) + x;
+    const float* p = local.weigh(member, x, query, towards, pitch, -2 * call.key.channels * pitch);
+    put(p, weights.row(y) + member * area.count * pitch + x, x);
+    compare(grad, local.value_at, local.value_channels);
+    softmax_backward(local.logits, p, local.n, d_logits, false);
+    put(d_logits, key_weight(y, 0, member) + x, x);
+    for (int64_t t = rounds - 1; t >= 0; --t) {
+      const int64_t term = 2 * (rounds - 1 - t) + 1;
+      float* d_total = key_vector(y, term, member) + x;
+      p = local.round(local.weights, area.count, t);
+      local.sum_over(d_logits, local.key_at, D, d_sum);
+      local.squash_backward(d_sum, local.round(local.total, D, t), d_total, pitch, x);
+      put(p, key_weight(y, term, member) + x, x);
+      compare(d_total, local.key_at, D);
+      softmax_backward(local.logits, p, local.n, d_logits, true);
+      put(d_logits, key_weight(y, term + 1, member) + x, x);
+    }
+    if (local.content && own) {
+      local.sum_over(d_logits, local.key_at, D, row + member * D * pitch + x, pitch);
     }
   }
 
   // Gradients of the keys and values of row y.
   void sums(int64_t batch, int64_t head, int64_t y) {
     const Neighbourhood& area = local.area;
-    const int64_t n = area.list(y, -1, local.entries);
-    for (int64_t x = 0; x < area.width; x += LANES) {
-      sum(n, x, weights, 0, grads, 0, call.value.channels, false);
+    const int64_t n = area.list(y, -1, local.entries), K = area.count, D = local.channels, Dv = local.value_channels;
+    for (int64_t member = 0; member < call.group; ++member) {
+      for (int64_t x = 0; x < area.width; x += LANES) {
+        sum(n, x, weights, member * K, grads, member * Dv, Dv, row + member * Dv * area.pitch + x, false);
+      }
     }
     store_row(call.d_value, batch, head, y, area.width, row, area.pitch);
     if (!local.content) {
       return;
     }
-    for (int64_t x = 0; x < area.width; x += LANES) {
-      for (int64_t term = 0; term < terms; ++term) {
-        sum(n, x, key_weights, term * area.count, key_vectors, term * call.key.channels, call.key.channels, term > 0);
+    for (int64_t member = 0; member < call.group; ++member) {
+      for (int64_t x = 0; x < area.width; x += LANES) {
+        for (int64_t term = 0; term < terms; ++term) {
+          const int64_t block = term * call.group + member;
+          sum(n, x, key_weights, block * K, key_vectors, block * D, D, row + member * D * area.pitch + x, term > 0);
+        }
       }
     }
     store_row(call.d_key, batch, head, y, area.width, row, area.pitch);
   }
 
-  float* key_weight(int64_t y, int64_t term) const {
-    return key_weights.row(y) + term * local.area.count * local.area.pitch;
+  float* key_weight(int64_t y, int64_t term, int64_t member) const {
+    return key_weights.row(y) + (term * call.group + member) * local.area.count * local.area.pitch;
   }
 
-  float* key_vector(int64_t y, int64_t term) const {
-    return key_vectors.row(y) + term * call.key.channels * local.area.pitch;
+  float* key_vector(int64_t y, int64_t term, int64_t member) const {
+    return key_vectors.row(y) + (term * call.group + member) * local.channels * local.area.pitch;
   }
 
   // logits = a · b_i
@@ -303,22 +328,25 @@ struct LocalBackward {
     for (int64_t entry = 0, i = 0; entry < local.area.count; ++entry) {
       if (i < local.n && local.entries[i].number == entry) {
         ++i;
-      } else {
-        __builtin_memset(key_weight(y, 0) + entry * local.area.pitch, 0, local.area.width * sizeof(float));
+        continue;
+      }
+      for (int64_t member = 0; member < call.group; ++member) {
+        float* numbers = key_weight(y, 0, member) + entry * local.area.pitch;
+        __builtin_memset(numbers, 0, local.area.width * sizeof(float));
       }
     }
   }
 
-  // row = Σ weights · vectors at x over the n queries that have its positions among their keys, or row += where `add`.
+  // to = Σ weights · vectors at x over the n queries that have its positions among their keys, or to += where `add`.
   void sum(int64_t n, int64_t x, const Ring& of_weights, int64_t weight, const Ring& of_vectors, int64_t channel,
-           int64_t channels, bool add) {
+           int64_t channels, float* to, bool add) {
     const int64_t pitch = local.area.pitch;
     for (int64_t i = 0; i < n; ++i) {
       const Entry& e = local.entries[i];
       local.weight_at[i] = of_weights.row(e.row) + (weight + e.number) * pitch + x + e.shift;
       grad_at[i] = of_vectors.row(e.row) + channel * pitch + x + e.shift;
     }
-    gather(local.weight_at, grad_at, pitch, channels, n, row + x, pitch, add);
+    gather(local.weight_at, grad_at, pitch, channels, n, to, pitch, add);
   }
 
   const LocalAttention& call;

@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <optional>
 
 #include "map.h"
@@ -23,6 +25,27 @@ inline Map map_of(const std::optional<at::Tensor>& x) {
     std::copy_n(x->strides().begin(), 5, map.stride);
   }
   return map;
+}
+
+// Where all maps have the channels of their heads side by side, works on several narrow heads together: memory is read
+// in longer runs then. `most` bounds the channels of a group, and with them the scratch memory, which is to stay in cache.
+template <typename Call>
+void group_heads(Call& call, int64_t most, std::initializer_list<Map*> maps) {
+  const auto narrow = [&](int64_t group) {
+    return std::all_of(maps.begin(), maps.end(), [&](const Map* map) {
+      return !map->data || (map->stride[4] == 1 && map->stride[1] == map->channels && group * map->channels <= most);
+    });
+  };
+  int64_t group = call.heads;
+  while (group > 1 && (call.heads % group || !narrow(group))) {
+    --group;
+  }
+  call.group = group;
+  call.heads /= group;
+  for (Map* map : maps) {
+    map->stride[1] *= group;
+    map->channels *= group;
+  }
 }
 
 template <typename Call>
