@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 import torch
 
-from mmattn.ops import local_attention, native
+from mmattn.ops import dynamic_conv, local_attention, native
 from mmattn.utils.collect_env import collect_env
 
 from . import literal
@@ -76,6 +76,24 @@ def test_local_attention(size, kernel_size, dilation, dtype):
         check(local_attention, tensors, **settings)
 
 
+def with_logits(size, kernel_size, groups=2, channels=3, dtype=torch.float32, **settings):
+    """Tensors and settings of a call of ``dynamic_conv``."""
+    entries = math.prod(literal.as_tuple(kernel_size, 2))
+    tensors = {'value': literal.randn(2, groups, *size, channels, seed=1, dtype=dtype),
+               'logits': literal.randn(2, groups, *size, entries, seed=2, dtype=dtype)}
+    return tensors, {'kernel_size': kernel_size, **settings}
+
+
+@pytest.mark.usefixtures('capability')
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(('kernel_size', 'dilation'), KERNELS, ids=str)
+@pytest.mark.parametrize('size', SIZES, ids=str)
+def test_dynamic_conv(size, kernel_size, dilation, dtype):
+    for channels, layout in itertools.product((1, 18), LAYOUTS.values()):
+        tensors, settings = with_logits(size, kernel_size, channels=channels, dtype=dtype, dilation=dilation)
+        check(dynamic_conv, {name: layout(x) for name, x in tensors.items()}, **settings)
+
+
 @pytest.mark.usefixtures('capability')
 @pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize('channels', [1, 4, 16, 35])
@@ -110,6 +128,16 @@ def test_nan_comes_out_where_the_reference_has_it(fault):
             assert torch.equal(x.isnan(), expected[name].isnan()), name
 
 
+@pytest.mark.parametrize('fault', ['value', 'logits'])
+def test_nan_comes_out_of_dynamic_conv_where_the_reference_has_it(fault):
+    tensors, settings = with_logits((5, 21), 3)
+    tensors[fault][0, 0, 2, 7, 1] = math.nan
+    actual, expected = (evaluate(dynamic_conv, {name: x.to(dtype) for name, x in tensors.items()}, **settings)
+                        for dtype in (torch.float32, torch.float64))
+    for name, x in actual.items():
+        assert torch.equal(x.isnan(), expected[name].isnan()), name
+
+
 def test_nothing_but_neg_inf_gives_0():
     tensors, settings = with_kernel((5, 21), 3, 1, 2, dtype=torch.float32)
     tensors['window'][0, 0, 2] = -math.inf
@@ -127,6 +155,8 @@ def test_every_number_of_the_results_is_written(monkeypatch):
         for size, switches in itertools.product(SIZES, SWITCHES.values()):
             tensors, settings = with_kernel(size, 3, 2, 2, dilation=2, dtype=torch.float32, **switches)
             assert all(x.isfinite().all() for x in evaluate(local_attention, tensors, **settings).values())
+            tensors, settings = with_logits(size, 3, dilation=2)
+            assert all(x.isfinite().all() for x in evaluate(dynamic_conv, tensors, **settings).values())
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -137,7 +167,8 @@ def test_threads_change_no_bit(heads):
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
         tensors, settings = with_kernel((31, 40), 5, 1, heads, value_channels=16, dtype=torch.float32, iterations=2)
-        found.append(evaluate(local_attention, tensors, **settings))
+        convolved = evaluate(dynamic_conv, *with_logits((31, 40), 5)[:1], kernel_size=5)
+        found.append(evaluate(local_attention, tensors, **settings) | {f'conv {k}': x for k, x in convolved.items()})
     torch.set_num_threads(1)
     for other in found[1:]:
         assert_same(other, found[0], 0, 0)

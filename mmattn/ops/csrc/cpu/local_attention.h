@@ -1,4 +1,5 @@
-// A call of local_attention or of its backward pass; ../../local_attention.py has the equations.
+// A call of local_attention or dynamic_conv, or of the backward pass of one; ../../{local_attention,dynamic_conv}.py have
+// the equations. dynamic_conv is local attention by `window` alone whose map is padded with zeros.
 #pragma once
 
 #include "map.h"
@@ -10,6 +11,7 @@ struct LocalAttention {
   int64_t heads;  // groups of them
   int64_t height, width;
   int64_t kernel[2], dilation;
+  bool padded;
   float scale;
   int64_t iterations;
   Map query, key, value, window;

@@ -7,7 +7,7 @@
 struct Local {
   Local(const LocalAttention& call, Arena& arena, int64_t rounds_kept)
       : call(call),
-        area(call.height, call.width, call.kernel, call.dilation),
+        area(call.height, call.width, call.kernel, call.dilation, call.padded),
         channels(call.key.channels / call.group),
         value_channels(call.value.channels / call.group),
         content(call.query.data != nullptr),
@@ -16,6 +16,7 @@ struct Local {
             call.key.stride[4] == call.value.stride[4] && call.key.channels == call.value.channels),
         values(arena, area, call.value.channels),
         keys(one ? values : Ring(arena, area, call.key.channels)),
+        zeros(arena.take<float>(call.padded ? call.value.channels * area.pitch : 0) + area.margin),
         window(arena.take<float>(call.window.channels * area.pitch)),
         logits(arena.take<float>(area.count * LANES)),
         weights(arena.take<float>((rounds_kept + 1) * area.count * LANES)),
@@ -42,7 +43,7 @@ struct Local {
     if (call.window.data) {
       load_row(call.window, batch, head, y, area.width, window, area.pitch);
     }
-    n = area.list(y, 1, entries);
+    n = area.list(y, entries);
   }
 
   float* round(float* of, int64_t channels, int64_t number) const { return of + number * channels * LANES; }
@@ -53,8 +54,8 @@ struct Local {
   float* weigh(int64_t member, int64_t x, const float* query, float* towards, int64_t pitch, int64_t step) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = x + entries[i].shift;
-      value_at[i] = values.row(entries[i].row) + member * value_channels * area.pitch + at;
-      key_at[i] = keys.row(entries[i].row) + member * channels * area.pitch + at;
+      value_at[i] = (area.is_inside(entries[i].row) ? values.row(entries[i].row) : zeros) + member * value_channels * area.pitch + at;
+      key_at[i] = content ? keys.row(entries[i].row) + member * channels * area.pitch + at : nullptr;
     }
     for (int64_t i = 0; i < n; ++i) {
       store(logits + i * LANES, Vec{});
@@ -62,7 +63,9 @@ struct Local {
     if (content) {
       dot(query, area.pitch, key_at, area.pitch, channels, n, logits);
     }
-    drop_outside(area, entries, n, x, logits);
+    if (!call.padded) {
+      drop_outside(area, entries, n, x, logits);
+    }
     for (int64_t t = 0; t < rounds; ++t) {
       float* p = round(weights, area.count, step ? t : 0);
       float* sum = round(total, channels, step ? t : 0);
@@ -77,7 +80,9 @@ struct Local {
       for (int64_t i = 0; i < n; ++i) {
         store(logits + i * LANES, load(logits + i * LANES) + load(own + entries[i].number * area.pitch));
       }
-      drop_outside(area, entries, n, x, logits);
+      if (!call.padded) {
+        drop_outside(area, entries, n, x, logits);
+      }
     }
     float* p = round(weights, area.count, step ? rounds : 0);
     softmax(logits, n, p, true);
@@ -145,6 +150,7 @@ struct Local {
   const int64_t rounds;
   const bool one;  // tensor for keys and values
   Ring values, keys;
+  float* zeros;  // a row of the padding
   float* window;
   float* logits;
   float* weights;  // (passes, n, LANES)
@@ -279,7 +285,7 @@ struct LocalBackward {
   // Gradients of the keys and values of row y.
   void sums(int64_t batch, int64_t head, int64_t y) {
     const Neighbourhood& area = local.area;
-    const int64_t n = area.list(y, -1, local.entries), K = area.count, D = local.channels, Dv = local.value_channels;
+    const int64_t n = area.list_back(y, local.entries), K = area.count, D = local.channels, Dv = local.value_channels;
     for (int64_t member = 0; member < call.group; ++member) {
       for (int64_t x = 0; x < area.width; x += LANES) {
         sum(n, x, weights, member * K, grads, member * Dv, Dv, row + member * Dv * area.pitch + x, false);

@@ -6,7 +6,8 @@ struct Entry {
 };
 
 struct Neighbourhood {
-  Neighbourhood(int64_t height, int64_t width, const int64_t* kernel, int64_t dilation)
+  // Where the map is `padded` with zeros, what surrounds it is part of each neighbourhood.
+  Neighbourhood(int64_t height, int64_t width, const int64_t* kernel, int64_t dilation, bool padded)
       : height(height),
         width(width),
         dilation(dilation),
@@ -14,27 +15,36 @@ struct Neighbourhood {
         columns(kernel[1]),
         up(kernel[0] / 2),
         side(kernel[1] / 2),
-        reach_up(least(up, (height - 1) / dilation)),
-        reach_side(least(side, (width - 1) / dilation)),
+        reach_up(padded ? up : least(up, (height - 1) / dilation)),
+        reach_side(padded ? side : least(side, (width - 1) / dilation)),
         radius(reach_up * dilation),
+        padded(padded),
         rows(least(height, 2 * radius + 1)),
         margin(round_up(reach_side * dilation, 16)),
         // An odd number of cache lines, so that the channels of a position are not in the same sets of the cache.
         pitch((2 * margin + round_up(width, 16)) | 16) {}
 
-  // The entries that lead from row y to the map, or to row y from the map, which have the opposite sign.
-  int64_t list(int64_t y, int64_t sign, Entry* entries) const {
+  // The entries that lead from row y to the map, or to its padding.
+  int64_t list(int64_t y, Entry* entries) const { return list(y, 1, padded, entries); }
+
+  // Those that lead from the map to row y.
+  int64_t list_back(int64_t y, Entry* entries) const { return list(y, -1, false, entries); }
+
+  int64_t list(int64_t y, int64_t sign, bool beyond, Entry* entries) const {
     int64_t n = 0;
     for (int64_t a = -reach_up; a <= reach_up; ++a) {
       const int64_t row = y + sign * a * dilation;
-      for (int64_t b = -reach_side; b <= reach_side && row >= 0 && row < height; ++b) {
+      for (int64_t b = -reach_side; b <= reach_side && (beyond || is_inside(row)); ++b) {
         entries[n++] = {(a + up) * columns + b + side, row, sign * b * dilation};
       }
     }
     return n;
   }
 
+  bool is_inside(int64_t row) const { return row >= 0 && row < height; }
+
   int64_t height, width, dilation, count, columns, up, side, reach_up, reach_side, radius;
+  bool padded;
   int64_t rows;           // of the map that are in reach of one
   int64_t margin, pitch;  // zeros before and after a row; from one channel to the next
 };
