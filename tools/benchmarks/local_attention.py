@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from measure import HEAD, line, measure, verify
+from measure import HEAD, line, measure_in_turns, verify
 from mmcv.cnn import ConvModule, fuse_conv_bn
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -70,7 +70,7 @@ def main() -> None:
         functions = {name: partial(f, iterations=iterations) for name, f in (('unfold', unfold), ('mmattn', ours))}
         verify(functions, operands(17, 64, device))
         inputs = operands(args.side, 256, device)
-        figures = {name: measure(f, inputs, args.repeats) for name, f in functions.items()}
+        figures = measure_in_turns(functions, inputs, args.repeats)
         for name, found in figures.items():
             print(line(f'T={iterations}', name, *found))
         print(line(f'T={iterations}', 'ratio', *(a / b for a, b in zip(figures['mmattn'], figures['unfold']))))
