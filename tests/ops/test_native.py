@@ -215,6 +215,11 @@ def test_without_native_operators():
     assert re.search('^local_attention: reference$', said, re.MULTILINE)
 
 
+def test_the_library_can_be_imported():
+    """As tools do that import every module of a package."""
+    assert run('-c', 'import torch, mmattn._C; print(torch.ops.mmattn_native.torch_version())').stdout
+
+
 def test_a_library_that_does_not_load_is_told(monkeypatch, tmp_path):
     """As of an extension that was built against another torch."""
     broken = tmp_path / '_C.so'
