@@ -1,12 +1,21 @@
-"""Installs mmattn with its configs and tools, laid out as ``mmattn/.mim`` for ``mim`` and mmengine's hub."""
+"""Installs mmattn: its native operators, its configs and tools, laid out as ``mmattn/.mim`` for mim and mmengine's hub.
+
+MMATTN_WITH_OPS=0 leaves the native operators out; the package is then pure Python.
+"""
+import os
 import re
 import shutil
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
+WITH_OPS = os.environ.get('MMATTN_WITH_OPS', '1') != '0'
+HAS_TORCH = find_spec('torch') is not None
 
 
 class BuildWithConfigs(build_py):
@@ -26,6 +35,41 @@ class BuildWithConfigs(build_py):
         (mim / 'model-index.yml').write_text(f'Import: {metafiles}\n')
 
 
+class WithoutTorch(build_ext):
+    """Says what to do where torch is not there to build against; archives of the sources need none."""
+
+    def run(self) -> None:
+        raise SystemExit('mmattn: its operators are built against the torch that you have, and there is none here: '
+                         'pip install --no-build-isolation .   (MMATTN_WITH_OPS=0: without native operators)')
+
+
+def native() -> dict:
+    """Arguments of ``setup`` that build ``mmattn/_C.so``, the native operators."""
+    code = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob('mmattn/ops/csrc/**/*.*'))
+    sources = [path for path in code if path.endswith('.cpp')]
+    depends = [path for path in code if path not in sources]
+    if not HAS_TORCH:
+        return dict(ext_modules=[Extension('mmattn._C', sources)], cmdclass={'build_ext': WithoutTorch})
+    from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+    class Build(BuildExtension):
+        """Names what a failed build wants, below what the compiler said."""
+
+        def build_extensions(self) -> None:
+            try:
+                super().build_extensions()
+            except Exception as error:
+                raise SystemExit(f'{error}\nmmattn: its operators did not compile. They want a C++17 compiler (g++ 9, '
+                                 'or CXX=...) and the headers of torch. MMATTN_WITH_OPS=0 pip install '
+                                 '--no-build-isolation . installs mmattn without them.') from None
+
+    # -fopenmp for at::parallel_for, and not linked: the symbols are those of the OpenMP that torch itself has loaded.
+    flags = ['-O3', '-g0', '-Wno-psabi', '-fvisibility=hidden', *(['-fopenmp'] if sys.platform == 'linux' else [])]
+    return dict(ext_modules=[CppExtension('mmattn._C', sources, depends=depends, extra_compile_args=flags)],
+                cmdclass={'build_ext': Build.with_options(no_python_abi_suffix=True)})
+
+
+built = native() if WITH_OPS else {}
 setup(
     name='mmattn',
     version=re.search(r"__version__ = '(.+)'", (ROOT / 'mmattn' / '__init__.py').read_text()).group(1),
@@ -35,6 +79,7 @@ setup(
     license='Apache-2.0',
     license_files=['LICENSE'],
     packages=find_packages(include=['mmattn', 'mmattn.*']),
+    package_data={'mmattn.ops': ['README.md', 'csrc/*', 'csrc/*/*']},
     python_requires='>=3.10',
     # No OpenMMLab distribution here: the originals and their maintained continuations share import names, and pip
     # cannot tell that either will do. The extras name one family each.
@@ -43,5 +88,6 @@ setup(
         'onedl': ['onedl-mmengine>=0.10.8', 'onedl-mmcv>=2.3', 'onedl-mmsegmentation>=1.4', 'onedl-mmdetection>=3.5'],
         'openmmlab': ['mmengine>=0.10.7', 'mmcv>=2.0.0', 'mmsegmentation>=1.2.2', 'mmdet>=3.3.0', 'setuptools<81'],
     },
-    cmdclass={'build_py': BuildWithConfigs},
+    ext_modules=built.get('ext_modules'),
+    cmdclass={'build_py': BuildWithConfigs, **built.get('cmdclass', {})},
     zip_safe=False)

@@ -1,9 +1,11 @@
 """The package as installed: three ways into a clean environment, its configs, its metadata and its import."""
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from .conftest import ORIGINAL_MMENGINE
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = ('setup.py', 'pyproject.toml', 'README.md', 'LICENSE', 'mmattn', 'configs', 'tools', 'tests')
+SHIPPED = ('setup.py', 'pyproject.toml', 'MANIFEST.in', 'README.md', 'LICENSE', 'mmattn', 'configs', 'tools', 'tests')
 # What a checkout holds beside its tracked files, and must not be shipped.
 LEFTOVERS = ('work_dirs/run/config.py', 'work_dirs/__init__.py', 'data/__init__.py', 'configs/__pycache__/old.pyc',
              'configs/bi_cc/__pycache__/old.pyc', 'tools/__pycache__/old.pyc', 'mmattn/utils/__pycache__/old.pyc')
@@ -53,11 +55,13 @@ print(time.perf_counter() - start, *{module.partition('.')[0] for module in sys.
 
 def files(folder):
     return {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob('*')
-            if path.is_file() and not {'.mim', '__pycache__'} & set(path.parts)}
+            if path.is_file() and path.suffix != '.so' and not {'.mim', '__pycache__'} & set(path.parts)}
 
 
 def pip(*args):
-    done = subprocess.run([sys.executable, '-m', 'pip', *args], capture_output=True, text=True)
+    """Without native operators: what is compiled is tested elsewhere, and would take a minute each time."""
+    done = subprocess.run([sys.executable, '-m', 'pip', *args], capture_output=True, text=True,
+                          env={**os.environ, 'MMATTN_WITH_OPS': '0'})
     assert done.returncode == 0, f'{done.stdout}\n{done.stderr}'
 
 
@@ -67,7 +71,7 @@ def checkout(tmp_path_factory):
     folder = tmp_path_factory.mktemp('checkout')
     for name in SHIPPED:
         copy = shutil.copy2 if (ROOT / name).is_file() else shutil.copytree
-        options = {} if copy is shutil.copy2 else {'ignore': shutil.ignore_patterns('.mim', '__pycache__')}
+        options = {} if copy is shutil.copy2 else {'ignore': shutil.ignore_patterns('.mim', '__pycache__', '*.so')}
         copy(ROOT / name, folder / name, **options)
     for name in LEFTOVERS:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -123,6 +127,47 @@ def test_the_wheel_holds_the_mim_layout_and_nothing_else(wheel):
     assert {name for name in files('mmattn') if name.endswith('.py')} <= names
     assert {name.partition('/')[0].partition('-')[0] for name in names} == {'mmattn'}
     assert not [name for name in names if {'tests', 'work_dirs', '__pycache__'} & set(name.split('/'))]
+
+
+def test_the_sources_of_the_native_operators_are_shipped(wheel, checkout, tmp_path):
+    sources = {name for name in files('mmattn') if '/csrc/' in name}
+    assert any(name.endswith('.cpp') for name in sources)
+    assert sources <= set(zipfile.ZipFile(wheel).namelist())
+    subprocess.run([sys.executable, 'setup.py', '-q', 'sdist', '-d', tmp_path], cwd=checkout, check=True,
+                   env={**os.environ, 'MMATTN_WITH_OPS': '0'}, capture_output=True)
+    with tarfile.open(next(tmp_path.glob('*.tar.gz'))) as archive:
+        names = {name.partition('/')[2] for name in archive.getnames()}
+    assert sources | files('configs') | {'setup.py', 'pyproject.toml'} <= names
+    assert not [name for name in names if name.endswith(('.so', '.o', '.pyc'))]
+
+
+def test_without_native_operators_the_wheel_is_pure(wheel):
+    assert wheel.name.endswith('-py3-none-any.whl')
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith('.so')]
+
+
+def build(checkout, tmp_path, python=(), **env):
+    """What ``setup.py build_ext`` says where it fails."""
+    env = {**os.environ, 'MMATTN_WITH_OPS': '1', **env}
+    done = subprocess.run([sys.executable, *python, 'setup.py', '-q', 'build_ext', '-b', tmp_path, '-t', tmp_path],
+                          cwd=checkout, env=env, capture_output=True, text=True)
+    assert done.returncode != 0
+    return done.stderr.strip().splitlines()
+
+
+def test_without_torch_the_build_says_how_to_build(checkout, tmp_path):
+    """As in the isolated environment of a plain ``pip install .``, which has no torch."""
+    hide = "import sys; sys.modules['torch'] = None; sys.argv = sys.argv[1:]; exec(open('setup.py').read())"
+    *said, = build(checkout, tmp_path, python=('-c', hide.replace("exec(", "__file__ = 'setup.py'; exec(")))
+    assert len(said) == 1
+    assert 'pip install --no-build-isolation .' in said[0]
+
+
+def test_a_compiler_that_fails_is_named(checkout, tmp_path):
+    *_, last = build(checkout, tmp_path, CXX='/no/such/compiler')
+    assert 'did not compile' in last
+    assert 'CXX' in last
+    assert 'MMATTN_WITH_OPS=0' in last
 
 
 def test_the_model_index_names_every_metafile(wheel):

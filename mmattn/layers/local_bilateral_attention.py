@@ -3,6 +3,7 @@ from collections import OrderedDict
 
 from mmcv.cnn import build_activation_layer, build_norm_layer
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from mmattn.ops import local_attention, local_attention_weights
 from mmattn.ops.checks import check_count
@@ -86,6 +87,8 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         if geometric:
             self.gamma = pointwise(out_channels, num_heads * sizes[0] * sizes[1], bias, inner_norm)
         self.output = pointwise(out_channels, out_channels, True, norm_cfg)
+        if act_cfg is not None and act_cfg['type'] == 'ReLU':
+            act_cfg = {'inplace': True, **act_cfg}  # as ConvModule has it
         self.activate = nn.Identity() if act_cfg is None else build_activation_layer(act_cfg)
 
     def init_weights(self) -> None:
@@ -115,19 +118,29 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
             Tensor: ``(B, out_channels, H, W)``.
         """
         y = local_attention(**self.operands(x))
-        return self.activate(self.output(y.movedim(-1, 2).flatten(1, 2)))
+        return self.activate(self.output(y.movedim(1, -2).flatten(-2).movedim(-1, 1)))
 
     def operands(self, x: Tensor) -> dict:
         """Return the arguments of ``local_attention`` for a map ``x`` of ``(B, in_channels, H, W)``."""
         projected = self.projection(x).split(self.out_channels, 1)
-        window = self._heads(self.gamma(projected[0])) if self.geometric else None
+        window = self._heads(_on_slice(self.gamma, projected[0])) if self.geometric else None
         heads = [self._heads(part) for part in projected]
         query, key = (heads[0], heads[0 if self.share else 1]) if self.content else (None, None)
         return dict(query=query, key=key, value=heads[-1], scale=self.scale, window=window, **self.settings)
 
     def _heads(self, x: Tensor) -> Tensor:
         """View ``(B, M·C, H, W)`` as ``(B, M, H, W, C)``."""
-        return x.unflatten(1, (self.num_heads, -1)).movedim(2, -1)
+        # Channels last meanwhile, lest a view next to a batch of one gives that a stride that tells no layout.
+        return x.movedim(1, -1).unflatten(-1, (self.num_heads, -1)).movedim(-2, 1)
+
+
+def _on_slice(layer: nn.Sequential, x: Tensor) -> Tensor:
+    """Apply what ``pointwise`` made to some of a map's channels, which in channels-last a convolution would copy."""
+    conv = layer[0]
+    if x.stride(1) != 1 or type(conv) is not nn.Conv2d:
+        return layer(x)
+    y = F.linear(x.movedim(1, -1), conv.weight.flatten(1), conv.bias)
+    return layer[1:](y.movedim(-1, 1))
 
 
 def pointwise(in_channels: int, out_channels: int, bias: bool, norm_cfg: dict | None = None) -> nn.Sequential:

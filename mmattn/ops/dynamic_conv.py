@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from . import native
 from .checks import check_count
 from .neighbourhood import Neighbourhood, slices, softmax, softmax_backward
 from .window_logits import accumulator, as_window_size
@@ -52,7 +53,9 @@ ARGUMENTS = 'Tensor value, Tensor logits, int[] kernel_size, int dilation'
 
 @torch.library.custom_op('mmattn::dynamic_conv', mutates_args=(), schema=f'({ARGUMENTS}) -> Tensor')
 def _dynamic_conv(value: Tensor, logits: Tensor, kernel_size: Sequence[int], dilation: int) -> Tensor:
-    return dynamic_conv_reference(value, logits, kernel_size, dilation)
+    fits = native.takes('dynamic_conv', value, logits)
+    run = torch.ops.mmattn_native.dynamic_conv if fits else dynamic_conv_reference
+    return run(value, logits, kernel_size, dilation)
 
 
 @_dynamic_conv.register_fake
@@ -64,7 +67,9 @@ def _(value: Tensor, *_: object) -> Tensor:
                          schema=f'(Tensor grad, {ARGUMENTS}) -> (Tensor, Tensor)')
 def _dynamic_conv_backward(grad: Tensor, value: Tensor, logits: Tensor, kernel_size: Sequence[int],
                            dilation: int) -> tuple[Tensor, Tensor]:
-    return dynamic_conv_reference_backward(grad, value, logits, kernel_size, dilation)
+    fits = native.takes('dynamic_conv_backward', grad, value, logits)
+    run = torch.ops.mmattn_native.dynamic_conv_backward if fits else dynamic_conv_reference_backward
+    return run(grad, value, logits, kernel_size, dilation)
 
 
 @_dynamic_conv_backward.register_fake

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from . import native
 from .checks import check_count, check_operands, check_queries
 from .neighbourhood import Neighbourhood, slices, softmax, softmax_backward
 from .window_logits import accumulator, as_window_size
@@ -147,7 +148,9 @@ ARGUMENTS = ('Tensor? query, Tensor? key, Tensor value, Tensor? window, int[] ke
 @torch.library.custom_op('mmattn::local_attention', mutates_args=(), schema=f'({ARGUMENTS}) -> Tensor')
 def _local_attention(query: Tensor | None, key: Tensor | None, value: Tensor, window: Tensor | None,
                      kernel_size: Sequence[int], dilation: int, scale: float, iterations: int) -> Tensor:
-    return local_attention_reference(query, key, value, window, kernel_size, dilation, scale, iterations)
+    fits = native.takes('local_attention', query, key, value, window)
+    run = torch.ops.mmattn_native.local_attention if fits else local_attention_reference
+    return run(query, key, value, window, kernel_size, dilation, scale, iterations)
 
 
 @_local_attention.register_fake
@@ -160,8 +163,9 @@ def _(query: Tensor | None, key: Tensor | None, value: Tensor, *_: object) -> Te
 def _local_attention_backward(grad: Tensor, query: Tensor | None, key: Tensor | None, value: Tensor,
                               window: Tensor | None, kernel_size: Sequence[int], dilation: int, scale: float,
                               iterations: int) -> list[Tensor]:
-    return local_attention_reference_backward(grad, query, key, value, window, kernel_size, dilation, scale,
-                                              iterations)
+    fits = native.takes('local_attention_backward', grad, query, key, value, window)
+    run = torch.ops.mmattn_native.local_attention_backward if fits else local_attention_reference_backward
+    return run(grad, query, key, value, window, kernel_size, dilation, scale, iterations)
 
 
 @_local_attention_backward.register_fake

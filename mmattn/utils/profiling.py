@@ -52,3 +52,12 @@ def median_time(call: Callable[[], Any], repeats: int = 5) -> float:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     return statistics.median(times[1:])
+
+
+def interleaved_times(calls: dict[Any, Callable[[], Any]], repeats: int = 5) -> dict[Any, float]:
+    """Return the median of ``repeats`` times of each call, in seconds, taken in turns: other load meets all alike."""
+    times: dict[Any, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            times[name].append(median_time(call, 1))
+    return {name: statistics.median(found) for name, found in times.items()}

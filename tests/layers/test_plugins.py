@@ -17,8 +17,9 @@ PLUGINS = {
     'TransformerAttention2d': dict(num_heads=4),
     'DynamicConv2d': dict(kernel_size=3, groups=4),
 }
-# What has another slot: sequences, a convolution's place, and the layer in AttendedResidual.
-OTHERS = {'BilateralMultiheadAttention', 'BAConv2d', 'LocalBilateralAttention'}
+# What has another slot: sequences, a convolution's place, videos, and the layer in AttendedResidual.
+OTHERS = {'BilateralMultiheadAttention', 'BAConv2d', 'LocalBilateralAttention', 'GridAttention3d', 'StridedAttention3d',
+          'VideoTransformerLayer'}
 
 
 def plugins(name):

@@ -1,10 +1,11 @@
 """The extra memory of global and local attention is bounded and grows at most as the number of positions."""
 import functools
+from unittest import mock
 
 import pytest
 import torch
 
-from mmattn.ops import global_attention, local_attention
+from mmattn.ops import global_attention, local_attention, native
 from mmattn.utils.profiling import extra_memory
 
 
@@ -45,6 +46,9 @@ def test_extra_memory_grows_with_the_positions(measure, normalize):
         assert large < 4.5 * small
 
 
+REFERENCE = mock.patch.object(native, 'WHY_NOT', 'the reference is what is measured')
+
+
 @functools.cache
 def local(length, iterations):
     """As above, of 256 channels in 8 heads, each with its 3×3 geometric logits: local_attention."""
@@ -61,7 +65,8 @@ def local(length, iterations):
 @pytest.mark.parametrize(('iterations', 'most', 'most_of_both'), [(1, 27, 65), (3, 45, 105)])
 def test_extra_memory_of_local_attention(iterations, most, most_of_both):
     """The unfolded keys and values alone are 2·9 copies of a map of 9 MiB: 162."""
-    forward, both = local(96, iterations)
+    with REFERENCE:
+        forward, both = local(96, iterations)
     print(f'extra at 96×96, T={iterations}: {forward:.0f} MiB forward, {both:.0f} MiB forward and backward')
     assert 1 < forward < most
     assert 1 < both < most_of_both
@@ -71,6 +76,18 @@ def test_extra_memory_of_local_attention(iterations, most, most_of_both):
 @pytest.mark.parametrize('length', [48, 96])
 def test_extra_memory_of_local_attention_grows_with_the_positions(length, iterations):
     """At most; heads are worked on a few at a time where all of them would take more than a slice may."""
-    for small, large in zip(local(length, iterations), local(2 * length, iterations)):
+    with REFERENCE:
+        measured = zip(local(length, iterations), local(2 * length, iterations))
+    for small, large in measured:
         print(f'extra {small:.0f} MiB at {length}×{length}, {large:.0f} MiB at {2 * length}×{2 * length}')
         assert large < 4.5 * small
+
+
+@pytest.mark.skipif(not native.has_kernel('local_attention'), reason=str(native.WHY_NOT))
+@pytest.mark.parametrize('iterations', [1, 3])
+def test_extra_memory_of_native_local_attention(iterations):
+    """Some rows of keys, values and what belongs to their queries, whatever the map's height."""
+    for small, large in zip(local.__wrapped__(24, iterations), local.__wrapped__(96, iterations)):
+        print(f'extra {small:.2f} MiB at 24×24, {large:.2f} MiB at 96×96')
+        assert 0 < small < large < 4.5 * small
+        assert large < torch.get_num_threads()

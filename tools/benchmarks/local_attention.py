@@ -4,20 +4,23 @@
 
 Workload P3: the core of local bilateral attention, 256 channels, 8 heads, 3×3 neighbours, one and three passes. Both
 must agree, in values and gradients, before anything is measured. Then P4: the whole layer, rows e and i of Table 4.2,
-beside the 3×3 convolution that it replaces, norm and ReLU included. Extra memory is the peak beyond inputs, output and
-gradients.
+beside the 3×3 convolution that it replaces, norm and ReLU included, each in both layouts of memory. Extra memory is the
+peak beyond inputs, output and gradients.
 """
 import argparse
+import copy
+from collections.abc import Callable
 from functools import partial
 
 import torch
-from measure import HEAD, line, measure, verify
-from mmcv.cnn import ConvModule
-from torch import Tensor
+from measure import HEAD, line, measure_in_turns, verify
+from mmcv.cnn import ConvModule, fuse_conv_bn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.layers import LocalBilateralAttention
 from mmattn.ops import local_attention
+from mmattn.utils.profiling import extra_memory, interleaved_times
 
 HEADS, KERNEL = 8, 3
 
@@ -67,21 +70,45 @@ def main() -> None:
         functions = {name: partial(f, iterations=iterations) for name, f in (('unfold', unfold), ('mmattn', ours))}
         verify(functions, operands(17, 64, device))
         inputs = operands(args.side, 256, device)
-        figures = {name: measure(f, inputs, args.repeats) for name, f in functions.items()}
+        figures = measure_in_turns(functions, inputs, args.repeats)
         for name, found in figures.items():
             print(line(f'T={iterations}', name, *found))
         print(line(f'T={iterations}', 'ratio', *(a / b for a, b in zip(figures['mmattn'], figures['unfold']))))
-    x = torch.randn(1, 256, args.side, args.side, device=device, requires_grad=True)
-    blocks = {
+    blocks(args.side, args.repeats, device)
+
+
+def forward(block: nn.Module, x: Tensor) -> Tensor:
+    """Evaluate."""
+    with torch.no_grad():
+        return block(x)
+
+
+def step(block: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+    """Forward and backward pass of training."""
+    return torch.autograd.grad(block(x).sum(), (x, *block.parameters()))
+
+
+def blocks(side: int, repeats: int, device: str) -> None:
+    """Measure the layer beside the convolution: evaluation, with norms folded in, and training, in both layouts."""
+    stock = {
         '3×3 convolution': ConvModule(256, 256, 3, padding=1, norm_cfg=dict(type='BN')),
         'BA, row e': LocalBilateralAttention(256),
         'BA, row i': LocalBilateralAttention(256, share=True, iterations=3),
     }
-    figures = {name: measure(block.to(device), [x], args.repeats) for name, block in blocks.items()}
-    for name, found in figures.items():
-        print(line('layer', name, *found))
-        if name != '3×3 convolution':
-            print(line('layer', 'ratio', *(a / b for a, b in zip(found, figures['3×3 convolution']))))
+    print('\n| | | s | extra MiB | of the convolution in its faster layout: s | MiB |\n|---|---|---|---|---|---|')
+    for title, run in (('evaluation', forward), ('training step', step)):
+        calls: dict[tuple[str, str], Callable] = {}
+        for layout, memory_format in (('first', torch.contiguous_format), ('last', torch.channels_last)):
+            x = torch.randn(1, 256, side, side, device=device).to(memory_format=memory_format).requires_grad_()
+            for name, block in stock.items():
+                block = copy.deepcopy(block).to(device, memory_format=memory_format).train(run is step)
+                calls[name, layout] = partial(run, block if run is step else fuse_conv_bn(block), x)
+        times = interleaved_times(calls, repeats)
+        memory = {of: extra_memory(call)[1] for of, call in calls.items()}
+        best = min((of for of in calls if of[0] == '3×3 convolution'), key=times.__getitem__)
+        for of in calls:
+            print(line(f'{title}, channels {of[1]}', of[0], times[of], memory[of], times[of] / times[best],
+                       memory[of] / memory[best] if memory[best] > 0.1 else '–'))
 
 
 if __name__ == '__main__':

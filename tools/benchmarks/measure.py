@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from mmattn.utils.profiling import extra_memory, median_time
+from mmattn.utils.profiling import extra_memory, interleaved_times, median_time
 
 HEAD = '| | | forward s | extra MiB | forward + backward s | extra MiB |\n|---|---|---|---|---|---|'
 
@@ -21,8 +21,8 @@ def verify(functions: dict[str, Callable[..., Tensor]], inputs: Sequence[Tensor]
                                        msg=lambda text, name=name: f'{name}: {text}')
 
 
-def measure(function: Callable[..., Tensor], inputs: Sequence[Tensor], repeats: int) -> tuple[float, ...]:
-    """Return seconds and extra MiB of the forward pass, and of forward and backward pass."""
+def passes(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[Callable, Callable]:
+    """Return the calls that are measured: the forward pass, and forward and backward pass."""
 
     def forward() -> Tensor:
         with torch.no_grad():
@@ -31,8 +31,22 @@ def measure(function: Callable[..., Tensor], inputs: Sequence[Tensor], repeats: 
     def both() -> tuple[Tensor, ...]:
         return torch.autograd.grad(function(*inputs).sum(), inputs)
 
-    return (median_time(forward, repeats), extra_memory(forward)[1],
-            median_time(both, repeats), extra_memory(both)[1])
+    return forward, both
+
+
+def measure(function: Callable[..., Tensor], inputs: Sequence[Tensor], repeats: int) -> tuple[float, ...]:
+    """Return seconds and extra MiB of the forward pass, and of forward and backward pass."""
+    return tuple(number for call in passes(function, inputs)
+                 for number in (median_time(call, repeats), extra_memory(call)[1]))
+
+
+def measure_in_turns(functions: dict[str, Callable[..., Tensor]], inputs: Sequence[Tensor],
+                     repeats: int) -> dict[str, tuple[float, ...]]:
+    """As :func:`measure`, for several functions whose times are taken in turns."""
+    calls = {name: passes(function, inputs) for name, function in functions.items()}
+    times = [interleaved_times({name: both[i] for name, both in calls.items()}, repeats) for i in range(2)]
+    return {name: tuple(number for i in range(2) for number in (times[i][name], extra_memory(both[i])[1]))
+            for name, both in calls.items()}
 
 
 def line(*cells: str | float) -> str:

@@ -23,8 +23,10 @@ quietly() { # run pip, and show what it said only if it fails
 
 accelerator=cpu
 if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; then accelerator=cuda; fi
-stamp="$accelerator torch-$torch mmcv-$mmcv $(cksum <tools/environment/lock.txt) $PWD"
-if [ "$(cat .venv/mmattn-stamp 2>/dev/null)" = "$stamp" ] && .venv/bin/python -c 'import mmcv.ops, mmattn.registry' 2>/dev/null
+sources=$(find setup.py mmattn/ops/csrc -type f | LC_ALL=C sort | xargs cat | cksum)
+stamp="$accelerator torch-$torch mmcv-$mmcv $(cksum <tools/environment/lock.txt) $sources $PWD"
+if [ "$(cat .venv/mmattn-stamp 2>/dev/null)" = "$stamp" ] &&
+    .venv/bin/python -c 'import mmcv.ops, mmattn.registry, mmattn.ops.native as n; assert n.WHY_NOT in (None, "MMATTN_WITH_OPS=0")' 2>/dev/null
 then exit 0; fi
 
 command -v "$python" >/dev/null || fail "no '$python': set PYTHON to a Python of 3.11 to 3.13"
@@ -93,7 +95,7 @@ if ! ls "$wheels"/onedl_mmcv-$mmcv-*.whl >/dev/null 2>&1; then
     rm -rf "$build"
 fi
 exec 9>&-
-say 'installing mmcv and mmattn'
+say 'installing mmcv and mmattn, whose operators are compiled'
 quietly $python -m pip install --no-deps "$wheels"/onedl_mmcv-$mmcv-*.whl || fail 'pip could not install the mmcv wheel'
 quietly $python -m pip install --no-deps --no-build-isolation -e . || fail 'pip could not install mmattn'
 printf '%s' "$stamp" >.venv/mmattn-stamp

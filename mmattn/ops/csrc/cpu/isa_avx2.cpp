@@ -1,0 +1,19 @@
+#include "capability.h"
+#ifdef __x86_64__
+// After every other header: an inline function of theirs, compiled here for this instruction set, could be the copy that
+// the linker keeps for all.
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma")
+#endif
+#define MMATTN_LANES 8
+#include "kernels.h"
+
+namespace mmattn {
+const Kernels kernels_avx2{"avx2", local_attention, local_attention_backward};
+}
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+#endif

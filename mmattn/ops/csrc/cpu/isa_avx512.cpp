@@ -1,0 +1,18 @@
+#include "capability.h"
+#ifdef __x86_64__
+// After every other header, as in isa_avx2.cpp.
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")
+#endif
+#define MMATTN_LANES 16
+#include "kernels.h"
+
+namespace mmattn {
+const Kernels kernels_avx512{"avx512", local_attention, local_attention_backward};
+}
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+#endif

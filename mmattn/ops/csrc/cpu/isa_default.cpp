@@ -1,0 +1,7 @@
+// What every processor of the platform has.
+#define MMATTN_LANES 4
+#include "kernels.h"
+
+namespace mmattn {
+const Kernels kernels_default{"default", local_attention, local_attention_backward};
+}

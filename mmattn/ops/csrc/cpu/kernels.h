@@ -1,0 +1,14 @@
+// The kernels, for vectors of MMATTN_LANES floats, in the instruction set of the file that includes this one. Nothing in
+// it may call an inline function of another header, nor have linkage.
+#include "capability.h"
+
+namespace mmattn {
+namespace {
+
+#include "vector.inl"
+#include "rows.inl"
+#include "neighbourhood.inl"
+#include "local_attention.inl"
+
+}  // namespace
+}  // namespace mmattn

@@ -1,0 +1,24 @@
+// A call of local_attention or dynamic_conv, or of the backward pass of one; ../../{local_attention,dynamic_conv}.py have
+// the equations. dynamic_conv is local attention by `window` alone whose map is padded with zeros.
+#pragma once
+
+#include "map.h"
+
+namespace mmattn {
+
+struct LocalAttention {
+  int64_t group;  // heads that are worked on together: each map has their channels side by side
+  int64_t heads;  // groups of them
+  int64_t height, width;
+  int64_t kernel[2], dilation;
+  bool padded;
+  float scale;
+  int64_t iterations;
+  Map query, key, value, window;
+  Map out;                                      // forward
+  Map grad, d_query, d_key, d_value, d_window;  // backward
+};
+
+using RowKernel = OnRows<LocalAttention>;
+
+}  // namespace mmattn

@@ -1,0 +1,389 @@
+// local_attention: LANES queries at a time. Each query's logits are a column of n entries; keys and values come row by
+// row into a ring of those in reach. The backward pass first makes the weights and gradients of logits of a row's queries,
+// then, for a row that has all queries in reach, the gradients of keys and values as sums over them: no two threads
+// write the same place, and how the rows are shared out changes nothing.
+
+// Keys and values in reach of a row, and the weights of LANES of its queries.
+struct Local {
+  Local(const LocalAttention& call, Arena& arena, int64_t rounds_kept)
+      : call(call),
+        area(call.height, call.width, call.kernel, call.dilation, call.padded),
+        channels(call.key.channels / call.group),
+        value_channels(call.value.channels / call.group),
+        content(call.query.data != nullptr),
+        rounds(content ? call.iterations - 1 : 0),
+        one(content && call.key.data == call.value.data && call.key.stride[3] == call.value.stride[3] &&
+            call.key.stride[4] == call.value.stride[4] && call.key.channels == call.value.channels),
+        values(arena, area, call.value.channels),
+        keys(one ? values : Ring(arena, area, call.key.channels)),
+        zeros(arena.take<float>(call.padded ? call.value.channels * area.pitch : 0) + area.margin),
+        window(arena.take<float>(call.window.channels * area.pitch)),
+        logits(arena.take<float>(area.count * LANES)),
+        weights(arena.take<float>((rounds_kept + 1) * area.count * LANES)),
+        total(arena.take<float>((rounds_kept + 1) * channels * LANES)),
+        entries(arena.take<Entry>(area.count)),
+        key_at(arena.take<const float*>(area.count)),
+        value_at(arena.take<const float*>(area.count)),
+        weight_at(arena.take<const float*>(area.count)) {}
+
+  // Starts with the neighbours of row y, which later rows move on.
+  void start(int64_t batch, int64_t head, int64_t y) {
+    this->batch = batch;
+    this->head = head;
+    next = most(0, y - area.radius);
+  }
+
+  void move_to(int64_t y) {
+    for (; next <= least(area.height - 1, y + area.radius); ++next) {
+      load_row(call.value, batch, head, next, area.width, values.row(next), area.pitch);
+      if (content && !one) {
+        load_row(call.key, batch, head, next, area.width, keys.row(next), area.pitch);
+      }
+    }
+    if (call.window.data) {
+      load_row(call.window, batch, head, y, area.width, window, area.pitch);
+    }
+    n = area.list(y, entries);
+  }
+
+  float* round(float* of, int64_t channels, int64_t number) const { return of + number * channels * LANES; }
+
+  // Points to the neighbours of the queries at x of a head of the group. Returns their weights, (n, LANES), from `query`,
+  // their row times scale. Squashed sums of keys go to `towards`, those of pass t at `step` · t, and where `step` is not 0 each pass keeps its
+  // weights and sums.
+  float* weigh(int64_t member, int64_t x, const float* query, float* towards, int64_t pitch, int64_t step) {
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t at = x + entries[i].shift;
+      value_at[i] = (area.is_inside(entries[i].row) ? values.row(entries[i].row) : zeros) + member * value_channels * area.pitch + at;
+      key_at[i] = content ? keys.row(entries[i].row) + member * channels * area.pitch + at : nullptr;
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      store(logits + i * LANES, Vec{});
+    }
+    if (content) {
+      dot(query, area.pitch, key_at, area.pitch, channels, n, logits);
+    }
+    if (!call.padded) {
+      drop_outside(area, entries, n, x, logits);
+    }
+    for (int64_t t = 0; t < rounds; ++t) {
+      float* p = round(weights, area.count, step ? t : 0);
+      float* sum = round(total, channels, step ? t : 0);
+      softmax(logits, n, p, false);
+      sum_over(p, key_at, channels, sum);
+      squash(sum, towards + step * t, pitch, x);
+      dot(towards + step * t, pitch, key_at, area.pitch, channels, n, logits);
+      drop_outside(area, entries, n, x, logits);
+    }
+    if (call.window.data) {
+      const float* own = window + member * area.count * area.pitch + x;
+      for (int64_t i = 0; i < n; ++i) {
+        store(logits + i * LANES, load(logits + i * LANES) + load(own + entries[i].number * area.pitch));
+      }
+      if (!call.padded) {
+        drop_outside(area, entries, n, x, logits);
+      }
+    }
+    float* p = round(weights, area.count, step ? rounds : 0);
+    softmax(logits, n, p, true);
+    return p;
+  }
+
+  // out (channels, LANES) = Σ_i p_i b_i
+  void sum_over(const float* p, const float* const* b, int64_t channels, float* out, int64_t pitch = LANES) {
+    for (int64_t i = 0; i < n; ++i) {
+      weight_at[i] = p + i * LANES;
+    }
+    gather(weight_at, b, area.pitch, channels, n, out, pitch);
+  }
+
+  // ‖x‖²/(1 + ‖x‖²) · x/‖x‖ over the channels of x (channels, LANES), 0 at 0
+  void squash(const float* x, float* out, int64_t pitch, int64_t at) const {
+    const Vec size = norm(x).size;
+    const Vec factor = size / (1.0f + size * size);
+    for (int64_t c = 0; c < channels; ++c) {
+      store(out + c * pitch, keep(load(x + c * LANES) * factor, at, area.width));
+    }
+  }
+
+  // Gradient of squash at x, in place of that of its output. ‖x‖ is not differentiable at 0, squash is: 0.
+  void squash_backward(float* grad, const float* x, float* out, int64_t pitch, int64_t at) const {
+    const auto [size, unit, peak] = norm(x);
+    Vec along{};
+    for (int64_t c = 0; c < channels; ++c) {
+      along += load(grad + c * LANES) * (load(x + c * LANES) / peak);
+    }
+    along /= max(unit, all(TINY));
+    const Vec square = size * size;
+    const Vec across = size / (1.0f + square);
+    along *= (1.0f - square) / ((1.0f + square) * (1.0f + square));
+    for (int64_t c = 0; c < channels; ++c) {
+      const Vec d = load(grad + c * LANES) * across + load(x + c * LANES) * along;
+      store(out + c * pitch, keep(d, at, area.width));
+    }
+  }
+
+  static constexpr float TINY = 1.17549435e-38f;
+
+  // ‖x‖ = peak · unit, where the squares of the parts of x would underflow, too.
+  struct Norm {
+    Vec size, unit, peak;
+  };
+
+  Norm norm(const float* x) const {
+    Vec peak = all(TINY), unit{};
+    for (int64_t c = 0; c < channels; ++c) {
+      peak = max(abs(load(x + c * LANES)), peak);
+    }
+    for (int64_t c = 0; c < channels; ++c) {
+      const Vec part = load(x + c * LANES) / peak;
+      unit += part * part;
+    }
+    unit = sqrt(unit);
+    return {peak * unit, unit, peak};
+  }
+
+  const LocalAttention& call;
+  const Neighbourhood area;
+  const int64_t channels, value_channels;  // of a head
+  const bool content;
+  const int64_t rounds;
+  const bool one;  // tensor for keys and values
+  Ring values, keys;
+  float* zeros;  // a row of the padding
+  float* window;
+  float* logits;
+  float* weights;  // (passes, n, LANES)
+  float* total;    // (passes, D, LANES)
+  Entry* entries;
+  const float** key_at;
+  const float** value_at;
+  const float** weight_at;
+  int64_t batch = 0, head = 0, next = 0, n = 0;
+};
+
+// Calls rows(batch, head, y0, y1) for the rows of each map.
+template <typename Rows>
+void for_maps(const LocalAttention& call, int64_t begin, int64_t end, const Rows& rows) {
+  while (begin < end) {
+    const int64_t map = begin / call.height, y0 = begin % call.height;
+    const int64_t y1 = least(call.height, y0 + end - begin);
+    rows(map / call.heads, map % call.heads, y0, y1);
+    begin += y1 - y0;
+  }
+}
+
+void scale_row(float* row, int64_t channels, int64_t pitch, int64_t width, float scale) {
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int64_t x = 0; x < width; x += LANES) {
+      store(row + c * pitch + x, load(row + c * pitch + x) * scale);
+    }
+  }
+}
+
+int64_t local_attention(const LocalAttention& call, int64_t begin, int64_t end, void* scratch) {
+  Arena arena(scratch);
+  Local local(call, arena, 0);
+  const Neighbourhood& area = local.area;
+  float* query = arena.take<float>(call.query.channels * area.pitch);
+  float* towards = arena.take<float>(local.channels * LANES);
+  float* out = arena.take<float>(call.value.channels * area.pitch);
+  if (!scratch) {
+    return arena.used;
+  }
+  for_maps(call, begin, end, [&](int64_t batch, int64_t head, int64_t y0, int64_t y1) {
+    local.start(batch, head, y0);
+    for (int64_t y = y0; y < y1; ++y) {
+      local.move_to(y);
+      if (local.content) {
+        load_row(call.query, batch, head, y, area.width, query, area.pitch);
+        scale_row(query, call.query.channels, area.pitch, area.width, call.scale);
+      }
+      for (int64_t member = 0; member < call.group; ++member) {
+        const float* own = query + member * local.channels * area.pitch;
+        float* to = out + member * local.value_channels * area.pitch;
+        for (int64_t x = 0; x < area.width; x += LANES) {
+          const float* p = local.weigh(member, x, own + x, towards, LANES, 0);
+          local.sum_over(p, local.value_at, local.value_channels, to + x, area.pitch);
+        }
+      }
+      store_row(call.out, batch, head, y, area.width, out, area.pitch);
+    }
+  });
+  return arena.used;
+}
+
+struct LocalBackward {
+  LocalBackward(const LocalAttention& call, Arena& arena)
+      : call(call),
+        local(call, arena, most(0, call.iterations - 1)),
+        terms(local.content ? 2 * local.rounds + 1 : 1),
+        weights(arena, local.area, call.group * local.area.count),
+        grads(arena, local.area, call.value.channels),
+        key_weights(arena, local.area, terms * call.group * local.area.count),
+        key_vectors(arena, local.area, terms * call.key.channels),
+        d_logits(arena.take<float>(local.area.count * LANES)),
+        d_sum(arena.take<float>(local.channels * LANES)),
+        row(arena.take<float>(most(call.key.channels, call.value.channels) * local.area.pitch)),
+        grad_at(arena.take<const float*>(local.area.count)) {}
+
+  // Weights and gradients of the logits of the queries of row y, and the gradients that are theirs alone if `own`.
+  void queries(int64_t batch, int64_t head, int64_t y, bool own) {
+    const Neighbourhood& area = local.area;
+    local.move_to(y);
+    load_row(call.grad, batch, head, y, area.width, grads.row(y), area.pitch);
+    if (local.content) {
+      float* query = key_vector(y, terms - 1, 0);
+      load_row(call.query, batch, head, y, area.width, query, area.pitch);
+      scale_row(query, call.query.channels, area.pitch, area.width, call.scale);
+    }
+    for (int64_t member = 0; member < call.group; ++member) {
+      for (int64_t x = 0; x < area.width; x += LANES) {
+        queries_at(member, y, x, own);
+      }
+    }
+    if (!own) {
+      return;
+    }
+    if (local.content) {
+      scale_row(row, call.query.channels, area.pitch, area.width, call.scale);
+      store_row(call.d_query, batch, head, y, area.width, row, area.pitch);
+    }
+    if (call.window.data) {
+      clear_absent(y);
+      store_row(call.d_window, batch, head, y, area.width, key_weight(y, 0, 0), area.pitch);
+    }
+  }
+
+  void queries_at(int64_t member, int64_t y, int64_t x, bool own) {
+    const Neighbourhood& area = local.area;
+    const int64_t D = local.channels, pitch = area.pitch, rounds = local.rounds;
+    const float* grad = grads.row(y) + member * local.value_channels * pitch + x;
+    const float* query = key_vector(y, terms - 1, member) + x;
+    float* towards = key_vector(y, 2 * rounds - 2, member) + x;
+    const float* p = local.weigh(member, x, query, towards, pitch, -2 * call.key.channels * pitch);
+    put(p, weights.row(y) + member * area.count * pitch + x, x);
+    compare(grad, local.value_at, local.value_channels);
+    softmax_backward(local.logits, p, local.n, d_logits, false);
+    put(d_logits, key_weight(y, 0, member) + x, x);
+    for (int64_t t = rounds - 1; t >= 0; --t) {
+      const int64_t term = 2 * (rounds - 1 - t) + 1;
+      float* d_total = key_vector(y, term, member) + x;
+      p = local.round(local.weights, area.count, t);
+      local.sum_over(d_logits, local.key_at, D, d_sum);
+      local.squash_backward(d_sum, local.round(local.total, D, t), d_total, pitch, x);
+      put(p, key_weight(y, term, member) + x, x);
+      compare(d_total, local.key_at, D);
+      softmax_backward(local.logits, p, local.n, d_logits, true);
+      put(d_logits, key_weight(y, term + 1, member) + x, x);
+    }
+    if (local.content && own) {
+      local.sum_over(d_logits, local.key_at, D, row + member * D * pitch + x, pitch);
+    }
+  }
+
+  // Gradients of the keys and values of row y.
+  void sums(int64_t batch, int64_t head, int64_t y) {
+    const Neighbourhood& area = local.area;
+    const int64_t n = area.list_back(y, local.entries), K = area.count, D = local.channels, Dv = local.value_channels;
+    for (int64_t member = 0; member < call.group; ++member) {
+      for (int64_t x = 0; x < area.width; x += LANES) {
+        sum(n, x, weights, member * K, grads, member * Dv, Dv, row + member * Dv * area.pitch + x, false);
+      }
+    }
+    store_row(call.d_value, batch, head, y, area.width, row, area.pitch);
+    if (!local.content) {
+      return;
+    }
+    for (int64_t member = 0; member < call.group; ++member) {
+      for (int64_t x = 0; x < area.width; x += LANES) {
+        for (int64_t term = 0; term < terms; ++term) {
+          const int64_t block = term * call.group + member;
+          sum(n, x, key_weights, block * K, key_vectors, block * D, D, row + member * D * area.pitch + x, term > 0);
+        }
+      }
+    }
+    store_row(call.d_key, batch, head, y, area.width, row, area.pitch);
+  }
+
+  float* key_weight(int64_t y, int64_t term, int64_t member) const {
+    return key_weights.row(y) + (term * call.group + member) * local.area.count * local.area.pitch;
+  }
+
+  float* key_vector(int64_t y, int64_t term, int64_t member) const {
+    return key_vectors.row(y) + (term * call.group + member) * local.channels * local.area.pitch;
+  }
+
+  // logits = a · b_i
+  void compare(const float* a, const float* const* b, int64_t channels) {
+    for (int64_t i = 0; i < local.n; ++i) {
+      store(local.logits + i * LANES, Vec{});
+    }
+    dot(a, local.area.pitch, b, local.area.pitch, channels, local.n, local.logits);
+  }
+
+  // Numbers of the pairs of the queries at x, into rows of all entries.
+  void put(const float* from, float* to, int64_t x) const {
+    for (int64_t i = 0; i < local.n; ++i) {
+      store(to + local.entries[i].number * local.area.pitch, keep(load(from + i * LANES), x, local.area.width));
+    }
+  }
+
+  // Entries that lead from row y out of the map get no gradient.
+  void clear_absent(int64_t y) const {
+    for (int64_t entry = 0, i = 0; entry < local.area.count; ++entry) {
+      if (i < local.n && local.entries[i].number == entry) {
+        ++i;
+        continue;
+      }
+      for (int64_t member = 0; member < call.group; ++member) {
+        float* numbers = key_weight(y, 0, member) + entry * local.area.pitch;
+        __builtin_memset(numbers, 0, local.area.width * sizeof(float));
+      }
+    }
+  }
+
+  // to = Σ weights · vectors at x over the n queries that have its positions among their keys, or to += where `add`.
+  void sum(int64_t n, int64_t x, const Ring& of_weights, int64_t weight, const Ring& of_vectors, int64_t channel,
+           int64_t channels, float* to, bool add) {
+    const int64_t pitch = local.area.pitch;
+    for (int64_t i = 0; i < n; ++i) {
+      const Entry& e = local.entries[i];
+      local.weight_at[i] = of_weights.row(e.row) + (weight + e.number) * pitch + x + e.shift;
+      grad_at[i] = of_vectors.row(e.row) + channel * pitch + x + e.shift;
+    }
+    gather(local.weight_at, grad_at, pitch, channels, n, to, pitch, add);
+  }
+
+  const LocalAttention& call;
+  Local local;
+  const int64_t terms;  // of the sums that are gradients of keys
+  Ring weights, grads;  // the weights of each query's pairs, (K, W), and its dy: d_value is their sum
+  // First the gradients of the last logits and what they compared with the keys; for each pass, from the last on, its
+  // weights with the gradient of its sum of keys, and the gradients of the logits before it with what those compared.
+  Ring key_weights, key_vectors;
+  float* d_logits;
+  float* d_sum;
+  float* row;
+  const float** grad_at;
+};
+
+int64_t local_attention_backward(const LocalAttention& call, int64_t begin, int64_t end, void* scratch) {
+  Arena arena(scratch);
+  LocalBackward work(call, arena);
+  if (!scratch) {
+    return arena.used;
+  }
+  const Neighbourhood& area = work.local.area;
+  for_maps(call, begin, end, [&](int64_t batch, int64_t head, int64_t y0, int64_t y1) {
+    int64_t next = most(0, y0 - area.radius);
+    work.local.start(batch, head, next);
+    for (int64_t y = y0; y < y1; ++y) {
+      for (; next <= least(area.height - 1, y + area.radius); ++next) {
+        work.queries(batch, head, next, y0 <= next && next < y1);
+      }
+      work.sums(batch, head, y);
+    }
+  });
+  return arena.used;
+}

@@ -1,0 +1,81 @@
+// Vectors of LANES floats, and the arithmetic on them that C++ does not have.
+
+constexpr int64_t LANES = MMATTN_LANES;
+constexpr float INF = __builtin_inff();
+
+typedef float Vec __attribute__((vector_size(4 * MMATTN_LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * MMATTN_LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * MMATTN_LANES)));
+typedef float Unaligned __attribute__((vector_size(4 * MMATTN_LANES), aligned(4), may_alias));
+
+inline Vec load(const float* p) { return *reinterpret_cast<const Unaligned*>(p); }
+inline void store(float* p, Vec v) { *reinterpret_cast<Unaligned*>(p) = v; }
+inline Vec all(float x) { return Vec{} + x; }
+inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
+inline Vec abs(Vec a) { return max(a, -a); }
+
+inline Vec sqrt(Vec a) {
+  for (int64_t i = 0; i < LANES; ++i) {
+    a[i] = __builtin_sqrtf(a[i]);
+  }
+  return a;
+}
+
+template <int... I>
+inline Ints numbers(std::integer_sequence<int, I...>) {
+  return Ints{I...};
+}
+
+inline Ints lanes() { return numbers(std::make_integer_sequence<int, LANES>()); }
+
+// Numbers a_k and b_{LANES + k} by their places k.
+template <int... K>
+inline Vec pick(Vec a, Vec b) {
+#ifdef __clang__
+  return __builtin_shufflevector(a, b, K...);
+#else
+  return __builtin_shuffle(a, b, Ints{K...});
+#endif
+}
+
+// Exchanges the off-diagonal parts of blocks of 2 · SIZE rows and columns.
+template <int SIZE, int... I>
+inline void exchange(Vec* rows, std::integer_sequence<int, I...>) {
+  for (int64_t i = 0; i < LANES; ++i) {
+    if (!(i & SIZE)) {
+      const Vec a = rows[i], b = rows[i + SIZE];
+      rows[i] = pick<(I & SIZE ? LANES + I - SIZE : I)...>(a, b);
+      rows[i + SIZE] = pick<(I & SIZE ? LANES + I : I + SIZE)...>(a, b);
+    }
+  }
+}
+
+// Of LANES rows.
+inline void transpose(Vec* rows) {
+  constexpr std::make_integer_sequence<int, LANES> each{};
+  exchange<1>(rows, each);
+  exchange<2>(rows, each);
+#if MMATTN_LANES >= 8
+  exchange<4>(rows, each);
+#endif
+#if MMATTN_LANES >= 16
+  exchange<8>(rows, each);
+#endif
+}
+
+// e^x of x ≤ 0, to 2 units in the last place; 0 where it is no normal number, NaN of NaN.
+inline Vec exp(Vec x) {
+  constexpr float ROUND = 12582912;  // 1.5 · 2^23: added to a small number, its lowest bits are that number, rounded
+  const Vec t = x * 1.44269504f + ROUND;
+  const Vec n = t - ROUND;
+  const Vec f = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
+  Vec p = all(1.9875691500e-4f);
+  p = p * f + 1.3981999507e-3f;
+  p = p * f + 8.3334519073e-3f;
+  p = p * f + 4.1665795894e-2f;
+  p = p * f + 1.6666665459e-1f;
+  p = p * f + 5.0000001201e-1f;
+  p = p * f * f + f + 1.0f;
+  const Vec power = reinterpret_cast<Vec>((reinterpret_cast<Ints>(t) << 23) + (127 << 23));
+  return x < -87.3f ? Vec{} : p * power;
+}

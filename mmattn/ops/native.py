@@ -1,0 +1,40 @@
+"""The native kernels: ``mmattn/_C.so``, where it was built, and which calls it takes."""
+import os
+import warnings
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.bfloat16)
+BUILD = 'pip install --no-build-isolation .'
+
+
+def _load() -> tuple[str | None, str | None]:
+    """Load the kernels. Return their file, and why they are not used."""
+    if os.environ.get('MMATTN_WITH_OPS') == '0':
+        return None, 'MMATTN_WITH_OPS=0'
+    spec = find_spec('mmattn._C')
+    if spec is None or spec.origin is None:
+        return None, f'not built; {BUILD} builds them'
+    try:
+        torch.ops.load_library(spec.origin)
+    except OSError as error:  # most likely built against another torch
+        reason = f'{spec.origin} does not load with torch {torch.__version__}; {BUILD} builds it anew ({error})'
+        warnings.warn(f'mmattn: the operators run without native kernels: {reason}', stacklevel=2)
+        return spec.origin, reason
+    return spec.origin, None
+
+
+FILE, WHY_NOT = _load()
+
+
+def has_kernel(name: str) -> bool:
+    """Whether an operator has a native kernel here."""
+    return WHY_NOT is None and hasattr(torch.ops.mmattn_native, name)
+
+
+def takes(name: str, *operands: Tensor | None) -> bool:
+    """Whether the native kernel of an operator exists and takes these tensors: float32 or bfloat16, on the CPU."""
+    return has_kernel(name) and all(x is None or (x.device.type == 'cpu' and x.dtype in DTYPES and x.numel() > 0)
+                                    for x in operands)

@@ -1,0 +1,44 @@
+"""What an installation consists of: ``python -m mmattn.utils.collect_env``, to be pasted into a bug report."""
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+import mmattn
+from mmattn.ops import native
+
+OPERATORS = ('global_attention', 'grid_attention', 'local_attention', 'strided_attention', 'dynamic_conv')
+# A package, or the distributions that may have brought it.
+DISTRIBUTIONS = {'mmengine': ('onedl-mmengine', 'mmengine'), 'mmcv': ('onedl-mmcv', 'mmcv', 'mmcv-lite'),
+                 'mmseg': ('onedl-mmsegmentation', 'mmsegmentation'), 'mmdet': ('onedl-mmdetection', 'mmdet')}
+
+
+def collect_env() -> dict[str, str]:
+    """Return versions, what is built, the instruction set in use, and what each operator runs on the CPU."""
+    env = {'mmattn': f'{mmattn.__version__} ({os.path.dirname(mmattn.__file__)})',
+           'Python': platform.python_version(), 'torch': torch.__version__, 'CUDA': str(torch.version.cuda),
+           'CPU threads': str(torch.get_num_threads())}
+    env |= {name: _installed(*names) for name, names in DISTRIBUTIONS.items()}
+    if native.WHY_NOT is None:
+        built, capability = (getattr(torch.ops.mmattn_native, name)() for name in ('torch_version', 'cpu_capability'))
+        env |= {'native operators': f'{native.FILE}, built with torch {built}', 'instruction set': capability}
+    else:
+        env['native operators'] = native.WHY_NOT
+    for name in OPERATORS:
+        env[name] = ('kernel for float32 and bfloat16, else reference' if native.has_kernel(name) else 'reference')
+    return env
+
+
+def _installed(*names: str) -> str:
+    for name in names:
+        try:
+            return f'{version(name)} ({name})'
+        except PackageNotFoundError:
+            continue
+    return 'not installed'
+
+
+if __name__ == '__main__':
+    for key, value in collect_env().items():
+        print(f'{key}: {value}')

@@ -1,0 +1,233 @@
+"""The native kernels against the reference in float64, on every instruction set that this processor has."""
+import contextlib
+import itertools
+import math
+import os
+import re
+import subprocess
+import sys
+from unittest import mock
+
+import pytest
+import torch
+
+from mmattn.ops import dynamic_conv, local_attention, native
+from mmattn.utils.collect_env import collect_env
+
+from . import literal
+from .literal import LAYOUTS, SWITCHES, assert_same, evaluate, low_precision, with_kernel
+
+pytestmark = pytest.mark.skipif(native.WHY_NOT is not None, reason=str(native.WHY_NOT))
+one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
+
+SIZES = [(1, 1), (1, 19), (17, 1), (5, 7), (3, 16), (13, 37), (2, 65)]
+KERNELS = [(3, 1), ((1, 5), 2), (5, 3), ((9, 31), 1)]  # kernel_size, dilation
+
+
+def capabilities():
+    """The instruction sets that can be asked for and are there."""
+    if native.WHY_NOT is not None:
+        return []
+    with pytest.MonkeyPatch.context() as patch:
+        found = []
+        for name in ('default', 'avx2', 'avx512'):
+            patch.setenv('MMATTN_CPU_CAPABILITY', name)
+            found.append(torch.ops.mmattn_native.cpu_capability())
+    return list(dict.fromkeys(found))
+
+
+@pytest.fixture(params=capabilities())
+def capability(request, monkeypatch):
+    monkeypatch.setenv('MMATTN_CPU_CAPABILITY', request.param)
+    assert torch.ops.mmattn_native.cpu_capability() == request.param
+
+
+@contextlib.contextmanager
+def kernels():
+    """Names of the native kernels that are chosen."""
+    chosen, takes = [], native.takes
+
+    def record(name, *operands):
+        if taken := takes(name, *operands):
+            chosen.append(name)
+        return taken
+
+    with mock.patch.object(native, 'takes', record):
+        yield chosen
+
+
+def check(op, tensors, tolerance=None, **settings):
+    """The kernels of ``op`` run, forward and backward, and give what the reference gives in float64."""
+    with kernels() as chosen:
+        actual = evaluate(op, tensors, **settings)
+    assert chosen == [op.__name__, f'{op.__name__}_backward']
+    wide = {name: x.double() for name, x in tensors.items()}
+    assert_same(actual, evaluate(op, wide, **settings), **(tolerance or low_precision(tensors['value'].dtype)))
+    return actual
+
+
+@pytest.mark.usefixtures('capability')
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(('kernel_size', 'dilation'), KERNELS, ids=str)
+@pytest.mark.parametrize('size', SIZES, ids=str)
+def test_local_attention(size, kernel_size, dilation, dtype):
+    for switches in SWITCHES.values():
+        tensors, settings = with_kernel(size, kernel_size, 2, 2, dilation=dilation, dtype=dtype, **switches)
+        check(local_attention, tensors, **settings)
+
+
+def with_logits(size, kernel_size, groups=2, channels=3, dtype=torch.float32, **settings):
+    """Tensors and settings of a call of ``dynamic_conv``."""
+    entries = math.prod(literal.as_tuple(kernel_size, 2))
+    tensors = {'value': literal.randn(2, groups, *size, channels, seed=1, dtype=dtype),
+               'logits': literal.randn(2, groups, *size, entries, seed=2, dtype=dtype)}
+    return tensors, {'kernel_size': kernel_size, **settings}
+
+
+@pytest.mark.usefixtures('capability')
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(('kernel_size', 'dilation'), KERNELS, ids=str)
+@pytest.mark.parametrize('size', SIZES, ids=str)
+def test_dynamic_conv(size, kernel_size, dilation, dtype):
+    for channels, layout in itertools.product((1, 18), LAYOUTS.values()):
+        tensors, settings = with_logits(size, kernel_size, channels=channels, dtype=dtype, dilation=dilation)
+        check(dynamic_conv, {name: layout(x) for name, x in tensors.items()}, **settings)
+
+
+@pytest.mark.usefixtures('capability')
+@pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize('channels', [1, 4, 16, 35])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+def test_layouts(layout, channels, dtype):
+    for switches in ({}, {'iterations': 3}):
+        tensors, settings = with_kernel((6, 21), 3, 2, 2, value_channels=channels, dtype=dtype, **switches)
+        tensors = {name: layout(x) for name, x in tensors.items()}
+        out = check(local_attention, tensors, **settings)['output']
+        assert out.stride() == torch.empty_like(tensors['value']).stride()
+
+
+@pytest.mark.parametrize('iterations', [1, 3])
+def test_one_tensor_for_keys_and_values(iterations):
+    x, window = literal.randn(2, 2, 6, 21, 5), literal.randn(2, 2, 6, 21, 9, seed=1)
+
+    def shared(value, window):
+        return local_attention(value, value, value, window=window, iterations=iterations)
+
+    shared.__name__ = 'local_attention'
+    check(shared, {'value': x.float(), 'window': window.float()})
+
+
+@pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window'])
+def test_nan_comes_out_where_the_reference_has_it(fault):
+    for iterations in (1, 3):
+        tensors, settings = with_kernel((5, 21), 3, 1, 2, dtype=torch.float32, iterations=iterations)
+        tensors[fault][0, 0, 2, 7, 1] = math.nan
+        actual, expected = (evaluate(local_attention, {name: x.to(dtype) for name, x in tensors.items()}, **settings)
+                            for dtype in (torch.float32, torch.float64))
+        for name, x in actual.items():
+            assert torch.equal(x.isnan(), expected[name].isnan()), name
+
+
+@pytest.mark.parametrize('fault', ['value', 'logits'])
+def test_nan_comes_out_of_dynamic_conv_where_the_reference_has_it(fault):
+    tensors, settings = with_logits((5, 21), 3)
+    tensors[fault][0, 0, 2, 7, 1] = math.nan
+    actual, expected = (evaluate(dynamic_conv, {name: x.to(dtype) for name, x in tensors.items()}, **settings)
+                        for dtype in (torch.float32, torch.float64))
+    for name, x in actual.items():
+        assert torch.equal(x.isnan(), expected[name].isnan()), name
+
+
+def test_nothing_but_neg_inf_gives_0():
+    tensors, settings = with_kernel((5, 21), 3, 1, 2, dtype=torch.float32)
+    tensors['window'][0, 0, 2] = -math.inf
+    actual = check(local_attention, tensors, **settings)
+    assert not actual['output'][0, 0, 2].any()
+    assert all(x.isfinite().all() for x in actual.values())
+
+
+def test_every_number_of_the_results_is_written(monkeypatch):
+    """Memory that torch hands out is NaN first."""
+    monkeypatch.setattr(torch.utils.deterministic, 'fill_uninitialized_memory', True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(3).isnan().all()
+        for size, switches in itertools.product(SIZES, SWITCHES.values()):
+            tensors, settings = with_kernel(size, 3, 2, 2, dilation=2, dtype=torch.float32, **switches)
+            assert all(x.isfinite().all() for x in evaluate(local_attention, tensors, **settings).values())
+            tensors, settings = with_logits(size, 3, dilation=2)
+            assert all(x.isfinite().all() for x in evaluate(dynamic_conv, tensors, **settings).values())
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize('heads', [1, 3])
+def test_threads_change_no_bit(heads):
+    found = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        tensors, settings = with_kernel((31, 40), 5, 1, heads, value_channels=16, dtype=torch.float32, iterations=2)
+        convolved = evaluate(dynamic_conv, *with_logits((31, 40), 5)[:1], kernel_size=5)
+        found.append(evaluate(local_attention, tensors, **settings) | {f'conv {k}': x for k, x in convolved.items()})
+    torch.set_num_threads(1)
+    for other in found[1:]:
+        assert_same(other, found[0], 0, 0)
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float16])
+def test_other_dtypes_go_to_the_reference(dtype):
+    tensors, settings = with_kernel((3, 4), 3, dtype=dtype)
+    with kernels() as chosen:
+        evaluate(local_attention, tensors, **settings)
+    assert not chosen
+
+
+def test_maps_of_nothing_go_to_the_reference():
+    assert local_attention(None, None, torch.ones(0, 2, 3, 4, 5), window=torch.ones(0, 2, 3, 4, 9)).numel() == 0
+
+
+def test_collect_env_tells_what_runs():
+    env = collect_env()
+    assert env['instruction set'] == torch.ops.mmattn_native.cpu_capability()
+    assert native.FILE in env['native operators']
+    assert env['local_attention'].startswith('kernel')
+    assert env['strided_attention'] == 'reference'
+
+
+def run(*arguments, **env):
+    return subprocess.run([sys.executable, *arguments], env={**os.environ, **env}, text=True, capture_output=True,
+                          check=True)
+
+
+CALL = '''
+import torch
+from mmattn.ops import local_attention
+x = torch.ones(1, 1, 3, 4, 2)
+print(local_attention(x, x, x).sum())
+'''
+
+
+def test_without_native_operators():
+    env = {'MMATTN_WITH_OPS': '0'}
+    assert run('-c', CALL, **env).stdout == 'tensor(24.)\n'
+    said = run('-m', 'mmattn.utils.collect_env', **env).stdout
+    assert 'native operators: MMATTN_WITH_OPS=0' in said
+    assert re.search('^local_attention: reference$', said, re.MULTILINE)
+
+
+def test_the_library_can_be_imported():
+    """As tools do that import every module of a package."""
+    assert run('-c', 'import torch, mmattn._C; print(torch.ops.mmattn_native.torch_version())').stdout
+
+
+def test_a_library_that_does_not_load_is_told(monkeypatch, tmp_path):
+    """As of an extension that was built against another torch."""
+    broken = tmp_path / '_C.so'
+    broken.write_bytes(b'no library')
+    monkeypatch.setattr(native, 'find_spec', lambda name: type('Spec', (), {'origin': str(broken)}))
+    with pytest.warns(UserWarning, match=r'pip install --no-build-isolation \.'):
+        file, reason = native._load()
+    assert file == str(broken)
+    assert torch.__version__ in reason
+    monkeypatch.setattr(native, 'find_spec', lambda name: None)
+    assert 'not built' in native._load()[1]
