@@ -1,4 +1,4 @@
-"""Train SST, grid and strided, on clips of DAVIS in the same short budget; score them beside what knows nothing; draw.
+"""Train SST, grid and strided, on clips of DAVIS in the same short budget; score them beside what knows nothing.
 
     DAVIS_240P_ROOT=… python tools/benchmarks/davis.py [--seeds 0 1] [--work-dir work_dirs/davis] [--jobs 1]
 
@@ -26,19 +26,21 @@ from mmattn.registry import DATASETS, MODELS
 from mmattn.video import PALETTE, VOSMetric, read_frame, read_mask
 from mmattn.video.overlay import draw_overlay
 
-ITERATIONS = 400
-RUN = f'r18-d8-half_1xb4-{ITERATIONS}_davis-240p.py'
 METHODS: dict[str, tuple[str, list[str]]] = {
-    'SST, grid': (f'sst/sst-grid_{RUN}', []),
-    'SST, strided': (f'sst/sst-strided_{RUN}', []),
+    'SST, grid': ('sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py', []),
+    'SST, strided': ('sst/sst-strided_r18-d8-half_1xb4-400_davis-240p.py', []),
 }
 SHOWN = (0.2, 0.5, 0.95)  # of a clip
 
 
+def config(run: Run) -> Config:
+    """Return the run's config."""
+    return Config.fromfile(ROOT / 'configs' / run.config)
+
+
 def clips(run: Run) -> list:
     """Return the validation clips, as the model takes them."""
-    cfg = Config.fromfile(ROOT / 'configs' / run.config)
-    return [item['data_samples'] for item in DATASETS.build(cfg.val_dataloader.dataset)]
+    return [item['data_samples'] for item in DATASETS.build(config(run).val_dataloader.dataset)]
 
 
 def scores(samples: list) -> dict[str, dict[str, float]]:
@@ -53,9 +55,10 @@ def scores(samples: list) -> dict[str, dict[str, float]]:
 
 def predict(run: Run, blind: bool) -> list:
     """Return the validation clips with the predictions of a finished run, or those with an empty reference mask."""
-    cfg = Config.fromfile(ROOT / 'configs' / run.config)
+    cfg = config(run)
     model = MODELS.build(cfg.model).eval()
-    load_checkpoint(model, str(run.folder / f'iter_{ITERATIONS}.pth'), map_location='cpu', strict=True)
+    checkpoint = run.folder / f'iter_{cfg.train_cfg.max_iters}.pth'
+    load_checkpoint(model, str(checkpoint), map_location='cpu', strict=True)
     if blind:
         for part in filter(None, (model.expand_mask_project, model.appearance)):
             part.register_forward_pre_hook(lambda _, inputs: (*inputs[:-1], torch.zeros_like(inputs[-1])))
@@ -64,7 +67,7 @@ def predict(run: Run, blind: bool) -> list:
 
 def results(run: Run, jobs: int) -> dict[str, dict]:
     """Train if need be; return the scores with the mask and without, kept in the run's folder."""
-    train(run, jobs, 'JF', ITERATIONS)
+    train(run, jobs, 'JF', config(run).train_cfg.max_iters)
     path = run.folder / 'scores.json'
     if not path.exists():
         found = {}

@@ -7,6 +7,7 @@ train_pipeline = [
     dict(type='mmattn.SeedAugmentation'),
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='FilterAnnotations', min_gt_bbox_wh=(1, 1), keep_empty=False),  # as of BCCD: a box may have no area
     dict(type='Resize', scale=scale, keep_ratio=True),
     dict(type='RandomFlip', prob=0.5, direction=['horizontal', 'vertical']),
     dict(type='PackDetInputs')
@@ -15,6 +16,7 @@ test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=scale, keep_ratio=True),
     dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='FilterAnnotations', min_gt_bbox_wh=(1, 1), keep_empty=False),  # as of BCCD: a box may have no area
     dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
 ]
 train_dataloader = dict(

@@ -7,4 +7,4 @@ model = dict(
     attention=dict(num_heads=4),
     encoder_layers=2,
     decoder_layers=3,
-    test_cfg=dict(_delete_=True, max_frames=16))
+    test_cfg=dict(_delete_=True, scale=(366, 206), max_frames=16))
