@@ -40,12 +40,17 @@ class ExpandMaskProject(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Start with the features themselves, told apart by opposite shifts."""
-        for projection in (self.foreground, self.background):
-            nn.init.eye_(projection.weight)
-        nn.init.normal_(self.foreground.bias)
+        """Start with the features themselves, told apart by opposite random projections of them.
+
+        Biases tell nothing apart: both are added at every voxel.
+        """
+        channels = len(self.foreground.bias)
+        nn.init.normal_(self.foreground.weight, std=channels**-0.5)
         with torch.no_grad():
-            self.background.bias.copy_(-self.foreground.bias)
+            self.background.weight.copy_(-self.foreground.weight)
+            for projection in (self.foreground, self.background):
+                projection.weight += torch.eye(channels)
+                nn.init.zeros_(projection.bias)
 
     def forward(self, features: Tensor, masks: Tensor) -> Tensor:
         """Expand, mask and project.

@@ -124,7 +124,7 @@ def test_browse_dataset_draws_the_clips_as_they_are_trained_on(run, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ['00000_bear.png', '00001_goat.png']
     with Image.open(tmp_path / '00000_bear.png') as picture:
         assert picture.size == (4 * 32, 32)  # four frames in a row
-        assert len(picture.getcolors()) > 10
+        assert len(set(picture.convert('L').tobytes())) > 10
     with pytest.raises(AssertionError, match='read by the model, frame by frame'):
         run(sys.executable, tool, DAVIS, '--split', 'val', '--output-dir', tmp_path, '--not-show')
 
