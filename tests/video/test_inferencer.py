@@ -373,7 +373,8 @@ def test_memory_does_not_grow_with_the_clip(loaded, folder, masks, tmp_path, mon
         most.append(sum(reference() is not None for reference in held))
         if path.stem in ('00008', '00015'):  # the first of a part each
             gc.collect()  # other tests leave tensors behind, some of them without sizes
-            tensors[path.stem] = sum(x.nbytes for x in gc.get_objects() if type(x) in (torch.Tensor, torch.nn.Parameter))
+            alive = (x for x in gc.get_objects() if type(x) in (torch.Tensor, torch.nn.Parameter))
+            tensors[path.stem] = sum(x.nbytes for x in alive)
         write_mask(path, ids)
 
     monkeypatch.setattr(module, 'read_frame', read)
