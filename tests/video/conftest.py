@@ -26,8 +26,8 @@ def small_sst(tmp_path_factory):
     cfg = Config.fromfile(CONFIG)
     cfg.merge_from_dict(SMALL)
     cfg.dump(folder / 'config.py')
-    torch.manual_seed(4)
     model = MODELS.build(cfg.model)
+    torch.manual_seed(3)  # after the layers' own draws: what is random here does not depend on them
     for name, parameter in model.named_parameters():
         if not name.startswith('backbone'):
             nn.init.normal_(parameter, std=0.3)
