@@ -1,6 +1,7 @@
 """Installs mmattn: its native operators, its configs and tools, laid out as ``mmattn/.mim`` for mim and mmengine's hub.
 
-MMATTN_WITH_OPS=0 leaves the native operators out; the package is then pure Python.
+MMATTN_WITH_OPS=0 leaves the native operators out; the package is then pure Python. Those for CUDA are built
+where torch has CUDA and there is nvcc, or as FORCE_CUDA=1 or 0 says, for the architectures in TORCH_CUDA_ARCH_LIST.
 """
 import os
 import re
@@ -46,11 +47,13 @@ class WithoutTorch(build_ext):
 def native() -> dict:
     """Arguments of ``setup`` that build ``mmattn/_C.so``, the native operators."""
     code = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob('mmattn/ops/csrc/**/*.*'))
-    sources = [path for path in code if path.endswith('.cpp')]
-    depends = [path for path in code if path not in sources]
+    of_cuda = [path for path in code if '/cuda/' in path and path.endswith(('.cpp', '.cu'))]
+    sources = [path for path in code if path.endswith('.cpp') and path not in of_cuda]
+    depends = [path for path in code if path not in sources + of_cuda]
     if not HAS_TORCH:
         return dict(ext_modules=[Extension('mmattn._C', sources)], cmdclass={'build_ext': WithoutTorch})
-    from torch.utils.cpp_extension import BuildExtension, CppExtension
+    import torch
+    from torch.utils.cpp_extension import CUDA_HOME, BuildExtension, CppExtension, CUDAExtension
 
     class Build(BuildExtension):
         """Names what a failed build wants, below what the compiler said."""
@@ -65,7 +68,12 @@ def native() -> dict:
 
     # -fopenmp for at::parallel_for, and not linked: the symbols are those of the OpenMP that torch itself has loaded.
     flags = ['-O3', '-g0', '-Wno-psabi', '-fvisibility=hidden', *(['-fopenmp'] if sys.platform == 'linux' else [])]
-    return dict(ext_modules=[CppExtension('mmattn._C', sources, depends=depends, extra_compile_args=flags)],
+    extension = CppExtension
+    if os.environ.get('FORCE_CUDA', '1' if torch.version.cuda and CUDA_HOME else '0') == '1':
+        os.environ.setdefault('TORCH_CUDA_ARCH_LIST', '8.0;9.0+PTX')
+        extension, sources = CUDAExtension, sources + of_cuda
+    return dict(ext_modules=[extension('mmattn._C', sources, depends=depends,
+                                       extra_compile_args={'cxx': flags, 'nvcc': ['-O3']})],
                 cmdclass={'build_ext': Build.with_options(no_python_abi_suffix=True)})
 
 
@@ -79,14 +87,33 @@ setup(
     license='Apache-2.0',
     license_files=['LICENSE'],
     packages=find_packages(include=['mmattn', 'mmattn.*']),
-    package_data={'mmattn.ops': ['README.md', 'csrc/*', 'csrc/*/*']},
+    package_data={'mmattn.ops': ['README.md', 'csrc/*', 'csrc/*/*'], 'mmattn.visualization': ['*.html']},
     python_requires='>=3.10',
+    keywords=['attention', 'semantic segmentation', 'object detection', 'video object segmentation', 'OpenMMLab'],
+    classifiers=[
+        'Development Status :: 4 - Beta',
+        'Intended Audience :: Science/Research',
+        'Operating System :: POSIX :: Linux',
+        'Programming Language :: C++',
+        'Programming Language :: Python :: 3',
+        'Topic :: Scientific/Engineering :: Artificial Intelligence',
+        'Topic :: Scientific/Engineering :: Image Recognition',
+    ],
     # No OpenMMLab distribution here: the originals and their maintained continuations share import names, and pip
-    # cannot tell that either will do. The extras name one family each.
+    # cannot tell that either will do. The first two extras name one family each; the others fit both.
     install_requires=['torch>=2.4', 'numpy'],
     extras_require={
-        'onedl': ['onedl-mmengine>=0.10.8', 'onedl-mmcv>=2.3', 'onedl-mmsegmentation>=1.4', 'onedl-mmdetection>=3.5'],
-        'openmmlab': ['mmengine>=0.10.7', 'mmcv>=2.0.0', 'mmsegmentation>=1.2.2', 'mmdet>=3.3.0', 'setuptools<81'],
+        'onedl': ['onedl-mmengine>=0.10.8', 'onedl-mmcv>=2.3', 'onedl-mmsegmentation>=1.4'],
+        # mmseg wants an mmcv below 2.2, imports ftfy and regex without saying so, and mmengine imports pkg_resources.
+        'openmmlab': ['mmengine>=0.10.7', 'mmcv>=2.0.0,<2.2', 'mmsegmentation>=1.2.2', 'ftfy', 'regex',
+                      'setuptools<81'],
+        # What mmdet imports, without mmdet: it is of a family, too, and the continuation's requires imaug, which wants
+        # both builds of OpenCV. imageio and scikit-image are what imaug imports.
+        'det': ['imageio', 'matplotlib', 'pycocotools', 'scikit-image', 'scipy', 'shapely', 'six', 'terminaltables',
+                'tqdm'],
+        'video': ['opencv-python', 'pillow', 'prettytable', 'rich'],
+        'dev': ['build', 'hypothesis', 'mypy', 'ninja', 'packaging', 'psutil', 'pytest', 'ruff', 'setuptools>=77',
+                'twine', 'wheel'],
     },
     ext_modules=built.get('ext_modules'),
     cmdclass={'build_py': BuildWithConfigs, **built.get('cmdclass', {})},

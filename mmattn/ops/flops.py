@@ -10,6 +10,7 @@ from . import (  # noqa: F401  (they define the operators)
     global_attention,
     grid_attention,
     local_attention,
+    projection,
     strided_attention,
 )
 from .support import reaches
@@ -100,3 +101,8 @@ def _strided(query, key, value, offset_logits, step, pattern, *_, **__) -> int:
 @_register(torch.ops.mmattn.strided_attention_backward)
 def _strided_backward(grad, out, lse, query, key, value, offset_logits, step, pattern, *_, **__) -> int:
     return _strided_products(query, key, value, step, pattern, backward=True)
+
+
+@_register(torch.ops.mmattn.projection)
+def _projection(x, weight, *_, **__) -> int:
+    return 2 * math.prod(x) * weight[0]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from . import native
 from .checks import check_operands, check_queries, check_window, expanded
 from .chunks import chunks
 from .window_logits import accumulator, axis_index, window_entries, zscore, zscore_backward
@@ -141,14 +142,29 @@ ARGUMENTS = ('Tensor query, Tensor key, Tensor value, Tensor? window, Tensor? ou
              'bool normalize, bool causal')
 
 
+def _fits(query: Tensor, value: Tensor) -> bool:
+    """Whether the kernel has room for the channels of a position: on CUDA, in shared memory, for 512 bytes."""
+    return not value.is_cuda or max(query.shape[-1], value.shape[-1]) * value.element_size() <= 512
+
+
+def _operands(query: Tensor, key: Tensor, value: Tensor, window: Tensor | None, outlier: Tensor | None,
+              axis_logits: Sequence[Tensor], key_logits: Tensor | None) -> list[Tensor]:
+    """Return the operands that are there and have a gradient."""
+    return [x for x in (query, key, value, window, outlier, *axis_logits, key_logits) if x is not None]
+
+
 @torch.library.custom_op('mmattn::global_attention', mutates_args=(), schema=f'({ARGUMENTS}) -> (Tensor, Tensor)')
 def _global_attention(query: Tensor, key: Tensor, value: Tensor, window: Tensor | None, outlier: Tensor | None,
                       axis_logits: Sequence[Tensor], key_logits: Tensor | None, key_mask: Tensor | None,
                       window_size: Sequence[int], outlier_value: float, scale: float, normalize: bool,
                       causal: bool) -> tuple[Tensor, Tensor]:
-    return global_attention_reference(
-        _Rows.of(query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value,
-                 scale, normalize, causal))
+    arguments = (query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value,
+                 scale, normalize, causal)
+    # Query and key may be without channels.
+    operands = filter(Tensor.numel, _operands(*arguments[:7]))
+    if _fits(query, value) and native.takes('global_attention', value, *operands):
+        return torch.ops.mmattn_native.global_attention(*arguments)
+    return global_attention_reference(_Rows.of(*arguments))
 
 
 @_global_attention.register_fake
@@ -163,18 +179,20 @@ def _global_attention_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Te
                                window: Tensor | None, outlier: Tensor | None, axis_logits: Sequence[Tensor],
                                key_logits: Tensor | None, key_mask: Tensor | None, window_size: Sequence[int],
                                outlier_value: float, scale: float, normalize: bool, causal: bool) -> list[Tensor]:
-    grads = global_attention_reference_backward(
-        grad, out, lse,
-        _Rows.of(query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value,
-                 scale, normalize, causal))
-    operands = [x for x in (query, key, value, window, outlier, *axis_logits, key_logits) if x is not None]
+    arguments = (query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value,
+                 scale, normalize, causal)
+    operands = _operands(*arguments[:7])
+    there = filter(Tensor.numel, operands)
+    if _fits(query, value) and native.takes('global_attention_backward', grad, out, lse, *there):
+        return torch.ops.mmattn_native.global_attention_backward(grad, out, lse, *arguments)
+    grads = global_attention_reference_backward(grad, out, lse, _Rows.of(*arguments))
     return [grad.to(operand.dtype) for grad, operand in zip(grads, operands)]
 
 
 @_global_attention_backward.register_fake
 def _(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor, window: Tensor | None,
       outlier: Tensor | None, axis_logits: Sequence[Tensor], key_logits: Tensor | None, *_: object) -> list[Tensor]:
-    operands = [x for x in (query, key, value, window, outlier, *axis_logits, key_logits) if x is not None]
+    operands = _operands(query, key, value, window, outlier, axis_logits, key_logits)
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in operands]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from . import native
 from .checks import check_operands, check_queries, check_window
 from .chunks import chunks
 from .window_logits import accumulator, axis_index, zscore, zscore_backward
@@ -118,8 +119,9 @@ ARGUMENTS = ('Tensor query, Tensor key, Tensor value, Tensor? window, Tensor? ou
 def _grid_attention(query: Tensor, key: Tensor, value: Tensor, window: Tensor | None, outlier: Tensor | None,
                     window_size: Sequence[int], outlier_value: float, scale: float,
                     normalize: bool) -> tuple[Tensor, Tensor]:
-    return grid_attention_reference(query, key, value, window, outlier, tuple(window_size), outlier_value, scale,
-                                    normalize)
+    fits = native.takes('grid_attention', query, key, value, window, outlier)
+    run = torch.ops.mmattn_native.grid_attention if fits else grid_attention_reference
+    return run(query, key, value, window, outlier, window_size, outlier_value, scale, normalize)
 
 
 @_grid_attention.register_fake
@@ -133,8 +135,9 @@ def _(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Te
 def _grid_attention_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor,
                              window: Tensor | None, outlier: Tensor | None, window_size: Sequence[int],
                              outlier_value: float, scale: float, normalize: bool) -> list[Tensor]:
-    grads = grid_attention_reference_backward(grad, out, lse, query, key, value, window, outlier, tuple(window_size),
-                                              outlier_value, scale, normalize)
+    fits = native.takes('grid_attention_backward', grad, out, lse, query, key, value, window, outlier)
+    run = torch.ops.mmattn_native.grid_attention_backward if fits else grid_attention_reference_backward
+    grads = run(grad, out, lse, query, key, value, window, outlier, window_size, outlier_value, scale, normalize)
     operands = [x for x in (query, key, value, window, outlier) if x is not None]
     return [grad.to(operand.dtype) for grad, operand in zip(grads, operands)]
 
@@ -271,7 +274,7 @@ def _arms(query: Tensor, key: Tensor, value: Tensor, positions: _Positions | Non
 
 
 def grid_attention_reference(query: Tensor, key: Tensor, value: Tensor, window: Tensor | None, outlier: Tensor | None,
-                             window_size: tuple[int, ...], outlier_value: float, scale: float,
+                             window_size: Sequence[int], outlier_value: float, scale: float,
                              normalize: bool) -> tuple[Tensor, Tensor]:
     """Forward pass in PyTorch: output ``(B, heads, *S, Dv)`` and log-sum-exp of the logits ``(B, heads, *S)``."""
     dtype = accumulator(query)
@@ -293,7 +296,7 @@ def grid_attention_reference(query: Tensor, key: Tensor, value: Tensor, window: 
 
 
 def grid_attention_reference_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor,
-                                      window: Tensor | None, outlier: Tensor | None, window_size: tuple[int, ...],
+                                      window: Tensor | None, outlier: Tensor | None, window_size: Sequence[int],
                                       outlier_value: float, scale: float, normalize: bool) -> list[Tensor]:
     """Gradients of the floating-point operands that are there, in the order of the operator's arguments."""
     dtype = accumulator(query)

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-DTYPES = (torch.float32, torch.bfloat16)
+DTYPES = {'cpu': (torch.float32, torch.bfloat16), 'cuda': (torch.float32, torch.float16, torch.bfloat16)}
 BUILD = 'pip install --no-build-isolation .'
 
 
@@ -29,12 +29,15 @@ def _load() -> tuple[str | None, str | None]:
 FILE, WHY_NOT = _load()
 
 
-def has_kernel(name: str) -> bool:
-    """Whether an operator has a native kernel here."""
-    return WHY_NOT is None and hasattr(torch.ops.mmattn_native, name)
+def has_kernel(name: str, device: str = 'cpu') -> bool:
+    """Whether an operator has a native kernel here, for 'cpu' or for 'cuda'."""
+    return (WHY_NOT is None and hasattr(torch.ops.mmattn_native, name) and
+            torch._C._dispatch_has_kernel_for_dispatch_key(f'mmattn_native::{name}', device.upper()))
 
 
 def takes(name: str, *operands: Tensor | None) -> bool:
-    """Whether the native kernel of an operator exists and takes these tensors: float32 or bfloat16, on the CPU."""
-    return has_kernel(name) and all(x is None or (x.device.type == 'cpu' and x.dtype in DTYPES and x.numel() > 0)
-                                    for x in operands)
+    """Whether the native kernel of an operator exists and takes these tensors, all of a device that has one."""
+    tensors = [x for x in operands if x is not None]
+    device = tensors[0].device
+    dtypes = DTYPES.get(device.type, ()) if has_kernel(name, device.type) else ()
+    return all(x.device == device and x.dtype in dtypes and x.numel() > 0 for x in tensors)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from . import native
 from .checks import check_operands, check_queries, expanded
 from .chunks import chunks
 from .neighbourhood import softmax
@@ -129,7 +130,9 @@ ARGUMENTS = 'Tensor query, Tensor key, Tensor value, Tensor[] offset_logits, int
 @torch.library.custom_op('mmattn::strided_attention', mutates_args=(), schema=f'({ARGUMENTS}) -> (Tensor, Tensor)')
 def _strided_attention(query: Tensor, key: Tensor, value: Tensor, offset_logits: Sequence[Tensor], step: Sequence[int],
                        pattern: str, scale: float) -> tuple[Tensor, Tensor]:
-    return strided_attention_reference(query, key, value, offset_logits, step, pattern, scale)
+    fits = native.takes('strided_attention', query, key, value, *offset_logits)
+    run = torch.ops.mmattn_native.strided_attention if fits else strided_attention_reference
+    return run(query, key, value, offset_logits, step, pattern, scale)
 
 
 @_strided_attention.register_fake
@@ -143,7 +146,9 @@ def _(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Te
 def _strided_attention_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor,
                                 offset_logits: Sequence[Tensor], step: Sequence[int], pattern: str,
                                 scale: float) -> list[Tensor]:
-    return strided_attention_reference_backward(grad, out, lse, query, key, value, offset_logits, step, pattern, scale)
+    fits = native.takes('strided_attention_backward', grad, out, lse, query, key, value, *offset_logits)
+    run = torch.ops.mmattn_native.strided_attention_backward if fits else strided_attention_reference_backward
+    return run(grad, out, lse, query, key, value, offset_logits, step, pattern, scale)
 
 
 @_strided_attention_backward.register_fake

@@ -1,5 +1,6 @@
 """The native kernels against the reference in float64, on every instruction set that this processor has."""
 import contextlib
+import importlib
 import itertools
 import math
 import os
@@ -10,6 +11,7 @@ from unittest import mock
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmattn.ops import dynamic_conv, local_attention, native
 from mmattn.utils.collect_env import collect_env
@@ -17,6 +19,7 @@ from mmattn.utils.collect_env import collect_env
 from . import literal
 from .literal import LAYOUTS, SWITCHES, assert_same, evaluate, low_precision, with_kernel
 
+of_global = importlib.import_module('mmattn.ops.global_attention')
 pytestmark = pytest.mark.skipif(native.WHY_NOT is not None, reason=str(native.WHY_NOT))
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
@@ -61,8 +64,8 @@ def check(op, tensors, tolerance=None, **settings):
     with kernels() as chosen:
         actual = evaluate(op, tensors, **settings)
     assert chosen == [op.__name__, f'{op.__name__}_backward']
-    wide = {name: x.double() for name, x in tensors.items()}
-    assert_same(actual, evaluate(op, wide, **settings), **(tolerance or low_precision(tensors['value'].dtype)))
+    expected = evaluate(op, tensors, torch.float64, **settings)
+    assert_same(actual, expected, **(tolerance or low_precision(tensors['value'].dtype)))
     return actual
 
 
@@ -186,12 +189,42 @@ def test_maps_of_nothing_go_to_the_reference():
     assert local_attention(None, None, torch.ones(0, 2, 3, 4, 5), window=torch.ones(0, 2, 3, 4, 9)).numel() == 0
 
 
+def test_what_cuda_kernels_take(monkeypatch):
+    monkeypatch.setattr(native, 'has_kernel', lambda name, device: device in ('cpu', 'cuda'))
+    with FakeTensorMode():
+        x = torch.empty(2, 3, dtype=torch.float16, device='cuda')
+        assert native.takes('grid_attention', x, None, x.float(), x.bfloat16())
+        assert not native.takes('grid_attention', x, x.double())
+        assert not native.takes('grid_attention', x, torch.empty(2, 3))
+        assert not native.takes('grid_attention', torch.empty(0, 3, dtype=torch.float16, device='cuda'))
+        assert not native.takes('grid_attention', torch.empty(2, 3, device='meta'))
+
+
+def test_what_cuda_takes_of_global_attention(monkeypatch):
+    """Positions of up to 512 bytes, whatever the logits; everything else is the reference's."""
+    monkeypatch.setattr(native, 'has_kernel', lambda name, device: device in ('cpu', 'cuda'))
+    kernel = mock.Mock(side_effect=lambda query, *_: (query, query))
+    monkeypatch.setattr(torch.ops, 'mmattn_native', mock.Mock(global_attention=kernel))
+    monkeypatch.setattr(of_global, 'global_attention_reference', lambda rows: (rows.query, rows.query))
+    half, whole = torch.float16, torch.float32
+    with FakeTensorMode():
+        for dtype, channels, value_channels, logits, taken in (
+            (half, 256, 1, whole, True), (torch.bfloat16, 0, 256, half, True), (half, 257, 64, half, False),
+            (half, 64, 512, half, False), (half, 64, 64, torch.float64, False), (whole, 128, 128, whole, True),
+            (whole, 64, 129, whole, False)):
+            query, value = (torch.empty(1, 1, 5, n, dtype=dtype, device='cuda') for n in (channels, value_channels))
+            key_logits = torch.empty(5, dtype=logits, device='cuda')
+            kernel.reset_mock()
+            of_global._global_attention._init_fn(*of_global._arguments(query, query, value, scale=1.0,
+                                                                       key_logits=key_logits))
+            assert kernel.called == taken
+
+
 def test_collect_env_tells_what_runs():
     env = collect_env()
     assert env['instruction set'] == torch.ops.mmattn_native.cpu_capability()
     assert native.FILE in env['native operators']
     assert env['local_attention'].startswith('kernel')
-    assert env['strided_attention'] == 'reference'
 
 
 def run(*arguments, **env):

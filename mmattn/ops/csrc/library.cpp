@@ -1,5 +1,5 @@
-// Schemas of the native kernels. Plain ATen rather than torch's stable ABI: that has at::parallel_for from torch 2.10 on,
-// and mmattn supports torch from 2.4 on.
+// Schemas of the native kernels. Plain ATen rather than torch's stable ABI: that has at::parallel_for from torch 2.10
+// on, and mmattn supports torch from 2.4 on.
 //
 // These are the bodies of the operators `mmattn::…`, which Python defines with their autograd and fake implementations;
 // a namespace of their own keeps the choice between kernel and reference there, in one visible branch.

@@ -1,7 +1,10 @@
 // The kernels, compiled once for each instruction set, and the choice between them on the machine that runs them.
 #pragma once
 
+#include "global_attention.h"
+#include "grid_attention.h"
 #include "local_attention.h"
+#include "strided_attention.h"
 
 namespace mmattn {
 
@@ -9,6 +12,13 @@ struct Kernels {
   const char* name;
   RowKernel local_attention;
   RowKernel local_attention_backward;
+  GlobalAttentionKernels global_attention;
+  GridKernel grid_attention;
+  GridKernel grid_attention_backward;
+  GridPositionsKernel grid_statistics;
+  GridPositionsKernel grid_positions_backward;
+  StridedKernel strided_attention;
+  StridedKernel strided_attention_backward;
 };
 
 // Each defined by its isa_*.cpp.

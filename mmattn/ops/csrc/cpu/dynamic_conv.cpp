@@ -52,8 +52,9 @@ std::tuple<Tensor, Tensor> dynamic_conv_backward(const Tensor& grad, const Tenso
 
 TORCH_LIBRARY_FRAGMENT(mmattn_native, m) {
   m.def("dynamic_conv(Tensor value, Tensor logits, int[] kernel_size, int dilation) -> Tensor");
-  m.def("dynamic_conv_backward(Tensor grad, Tensor value, Tensor logits, int[] kernel_size, int dilation) "
-        "-> (Tensor, Tensor)");
+  m.def(
+      "dynamic_conv_backward(Tensor grad, Tensor value, Tensor logits, int[] kernel_size, int dilation) "
+      "-> (Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(mmattn_native, CPU, m) {

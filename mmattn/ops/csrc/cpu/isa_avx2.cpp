@@ -1,7 +1,7 @@
 #include "capability.h"
 #ifdef __x86_64__
-// After every other header: an inline function of theirs, compiled here for this instruction set, could be the copy that
-// the linker keeps for all.
+// After every other header: an inline function of theirs, compiled here for this instruction set, could be the copy
+// that the linker keeps for all.
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else
@@ -11,7 +11,16 @@
 #include "kernels.h"
 
 namespace mmattn {
-const Kernels kernels_avx2{"avx2", local_attention, local_attention_backward};
+const Kernels kernels_avx2{"avx2",
+                           local_attention,
+                           local_attention_backward,
+                           global_attention,
+                           grid_attention,
+                           grid_attention_backward,
+                           grid_statistics,
+                           grid_positions_backward,
+                           strided_attention,
+                           strided_attention_backward};
 }
 #ifdef __clang__
 #pragma clang attribute pop

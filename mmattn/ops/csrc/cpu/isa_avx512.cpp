@@ -2,7 +2,8 @@
 #ifdef __x86_64__
 // After every other header, as in isa_avx2.cpp.
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl"))), \
+                             apply_to = function)
 #else
 #pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")
 #endif
@@ -10,7 +11,10 @@
 #include "kernels.h"
 
 namespace mmattn {
-const Kernels kernels_avx512{"avx512", local_attention, local_attention_backward};
+const Kernels kernels_avx512{
+    "avx512",          local_attention,           local_attention_backward, global_attention,
+    grid_attention,    grid_attention_backward,   grid_statistics,          grid_positions_backward,
+    strided_attention, strided_attention_backward};
 }
 #ifdef __clang__
 #pragma clang attribute pop

@@ -58,8 +58,9 @@ std::vector<Tensor> local_attention_backward(const Tensor& grad, const optional<
   call.d_key = empty(key);
   call.d_value = empty(value);
   call.d_window = empty(window);
-  group_heads(call, 128 / iterations, {&call.query, &call.key, &call.value, &call.window, &call.grad, &call.d_query,
-                                       &call.d_key, &call.d_value, &call.d_window});
+  group_heads(call, 128 / iterations,
+              {&call.query, &call.key, &call.value, &call.window, &call.grad, &call.d_query, &call.d_key, &call.d_value,
+               &call.d_window});
   parallel_rows(cpu_capability().local_attention_backward, call, value.size(0));
   return grads;
 }
@@ -67,7 +68,7 @@ std::vector<Tensor> local_attention_backward(const Tensor& grad, const optional<
 }  // namespace
 }  // namespace mmattn
 
-#define ARGUMENTS                                                                                    \
+#define ARGUMENTS                                                                                            \
   "Tensor? query, Tensor? key, Tensor value, Tensor? window, int[] kernel_size, int dilation, float scale, " \
   "int iterations"
 

@@ -1,5 +1,5 @@
-// A call of local_attention or dynamic_conv, or of the backward pass of one; ../../{local_attention,dynamic_conv}.py have
-// the equations. dynamic_conv is local attention by `window` alone whose map is padded with zeros.
+// A call of local_attention or dynamic_conv, or of the backward pass of one; ../../{local_attention,dynamic_conv}.py
+// have the equations. dynamic_conv is local attention by `window` alone whose map is padded with zeros.
 #pragma once
 
 #include "map.h"

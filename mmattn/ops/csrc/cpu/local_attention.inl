@@ -1,7 +1,7 @@
 // local_attention: LANES queries at a time. Each query's logits are a column of n entries; keys and values come row by
-// row into a ring of those in reach. The backward pass first makes the weights and gradients of logits of a row's queries,
-// then, for a row that has all queries in reach, the gradients of keys and values as sums over them: no two threads
-// write the same place, and how the rows are shared out changes nothing.
+// row into a ring of those in reach. The backward pass first makes the weights and gradients of logits of a row's
+// queries, then, for a row that has all queries in reach, the gradients of keys and values as sums over them: no two
+// threads write the same place, and how the rows are shared out changes nothing.
 
 // Keys and values in reach of a row, and the weights of LANES of its queries.
 struct Local {
@@ -48,13 +48,14 @@ struct Local {
 
   float* round(float* of, int64_t channels, int64_t number) const { return of + number * channels * LANES; }
 
-  // Points to the neighbours of the queries at x of a head of the group. Returns their weights, (n, LANES), from `query`,
-  // their row times scale. Squashed sums of keys go to `towards`, those of pass t at `step` · t, and where `step` is not 0 each pass keeps its
-  // weights and sums.
+  // Points to the neighbours of the queries at x of a head of the group. Returns their weights, (n, LANES), from
+  // `query`, their row times scale. Squashed sums of keys go to `towards`, those of pass t at `step` · t, and where
+  // `step` is not 0 each pass keeps its weights and sums.
   float* weigh(int64_t member, int64_t x, const float* query, float* towards, int64_t pitch, int64_t step) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = x + entries[i].shift;
-      value_at[i] = (area.is_inside(entries[i].row) ? values.row(entries[i].row) : zeros) + member * value_channels * area.pitch + at;
+      value_at[i] = (area.is_inside(entries[i].row) ? values.row(entries[i].row) : zeros) +
+                    member * value_channels * area.pitch + at;
       key_at[i] = content ? keys.row(entries[i].row) + member * channels * area.pitch + at : nullptr;
     }
     for (int64_t i = 0; i < n; ++i) {

@@ -28,7 +28,8 @@ inline Map map_of(const std::optional<at::Tensor>& x) {
 }
 
 // Where all maps have the channels of their heads side by side, works on several narrow heads together: memory is read
-// in longer runs then. `most` bounds the channels of a group, and with them the scratch memory, which is to stay in cache.
+// in longer runs then. `most` bounds the channels of a group, and with them the scratch memory, which is to stay in
+// cache.
 template <typename Call>
 void group_heads(Call& call, int64_t most, std::initializer_list<Map*> maps) {
   const auto narrow = [&](int64_t group) {

@@ -146,7 +146,6 @@ void store_row_of(const Map& map, int64_t batch, int64_t head, int64_t y, int64_
   store_row(row_of<T>(map, batch, head, y), map.stride[3], map.stride[4], map.channels, width, row, pitch);
 }
 
-void store_row(const Map& map, int64_t batch, int64_t head, int64_t y, int64_t width, const float* row,
-               int64_t pitch) {
+void store_row(const Map& map, int64_t batch, int64_t head, int64_t y, int64_t width, const float* row, int64_t pitch) {
   (map.bfloat16 ? store_row_of<uint16_t> : store_row_of<float>)(map, batch, head, y, width, row, pitch);
 }

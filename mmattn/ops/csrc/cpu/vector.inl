@@ -5,6 +5,7 @@ constexpr float INF = __builtin_inff();
 
 typedef float Vec __attribute__((vector_size(4 * MMATTN_LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * MMATTN_LANES)));
+typedef uint32_t Bits __attribute__((vector_size(4 * MMATTN_LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * MMATTN_LANES)));
 typedef float Unaligned __attribute__((vector_size(4 * MMATTN_LANES), aligned(4), may_alias));
 
@@ -63,6 +64,33 @@ inline void transpose(Vec* rows) {
 #endif
 }
 
+template <int STEP, int... I>
+inline Vec swapped(Vec v, std::integer_sequence<int, I...>) {
+  return pick<(I ^ STEP)...>(v, v);
+}
+
+// Combines all lanes, into each.
+template <typename Combine>
+inline Vec across(Vec v, const Combine& combine) {
+  constexpr std::make_integer_sequence<int, LANES> each{};
+#if MMATTN_LANES >= 16
+  v = combine(v, swapped<8>(v, each));
+#endif
+#if MMATTN_LANES >= 8
+  v = combine(v, swapped<4>(v, each));
+#endif
+  v = combine(v, swapped<2>(v, each));
+  return combine(v, swapped<1>(v, each));
+}
+
+inline float highest(Vec v) {
+  return across(v, [](Vec a, Vec b) { return max(a, b); })[0];
+}
+
+inline float total(Vec v) {
+  return across(v, [](Vec a, Vec b) { return a + b; })[0];
+}
+
 // e^x of x ≤ 0, to 2 units in the last place; 0 where it is no normal number, NaN of NaN.
 inline Vec exp(Vec x) {
   constexpr float ROUND = 12582912;  // 1.5 · 2^23: added to a small number, its lowest bits are that number, rounded
@@ -76,6 +104,6 @@ inline Vec exp(Vec x) {
   p = p * f + 1.6666665459e-1f;
   p = p * f + 5.0000001201e-1f;
   p = p * f * f + f + 1.0f;
-  const Vec power = reinterpret_cast<Vec>((reinterpret_cast<Ints>(t) << 23) + (127 << 23));
+  const Vec power = reinterpret_cast<Vec>((reinterpret_cast<Bits>(t) << 23) + (127u << 23));
   return x < -87.3f ? Vec{} : p * power;
 }

@@ -1,0 +1,360 @@
+#include "global_attention.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <list>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "capability.h"
+#include "parallel_rows.h"
+
+namespace mmattn {
+namespace {
+
+using at::Tensor;
+using std::optional;
+
+// Sides of a tile, which with its keys and values is to stay in the second-level cache.
+constexpr int64_t QUERIES = 128, KEYS = 384;
+// The backward pass works on so many tiles of queries together, with all keys, and on so many maps as have MOST logits.
+constexpr int64_t TILES = 4, MOST = 4 << 20;
+
+int64_t parts(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+template <typename Work>
+void parallel(int64_t count, const Work& work) {
+  at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      work(i);
+    }
+  });
+}
+
+Tensor floats(at::IntArrayRef size) { return at::empty(size, at::kFloat); }
+Tensor tiles_of(int64_t count, int64_t pitch) { return floats({count, QUERIES * pitch + 16}); }
+float* data(const Tensor& x, int64_t number) { return x.data_ptr<float>() + number * x.stride(0); }
+
+// (batch, heads, *positions, channels) as (batch, heads, positions, channels) of float32, whose rows are whole vectors.
+Tensor as_rows(const Tensor& x, int64_t pitch) {
+  const Tensor rows = x.flatten(2, -2);
+  if (rows.scalar_type() == at::kFloat && rows.stride(3) == 1 && rows.size(3) % 16 == 0) {
+    return rows;
+  }
+  const Tensor padded = floats({rows.size(0), rows.size(1), rows.size(2), pitch});
+  padded.slice(3, 0, rows.size(3)).copy_(rows);
+  return padded;
+}
+
+// Rows that lie in memory `pitch` apart.
+struct Rows {
+  const float* data;
+  int64_t pitch;
+};
+
+Rows rows_of(const Tensor& x, int64_t map, int64_t first) {
+  const int64_t start = map / x.size(1) * x.stride(0) + map % x.size(1) * x.stride(1) + first * x.stride(2);
+  return {x.const_data_ptr<float>() + start, x.stride(2)};
+}
+
+// A call, with the tensors that it points to.
+struct Operands {
+  Operands(const Tensor& query, const Tensor& key, const Tensor& value, const optional<Tensor>& window,
+           const optional<Tensor>& outlier, at::TensorList axis_logits, const optional<Tensor>& key_logits,
+           const optional<Tensor>& key_mask, at::IntArrayRef window_size, double outlier_value, double scale,
+           bool normalize, bool causal) {
+    call.batch = query.size(0);
+    call.heads = query.size(1);
+    call.queries = query.flatten(2, -2).size(2);
+    call.keys = key.flatten(2, -2).size(2);
+    call.channels = query.size(-1);
+    call.value_channels = value.size(-1);
+    call.query_pitch = pitch_of(call.channels);
+    call.value_pitch = pitch_of(call.value_channels);
+    const int64_t missing = 3 - (query.dim() - 3);
+    for (int64_t axis = 0; axis < 3; ++axis) {
+      const bool there = axis >= missing;
+      call.size[axis] = there ? query.size(2 + axis - missing) : 1;
+      call.key_size[axis] = there ? key.size(2 + axis - missing) : 1;
+      call.reach[axis] = there && window ? window_size[axis - missing] / 2 : 0;
+      call.axis_pitch[axis] = axis_logits.empty() ? 0 : pitch_of(call.key_size[axis]) + 16;
+      if (there && !axis_logits.empty()) {
+        call.axis_logits[axis] = map(axis_logits[axis - missing]);
+      }
+    }
+    call.scale = static_cast<float>(scale);
+    call.outlier_value = static_cast<float>(outlier_value);
+    call.normalize = normalize;
+    call.causal = causal;
+    call.query = map(query);
+    call.key = map(key);
+    call.value = map(value);
+    if (window) {
+      call.entries = window->size(-1);
+      call.window_pitch = pitch_of(call.entries);
+      call.window = map(*window);
+    }
+    if (outlier) {
+      call.outlier = map(outlier->unsqueeze(-1));
+    }
+    if (key_logits) {
+      call.key_logits = keep(key_logits->to(at::kFloat).contiguous()).const_data_ptr<float>();
+    }
+    if (key_mask) {
+      const Tensor mask = keep(key_mask->flatten(1).contiguous());
+      call.key_mask = mask.const_data_ptr<bool>();
+      call.keys_up_to = keep(mask.cumsum(1)).const_data_ptr<int64_t>();
+    }
+  }
+
+  const Tensor& keep(const Tensor& x) { return kept.emplace_back(x); }
+  Map map(const Tensor& x) { return map_of(keep(x.flatten(2, -2)).unsqueeze(2)); }
+
+  Map empty_like(const Tensor& x, std::vector<Tensor>& grads) {
+    return map(grads.emplace_back(at::empty(x.sizes(), x.options())));
+  }
+
+  bool has_positions() const { return call.window.data || call.axis_logits[2].data || call.key_logits; }
+
+  // Writes the logits of a tile, given its keys, (channels, keys); those of keys that are masked included.
+  void logits(const GlobalAttentionKernels& kernels, const Queries& q, Rows keys, const Tile& to) const {
+    if (has_positions()) {
+      kernels.positions(call, q, to);
+    }
+    kernels.product(q.count, whole_vectors(to), call.channels, {q.query, call.query_pitch, 1}, keys.data, keys.pitch,
+                    {to.data, to.pitch, nullptr, has_positions() ? all() : nullptr});
+  }
+
+  // What a Target keeps of each row, where that is all.
+  const float* all() const { return ones.const_data_ptr<float>(); }
+
+  // A tile's columns, with those that fill a vector.
+  static int64_t whole_vectors(const Tile& tile) { return (tile.end - tile.begin + 15) / 16 * 16; }
+
+  GlobalAttention call{};
+  std::list<Tensor> kept;
+  Tensor ones = at::ones({std::max(QUERIES, KEYS)}, at::kFloat);
+};
+
+// Memory for what belongs to the queries of `tiles` tiles.
+struct Memory {
+  Memory(const GlobalAttention& call, int64_t tiles, bool backward) : call(call) {
+    const int64_t count = std::min(QUERIES, call.queries);
+    const auto rows = [&](int64_t width) { return floats({tiles, count, width}); };
+    query = rows(call.query_pitch);
+    window = rows(call.window_pitch);
+    inside = rows(call.normalize ? call.window_pitch : 0);
+    out = rows(call.value_pitch);
+    grad = rows(backward ? call.value_pitch : 0);
+    for (int64_t axis = 0; axis < 3; ++axis) {
+      axis_logits[axis] = rows(call.axis_pitch[axis]);
+    }
+    numbers = floats({tiles, 7 * QUERIES});
+  }
+
+  // The queries of a map from `first` on, in the memory of one tile.
+  Queries tile(int64_t number, int64_t map, int64_t first) const {
+    Queries q{map, first, std::min(QUERIES, call.queries - first)};
+    q.query = data(query, number);
+    q.window = data(window, number);
+    q.inside = data(inside, number);
+    q.out = data(out, number);
+    q.grad = data(grad, number);
+    for (int64_t axis = 0; axis < 3; ++axis) {
+      q.axis_logits[axis] = data(axis_logits[axis], number);
+    }
+    float* next = data(numbers, number);
+    for (float** each : {&q.outlier, &q.outside, &q.rstd, &q.peak, &q.keep, &q.total, &q.lse}) {
+      *each = next;
+      next += QUERIES;
+    }
+    return q;
+  }
+
+  const GlobalAttention& call;
+  Tensor query, window, inside, out, grad, axis_logits[3], numbers;
+};
+
+// The keys or values of all maps, transposed a tile at a time.
+struct Transposed {
+  Transposed(const GlobalAttention& call, const Map& from)
+      : pitch(pitch_of(std::min(KEYS, call.keys))),
+        tiles(parts(call.keys, KEYS)),
+        channels(floats({call.batch * call.heads * tiles, from.channels, pitch})) {
+    parallel(channels.size(0), [&](int64_t i) {
+      const int64_t begin = i % tiles * KEYS;
+      cpu_capability().global_attention.transpose(call, from, i / tiles,
+                                                  {data(channels, i), pitch, begin, std::min(call.keys, begin + KEYS)});
+    });
+  }
+
+  Rows tile(int64_t map, int64_t number) const { return {data(channels, map * tiles + number), pitch}; }
+
+  int64_t pitch, tiles;
+  Tensor channels;
+};
+
+std::tuple<Tensor, Tensor> global_attention(const Tensor& query, const Tensor& key, const Tensor& value,
+                                            const optional<Tensor>& window, const optional<Tensor>& outlier,
+                                            at::TensorList axis_logits, const optional<Tensor>& key_logits,
+                                            const optional<Tensor>& key_mask, at::IntArrayRef window_size,
+                                            double outlier_value, double scale, bool normalize, bool causal) {
+  Operands of(query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value, scale,
+              normalize, causal);
+  GlobalAttention& call = of.call;
+  std::vector<int64_t> size = query.sizes().vec();
+  size.back() = value.size(-1);
+  const Tensor out = at::empty(size, value.options());
+  size.pop_back();
+  const Tensor lse = floats(size);
+  call.out = of.map(out);
+  call.lse = of.map(lse.unsqueeze(-1));
+  const GlobalAttentionKernels& kernels = cpu_capability().global_attention;
+  const int64_t tiles = parts(call.queries, QUERIES), threads = at::get_num_threads();
+  const Memory memory(call, threads, false);
+  const Transposed keys(call, call.key);
+  const Tensor values = as_rows(value, call.value_pitch), logits = tiles_of(threads, keys.pitch);
+  parallel(call.batch * call.heads * tiles, [&](int64_t i) {
+    const int64_t thread = at::get_thread_num();
+    const Queries q = memory.tile(thread, i / tiles, i % tiles * QUERIES);
+    kernels.prepare(call, q);
+    const int64_t seen = causal ? q.first + q.count : call.keys;
+    for (int64_t begin = 0; begin < seen; begin += KEYS) {
+      const Tile tile{data(logits, thread), keys.pitch, begin, std::min(seen, begin + KEYS)};
+      of.logits(kernels, q, keys.tile(q.map, begin / KEYS), tile);
+      kernels.softmax(call, q, tile);
+      const Rows seen_values = rows_of(values, q.map, begin);
+      kernels.product(q.count, call.value_channels, tile.end - begin, {tile.data, tile.pitch, 1}, seen_values.data,
+                      seen_values.pitch, {q.out, call.value_pitch, nullptr, begin > 0 ? q.keep : nullptr});
+    }
+    kernels.finish(call, q);
+  });
+  return {out, lse};
+}
+
+std::vector<Tensor> global_attention_backward(const Tensor& grad, const Tensor& out, const Tensor& lse,
+                                              const Tensor& query, const Tensor& key, const Tensor& value,
+                                              const optional<Tensor>& window, const optional<Tensor>& outlier,
+                                              at::TensorList axis_logits, const optional<Tensor>& key_logits,
+                                              const optional<Tensor>& key_mask, at::IntArrayRef window_size,
+                                              double outlier_value, double scale, bool normalize, bool causal) {
+  Operands of(query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value, scale,
+              normalize, causal);
+  GlobalAttention& call = of.call;
+  call.grad = of.map(grad);
+  call.out = of.map(out);
+  call.lse = of.map(lse.unsqueeze(-1));
+  // Sums over the queries, in float32.
+  const Tensor d_key = at::zeros(key.sizes(), at::kFloat), d_value = at::zeros(value.sizes(), at::kFloat);
+  std::vector<Tensor> grads;
+  call.d_query = of.empty_like(query, grads);
+  grads.push_back(d_key);
+  grads.push_back(d_value);
+  if (window) {
+    call.d_window = of.empty_like(*window, grads);
+  }
+  if (outlier) {
+    grads.push_back(at::empty(outlier->sizes(), outlier->options()));
+    call.d_outlier = of.map(grads.back().unsqueeze(-1));
+  }
+  for (size_t axis = 0; axis < axis_logits.size(); ++axis) {
+    call.d_axis_logits[3 - axis_logits.size() + axis] = of.empty_like(axis_logits[axis], grads);
+  }
+  if (key_logits) {
+    grads.push_back(at::zeros(key_logits->sizes(), at::kFloat));
+    call.d_key_logits = grads.back().data_ptr<float>();
+  }
+
+  const GlobalAttentionKernels& kernels = cpu_capability().global_attention;
+  const int64_t maps = call.batch * call.heads, D = call.channels, Dv = call.value_channels;
+  const int64_t block = std::clamp<int64_t>(parts(call.queries, QUERIES), 1, TILES), key_tiles = parts(call.keys, KEYS);
+  const Transposed keys_across(call, call.key), values_across(call, call.value);
+  const Tensor keys = as_rows(key, call.query_pitch);
+  const int64_t pitch = keys_across.pitch, logits = block * key_tiles * QUERIES * pitch;
+  const int64_t together = std::clamp<int64_t>(MOST / logits, 1, maps);
+  const Memory memory(call, together * block, true);
+  const Tensor d_logits = tiles_of(together * key_tiles * block, pitch);
+  const Tensor weights = tiles_of(at::get_num_threads(), pitch);
+  for (int64_t map = 0; map < maps; map += together) {
+    for (int64_t start = 0; start < call.queries; start += block * QUERIES) {
+      const int64_t tiles = std::min(block, parts(call.queries - start, QUERIES));
+      const int64_t work = std::min(together, maps - map);
+      const auto queries = [&](int64_t m, int64_t tile) {
+        return memory.tile(m * block + tile, map + m, start + tile * QUERIES);
+      };
+      const auto grad_of = [&](int64_t m, int64_t tile, int64_t key_tile, const Queries& q) {
+        const int64_t begin = key_tile * KEYS, seen = causal ? q.first + q.count : call.keys;
+        float* tiles = data(d_logits, (m * key_tiles + key_tile) * block + tile);
+        return Tile{tiles, pitch, begin, std::min(seen, begin + KEYS)};
+      };
+      parallel(work * tiles, [&](int64_t i) { kernels.prepare_backward(call, queries(i / tiles, i % tiles)); });
+      // Each thread has keys of its own, whose gradients are sums over the queries in their order.
+      parallel(work * key_tiles, [&](int64_t i) {
+        const int64_t m = i / key_tiles, key_tile = i % key_tiles;
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+          const Queries q = queries(m, tile);
+          const Tile d = grad_of(m, tile, key_tile, q);
+          const int64_t width = d.end - d.begin, row = q.map * call.keys + d.begin;
+          if (width <= 0) {
+            continue;
+          }
+          const Tile p{data(weights, at::get_thread_num()), pitch, d.begin, d.end};
+          of.logits(kernels, q, keys_across.tile(q.map, key_tile), p);
+          const Rows values = values_across.tile(q.map, key_tile);
+          kernels.product(q.count, of.whole_vectors(d), Dv, {q.grad, call.value_pitch, 1}, values.data, values.pitch,
+                          {d.data, pitch});
+          kernels.softmax_backward(call, q, p, d);
+          // Sums over the queries: a key's weights are a column of the tile.
+          kernels.product(width, Dv, q.count, {p.data, 1, pitch}, q.grad, call.value_pitch,
+                          {d_value.data_ptr<float>() + row * Dv, Dv, nullptr, of.all()});
+          kernels.product(width, D, q.count, {d.data, 1, pitch}, q.query, call.query_pitch,
+                          {d_key.data_ptr<float>() + row * D, D, nullptr, of.all()});
+        }
+      });
+      parallel(work * tiles, [&](int64_t i) {
+        const Queries q = queries(i / tiles, i % tiles);
+        for (int64_t key_tile = 0; key_tile < key_tiles; ++key_tile) {
+          const Tile d = grad_of(i / tiles, i % tiles, key_tile, q);
+          if (d.begin < d.end) {
+            const Rows seen = rows_of(keys, q.map, d.begin);
+            kernels.product(q.count, D, d.end - d.begin, {d.data, pitch, 1}, seen.data, seen.pitch,
+                            {q.query, call.query_pitch, nullptr, key_tile > 0 ? of.all() : nullptr});
+            kernels.gradients(call, q, d);
+          }
+        }
+        kernels.finish_backward(call, q);
+      });
+    }
+  }
+  grads[1] = d_key.to(key.scalar_type());
+  grads[2] = d_value.to(value.scalar_type());
+  if (key_logits) {
+    grads.back() = grads.back().to(key_logits->scalar_type());
+  }
+  return grads;
+}
+
+}  // namespace
+}  // namespace mmattn
+
+#define ARGUMENTS                                                                                               \
+  "Tensor query, Tensor key, Tensor value, Tensor? window, Tensor? outlier, Tensor[] axis_logits, "             \
+  "Tensor? key_logits, Tensor? key_mask, int[] window_size, float outlier_value, float scale, bool normalize, " \
+  "bool causal"
+
+TORCH_LIBRARY_FRAGMENT(mmattn_native, m) {
+  m.def("global_attention(" ARGUMENTS ") -> (Tensor, Tensor)");
+  m.def("global_attention_backward(Tensor grad, Tensor out, Tensor lse, " ARGUMENTS ") -> Tensor[]");
+}
+
+TORCH_LIBRARY_IMPL(mmattn_native, CPU, m) {
+  m.impl("global_attention", mmattn::global_attention);
+  m.impl("global_attention_backward", mmattn::global_attention_backward);
+}

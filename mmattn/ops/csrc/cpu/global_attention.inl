@@ -1,0 +1,369 @@
+// global_attention: what is done to tiles of logits, a row a query, keys side by side.
+
+namespace global {
+
+// Σ of a row's numbers, with as many after them in memory as fill a vector.
+inline float sum(const float* row, int64_t width) {
+  Vec sums{};
+  for (int64_t x = 0; x < width; x += LANES) {
+    sums += keep(load(row + x), x, width);
+  }
+  return total(sums);
+}
+
+template <typename T>
+T* rows_of(const Map& map, const GlobalAttention& call, int64_t number, int64_t first) {
+  return row_of<T>(map, number / call.heads, number % call.heads, 0) + first * map.stride[3];
+}
+
+// Rows of a tile of keys or values, a channel at a time.
+template <typename T>
+void transpose_of(const GlobalAttention& call, const Map& map, int64_t number, const Tile& to) {
+  load_row(rows_of<const T>(map, call, number, to.begin), map.stride[3], map.stride[4], 0, map.channels,
+           to.end - to.begin, to.data, to.pitch);
+}
+
+void transpose(const GlobalAttention& call, const Map& map, int64_t number, Tile to) {
+  (map.bfloat16 ? transpose_of<uint16_t> : transpose_of<float>)(call, map, number, to);
+}
+
+// The rows of a map that are the queries', (count, channels): what load_row calls channels are the queries here.
+template <typename T>
+void load_rows_of(const Map& map, const GlobalAttention& call, const Queries& q, float* rows, int64_t pitch) {
+  load_row(rows_of<const T>(map, call, q.map, q.first), map.stride[4], map.stride[3], 0, q.count, map.channels, rows,
+           pitch);
+}
+
+void load_rows(const Map& map, const GlobalAttention& call, const Queries& q, float* rows, int64_t pitch) {
+  (map.bfloat16 ? load_rows_of<uint16_t> : load_rows_of<float>)(map, call, q, rows, pitch);
+}
+
+template <typename T>
+void store_rows_of(const Map& map, const GlobalAttention& call, const Queries& q, const float* rows, int64_t pitch) {
+  store_row(rows_of<T>(map, call, q.map, q.first), map.stride[4], map.stride[3], q.count, map.channels, rows, pitch);
+}
+
+void store_rows(const Map& map, const GlobalAttention& call, const Queries& q, const float* rows, int64_t pitch) {
+  (map.bfloat16 ? store_rows_of<uint16_t> : store_rows_of<float>)(map, call, q, rows, pitch);
+}
+
+// Calls run(key, entry, length) for the runs of keys in a query's window that are side by side, in order, from those
+// between `begin` and `end`.
+template <typename Run>
+void for_runs(const GlobalAttention& call, int64_t query, int64_t begin, int64_t end, const Run& run) {
+  const int64_t *size = call.size, *reach = call.reach;
+  const int64_t x = query % size[2], y = query / size[2] % size[1], z = query / size[2] / size[1];
+  const int64_t x0 = most(0, x - reach[2]), x1 = least(size[2], x + reach[2] + 1);
+  for (int64_t c = most(0, z - reach[0]); c <= least(size[0] - 1, z + reach[0]); ++c) {
+    const int64_t first = most(most(0, y - reach[1]), begin / size[2] - c * size[1]);
+    const int64_t last = least(least(size[1] - 1, y + reach[1]), (end - 1) / size[2] - c * size[1]);
+    for (int64_t b = first; b <= last; ++b) {
+      const int64_t row = (c * size[1] + b) * size[2];
+      const int64_t from = most(row + x0, begin);
+      const int64_t entry_row = (c - z + reach[0]) * (2 * reach[1] + 1) + b - y + reach[1];
+      const int64_t entry = entry_row * (2 * reach[2] + 1) + reach[2] - x;  // of the key at 0
+      // Under `causal`, the entries after the K that there are would lead to keys after the query.
+      const int64_t to = least(least(row + x1, end), row + call.entries - entry);
+      if (from < to) {
+        run(from, entry + from - row, to - from);
+      }
+    }
+  }
+}
+
+int64_t support(const GlobalAttention& call, const Queries& q, int64_t r) {
+  const int64_t last = call.causal ? q.first + r : call.keys - 1;
+  return call.keys_up_to ? call.keys_up_to[q.map / call.heads * call.keys + last] : last + 1;
+}
+
+// As `zscore` of ../../window_logits.py, for the window of query number r.
+void zscore(const GlobalAttention& call, const Queries& q, int64_t r) {
+  float* window = q.window + r * call.window_pitch;
+  float* inside = q.inside + r * call.window_pitch;
+  const bool* mask = call.key_mask ? call.key_mask + q.map / call.heads * call.keys : nullptr;
+  __builtin_memset(inside, 0, call.window_pitch * sizeof(float));
+  for_runs(call, q.first + r, 0, call.keys, [&](int64_t key, int64_t entry, int64_t length) {
+    for (int64_t x = 0; x < length; ++x) {
+      inside[entry + x] = !mask || mask[key + x] ? 1 : 0;
+    }
+  });
+  // Σ of f over the entries inside, what is outside being 0.
+  const auto over_window = [&](const auto& f) {
+    Vec sums{};
+    for (int64_t x = 0; x < call.entries; x += LANES) {
+      const Vec v = load(inside + x) > 0.5f ? f(load(window + x)) : Vec{};
+      store(window + x, v);
+      sums += v;
+    }
+    return total(sums);
+  };
+  const float count = support(call, q, r), within = sum(inside, call.entries), outside = count - within;
+  const float of_all = count > 1 ? count : 1;
+  const float middle = over_window([](Vec v) { return v; }) / (within > 1 ? within : 1);
+  float outlier = outside == 0 ? 0 : q.outlier[r] - middle;
+  const float mean = (over_window([&](Vec v) { return v - middle; }) + outside * outlier) / of_all;
+  over_window([&](Vec v) { return v - mean; });
+  outlier = outside == 0 ? 0 : outlier - mean;
+  Vec squares{};
+  for (int64_t x = 0; x < call.entries; x += LANES) {
+    squares += load(window + x) * load(window + x);
+  }
+  const float rstd = 1 / __builtin_sqrtf((total(squares) + outside * outlier * outlier) / of_all + 1e-5f);
+  over_window([&](Vec v) { return v * rstd; });
+  q.outlier[r] = outlier * rstd;
+  q.outside[r] = outside;
+  q.rstd[r] = rstd;
+}
+
+// As `zscore_backward`, there: from the gradients at the normalised logits, which are where `inside` was.
+void zscore_backward(const GlobalAttention& call, const Queries& q, int64_t r) {
+  float* window = q.window + r * call.window_pitch;
+  const float* grad = q.inside + r * call.window_pitch;
+  const float outside = q.outside[r], count = support(call, q, r);
+  const float grad_outlier = outside == 0 ? 0 : -sum(grad, call.entries);
+  Vec sums{};
+  for (int64_t x = 0; x < call.entries; x += LANES) {
+    sums += load(grad + x) * load(window + x);
+  }
+  const float along = (total(sums) + grad_outlier * q.outlier[r]) / (count > 1 ? count : 1);
+  for (int64_t x = 0; x < call.entries; x += LANES) {
+    store(window + x, (load(grad + x) - load(window + x) * along) * q.rstd[r]);
+  }
+  q.outlier[r] = (grad_outlier - outside * q.outlier[r] * along) * q.rstd[r];
+}
+
+// Queries, so that logits need no factor; or their gradients.
+void scale_rows(const GlobalAttention& call, const Queries& q) {
+  for (int64_t i = 0; i < q.count * call.query_pitch; i += LANES) {
+    store(q.query + i, load(q.query + i) * call.scale);
+  }
+}
+
+void prepare(const GlobalAttention& call, const Queries& q) {
+  load_rows(call.query, call, q, q.query, call.query_pitch);
+  scale_rows(call, q);
+  for (int64_t axis = 0; axis < 3; ++axis) {
+    if (call.axis_logits[axis].data) {
+      load_rows(call.axis_logits[axis], call, q, q.axis_logits[axis], call.axis_pitch[axis]);
+    }
+  }
+  if (!call.window.data) {
+    return;
+  }
+  load_rows(call.window, call, q, q.window, call.window_pitch);
+  if (call.outlier.data) {
+    load_rows(call.outlier, call, q, q.outlier, 1);
+  }
+  for (int64_t r = 0; r < q.count; ++r) {
+    q.outlier[r] = call.outlier.data ? q.outlier[r] : call.outlier_value;
+    if (call.normalize) {
+      zscore(call, q, r);
+    }
+  }
+}
+
+// Calls part(key, length, place) for the parts of rows of keys, those along the last axis, between `begin` and `end`:
+// the number of the first key, and its place on each axis.
+template <typename Part>
+void for_key_rows(const GlobalAttention& call, int64_t begin, int64_t end, const Part& part) {
+  const int64_t* size = call.key_size;
+  int64_t place[3] = {begin / size[2] / size[1], begin / size[2] % size[1], begin % size[2]};
+  for (int64_t key = begin; key < end; place[2] = 0) {
+    const int64_t length = least(end - key, size[2] - place[2]);
+    part(key, length, place);
+    key += length;
+    if (++place[1] == size[1]) {  // a division for each row would take as long as the row
+      place[1] = 0;
+      ++place[0];
+    }
+  }
+}
+
+// Adds `value` and the numbers of `row` to `to`, or puts them there, and anything after them.
+template <bool ADD>
+inline void put(float value, const float* row, int64_t width, float* to) {
+  for (int64_t x = 0; x < width; x += LANES) {
+    const Vec v = load(row + x) + value;
+    store(to + x, ADD ? load(to + x) + keep(v, x, width) : v);
+  }
+}
+
+void positions(const GlobalAttention& call, const Queries& q, Tile logits) {
+  const int64_t begin = logits.begin, width = logits.end - begin;
+  const bool axes = call.axis_logits[2].data, empty = axes && !call.window.data;
+  for (int64_t r = 0; r < q.count; ++r) {
+    float* row = logits.data + r * logits.pitch;
+    const float value = call.window.data ? q.outlier[r] : 0;
+    for (int64_t x = 0; x < width && !empty; ++x) {
+      row[x] = value;
+    }
+    if (call.window.data) {
+      const float* window = q.window + r * call.window_pitch;
+      for_runs(call, q.first + r, begin, logits.end, [&](int64_t key, int64_t entry, int64_t length) {
+        __builtin_memcpy(row + key - begin, window + entry, length * sizeof(float));
+      });
+    }
+    if (axes) {
+      const float* own[3];
+      for (int64_t axis = 0; axis < 3; ++axis) {
+        own[axis] = q.axis_logits[axis] + r * call.axis_pitch[axis];
+      }
+      for_key_rows(call, begin, logits.end, [&](int64_t key, int64_t length, const int64_t* place) {
+        const float of_row =
+            (call.axis_logits[0].data ? own[0][place[0]] : 0) + (call.axis_logits[1].data ? own[1][place[1]] : 0);
+        (empty ? put<false> : put<true>)(of_row, own[2] + place[2], length, row + key - begin);
+      });
+    }
+    if (call.key_logits) {
+      const float* key_logits = call.key_logits + q.map * call.keys + begin;
+      for (int64_t x = 0; x < width; ++x) {
+        row[x] += key_logits[x];
+      }
+    }
+  }
+}
+
+// −∞ for the keys of a row that its query does not attend to, and after its end.
+void drop_keys(const GlobalAttention& call, const Queries& q, int64_t r, const Tile& logits) {
+  float* row = logits.data + r * logits.pitch;
+  const int64_t width = logits.end - logits.begin;
+  if (call.key_mask) {
+    const bool* mask = call.key_mask + q.map / call.heads * call.keys + logits.begin;
+    for (int64_t x = 0; x < width; ++x) {
+      row[x] = mask[x] ? row[x] : -INF;
+    }
+  }
+  const int64_t seen = call.causal ? least(width, q.first + r + 1 - logits.begin) : width;
+  for (int64_t x = most(0, seen); x < round_up(width, LANES); ++x) {
+    row[x] = -INF;
+  }
+}
+
+void softmax(const GlobalAttention& call, const Queries& q, Tile logits) {
+  const int64_t width = logits.end - logits.begin;
+  for (int64_t r = 0; r < q.count; ++r) {
+    drop_keys(call, q, r, logits);
+    float* row = logits.data + r * logits.pitch;
+    if (logits.begin == 0) {
+      q.peak[r] = -INF;
+      q.total[r] = 0;
+    }
+    const float before = q.peak[r], highest = highest_of(row, width), peak = highest > before ? highest : before;
+    q.keep[r] = peak > before ? exp(all(before - peak))[0] : 1;
+    q.peak[r] = peak;
+    q.total[r] = q.total[r] * q.keep[r] + exponentials(row, width, peak == -INF ? 0 : peak);
+  }
+}
+
+void finish(const GlobalAttention& call, const Queries& q) {
+  for (int64_t r = 0; r < q.count; ++r) {
+    float* out = q.out + r * call.value_pitch;
+    const float factor = q.total[r] == 0 ? 1 : 1 / q.total[r];
+    for (int64_t c = 0; c < call.value_channels; ++c) {
+      out[c] *= factor;
+    }
+    q.lse[r] = (q.peak[r] == -INF ? 0 : q.peak[r]) + __builtin_logf(q.total[r]);
+  }
+  store_rows(call.out, call, q, q.out, call.value_pitch);
+  store_rows(call.lse, call, q, q.lse, 1);
+}
+
+void prepare_backward(const GlobalAttention& call, const Queries& q) {
+  prepare(call, q);
+  load_rows(call.grad, call, q, q.grad, call.value_pitch);
+  load_rows(call.out, call, q, q.out, call.value_pitch);
+  load_rows(call.lse, call, q, q.lse, 1);
+  for (int64_t r = 0; r < q.count; ++r) {
+    q.total[r] = dot_row(q.grad + r * call.value_pitch, q.out + r * call.value_pitch, call.value_channels);
+    q.lse[r] = q.lse[r] == -INF ? 0 : q.lse[r];  // no key to attend to
+  }
+}
+
+void softmax_backward(const GlobalAttention& call, const Queries& q, Tile logits, Tile grad) {
+  const int64_t width = logits.end - logits.begin;
+  for (int64_t r = 0; r < q.count; ++r) {
+    drop_keys(call, q, r, logits);
+    float* weights = logits.data + r * logits.pitch;
+    float* d = grad.data + r * grad.pitch;
+    const float lse = q.lse[r], mean = q.total[r];
+    for (int64_t x = 0; x < width; x += LANES) {
+      const Vec p = exp(load(weights + x) - lse);
+      store(weights + x, p);
+      store(d + x, (load(d + x) - mean) * p);
+    }
+    if (call.d_key_logits) {
+      float* d_keys = call.d_key_logits + q.map * call.keys + logits.begin;
+      for (int64_t x = 0; x < width; ++x) {
+        d_keys[x] += d[x];
+      }
+    }
+  }
+}
+
+void gradients(const GlobalAttention& call, const Queries& q, Tile grad) {
+  for (int64_t r = 0; r < q.count; ++r) {
+    const float* d = grad.data + r * grad.pitch;
+    if (call.window.data) {
+      float* d_window = (call.normalize ? q.inside : q.window) + r * call.window_pitch;
+      if (grad.begin == 0) {
+        __builtin_memset(d_window, 0, call.window_pitch * sizeof(float));
+      }
+      for_runs(call, q.first + r, grad.begin, grad.end, [&](int64_t key, int64_t entry, int64_t length) {
+        __builtin_memcpy(d_window + entry, d + key - grad.begin, length * sizeof(float));
+      });
+    }
+    if (call.axis_logits[2].data) {
+      float* own[3];
+      for (int64_t axis = 0; axis < 3; ++axis) {
+        own[axis] = q.axis_logits[axis] + r * call.axis_pitch[axis];
+        if (grad.begin == 0) {
+          __builtin_memset(own[axis], 0, call.axis_pitch[axis] * sizeof(float));
+        }
+      }
+      for_key_rows(call, grad.begin, grad.end, [&](int64_t key, int64_t length, const int64_t* place) {
+        const float* from = d + key - grad.begin;
+        float* last = own[2] + place[2];
+        Vec of_row{};
+        for (int64_t x = 0; x < length; x += LANES) {
+          const Vec v = keep(load(from + x), x, length);
+          store(last + x, load(last + x) + v);
+          of_row += v;
+        }
+        const float all_of_row = total(of_row);
+        own[0][place[0]] += all_of_row;
+        own[1][place[1]] += all_of_row;
+      });
+    }
+  }
+}
+
+void finish_backward(const GlobalAttention& call, const Queries& q) {
+  for (int64_t r = 0; r < q.count && call.window.data; ++r) {
+    if (call.normalize) {
+      zscore_backward(call, q, r);
+    } else {
+      // The gradients of a softmax's logits sum to zero, so the outliers' sum is what the window leaves.
+      q.outlier[r] = -sum(q.window + r * call.window_pitch, call.entries);
+    }
+  }
+  scale_rows(call, q);
+  store_rows(call.d_query, call, q, q.query, call.query_pitch);
+  if (call.window.data) {
+    store_rows(call.d_window, call, q, q.window, call.window_pitch);
+  }
+  if (call.outlier.data) {
+    store_rows(call.d_outlier, call, q, q.outlier, 1);
+  }
+  for (int64_t axis = 0; axis < 3; ++axis) {
+    if (call.axis_logits[axis].data) {
+      store_rows(call.d_axis_logits[axis], call, q, q.axis_logits[axis], call.axis_pitch[axis]);
+    }
+  }
+}
+
+}  // namespace global
+
+constexpr GlobalAttentionKernels global_attention{
+    product,        global::transpose,        global::prepare,          global::positions, global::softmax,
+    global::finish, global::prepare_backward, global::softmax_backward, global::gradients, global::finish_backward,
+};

@@ -1,0 +1,465 @@
+// grid_attention, an arm at a time: attention within each line, merged with what the arms before found. Lines share
+// nothing, so that how they are shared out to threads changes nothing.
+
+// Where a row of lines one after the other is.
+struct Query {
+  Query(int64_t row, int64_t length) : line(row / length), x(row % length) {}
+
+  void next(int64_t length) {
+    if (++x == length) {
+      ++line;
+      x = 0;
+    }
+  }
+
+  int64_t line, x;
+};
+
+// The logits of a query, from the products of its vector with the keys of its group.
+struct Logits {
+  Vec at(int64_t column, const float* products) const {
+    const Ints key = lanes() + static_cast<int32_t>(column - first);  // on the line
+    const Ints visible = (key >= 0) & (key < length) & (key != without);
+    return visible ? load(products + column) * scale + position(column - first, key) : all(-INF);
+  }
+
+  Vec position(int64_t start, const Ints& key) const {
+    if (radius < 0 || start > x + radius || start + LANES <= x - radius) {
+      return all(outlier);
+    }
+    Vec own = load(window + start);
+    if (without >= 0) {
+      own = key < x ? own : load(window + start - 1);
+    }
+    const Ints inside = (key >= x - radius) & (key <= x + radius);
+    return inside ? (own - statistics[0] - statistics[1]) * statistics[2] : all(outlier);
+  }
+
+  int32_t first, length;  // the line's place in the group
+  int32_t x, without;     // the query's on the line, and that of what is no key there, or −1
+  int32_t radius;         // negative without window logits
+  float scale, outlier;
+  const float* window;  // the entry of key j of the line is window[j], or window[j − 1] behind a missing centre
+  const float* statistics;
+};
+
+// The lines of an item, its logits and weights.
+struct Arm {
+  Arm(const GridAttention& call, Arena& arena)
+      : call(call),
+        length(call.length),
+        radius(call.window_size / 2),
+        group(call.fold * call.length),
+        rows(round_up(call.lines * call.length, LANES) + LANES),
+        pitch(pitch_of(group)),
+        tile(most(16, least(group, 16384 / pitch / 8 * 8))),
+        query_pitch(pitch_of(call.query.channels)),
+        value_pitch(pitch_of(call.value.channels)),
+        window_pitch(pitch_of(call.window.channels)),
+        margin(round_up(length, LANES) + LANES),
+        query(arena.take<float>(rows * query_pitch)),
+        key(arena.take<float>(rows * query_pitch)),
+        value(arena.take<float>(rows * value_pitch)),
+        keys(arena.take<float>(round_up(call.query.channels, LANES) * pitch)),
+        window(arena.take<float>(call.window.data ? rows * window_pitch + 2 * margin : 0) + margin),
+        outlier(arena.take<float>(rows)),
+        statistics(arena.take<float>(rows * 3)),
+        logits(arena.take<float>(tile * pitch)) {}
+
+  // Calls body() for the lines of each item.
+  template <typename Body>
+  void for_items(int64_t begin, int64_t end, const Body& body) {
+    const int64_t parts = (call.inner + call.lines - 1) / call.lines;
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t map = item / parts / call.outer, first = item % parts * call.lines;
+      place = {map / call.heads, map % call.heads, item / parts % call.outer, first,
+               least(call.lines, call.inner - first)};
+      load();
+      body();
+    }
+  }
+
+  void load() {
+    load_lines(call.query, place, length, query, query_pitch);
+    load_lines(call.key, place, length, key, query_pitch);
+    load_lines(call.value, place, length, value, value_pitch);
+    if (!call.window.data) {
+      return;
+    }
+    load_lines(call.window, place, length, window, window_pitch);
+    const int64_t count = place.count * length;
+    if (call.outlier.data) {
+      load_lines(call.outlier, place, length, outlier, 1);
+    }
+    for (int64_t row = 0; row < count && !call.outlier.data; ++row) {
+      outlier[row] = call.outlier_value;
+    }
+    if (call.statistics.data) {
+      load_lines(call.statistics, place, length, statistics, 3);
+    }
+    for (int64_t row = 0; row < count; ++row) {
+      float* s = statistics + row * 3;
+      if (!call.statistics.data) {
+        s[0] = s[1] = 0;
+        s[2] = 1;
+      }
+      outlier[row] = (outlier[row] - s[0] - s[1]) * s[2];
+    }
+  }
+
+  // Of the query at `row` of the item, x of its line, which starts at `first` of its group.
+  Logits logits_of(int64_t row, int64_t x, int64_t first) const {
+    const auto small = [](int64_t n) { return static_cast<int32_t>(n); };
+    return {small(first),
+            small(length),
+            small(x),
+            small(call.own ? -1 : x),
+            small(call.window.data ? radius : -1),
+            call.scale,
+            call.window.data ? outlier[row] : 0,
+            window + row * window_pitch + radius - x,
+            statistics + row * 3};
+  }
+
+  const GridAttention& call;
+  Place place{};
+  const int64_t length, radius, group, rows, pitch;
+  const int64_t tile;  // queries whose logits there is room for
+  const int64_t query_pitch, value_pitch, window_pitch;
+  const int64_t margin;  // before and after the windows, where the vectors of keys outside them may start and end
+  float* query;
+  float* key;
+  float* value;
+  float* keys;  // transposed
+  float* window;
+  float* outlier;
+  float* statistics;
+  float* logits;
+};
+
+// Numbers of a line's positions, one a position.
+inline float* line_numbers(const Volume& volume, const Place& at, int64_t line) {
+  return line_of<float>(volume, at, line);
+}
+
+int64_t grid_attention(const GridAttention& call, int64_t begin, int64_t end, void* scratch) {
+  Arena arena(scratch);
+  Arm arm(call, arena);
+  const int64_t L = arm.length;
+  float* peak = arena.take<float>(arm.tile + LANES);
+  float* sum = arena.take<float>(arm.tile + LANES);
+  float* gain = arena.take<float>(arm.tile + LANES);
+  float* keep = arena.take<float>(arm.tile + LANES);
+  if (!scratch) {
+    return arena.used;
+  }
+
+  // The weights of queries [row, row + count) of a group from `start` on, in place of their logits, and how they merge.
+  const auto weigh = [&](int64_t start, int64_t row, int64_t count, int64_t width) {
+    const int64_t first = start / L;
+    Query query(row, L);
+    for (int64_t i = 0; i < count; ++i, query.next(L)) {
+      const auto [line, x] = query;
+      const Logits logits = arm.logits_of(start + row + i, x, line * L);
+      float* p = arm.logits + i * arm.pitch;
+      Vec peaks = all(-INF);
+      for (int64_t j = 0; j < width; j += LANES) {
+        const Vec v = logits.at(j, p);
+        store(p + j, v);
+        peaks = max(v, peaks);
+      }
+      float* so_far = line_numbers(call.peak, arm.place, first + line) + x * call.peak.stride[4];
+      float* weight = line_numbers(call.total, arm.place, first + line) + x * call.total.stride[4];
+      peak[i] = call.first ? -INF : *so_far;
+      keep[i] = call.first ? 0 : *weight;
+      const float now = highest(peaks);
+      *so_far = now > peak[i] ? now : peak[i];
+      gain[i] = *so_far == -INF ? 0 : *so_far;
+      sum[i] = exponentials(p, width, gain[i]);
+    }
+    for (int64_t i = 0; i < count; i += LANES) {
+      const Vec before = load(keep + i) * exp(load(peak + i) - load(gain + i));
+      const Vec all_of_it = before + load(sum + i);
+      const Vec share = all_of_it == Vec{} ? Vec{} : 1.0f / all_of_it;
+      store(sum + i, all_of_it);
+      store(gain + i, share);
+      store(keep + i, before * share);
+    }
+    query = {row, L};
+    for (int64_t i = 0; i < count; ++i, query.next(L)) {
+      line_numbers(call.total, arm.place, first + query.line)[query.x * call.total.stride[4]] = sum[i];
+    }
+  };
+
+  arm.for_items(begin, end, [&] {
+    for (int64_t start = 0; start < arm.place.count * L; start += arm.group) {
+      const int64_t n = least(arm.group, arm.place.count * L - start), width = round_up(n, LANES);
+      transpose(arm.key + start * arm.query_pitch, arm.query_pitch, n, call.query.channels, arm.keys, arm.pitch);
+      for (int64_t row = 0; row < n; row += arm.tile) {
+        const int64_t count = least(arm.tile, n - row);
+        product(count, width, call.query.channels, {arm.query + (start + row) * arm.query_pitch, arm.query_pitch, 1},
+                arm.keys, arm.pitch, {arm.logits, arm.pitch});
+        weigh(start, row, count, width);
+        for (int64_t i = 0; i < count;) {  // lines, or the tile's part of one
+          const int64_t line = (row + i) / L, x = (row + i) % L, queries = least(count - i, L - x);
+          float* out = line_numbers(call.out, arm.place, start / L + line) + x * call.out.stride[4];
+          product(queries, call.value.channels, L, {arm.logits + i * arm.pitch + line * L, arm.pitch, 1},
+                  arm.value + (start + line * L) * arm.value_pitch, arm.value_pitch,
+                  {out, call.out.stride[4], gain + i, call.first ? nullptr : keep + i});
+          i += queries;
+        }
+      }
+    }
+  });
+  return arena.used;
+}
+
+int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_t end, void* scratch) {
+  Arena arena(scratch);
+  Arm arm(call, arena);
+  const int64_t L = arm.length, C = call.value.channels, D = call.query.channels, entries = call.window.channels;
+  float* grad = arena.take<float>(arm.rows * arm.value_pitch);
+  float* values = arena.take<float>(round_up(C, LANES) * arm.pitch);  // transposed
+  float* lse = arena.take<float>(arm.rows);
+  float* mean = arena.take<float>(arm.rows);
+  float* d_logits = arena.take<float>(arm.tile * arm.pitch + 4 * LANES) + 2 * LANES;
+  float* ones = arena.take<float>(most(arm.group, arm.tile));
+  if (!scratch) {
+    return arena.used;
+  }
+  fill(ones, most(arm.group, arm.tile), 1);
+
+  const auto means = [&](auto number) {
+    Query query(0, L);
+    for (int64_t row = 0; row < arm.place.count * L; ++row, query.next(L)) {
+      const auto* out = line_of<const decltype(number)>(call.out, arm.place, query.line) + query.x * call.out.stride[4];
+      line_numbers(call.mean, arm.place, query.line)[query.x * call.mean.stride[4]] =
+          dot_row(grad + row * arm.value_pitch, out, C);
+    }
+  };
+
+  // The gradients of a query's window logits; those of entries whose key is not there are zeros.
+  const auto put_window = [&](int64_t line, int64_t x, const float* d) {
+    float* to = line_numbers(call.d_window, arm.place, line) + x * call.d_window.stride[4];
+    const int32_t centre = static_cast<int32_t>(call.own ? entries : arm.radius);  // none where own
+    for (int64_t entry = 0; entry < entries; entry += LANES) {
+      const int64_t key = entry + x - arm.radius;
+      Vec v{};
+      if (key < L && key + LANES >= 0) {
+        const Ints behind = lanes() + static_cast<int32_t>(entry) >= centre;  // true is −1
+        const Ints at = lanes() + static_cast<int32_t>(key) - behind;
+        v = (at >= 0) & (at < static_cast<int32_t>(L)) ? (behind ? load(d + key + 1) : load(d + key)) : Vec{};
+      }
+      if (entry + LANES <= entries) {
+        store(to + entry, v);
+      } else {
+        put_some(v, to + entry, nullptr, entries - entry);
+      }
+    }
+  };
+
+  // The weights of queries [row, row + count) of a group from `start` on, in place of their logits, and the gradients
+  // of these, times scale, in place of those of the weights.
+  const auto weigh = [&](int64_t start, int64_t row, int64_t count, int64_t width) {
+    Query query(row, L);
+    for (int64_t i = 0; i < count; ++i, query.next(L)) {
+      const auto [line, x] = query;
+      const int64_t at = start + row + i;
+      const Logits logits = arm.logits_of(at, x, line * L);
+      const Vec shift = all(lse[at] == -INF ? 0 : lse[at]);
+      float* p = arm.logits + i * arm.pitch;
+      float* d = d_logits + i * arm.pitch;
+      for (int64_t j = 0; j < width; j += LANES) {
+        const Vec v = exp(logits.at(j, p) - shift);
+        store(p + j, v);
+        store(d + j, v * (load(d + j) - mean[at]));
+      }
+      if (call.window.data) {
+        put_window(start / L + line, x, d + line * L);
+      }
+      for (int64_t j = 0; j < width; j += LANES) {
+        store(d + j, load(d + j) * call.scale);
+      }
+    }
+  };
+
+  arm.for_items(begin, end, [&] {
+    load_lines(call.grad, arm.place, L, grad, arm.value_pitch);
+    if (call.first) {
+      call.out.bfloat16 ? means(uint16_t{}) : means(float{});
+    }
+    load_lines(call.lse, arm.place, L, lse, 1);
+    load_lines(call.mean, arm.place, L, mean, 1);
+    for (int64_t start = 0; start < arm.place.count * L; start += arm.group) {
+      const int64_t n = least(arm.group, arm.place.count * L - start), width = round_up(n, LANES);
+      transpose(arm.key + start * arm.query_pitch, arm.query_pitch, n, D, arm.keys, arm.pitch);
+      transpose(arm.value + start * arm.value_pitch, arm.value_pitch, n, C, values, arm.pitch);
+      for (int64_t row = 0; row < n; row += arm.tile) {
+        const int64_t count = least(arm.tile, n - row);
+        product(count, width, D, {arm.query + (start + row) * arm.query_pitch, arm.query_pitch, 1}, arm.keys, arm.pitch,
+                {arm.logits, arm.pitch});
+        product(count, width, C, {grad + (start + row) * arm.value_pitch, arm.value_pitch, 1}, values, arm.pitch,
+                {d_logits, arm.pitch});
+        weigh(start, row, count, width);
+        for (int64_t i = 0; i < count;) {
+          const int64_t line = (row + i) / L, x = (row + i) % L, queries = least(count - i, L - x);
+          const int64_t first = start + line * L, pairs = i * arm.pitch + line * L;
+          const auto to = [&](const Volume& volume, int64_t position, bool add) -> Target {
+            float* data = line_numbers(volume, arm.place, first / L) + position * volume.stride[4];
+            return {data, volume.stride[4], nullptr, add ? ones : nullptr};
+          };
+          const bool add = !call.first || x > 0;
+          product(queries, D, L, {d_logits + pairs, arm.pitch, 1}, arm.key + first * arm.query_pitch, arm.query_pitch,
+                  to(call.d_query, x, !call.first));
+          product(L, D, queries, {d_logits + pairs, 1, arm.pitch}, arm.query + (first + x) * arm.query_pitch,
+                  arm.query_pitch, to(call.d_key, 0, add));
+          product(L, C, queries, {arm.logits + pairs, 1, arm.pitch}, grad + (first + x) * arm.value_pitch,
+                  arm.value_pitch, to(call.d_value, 0, add));
+          i += queries;
+        }
+      }
+    }
+  });
+  return arena.used;
+}
+
+// The window entries of a query on an axis whose key is there: those from `begin` to `end`.
+struct Entries {
+  int64_t begin, end;
+};
+
+// A query's window logits, all axes, and the outlier's.
+struct GridWindow {
+  GridWindow(const GridPositions& call, Arena& arena)
+      : call(call),
+        length(call.size[2]),
+        count(call.size[0] + call.size[1] + call.size[2] - 2),
+        pitch(pitch_of(call.window.channels)),
+        window(arena.take<float>(length * pitch + LANES)),
+        outlier(arena.take<float>(length)),
+        statistics(arena.take<float>(length * 3)) {}
+
+  // Calls query(x) for each query of the lines.
+  template <typename Query>
+  void for_queries(int64_t begin, int64_t end, const Query& query) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t map = item / call.size[1] / call.size[0];
+      place = {map / call.heads, map % call.heads, item / call.size[1] % call.size[0], item % call.size[1], 1};
+      load_lines(call.window, place, length, window, pitch);
+      if (call.outlier.data) {
+        load_lines(call.outlier, place, length, outlier, 1);
+      }
+      for (int64_t x = 0; x < length && !call.outlier.data; ++x) {
+        outlier[x] = call.outlier_value;
+      }
+      if (call.normalize) {
+        load_lines(call.statistics, place, length, statistics, 3);
+      }
+      for (int64_t x = 0; x < length; ++x) {
+        find_entries(x);
+        query(x);
+      }
+    }
+  }
+
+  void find_entries(int64_t x) {
+    const int64_t at[] = {place.outer, place.inner, x};
+    inside = 0;
+    int64_t start = 0;
+    for (int64_t axis = 2; axis >= 0; --axis) {
+      const int64_t k = call.window_size[axis], radius = k / 2, without = axis == 2 ? 0 : 1;
+      const int64_t last = least(k, radius + call.size[axis] - at[axis]) - without;
+      entries[axis] = {start + most(0, radius - at[axis]), start + last};
+      inside += last - most(0, radius - at[axis]);
+      start += k - without;
+    }
+    outside = count - inside;
+  }
+
+  // Σ of(entry) over those whose key is there, LANES at a time.
+  template <typename Of>
+  float sum(const Of& of) const {
+    Vec sum{};
+    for (const Entries& own : entries) {
+      for (int64_t i = own.begin; i < own.end; i += LANES) {
+        sum += i + LANES <= own.end ? of(i) : lanes() < static_cast<int32_t>(own.end - i) ? of(i) : Vec{};
+      }
+    }
+    return total(sum);
+  }
+
+  const GridPositions& call;
+  Place place{};
+  const int64_t length, count, pitch;
+  float* window;
+  float* outlier;
+  float* statistics;
+  Entries entries[3];
+  int64_t inside = 0, outside = 0;
+};
+
+// Two passes relative to the window's mean, which E[x²] − μ² would not be exact for.
+int64_t grid_statistics(const GridPositions& call, int64_t begin, int64_t end, void* scratch) {
+  Arena arena(scratch);
+  GridWindow of(call, arena);
+  if (!scratch) {
+    return arena.used;
+  }
+  of.for_queries(begin, end, [&](int64_t x) {
+    const float* w = of.window + x * of.pitch;
+    const float middle = of.sum([&](int64_t i) { return load(w + i); }) / of.inside;
+    const float outlier = of.outside ? of.outlier[x] - middle : 0;
+    const float mean = (of.sum([&](int64_t i) { return load(w + i) - middle; }) + of.outside * outlier) / of.count;
+    const float outlying = of.outside ? outlier - mean : 0;
+    const auto square = [&](int64_t i) {
+      const Vec v = load(w + i) - middle - mean;
+      return v * v;
+    };
+    const float variance = (of.sum(square) + of.outside * outlying * outlying) / of.count;
+    float* to = line_numbers(call.statistics, of.place, 0) + x * call.statistics.stride[4];
+    to[0] = middle;
+    to[1] = mean;
+    to[2] = 1 / __builtin_sqrtf(variance + 1e-5f);
+  });
+  return arena.used;
+}
+
+int64_t grid_positions_backward(const GridPositions& call, int64_t begin, int64_t end, void* scratch) {
+  Arena arena(scratch);
+  GridWindow of(call, arena);
+  const int64_t entries = call.window.channels;
+  float* grad = arena.take<float>(entries + LANES);
+  if (!scratch) {
+    return arena.used;
+  }
+  of.for_queries(begin, end, [&](int64_t x) {
+    float* d_window = line_numbers(call.d_window, of.place, 0) + x * call.d_window.stride[4];
+    __builtin_memcpy(grad, d_window, entries * sizeof(float));
+    float d_outlier = -of.sum([&](int64_t i) { return load(grad + i); });  // a softmax's gradients sum to zero
+    if (call.normalize) {
+      const float* w = of.window + x * of.pitch;
+      const float* s = of.statistics + x * 3;
+      const auto zscore = [&](int64_t i) { return (load(w + i) - s[0] - s[1]) * s[2]; };
+      const float outlier = of.outside ? (of.outlier[x] - s[0] - s[1]) * s[2] : 0;
+      d_outlier = of.outside ? d_outlier : 0;
+      const float along =
+          (of.sum([&](int64_t i) { return load(grad + i) * zscore(i); }) + d_outlier * outlier) / of.count;
+      d_outlier = (d_outlier - of.outside * outlier * along) * s[2];
+      for (int64_t i = 0; i < entries; ++i) {
+        d_window[i] = (0 - 0 * along) * s[2];  // of an entry whose key is not there; NaN is passed on
+      }
+      for (const Entries& own : of.entries) {
+        for (int64_t i = own.begin; i < own.end; i += LANES) {
+          const Vec v = (load(grad + i) - zscore(i) * along) * s[2];
+          for (int64_t lane = 0; lane < least(LANES, own.end - i); ++lane) {
+            d_window[i + lane] = v[lane];
+          }
+        }
+      }
+    }
+    if (call.d_outlier.data) {
+      line_numbers(call.d_outlier, of.place, 0)[x * call.d_outlier.stride[4]] = d_outlier;
+    }
+  });
+  return arena.used;
+}

@@ -1,0 +1,127 @@
+// Products of small matrices in scratch memory, and the softmax of their rows: what sparse attention is made of. A row
+// of a product is vectors of LANES columns; the other factor's numbers are broadcast. Arrays that vectors are taken
+// from are padded to whole ones; what the padding holds never reaches a result.
+
+// Less than a vector.
+__attribute__((noinline)) void put_some(Vec v, float* to, const float* keep, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    to[i] = keep ? v[i] + *keep * to[i] : v[i];
+  }
+}
+
+inline void put(Vec v, const Target& to, int64_t row, float* at, int64_t n) {
+  v = to.gain ? v * to.gain[row] : v;
+  if (n >= LANES) {
+    store(at, to.keep ? v + to.keep[row] * load(at) : v);
+  } else if (n > 0) {
+    put_some(v, at, to.keep ? to.keep + row : nullptr, n);
+  }
+}
+
+// M rows and N vectors of columns.
+template <int M, int N>
+void product_tile(int64_t row, int64_t column, int64_t columns, int64_t count, const Factor& a, const float* b,
+                  int64_t pitch, const Target& to) {
+  Vec sum[M][N];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 3
+    for (int n = 0; n < N; ++n) {
+      sum[m][n] = Vec{};
+    }
+  }
+  const float* left = a.data + row * a.row;
+  const float* right = b + column;
+  for (int64_t k = 0; k < count; ++k, left += a.column, right += pitch) {
+    Vec x[N];
+#pragma GCC unroll 3
+    for (int n = 0; n < N; ++n) {
+      x[n] = load(right + n * LANES);
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 3
+      for (int n = 0; n < N; ++n) {
+        sum[m][n] += left[m * a.row] * x[n];
+      }
+    }
+  }
+  float* at = to.data + row * to.stride + column;
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m, at += to.stride) {
+#pragma GCC unroll 3
+    for (int n = 0; n < N; ++n) {
+      put(sum[m][n], to, row + m, at + n * LANES, columns - column - n * LANES);
+    }
+  }
+}
+
+template <int N>
+void product_columns(int64_t rows, int64_t column, int64_t columns, int64_t count, const Factor& a, const float* b,
+                     int64_t pitch, const Target& to) {
+  constexpr int M = LANES == 16 ? 8 : 4;  // with N = 3, what fits 32 or 16 registers
+  int64_t row = 0;
+  for (; row + M <= rows; row += M) {
+    product_tile<M, N>(row, column, columns, count, a, b, pitch, to);
+  }
+  for (; row + 4 <= rows; row += 4) {
+    product_tile<4, N>(row, column, columns, count, a, b, pitch, to);
+  }
+  for (; row < rows; ++row) {
+    product_tile<1, N>(row, column, columns, count, a, b, pitch, to);
+  }
+}
+
+// a (rows, count) b (count, columns) goes to a Target.
+void product(int64_t rows, int64_t columns, int64_t count, const Factor& a, const float* b, int64_t pitch,
+             const Target& to) {
+  for (int64_t column = 0; column < columns;) {
+    const int64_t vectors = (columns - column + LANES - 1) / LANES;
+    if (vectors % 3 == 0) {
+      product_columns<3>(rows, column, columns, count, a, b, pitch, to);
+      column += 3 * LANES;
+    } else if (vectors > 1) {
+      product_columns<2>(rows, column, columns, count, a, b, pitch, to);
+      column += 2 * LANES;
+    } else {
+      product_columns<1>(rows, column, columns, count, a, b, pitch, to);
+      column += LANES;
+    }
+  }
+}
+
+// from (rows, columns) to (columns, rows), both padded to whole blocks of LANES rows and columns.
+void transpose(const float* from, int64_t pitch_from, int64_t rows, int64_t columns, float* to, int64_t pitch_to) {
+  for (int64_t r = 0; r < rows; r += LANES) {
+    for (int64_t c = 0; c < columns; c += LANES) {
+      Vec block[LANES];
+      for (int64_t i = 0; i < LANES; ++i) {
+        block[i] = load(from + (r + i) * pitch_from + c);
+      }
+      transpose(block);
+      for (int64_t i = 0; i < LANES; ++i) {
+        store(to + (c + i) * pitch_to + r, block[i]);
+      }
+    }
+  }
+}
+
+// The largest of n numbers, but for NaN.
+inline float highest_of(const float* p, int64_t n) {
+  Vec peak = all(-INF);
+  for (int64_t i = 0; i < n; i += LANES) {
+    peak = max(load(p + i), peak);
+  }
+  return highest(peak);
+}
+
+// e^(x − shift) in place of n numbers, which −∞ follow up to a whole vector. Returns their sum.
+inline float exponentials(float* p, int64_t n, float shift) {
+  Vec sum{};
+  for (int64_t i = 0; i < n; i += LANES) {
+    const Vec v = exp(load(p + i) - shift);
+    store(p + i, v);
+    sum += v;
+  }
+  return total(sum);
+}

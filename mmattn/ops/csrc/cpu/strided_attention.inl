@@ -1,0 +1,356 @@
+// strided_attention: each group of queries with the keys that it sees is a dense product, a tile of queries at a time.
+
+// Positions of a map: `count` on each axis, from `first` on.
+struct Box {
+  int64_t positions() const { return count[0] * count[1] * count[2]; }
+
+  int64_t first[3], count[3];
+};
+
+// The queries or keys of a group.
+Box queries_of(const StridedAttention& call, const int64_t* group) {
+  Box box;
+  for (int a = 0; a < 3; ++a) {
+    const StridedAxis& axis = call.axis[a];
+    box.first[a] = axis.apart ? group[a] : group[a] * axis.length;
+    box.count[a] = most(0, least(axis.length, (axis.size - box.first[a] + axis.step - 1) / axis.step));
+  }
+  return box;
+}
+
+Box keys_of(const StridedAttention& call, const int64_t* group) {
+  Box box;
+  for (int a = 0; a < 3; ++a) {
+    const StridedAxis& axis = call.axis[a];
+    const int64_t first = axis.apart ? group[a] : group[a] * axis.length;
+    box.first[a] = most(0, first - axis.before);
+    const int64_t last = axis.apart ? axis.keys : least(axis.keys, first + axis.length + axis.after);
+    box.count[a] = most(0, (last - box.first[a] + axis.step - 1) / axis.step);
+  }
+  return box;
+}
+
+// A group's part of a volume: (T, H, W, channels).
+struct Part {
+  Part(const StridedAttention& call, const Volume& volume, int64_t batch, int64_t head, const Box& box)
+      : volume(volume), box(box) {
+    int64_t offset = batch * volume.stride[0] + head * volume.stride[1];
+    for (int a = 0; a < 3; ++a) {
+      offset += box.first[a] * volume.stride[2 + a];
+      this->volume.stride[2 + a] *= call.axis[a].step;
+    }
+    this->volume.data = static_cast<char*>(volume.data) + offset * (volume.bfloat16 ? 2 : 4);
+  }
+
+  // A position to a row.
+  void load(float* to, int64_t pitch) const {
+    const int64_t lines = box.count[1] * box.count[2];
+    for (int64_t t = 0; t < box.count[0]; ++t) {
+      load_lines(volume, {0, 0, t, 0, box.count[1]}, box.count[2], to + t * lines * pitch, pitch);
+    }
+  }
+
+  // Calls body(row, number) for each row and where its channels are.
+  template <typename T, typename Body>
+  void for_rows(const Body& body) const {
+    int64_t row = 0;
+    for (int64_t t = 0; t < box.count[0]; ++t) {
+      for (int64_t y = 0; y < box.count[1]; ++y) {
+        T* line = line_of<T>(volume, {0, 0, t, y, 1});
+        for (int64_t x = 0; x < box.count[2]; ++x) {
+          body(row++, line + x * volume.stride[4]);
+        }
+      }
+    }
+  }
+
+  void store(const float* from, int64_t pitch, bool add) const {
+    for_rows<float>([&](int64_t row, float* to) {
+      const float one = 1;
+      const Target target{to, 0, nullptr, add ? &one : nullptr};
+      for (int64_t c = 0; c < volume.channels; c += LANES) {
+        put(mmattn::load(from + row * pitch + c), target, 0, to + c, volume.channels - c);
+      }
+    });
+  }
+
+  Volume volume;
+  const Box& box;
+};
+
+// Operands of a group, its logits and weights.
+struct StridedGroup {
+  StridedGroup(const StridedAttention& call, Arena& arena)
+      : call(call),
+        most_queries(call.axis[0].length * call.axis[1].length * call.axis[2].length),
+        most_keys(keys_on(0) * keys_on(1) * keys_on(2)),
+        pitch(pitch_of(most_keys)),
+        tile(most(16, least(most_queries, 16384 / pitch / 8 * 8))),
+        query_pitch(pitch_of(call.query.channels)),
+        value_pitch(pitch_of(call.value.channels)),
+        query(arena.take<float>(round_up(most_queries, LANES) * query_pitch)),
+        key(arena.take<float>(round_up(most_keys, LANES) * query_pitch)),
+        value(arena.take<float>(round_up(most_keys, LANES) * value_pitch)),
+        keys(arena.take<float>(round_up(call.query.channels, LANES) * pitch)),
+        logits(arena.take<float>(tile * pitch)),
+        extra(arena.take<float>(pitch + LANES)),
+        plane(arena.take<float>(pitch + LANES)) {
+    for (int a = 0; a < 3; ++a) {
+      table_pitch[a] = pitch_of(call.table[a].channels);
+      table[a] = arena.take<float>(call.positional ? most_queries * table_pitch[a] : 0);
+      along[a] = arena.take<float>(keys_on(a) + LANES);
+    }
+  }
+
+  int64_t keys_on(int a) const {
+    const StridedAxis& axis = call.axis[a];
+    return axis.apart ? (axis.keys + axis.step - 1) / axis.step
+                      : least(axis.keys, axis.before + axis.length + axis.after);
+  }
+
+  // Calls body() for the groups of number [begin, end).
+  template <typename Body>
+  void for_groups(int64_t begin, int64_t end, const Body& body) {
+    for (int64_t item = begin; item < end; ++item) {
+      int64_t rest = item, group[3];
+      for (int a = 2; a >= 0; --a) {
+        group[a] = rest % call.axis[a].groups;
+        rest /= call.axis[a].groups;
+      }
+      head = rest % call.heads;
+      batch = rest / call.heads;
+      queries = queries_of(call, group);
+      seen = keys_of(call, group);
+      n = queries.positions();
+      m = seen.positions();
+      if (n > 0) {
+        load();
+        body();
+      }
+    }
+  }
+
+  Part of_queries(const Volume& volume) const { return {call, volume, batch, head, queries}; }
+  Part of_keys(const Volume& volume) const { return {call, volume, batch, head, seen}; }
+
+  void load() {
+    of_queries(call.query).load(query, query_pitch);
+    for (int64_t i = 0; i < n * query_pitch; i += LANES) {  // so that logits need no factor
+      mmattn::store(query + i, mmattn::load(query + i) * call.scale);
+    }
+    of_keys(call.key).load(key, query_pitch);
+    of_keys(call.value).load(value, value_pitch);
+    transpose(key, query_pitch, m, call.query.channels, keys, pitch);
+    for (int a = 0; a < 3 && call.positional; ++a) {
+      of_queries(call.table[a]).load(table[a], table_pitch[a]);
+    }
+  }
+
+  // Of a query on an axis: the offset of the group's first key there as an entry of the axis's table.
+  int64_t entry(int a, int64_t at) const {
+    const StridedAxis& axis = call.axis[a];
+    return (seen.first[a] - queries.first[a]) / axis.step - at + axis.centre;
+  }
+
+  // What is added to a query's logits: its position logits, −∞ for what it does not see.
+  void add_up(int64_t row, const int64_t* at) {
+    for (int a = 0; a < 3; ++a) {
+      const int64_t first = entry(a, at[a]);
+      for (int64_t j = 0; j < seen.count[a]; ++j) {
+        const bool there = first + j >= 0 && first + j < call.axis[a].entries;
+        along[a][j] = !there ? -INF : call.positional ? table[a][row * table_pitch[a] + first + j] : 0;
+      }
+    }
+    const int64_t width = seen.count[2], lines = seen.count[1] * width;
+    for (int64_t y = 0; y < seen.count[1]; ++y) {
+      for (int64_t x = 0; x < width; x += LANES) {
+        store(plane + y * width + x, mmattn::load(along[2] + x) + along[1][y]);
+      }
+    }
+    for (int64_t t = 0; t < seen.count[0]; ++t) {
+      for (int64_t i = 0; i < lines; i += LANES) {
+        store(extra + t * lines + i, mmattn::load(plane + i) + along[0][t]);
+      }
+    }
+  }
+
+  // The logits of a tile of queries, of one after the other in place of their products with the keys: weigh(i, logits).
+  template <typename Weigh>
+  void for_queries(int64_t start, int64_t count, const Weigh& weigh) {
+    product(count, round_up(m, LANES), call.query.channels, {query + start * query_pitch, query_pitch, 1}, keys, pitch,
+            {logits, pitch});
+    const bool adds = call.positional || call.masked;
+    int64_t at[] = {start / (queries.count[1] * queries.count[2]), start / queries.count[2] % queries.count[1],
+                    start % queries.count[2]};
+    for (int64_t i = 0; i < count; ++i) {
+      float* s = logits + i * pitch;
+      if (adds) {
+        add_up(start + i, at);
+      }
+      for (int64_t j = 0; j < m && adds; j += LANES) {
+        const Vec more = mmattn::load(extra + j);
+        store(s + j, more == all(-INF) ? more : mmattn::load(s + j) + more);
+      }
+      for (int64_t j = m; j < round_up(m, LANES); ++j) {
+        s[j] = -INF;
+      }
+      weigh(i, s, at);
+      for (int a = 2; a >= 0 && ++at[a] == queries.count[a] && a > 0; --a) {
+        at[a] = 0;
+      }
+    }
+  }
+
+  const StridedAttention& call;
+  const int64_t most_queries, most_keys, pitch;
+  const int64_t tile;  // queries whose logits there is room for
+  const int64_t query_pitch, value_pitch;
+  float* query;
+  float* key;
+  float* value;
+  float* keys;  // transposed
+  float* logits;
+  float* extra;
+  float* plane;
+  int64_t table_pitch[3];
+  float* table[3];
+  float* along[3];
+  int64_t batch = 0, head = 0, n = 0, m = 0;
+  Box queries{}, seen{};
+};
+
+int64_t strided_attention(const StridedAttention& call, int64_t begin, int64_t end, void* scratch) {
+  Arena arena(scratch);
+  StridedGroup group(call, arena);
+  float* out = arena.take<float>(group.most_queries * group.value_pitch);
+  float* lse = arena.take<float>(group.most_queries);
+  float* gain = arena.take<float>(group.tile);
+  if (!scratch) {
+    return arena.used;
+  }
+  group.for_groups(begin, end, [&] {
+    for (int64_t start = 0; start < group.n; start += group.tile) {
+      const int64_t count = least(group.tile, group.n - start);
+      group.for_queries(start, count, [&](int64_t i, float* p, const int64_t*) {
+        const float peak = highest_of(p, group.m);
+        const float shift = peak == -INF ? 0 : peak;
+        const float sum = exponentials(p, group.m, shift);
+        gain[i] = sum == 0 ? 0 : 1 / sum;
+        lse[start + i] = shift + __builtin_logf(sum);
+      });
+      product(count, call.value.channels, group.m, {group.logits, group.pitch, 1}, group.value, group.value_pitch,
+              {out + start * group.value_pitch, group.value_pitch, gain});
+    }
+    group.of_queries(call.out).store(out, group.value_pitch, false);
+    group.of_queries(call.lse).store(lse, 1, false);
+  });
+  return arena.used;
+}
+
+int64_t strided_attention_backward(const StridedAttention& call, int64_t begin, int64_t end, void* scratch) {
+  Arena arena(scratch);
+  StridedGroup group(call, arena);
+  const int64_t C = call.value.channels, D = call.query.channels, pitch = group.pitch;
+  float* grad = arena.take<float>(group.most_queries * group.value_pitch);
+  float* values = arena.take<float>(round_up(C, LANES) * pitch);  // transposed
+  float* mean = arena.take<float>(group.most_queries);
+  float* lse = arena.take<float>(group.most_queries);
+  float* d_logits = arena.take<float>(group.tile * pitch);
+  float* d_query = arena.take<float>(group.most_queries * group.query_pitch);
+  float* d_key = arena.take<float>(group.most_keys * group.query_pitch);
+  float* d_value = arena.take<float>(group.most_keys * group.value_pitch);
+  float* ones = arena.take<float>(group.most_keys + LANES);
+  float* scale = arena.take<float>(group.tile + LANES);
+  float* d_table[3];
+  for (int a = 0; a < 3; ++a) {
+    d_table[a] = arena.take<float>(call.positional ? group.most_queries * group.table_pitch[a] : 0);
+  }
+  if (!scratch) {
+    return arena.used;
+  }
+  fill(ones, group.most_keys, 1);
+  fill(scale, group.tile, call.scale);
+
+  // The gradients of a query's tables from those of its logits: sums over the keys of an offset.
+  const auto sum_tables = [&](int64_t row, const int64_t* at, const float* d) {
+    const Box& seen = group.seen;
+    const int64_t width = seen.count[2], lines = seen.count[1] * width;
+    float* own[3];
+    for (int a = 0; a < 3; ++a) {
+      own[a] = d_table[a] + row * group.table_pitch[a];
+      fill(own[a], call.table[a].channels, 0);
+    }
+    fill(group.plane, lines, 0);
+    const int64_t first[] = {group.entry(0, at[0]), group.entry(1, at[1]), group.entry(2, at[2])};
+    const auto add = [&](int a, int64_t j, float x) {
+      if (first[a] + j >= 0 && first[a] + j < call.axis[a].entries) {
+        own[a][first[a] + j] += x;
+      }
+    };
+    for (int64_t t = 0; t < seen.count[0]; ++t) {
+      Vec sum{};
+      for (int64_t i = 0; i < lines; i += LANES) {
+        const Vec v = load(d + t * lines + i);
+        const Vec kept = i + LANES <= lines ? v : lanes() < static_cast<int32_t>(lines - i) ? v : Vec{};
+        store(group.plane + i, load(group.plane + i) + kept);
+        sum += kept;
+      }
+      add(0, t, total(sum));
+    }
+    for (int64_t y = 0; y < seen.count[1]; ++y) {
+      float sum = 0;
+      for (int64_t x = 0; x < width; ++x) {
+        sum += group.plane[y * width + x];
+        add(2, x, group.plane[y * width + x]);
+      }
+      add(1, y, sum);
+    }
+  };
+
+  const auto attend = [&] {
+    const int64_t m = group.m;
+    group.of_queries(call.grad).load(grad, group.value_pitch);
+    group.of_queries(call.lse).load(lse, 1);
+    const auto means = [&](auto number) {
+      using T = decltype(number);
+      group.of_queries(call.out).template for_rows<const T>(
+          [&](int64_t row, const T* out) { mean[row] = dot_row(grad + row * group.value_pitch, out, C); });
+    };
+    call.out.bfloat16 ? means(uint16_t{}) : means(float{});
+    transpose(group.value, group.value_pitch, m, C, values, pitch);
+    for (int64_t start = 0; start < group.n; start += group.tile) {
+      const int64_t count = least(group.tile, group.n - start);
+      product(count, round_up(m, LANES), C, {grad + start * group.value_pitch, group.value_pitch, 1}, values, pitch,
+              {d_logits, pitch});
+      group.for_queries(start, count, [&](int64_t i, float* p, const int64_t* at) {
+        const int64_t row = start + i;
+        float* d = d_logits + i * pitch;
+        exponentials(p, m, lse[row] == -INF ? 0 : lse[row]);
+        for (int64_t j = 0; j < m; j += LANES) {
+          store(d + j, load(p + j) * (load(d + j) - mean[row]));
+        }
+        if (call.positional) {
+          sum_tables(row, at, d);
+        }
+      });
+      const float* keep = start > 0 ? ones : nullptr;
+      product(count, D, m, {d_logits, pitch, 1}, group.key, group.query_pitch,
+              {d_query + start * group.query_pitch, group.query_pitch, scale});
+      product(m, D, count, {d_logits, 1, pitch}, group.query + start * group.query_pitch, group.query_pitch,
+              {d_key, group.query_pitch, nullptr, keep});
+      product(m, C, count, {group.logits, 1, pitch}, grad + start * group.value_pitch, group.value_pitch,
+              {d_value, group.value_pitch, nullptr, keep});
+    }
+    group.of_queries(call.d_query).store(d_query, group.query_pitch, false);
+    group.of_keys(call.d_key).store(d_key, group.query_pitch, call.masked);
+    group.of_keys(call.d_value).store(d_value, group.value_pitch, call.masked);
+    for (int a = 0; a < 3 && call.positional; ++a) {
+      group.of_queries(call.d_table[a]).store(d_table[a], group.table_pitch[a], false);
+    }
+  };
+
+  // Groups that share keys are those of one item, which adds up their gradients.
+  const int64_t groups = call.masked ? call.axis[0].groups * call.axis[1].groups * call.axis[2].groups : 1;
+  group.for_groups(begin * groups, end * groups, attend);
+  return arena.used;
+}

@@ -1,0 +1,192 @@
+// Products of tiles in shared memory on tensor cores, whose operands are 16 bits wide. A float32 is a sum of two of
+// tf32: three products have its precision, but where an operand is infinite, they are NaN. Sums are float32.
+#pragma once
+
+#include <mma.h>
+
+#include <type_traits>
+
+#include "device.cuh"
+
+namespace mmattn::cuda {
+
+namespace wmma = nvcuda::wmma;
+
+constexpr int SIDE = 16;  // of a fragment of sums
+template <typename T>
+constexpr int DEPTH = sizeof(T) == 2 ? 16 : 8;  // of a product of fragments
+template <typename T>
+constexpr int SKEW = 16 / sizeof(T);  // numbers after a row of a tile: eight rows then lie in all banks
+
+template <typename T>
+using Sums = wmma::fragment<wmma::accumulator, SIDE, SIDE, DEPTH<T>, float>;
+
+template <typename T>
+__device__ T rounded(float x) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(x);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(x);
+  } else {
+    return x;
+  }
+}
+
+template <typename T>
+struct alignas(4 * sizeof(T)) Four {
+  T x[4];
+};
+
+// A fragment on one side of a product, wmma::matrix_a or wmma::matrix_b.
+template <typename Side, typename T, typename Layout>
+struct Factor {
+  wmma::fragment<Side, SIDE, SIDE, DEPTH<T>, T, Layout> x;
+
+  __device__ void load(const T* from, int pitch) { wmma::load_matrix_sync(x, from, pitch); }
+};
+
+template <typename Side, typename Layout>
+struct Factor<Side, float, Layout> {
+  wmma::fragment<Side, SIDE, SIDE, DEPTH<float>, wmma::precision::tf32, Layout> x, rest;
+
+  __device__ void load(const float* from, int pitch) {
+    wmma::load_matrix_sync(x, from, pitch);
+#pragma unroll
+    for (int n = 0; n < x.num_elements; ++n) {
+      const float whole = x.x[n];
+      x.x[n] = wmma::__float_to_tf32(whole);
+      rest.x[n] = wmma::__float_to_tf32(x.x[n] == whole ? 0 : whole - x.x[n]);
+    }
+  }
+};
+
+template <typename T, typename LeftLayout, typename RightLayout>
+__device__ void add_product(Sums<T>& sums, const Factor<wmma::matrix_a, T, LeftLayout>& left,
+                            const Factor<wmma::matrix_b, T, RightLayout>& right) {
+  if constexpr (std::is_same_v<T, float>) {
+    wmma::mma_sync(sums, left.rest, right.x, sums);
+    wmma::mma_sync(sums, left.x, right.rest, sums);
+  }
+  wmma::mma_sync(sums, left.x, right.x, sums);
+}
+
+// The product of ROWS rows and COLUMNS columns, each with its `channels` side by side, by all warps of a block.
+template <int ROWS, int COLUMNS, int WARPS, typename T>
+__device__ void multiply(const T* rows, const T* columns, int channels, float* to, int to_pitch) {
+  constexpr int TALL = ROWS / SIDE, WIDE = TALL * (COLUMNS / SIDE) / WARPS;  // fragments; of a warp: one, and so many
+  const int warp = threadIdx.x / 32, pitch = channels + SKEW<T>;
+  const int row = warp % TALL * SIDE, column = warp / TALL * WIDE * SIDE;
+  Sums<T> sums[WIDE];
+#pragma unroll
+  for (int c = 0; c < WIDE; ++c) {
+    wmma::fill_fragment(sums[c], 0.0f);
+  }
+#pragma unroll 2
+  for (int k = 0; k < channels; k += DEPTH<T>) {
+    Factor<wmma::matrix_a, T, wmma::row_major> left;
+    left.load(rows + row * pitch + k, pitch);
+#pragma unroll
+    for (int c = 0; c < WIDE; ++c) {
+      Factor<wmma::matrix_b, T, wmma::col_major> right;
+      right.load(columns + (column + c * SIDE) * pitch + k, pitch);
+      add_product<T>(sums[c], left, right);
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < WIDE; ++c) {
+    wmma::store_matrix_sync(to + row * to_pitch + column + c * SIDE, sums[c], to_pitch, wmma::mem_row_major);
+  }
+}
+
+// Sums of 64 rows and up to WIDTH channels, in the registers of a block: each warp has 32 rows of every so many columns
+// of fragments.
+template <typename T, int WIDTH, int WARPS>
+struct Result {
+  static constexpr int TALL = 2, GROUPS = WARPS / TALL, WIDE = WIDTH / SIDE / GROUPS;
+
+  Sums<T> sums[TALL][WIDE];
+  const int channels, row, group;
+
+  __device__ explicit Result(int channels)
+      : channels(channels), row(threadIdx.x / 32 % 2 * TALL * SIDE), group(threadIdx.x / 32 / 2) {
+#pragma unroll
+    for (int i = 0; i < TALL; ++i) {
+#pragma unroll
+      for (int c = 0; c < WIDE; ++c) {
+        wmma::fill_fragment(sums[i][c], 0.0f);
+      }
+    }
+  }
+
+  __device__ int column(int c) const { return (group + GROUPS * c) * SIDE; }
+
+  // Adds the product of weights and `count` rows of channels. Layout: of the weights, a row of sums side by side
+  // (row_major) or a column.
+  template <typename Layout, int count>
+  __device__ void add(const T* weights, int pitch, const T* rows) {
+    constexpr bool ROW_BY_ROW = std::is_same_v<Layout, wmma::row_major>;
+    const int rows_pitch = channels + SKEW<T>;
+#pragma unroll
+    for (int k = 0; k < count; k += DEPTH<T>) {
+      Factor<wmma::matrix_a, T, Layout> left[TALL];
+#pragma unroll
+      for (int i = 0; i < TALL; ++i) {
+        const int own = row + i * SIDE;
+        left[i].load(weights + (ROW_BY_ROW ? own * pitch + k : k * pitch + own), pitch);
+      }
+#pragma unroll
+      for (int c = 0; c < WIDE; ++c) {
+        if (column(c) < channels) {
+          Factor<wmma::matrix_b, T, wmma::row_major> right;
+          right.load(rows + k * rows_pitch + column(c), rows_pitch);
+#pragma unroll
+          for (int i = 0; i < TALL; ++i) {
+            add_product<T>(sums[i][c], left[i], right);
+          }
+        }
+      }
+    }
+  }
+
+  // Multiplies each row by its factor, of which `factors` has one for each number of a fragment's row: fragments of a
+  // kind agree on what a lane has, though not on what that is.
+  __device__ void multiply_rows(const float* factors) {
+#pragma unroll
+    for (int i = 0; i < TALL; ++i) {
+      Sums<T> factor;
+      wmma::load_matrix_sync(factor, factors + (row + i * SIDE) * SIDE, SIDE, wmma::mem_row_major);
+#pragma unroll
+      for (int c = 0; c < WIDE; ++c) {
+#pragma unroll
+        for (int n = 0; n < factor.num_elements; ++n) {
+          sums[i][c].x[n] *= factor.x[n];
+        }
+      }
+    }
+  }
+
+  // Stores `count` rows, `width` channels side by side, through a fragment in shared memory that each warp has.
+  __device__ void store(T* to, int width, int count, float factor, float* scratch) const {
+    float* own = scratch + threadIdx.x / 32 * SIDE * SIDE;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < TALL; ++i) {
+#pragma unroll
+      for (int c = 0; c < WIDE; ++c) {
+        if (column(c) < channels) {
+          __syncwarp();
+          wmma::store_matrix_sync(own, sums[i][c], SIDE, wmma::mem_row_major);
+          __syncwarp();
+          const int first = row + i * SIDE, channel = column(c) + lane % SIDE;
+          for (int r = lane / SIDE; r < SIDE; r += 32 / SIDE) {
+            if (first + r < count && channel < width) {
+              to[static_cast<int64_t>(first + r) * width + channel] = rounded<T>(factor * own[r * SIDE + lane % SIDE]);
+            }
+          }
+        }
+      }
+    }
+  }
+};
+
+}  // namespace mmattn::cuda

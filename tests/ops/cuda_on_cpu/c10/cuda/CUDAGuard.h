@@ -1,0 +1,9 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+namespace c10::cuda {
+struct CUDAGuard {
+  explicit CUDAGuard(Device) {}
+};
+}  // namespace c10::cuda

@@ -1,0 +1,7 @@
+#pragma once
+
+#include <c10/util/BFloat16.h>
+
+using __nv_bfloat16 = c10::BFloat16;
+inline float __bfloat162float(__nv_bfloat16 x) { return x; }
+inline __nv_bfloat16 __float2bfloat16_rn(float x) { return x; }

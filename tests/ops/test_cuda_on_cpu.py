@@ -1,0 +1,404 @@
+"""The CUDA kernels, executed on the CPU by the headers in ``cuda_on_cpu``, against the references in float64."""
+import importlib
+import itertools
+import math
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from torch.utils import cpp_extension
+
+from mmattn.ops import native
+from mmattn.utils.profiling import extra_memory
+
+from . import literal
+from .literal import CONTENT, LAYOUTS, POSITIONS, SWITCHES, low_precision, operands, randn, with_kernel
+from .test_cuda_compiles import CSRC, TORCH, built
+from .test_global_attention import further
+from .test_grid_attention import MAPS as GRIDS
+from .test_grid_attention import with_window
+from .test_native import KERNELS, with_logits
+from .test_native_global import with_further
+from .test_strided_attention import MAPS, OTHER_KEYS, PATTERNS, with_offsets
+
+HERE = Path(__file__).parent / 'cuda_on_cpu'
+SIZES = [(1, 1), (1, 19), (17, 1), (5, 7), (3, 33)]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+RETURNS = {'local_attention': ('Tensor', 'Tensor[]'), 'dynamic_conv': ('Tensor', '(Tensor, Tensor)'),
+           'grid_attention': ('(Tensor, Tensor)', 'Tensor[]'), 'strided_attention': ('(Tensor, Tensor)', 'Tensor[]'),
+           'global_attention': ('(Tensor, Tensor)', 'Tensor[]')}
+OPERATORS = {name: importlib.import_module(f'mmattn.ops.{name}') for name in RETURNS}
+
+pytestmark = pytest.mark.skipif(shutil.which('g++') is None, reason='there is no g++ to compile them with')
+one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
+
+
+@pytest.fixture(autouse=True, scope='module')
+def on_cpu():
+    """Load the raw operators, with the schemas of the dispatcher operators. What torch hands out is NaN first."""
+    flags = ['-O2', '-g0', '-std=c++20', '-U_FORTIFY_SOURCE', '-Wall', '-Wextra', '-Werror', '-Wno-unknown-pragmas']
+    command = ['g++', '-shared', '-fPIC', *flags, f'-I{HERE}', f'-I{CSRC}', *TORCH]
+    sources = [HERE / 'calls.cpp', '-x', 'c++', *sorted((CSRC / 'cuda').glob('*.cu'))]
+    libraries = [f'-L{cpp_extension.TORCH_LIB_PATH}', '-lc10', '-ltorch_cpu']
+    torch.ops.load_library(built(command, [*sources, *libraries], HERE, CSRC / 'cuda', name='on_cpu.so'))
+    library = torch.library.Library('cuda_on_cpu', 'DEF')
+    for name, (out, grads) in RETURNS.items():
+        library.define(f'{name}({OPERATORS[name].ARGUMENTS}) -> {out}')
+        given = 'Tensor grad' if out == 'Tensor' else 'Tensor grad, Tensor out, Tensor lse'
+        library.define(f'{name}_backward({given}, {OPERATORS[name].ARGUMENTS}) -> {grads}')
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
+    library._destroy()
+
+
+def results(forward, backward, arguments):
+    """Output and gradients under a fixed cotangent."""
+    out = forward(*arguments)
+    kept = () if torch.is_tensor(out) else out
+    out = kept[0] if kept else out
+    grad = torch.arange(out.numel()).mul(7).remainder(13).sub(6).div(8).view(out.shape).to(out.dtype)
+    return [out, *(kept[1:]), *backward(grad, *kept, *arguments)]
+
+
+def wide(x):
+    """A copy of the operands, float64."""
+    if isinstance(x, (list, tuple)):
+        return type(x)(map(wide, x))
+    return x.double() if torch.is_tensor(x) and x.is_floating_point() else x
+
+
+def both(name, arguments):
+    """What the kernels of an operator give, and the reference in float64."""
+    kernels, operators = torch.ops.cuda_on_cpu, torch.ops.mmattn  # these have no kernels for float64
+    actual = results(getattr(kernels, name), getattr(kernels, f'{name}_backward'), arguments)
+    expected = results(getattr(operators, name), getattr(operators, f'{name}_backward'), wide(arguments))
+    assert len(actual) == len(expected)
+    return actual, expected
+
+
+def check(name, arguments, tolerance=None):
+    """The kernels of an operator give what the reference gives in float64."""
+    actual, expected = both(name, arguments)
+    tolerance = tolerance or low_precision(actual[0].dtype)
+    for i, (x, y) in enumerate(zip(actual, expected)):
+        torch.testing.assert_close(x, y, **tolerance, msg=lambda text, i=i: f'result {i}: {text}')
+    return actual
+
+
+def local_arguments(*arguments, layout=lambda x: x, **settings):
+    tensors, settings = with_kernel(*arguments, **settings)
+    tensors = {'query': None, 'key': None} | {name: layout(x) for name, x in tensors.items()}
+    return OPERATORS['local_attention']._arguments(**{**settings, **tensors})
+
+
+def conv_arguments(*arguments, layout=lambda x: x, dilation=1, **settings):
+    tensors, settings = with_logits(*arguments, **settings)
+    kernel_size = list(literal.as_tuple(settings['kernel_size'], 2))
+    return layout(tensors['value']), layout(tensors['logits']), kernel_size, dilation
+
+
+def grid_arguments(*arguments, layout=lambda x: x, normalize=False, scale=None, **settings):
+    tensors, settings = with_window(*arguments, **settings)
+    tensors = {name: layout(x) for name, x in tensors.items()}
+    return OPERATORS['grid_attention']._arguments(**{**settings, **tensors}, normalize=normalize, scale=scale)
+
+
+def strided_arguments(*arguments, layout=lambda x: x, scale=None, **settings):
+    tensors, settings = with_offsets(*arguments, **settings)
+    tensors = {name: tuple(map(layout, x)) if isinstance(x, tuple) else layout(x) for name, x in tensors.items()}
+    return OPERATORS['strided_attention']._arguments(**{**settings, **tensors}, scale=scale)
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize(('kernel_size', 'dilation'), KERNELS, ids=str)
+@pytest.mark.parametrize('size', SIZES, ids=str)
+def test_local_attention(size, kernel_size, dilation, dtype):
+    for switches in SWITCHES.values():
+        check('local_attention', local_arguments(size, kernel_size, 1, 2, dilation=dilation, dtype=dtype, **switches))
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize('size', SIZES, ids=str)
+def test_dynamic_conv(size, dtype):
+    for channels, (kernel_size, dilation) in itertools.product((1, 18), KERNELS):
+        check('dynamic_conv', conv_arguments(size, kernel_size, channels=channels, dtype=dtype, dilation=dilation))
+
+
+@pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize('channels', [1, 4, 16, 35, 160])
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+def test_layouts_of_local_attention(layout, channels, dtype):
+    for switches in ({}, {'iterations': 3}):
+        arguments = local_arguments((3, 11), 3, 2, 2, value_channels=channels, dtype=dtype, layout=layout, **switches)
+        out = check('local_attention', arguments)[0]
+        assert out.stride() == torch.empty_like(arguments[2]).stride()
+    check('dynamic_conv', conv_arguments((3, 11), 3, channels=channels, dtype=dtype, layout=layout))
+
+
+@pytest.mark.parametrize('fault', [0, 1, 2, 3])
+def test_nan_comes_out_where_the_reference_has_it(fault):
+    """Of strided attention: where it has one for a key that is attended to; beyond, 0 · NaN is a NaN or not."""
+    calls = [('local_attention', local_arguments((5, 13), 3, 1, 2, dtype=torch.float32, iterations=iterations))
+             for iterations in (1, 3)]
+    calls += [('grid_attention', grid_arguments((5, 13), 3, dtype=torch.float32, normalize=normalize))
+              for normalize in (False, True)]
+    calls += [('strided_attention', strided_arguments((5, 13), 3, pattern, dtype=torch.float32))
+              for pattern in ('block', 'strided')]
+    for name, arguments in calls:
+        operands = [*arguments[:3], *(arguments[3] if isinstance(arguments[3], list) else arguments[3:4])]
+        operand = operands[fault] = operands[fault].clone()
+        operand[0, 0, 2, 7, 1] = math.nan
+        logits = operands[3:] if isinstance(arguments[3], list) else operands[3]
+        arguments = (*operands[:3], logits, *arguments[4:])
+        actual, expected = both(name, arguments)
+        for x, y in zip(actual, expected):
+            assert torch.equal(x.isnan(), y.isnan()), name
+
+
+def test_nothing_but_neg_inf_gives_0():
+    arguments = local_arguments((5, 13), 3, 1, 2, dtype=torch.float32)
+    arguments[3][0, 0, 2] = -math.inf
+    actual = check('local_attention', arguments)
+    assert not actual[0][0, 0, 2].any()
+    assert all(x.isfinite().all() for x in actual)
+
+
+def test_logits_of_1e4():
+    rounded = {'atol': 2e-3, 'rtol': 1e-3, 'check_dtype': False}  # a float32 of 1e4 has steps of 1e-3
+    for sign in (1e4, -1e4):
+        arguments = local_arguments((5, 13), 3, 1, 2, dtype=torch.float32)
+        logits = (arguments[3] * 8).round() / 8 + sign
+        check('local_attention', (*arguments[:3], logits, *arguments[4:]), rounded)
+        check('dynamic_conv', (arguments[2], logits, [3, 3], 1))
+        for normalize in (False, True):
+            arguments = grid_arguments((5, 13), 3, dtype=torch.float32, normalize=normalize)
+            position = [(x * 8).round() / 8 + sign for x in arguments[3:5]]
+            check('grid_attention', (*arguments[:3], *position, *arguments[5:]), None if normalize else rounded)
+
+
+LONG = {'long': ((3, 37), (3, 51), 1, 1), 'long-3d': ((2, 2, 35), (1, 3, 5), 1, 1)}  # more than a tile
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
+def test_grid_attention(outlier, normalize, dtype):
+    for size, window_size, batch, heads in (GRIDS | LONG).values():
+        check('grid_attention', grid_arguments(size, window_size, outlier, batch, heads, normalize=normalize, scale=0.7,
+                                               dtype=dtype))
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize('logits', [False, True], ids=['content', 'offsets'])
+@pytest.mark.parametrize('pattern', PATTERNS)
+def test_strided_attention(pattern, logits, dtype):
+    long = {'long': ((3, 40), (2, 36), 1, 1)}
+    for size, step, batch, heads in (MAPS | long).values():
+        arguments = strided_arguments(size, step, pattern, batch, heads, logits=logits, dtype=dtype, scale=0.7)
+        check('strided_attention', arguments)
+    for size, key_size, step in OTHER_KEYS.values():
+        check('strided_attention', strided_arguments(size, step, pattern, 1, 2, key_size=key_size, logits=logits,
+                                                     dtype=dtype))
+
+
+@pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize('channels', [1, 8, 150])  # 150: of more than a block
+def test_layouts_of_tiles(layout, channels):
+    for dtype, normalize in ((torch.float32, True), (torch.bfloat16, False), (torch.float16, False)):
+        settings = {'batch': 2, 'heads': 2, 'value_channels': channels, 'dtype': dtype, 'layout': layout}
+        tolerance = low_precision(dtype)
+        if dtype != torch.float32:
+            tolerance['atol'] *= max(1, channels // 16)  # of Σ dy·y of the rounded output, in a reference of it, too
+        check('grid_attention', grid_arguments((3, 4), 3, normalize=normalize, **settings), tolerance)
+        check('strided_attention', strided_arguments((3, 4), 2, 'centred', **settings), tolerance)
+
+
+def test_more_channels_of_keys_than_a_block_has():
+    arguments = strided_arguments((3, 5), 2, 'centred', dtype=torch.float32)
+    query, key = (literal.randn(1, 1, 3, 5, 150, seed=n).float() / 12 for n in (1, 2))
+    check('strided_attention', (query, key, *arguments[2:]))
+    arguments = grid_arguments((3, 5), 3, dtype=torch.float32)
+    check('grid_attention', (query, key, *arguments[2:]))
+
+
+def test_more_offsets_than_shared_memory_holds():
+    check('strided_attention', strided_arguments((301, ), 300, 'centred', dtype=torch.float32))
+    check('grid_attention', grid_arguments((1, 301), (1, 601), dtype=torch.float32))
+
+
+def test_queries_of_nothing_but_neg_inf_give_0():
+    arguments = strided_arguments((3, 7), 2, 'block', dtype=torch.float32)
+    arguments[3][0][0, 0, 1] = -math.inf
+    actual = check('strided_attention', arguments)
+    assert not actual[0][0, 0, 1].any()
+    assert all(x.isfinite().all() for n, x in enumerate(actual) if n != 1)  # 1: the log-sum-exp
+
+
+# global_attention: sides of 1, primes, windows wider than the map, several blocks of queries and of keys
+WHOLE = [((1, ), 3), ((19, ), 5), ((1, 1), 5), ((1, 19), 3), ((17, 1), (5, 3)), ((5, 7), 3), ((3, 4), 9),
+         ((7, 13), (9, 31)), ((13, 11), (3, 5)), ((2, 3, 5), 3), ((3, 7, 5), (3, 1, 5))]
+
+
+def global_arguments(tensors, layout=lambda x: x, **settings):
+    tensors = {name: layout(x) if torch.is_tensor(x) and x.dtype != torch.bool else x for name, x in tensors.items()}
+    return OPERATORS['global_attention']._arguments(**tensors, **settings)
+
+
+def check_global(arguments):
+    """As :func:`check`, where z-scores of windows that are nearly constant multiply roundings.
+
+    Each result is no farther from float64 than twice what the reference is in the same dtype, and some roundings of the
+    largest number: for the tensor cores, weights and gradients of logits are rounded as results are, by eps/2 of
+    themselves. In float32 it is as for the kernels of the CPU.
+    """
+    actual, expected = both('global_attention', arguments)
+    operators, atol = torch.ops.mmattn, max(4e-5, 2 * torch.finfo(arguments[2].dtype).eps)
+    with mock.patch.object(native, 'takes', return_value=False):
+        reference = results(operators.global_attention, operators.global_attention_backward, arguments)
+    for i, (x, other, y) in enumerate(zip(actual, reference, expected)):
+        assert x.dtype == other.dtype
+        assert x.shape == y.shape
+        if y.numel():
+            error, others = ((found - y).where(found != y, 0).abs().max() for found in (x, other))
+            largest = y.where(y.isfinite(), 0).abs().max()
+            assert error <= 2 * others + atol * max(1, largest), (i, error, others, largest)
+    return actual
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize(('size', 'window_size'), WHOLE, ids=str)
+def test_global_attention(size, window_size, dtype):
+    for normalize, causal in itertools.product((False, True), repeat=2):
+        tensors, settings = with_further(size, window_size, dtype=dtype, causal=causal)
+        check_global(global_arguments(tensors, normalize=normalize, **settings))
+
+
+@pytest.mark.parametrize('causal', [False, True], ids=['', 'causal'])
+@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
+def test_each_of_the_further_logits_of_global_attention(outlier, normalize, causal):
+    whole, settings = with_further((5, 9), 5, outlier, batch=1, causal=causal, dtype=torch.bfloat16)
+    names = ['axis_logits', 'key_logits', 'key_mask']
+    for without in itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(4)):
+        tensors = {name: x for name, x in whole.items() if name not in without}
+        check_global(global_arguments(tensors, normalize=normalize, **settings))
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize(('size', 'key_size'), [((5, ), (83, )), ((70, ), (1, )), ((3, 25), (7, 5)),
+                                                ((2, 1, 3), (4, 1, 7))], ids=str)
+def test_global_attention_to_other_keys(size, key_size, dtype):
+    tensors = operands(size, 2, 2, key_size=key_size, value_channels=5, dtype=dtype)
+    check_global(global_arguments(tensors, scale=0.3))
+    check_global(global_arguments(tensors | further(size, key_size=key_size, dtype=dtype)))
+
+
+@pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize(('channels', 'value_channels'), [(1, 35), (16, 16), (24, 70), (128, 8), (200, 256)])
+def test_layouts_of_global_attention(layout, channels, value_channels):
+    """Of each width that blocks have; logits of their dtype and of others."""
+    dtypes = [(torch.float16, torch.float32), (torch.bfloat16, torch.bfloat16), (torch.float32, torch.float16)]
+    for dtype, logits in dtypes if channels <= 128 else dtypes[:2]:
+        tensors, settings = with_further((3, 13), 3, dtype=logits)
+        tensors['value'] = randn(2, 2, 3, 13, value_channels, dtype=dtype)
+        for seed, name in enumerate(('query', 'key')):
+            tensors[name] = randn(2, 2, 3, 13, channels, seed=seed, dtype=dtype)
+        arguments = global_arguments(tensors, layout, normalize=True, scale=0.1, **settings)
+        out = check_global(arguments)[0]
+        assert out.is_contiguous()
+
+
+def test_operands_of_global_attention_that_start_anywhere():
+    tensors = operands((3, 5), 2, 2, value_channels=16, dtype=torch.float16)
+    tensors = {name: torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape) for name, x in tensors.items()}
+    check_global(global_arguments(tensors))
+
+
+def test_axes_of_more_places_than_shared_memory_holds():
+    size, key_size = (1, 3), (1, 700)
+    tensors = operands(size, key_size=key_size, dtype=torch.float16)
+    check_global(global_arguments(tensors | further(size, 1, key_size=key_size, dtype=torch.float16)))
+
+
+@pytest.mark.parametrize('more', [(), ('axis_logits', ), ('axis_logits', 'key_logits')], ids=str)
+def test_global_attention_of_no_channels_to_compare(more):
+    tensors = {name: x for name, x in with_further((5, 13), 3, dtype=torch.float16)[0].items()
+               if name in ('value', *more)}
+    tensors |= {name: torch.ones(2, 2, 5, 13, 0, dtype=torch.float16) for name in ('query', 'key')}
+    check_global(global_arguments(tensors, scale=1.0))
+
+
+def test_global_attention_of_no_query():
+    empty, key = torch.ones(1, 2, 0, 4).half(), torch.ones(1, 2, 3, 4).half()
+    out, lse = torch.ops.cuda_on_cpu.global_attention(*OPERATORS['global_attention']._arguments(empty, key, key))
+    assert out.shape == (1, 2, 0, 4)
+    assert lse.shape == (1, 2, 0)
+
+
+@pytest.mark.parametrize(('dtype', 'number'), [(torch.bfloat16, math.nan), (torch.bfloat16, math.inf),
+                                               (torch.float32, math.nan)], ids=str)
+@pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
+@pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window', 'outlier', 'key_logits', 'axis_logits'])
+def test_nan_comes_out_of_global_attention_where_the_reference_has_it(fault, normalize, dtype, number):
+    tensors, settings = with_further((7, 11), 3, heads=1, dtype=dtype)
+    if fault == 'axis_logits':
+        tensors[fault][1][0, 0, 2, 7, 1] = number
+    else:
+        tensors[fault].flatten(0, -2 if fault in ('outlier', 'key_logits') else -3)[0, 7] = number
+    actual, expected = both('global_attention', global_arguments(tensors, normalize=normalize, **settings))
+    for i, (x, y) in enumerate(zip(actual, expected)):
+        assert torch.equal(x.isnan(), y.isnan()), i
+    assert any(x.isnan().any() for x in actual)
+
+
+def test_a_nan_of_a_masked_key_stays_out_of_the_weights_of_global_attention():
+    tensors, settings = with_further((7, 11), 3, dtype=torch.float16)
+    tensors['key'][~tensors['key_mask'][:, None].expand(tensors['key'].shape[:-1])] = math.nan
+    arguments = global_arguments(tensors, **settings)
+    assert torch.ops.cuda_on_cpu.global_attention(*arguments)[0].isfinite().all()
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
+@pytest.mark.parametrize('large', ['content', 'position', 'further'])
+def test_logits_of_1e4_in_global_attention(large, normalize, dtype):
+    """A float32 logit of 1e4 is off by up to some 1e-3, its weight by as much of itself."""
+    tensors, settings = with_further((5, 9), 3, dtype=dtype)
+    if large == 'content':
+        tensors |= {name: tensors[name] * 100 for name in ('query', 'key')}
+    elif large == 'position':
+        tensors |= {name: tensors[name] * 1e4 for name in ('window', 'outlier')}
+    else:
+        axis_logits = tuple(x * 1e4 for x in tensors['axis_logits'])
+        tensors |= {'axis_logits': axis_logits, 'key_logits': tensors['key_logits'] * 1e4}
+    actual, expected = both('global_attention', global_arguments(tensors, normalize=normalize, **settings))
+    assert all(x.isfinite().all() for x in actual)
+    torch.testing.assert_close(actual[0].double(), expected[0], atol=1e-2, rtol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
+def test_no_key_to_attend_to_in_global_attention(outlier, normalize):
+    tensors, settings = with_further((7, 11), 3, outlier, dtype=torch.bfloat16)
+    tensors['key_mask'][1] = False
+    out, lse, *grads = check_global(global_arguments(tensors, normalize=normalize, **settings))
+    assert (lse[1] == -math.inf).all()
+    assert not any(x[1].any() for x in (out, *grads))
+    assert all(x.isfinite().all() for x in (out, *grads))
+
+
+def extra_of_global_attention(side):
+    """Extra MiB of the forward and the backward pass."""
+    tensors, settings = with_further((side, side), 3, batch=1, heads=1, dtype=torch.float16)
+    del tensors['axis_logits']  # themselves as long as a side
+    arguments, kernels = global_arguments(tensors, normalize=True, **settings), torch.ops.cuda_on_cpu
+    (out, lse), forward = extra_memory(lambda: kernels.global_attention(*arguments))
+    _, backward = extra_memory(lambda: tuple(kernels.global_attention_backward(out, out, lse, *arguments)))
+    return forward, backward
+
+
+def test_extra_memory_of_global_attention_grows_with_the_positions():
+    """Four times the positions; a table of all pairs would be 16 times as large."""
+    for small, large in zip(extra_of_global_attention(8), extra_of_global_attention(16)):
+        assert 0 < small < large < 4.5 * small

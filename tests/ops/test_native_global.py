@@ -1,0 +1,207 @@
+"""The native kernel of global_attention against the reference in float64, on each instruction set that is there."""
+import itertools
+import math
+from unittest import mock
+
+import pytest
+import torch
+
+from mmattn.ops import global_attention, native
+from mmattn.utils.profiling import extra_memory
+
+from . import literal
+from .literal import AFTER, CONTENT, LAYOUTS, LEARNED, POSITIONS, assert_same, evaluate, low_precision, operands, randn
+from .test_global_attention import further, with_window
+from .test_native import capability, kernels  # noqa: F401
+
+pytestmark = pytest.mark.skipif(not native.has_kernel('global_attention'), reason=str(native.WHY_NOT))
+one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
+
+# size, window_size: sides of 1, primes, windows wider than the map, several tiles of queries and of keys
+MAPS = [((1, ), 3), ((19, ), 5), ((401, ), 31), ((1, 1), 5), ((1, 19), 3), ((17, 1), (5, 3)), ((5, 7), 3), ((3, 4), 9),
+        ((13, 37), (9, 31)), ((37, 13), (3, 41)), ((2, 300), 7), ((2, 3, 5), 3), ((3, 7, 23), (3, 1, 5)),
+        ((1, 1, 450), 3)]
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def with_further(size, window_size, outlier=LEARNED, batch=2, heads=2, *, dtype=torch.float32, causal=False, **kwargs):
+    """A call with a window, axis logits, key logits and a mask that leaves one batch item without its first keys."""
+    tensors, settings = with_window(size, window_size, outlier, batch, heads, causal=causal, dtype=dtype, **kwargs)
+    tensors |= further(size, batch, heads, dtype=dtype)
+    tensors['key_mask'].flatten(1)[-1, :2] = False
+    return tensors, {**settings, 'causal': causal}
+
+
+def check(tensors, op=global_attention, **settings):
+    """The kernels run, forward and backward, and give what the reference gives in float64.
+
+    The z-score of a query with a few keys may multiply its gradients, and so their roundings.
+    """
+    with kernels() as chosen:
+        actual = evaluate(op, tensors, **settings)
+    assert chosen == ['global_attention', 'global_attention_backward']
+    expected = evaluate(op, tensors, torch.float64, **settings)
+    with mock.patch.object(native, 'takes', return_value=False):
+        reference = evaluate(op, tensors, **settings)
+    atol = 4 * low_precision(tensors['value'].dtype)['atol']
+    for name, x in expected.items():
+        # z-scores of windows that are nearly constant multiply roundings, in the reference as well.
+        error, others = ((found[name].double() - x).abs().amax() if x.numel() else 0 for found in (actual, reference))
+        assert error <= 2 * others + atol * max(1, x.abs().max().item() if x.numel() else 0), (name, error, others)
+    return actual
+
+
+@pytest.mark.usefixtures('capability')
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize(('size', 'window_size'), MAPS, ids=str)
+def test_maps(size, window_size, dtype):
+    for normalize, causal in itertools.product((False, True), repeat=2):
+        tensors, settings = with_further(size, window_size, dtype=dtype, causal=causal)
+        check(tensors, normalize=normalize, **settings)
+
+
+@pytest.mark.usefixtures('capability')
+@pytest.mark.parametrize('causal', [False, True], ids=['', 'causal'])
+@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
+def test_each_of_the_further_logits(outlier, normalize, causal):
+    size = (13, 37)
+    whole, settings = with_further(size, 5, outlier, causal=causal)
+    names = ['axis_logits', 'key_logits', 'key_mask']
+    for without in itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(4)):
+        tensors = {name: x for name, x in whole.items() if name not in without}
+        check(tensors, normalize=normalize, **settings)
+
+
+@pytest.mark.usefixtures('capability')
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize(('size', 'key_size'), [((5, ), (403, )), ((150, ), (1, )), ((3, 50), (41, 11)),
+                                                ((2, 1, 3), (4, 1, 7))], ids=str)
+def test_other_keys(size, key_size, dtype):
+    tensors = operands(size, 2, 2, key_size=key_size, value_channels=5, dtype=dtype)
+    check(tensors, scale=0.3)
+    check(tensors | further(size, key_size=key_size, dtype=dtype))
+
+
+@pytest.mark.parametrize('extra', [{}, {'axis_logits': 1}, {'axis_logits': 1, 'key_logits': 1}], ids=str)
+def test_no_channels_to_compare(extra):
+    size = (13, 37)
+    tensors = {name: x for name, x in with_further(size, 3)[0].items() if name in {'value', *extra}}
+    check(tensors | {name: torch.ones(2, 2, *size, 0) for name in ('query', 'key')}, scale=1.0)
+
+
+@pytest.mark.usefixtures('capability')
+@pytest.mark.parametrize('after', AFTER.values(), ids=AFTER)
+@pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize('channels', [1, 16, 35, 64])  # of vectors: a part, one, two and a part, twice two
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+def test_layouts(layout, channels, after, dtype):
+    """Of operands, position logits and the cotangent; bfloat16 with logits of float32."""
+    tensors, settings = with_further((6, 21), 3, dtype=torch.float32)
+    for seed, name in enumerate(('query', 'key', 'value')):
+        tensors[name] = randn(2, 2, 6, 21, channels, seed=seed, dtype=dtype)
+    tensors = {name: layout(x) if torch.is_tensor(x) and x.dtype != torch.bool else x for name, x in tensors.items()}
+    check(tensors, after(global_attention), normalize=True, scale=0.2, **settings)
+
+
+def test_axis_logits_of_strides_0():
+    tensors, settings = with_further((13, 37), 3)
+    for first, last in (((2, 1, 1, 1, 13), (1, 2, 13, 1, 37)), ((1, ), (37, ))):
+        tensors['axis_logits'] = randn(*first, dtype=torch.float32), randn(*last, seed=1, dtype=torch.float32)
+        check(tensors, **settings)
+
+
+def assert_same_nan(tensors, settings):
+    actual, expected = (evaluate(global_attention, tensors, dtype, **settings)
+                        for dtype in (torch.float32, torch.float64))
+    for name, x in actual.items():
+        assert torch.equal(x.isnan(), expected[name].isnan()), name
+    assert any(x.isnan().any() for x in actual.values())
+
+
+@pytest.mark.parametrize('number', [math.nan, math.inf])
+@pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
+@pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window', 'outlier', 'key_logits', 'axis_logits'])
+def test_nan_comes_out_where_the_reference_has_it(fault, normalize, number):
+    tensors, settings = with_further((13, 37), 3, heads=1)
+    if fault == 'axis_logits':
+        tensors[fault][1][0, 0, 2, 7, 1] = number
+    else:
+        tensors[fault].flatten(0, -2 if fault in ('outlier', 'key_logits') else -3)[0, 7] = number
+    assert_same_nan(tensors, {**settings, 'normalize': normalize})
+
+
+def test_a_nan_of_a_masked_key_stays_out_of_the_weights():
+    tensors, settings = with_further((13, 37), 3)
+    tensors['key'][~tensors['key_mask'][:, None].expand(tensors['key'].shape[:-1])] = math.nan
+    out = global_attention(**tensors, **settings)
+    assert out.isfinite().all()
+
+
+@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
+def test_no_key_to_attend_to(outlier, normalize):
+    tensors, settings = with_further((13, 37), 3, outlier)
+    tensors['key_mask'][1] = False
+    for name, x in check(tensors, normalize=normalize, **settings).items():
+        assert not x[1].any(), name
+        assert x.isfinite().all(), name
+
+
+@pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
+def test_every_number_of_the_results_is_written(monkeypatch, normalize):
+    """Memory that torch hands out is NaN first."""
+    monkeypatch.setattr(torch.utils.deterministic, 'fill_uninitialized_memory', True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(3).isnan().all()
+        for (size, window_size), causal in itertools.product(MAPS, (False, True)):
+            tensors, settings = with_further(size, window_size, causal=causal)
+            check(tensors, normalize=normalize, **settings)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(('size', 'batch', 'heads'), [((7, 9), 1, 1), ((23, 31), 1, 1), ((23, 31), 2, 3)], ids=str)
+@pytest.mark.parametrize('causal', [False, True], ids=['', 'causal'])
+def test_threads_change_no_bit(size, batch, heads, causal):
+    found = []
+    tensors, settings = with_further(size, 5, LEARNED, batch, heads, causal=causal, value_channels=64)
+    tensors |= {name: randn(batch, heads, *size, 64, dtype=torch.float32) for name in ('query', 'key')}
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.append(evaluate(global_attention, tensors, normalize=True, **settings))
+    torch.set_num_threads(1)
+    for other in found[1:]:
+        assert_same(other, found[0], 0, 0)
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float16])
+def test_other_dtypes_go_to_the_reference(dtype):
+    tensors, settings = with_further((3, 4), 3, dtype=dtype)
+    with kernels() as chosen:
+        evaluate(global_attention, tensors, **settings)
+    assert not chosen
+
+
+def test_no_query():
+    out = global_attention(torch.ones(1, 2, 0, 4), *torch.ones(2, 1, 2, 3, 4))
+    assert out.shape == (1, 2, 0, 4)
+
+
+def extra(side):
+    """Extra MiB of both passes on a side × side map of 64 channels."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = query, key, value, window, outlier = [
+        torch.randn(1, 1, side, side, *channels, generator=generator).requires_grad_()
+        for channels in ((64, ), (64, ), (64, ), (81, ), ())]
+    out, forward = extra_memory(lambda: global_attention(query, key, value, window=window, window_size=9,
+                                                         outlier=outlier, normalize=True))
+    grads, backward = extra_memory(lambda: torch.autograd.grad(out, inputs, torch.ones_like(out)))
+    assert [x.shape for x in grads] == [x.shape for x in inputs]
+    return forward, max(forward, backward)
+
+
+def test_extra_memory_grows_with_the_positions():
+    """Four times the positions; a table of all pairs would be 16 times as large."""
+    for small, large in zip(extra(32), extra(64)):
+        print(f'extra {small:.1f} MiB at 32×32, {large:.1f} MiB at 64×64')
+        assert 0 < small < large < 4.5 * small

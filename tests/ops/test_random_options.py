@@ -1,0 +1,227 @@
+"""A thousand random calls of the operators: each agrees with the reference in float64, or raises what is documented."""
+import math
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies as st
+
+from mmattn.ops import dynamic_conv, global_attention, grid_attention, local_attention, strided_attention
+from mmattn.ops.support import PATTERNS, strided_offsets
+
+from . import literal
+from .literal import LAYOUTS, assert_same, evaluate, low_precision
+
+one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
+# The same calls in every run: what fails here fails again.
+a_thousandth = hypothesis.settings(max_examples=200, derandomize=True, deadline=None, database=None,
+                                   suppress_health_check=list(hypothesis.HealthCheck))
+SIDES = st.sampled_from((1, 2, 3, 4, 5, 7, 8, 11, 16, 17))
+CHANNELS = st.sampled_from((1, 2, 3, 4, 7, 8, 16, 17))
+ODD = st.sampled_from((1, 3, 5, 9, 21))
+MAYBE = st.booleans()
+SCALES = st.sampled_from((None, 0.0, 0.3, 1.0))
+
+
+class Call:
+    """Draws the tensors and settings of a call."""
+
+    def __init__(self, draw, axes):
+        self.draw = draw
+        self.axes = draw(axes)
+        self.dtype = draw(st.sampled_from((torch.float32, torch.bfloat16)))
+        self.tensors, self.settings = {}, {}
+        self.batch, self.heads = draw(st.integers(1, 2)), draw(st.integers(1, 3))
+
+    def size(self):
+        """Sides of a map, of a few hundred positions at most."""
+        sides = [self.draw(SIDES) for _ in range(self.axes)]
+        while math.prod(sides) > 300:
+            sides[sides.index(max(sides))] = 2
+        return tuple(sides)
+
+    def randn(self, *shape):
+        """Numbers of a random layout in memory."""
+        x = literal.randn(*shape, seed=self.draw(st.integers(0, 2**16)), dtype=self.dtype)
+        layout = self.draw(st.sampled_from(('contiguous', *LAYOUTS)))
+        if layout == 'contiguous' or x.dim() != 5:
+            return x
+        return LAYOUTS[layout](x)
+
+    def map(self, size, *channels):
+        return self.randn(self.batch, self.heads, *size, *channels)
+
+    def content(self, size, key_size):
+        channels = self.draw(CHANNELS)
+        self.tensors.update(query=self.map(size, channels), key=self.map(key_size, channels))
+        self.settings['scale'] = self.draw(SCALES)
+
+    def value(self, size):
+        self.tensors['value'] = self.map(size, self.draw(CHANNELS))
+
+    def lengths(self, of):
+        """One number, or one for each axis."""
+        return self.draw(of) if self.draw(MAYBE) else tuple(self.draw(of) for _ in range(self.axes))
+
+    def window(self, size, entries):
+        """Window logits and what goes with them, or nothing."""
+        if not self.draw(MAYBE):
+            return
+        window_size = self.lengths(ODD)
+        self.settings['window_size'] = window_size
+        self.tensors['window'] = self.map(size, entries(literal.as_tuple(window_size, self.axes)))
+        outlier = self.draw(st.sampled_from(('learned', 0.0, 0.7, -math.inf)))
+        if outlier == 'learned':
+            self.tensors['outlier'] = self.map(size)
+        else:
+            self.settings['outlier'] = outlier
+        self.settings['normalize'] = outlier != -math.inf and self.draw(MAYBE)
+
+    def check(self, op):
+        """Run it, or a call with something wrong in it."""
+        wrong = self.draw(st.sampled_from((*[None] * 6, *FAULTS)))
+        if wrong is None:
+            actual = evaluate(op, self.tensors, **self.settings)
+            expected = evaluate(op, self.tensors, torch.float64, **self.settings)
+            tolerance = low_precision(self.dtype)
+            for name, x in expected.items():
+                # Logits of many channels are above order 1, and a sum is rounded by the size of its summands.
+                atol = 4 * tolerance['atol'] * max(1, x.abs().max().item())
+                assert_same({name: actual[name]}, {name: x}, **tolerance | {'atol': atol})
+        elif (changed := FAULTS[wrong](self.tensors, self.settings)) is not None:
+            tensors, settings = changed
+            with pytest.raises((TypeError, ValueError)):
+                op(**tensors, **settings)
+
+
+def change(name, to):
+    """A fault in a tensor, if it is there."""
+    return lambda tensors, settings: (tensors | {name: to(tensors[name])}, settings) if name in tensors else None
+
+
+def even(tensors, settings):
+    """An even window."""
+    for name in {'window_size', 'kernel_size'} & settings.keys():
+        return tensors, settings | {name: 4}
+    return None
+
+
+FAULTS = {
+    'an even window': even,
+    'keys of another dtype': change('key', lambda x: x.double()),
+    'a query without channels': change('query', lambda x: x[..., 0]),
+    'one entry too many': change('window', lambda x: torch.cat([x, x[..., :1]], -1)),
+    'entries that are integers': change('window', lambda x: x.int()),
+    'other heads': change('value', lambda x: torch.cat([x, x], 1)),
+    'another batch': change('logits', lambda x: torch.cat([x, x], 0)),
+}
+
+
+@st.composite
+def global_calls(draw):
+    call = Call(draw, st.integers(1, 3))
+    size = key_size = call.size()
+    causal = draw(MAYBE)
+    call.settings['causal'] = causal
+    call.window(size, lambda sizes: (math.prod(sizes) + 1) // 2 if causal else math.prod(sizes))
+    if 'window' not in call.tensors and not causal:
+        key_size = call.size()
+    call.content(size, key_size)
+    call.value(key_size)
+    if draw(MAYBE):
+        call.tensors['axis_logits'] = tuple(call.map(size, side) for side in key_size)
+    if draw(MAYBE):
+        call.tensors['key_logits'] = call.map(key_size)
+    if draw(MAYBE):
+        share = draw(st.sampled_from((0.0, 0.3, 0.9)))
+        call.tensors['key_mask'] = call.randn(call.batch, *key_size).double().abs() > share
+    return call
+
+
+@st.composite
+def grid_calls(draw):
+    call = Call(draw, st.integers(2, 3))
+    size = call.size()
+    call.content(size, size)
+    call.value(size)
+    call.window(size, lambda sizes: sum(sizes) - len(sizes) + 1)
+    return call
+
+
+@st.composite
+def local_calls(draw):
+    call = Call(draw, st.just(2))
+    size = call.size()
+    content = draw(MAYBE)
+    if content:
+        call.content(size, size)
+        call.settings['iterations'] = draw(st.sampled_from((1, 1, 2, 3)))
+    else:
+        call.tensors.update(query=None, key=None)
+    call.value(size)
+    call.settings.update(kernel_size=call.lengths(ODD), dilation=draw(st.integers(1, 4)))
+    if not content or draw(MAYBE):
+        entries = math.prod(literal.as_tuple(call.settings['kernel_size'], 2))
+        call.tensors['window'] = call.map(size, entries)
+    for name in ('query', 'key'):
+        if call.tensors[name] is None:
+            call.settings[name] = call.tensors.pop(name)
+    return call
+
+
+@st.composite
+def strided_calls(draw):
+    call = Call(draw, st.integers(1, 3))
+    size, key_size = call.size(), call.size()
+    step = call.lengths(st.integers(1, 9))
+    if draw(MAYBE):
+        key_size = size
+        step = draw(st.sampled_from((step, None)))
+    pattern = draw(st.sampled_from(PATTERNS))
+    call.content(size, key_size)
+    call.value(key_size)
+    call.settings.update(pattern=pattern, step=step)
+    if draw(MAYBE):
+        offsets = strided_offsets(size, step, pattern, key_size)
+        call.tensors['offset_logits'] = tuple(call.map(size, len(x)) for x in offsets)
+    return call
+
+
+@st.composite
+def dynamic_conv_calls(draw):
+    call = Call(draw, st.just(2))
+    size = call.size()
+    call.value(size)
+    call.settings.update(kernel_size=call.lengths(ODD), dilation=draw(st.integers(1, 4)))
+    call.tensors['logits'] = call.map(size, math.prod(literal.as_tuple(call.settings['kernel_size'], 2)))
+    return call
+
+
+@a_thousandth
+@hypothesis.given(global_calls())
+def test_global_attention(call):
+    call.check(global_attention)
+
+
+@a_thousandth
+@hypothesis.given(grid_calls())
+def test_grid_attention(call):
+    call.check(grid_attention)
+
+
+@a_thousandth
+@hypothesis.given(local_calls())
+def test_local_attention(call):
+    call.check(local_attention)
+
+
+@a_thousandth
+@hypothesis.given(strided_calls())
+def test_strided_attention(call):
+    call.check(strided_attention)
+
+
+@a_thousandth
+@hypothesis.given(dynamic_conv_calls())
+def test_dynamic_conv(call):
+    call.check(dynamic_conv)
