@@ -3,9 +3,8 @@ from collections import OrderedDict
 
 from mmcv.cnn import build_activation_layer, build_norm_layer
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from mmattn.ops import local_attention, local_attention_weights
+from mmattn.ops import local_attention, local_attention_weights, projection
 from mmattn.ops.checks import check_count
 from mmattn.ops.window_logits import as_window_size
 from mmattn.registry import MODELS
@@ -118,12 +117,12 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
             Tensor: ``(B, out_channels, H, W)``.
         """
         y = local_attention(**self.operands(x))
-        return self.activate(self.output(y.movedim(1, -2).flatten(-2).movedim(-1, 1)))
+        return self.activate(project(self.output, y.movedim(1, -2).flatten(-2).movedim(-1, 1)))
 
     def operands(self, x: Tensor) -> dict:
         """Return the arguments of ``local_attention`` for a map ``x`` of ``(B, in_channels, H, W)``."""
-        projected = self.projection(x).split(self.out_channels, 1)
-        window = self._heads(_on_slice(self.gamma, projected[0])) if self.geometric else None
+        projected = project(self.projection, x).split(self.out_channels, 1)
+        window = self._heads(project(self.gamma, projected[0])) if self.geometric else None
         heads = [self._heads(part) for part in projected]
         query, key = (heads[0], heads[0 if self.share else 1]) if self.content else (None, None)
         return dict(query=query, key=key, value=heads[-1], scale=self.scale, window=window, **self.settings)
@@ -134,12 +133,15 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         return x.movedim(1, -1).unflatten(-1, (self.num_heads, -1)).movedim(-2, 1)
 
 
-def _on_slice(layer: nn.Sequential, x: Tensor) -> Tensor:
-    """Apply what ``pointwise`` made to some of a map's channels, which in channels-last a convolution would copy."""
+def project(layer: nn.Sequential, x: Tensor) -> Tensor:
+    """Apply what ``pointwise`` made to a map ``(B, C, H, W)``, or to some of its channels.
+
+    In channels-last that is a projection of rows; a convolution would copy some of the channels first.
+    """
     conv = layer[0]
     if x.stride(1) != 1 or type(conv) is not nn.Conv2d:
         return layer(x)
-    y = F.linear(x.movedim(1, -1), conv.weight.flatten(1), conv.bias)
+    y = projection(x.movedim(1, -1), conv.weight.flatten(1), conv.bias)
     return layer[1:](y.movedim(-1, 1))
 
 

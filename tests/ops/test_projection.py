@@ -1,0 +1,83 @@
+"""projection against the products written out in float64, in values and all gradients."""
+import sys
+from unittest import mock
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from mmattn.layers import LocalBilateralAttention
+from mmattn.ops import projection
+
+from .literal import randn
+
+MODULE = sys.modules['mmattn.ops.projection']  # the function has its name
+pytestmark = pytest.mark.skipif(not MODULE.ONEDNN, reason='torch has no oneDNN here')
+
+LAYOUTS = {
+    'rows': lambda x: x,
+    'channels first': lambda x: x.movedim(-1, 1).contiguous().movedim(1, -1),
+    'some channels': lambda x: torch.cat([x, x], -1)[..., :x.shape[-1]],
+    'every other row': lambda x: torch.stack([x, x], -2).flatten(-3, -2)[:, ::2] if x.dim() == 3 else x,
+    'transposed': lambda x: x.transpose(0, -2).contiguous().transpose(0, -2),
+}
+
+
+def operands(shape, out, bias):
+    x, weight = randn(*shape, 5), randn(out, 5, seed=1)
+    return [x, weight, randn(out, seed=2) if bias else None]
+
+
+@pytest.mark.parametrize('bias', [False, True])
+@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.parametrize(('shape', 'out'), [((2, 3, 7), 4), ((1, 1), 1), ((2, 19), 33), ((1, 5, 1, 2), 2)], ids=str)
+def test_values_and_gradients(shape, out, layout, bias):
+    given = operands(shape, out, bias)
+    exact = [None if a is None else a.clone().requires_grad_() for a in given]
+    expected = torch.einsum('...c,oc->...o', exact[0], exact[1]) + (0 if exact[2] is None else exact[2])
+    grad = randn(*expected.shape, seed=3)
+    wanted = torch.autograd.grad(expected, [a for a in exact if a is not None], grad)
+    single = [None if a is None else a.float().requires_grad_() for a in given]
+    y = projection(LAYOUTS[layout](single[0]), single[1], single[2])
+    found = torch.autograd.grad(y, [a for a in single if a is not None], grad.float())
+    for a, b in zip([y, *found], [expected, *wanted]):
+        torch.testing.assert_close(a.double(), b, rtol=2e-6, atol=2e-6 * max(1, b.abs().max().item()))
+
+
+def test_second_derivatives_and_dispatcher():
+    x, weight, bias = (a.float().requires_grad_() for a in operands((2, 3), 4, True))
+    torch.library.opcheck(torch.ops.mmattn.projection, (x, weight, bias))
+    torch.library.opcheck(torch.ops.mmattn.projection, (x, weight, None))
+    first, = torch.autograd.grad(projection(x, weight, bias).square().sum(), weight, create_graph=True)
+    reference, = torch.autograd.grad(F.linear(x, weight, bias).square().sum(), weight, create_graph=True)
+    for a, b in zip(torch.autograd.grad(first.square().sum(), (x, weight)),
+                    torch.autograd.grad(reference.square().sum(), (x, weight))):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=2e-6 * b.abs().max().item())  # sums of many, of either sign
+    compiled = torch.compile(projection, fullgraph=True)
+    torch.testing.assert_close(compiled(x, weight, bias), F.linear(x, weight, bias))
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16])
+def test_other_dtypes_and_autocast_are_torchs(dtype):
+    x, weight, bias = (a.to(dtype) for a in operands((2, 3), 4, True))
+    assert torch.equal(projection(x, weight, bias), F.linear(x, weight, bias))
+    x, weight, bias = (a.float() for a in operands((2, 3), 4, True))
+    with torch.autocast('cpu', torch.bfloat16):
+        assert projection(x, weight, bias).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize('row', [{}, dict(share=True, iterations=3)], ids=['e', 'i'])
+def test_a_layer_gives_the_same_in_either_memory_format(row):
+    """Channels first are convolved; channels last are projected, in evaluation and in training."""
+    torch.manual_seed(0)
+    layer = LocalBilateralAttention(16, num_heads=2, **row).eval()
+    x = randn(2, 16, 5, 7).float()
+    results = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        given = x.clone(memory_format=memory_format).requires_grad_()
+        with mock.patch.object(MODULE, '_projection', wraps=MODULE._projection) as used:
+            y = layer(given)
+        assert used.called == (memory_format == torch.channels_last)
+        results.append([y, *torch.autograd.grad(y.square().sum(), [given, *layer.parameters()])])
+    for a, b in zip(*results):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * max(1, b.abs().max().item()))
