@@ -1,0 +1,1 @@
+"""Times, memory and accuracy beside what one would use instead."""

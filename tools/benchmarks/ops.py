@@ -1,0 +1,216 @@
+"""Time and extra memory of the operators beside what a user would pick instead: workloads P1 to P7.
+
+    python tools/benchmarks/ops.py [--only P1 P3] [--json FILE] [--plot FILE] [--scaling FILE]
+
+Before a workload is measured, ours must agree with its reference in PyTorch, and every peer with ours, in values and
+gradients (a peer without positions with ours without positions). Times are medians, taken in turns. Extra memory is the
+peak of what tensors take beyond inputs, output and gradients, in a process of its own for each figure. Ratios are ours
+to the peer's; a target is what they should not exceed.
+
+--json keeps what is measured, one record a line of the table, and is written anew after each workload. --scaling draws
+Bi-NL's core over the number of positions.
+"""
+import argparse
+import json
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import torch
+from rich.progress import track
+from torch import Tensor
+from workloads import BOTH, FORWARD, OURS, WORKLOADS, Call, Workload, bi_nl_calls
+
+from mmattn.ops import native
+from mmattn.utils.collect_env import collect_env
+from mmattn.utils.profiling import extra_memory, interleaved_times
+
+TOLERANCES = {torch.float32: 5e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+
+def timed(call: Call, of: str) -> Callable[[], Tensor | tuple[Tensor, ...]]:
+    """Return what is measured: the forward pass, or forward and backward pass."""
+
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return call.function(*call.inputs)
+
+    def both() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(call.function(*call.inputs).sum(), call.inputs)
+
+    return forward if of == FORWARD else both
+
+
+def results(call: Call) -> list[Tensor]:
+    """Values, and gradients where the call has a backward pass."""
+    if BOTH not in call.passes:
+        with torch.no_grad():
+            return [call.function(*call.inputs)]
+    out = call.function(*call.inputs)
+    return [out, *torch.autograd.grad(out.float().square().mean(), call.inputs)]
+
+
+def verify(name: str, work: Workload, tolerance: float) -> None:
+    """Raise unless ours agrees with the reference in PyTorch and the peers with ours."""
+
+    def check(title: str, actual: Call, expected: list[Tensor]) -> None:
+        largest = [b.float().abs().max().item() for b in expected]
+        for a, b, most in zip(results(actual), expected, largest):
+            scale = max(most, 1e-3 * max(largest))  # some gradients vanish but for rounding
+            torch.testing.assert_close(a.float() / scale, b.float() / scale, atol=tolerance, rtol=tolerance,
+                                       msg=lambda text: f'{name}: {title}: {text}')
+
+    with mock.patch.object(native, 'takes', return_value=False):
+        reference = results(work.ours)
+    check('the kernels, beside the reference', work.ours, reference)
+    for peer, call in work.peers.items():
+        same = work.alike.get(peer, work.ours)
+        if same is not None:
+            check(peer, call, results(same))
+
+
+def megabytes(name: str, who: str, of: str, dtype: torch.dtype, device: str, threads: int) -> float:
+    """Measure a call's extra memory; run in a process of its own."""
+    torch.set_num_threads(threads)
+    work = WORKLOADS[name](True, dtype, device)
+    return extra_memory(timed(work.ours if who == OURS else work.peers[who], of))[1]
+
+
+def measure(name: str, dtype: torch.dtype, device: str, repeats: int) -> list[dict]:
+    """Return a record for each pass and peer of a workload."""
+    torch.manual_seed(0)
+    verify(name, WORKLOADS[name](False, dtype, device), TOLERANCES[dtype])
+    work = WORKLOADS[name](True, dtype, device)
+    contenders = {OURS: work.ours, **work.peers}
+    records = []
+    for of in (FORWARD, BOTH):
+        those = {who: call for who, call in contenders.items() if of in call.passes}
+        times = interleaved_times({who: timed(call, of) for who, call in those.items()}, repeats)
+        with multiprocessing.get_context('spawn').Pool(1, maxtasksperchild=1) as pool:
+            memory = {who: pool.apply(megabytes, (name, who, of, dtype, device, torch.get_num_threads()))
+                      for who in those}
+        for peer in those:
+            if peer != OURS:
+                time_target, memory_target = work.targets.get((peer, of), (None, None))
+                records.append({
+                    'workload': name, 'title': work.title, 'pass': of, 'dtype': str(dtype).removeprefix('torch.'),
+                    'device': device, 'ours_s': times[OURS], 'ours_mib': memory[OURS], 'peer': peer,
+                    'peer_s': times[peer], 'peer_mib': memory[peer], 'time_ratio': times[OURS] / times[peer],
+                    'time_target': time_target,
+                    'memory_ratio': memory[OURS] / memory[peer] if memory[peer] > 0.1 else None,
+                    'memory_target': memory_target})
+    return records
+
+
+def table(records: list[dict]) -> str:
+    """Return the records as Markdown."""
+
+    def number(x: float | None) -> str:
+        return '–' if x is None else f'{x:.3g}' if x < 100 else f'{x:.0f}'
+
+    rows = ['| | pass | beside | ours, theirs: s | ratio (target) | ours, theirs: extra MiB | ratio (target) |',
+            '|---|---|---|---|---|---|---|']
+    for record in records:
+        pairs = [f'{number(record[f"ours_{unit}"])}, {number(record[f"peer_{unit}"])}' for unit in ('s', 'mib')]
+        ratios = [number(record[f'{of}_ratio']) + (f' ({record[f"{of}_target"]})' if record[f'{of}_target'] else '')
+                  for of in ('time', 'memory')]
+        rows.append(f'| {record["workload"]} | {record["pass"]} | {record["peer"]} | {pairs[0]} | {ratios[0]} | '
+                    f'{pairs[1]} | {ratios[1]} |')
+    return '\n'.join(rows)
+
+
+def write(path: Path, text: str) -> None:
+    """Write aside and rename."""
+    aside = path.with_name(f'{path.name}.part')
+    aside.write_text(text)
+    os.replace(aside, path)
+
+
+def pyplot():
+    """matplotlib without a screen."""
+    import matplotlib
+    matplotlib.use('Agg')
+    from matplotlib import pyplot
+    return pyplot
+
+
+def plot(records: list[dict], path: Path) -> None:
+    """Draw the ratios of time and memory, with the targets."""
+    names = [f'{r["workload"]}, {r["pass"].replace(" + backward", " + b.")}, {r["peer"]}' for r in records]
+    figure, axes = pyplot().subplots(1, 2, figsize=(11, 0.6 + 0.22 * len(records)), sharey=True, layout='constrained')
+    for axis, of, title in zip(axes, ('time', 'memory'), ('time', 'extra memory')):
+        for row, record in enumerate(records):
+            ratio, target = record[f'{of}_ratio'], record[f'{of}_target']
+            if ratio is not None:
+                met = target is None or ratio <= target
+                axis.barh(row, ratio, color='#4477aa' if met else '#ee6677')
+            if target is not None:
+                axis.plot([target] * 2, [row - 0.45, row + 0.45], color='black', lw=2)
+        axis.axvline(1, color='#999999', lw=1)
+        axis.set(xscale='log', xlabel=f'{title}, ours / theirs (black: target)')
+    axes[0].set_yticks(range(len(names)), names, fontsize=7)
+    axes[0].invert_yaxis()
+    figure.savefig(path, dpi=100)
+
+
+def scaling(path: Path, dtype: torch.dtype, device: str, repeats: int) -> None:
+    """Draw Bi-NL's core over the number of positions; tables of all pairs as far as 97 × 97."""
+    sides = (24, 33, 49, 65, 97, 137, 193)
+    styles = {'literal': '#999999', 'SDPA with a table': '#4477aa', OURS: '#ee6677'}
+    points: dict[str, list[tuple[int, float, float]]] = {name: [] for name in styles}
+    for side in track(sides, 'scaling'):
+        own, peers = bi_nl_calls(side, 256, 31, dtype, device)
+        those = {name: timed(call, BOTH) for name, call in {**peers, OURS: own}.items()
+                 if name == OURS or (name in styles and side <= 97)}
+        times = interleaved_times(those, repeats)
+        for name, call in those.items():
+            points[name].append((side**2, times[name], extra_memory(call)[1]))
+    figure, axes = pyplot().subplots(1, 2, figsize=(9, 3.4), layout='constrained')
+    for axis, column, label in ((axes[0], 2, 'extra memory, MiB'), (axes[1], 1, 'time, s')):
+        for name, colour in styles.items():
+            axis.plot(*zip(*((p[0], p[column]) for p in points[name])), 'o-', color=colour, label=name)
+        axis.set(xscale='log', yscale='log', xlabel='positions N = H·W', ylabel=label)
+        axis.grid(alpha=0.3)
+    axes[0].legend(frameon=False)
+    figure.suptitle('Bi-NL core, forward + backward: 256 channels, 31×31 window, float32')
+    figure.savefig(path, dpi=110)
+    for name, found in points.items():
+        for positions, seconds, mib in found:
+            print(f'{name}, N = {positions}: {seconds:.3g} s, {mib:.0f} MiB')
+
+
+def main() -> None:
+    """Measure, print a table, keep and draw what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--only', nargs='+', metavar='NAME', default=list(WORKLOADS),
+                        help=f'workloads, or beginnings of their names: {", ".join(WORKLOADS)}')
+    parser.add_argument('--dtype', choices=[str(x).removeprefix('torch.') for x in TOLERANCES], default='float32')
+    parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
+    parser.add_argument('--repeats', type=int, default=5)
+    parser.add_argument('--json', type=Path, help='write the records to this file')
+    parser.add_argument('--plot', type=Path, help='draw the ratios')
+    parser.add_argument('--scaling', type=Path, help='draw time and memory over the number of positions')
+    args = parser.parse_args()
+    dtype = getattr(torch, args.dtype)
+    names = [name for name in WORKLOADS if name.startswith(tuple(args.only))]
+    unknown = [start for start in args.only if not any(name.startswith(start) for name in names)]
+    if unknown:
+        parser.error(f'--only: no workload begins with {", ".join(unknown)}; there are {", ".join(WORKLOADS)}')
+    for key in ('torch', 'CPU threads', 'instruction set', 'native operators'):
+        print(f'{key}: {collect_env().get(key)}')
+    records: list[dict] = []
+    for name in track(names, 'workloads'):
+        records += measure(name, dtype, args.device, args.repeats)
+        if args.json:
+            write(args.json, json.dumps(records, indent=1) + '\n')
+    print(table(records))
+    if args.plot:
+        plot(records, args.plot)
+    if args.scaling:
+        scaling(args.scaling, dtype, args.device, args.repeats)
+
+
+if __name__ == '__main__':
+    main()

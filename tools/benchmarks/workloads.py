@@ -1,0 +1,364 @@
+"""What the benchmark of the operators runs: workloads P1 to P7, each ours beside what a user would pick instead.
+
+A builder returns a workload in full size, or a small one, on which the peers have to agree with ours.
+"""
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from mmcv.cnn import ConvModule, fuse_conv_bn
+from mmcv.cnn.bricks import GeneralizedAttention
+from mmcv.ops import CrissCrossAttention
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mmattn.layers import LocalBilateralAttention, TransformerAttention2d
+from mmattn.ops import dynamic_conv, global_attention, grid_attention, local_attention, strided_attention
+from mmattn.ops.support import strided_offsets
+
+FORWARD, BOTH = 'forward', 'forward + backward'
+OURS = 'mmattn'
+
+
+@dataclass
+class Call:
+    """A function of tensors, and those tensors; gradients are taken for all that want them."""
+
+    function: Callable[..., Tensor]
+    inputs: list[Tensor]
+    passes: tuple[str, ...] = (FORWARD, BOTH)
+
+
+@dataclass
+class Workload:
+    """One line of the plan: ours, its peers, and what is aimed at.
+
+    ``targets`` are the ratios of time and of extra memory, by peer and pass. ``alike`` names, for a peer that computes
+    less than ours, the call that has to agree with it instead, or None where the peer computes something else.
+    """
+
+    title: str
+    ours: Call
+    peers: dict[str, Call]
+    targets: dict[tuple[str, str], tuple[float | None, float | None]] = field(default_factory=dict)
+    alike: dict[str, Call | None] = field(default_factory=dict)
+
+
+Builder = Callable[[bool, torch.dtype, str], Workload]
+WORKLOADS: dict[str, Builder] = {}
+
+
+def workload(name: str, **settings: object) -> Callable[[Callable[..., Workload]], Callable[..., Workload]]:
+    """Register a builder, with some of its arguments given."""
+
+    def register(builder: Callable[..., Workload]) -> Callable[..., Workload]:
+        WORKLOADS[name] = partial(builder, **settings)
+        return builder
+
+    return register
+
+
+def calls(ours: Callable[..., Tensor], peers: dict[str, Callable[..., Tensor]],
+          inputs: list[Tensor]) -> tuple[Call, dict[str, Call]]:
+    """Ours and the peers as functions of the same tensors."""
+    return Call(ours, inputs), {name: Call(function, inputs) for name, function in peers.items()}
+
+
+def both_passes(peer: str, *ratios: float | None) -> dict[tuple[str, str], tuple[float | None, float | None]]:
+    """Targets of time and memory that hold for the forward pass and with the backward pass."""
+    time, memory = ratios
+    return {(peer, of): (time, memory) for of in (FORWARD, BOTH)}
+
+
+# P1: the core of Bi-NL
+
+
+def realigned(window: Tensor, outlier: Tensor, k: int) -> Tensor:
+    """The table of position logits of all pairs, ``(1, 1, N, N)``."""
+    height, width = window.shape[2:4]
+    y, x = (c.flatten() for c in torch.meshgrid(torch.arange(height), torch.arange(width), indexing='ij'))
+    dy, dx = y - y[:, None] + k // 2, x - x[:, None] + k // 2
+    inside = (dy >= 0) & (dy < k) & (dx >= 0) & (dx < k)
+    entry = (dy * k + dx).where(inside, k**2).to(window.device)
+    return torch.cat([window, outlier.unsqueeze(-1)], -1).flatten(2, 3).gather(-1, entry[None, None])
+
+
+def flex(q: Tensor, k: Tensor, v: Tensor, window: Tensor, outlier: Tensor, size: int) -> Tensor:
+    """FlexAttention with a score_mod, compiled."""
+    from torch.nn.attention.flex_attention import flex_attention
+    width = q.shape[3]
+    logits = torch.cat([window, outlier.unsqueeze(-1)], -1)[0, 0].flatten(0, 1)
+
+    def add_position(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        dy, dx = j // width - i // width + size // 2, j % width - i % width + size // 2
+        inside = (dy >= 0) & (dy < size) & (dx >= 0) & (dx < size)
+        return score + logits[i, torch.where(inside, dy * size + dx, size**2)]
+
+    global _compiled_flex
+    if _compiled_flex is None:
+        _compiled_flex = torch.compile(flex_attention, dynamic=False)
+    return _compiled_flex(*(x.flatten(2, 3) for x in (q, k, v)), score_mod=add_position).view_as(v)
+
+
+_compiled_flex: Callable[..., Tensor] | None = None
+
+
+def bi_nl_calls(side: int, channels: int, k: int, dtype: torch.dtype, device: str) -> tuple[Call, dict[str, Call]]:
+    """Bi-NL's core and its peers on a side × side map."""
+
+    def literal(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
+        logits = q.flatten(2, 3) @ key.flatten(2, 3).transpose(-1, -2) / q.shape[-1]**0.5
+        return ((logits + realigned(window, outlier, k)).softmax(-1) @ v.flatten(2, 3)).view_as(v)
+
+    def with_table(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
+        bias = realigned(window, outlier, k)
+        return F.scaled_dot_product_attention(*(x.flatten(2, 3) for x in (q, key, v)), bias).view_as(v)
+
+    def ours(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
+        return global_attention(q, key, v, window=window, window_size=k, outlier=outlier)
+
+    inputs = [torch.randn(1, 1, side, side, *rest, dtype=dtype, device=device, requires_grad=True)
+              for rest in ((channels, ), (channels, ), (channels, ), (k**2, ), ())]
+    own, peers = calls(ours, {'literal': literal, 'SDPA with a table': with_table}, inputs)
+    peers['SDPA, content only'] = Call(content_only, inputs[:3])
+    forward_only = Call(partial(flex, size=k), [x.detach() for x in inputs], (FORWARD, ))  # all that it can on a CPU
+    peers['FlexAttention'] = forward_only if device == 'cpu' else Call(partial(flex, size=k), inputs)
+    return own, peers
+
+
+def content_only(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """PyTorch's attention, without positions."""
+    return F.scaled_dot_product_attention(*(x.flatten(2, -2) for x in (q, k, v))).view_as(v)
+
+
+@workload('P1')
+def bi_nl(full: bool, dtype: torch.dtype, device: str) -> Workload:
+    """Bi-NL's core, a 31×31 window of position logits and a learned outlier logit."""
+    own, peers = bi_nl_calls(*((97, 256, 31) if full else (19, 32, 7)), dtype, device)
+    return Workload('Bi-NL core, 1×97×97×256, k = 31', own, peers, {
+        ('SDPA, content only', FORWARD): (0.9, None), ('SDPA, content only', BOTH): (0.7, None),
+        **both_passes('SDPA with a table', 0.35, None)
+    }, {'SDPA, content only': Call(global_attention, own.inputs[:3])})
+
+
+# P2: the core of Bi-CC
+
+
+def mmcv_criss_cross(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """mmcv's CrissCrossAttention between its projections and its residual; q, k, v ``(B, 1, H, W, C)``."""
+    block = CrissCrossAttention.__new__(CrissCrossAttention)
+    nn.Module.__init__(block)
+    for name, x in (('query_conv', q), ('key_conv', k), ('value_conv', v)):
+        object.__setattr__(block, name, lambda _, x=x: x.squeeze(1).movedim(-1, 1))
+    object.__setattr__(block, 'gamma', lambda out: out)
+    nothing = v.new_zeros(()).expand(len(v), v.shape[-1], *v.shape[2:4])
+    return block(nothing).movedim(1, -1).unsqueeze(1)
+
+
+@workload('P2')
+def bi_cc(full: bool, dtype: torch.dtype, device: str) -> Workload:
+    """Bi-CC's core, with position logits, which mmcv's has not."""
+    side, channels, k = (97, 512, 31) if full else (11, 16, 5)
+
+    def ours(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
+        return grid_attention(q, key, v, scale=1.0, window=window, window_size=k, outlier=outlier)
+
+    inputs = [torch.randn(2, side, side, c, dtype=dtype, device=device).div_(c**0.25).movedim(-1, 1).contiguous()
+              .movedim(1, -1).unsqueeze(1).requires_grad_() for c in (channels // 8, channels // 8, channels)]
+    positions = [torch.randn(2, 1, side, side, *rest, dtype=dtype, device=device, requires_grad=True)
+                 for rest in ((2 * k - 1, ), ())]
+    peer = 'mmcv CrissCrossAttention, content only'
+    return Workload('Bi-CC core, 2×97×97, 64 and 512 channels, k = 31', Call(ours, inputs + positions),
+                    {peer: Call(mmcv_criss_cross, inputs)}, both_passes(peer, 0.5, 0.25),
+                    {peer: Call(partial(grid_attention, scale=1.0), inputs)})
+
+
+# P3: the core of BA
+
+
+def unfolded(x: Tensor, k: int) -> Tensor:
+    """Return the k² neighbours ``(B, heads, C, k², H, W)`` of ``(B, heads, H, W, C)``."""
+    batch, heads, height, width, channels = x.shape
+    maps = F.unfold(x.movedim(-1, 2).flatten(1, 2), k, padding=k // 2)
+    return maps.view(batch, heads, channels, k**2, height, width)
+
+
+def unfold_attention(q: Tensor, k: Tensor, v: Tensor, window: Tensor, iterations: int) -> Tensor:
+    """The equations of local bilateral attention over unfolded maps."""
+    inside = unfolded(torch.ones_like(q[..., :1]), 3)[:, :, 0] > 0
+    keys, towards = unfolded(k, 3), q.movedim(-1, 2)
+    logits = torch.zeros_like(inside, dtype=q.dtype).masked_fill(~inside, -torch.inf)
+    for i in range(iterations):
+        logits = logits + (keys * towards.unsqueeze(3)).sum(2)
+        if i < iterations - 1:
+            total = (logits.softmax(2).unsqueeze(2) * keys).sum(3)
+            norm = total.norm(dim=2, keepdim=True)
+            towards = total * norm / (1 + norm**2)
+    weights = (logits + window.movedim(-1, 2)).softmax(2)
+    return (weights.unsqueeze(2) * unfolded(v, 3)).sum(3).movedim(2, -1)
+
+
+def channels_first(batch: int, heads: int, side: int, channels: int, dtype: torch.dtype, device: str) -> Tensor:
+    """A map ``(B, heads, H, W, C)`` as a convolution gives it."""
+    return torch.randn(batch, heads, channels, side, side, dtype=dtype, device=device).movedim(2, -1).requires_grad_()
+
+
+@workload('P3', iterations=1)
+@workload('P3, T = 3', iterations=3)
+def ba_core(full: bool, dtype: torch.dtype, device: str, iterations: int) -> Workload:
+    """The core of local bilateral attention, 3×3 neighbours."""
+    side, channels = (96, 256) if full else (17, 64)
+
+    def ours(q: Tensor, k: Tensor, v: Tensor, window: Tensor) -> Tensor:
+        return local_attention(q, k, v, window=window, kernel_size=3, scale=1.0, iterations=iterations)
+
+    inputs = [channels_first(1, 8, side, c, dtype, device) for c in (*[channels // 8] * 3, 9)]
+    own, peers = calls(ours, {'unfold': partial(unfold_attention, iterations=iterations)}, inputs)
+    return Workload(f'BA core, 256 channels, 8 heads, 96×96, T = {iterations}', own, peers,
+                    both_passes('unfold', 0.05, 0.1))
+
+
+def unfold_dynamic_conv(value: Tensor, logits: Tensor, k: int) -> Tensor:
+    """The equation of dynamic convolution over k² copies of the map."""
+    weights = logits.movedim(-1, 2).softmax(2).unsqueeze(2)
+    return (unfolded(value, k) * weights).sum(3).movedim(2, -1)
+
+
+@workload('dynamic_conv, 3×3', groups=8, side=96, k=3)
+@workload('dynamic_conv, 13×13', groups=16, side=48, k=13)
+def dynamic(full: bool, dtype: torch.dtype, device: str, groups: int, side: int, k: int) -> Workload:
+    """Dynamic convolution, 256 channels."""
+    inputs = [channels_first(1, groups, side if full else 17, c, dtype, device) for c in (256 // groups, k**2)]
+    own, peers = calls(partial(dynamic_conv, kernel_size=k), {'unfold': partial(unfold_dynamic_conv, k=k)}, inputs)
+    return Workload(f'dynamic convolution, 256 channels, {groups} groups, {side}×{side}, {k}×{k}', own, peers)
+
+
+# P4: the whole BA block
+
+
+@workload('P4 e', row={}, evaluation=0.75)
+@workload('P4 i', row=dict(share=True, iterations=3), evaluation=0.6)
+def ba_block(full: bool, dtype: torch.dtype, device: str, row: dict, evaluation: float) -> Workload:
+    """The block beside the convolution that it replaces, norm and ReLU included; folded in at evaluation."""
+    side, channels = (96, 256) if full else (9, 32)
+    x = torch.randn(1, channels, side, side, dtype=dtype, device=device)
+
+    def block(build: Callable[[], nn.Module], memory_format: torch.memory_format) -> Call:
+        trained = build().to(device, dtype).to(memory_format=memory_format)
+        folded = fuse_conv_bn(copy.deepcopy(trained).eval())
+        parameters = list(trained.parameters())
+        return Call(lambda x, *_: (trained if torch.is_grad_enabled() else folded)(x),
+                    [x.to(memory_format=memory_format).requires_grad_(), *parameters])
+
+    peers = {f'3×3 convolution, channels {name}': block(
+        lambda: ConvModule(channels, channels, 3, padding=1, norm_cfg=dict(type='BN')), memory_format)
+        for name, memory_format in (('first', torch.contiguous_format), ('last', torch.channels_last))}
+    targets = {(peer, of): (ratio, 1.5) for peer in peers for of, ratio in ((FORWARD, evaluation), (BOTH, 1.0))}
+    return Workload(f'BA block, 256 channels, 96×96, {"row i" if row else "row e"}, channels last',
+                    block(lambda: LocalBilateralAttention(channels, **row), torch.channels_last), peers, targets,
+                    dict.fromkeys(peers))
+
+
+# P5 and P6: video
+
+
+def axes_einsum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Grid attention by products along each axis, the position itself counted once."""
+    logits = []
+    for axis, letters in enumerate(('tyx,nyx->tyxn', 'tyx,tnx->tyxn', 'tyx,tyn->tyxn')):
+        query, rest = letters.split(',')
+        keys, pairs = rest.split('->')
+        arm = torch.einsum(f'bh{query}c,bh{keys}c->bh{pairs}', q, k) * q.shape[-1]**-0.5
+        if axis < 2:  # the position itself is in the last arm
+            length = q.shape[2 + axis]
+            same = torch.eye(length, dtype=torch.bool, device=q.device)
+            arm = arm.masked_fill(same.view(*(length if a == axis else 1 for a in range(3)), length), -torch.inf)
+        logits.append(arm)
+    weights = torch.cat(logits, -1).softmax(-1).split(q.shape[2:5], -1)
+    return sum(torch.einsum(f'bh{pairs},bh{keys}c->bhtyxc', weight, v)
+               for weight, pairs, keys in zip(weights, ('tyxn', ) * 3, ('nyx', 'tnx', 'tyn')))
+
+
+def blocks_sdpa(q: Tensor, k: Tensor, v: Tensor, step: tuple[int, int, int]) -> Tensor:
+    """Attention within cubes: they are moved to the heads, as PyTorch's fast kernel takes four dimensions."""
+    counts = [side // length for side, length in zip(q.shape[2:5], step)]
+
+    def cubes(x: Tensor) -> Tensor:
+        for axis, length in enumerate(step):
+            x = x.unflatten(2 + 2 * axis, (-1, length))  # (B, heads, T, t, Y, y, X, x, C) in the end
+        return x.permute(0, 1, 2, 4, 6, 3, 5, 7, 8).flatten(5, 7).flatten(1, 4)
+
+    out = F.scaled_dot_product_attention(cubes(q), cubes(k), cubes(v))
+    out = out.unflatten(1, (q.shape[1], *counts)).unflatten(5, step)
+    return out.permute(0, 1, 2, 5, 3, 6, 4, 7, 8).reshape(q.shape)
+
+
+def video_operands(full: bool, heads: int, dtype: torch.dtype, device: str) -> list[Tensor]:
+    """q, k and v of 16 × 64 × 64 voxels and 32 channels."""
+    size = (16, 64, 64) if full else (8, 16, 8)
+    return [torch.randn(1, heads, *size, 32 // heads, dtype=dtype, device=device, requires_grad=True) for _ in range(3)]
+
+
+def with_positions(inputs: list[Tensor], widths: list[int]) -> list[Tensor]:
+    """The operands with logits of some widths for each query."""
+    size = inputs[0].shape[:-1]
+    return inputs + [inputs[0].new_empty(*size, width).normal_().requires_grad_() for width in widths]
+
+
+@workload('P5', heads=1, positions=False)
+@workload('P5, positions', heads=1, positions=True)
+@workload('P5, 8 heads', heads=8, positions=False)
+def grid(full: bool, dtype: torch.dtype, device: str, heads: int, positions: bool) -> Workload:
+    """Grid attention in 3-D; with windows of 9×9×11 and outliers, which the peer has not."""
+    inputs = video_operands(full, heads, dtype, device)
+
+    def ours(q: Tensor, k: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
+        return grid_attention(q, k, v, window=window, window_size=(9, 9, 11), outlier=outlier.squeeze(-1))
+
+    own, peers = calls(grid_attention, {'einsum': axes_einsum}, inputs)
+    return Workload(f'grid attention, 32 channels, heads: {heads}, 16×64×64',
+                    Call(ours, with_positions(inputs, [27, 1])) if positions else own, peers,
+                    both_passes('einsum', 0.3, 0.2), {'einsum': own})
+
+
+@workload('P6', heads=1, positions=False)
+@workload('P6, positions', heads=1, positions=True)
+@workload('P6, 8 heads', heads=8, positions=False)
+def strided(full: bool, dtype: torch.dtype, device: str, heads: int, positions: bool) -> Workload:
+    """The first sub-layer of strided attention, cubes; with logits of the offsets, which the peer has not."""
+    step = (4, 8, 8)
+    inputs = video_operands(full, heads, dtype, device)
+
+    def ours(q: Tensor, k: Tensor, v: Tensor, *offset_logits: Tensor) -> Tensor:
+        return strided_attention(q, k, v, pattern='block', step=step, offset_logits=offset_logits)
+
+    own, peers = calls(ours, {'reshape + SDPA': partial(blocks_sdpa, step=step)}, inputs)
+    widths = [len(offsets) for offsets in strided_offsets(inputs[0].shape[2:5], step, 'block')]
+    return Workload(f'strided attention, cubes of 4×8×8, 32 channels, heads: {heads}, 16×64×64',
+                    Call(ours, with_positions(inputs, widths)) if positions else own, peers,
+                    both_passes('reshape + SDPA', 0.3, 0.2), {'reshape + SDPA': own})
+
+
+# P7: generalized attention
+
+
+@workload('P7 1111', terms='1111')
+@workload('P7 0010', terms='0010')
+def generalized(full: bool, dtype: torch.dtype, device: str, terms: str) -> Workload:
+    """The whole block of mmcv, with its projections and ours with the same weights."""
+    channels, side = (512, 96) if full else (64, 11)
+    stock = GeneralizedAttention(channels, num_heads=8, kv_stride=1, attention_type=terms).to(device, dtype)
+    nn.init.ones_(stock.gamma)  # or it would be the identity
+    ours = TransformerAttention2d(channels, 8, terms).to(device, dtype)
+    names, weights = zip(*stock.named_parameters())
+    x = torch.randn(1, channels, side, side, dtype=dtype, device=device, requires_grad=True)
+
+    def function(block: nn.Module) -> Callable[..., Tensor]:
+        return lambda x, *given: torch.func.functional_call(block, dict(zip(names, given)), x, strict=True)
+
+    peer = 'mmcv GeneralizedAttention'
+    own, peers = calls(function(ours), {peer: function(stock)}, [x, *weights])
+    return Workload(f"generalized attention '{terms}', 512 channels, 8 heads, 96×96", own, peers,
+                    both_passes(peer, 0.5, 0.05) if terms == '1111' else {})
