@@ -4,7 +4,7 @@ import argparse
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
-from mmattn.engine import add_common_arguments, config_from, leave_process_group, prepare_for_cpu
+from mmattn.engine import add_common_arguments, config_from, has_checkpoint, leave_process_group, prepare_for_cpu
 
 
 def parse_args() -> argparse.Namespace:
@@ -15,7 +15,7 @@ def parse_args() -> argparse.Namespace:
         '--resume',
         nargs='?',
         const='auto',
-        help='continue from this checkpoint, or without one from the latest in the work dir')
+        help='continue from this checkpoint, or without one from the latest in the work dir, if there is any')
     parser.add_argument('--amp', action='store_true', help='mixed precision: float16 on a GPU, bfloat16 on a CPU')
     parser.add_argument(
         '--auto-scale-lr',
@@ -39,9 +39,10 @@ def main() -> None:
         if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
             raise SystemExit(f'--auto-scale-lr needs auto_scale_lr.base_batch_size, which {args.config} does not set')
         cfg.auto_scale_lr.enable = True
-    if args.resume is not None:
-        cfg.resume = True
-        cfg.load_from = None if args.resume == 'auto' else args.resume
+    if args.resume not in (None, 'auto'):
+        cfg.resume, cfg.load_from = True, args.resume
+    elif args.resume == 'auto' and has_checkpoint(cfg.work_dir):  # else the run starts as the config says
+        cfg.resume, cfg.load_from = True, None
     prepare_for_cpu(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
     runner.call_hook('before_loops')  # a stage of our own, before data sets are built

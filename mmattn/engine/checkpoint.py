@@ -32,12 +32,13 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
       steps, for loading data or for validation, leaves them alone. So the step after a resumption draws what it would
       have drawn.
     * A resumed run goes on at the sampler's position without loading the data that it has already trained on.
+    * ``save_now`` saves between any two iterations, also within an epoch or a validation.
 
     With ``mmattn.InfiniteSampler`` (or, by epoch, ``mmattn.DefaultSampler``) and ``mmattn.SeedAugmentation`` as the
     first transform, a resumed run ends on a CPU with the same weights, bit by bit. That asks for as many processes and
-    the same batch size as before, a checkpoint between two epochs where the loop goes by epoch, and one after an
-    optimizer step where gradients are accumulated over several iterations. With three processes or more, DDP adds the
-    gradients of its first iteration in another order; ``find_unused_parameters = True`` in the config keeps one order.
+    the same batch size as before, and for a checkpoint after an optimizer step where gradients are accumulated over
+    several iterations. With three processes or more, DDP adds the gradients of its first iteration in another order;
+    ``find_unused_parameters = True`` in the config keeps one order.
 
     Args:
         *args: as in mmengine's ``CheckpointHook``.
@@ -53,16 +54,20 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self.file_backend = _RemoveLater(LocalBackend())
         self._rng_state: dict[str, Any] = {}
         self._to_save: dict[str, Any] | None = None
-        self._loaded: dict[str, Any] | None = None
+        self._loaded: dict[str, Any] = {}
+        self._position: dict[str, int] = {}
+        self._batches_done = 0  # of this epoch
 
-    def before_run(self, runner: Runner) -> None:
+    def before_loops(self, runner: Runner) -> None:
         """Choose the checkpoint to resume from: mmengine would take the last one, complete or not."""
         if runner._resume and runner._load_from is None:
             runner._load_from = latest_checkpoint(runner.work_dir, self.filename_tmpl)
 
+    before_run = before_loops  # FlexibleRunner has resumed by then, tools other than ours know of no other stage
+
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Keep what ``before_train`` restores if the run is resumed."""
-        self._loaded = checkpoint.get('rng_state')
+        self._loaded = {name: checkpoint.get(name) for name in ('rng_state', 'progress')}
 
     def before_train(self, runner: Runner) -> None:
         """Restore the generators and the position in the data, and see to it that files are written aside."""
@@ -78,20 +83,42 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         """Give the training step its own generators."""
         set_rng_state(self._rng_state)
 
-    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+    def after_train_iter(self, runner: Runner, batch_idx: int, *args, **kwargs) -> None:
         """Keep the generators for the next step, and save a checkpoint if it is time."""
         self._rng_state = get_rng_state()
-        super().after_train_iter(runner, *args, **kwargs)
+        self._batches_done = batch_idx + 1
+        super().after_train_iter(runner, batch_idx, *args, **kwargs)
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        """Save a checkpoint if it is time."""
+        self._batches_done = 0
+        super().after_train_epoch(runner)
+
+    def save_now(self, runner: Runner, validating: bool = False) -> None:
+        """Save a checkpoint between two iterations, whatever ``interval`` says.
+
+        Args:
+            runner (Runner): the runner.
+            validating (bool): a validation is under way, which the resumed run is to do again. Defaults to False.
+        """
+        step: int | str = runner.iter
+        if self.by_epoch:  # 'epoch_1.pth', or within the next epoch 'epoch_1_iter_30.pth'
+            step = f'{runner.epoch}_iter_{runner.iter}' if self._batches_done else runner.epoch
+        self._save_checkpoint_with_step(runner, step, dict(epoch=runner.epoch, iter=runner.iter), validating)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Put the generators' states in, unless the checkpoint is the best one, which is not for resuming."""
+        """Put in what resuming asks for, unless the checkpoint is the best one, which is not for resuming."""
         if self._to_save is not None:
-            checkpoint['rng_state'] = self._to_save
+            checkpoint.update(self._to_save)
+            checkpoint['meta'].update(self._position)  # FlexibleRunner's counts one iteration more, finished or not
 
-    def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
+    def _save_checkpoint_with_step(self, runner: Runner, step: int | str, meta: dict, validating: bool = False) -> None:
+        self._position = dict(epoch=meta['epoch'], iter=meta['iter'])
         self._to_save = dict(
-            sampler_seed=getattr(sampler_of(runner.train_dataloader), 'seed', None),
-            ranks=all_gather_object(self._rng_state))
+            rng_state=dict(
+                sampler_seed=getattr(sampler_of(runner.train_dataloader), 'seed', None),
+                ranks=all_gather_object(self._rng_state)),
+            progress=dict(batches_done=self._batches_done, validating=validating))
         super()._save_checkpoint_with_step(runner, step, meta)
         self._to_save = None
         self.file_backend.flush()
@@ -101,18 +128,23 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self.file_backend.flush()
 
     def _continue(self, runner: Runner) -> None:
-        saved = self._loaded or dict(ranks=[], sampler_seed=None)
+        saved = self._loaded.get('rng_state') or dict(ranks=[], sampler_seed=None)
+        progress = self._loaded.get('progress') or dict(batches_done=0, validating=False)
         if len(saved['ranks']) == runner.world_size:
             self._rng_state = saved['ranks'][runner.rank]
+            self._batches_done = progress['batches_done']
         else:
             runner.logger.warning(
                 f"The checkpoint holds the 'rng_state' of {len(saved['ranks'])} processes, this run has "
                 f'{runner.world_size}: it will not end as without the interruption')
-        if not continue_data(runner.train_loop, saved['sampler_seed']):
+        if not continue_data(runner.train_loop, saved['sampler_seed'], self._batches_done):
             runner.logger.warning(
                 f'train_dataloader.sampler is {type(sampler_of(runner.train_dataloader)).__name__}, batch_sampler '
                 f'{type(runner.train_dataloader.batch_sampler).__name__}; only mmattn.InfiniteSampler without a batch '
                 'sampler, or mmattn.DefaultSampler, has the run end as without the interruption')
+        if progress['validating'] and runner.val_loop is not None:
+            runner.logger.info('The interrupted run was validating: first, that again')
+            runner.val_loop.run()
 
 
 def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') -> str | None:
@@ -135,7 +167,7 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
         return named
     folders = {Path(work_dir), Path(named).parent if named else Path(work_dir)}
     found = [path for folder in folders if folder.is_dir() for path in folder.iterdir()
-             if re.fullmatch(filename_tmpl.format(r'\d+'), path.name)]
+             if re.fullmatch(filename_tmpl.format(r'\d+(_iter_\d+)?'), path.name)]
     complete = [path for path in found if _is_complete(path)]
     said = f"{pointer} names {f'{named}, which is gone or truncated' if named else 'no checkpoint'}"
     if complete:
@@ -145,6 +177,11 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
     if found or named:
         raise FileNotFoundError(f'{said}, and there is no complete one to resume from')
     return None
+
+
+def has_checkpoint(work_dir: str | Path) -> bool:
+    """Tell whether a run has saved anything in ``work_dir`` to resume from, complete or not."""
+    return any(path for name in ('last_checkpoint', 'iter_*.pth', 'epoch_*.pth') for path in Path(work_dir).glob(name))
 
 
 def _is_complete(path: Path) -> bool:

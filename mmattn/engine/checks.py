@@ -7,6 +7,7 @@ from mmengine.hooks import Hook
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 from mmattn.registry import HOOKS
 
@@ -50,7 +51,8 @@ class CheckpointKeysHook(Hook):
     """Make a checkpoint whose keys do not fit the model an error that lists them, where mmengine warns and goes on.
 
     It covers ``load_from``, testing and resuming, not the ``pretrained`` or ``init_cfg`` of a part of the model. The
-    modules themselves say whether a key fits, as some convert older keys and shapes.
+    modules themselves say whether a key fits, as some convert older keys and shapes. Those of FSDP hold shards and
+    cannot say; the log tells.
 
     Args:
         allow (str or sequence of str): regular expressions; a key in which one is found may be missing, unexpected or
@@ -73,6 +75,9 @@ class CheckpointKeysHook(Hook):
         if not self.enabled:
             return
         model = runner.model
+        if isinstance(model, FullyShardedDataParallel):
+            runner.logger.warning('FSDP: whether the keys of the checkpoint fit the model is not checked')
+            return
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
         given = checkpoint.get('state_dict', checkpoint)

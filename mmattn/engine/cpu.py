@@ -43,7 +43,8 @@ class CPUAmpOptimWrapper(OptimWrapper):
 def prepare_for_cpu(cfg: Config) -> None:
     """Change a config, and start gloo, so that the stock Runner runs it on CPUs; on a machine with a GPU do nothing.
 
-    With a launcher, mmengine would select a CUDA device, hand one to DDP, and keep SyncBN, which refuses CPU modules.
+    With a launcher, mmengine would select a CUDA device, hand one to DDP or FSDP, and keep SyncBN, which refuses CPU
+    modules.
     """
     if torch.cuda.is_available():
         return
@@ -64,6 +65,17 @@ def prepare_for_cpu(cfg: Config) -> None:
     wrapper_cfg = dict(type='MMDistributedDataParallel', broadcast_buffers=False,
                        find_unused_parameters=cfg.get('find_unused_parameters', False))
     cfg.model_wrapper_cfg = {**wrapper_cfg, **(cfg.get('model_wrapper_cfg') or {}), 'device_ids': None}
+    strategy = cfg.get('strategy') or ConfigDict()  # of a FlexibleRunner
+    if strategy.get('type') == 'DDPStrategy':
+        strategy.model_wrapper = {**wrapper_cfg, **(strategy.get('model_wrapper') or {}), 'device_ids': None}
+    elif strategy.get('type') == 'FSDPStrategy':
+        wrapper_cfg = dict(type='MMFullyShardedDataParallel')
+        strategy.model_wrapper = {**wrapper_cfg, **(strategy.get('model_wrapper') or {}), 'device_id': 'cpu'}
+        if strategy.get('state_dict_cfg') == 'full':  # without `offload_to_cpu`, which here reads freed memory
+            strategy.state_dict_cfg = dict(
+                state_dict_type='FULL_STATE_DICT',
+                state_dict_config=dict(type='FullStateDictConfig', rank0_only=True),
+                optim_state_dict_config=dict(type='FullOptimStateDictConfig', rank0_only=True))
     replaced = _sync_bn_to_bn(cfg.model)
     if replaced:
         print_log(f'No GPU: {replaced} SyncBN entries of the model are BN, each process with statistics of its own',

@@ -7,11 +7,12 @@ longer matters: any number of workers, persistent or not, gives the same images,
 import random
 from collections.abc import Iterator
 from itertools import chain, count, islice, repeat
+from typing import Any
 
 import mmengine.dataset
 import numpy as np
 import torch
-from mmengine.runner import BaseLoop
+from mmengine.runner import BaseLoop, EpochBasedTrainLoop
 from torch.utils.data import DataLoader, Sampler, get_worker_info
 
 from mmattn.registry import DATA_SAMPLERS, TRANSFORMS
@@ -119,19 +120,41 @@ def sampler_of(dataloader: DataLoader) -> Sampler:
     return dataloader.batch_sampler.sampler  # type: ignore[union-attr]
 
 
-def continue_data(loop: BaseLoop, seed: int | None) -> bool:
+class _RestOfEpoch:
+    """A batch sampler that leaves out, once, the first batches of an epoch; they count in its length."""
+
+    def __init__(self, batch_sampler: Any, batches_done: int) -> None:
+        self._batch_sampler, self._batches_done = batch_sampler, batches_done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch_sampler, name)
+
+    def __len__(self) -> int:
+        return len(self._batch_sampler)
+
+    def __iter__(self) -> Iterator:
+        done, self._batches_done = self._batches_done, 0  # at the first batch: a DataLoader calls iter() twice
+        yield from islice(self._batch_sampler, done, None)
+
+
+def continue_data(loop: BaseLoop, seed: int | None, batches_done: int = 0) -> bool:
     """Have a resumed training loop go on with the first batch that it has not trained on, without loading the others.
 
     Args:
-        loop (BaseLoop): an ``IterBasedTrainLoop`` or, between two epochs, an ``EpochBasedTrainLoop``, before its first
-            iteration.
+        loop (BaseLoop): an ``IterBasedTrainLoop`` or ``EpochBasedTrainLoop`` before its first iteration.
         seed (int, optional): the seed that the interrupted run's sampler had; None, if that is not known, leaves the
             sampler its own.
+        batches_done (int): where the loop goes by epoch, batches of its epoch that this process has trained on.
+            Defaults to 0.
 
     Returns:
         bool: whether it does; False if the sampler is not one of ours, or runs on behind a batch sampler of the
             config's own.
     """
+    if isinstance(loop, EpochBasedTrainLoop) and batches_done:
+        loader, epoch, run_iter = loop.dataloader, loop.epoch, loop.run_iter
+        vars(loader)['batch_sampler'] = _RestOfEpoch(loader.batch_sampler, batches_done)  # torch forbids setting it
+        loop.run_iter = lambda idx, batch: run_iter(idx + batches_done * (loop.epoch == epoch), batch)
     sampler = sampler_of(loop.dataloader)
     if not isinstance(sampler, InfiniteSampler | DefaultSampler):
         return False

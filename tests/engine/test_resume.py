@@ -66,17 +66,23 @@ for line in sys.stdin:
           file=answers, flush=True)
 """
 
-# A hook that kills its process, and a transform that notes the samples that the pipeline gets.
+# A hook that signals its process and the workers of its data loaders, as a scheduler does, and a transform that notes
+# the samples that the pipeline gets.
 SABOTAGE = """
-import os, signal
+import multiprocessing, os, signal, subprocess
 from mmengine.fileio import LocalBackend
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, TRANSFORMS
 
 KILL = os.environ.get('KILL')
+SIGNALS = [signal.Signals[name] for name in os.environ.get('SIGNALS', 'SIGKILL').split()]
 
 def kill():
-    os.kill(os.getpid(), signal.SIGKILL)
+    workers = [str(worker.pid) for worker in multiprocessing.active_children()]
+    for number in SIGNALS:
+        if number != signal.SIGKILL and workers:  # a worker obeys its parent
+            subprocess.run(['kill', f'-{int(number)}', *workers], check=True)
+        os.kill(os.getpid(), number)
 
 def write_half(self, obj, filepath):
     with open(filepath, 'wb') as file:
@@ -90,6 +96,10 @@ class Killer(Hook):
 
     def after_train_iter(self, runner, *args, **kwargs):
         if KILL == f'step {runner.iter + 1}':
+            kill()
+
+    def before_loops(self, runner):
+        if KILL == 'loops':
             kill()
 
     def before_val(self, runner):
@@ -163,7 +173,7 @@ class Trainer:
                  'TMPDIR': self.sockets.name})
 
     def __call__(self, work_dir, *options, tool=TRAIN, config='config.py', resume=False, workers=0, processes=1,
-                 kill=''):
+                 kill='', signals='SIGKILL', signalled=None):
         self.runs += 1
         log, notes = self.folder / f'{self.runs}.log', self.folder / f'{self.runs}.notes'
         notes.touch()
@@ -174,10 +184,13 @@ class Trainer:
         with socket.socket() as probe:
             probe.bind(('127.0.0.1', 0))
             port = probe.getsockname()[1]
-        shared = dict(NOTES=str(notes), KILL=kill)
+        shared = dict(NOTES=str(notes), KILL=kill, SIGNALS=signals)
         if processes > 1:
             shared.update(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), WORLD_SIZE=str(processes))
         ranks = [dict(shared, RANK=str(i), LOCAL_RANK=str(i)) if processes > 1 else shared for i in range(processes)]
+        for rank in ranks:
+            if signalled not in (None, rank.get('RANK')):
+                rank['KILL'] = ''
         job = dict(command=[str(part) for part in command], environments=ranks, log=str(log))
         self.server.stdin.write(f'{json.dumps(job)}\n')
         self.server.stdin.flush()

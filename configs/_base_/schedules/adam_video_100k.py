@@ -19,5 +19,6 @@ default_hooks = dict(
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='mmattn.VOSVisualizationHook'),
     checkpoint_keys=dict(type='mmattn.CheckpointKeysHook'),
-    invalid_loss=dict(type='mmattn.InvalidLossHook'))
+    invalid_loss=dict(type='mmattn.InvalidLossHook'),
+    preemption=dict(type='mmattn.PreemptionHook'))
 auto_scale_lr = dict(enable=False, base_batch_size=4)

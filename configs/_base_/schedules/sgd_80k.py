@@ -16,5 +16,6 @@ default_hooks = dict(
     # To train on data in spite of what it says: `--cfg-options default_hooks.data_check.enabled=False`.
     data_check=dict(type='mmattn.SegDataCheckHook'),
     checkpoint_keys=dict(type='mmattn.CheckpointKeysHook'),
-    invalid_loss=dict(type='mmattn.InvalidLossHook'))
+    invalid_loss=dict(type='mmattn.InvalidLossHook'),
+    preemption=dict(type='mmattn.PreemptionHook'))
 auto_scale_lr = dict(enable=False, base_batch_size=8)

@@ -1,0 +1,161 @@
+"""Runs that are told to stop, because their time is up or their machine is wanted, and that go on later."""
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from mmengine.dist import all_reduce
+from mmengine.hooks import EMAHook, Hook
+from mmengine.optim import OptimWrapper, OptimWrapperDict
+from mmengine.runner import Runner
+
+from mmattn.registry import HOOKS
+
+from .checkpoint import CheckpointHook
+from .command_line import leave_process_group
+
+SAME_SIGNAL = 5.0  # seconds in which a launcher may pass on a signal that the whole job got anyway
+
+
+@HOOKS.register_module()
+class PreemptionHook(Hook):
+    """On SIGTERM or SIGUSR1, save a checkpoint and exit with code 75 (``os.EX_TEMPFAIL``); ``--resume`` goes on there.
+
+    A scheduler sends these when another job wants the machine, or some time before a time limit. The iteration in
+    progress is finished, in training and in validation; then all processes save and exit together, though one alone
+    may have got the signal. A validation that was cut short is done again, from its start, when the run is resumed.
+    Before the first iteration there is nothing to save. A second signal, five seconds or more after the first, ends the
+    process at once, as without this hook; checkpoints are written aside, so that does not break one.
+
+    Several processes agree before each iteration, by the ``all_reduce`` of one integer: less than a millisecond for two
+    processes on CPUs. One process asks nobody. Where gradients are accumulated, the run stops after an optimizer step.
+
+    The signals are listened to from before the data sets are built (by ``tools/train.py``; under other tools, from the
+    start of training) to the end of training. Schedulers signal all processes of a job: those forked meanwhile, as
+    workers of data loaders, ignore it; those that ``mp_start_method='spawn'`` starts do not.
+
+    Without ``mmattn.CheckpointHook`` among the hooks, or outside of the main thread, it does nothing but say so.
+
+    Args:
+        signals (sequence of str): their names. Defaults to ('SIGTERM', 'SIGUSR1').
+
+    Raises:
+        ValueError: there is no signal of such a name.
+        SystemExit: in training or validation, a signal came; the code is 75.
+    """
+
+    priority = 'HIGHEST'  # before an iteration, nothing of it has happened yet
+
+    def __init__(self, signals: Sequence[str] = ('SIGTERM', 'SIGUSR1')) -> None:
+        unknown = [name for name in signals if name not in signal.Signals.__members__]
+        if unknown:
+            raise ValueError(f"signals must be names such as 'SIGTERM'; got {', '.join(map(repr, unknown))}")
+        self.signals = [signal.Signals[name] for name in signals]
+        self._asked = False
+        self._earlier: dict[signal.Signals, Any] = {}
+        self._received, self._since = 0, 0.0
+        self._common_batches = 0
+
+    def before_loops(self, runner: Runner) -> None:
+        """Listen to the signals."""
+        if self._asked:
+            return
+        self._asked = True
+        if self._checkpoint_hook(runner) is None or threading.current_thread() is not threading.main_thread():
+            runner.logger.warning('PreemptionHook needs mmattn.CheckpointHook and the main thread: signals end the '
+                                  'run without saving it')
+            return
+        for number in self.signals:
+            self._earlier[number] = signal.signal(number, self._note)
+        _kept_from_children.update(self.signals)
+
+    before_train = before_loops
+
+    def before_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+        """Save and exit, if a signal came and the last iteration, if any, ended with an optimizer step."""
+        wrapper = runner.optim_wrapper
+        wrappers = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
+        if self._agreed() and all(part.should_update() for part in wrappers if isinstance(part, OptimWrapper)):
+            self._exit(runner)
+
+    def before_val(self, runner: Runner) -> None:
+        """Find out how many batches every process has."""
+        if self._earlier:
+            batches = torch.tensor(len(runner.val_dataloader))
+            all_reduce(batches, 'min')
+            self._common_batches = int(batches)
+
+    def before_val_iter(self, runner: Runner, batch_idx: int, *args, **kwargs) -> None:
+        """Save and exit, if a signal came; within the batches that every process has."""
+        if batch_idx < self._common_batches and self._agreed():
+            for hook in runner.hooks:
+                if isinstance(hook, EMAHook):  # it has put its averages in the weights' place for the validation
+                    hook.after_val_epoch(runner)
+            self._exit(runner, validating=True)
+
+    def after_run(self, runner: Runner) -> None:
+        """Leave the signals to whoever handled them before."""
+        for number, handler in self._earlier.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        _kept_from_children.difference_update(self.signals)
+        self._earlier.clear()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if not self._received:
+            self._received, self._since = number, time.monotonic()
+        elif time.monotonic() - self._since >= SAME_SIGNAL:
+            signal.signal(number, self._earlier[signal.Signals(number)] or signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    def _agreed(self) -> bool:
+        """Tell whether any process got a signal."""
+        if self._earlier:
+            received = torch.tensor(self._received)
+            all_reduce(received, 'max')
+            self._received = int(received)
+        return self._received > 0
+
+    def _exit(self, runner: Runner, validating: bool = False) -> None:
+        hook = self._checkpoint_hook(runner)
+        name = signal.Signals(self._received).name
+        if runner.iter > 0 and hook is not None:
+            hook.save_now(runner, validating)
+            runner.logger.warning(f'{name}: saved {hook.last_ckpt}, from which --resume goes on; exit code '
+                                  f'{os.EX_TEMPFAIL}')
+        else:
+            runner.logger.warning(f'{name} before the first iteration: nothing to save; exit code {os.EX_TEMPFAIL}')
+        runner.call_hook('after_run')
+        leave_process_group()
+        raise SystemExit(os.EX_TEMPFAIL)
+
+    @staticmethod
+    def _checkpoint_hook(runner: Runner) -> CheckpointHook | None:
+        return next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
+
+
+_kept_from_children: set[int] = set()
+
+
+def _heed_the_parent_alone() -> None:
+    """In a forked process, ignore the signals, but for a SIGTERM by which the parent ends it.
+
+    A data loader's worker that SIGTERM ends takes its parent with it, and torch gives it a handler of its own. What is
+    blocked does not reach that: a thread waits for it instead.
+    """
+    if _kept_from_children:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _kept_from_children)
+        threading.Thread(target=_end_with_the_parent, args=[_kept_from_children.copy()], daemon=True).start()
+
+
+def _end_with_the_parent(numbers: set[int]) -> None:
+    while True:
+        received = signal.sigwaitinfo(numbers)
+        if received.si_signo == signal.SIGTERM and received.si_pid == os.getppid():
+            os._exit(0)
+
+
+os.register_at_fork(after_in_child=_heed_the_parent_alone)

@@ -1,0 +1,143 @@
+"""Two processes with half of the batch each train as one process with all of it: one model of each task, on CPUs.
+
+The samplers hand the processes the samples that the one process has in a batch, augmented alike. Beyond that, equality
+asks for layers and losses that look at one sample at a time, or share out evenly, and for no random numbers:
+
+* batch norms keep their statistics and dropout is off (``Frozen``);
+* segmentation: crops of one size, as mmseg's cross-entropy is a mean over all pixels;
+* detection: as many sampled anchors and boxes in each image, and always the same (``FirstSampler``), as mmdet's losses
+  are means over them;
+* video: one object in each clip (nothing pasted in), as the loss is a mean over objects.
+"""
+from pathlib import Path
+
+import pytest
+import torch
+
+from .test_resume import Trainer, differences, load
+
+CONFIGS = Path(__file__).parents[2] / 'configs'
+MODULE = """
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from torch import nn
+
+@HOOKS.register_module()
+class Frozen(Hook):
+    def before_train_iter(self, runner, *args, **kwargs):
+        for module in runner.model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
+                module.eval()
+"""
+DETECTION_MODULE = """
+from mmdet.models.task_modules import RandomSampler
+from mmdet.registry import TASK_UTILS
+
+@TASK_UTILS.register_module()
+class FirstSampler(RandomSampler):
+    def random_choice(self, gallery, num):
+        return gallery[:num]
+"""
+TWO_STEPS = """
+custom_imports = dict(imports={imports})
+custom_hooks = [dict(type='Frozen')]
+optim_wrapper = dict(_delete_=True, type='OptimWrapper', optimizer=dict(type='SGD', lr=0.001, momentum=0.9))
+train_cfg = dict(max_iters=2, val_begin=3)
+default_hooks = dict(checkpoint=dict(interval=2), logger=dict(interval=1))
+env_cfg = dict(cudnn_benchmark=False)
+randomness = dict(seed=1)
+"""
+SEGMENTATION = """
+_base_ = './config.py'
+"""
+DETECTION = """
+_base_ = '{configs}/attended_residual/faster-rcnn_r50-w16-attn0010_fpn_1xb8-150_bccd-320x240.py'
+model = dict(train_cfg=dict(
+    rpn=dict(sampler=dict(type='FirstSampler', num=64)), rcnn=dict(sampler=dict(type='FirstSampler', num=16))))
+train_dataloader = dict(dataset=dict(pipeline=[
+    dict(type='mmattn.SeedAugmentation'),
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='FilterAnnotations', min_gt_bbox_wh=(1, 1)),
+    dict(type='Resize', scale=(144, 120), keep_ratio=True),
+    dict(type='RandomFlip', prob=0.5, direction=['horizontal', 'vertical']),
+    dict(type='PackDetInputs')
+]))
+"""
+VIDEO = """
+_base_ = '{configs}/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
+model = dict(backbone=dict(base_channels=8, stem_channels=8), in_channels=16, embed_dims=16,
+             attention=dict(num_heads=2), encoder_layers=1, decoder_layers=1)
+train_dataloader = dict(dataset=dict(pipeline=[
+    dict(type='mmattn.SeedAugmentation'),
+    dict(type='mmattn.SampleClip', num_frames=3, reference='random'),
+    dict(type='mmattn.LoadClipFrames'),
+    dict(type='mmattn.LoadClipMasks'),
+    dict(type='mmattn.ClipRandomCrop', crop_size=(32, 32)),
+    dict(type='mmattn.ClipRandomFlip', prob=0.5),
+    dict(type='mmattn.PackClip')
+]))
+"""
+
+
+@pytest.fixture(scope='module')
+def train(tiny_data, tmp_path_factory):
+    trainer = Trainer(tmp_path_factory.mktemp('trainer'), tiny_data)
+    (trainer.folder / 'frozen.py').write_text(MODULE)
+    (trainer.folder / 'first_sampler.py').write_text(DETECTION_MODULE)
+    yield trainer
+    trainer.close()
+
+
+def gradients(folder):
+    """Return the sum of the gradients of both steps, the first one times the momentum, by parameter."""
+    checkpoint = load(folder / 'iter_2.pth')
+    return [state['momentum_buffer'] for _, state in sorted(checkpoint['optimizer']['state'].items())]
+
+
+@pytest.mark.parametrize(('task', 'config', 'imports'), [
+    ('segmentation', SEGMENTATION, ['frozen', 'sabotage']), ('detection', DETECTION, ['frozen', 'first_sampler']),
+    ('video', VIDEO, ['frozen'])], ids=['segmentation', 'detection', 'video'])
+def test_two_processes_train_as_one(train, tmp_path, task, config, imports):
+    """Within the rounding of float32: each tensor's gradients to 1e-4 of the largest one in it."""
+    text = config.format(configs=CONFIGS) + TWO_STEPS.format(imports=imports)
+    (train.folder / f'{task}.py').write_text(text)
+    one, two, half = (tmp_path / name for name in ('one', 'two', 'half'))
+    assert train(one, 'train_dataloader.batch_size=2', config=f'{task}.py') == [0], train.log
+    assert train(two, 'train_dataloader.batch_size=1', config=f'{task}.py', processes=2) == [0, 0], train.log
+    assert 'Distributed training: True' in train.log
+    assert train(half, 'train_dataloader.batch_size=1', config=f'{task}.py') == [0], train.log
+    expected, found, other = map(gradients, (one, two, half))
+    largest = max(x.abs().max().item() for x in expected)
+    assert len(expected) > 50
+    for this, that in zip(expected, found, strict=True):
+        torch.testing.assert_close(that, this, rtol=0, atol=1e-4 * max(this.abs().max().item(), 1e-4 * largest))
+    # Another batch is far from it, or the comparison would say nothing.
+    assert max(((x - y).abs().max() / x.abs().max().clamp(min=1e-9)).item() for x, y in zip(expected, other)) > 0.1
+    weights = [load(folder / 'iter_2.pth')['state_dict'] for folder in (one, two)]
+    assert list(weights[0]) == list(weights[1])
+    for name, tensor in weights[0].items():
+        assert torch.allclose(weights[1][name], tensor, rtol=1e-5, atol=1e-6), name
+
+
+@pytest.fixture(scope='module')
+def by_ddp(train, tmp_path_factory):
+    """The work dir of two processes with the stock Runner."""
+    folder = tmp_path_factory.mktemp('by_ddp')
+    assert train(folder, processes=2) == [0, 0], train.log
+    return folder
+
+
+@pytest.mark.parametrize('strategy', [['DDPStrategy'], ['FSDPStrategy', 'strategy.state_dict_cfg=full']],
+                         ids=['DDP', 'FSDP'])
+def test_strategies(train, by_ddp, tmp_path, strategy):
+    """mmengine's, on two CPU processes: the weights of the stock Runner to the bit; DDP stopped and resumed, too.
+
+    mmengine 0.10 cannot resume FSDP: it calls `optim_state_dict_to_load` with arguments in an order that torch changed.
+    """
+    options = ('runner_type=FlexibleRunner', f'strategy.type={strategy[0]}', *strategy[1:])
+    runs = [dict(kill='step 3', signals='SIGTERM', signalled='1'), dict(resume=True)] if len(strategy) == 1 else [{}]
+    for run in runs:
+        assert train(tmp_path, *options, processes=2, **run) == [75 if 'kill' in run else 0] * 2, train.log
+    this, other = (load(folder / 'iter_6.pth')['state_dict'] for folder in (tmp_path, by_ddp))
+    assert differences({name.removeprefix('module.'): tensor for name, tensor in this.items()}, dict(other)) == []

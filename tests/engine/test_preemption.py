@@ -1,0 +1,215 @@
+"""A run that is told to stop saves, exits with code 75, and ends when resumed as if nothing had happened."""
+import os
+import re
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from mmengine.logging import MMLogger
+
+from mmattn.engine import CheckpointHook, PreemptionHook, preemption
+
+from .test_resume import Trainer, assert_same_end, load
+
+STOPPED = os.EX_TEMPFAIL
+
+
+@pytest.fixture(scope='module')
+def train(tiny_data, tmp_path_factory):
+    trainer = Trainer(tmp_path_factory.mktemp('trainer'), tiny_data)
+    yield trainer
+    trainer.close()
+
+
+@pytest.fixture(scope='module')
+def whole(train, tmp_path_factory):
+    """The work dir of a run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp('whole')
+    assert train(folder, workers=3) == [0], train.log
+    return folder
+
+
+def checkpoints(folder):
+    return {path.name for path in folder.glob('*_[0-9]*.pth') if not path.name.startswith('best')}
+
+
+@pytest.mark.parametrize(('signals', 'workers'), [('SIGTERM SIGTERM', 3), ('SIGUSR1', 0)])
+def test_stopped_and_resumed(train, whole, tmp_path, signals, workers):
+    """The workers, which get the signals, too, do not take the run with them."""
+    assert train(tmp_path, kill='step 3', signals=signals, workers=workers) == [STOPPED], train.log
+    assert f'{signals.split()[0]}: saved {tmp_path}/iter_3.pth' in train.log
+    assert 'Traceback' not in train.log
+    assert checkpoints(tmp_path) == {'iter_3.pth'}
+    assert train(tmp_path, workers=workers, resume=True) == [0], train.log
+    assert 'Iter(train) [3/6]' not in train.log
+    assert_same_end(tmp_path, whole)
+
+
+def test_stopped_in_validation(train, tmp_path):
+    """Which is done again first, and whose score decides about the best checkpoint as it would have.
+
+    EMAHook exchanges the weights for their averages while it lasts.
+    """
+    ema = 'default_hooks.ema.type=EMAHook'
+    assert train(tmp_path / 'whole', ema) == [0], train.log
+    stopped = tmp_path / 'stopped'
+    assert train(stopped, ema, kill='validation 4', signals='SIGTERM') == [STOPPED], train.log
+    assert 'Iter(val) [1/2]' not in train.log.partition('[4/6]')[2]
+    assert train(stopped, ema, resume=True) == [0], train.log
+    before, _, after = train.log.partition('Iter(train) [5/6]')
+    assert before.count('[2/2]    aAcc') == after.count('[2/2]    aAcc') == 1
+    assert_same_end(stopped, tmp_path / 'whole')
+    ends = [load(folder / 'iter_6.pth') for folder in (stopped, tmp_path / 'whole')]
+    assert ends[0]['message_hub']['runtime_info']['best_score'] == ends[1]['message_hub']['runtime_info']['best_score']
+    assert any((x != ends[0]['state_dict'][name.removeprefix('module.')]).any()
+               for name, x in ends[0]['ema_state_dict'].items() if name.startswith('module.'))
+
+
+def test_stopped_in_the_last_validation(train, whole, tmp_path):
+    """Nothing is left to train, but the score is still to come."""
+    assert train(tmp_path, kill='validation 6', signals='SIGUSR1') == [STOPPED], train.log
+    assert train(tmp_path, resume=True) == [0], train.log
+    assert 'Iter(train)' not in train.log
+    assert 'Iter(val) [2/2]' in train.log
+    assert_same_end(tmp_path, whole)
+
+
+@pytest.mark.parametrize('workers', [0, 3])
+def test_stopped_within_an_epoch(train, tmp_path, workers):
+    """The second epoch goes on behind its first batch, then comes the third."""
+    options = ('log_processor.by_epoch=True', )
+    assert train(tmp_path / 'whole', *options, config='epochs.py') == [0], train.log
+    stopped = tmp_path / 'stopped'
+    assert train(stopped, *options, config='epochs.py', kill='step 3', signals='SIGTERM',
+                 workers=workers) == [STOPPED], train.log
+    assert checkpoints(stopped) == {'epoch_1.pth', 'epoch_1_iter_3.pth'}
+    assert train(stopped, *options, config='epochs.py', workers=workers, resume=True) == [0], train.log
+    assert sorted(int(position) for position, _ in train.samples) == list(range(6, 12))
+    assert re.findall(r'Epoch\(train\) +(\S+)', train.log) == ['[2][2/2]', '[3][1/2]', '[3][2/2]']
+    assert_same_end(stopped, tmp_path / 'whole', 'epoch_3.pth')
+
+
+def test_one_of_two_processes_gets_the_signal(train, tmp_path):
+    options = dict(processes=2, workers=1)
+    assert train(tmp_path / 'whole', **options) == [0, 0], train.log
+    stopped = tmp_path / 'stopped'
+    assert train(stopped, kill='step 3', signals='SIGUSR1', signalled='1', **options) == [STOPPED] * 2, train.log
+    assert checkpoints(stopped) == {'iter_3.pth'}
+    assert 'Traceback' not in train.log
+    assert train(stopped, resume=True, **options) == [0, 0], train.log
+    assert_same_end(stopped, tmp_path / 'whole')
+
+
+def test_accumulated_gradients_are_waited_for(train, tmp_path):
+    option = 'optim_wrapper.accumulative_counts=2'
+    assert train(tmp_path / 'whole', option) == [0], train.log
+    stopped = tmp_path / 'stopped'
+    assert train(stopped, option, kill='step 1', signals='SIGTERM') == [STOPPED], train.log
+    assert checkpoints(stopped) == {'iter_2.pth'}
+    assert train(stopped, option, resume=True) == [0], train.log
+    assert_same_end(stopped, tmp_path / 'whole')
+
+
+def test_stopped_before_training(train, tmp_path):
+    """Nothing is saved."""
+    assert train(tmp_path, kill='loops', signals='SIGTERM') == [STOPPED], train.log
+    assert 'SIGTERM before the first iteration: nothing to save' in train.log
+    assert 'Iter(train)' not in train.log
+    assert checkpoints(tmp_path) == set()
+
+
+def test_resume_before_the_first_checkpoint_starts_as_the_config_says(train, whole, tmp_path):
+    """From its ``load_from``: a job that always says ``--resume`` must not lose it."""
+    (tmp_path / 'best_mIoU_iter_2.pth').touch()
+    assert train(tmp_path, f"load_from={whole / 'iter_6.pth'}", 'train_cfg.max_iters=1', resume=True) == [0], train.log
+    assert f"Load checkpoint from {whole / 'iter_6.pth'}" in train.log
+    assert 'Iter(train) [1/1]' in train.log
+
+
+def test_the_original_mmengine(original_mmengine, tiny_data, tmp_path):
+    """It starts the workers before training."""
+    train = Trainer(tmp_path, tiny_data, original_mmengine)
+    for config, saved, last in (('config.py', 'iter_3.pth', 'iter_6.pth'),
+                                ('epochs.py', 'epoch_1_iter_3.pth', 'epoch_3.pth')):
+        whole, stopped = tmp_path / f'whole_{last}', tmp_path / f'stopped_{last}'
+        assert train(whole, config=config, workers=3) == [0], train.log
+        assert 'mmengine: 0.10.7' in train.log.lower()
+        assert train(stopped, config=config, workers=3, kill='step 3', signals='SIGTERM') == [STOPPED], train.log
+        assert saved in checkpoints(stopped)
+        assert train(stopped, config=config, workers=3, resume=True) == [0], train.log
+        assert_same_end(stopped, whole, last)
+    train.close()
+
+
+def runner_with(*hooks):
+    return SimpleNamespace(hooks=hooks, logger=MMLogger.get_current_instance())
+
+
+def test_earlier_handlers_come_back(monkeypatch):
+    def earlier(number, frame):
+        pass
+
+    monkeypatch.setattr(preemption, '_kept_from_children', set())
+    before = signal.signal(signal.SIGUSR1, earlier)
+    hook = PreemptionHook(signals=['SIGUSR1'])
+    hook.before_loops(runner_with(hook, CheckpointHook()))
+    assert signal.getsignal(signal.SIGUSR1) == hook._note
+    hook.before_train(runner_with(hook, CheckpointHook()))
+    hook.after_run(None)
+    assert signal.getsignal(signal.SIGUSR1) is earlier
+    assert preemption._kept_from_children == set()
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_without_our_checkpoints_signals_are_left_alone(caplog):
+    hook = PreemptionHook()
+    hook.before_loops(runner_with(hook))
+    hook.before_train(runner_with(hook))
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert not hook._agreed()
+
+
+def test_a_process_with_more_batches_to_validate_asks_no_others_about_them(monkeypatch):
+    asked = []
+    monkeypatch.setattr(preemption, 'all_reduce', lambda tensor, op: asked.append(op))
+    hook = PreemptionHook()
+    hook.before_val_iter(None, 0)
+    hook._earlier = {signal.SIGTERM: None}
+    hook.before_val(SimpleNamespace(val_dataloader=range(3)))
+    for batch_idx in range(5):
+        hook.before_val_iter(None, batch_idx)
+    assert asked == ['min', 'max', 'max', 'max']
+
+
+def test_unknown_signals_are_named():
+    with pytest.raises(ValueError, match="such as 'SIGTERM'; got 'TERM'"):
+        PreemptionHook(signals=['SIGUSR1', 'TERM'])
+
+
+@pytest.mark.parametrize(('seconds', 'code'), [('5.0', 0), ('0.0', -signal.SIGTERM)])
+def test_a_second_signal_ends_the_process(seconds, code):
+    """Unless it is the first one again, passed on by a launcher."""
+    done = subprocess.run([sys.executable, '-c', f"""
+import os, signal
+from types import SimpleNamespace
+from mmattn.engine import CheckpointHook, PreemptionHook, preemption
+preemption.SAME_SIGNAL = {seconds}
+hook = PreemptionHook()
+hook.before_loops(SimpleNamespace(hooks=[CheckpointHook()]))
+for _ in range(2):
+    os.kill(os.getpid(), signal.SIGTERM)
+assert hook._agreed()
+"""])
+    assert done.returncode == code
+
+
+def test_the_flexible_runner(train, whole, tmp_path):
+    """mmengine's Runner of strategies ends with the same weights, stopped in validation, too."""
+    flexible = ('runner_type=FlexibleRunner', 'strategy.type=SingleDeviceStrategy')
+    assert train(tmp_path, *flexible, kill='validation 4', signals='SIGUSR1') == [STOPPED], train.log
+    assert load(tmp_path / 'iter_4.pth')['meta']['iter'] == 4
+    assert train(tmp_path, *flexible, resume=True) == [0], train.log
+    assert 'Iter(train) [4/6]' not in train.log
+    assert_same_end(tmp_path, whole)
