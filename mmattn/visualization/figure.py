@@ -11,6 +11,8 @@ from mmengine.fileio import get
 
 from .attention_maps import AttentionMaps
 
+COLOURS = 'plasma'
+
 
 def draw_attention_maps(image: np.ndarray,
                         points: Sequence[tuple[float, float]],
@@ -38,7 +40,7 @@ def draw_attention_maps(image: np.ndarray,
     axes = figure.subplots(len(points), columns, squeeze=False)
     whole = (0, width, height, 0)
     covered = (0, width * maps.extent[0], height * maps.extent[1], 0)
-    colours = ScalarMappable(Normalize(0, 1), 'plasma')
+    colours = ScalarMappable(Normalize(0, 1), COLOURS)
     for (x, y), row, *of_query in zip(points, axes, *maps.weights.values()):
         x, y = x * width, y * height
         row[0].imshow(image, extent=whole)

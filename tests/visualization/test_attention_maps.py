@@ -50,13 +50,6 @@ def load(name, **options):
     return cfg
 
 
-@pytest.fixture
-def data_root(tiny_data, monkeypatch):
-    for name, value in tiny_data.items():
-        monkeypatch.setenv(name, value)
-    return Path(tiny_data['BUILDINGS_ROOT'])
-
-
 def build(name, **options):
     """A model in evaluation mode with weights that make attention sharp, and one image as a data loader gives it."""
     cfg = load(name, **options)
