@@ -14,11 +14,11 @@ from .metric import VOSMetric
 from .overlay import draw_overlay
 from .session import ClipSession, Frame
 from .sst import SST
-from .transforms import ClipColorJitter, ClipRandomAffine, ClipRandomCrop, ClipRandomFlip, ClipResize
+from .transforms import ClipColorJitter, ClipCopyPaste, ClipRandomAffine, ClipRandomCrop, ClipRandomFlip, ClipResize
 from .visualization_hook import VOSVisualizationHook
 
 __all__ = [
-    'PALETTE', 'SST', 'AppearanceModel', 'ClipColorJitter', 'ClipDataPreprocessor', 'ClipRandomAffine',
+    'PALETTE', 'SST', 'AppearanceModel', 'ClipColorJitter', 'ClipCopyPaste', 'ClipDataPreprocessor', 'ClipRandomAffine',
     'ClipRandomCrop', 'ClipRandomFlip', 'ClipResize', 'ClipSession', 'DAVISDataset', 'ExpandMaskProject', 'Frame',
     'LoadClipFrames', 'LoadClipMasks', 'LoadGivenMasks', 'PackClip', 'SampleClip', 'VOSInferencer', 'VOSMetric',
     'VOSVisualizationHook', 'VideoFolderDataset', 'YouTubeVOSDataset', 'aggregate', 'draw_overlay', 'object_ids',

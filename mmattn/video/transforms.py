@@ -12,7 +12,7 @@ import mmcv
 import numpy as np
 from mmcv.transforms import BaseTransform
 
-from mmattn.registry import TRANSFORMS
+from mmattn.registry import DATASETS, TRANSFORMS
 
 from .masks import VOID, object_ids
 
@@ -194,4 +194,47 @@ class ClipColorJitter(BaseTransform):
         frames = mmcv.adjust_contrast(mmcv.adjust_brightness(frames, brightness), contrast)
         frames = mmcv.adjust_hue(mmcv.adjust_color(frames, saturation), hue)
         results['frames'] = np.split(frames, len(results['frames']))
+        return results
+
+
+@TRANSFORMS.register_module()
+class ClipCopyPaste(BaseTransform):
+    """Paste the objects of another clip over all frames, as they move there: objects more to follow.
+
+    Few clips give many scenes so. The other clip is drawn from a data set and goes through a pipeline of its own, which
+    must end in as many frames with masks; of another size, they are cropped as by ``ClipRandomCrop``. What is pasted
+    gets the lowest ids that are free.
+
+    Args:
+        dataset (dict): config of the data set with its pipeline.
+        prob (float): how likely. Defaults to 0.5.
+
+    Raises:
+        ValueError: when called: the other clip has not as many frames.
+    """
+
+    def __init__(self, dataset: dict, prob: float = 0.5) -> None:
+        self.dataset = DATASETS.build(dataset)
+        self.prob = prob
+
+    def transform(self, results: dict) -> dict:
+        """Change ``frames`` and ``masks``."""
+        if np.random.rand() >= self.prob:
+            return results
+        other = self.dataset[np.random.randint(len(self.dataset))]
+        frames, masks = results['frames'], results['masks']
+        if len(frames) != len(other['frames']):
+            raise ValueError(f"ClipCopyPaste: {results['clip']} has {len(frames)} frames; {other['clip']}, which would "
+                             f"be pasted, has {len(other['frames'])}")
+        if frames[0].shape != other['frames'][0].shape:
+            other = ClipRandomCrop(frames[0].shape[:2])(other)
+        free = [i for i in range(1, VOID) if i not in object_ids(masks[0])]
+        table = np.zeros(256, np.uint8)
+        ids = object_ids(other['masks'][0])
+        table[ids] = free[:len(ids)]
+        for t, (frame, mask) in enumerate(zip(other['frames'], other['masks'])):
+            new = table[mask]
+            seen = cv2.GaussianBlur((new > 0).astype(np.float32), (3, 3), 0)[..., None]  # no edge as if cut by scissors
+            frames[t] = np.rint(frames[t] + seen * (frame.astype(np.float32) - frames[t])).astype(np.uint8)
+            masks[t] = np.where(new, new, masks[t])
         return results

@@ -331,7 +331,7 @@ def vos_benchmark():
             installed = Path(aside, 'installed')
             try:
                 subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps', '--target', installed,
-                                'vos-benchmark==0.1.0'], check=True, timeout=60, capture_output=True)
+                                'vos-benchmark==0.1.0'], check=True, timeout=300, capture_output=True)
             except subprocess.SubprocessError as error:
                 pytest.skip(f'vos-benchmark==0.1.0 cannot be installed: {error}')
             try:
@@ -367,7 +367,7 @@ def test_agrees_with_vos_benchmark_on_real_clips(vos_benchmark, tmp_path):
     data_samples = samples(tmp_path, predicted)[1]
     found = score(data_samples, output_dir=str(out), csv_file=str(tmp_path / 'ours.csv'))
     code = BENCHMARK.format(truth=str(tmp_path / 'Annotations'), predicted=str(out))
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60,
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=300,
                           env={**os.environ, 'PYTHONPATH': str(vos_benchmark), 'OMP_NUM_THREADS': '1'})
     assert done.returncode == 0, done.stderr
     scores, of_clips = json.loads(done.stdout)

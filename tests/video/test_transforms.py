@@ -1,9 +1,18 @@
 """Frames and masks of a clip move together, all alike; what lies beyond the image does not count."""
+import cv2
 import numpy as np
 import pytest
 
+from mmattn.registry import DATASETS
 from mmattn.video.masks import object_ids
-from mmattn.video.transforms import ClipColorJitter, ClipRandomAffine, ClipRandomCrop, ClipRandomFlip, ClipResize
+from mmattn.video.transforms import (
+    ClipColorJitter,
+    ClipCopyPaste,
+    ClipRandomAffine,
+    ClipRandomCrop,
+    ClipRandomFlip,
+    ClipResize,
+)
 
 COLOURS = np.array([[0, 0, 0], [250, 0, 0], [0, 250, 0], [0, 0, 250]], np.uint8)  # BGR, of background and objects
 
@@ -198,3 +207,55 @@ def test_drift_moves_the_map_evenly_from_frame_to_frame():
             travelled.append(np.abs(last - first).max())
         assert max(travelled) > 10 if drift else max(travelled) == 0
         assert min(travelled) < 3  # cameras that hardly move are among them
+
+
+@pytest.fixture
+def paste(monkeypatch):
+    """``paste(clips, **options)`` returns a transform that pastes from them."""
+
+    def build(clips, **options):
+        monkeypatch.setattr(DATASETS, 'build', lambda config: config['clips'])
+        return ClipCopyPaste(dict(clips=clips), **options)
+
+    return build
+
+
+def test_pasted_objects_move_as_in_their_clip(paste):
+    before, other = clip(), clip(seed=1)
+    for mask in before['masks']:
+        mask[mask == 2] = 5
+        mask[:, :4] = 255
+    after = paste([other], prob=1)({key: [*images] for key, images in before.items()})
+    assert object_ids(after['masks'][0]) == [1, 2, 3, 4, 5, 6]
+    table = np.zeros(256, np.uint8)
+    table[[1, 2, 3]] = 2, 4, 6  # the lowest that are free beside 1, 3, 5
+    for t in range(3):
+        new = table[other['masks'][t]]
+        assert np.array_equal(after['masks'][t], np.where(new, new, before['masks'][t]))
+        changed = np.abs(after['frames'][t].astype(int) - before['frames'][t]).sum(-1) > 0
+        around = cv2.dilate((new > 0).astype(np.uint8), np.ones((3, 3))) > 0
+        inside = cv2.erode((new > 0).astype(np.uint8), np.ones((3, 3))) > 0
+        assert not changed[~around].any()
+        assert np.array_equal(after['frames'][t][inside], other['frames'][t][inside])
+
+
+def test_objects_are_pasted_as_often_as_asked(paste):
+    np.random.seed(0)
+    transform = paste([clip(seed=1)], prob=0.3)
+    pasted = [len(object_ids(transform(clip())['masks'][0])) > 3 for _ in range(200)]
+    assert 40 < sum(pasted) < 80
+    assert not any(len(object_ids(paste([clip(seed=1)], prob=0)(clip())['masks'][0])) > 3 for _ in range(9))
+
+
+def test_a_clip_of_another_size_is_cropped(paste):
+    np.random.seed(0)
+    for size in ((48, 90), (30, 40), (60, 50)):
+        after = paste([clip(size, seed=1)], prob=1)(clip())
+        assert len(object_ids(after['masks'][0])) > 3
+        assert {image.shape for image in after['masks']} == {(48, 70)}
+        assert agreement(after | {'masks': [np.where(mask > 3, mask - 3, mask) for mask in after['masks']]}) > 0.93
+
+
+def test_a_clip_of_another_length_cannot_be_pasted(paste):
+    with pytest.raises(ValueError, match=r'this one has 3 frames; that one, which would be pasted, has 2'):
+        paste([clip(length=2) | {'clip': 'that one'}], prob=1)(clip() | {'clip': 'this one'})

@@ -19,9 +19,10 @@ ROOT = Path(__file__).parents[2]
 DAVIS = ROOT / 'configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
 YOUTUBE_VOS = ROOT / 'configs/sst/sst-strided_r50-d8_4xb1-20k_youtube-vos-2018-480x864.py'
 # SyncBN and pretrained weights are off in either; the loaders work in the process itself.
-MODEL = ['model.backbone.base_channels=4', 'model.in_channels=16', 'model.embed_dims=16',
+MODEL = ['model.backbone.base_channels=4', 'model.in_channels=8', 'model.embed_dims=16',
          'model.attention.num_heads=2', 'model.encoder_layers=1', 'model.decoder_layers=1', 'model.backbone.depth=18',
-         'model.backbone.init_cfg=None', 'model.test_cfg.max_frames=2']
+         'model.backbone.num_stages=2', 'model.backbone.out_indices=(1,)', 'model.backbone.strides=(1,2)',
+         'model.backbone.dilations=(1,1)', 'model.backbone.init_cfg=None', 'model.test_cfg.max_frames=2']
 LOADERS = [f'{part}_dataloader.{option}' for part in ('train', 'val', 'test')
            for option in ('num_workers=0', 'persistent_workers=False')]
 TRAIN = ['train_dataloader.batch_size=2', 'train_dataloader.dataset.pipeline.6.crop_size=(32,32)',

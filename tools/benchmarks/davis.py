@@ -5,13 +5,14 @@
 Every row is a config of the package, trained by tools/train.py. Its last checkpoint is scored on each validation clip,
 and once more with an empty reference mask, which tells what it does without knowing the object. Beside them: the first
 mask, repeated. Interrupted, the command goes on where it stopped; finished runs are not repeated. It leaves in the work
-dir table.md, and by the runs of the first seed overlays.jpg with some frames, truth and predictions, and
-predictions.png with the predictions alone.
+dir table.md, and by the runs of the first seed overlays.jpg with some frames, truth and predictions, predictions.png
+with the predictions alone, and scene.jpg with what the same models do on a scene of a ball that is drawn here.
 """
 import json
 import os
 from pathlib import Path
 
+import cv2
 import numpy as np
 import torch
 from mmengine.config import Config
@@ -21,10 +22,12 @@ from mmengine.runner import load_checkpoint
 from mmengine.structures import PixelData
 from PIL import Image
 from short_runs import ROOT, Run, arguments, each, markdown, runs, sheet, spread, train
+from torch import nn
 
 from mmattn.registry import DATASETS, MODELS
-from mmattn.video import PALETTE, VOSMetric, read_frame, read_mask
+from mmattn.video import PALETTE, ClipSession, Frame, VOSMetric, read_frame, read_mask
 from mmattn.video.overlay import draw_overlay
+from mmattn.video.similarity import region_similarity
 
 METHODS: dict[str, tuple[str, list[str]]] = {
     'SST, grid': ('sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py', []),
@@ -53,12 +56,18 @@ def scores(samples: list) -> dict[str, dict[str, float]]:
     return found
 
 
-def predict(run: Run, blind: bool) -> list:
-    """Return the validation clips with the predictions of a finished run, or those with an empty reference mask."""
+def trained(run: Run) -> nn.Module:
+    """Return the model of a finished run."""
     cfg = config(run)
     model = MODELS.build(cfg.model).eval()
     checkpoint = run.folder / f'iter_{cfg.train_cfg.max_iters}.pth'
     load_checkpoint(model, str(checkpoint), map_location='cpu', strict=True)
+    return model
+
+
+def predict(run: Run, blind: bool) -> list:
+    """Return the validation clips with the predictions of a finished run, or those with an empty reference mask."""
+    model = trained(run)
     if blind:
         for part in filter(None, (model.expand_mask_project, model.appearance)):
             part.register_forward_pre_hook(lambda _, inputs: (*inputs[:-1], torch.zeros_like(inputs[-1])))
@@ -81,6 +90,40 @@ def results(run: Run, jobs: int) -> dict[str, dict]:
         aside.write_text(json.dumps(found))
         aside.rename(path)
     return json.loads(path.read_text())
+
+
+def ball(length: int = 16, size: tuple[int, int] = (206, 366)) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Draw a striped ball that rolls, grows and passes behind a post: frames, uint8 BGR, and its masks."""
+    clip = []
+    y, x = np.mgrid[:size[0], :size[1]]
+    meadow = np.random.default_rng(0).normal(0, 12, size) + 25 * np.sin(x / 23) * np.cos(y / 17)
+    for time in np.linspace(0, 1, length):
+        dy, dx = y - 150 + 60 * np.sin(np.pi * time), x - 50 - 250 * time
+        turned = np.cos(5 * time) * dx + np.sin(5 * time) * dy
+        mask = np.hypot(dy, dx) < 22 + 10 * time
+        frame = np.stack([70 + meadow, 130 + meadow - y / 6, 90 + meadow], -1)
+        frame[mask] = np.where(np.sin(turned / 4) > 0, 220, 60)[mask, None] * [0.3, 0.5, 1.0]
+        post = abs(x - 190) < 7
+        frame[post] = 150, 150, 155
+        clip.append((cv2.GaussianBlur(frame, (3, 3), 0).clip(0, 255).astype(np.uint8),
+                     (mask & ~post).astype(np.uint8)))
+    return clip
+
+
+def draw_scene(todo: list[Run], path: Path) -> None:
+    """Have the models of some runs follow the ball, and draw what they find."""
+    clip = ball()
+    rows = [[(frame, mask) for frame, mask in clip]]
+    for run in todo:
+        frames = (Frame(i, frame, mask if i == 0 else None) for i, (frame, mask) in enumerate(clip))
+        rows.append([(frame.image, ids) for frame, ids in ClipSession(trained(run)).segment(frames)])
+    names = ['truth', *(run.method for run in todo)]
+    shown = [round(share * (len(clip) - 1)) for share in (0, *SHOWN)]
+    sheet([[Image.fromarray(np.ascontiguousarray(draw_overlay(*row[i], 0.5)[..., ::-1])) for row in rows]
+           for i in shown], names, path)
+    for name, row in zip(names[1:], rows[1:]):
+        found = [100 * region_similarity(ids > 0, mask > 0) for (_, ids), (_, mask) in zip(row[1:], clip[1:])]
+        print(f'{name}, the drawn ball: J {np.mean(found):.1f}')
 
 
 def draw(todo: list[Run], work_dir: Path) -> None:
@@ -126,6 +169,7 @@ def main() -> None:
     print(text)
     (args.work_dir / 'table.md').write_text(text)
     draw(todo[:len(METHODS)], args.work_dir)
+    draw_scene(todo[:len(METHODS)], args.work_dir / 'scene.jpg')
 
 
 if __name__ == '__main__':

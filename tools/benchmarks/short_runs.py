@@ -1,13 +1,16 @@
-"""Short trainings of several methods and seeds that can be interrupted: what the benchmarks of accuracy share."""
+"""Trainings of several methods and seeds that can be interrupted: what the benchmarks of accuracy share."""
 import argparse
+import fcntl
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -26,6 +29,11 @@ class Run(NamedTuple):
     config: str
     options: list[str]
     folder: Path
+    environment: dict[str, str] = {}
+
+
+_running: set[subprocess.Popen] = set()
+_locks: list[int] = []
 
 
 def arguments(description: str, work_dir: str, seeds: list[int]) -> argparse.Namespace:
@@ -43,43 +51,124 @@ def runs(methods: dict[str, tuple[str, list[str]]], seeds: Iterable[int], work_d
             for seed in seeds for method, (config, options) in methods.items()]
 
 
+@contextmanager
+def lock(work_dir: Path) -> Iterator[None]:
+    """Keep the work dir for this process and the trainings that it starts, which may outlive it."""
+    work_dir.mkdir(parents=True, exist_ok=True)
+    with open(work_dir / '.lock', 'w') as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(
+                f'{work_dir} is in use, by the same command or by a training that a killed one left') from None
+        _locks.append(file.fileno())
+        try:
+            yield
+        finally:
+            _locks.clear()
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file aside and rename it."""
+    aside = path.with_name(f'{path.name}.part')
+    aside.write_text(text)
+    aside.replace(path)
+
+
 def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
-    """Run one of the tools with its share of the cores; what it prints is added to output.log in the run's folder."""
+    """Run one of the tools with its share of the cores; what it prints is added to output.log in the run's folder.
+
+    The most memory that the process ever had is kept in peak_memory.json, in MiB: that of its resident set.
+    """
     run.folder.mkdir(parents=True, exist_ok=True)
-    threads = str(max(1, (os.cpu_count() or 1) // jobs))
+    threads = str(max(1, _cores() // jobs))
+    words = [sys.executable, str(ROOT / 'tools' / tool), *map(str, command)]
     with open(run.folder / 'output.log', 'a') as log:
-        done = subprocess.run([sys.executable, ROOT / 'tools' / tool, *command],
-                              env={**os.environ, 'OMP_NUM_THREADS': threads}, stdout=log, stderr=subprocess.STDOUT)
-    if done.returncode:
-        raise SystemExit(f'{tool} failed, see {run.folder}/output.log')
+        print('$', *words, file=log, flush=True)
+        process = subprocess.Popen(words, env={'OMP_NUM_THREADS': threads, **os.environ, **run.environment}, stdout=log,
+                                   stderr=subprocess.STDOUT, pass_fds=_locks)
+    _running.add(process)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    _running.discard(process)
+    if process.returncode:
+        raise SystemExit(f'{tool} ended with {process.returncode}, see {run.folder}/output.log')
+    if tool == 'train.py':
+        peak = usage.ru_maxrss / (2**20 if sys.platform == 'darwin' else 2**10)
+        write(run.folder / 'peak_memory.json', json.dumps(max(peak, peak_memory(run.folder) or 0)))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+
+
+def peak_memory(folder: Path) -> float | None:
+    """Return the most MiB that the trainings in a folder had resident, or None if none has ended."""
+    path = folder / 'peak_memory.json'
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def scalars(folder: Path) -> list[list[dict]]:
+    """Return what the trainings in a folder logged, in order, each interrupted one and each resumed one a list."""
+    logs = sorted(folder.glob('*/vis_data/scalars.json'))
+    return [[json.loads(line) for line in path.read_text().splitlines() if line.endswith('}')] for path in logs]
 
 
 def last_scores(folder: Path, key: str, iterations: int) -> dict | None:
     """Return the metrics of a finished run, among them ``key``; None if it has not finished."""
-    for path in sorted(folder.glob('*/vis_data/scalars.json')):
-        for line in path.read_text().splitlines():
-            scalars = json.loads(line)
-            if key in scalars and scalars['step'] == iterations:
-                return scalars
+    for line in (line for log in scalars(folder) for line in log):
+        if key in line and line['step'] == iterations:
+            return line
     return None
+
+
+def checkpoint(run: Run, iterations: int) -> Path:
+    """Return where a run's last checkpoint is or will be."""
+    return run.folder / f'iter_{iterations}.pth'
 
 
 def train(run: Run, jobs: int, key: str, iterations: int) -> dict:
     """Return the metrics of a run after its last iteration; train, or go on, if it has not finished."""
+    finish(run, jobs, checkpoint(run, iterations))
     found = last_scores(run.folder, key, iterations)
-    if found is None:
-        call(run, jobs, 'train.py', ROOT / 'configs' / run.config, '--work-dir', run.folder, '--resume',
-             '--cfg-options', f'randomness.seed={run.seed}', *run.options)
-        found = last_scores(run.folder, key, iterations)
-    if found is None:
+    if found is None:  # interrupted between the last iteration and its validation
+        found = test(run, jobs, checkpoint(run, iterations))
+    if key not in found:
         raise SystemExit(f'{run.folder} has no {key} at iteration {iterations}; see {run.folder}/output.log')
     return found
 
 
+def finish(run: Run, jobs: int, last: Path) -> None:
+    """Train, or go on, until the last checkpoint is there."""
+    if not last.exists():
+        resume = ['--resume'] if any(run.folder.glob('*.pth')) else []
+        call(run, jobs, 'train.py', ROOT / 'configs' / run.config, '--work-dir', run.folder, *resume,
+             '--cfg-options', f'randomness.seed={run.seed}', *run.options)
+    if not last.exists():
+        raise SystemExit(f'{last} is missing after training; see {run.folder}/output.log')
+
+
+def test(run: Run, jobs: int, last: Path, *arguments: str) -> dict:
+    """Return the metrics of a checkpoint on the test images, by tools/test.py unless it has them already."""
+    folder = run.folder / '_'.join(['test', *(word.strip('-') for word in arguments)])
+    done = folder / 'metrics.json'
+    if not done.exists():
+        call(run, jobs, 'test.py', ROOT / 'configs' / run.config, last, '--work-dir', folder, *arguments)
+        write(done, max(folder.glob('*/*.json')).read_text())  # their folders are called by the time
+    return json.loads(done.read_text())
+
+
 def each(function: Callable[[Run], T], todo: list[Run], jobs: int) -> Iterator[tuple[Run, T]]:
-    """Yield every run with its result, ``jobs`` at a time, with a progress bar."""
+    """Yield every run with its result, ``jobs`` at a time, with a progress bar; when stopped, stop what is running."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ThreadPoolExecutor(jobs) as pool:
-        yield from track(zip(todo, pool.map(function, todo)), 'Training', len(todo))
+        try:
+            yield from track(zip(todo, pool.map(function, todo)), 'Training', len(todo))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in tuple(_running):
+                process.terminate()
+            raise
 
 
 def spread(values: list[float]) -> str:
