@@ -74,6 +74,9 @@ def test_config_trains_and_predicts(config):
     moved = [name for name, p in runner.model.named_parameters() if not torch.equal(p, before[name])]
     assert any(name.startswith(('decode_head', 'roi_head', 'decoder')) for name in moved)
     assert all(torch.isfinite(p).all() for p in runner.model.parameters())
+    ours = [module for module in runner.model.modules() if type(module).__module__.startswith('mmattn.')]
+    # FSDP takes no others; mmseg's CCHead has one.
+    assert all(p.ndim > 0 for module in ours for p in module.parameters())
     prediction = runner.model.test_step(next(iter(runner.test_dataloader)))[0]
     if 'pred_instances' in prediction:
         boxes = prediction.pred_instances

@@ -1,0 +1,144 @@
+"""What is to be run for a table: its methods and their configs, checked and written to the work dir."""
+import difflib
+from fnmatch import fnmatch
+from pathlib import Path
+from pprint import pformat
+
+from analysis_tools.get_flops import build, count
+from benchmarks.short_runs import write
+from mmengine.config import Config
+from mmengine.registry import DATASETS, init_default_scope
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from .protocol import Protocol, ProtocolError, adapt, choose, deviations, input_size, metrics_of
+from .tables import Row
+
+
+class Method:
+    """Rows of the paper of which the protocol makes the same configs: one, or several that differ in their setting.
+
+    Args:
+        row (Row): the first row.
+        configs (list[Config]): of its stages, as they are to be run.
+    """
+
+    def __init__(self, row: Row, configs: list[Config]) -> None:
+        self.rows = [row]
+        self.configs = configs
+        self.name = row.name
+        self.baseline = row.baseline
+        self.paths: list[Path] = []
+
+    def name_after_setting(self) -> None:
+        """Tell the method from those of the same name under other settings."""
+        setting = '/'.join(row.setting for row in self.rows)
+        self.name = f'{self.name}, {setting}'
+        self.baseline = self.baseline and f'{self.baseline}, {setting}'
+
+    def counts(self) -> tuple[int, float]:
+        """Return parameters and multiply-accumulates of the network in inference, for one input."""
+        cfg = self.configs[-1]
+        frames = next((step.num_frames for step in cfg.train_dataloader.dataset.pipeline if 'num_frames' in step), 1)
+        with FakeTensorMode():
+            model = build(cfg)
+            macs = count(model, (3, *input_size(cfg)), frames).get_total_flops() / 2
+        return sum(p.numel() for p in model.parameters()), macs
+
+
+def plan(rows: list[Row], protocol: Protocol, data: Config | None, names: list[str] | None = None) -> list[Method]:
+    """Return the methods of a table's rows, or of those of some names and their baselines.
+
+    Raises:
+        ProtocolError: the table cannot be run like this.
+    """
+    methods: list[Method] = []
+    for row in _select(choose(rows, protocol, data), names):
+        configs = adapt(row, protocol, data)
+        content = [cfg.to_dict() for cfg in configs]
+        same = (method for method in methods if method.rows[0].name == row.name
+                and [cfg.to_dict() for cfg in method.configs] == content)
+        method = next(same, None)
+        if method is None:
+            methods.append(Method(row, configs))
+        else:
+            method.rows.append(row)
+    if len({tuple(row.setting for row in method.rows) for method in methods}) > 1:
+        for method in methods:
+            method.name_after_setting()
+    return methods
+
+
+def words(methods: list[Method], protocol: Protocol, data: Config | None) -> list[str]:
+    """Say in what the runs differ from the paper's protocol; nothing if in nothing."""
+    said = [deviations(row, protocol, method.configs, data) for method in methods for row in method.rows]
+    return list(dict.fromkeys(text for texts in said for text in texts))
+
+
+def check_data(methods: list[Method]) -> None:
+    """Make sure that the data of all methods are there and can be scored.
+
+    Raises:
+        ProtocolError: they are not, or they cannot.
+    """
+    checked = []
+    for method in methods:
+        metrics_of(method.configs[-1])
+        for cfg in method.configs:
+            for loader in (cfg.train_dataloader, cfg.test_dataloader):
+                if loader.dataset not in checked:
+                    checked.append(loader.dataset)
+                    _check(loader.dataset, cfg.default_scope)
+
+
+def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> None:
+    """Write the configs to a folder, to be run from there; those that are there must be the same.
+
+    Raises:
+        ProtocolError: they are not.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    changed: list[str] = []
+    for method in methods:
+        shipped = method.rows[0].configs[:len(method.configs)]
+        method.paths = [folder / Path(name).name for name in shipped]
+        for name, cfg, path in zip(shipped, method.configs, method.paths):
+            if not path.exists():
+                head = [f'{method.name}: configs/{name}', *comments]
+                write(path, ''.join(f'# {line}\n' for line in head) + _text(cfg))
+                continue
+            before = Config.fromfile(path)
+            if before.to_dict() != cfg.to_dict():
+                changed += difflib.unified_diff(_text(before).splitlines(), _text(cfg).splitlines(), f'{path}',
+                                                'now asked for', '', '', 0, '')
+    if changed:
+        raise ProtocolError('\n'.join([f'{folder.parent} has runs with other settings; take another --work-dir, or the '
+                                       'same settings. The differences:', *changed[:40]]))
+
+
+def _text(cfg: Config) -> str:
+    """Return a config as a file has it; mmengine's own formatter takes a second for each."""
+    lines = (f'{key} = ' + pformat(value, width=116 - len(key)).replace('\n', '\n' + ' ' * (len(key) + 3))
+             for key, value in cfg.to_dict().items())
+    return '\n'.join(lines) + '\n'
+
+
+def _select(rows: list[Row], names: list[str] | None) -> list[Row]:
+    for name in names or ():
+        if not any(fnmatch(row.name, name) for row in rows):
+            raise ProtocolError(f"--rows '{name}' is none of {', '.join(dict.fromkeys(row.name for row in rows))}")
+    chosen = [row for row in rows if names is None or any(fnmatch(row.name, name) for name in names)]
+    baselines = {(row.baseline, row.setting) for row in chosen}
+    return [row for row in rows if row in chosen or (row.name, row.setting) in baselines]
+
+
+def _check(dataset: dict, scope: str) -> None:
+    where = f'{dataset.data_root} (--data-root, or the variables that --list prints, say where the data are)'
+    if not Path(dataset.data_root).is_dir():
+        raise ProtocolError(f'there is no folder {where}')
+    init_default_scope(scope)
+    try:
+        found = len(DATASETS.build(dataset))
+    except (OSError, ValueError, KeyError) as error:
+        raise ProtocolError(f'the data are not in {where}: {error}') from None
+    if found == 0:
+        raise ProtocolError(f'nothing to train on or to test in {where}')

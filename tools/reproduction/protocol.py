@@ -1,0 +1,338 @@
+"""What a run keeps of a row's config, and what another data set, fewer iterations and smaller images replace of it."""
+import os
+import re
+import runpy
+from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import DATASETS, init_default_scope
+
+import mmattn.registry  # noqa: F401
+from mmattn.utils import config_path
+
+from .tables import Row
+
+# What a config consists of; the rest are variables of its file.
+SETTINGS = ('default_scope', 'env_cfg', 'visualizer', 'log_processor', 'log_level', 'load_from', 'resume', 'model',
+            'tta_model', 'tta_pipeline', 'train_dataloader', 'val_dataloader', 'test_dataloader', 'val_evaluator',
+            'test_evaluator', 'train_cfg', 'val_cfg', 'test_cfg', 'optim_wrapper', 'param_scheduler', 'default_hooks',
+            'auto_scale_lr', 'randomness')
+DATA = ('train_dataloader', 'val_dataloader', 'test_dataloader', 'val_evaluator', 'test_evaluator', 'tta_pipeline')
+SCHEDULE = ('optim_wrapper', 'param_scheduler', 'train_cfg', 'val_cfg', 'test_cfg', 'default_hooks', 'auto_scale_lr',
+            'randomness')
+
+
+class Small(NamedTuple):
+    """A network for CPUs in place of a row's: its file in _base_/models, the schedule from scratch, in words."""
+
+    model: str
+    schedule: str
+    words: str
+
+
+UNITS = dict(iter='iterations', epoch='epochs')
+# By the base config that a row is made of; the first that is found counts.
+SMALL = {
+    '/fcn_r50-d8_': Small('r50-d8-w16', 'adamw_160', 'ResNet-50 of a quarter of the width'),
+    '/deeplabv3plus-ba_r101-d8.py': Small('deeplabv3plus-ba_r18-d8-half', 'adamw_160',
+                                              'ResNet-18 of half the width and a decoder of 64 channels'),
+    '/unet-ba_r18.py': Small('unet-ba_r18-half', 'adamw_480', 'half the width throughout'),
+    '/faster-rcnn_r50_fpn.py': Small('faster-rcnn_r50-w16_fpn', 'det_adamw_150',
+                                                  'ResNet-50 of a quarter of the width'),
+    '/sst_r50-d8.py': Small('sst_r18-d8-half', 'adam_video_400',
+                                         'two stages of a ResNet-18 of half the width, 64 channels'),
+    '/r50-d8.py': Small('r18-d8-half', 'adamw_160', 'ResNet-18 of half the width, heads of 64 channels'),
+}
+# Metrics of an evaluator: the registry's scope it is for, what it reports as keys of the log and names, and the factor
+# that makes percent of it.
+METRICS: dict[str, tuple[str, dict[str, str], float]] = {
+    'IoUMetric': ('mmseg', {'mIoU': 'mIoU', 'aAcc': 'aAcc'}, 1),
+    'mmattn.FaceParsingMetric': ('mmseg', {'overall': 'overall', 'accuracy': 'accuracy'}, 1),
+    'CocoMetric': ('mmdet', {'coco/bbox_mAP': 'mAP', 'coco/bbox_mAP_50': 'AP50'}, 100),
+    'VOCMetric': ('mmdet', {'pascal_voc/mAP': 'mAP', 'pascal_voc/AP50': 'AP50'}, 100),
+    'mmattn.VOSMetric': ('mmengine', {'JF': 'J&F', 'J': 'J', 'F': 'F'}, 1),
+}
+
+
+class Protocol(NamedTuple):
+    """What is asked for in place of the paper's protocol."""
+
+    dataset: str | None = None  # a file of _base_/datasets; None: the paper's
+    iterations: int | None = None
+    scale: float = 1.0  # of the images
+    small: bool = False
+    amp: bool = False
+
+
+class ProtocolError(SystemExit):
+    """A request that no run can follow: the command ends with its message."""
+
+
+@cache
+def data_sets() -> dict[str, str]:
+    """Return the names of the data sets and the environment variables that say where each is."""
+    sources = {path.stem: path.read_text() for path in sorted(config_path('_base_/datasets').glob('*.py'))}
+    found = {name: re.search(r"^data_root = '\{\{\$(\w+):", text, re.M) for name, text in sources.items()}
+    return {name: match[1] for name, match in found.items() if match}
+
+
+def shipped(name: str) -> Config:
+    """Return the config of a name below configs/, with the data sets where the environment says; not to be changed."""
+    return _read(name, tuple(os.environ.get(variable) for variable in data_sets().values()))
+
+
+@cache
+def _read(name: str, roots: tuple[str | None, ...]) -> Config:
+    return Config.fromfile(config_path(name))
+
+
+def read_data(name: str, root: Path | None) -> Config:
+    """Return the config of a data set, in ``root`` if given.
+
+    Raises:
+        ProtocolError: there is no such data set.
+    """
+    known = data_sets()
+    if name not in known:
+        raise ProtocolError(f"--dataset '{name}' is none of {', '.join(known)}")
+    if root is not None:
+        os.environ[known[name]] = str(root.resolve())
+    return shipped(f'_base_/datasets/{name}.py')
+
+
+def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row]:
+    """Return the rows that can be run on a data set: those that the paper runs on it, else those of the same task.
+
+    Raises:
+        ProtocolError: there is none.
+    """
+    if data is None:
+        on = sorted({row.data for row in rows})
+        if len({shipped(row.configs[-1]).default_scope for row in rows}) > 1:
+            raise ProtocolError(f'table {rows[0].table} is on {" and ".join(on)}, scored by different metrics: '
+                                'say by --dataset which')
+        return rows
+    own = [row for row in rows if _is_own(shipped(row.configs[-1]), data)]
+    if own:
+        return own
+    scope, *_ = metrics_of(data)
+    fitting = [row for row in rows if shipped(row.configs[-1]).default_scope == scope]
+    if not fitting:
+        raise ProtocolError(f"data set '{protocol.dataset}' does not fit table {rows[0].table}, which is on "
+                            f'{", ".join(sorted({row.data for row in rows}))}')
+    return fitting
+
+
+def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
+    """Return the configs of a row's stages under a protocol; each is complete and runs by itself.
+
+    A row keeps its model, optimizer, augmentation and total batch size. Of the protocol is replaced
+
+    * by another data set: data, augmentation and metrics, the number of classes, and what belongs to the crop:
+      images are tested whole, corners are aligned where the crop is 8·k + 1. There is one stage;
+    * by ``iterations``: the length; all steps of the schedule in proportion (warm-ups of schedules by epochs: at most a
+      tenth);
+    * by ``scale``: sizes of images and crops;
+    * by ``small``: the width and depth of the network, and the schedule, for training from scratch.
+
+    One process runs it, and scores it on the test images after its last iteration.
+    """
+    own = data is None or _is_own(shipped(row.configs[-1]), data)
+    configs = []
+    for name in row.configs if own else row.configs[:1]:
+        cfg = deepcopy(shipped(name))
+        small = small_of(cfg) if protocol.small else None
+        for key in DATA:
+            cfg[key] = deepcopy((cfg if own else data).get(key))
+        if not own:
+            cfg.val_cfg, cfg.test_cfg = dict(type='ValLoop'), dict(type='TestLoop')
+        if small is not None:
+            _make_small(cfg, small)
+        if protocol.scale != 1:
+            _scale_images(cfg, protocol.scale)
+        _fit_to_data(cfg)
+        if not own or protocol.scale != 1:
+            _fit_to_crop(cfg)
+        if protocol.iterations is not None:
+            _set_iterations(cfg, protocol.iterations)
+        cfg.train_dataloader.batch_size = row.batch_size
+        cfg.merge_from_dict(row.options)
+        _score_at_the_end(cfg)
+        if protocol.amp:
+            cfg.optim_wrapper.update(type='AmpOptimWrapper', loss_scale='dynamic')
+        configs.append(Config({key: cfg[key] for key in SETTINGS if key in cfg}))
+    return configs
+
+
+def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config | None) -> list[str]:
+    """Say in words in what a row's run differs from the paper's protocol; nothing if in nothing."""
+    cfg, of_paper = configs[-1], shipped(row.configs[-1])
+    own = data is None or _is_own(of_paper, data)
+    said = [] if own else [f'{protocol.dataset} in place of {row.data}']
+    if length(cfg) != length(of_paper):
+        (now, unit), (before, unit_of_paper) = length(cfg), length(of_paper)
+        said.append(f'{now:,} {UNITS[unit]} of {before:,}{"" if unit == unit_of_paper else f" {UNITS[unit_of_paper]}"}')
+    if protocol.small:
+        optimizer = cfg.optim_wrapper.optimizer
+        said.append(f'{small_of(of_paper).words}, trained from scratch by {optimizer.type} {optimizer.lr:g}')
+    if not own or protocol.scale != 1:
+        height, width = input_size(cfg)
+        said.append(f'inputs of {width}×{height}')
+    if not own and len(row.configs) > 1:
+        said.append('the first stage alone')
+    if protocol.amp:
+        said.append('mixed precision')
+    return said
+
+
+def length(cfg: Config) -> tuple[int, str]:
+    """Return the length of training and its unit, 'epoch' or 'iter'."""
+    if cfg.train_cfg.type == 'EpochBasedTrainLoop':
+        return cfg.train_cfg.max_epochs, 'epoch'
+    return cfg.train_cfg.max_iters, 'iter'
+
+
+def input_size(cfg: Config) -> tuple[int, int]:
+    """Return height and width of the crops in training, or of what images are resized to."""
+    for key, turned in (('crop_size', False), ('scale', True)):
+        for transform in _dicts(cfg.train_dataloader.dataset.pipeline):
+            if isinstance(transform.get(key), list | tuple):
+                height, width = transform[key][::-1] if turned else transform[key]
+                return height, width
+    raise ProtocolError('the training images have no size of their own')
+
+
+def metrics_of(cfg: Config) -> tuple[str, dict[str, str], float]:
+    """Return scope, reported metrics (keys of the log and names) and factor to percent of a config's evaluator.
+
+    Raises:
+        ProtocolError: there is no truth to score with.
+    """
+    evaluator = cfg.get('test_evaluator') or {}
+    if cfg.get('val_evaluator') is None or evaluator.get('type') not in METRICS:
+        raise ProtocolError(f"the truth of the test images in {cfg.test_dataloader.dataset.data_root} is not public: "
+                            'give another --dataset')
+    scope, keys, factor = METRICS[evaluator.type]
+    columns = evaluator.get('columns')
+    return scope, {key: name for key, name in keys.items() if columns is None or key in columns}, factor
+
+
+def small_of(cfg: Config) -> Small:
+    """Return the small network in place of a config's, by the base configs that it is made of."""
+    return next(small for base, small in SMALL.items() if base in cfg.text)
+
+
+def _is_own(cfg: Config, data: Config) -> bool:
+    return cfg.get('data_root') == data.get('data_root')
+
+
+def _make_small(cfg: Config, small: Small) -> None:
+    """Merge what the file of the small network changes in the one that it is based on; take the short schedule."""
+    changes = runpy.run_path(str(config_path(f'_base_/models/{small.model}.py')))
+    cfg.merge_from_dict(dict(model=changes['model']))
+    schedule = deepcopy(shipped(f'_base_/schedules/{small.schedule}.py'))
+    for key in SCHEDULE:
+        if key in schedule:
+            cfg[key] = schedule[key]
+    cfg.log_processor.by_epoch = False
+
+
+def _scale_images(cfg: Config, scale: float) -> None:
+    """Multiply the sizes in all pipelines; where images keep their own size, resize them."""
+    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        if loader is None:
+            continue
+        types = [transform.type for transform in loader.dataset.pipeline]
+        if not _multiply_sizes(loader.dataset, scale) and 'LoadImageFromFile' in types:
+            labels_too = loader is cfg.train_dataloader
+            at = types.index('LoadAnnotations' if labels_too else 'LoadImageFromFile') + 1
+            loader.dataset.pipeline.insert(at, ConfigDict(type='Resize', scale_factor=scale, keep_ratio=True))
+    _multiply_sizes(cfg.get('tta_pipeline'), scale)
+    _multiply_sizes(cfg.model.get('test_cfg'), scale)
+
+
+def _multiply_sizes(part: Any, scale: float) -> bool:
+    """Multiply the sizes in a part of a config; tell whether any image is resized there."""
+    resized = False
+    for transform in _dicts(part):
+        for key in ('scale', 'crop_size'):
+            if isinstance(transform.get(key), list | tuple):
+                transform[key] = tuple(int(side * scale + 0.5) for side in transform[key])
+                resized |= key == 'scale'
+        if 'scale_factor' in transform:
+            transform.scale_factor *= scale
+            resized = True
+    return resized
+
+
+def _fit_to_data(cfg: Config) -> None:
+    """Set the number of classes."""
+    dataset = cfg.train_dataloader.dataset
+    init_default_scope(cfg.default_scope)
+    with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
+        metainfo = dataset.get('metainfo') or getattr(registry.get(dataset.type), 'METAINFO', {})
+    for part in _dicts(cfg.model):
+        if 'num_classes' in part:
+            part.num_classes = len(metainfo['classes'])
+
+
+def _fit_to_crop(cfg: Config) -> None:
+    """Set what a segmentor's config says of the crop."""
+    if cfg.default_scope != 'mmseg':
+        return
+    crop = input_size(cfg)
+    cfg.model.data_preprocessor.size = crop
+    cfg.model.test_cfg = dict(mode='whole')
+    for part in _dicts(cfg.model):
+        if 'align_corners' in part:
+            part.align_corners = all(side % 8 == 1 for side in crop)
+
+
+def _set_iterations(cfg: Config, iterations: int) -> None:
+    """Change the length of training, and the schedule with it."""
+    total, unit = length(cfg)
+    for scheduler in cfg.param_scheduler:
+        for key in ('begin', 'end', 'milestones'):
+            if key not in scheduler:
+                continue
+            if unit == 'epoch' and not scheduler.get('by_epoch', True):
+                scheduler[key] = min(scheduler[key], iterations // 10)
+            elif key == 'milestones':
+                scheduler[key] = [step * iterations // total for step in scheduler[key]]
+            else:
+                scheduler[key] = scheduler[key] * iterations // total
+        if 'end' in scheduler:
+            scheduler.end = max(scheduler.end, scheduler.get('begin', 0) + 1)
+        scheduler.by_epoch = False
+    cfg.train_cfg = dict(type='IterBasedTrainLoop', max_iters=iterations)
+    cfg.log_processor.by_epoch = False
+    hooks = cfg.default_hooks
+    hooks.logger.update(interval=max(1, min(hooks.logger.interval, iterations // 10)), log_metric_by_epoch=False)
+    hooks.checkpoint.update(by_epoch=False, interval=max(1, iterations // 4), max_keep_ckpts=1)
+    sampler = cfg.train_dataloader.sampler
+    if sampler.type == 'mmattn.DefaultSampler':
+        sampler.type = 'mmattn.InfiniteSampler'
+        cfg.train_dataloader.batch_sampler = None
+
+
+def _score_at_the_end(cfg: Config) -> None:
+    """Validate once, after the last iteration, on the test images; keep no best checkpoint."""
+    cfg.default_hooks.checkpoint.save_best = None
+    if cfg.get('val_evaluator') is None:
+        cfg.val_cfg = None
+    else:
+        cfg.val_dataloader, cfg.val_evaluator = cfg.test_dataloader, cfg.test_evaluator
+        cfg.train_cfg.val_interval = length(cfg)[0]
+
+
+def _dicts(value: Any) -> Iterator[ConfigDict]:
+    """Yield all dictionaries in a part of a config."""
+    if isinstance(value, dict):
+        yield value
+    if isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _dicts(part)

@@ -1,0 +1,180 @@
+"""What is made of the runs of a table: statistics, a Markdown table, a plot."""
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.short_runs import markdown, spread, write
+from scipy import stats
+
+from .tables import Row
+
+
+class Setup(NamedTuple):
+    """What was run: the table, the data, what differs from the paper's protocol, the inputs' size, the machine."""
+
+    table: str
+    data: str
+    deviations: list[str]
+    inputs: str  # width×height
+    device: str
+    memory: str  # which is measured
+
+
+class Result(NamedTuple):
+    """A finished run: its metrics in percent by name, median seconds an iteration, MiB at most."""
+
+    metrics: dict[str, float]
+    seconds: float
+    memory: float
+
+
+class Measured(NamedTuple):
+    """A method that was run: its name, the rows of the paper that it stands for, its baseline's name, its config.
+
+    ``parameters`` and ``macs`` (multiply-accumulates) are those of the network in inference, for one input.
+    """
+
+    name: str
+    rows: list[Row]
+    baseline: str | None
+    config: str
+    parameters: int
+    macs: float
+    results: dict[int, Result]  # by seed
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics; methods are compared by the first."""
+        return list(next(iter(self.results.values())).metrics)
+
+    def values(self, metric: str) -> list[float]:
+        """Return a metric of all seeds."""
+        return [result.metrics[metric] for result in self.results.values()]
+
+
+class Difference(NamedTuple):
+    """Mean of paired differences and the limits of its confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        star = '' if self.low <= 0 <= self.high else ' *'
+        return f'{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]{star}'
+
+
+def difference(ours: list[float], baseline: list[float], confidence: float = 0.95) -> Difference:
+    """Compare two methods seed by seed, by Student's t.
+
+    Raises:
+        ValueError: fewer than two pairs.
+    """
+    pairs = [a - b for a, b in zip(ours, baseline, strict=True)]
+    if len(pairs) < 2:
+        raise ValueError(f'an interval needs two seeds or more; got {len(pairs)}')
+    mean = statistics.mean(pairs)
+    reach = stats.t.ppf((1 + confidence) / 2, len(pairs) - 1) * statistics.stdev(pairs) / math.sqrt(len(pairs))
+    return Difference(mean, mean - reach, mean + reach)
+
+
+def differences(methods: list[Measured]) -> dict[str, Difference]:
+    """Return the difference of every method to its baseline; of baselines none."""
+    named = {method.name: method for method in methods}
+    metric = methods[0].metrics[0]
+    return {method.name: difference(method.values(metric), named[method.baseline].values(metric))
+            for method in methods if method.baseline is not None}
+
+
+def write_report(methods: list[Measured], setup: Setup, folder: Path) -> str:
+    """Write results.json, plot.png and table.md to a folder; return the last."""
+    write(folder / 'results.json', json.dumps(_content(methods, setup), indent=1, ensure_ascii=False) + '\n')
+    title = f'Table {setup.table} on {setup.data}' + (", not the paper's protocol" if setup.deviations else '')
+    plot(methods, title, not setup.deviations, folder / 'plot.png')
+    text = markdown_page(methods, setup)
+    write(folder / 'table.md', text)
+    return text
+
+
+def markdown_page(methods: list[Measured], setup: Setup) -> str:
+    """Return what was run, the table, and what its columns are."""
+    metric, seeds = methods[0].metrics[0], list(methods[0].results)
+    shrunk = '; '.join(setup.deviations)
+    return (
+        f'**Table {setup.table}** on {setup.data}, seeds {", ".join(map(str, seeds))}. '
+        + (f"**Not the paper's protocol**: {shrunk}." if shrunk else "The paper's protocol.") + '\n\n'
+        + table(methods, setup.memory)
+        + f'\nMean ± sample deviation over the seeds. Difference in {metric} to the baseline, paired by seed, with its '
+        f"95 % confidence interval (Student's t, {len(seeds) - 1} degrees of freedom, not corrected for the number of "
+        'rows); * marks intervals off zero. Parameters and multiply-accumulates of the network in inference, without '
+        f'auxiliary heads, for an input of {setup.inputs}. Seconds an iteration: median of the log; MiB: the most '
+        f'of all seeds, {setup.memory}. {setup.device}.\n')
+
+
+def table(methods: list[Measured], memory: str) -> str:
+    """Return the Markdown table: paper, ours, difference, cost. ``memory`` names what was measured."""
+    first, *others = methods[0].metrics
+    printed = {f'{next(iter(row.metrics))}, {row.data}' for method in methods for row in method.rows if row.metrics}
+    heads = [f'paper: {" / ".join(sorted(printed)) or "–"}', *(f'{first}, seed {seed}' for seed in methods[0].results),
+             f'{first}, mean', 'difference to the baseline', *others, 'M parameters', 'G MACs', 's an iteration', 'MiB']
+    to_baseline = differences(methods)
+    rows = []
+    for method in methods:
+        results = list(method.results.values())
+        rows.append([
+            method.name, of_paper(method.rows), *(f'{value:.2f}' for value in method.values(first)),
+            spread(method.values(first)), str(to_baseline.get(method.name, 'baseline')),
+            *(spread(method.values(metric)) for metric in others), f'{method.parameters / 1e6:.3f}',
+            f'{method.macs / 1e9:.3f}', f'{statistics.median(result.seconds for result in results):.3g}',
+            f'{max(result.memory for result in results):.0f}'])
+    return markdown(heads, rows)
+
+
+def of_paper(rows: list[Row]) -> str:
+    """Write the paper's figure for each setting that a method stands for."""
+    figures = [(next(iter(row.metrics.values()), None), row.setting) for row in rows]
+    return ' / '.join(f'{value:g}' + (f' ({setting})' if len(figures) > 1 else '')
+                      for value, setting in figures if value is not None) or '–'
+
+
+def plot(methods: list[Measured], title: str, with_paper: bool, path: Path) -> None:
+    """Draw every seed as a dot, the mean as a bar, and the paper's figure, where it can be compared, as a diamond."""
+    import matplotlib
+    matplotlib.use('Agg')
+    from matplotlib import pyplot
+    metric = methods[0].metrics[0]
+    figure, axis = pyplot.subplots(figsize=(7, 1.3 + 0.3 * len(methods)), layout='constrained')
+    for place, method in enumerate(methods):
+        values = method.values(metric)
+        colour = '#4477aa' if method.baseline else '#888888'
+        axis.plot(values, [place] * len(values), 'o', color=colour, alpha=0.6)
+        axis.plot([statistics.mean(values)], [place], '|', color=colour, markersize=15, markeredgewidth=3)
+        for value in (value for row in method.rows for value in [*row.metrics.values()][:1] if with_paper):
+            axis.plot([value], [place], 'D', color='#ee6677', markerfacecolor='none')
+    axis.set_yticks(range(len(methods)), [method.name for method in methods])
+    axis.invert_yaxis()
+    key = 'dots: seeds, bar: mean, grey: baselines' + (', diamond: paper' if with_paper else '')
+    axis.set_xlabel(f'{metric} ({key})')
+    axis.set_title(title, fontsize='medium', loc='left')
+    axis.grid(axis='x', alpha=0.3)
+    aside = path.with_name(f'{path.stem}.part{path.suffix}')
+    figure.savefig(aside, dpi=110)
+    pyplot.close(figure)
+    aside.replace(path)
+
+
+def _content(methods: list[Measured], setup: Setup) -> dict:
+    """Return all figures, for JSON."""
+    to_baseline = differences(methods)
+    return dict(
+        **setup._asdict(),
+        rows=[dict(
+            name=method.name, config=method.config, baseline=method.baseline,
+            paper=[dict(setting=row.setting, data=row.data, metrics=row.metrics) for row in method.rows],
+            parameters=method.parameters, macs=method.macs,
+            seeds={seed: result._asdict() for seed, result in method.results.items()},
+            mean={name: statistics.mean(method.values(name)) for name in method.metrics},
+            deviation={name: statistics.stdev(method.values(name)) for name in method.metrics},
+            difference=to_baseline[method.name]._asdict() if method.baseline else None) for method in methods])
