@@ -14,7 +14,8 @@ import pytest
 from .conftest import ORIGINAL_MMENGINE
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = ('setup.py', 'pyproject.toml', 'MANIFEST.in', 'README.md', 'LICENSE', 'mmattn', 'configs', 'tools', 'tests')
+SHIPPED = ('setup.py', 'pyproject.toml', 'MANIFEST.in', 'README.md', 'CHANGELOG.md', 'CONTRIBUTING.md', 'LICENSE',
+           'mmattn', 'configs', 'tools', 'tests')
 # What a checkout holds beside its tracked files, and must not be shipped.
 LEFTOVERS = ('work_dirs/run/config.py', 'work_dirs/__init__.py', 'data/__init__.py', 'configs/__pycache__/old.pyc',
              'configs/bi_cc/__pycache__/old.pyc', 'tools/__pycache__/old.pyc', 'mmattn/utils/__pycache__/old.pyc')
@@ -105,6 +106,14 @@ def wheel(checkout, tmp_path_factory):
     return next(folder.glob('mmattn-*.whl'))
 
 
+@pytest.fixture(scope='module')
+def archive(checkout, tmp_path_factory):
+    folder = tmp_path_factory.mktemp('archive')
+    subprocess.run([sys.executable, 'setup.py', '-q', 'sdist', '-d', folder], cwd=checkout, check=True,
+                   env={**os.environ, 'MMATTN_WITH_OPS': '0'}, capture_output=True)
+    return next(folder.glob('mmattn-*.tar.gz'))
+
+
 # An editable install leaves `mmattn/.mim` in the checkout, and the plain one comes after it.
 @pytest.fixture(scope='module', params=['editable', 'plain', 'wheel'])
 def installed(request, child, checkout):
@@ -129,16 +138,26 @@ def test_the_wheel_holds_the_mim_layout_and_nothing_else(wheel):
     assert not [name for name in names if {'tests', 'work_dirs', '__pycache__'} & set(name.split('/'))]
 
 
-def test_the_sources_of_the_native_operators_are_shipped(wheel, checkout, tmp_path):
+def test_the_archive_holds_what_the_wheel_and_the_tests_are_made_from(archive):
+    with tarfile.open(archive) as opened:
+        names = {name.partition('/')[2] for name in opened.getnames()}
+    shipped = {path for folder in SHIPPED if (ROOT / folder).is_dir() for path in files(folder)}
+    assert shipped | {path for path in SHIPPED if (ROOT / path).is_file()} <= names
+    assert not [name for name in names if name.endswith(('.so', '.o', '.pyc'))]
+
+
+def test_the_archive_makes_the_same_wheel(archive, wheel, tmp_path):
+    pip('wheel', '--no-index', '--no-build-isolation', '--no-deps', '--wheel-dir', tmp_path, archive)
+    again, = tmp_path.glob('mmattn-*.whl')
+    this, other = (zipfile.ZipFile(path) for path in (wheel, again))
+    assert set(this.namelist()) == set(other.namelist())
+    assert {name for name in this.namelist() if this.read(name) != other.read(name)} == set()
+
+
+def test_the_sources_of_the_native_operators_are_installed(wheel):
     sources = {name for name in files('mmattn') if '/csrc/' in name}
     assert any(name.endswith('.cpp') for name in sources)
     assert sources <= set(zipfile.ZipFile(wheel).namelist())
-    subprocess.run([sys.executable, 'setup.py', '-q', 'sdist', '-d', tmp_path], cwd=checkout, check=True,
-                   env={**os.environ, 'MMATTN_WITH_OPS': '0'}, capture_output=True)
-    with tarfile.open(next(tmp_path.glob('*.tar.gz'))) as archive:
-        names = {name.partition('/')[2] for name in archive.getnames()}
-    assert sources | files('configs') | {'setup.py', 'pyproject.toml'} <= names
-    assert not [name for name in names if name.endswith(('.so', '.o', '.pyc'))]
 
 
 def test_without_native_operators_the_wheel_is_pure(wheel):
@@ -191,13 +210,18 @@ def test_the_version_is_that_of_the_metadata(described):
 
 def test_only_an_extra_requires_openmmlab(described):
     """pip cannot tell that mmengine or onedl-mmengine will do, so the user names the family."""
-    wanted = {'': set(), 'onedl': set(), 'openmmlab': set()}
+    wanted = {}
     for requirement in described['requires']:
         name, extra = re.fullmatch(r'''([\w.-]+)[^;]*(?:; *extra == ['"](\w+)['"])?''', requirement).groups(default='')
-        wanted[extra].add(name)
-    assert wanted[''] == {'torch', 'numpy'}
-    assert wanted['onedl'] == {'onedl-mmengine', 'onedl-mmcv', 'onedl-mmsegmentation', 'onedl-mmdetection'}
-    assert wanted['openmmlab'] == {'mmengine', 'mmcv', 'mmsegmentation', 'mmdet', 'setuptools'}
+        wanted.setdefault(extra, set()).add(name)
+    families = {'onedl': {'onedl-mmengine', 'onedl-mmcv', 'onedl-mmsegmentation'},
+                'openmmlab': {'mmengine', 'mmcv', 'mmsegmentation', 'ftfy', 'regex', 'setuptools'}}
+    assert wanted.pop('') == {'torch', 'numpy'}
+    assert {name: wanted.pop(name) for name in families} == families
+    assert set(wanted) == {'det', 'video', 'dev'}
+    brought = set().union(*wanted.values())
+    assert not [name for name in brought if name.startswith(('mm', 'onedl'))]
+    assert 'opencv-python-headless' not in brought
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Runs the tests: bash tools/run_tests.sh [pytest arguments]. Makes the environment first, as quickstart.sh does.
+# Up to four processes share them, each with one thread (-n 0: this one alone, as a debugger wants it).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash tools/environment/setup.sh
 .venv/bin/ruff check .
 .venv/bin/mypy
-exec .venv/bin/python -m pytest "$@"
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+exec .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal "$@"

@@ -27,6 +27,8 @@ def collect_env() -> dict[str, str]:
         env['native operators'] = native.WHY_NOT
     for name in OPERATORS:
         env[name] = ('kernel for float32 and bfloat16, else reference' if native.has_kernel(name) else 'reference')
+    on_cuda = [name for name in OPERATORS if native.has_kernel(name, 'cuda')]
+    env['CUDA kernels'] = ', '.join(on_cuda) or 'not built'
     return env
 
 

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Runs the tests beside one family of OpenMMLab, one torch and one Python, as a user has them: the archive of the sources
+# and its extras in a fresh environment, and whatever pip picks for the rest. The last line is a row of README.md's table.
+#
+#     bash tools/misc/compatibility.sh openmmlab 2.13.0 python3.11                   the originals, all tests
+#     bash tools/misc/compatibility.sh onedl 2.13.0 python3.12 tests/layers -k grid  arguments for pytest
+#     bash tools/misc/compatibility.sh lite 2.4.0 python3.11 tests/ops               mmcv-lite: for the operators' tests
+#
+# MMATTN_CACHE      where the environment is made (compatibility/…, several GB where torch has CUDA) and mmcv's wheel
+#                   kept; default: ~/.cache/mmattn. An environment that is there is used again.
+# TORCH_INDEX_URL   where torch comes from if pip's own index or folders are not meant, such as that of its CPU builds
+set -euo pipefail
+if [ $# -lt 3 ]; then sed -n '2,12p' "$0" >&2; exit 2; fi
+family=$1 torch=$2 interpreter=$3
+shift 3
+case $family in
+    onedl) mmcv=(onedl-mmcv 2.3.6) others=(onedl-mmengine==0.10.12 onedl-mmsegmentation==1.4.2) mmdet=(onedl-mmdetection==3.5.1 imaug==0.4.3) ;;
+    openmmlab) mmcv=(mmcv 2.1.0) others=(mmengine==0.10.7 mmsegmentation==1.2.2) mmdet=(mmdet==3.3.0) ;;
+    lite) mmcv=() others=(mmengine==0.10.7 mmcv-lite==2.1.0) mmdet=() ;; # nothing to compile, but mmseg does not run with it
+    *) printf "FAMILY is onedl, openmmlab or lite, not '%s'\n" "$family" >&2; exit 2 ;;
+esac
+cd "$(dirname "$0")/../.."
+version=$("$interpreter" -c 'import platform; print(platform.python_version())')
+venv=${MMATTN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/mmattn}/compatibility/$family-torch$torch-py$version
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+say() { printf '\033[1m[mmattn]\033[0m %s\n' "$*"; }
+
+say "$venv"
+[ -x "$venv/bin/pip" ] || "$interpreter" -m venv --clear "$venv"
+python=$venv/bin/python
+"$python" -m pip install -q ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "torch==$torch"
+"$python" -m pip install -q 'setuptools>=77,<81' wheel ninja psutil packaging numpy
+if [ "${mmcv[*]}" ]; then others+=("$(bash tools/environment/mmcv_wheel.sh "$python" "${mmcv[@]}")"); fi
+
+say 'installing mmattn from its archive, with extras'
+rm -rf "$venv/sources"
+mkdir -p "$venv/sources/egg"
+"$python" setup.py -q egg_info --egg-base "$venv/sources/egg" sdist -d "$venv/sources"
+tar -xzf "$venv"/sources/mmattn-*.tar.gz -C "$venv/sources"
+cd "$venv"/sources/mmattn-*/
+# FORCE_CUDA=0: CUDA kernels are not what this is about.
+FORCE_CUDA=0 "$python" -m pip install -q --no-build-isolation -e ".[${mmcv:+$family,}det,video,dev]" "${others[@]}" "torch==$torch"
+if [ "${mmdet[*]}" ]; then "$python" -m pip install -q --no-deps "${mmdet[@]}"; fi
+"$python" -m pip check || true
+"$python" -m mmattn.utils.collect_env
+
+say "testing ${*:-everything}"
+status=0
+"$python" -m pytest "$@" 2>&1 | tee "$venv/tests.log" || status=$?
+"$python" - "${*:-all}" "$venv/tests.log" <<'END'
+import re
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+found = {each.metadata['Name'].lower(): each.version for each in distributions()}
+names = [name for name in found if re.fullmatch(r'(onedl-)?(mmengine|mmcv(-lite)?|mmsegmentation|mmdet|mmdetection)', name)]
+family = ', '.join(f'{name} {found[name]}' for name in sorted(names))
+outcome = re.findall(r'^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*? in .*?)(?: =+)?$', Path(sys.argv[2]).read_text(), re.M)
+print(f"| {family} | {found['torch']} | {sys.version.split()[0]} | {sys.argv[1]} | {outcome[-1] if outcome else 'broken off'} |")
+END
+exit $status
