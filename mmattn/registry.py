@@ -23,7 +23,7 @@ DISTRIBUTIONS = {
 # folder: (the packages it needs beside mmengine and torch, the names that it registers)
 FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     'mmattn.engine': ((), ('CPUAmpOptimWrapper', 'InvalidLossHook', 'CheckpointKeysHook', 'CheckpointHook',
-                           'InfiniteSampler', 'DefaultSampler', 'SeedAugmentation')),
+                           'PreemptionHook', 'InfiniteSampler', 'DefaultSampler', 'SeedAugmentation')),
     'mmattn.layers': (('mmcv', ), ('BilateralNonLocal2d', 'BilateralCrissCrossAttention',
                                    'BilateralMultiheadAttention', 'LocalBilateralAttention',
                                    'BAConv2d', 'DynamicConv2d', 'TransformerAttention2d',
@@ -35,7 +35,8 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     'mmattn.video': (('mmcv', ), ('SST', 'ClipDataPreprocessor', 'VideoFolderDataset', 'DAVISDataset',
                                   'YouTubeVOSDataset', 'SampleClip', 'LoadClipFrames', 'LoadClipMasks',
                                   'LoadGivenMasks', 'PackClip', 'ClipResize', 'ClipRandomAffine', 'ClipRandomCrop',
-                                  'ClipRandomFlip', 'ClipColorJitter', 'VOSMetric', 'VOSVisualizationHook')),
+                                  'ClipRandomFlip', 'ClipColorJitter', 'ClipCopyPaste', 'VOSMetric',
+                                  'VOSVisualizationHook')),
     'mmattn.visualization': ((), ('AttentionMapHook', )),
 }
 

@@ -17,12 +17,13 @@ MMCV = ('mmattn.BilateralNonLocal2d', 'mmattn.BilateralCrissCrossAttention', 'mm
           'mmattn.VideoFolderDataset', 'mmattn.DAVISDataset', 'mmattn.YouTubeVOSDataset', 'mmattn.SampleClip',
           'mmattn.LoadClipFrames', 'mmattn.LoadClipMasks', 'mmattn.LoadGivenMasks', 'mmattn.PackClip',
           'mmattn.ClipResize', 'mmattn.ClipRandomAffine', 'mmattn.ClipRandomCrop', 'mmattn.ClipRandomFlip',
-          'mmattn.ClipColorJitter', 'mmattn.VOSMetric', 'mmattn.VOSVisualizationHook')  # what needs mmcv
+          'mmattn.ClipColorJitter', 'mmattn.ClipCopyPaste', 'mmattn.VOSMetric',
+          'mmattn.VOSVisualizationHook')  # what needs mmcv
 HEADS = ('mmattn.BiNLHead', 'mmattn.BiCCHead', 'mmattn.AttentionHead', 'mmattn.DeepLabV3PlusBAHead',
          'mmattn.UNetBAHead', 'mmattn.ResNetStem', 'mmattn.SegDataCheckHook', 'mmattn.HELENDataset',
          'mmattn.LFWPLDataset', 'mmattn.FaceParsingMetric')  # what needs mmseg
 ENGINE = ('mmattn.CPUAmpOptimWrapper', 'mmattn.CheckpointKeysHook', 'mmattn.InvalidLossHook', 'mmattn.CheckpointHook',
-          'mmattn.InfiniteSampler', 'mmattn.DefaultSampler', 'mmattn.SeedAugmentation',
+          'mmattn.PreemptionHook', 'mmattn.InfiniteSampler', 'mmattn.DefaultSampler', 'mmattn.SeedAugmentation',
           'mmattn.AttentionMapHook')  # what needs mmengine alone
 
 HEAD = {'type': 'mmattn.BiCCHead', 'in_channels': 8, 'channels': 8, 'num_classes': 2, 'window_size': 3}
@@ -47,7 +48,7 @@ hidden, names = {hidden!r}, {names!r}
 sys.modules.update(dict.fromkeys(hidden))
 from mmengine.registry import DATA_SAMPLERS, DATASETS, HOOKS, METRICS, MODELS, OPTIM_WRAPPERS, TRANSFORMS
 kinds = {{'OptimWrapper$': OPTIM_WRAPPERS, 'Hook$': HOOKS, 'Sampler$': DATA_SAMPLERS, 'Dataset$': DATASETS,
-         'Metric$': METRICS, '(Augmentation|Clip|Frames|Masks)$|Clip(Resize|Random|Color)': TRANSFORMS}}
+         'Metric$': METRICS, '(Augmentation|Clip|Frames|Masks)$|Clip(Resize|Random|Color|Copy)': TRANSFORMS}}
 said = {{}}
 for name in names * 2:
     try:

@@ -57,7 +57,8 @@ def main() -> None:
             instances.bboxes = instances.bboxes.tensor  # mmdet's visualizer draws tensors alone
         visualizer.add_datasample(
             name,
-            item['inputs'].permute(1, 2, 0).numpy()[..., ::-1],  # BGR to RGB
+            # BGR to RGB; contiguous, because mmseg 1.2.2 hands an array laid out like this one to OpenCV to draw on
+            np.ascontiguousarray(item['inputs'].permute(1, 2, 0).numpy()[..., ::-1]),
             item['data_samples'],
             draw_pred=False,
             show=not args.not_show,

@@ -1,0 +1,1 @@
+"""What models and data sets consist of."""
