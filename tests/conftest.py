@@ -65,11 +65,11 @@ def run(tiny_data):
     """Run a command on the small data, one thread a process; return what it said."""
 
     def run(*command, **env):
-        environment = {**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1', 'PATH': f'{Path(sys.executable).parent}:'
-                       f"{os.environ['PATH']}", **env}
+        environment = {**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1', 'PYTHONFAULTHANDLER': '1',
+                       'PATH': f"{Path(sys.executable).parent}:{os.environ['PATH']}", **env}
         done = subprocess.run([str(part) for part in command], env=environment, text=True, timeout=300,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        assert done.returncode == 0, done.stdout
+        assert done.returncode == 0, done.stdout[-4000:]  # the end says why
         return done.stdout
 
     return run

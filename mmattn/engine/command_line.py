@@ -1,4 +1,6 @@
 """The arguments that ``tools/train.py`` and ``tools/test.py`` share, and the config that they make."""
+import atexit
+import gc
 import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -23,10 +25,15 @@ def add_common_arguments(parser: ArgumentParser) -> None:
 
 
 def leave_process_group() -> None:
-    """Wait for the other processes, if there are any, and end the group: gloo aborts one that exits within it."""
+    """Wait for the other processes, if there are any, and end the group: gloo aborts one that exits within it.
+
+    Gloo's threads live on as long as the wrapped model, which is in a cycle with the Runner: one that asks for the
+    interpreter while that is finalized aborts the process. So the Runner is freed first, when nobody needs it.
+    """
     if distributed.is_available() and distributed.is_initialized():
         distributed.barrier()
         distributed.destroy_process_group()
+        atexit.register(gc.collect)
 
 
 def config_from(args: Namespace) -> Config:

@@ -1,6 +1,7 @@
 """The tools as a user calls them, on small images: flags, several processes, mixed precision, mmseg's own train.py."""
 import hashlib
 import json
+import os
 import re
 import socket
 import subprocess
@@ -84,9 +85,20 @@ def test_amp_trains_in_bfloat16_on_a_cpu(run, trained, tmp_path):
     assert any(not torch.equal(tensor, expected[name]) for name, tensor in weights(tmp_path / 'iter_2.pth').items())
 
 
+AT_EXIT = """
+import atexit, pathlib
+threads = lambda: [path.read_text() for path in pathlib.Path('/proc/self/task').glob('*/comm')]
+atexit.register(lambda: print('of gloo:', sum('gloo' in name for name in threads()), flush=True))
+"""
+
+
 def test_two_processes_train_on_cpus(run, tmp_path):
+    """To the end: a thread of gloo that outlives the interpreter may abort the process, now and then."""
+    (tmp_path / 'sitecustomize.py').write_text(AT_EXIT)
     log = run('bash', ROOT / 'tools/dist_train.sh', CONFIG, 2, '--work-dir', tmp_path, '--cfg-options', *SMALL,
-              'model.backbone.norm_cfg.type=SyncBN', CUDA_VISIBLE_DEVICES='', PORT=free_port())
+              'model.backbone.norm_cfg.type=SyncBN', CUDA_VISIBLE_DEVICES='', PORT=free_port(),
+              PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    assert re.findall('of gloo: .*', log) == ['of gloo: 0'] * 3  # torch's launcher is one of the three
     assert 'Distributed training: True' in log
     assert 'GPU number: 2' in log
     assert re.search(r'\d+ SyncBN entries of the model are BN', log)
