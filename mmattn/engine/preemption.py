@@ -59,6 +59,7 @@ class PreemptionHook(Hook):
         self._earlier: dict[signal.Signals, Any] = {}
         self._received, self._since = 0, 0.0
         self._common_batches = 0
+        self._exiting = False
 
     def before_loops(self, runner: Runner) -> None:
         """Listen to the signals."""
@@ -98,7 +99,9 @@ class PreemptionHook(Hook):
             self._exit(runner, validating=True)
 
     def after_run(self, runner: Runner) -> None:
-        """Leave the signals to whoever handled them before."""
+        """Leave the signals to whoever handled them before, but for a process that exits because of one."""
+        if self._exiting:
+            return
         for number, handler in self._earlier.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         _kept_from_children.difference_update(self.signals)
@@ -113,11 +116,13 @@ class PreemptionHook(Hook):
 
     def _agreed(self) -> bool:
         """Tell whether any process got a signal."""
-        if self._earlier:
-            received = torch.tensor(self._received)
-            all_reduce(received, 'max')
-            self._received = int(received)
-        return self._received > 0
+        if not self._earlier:
+            return False
+        received = torch.tensor(self._received)
+        all_reduce(received, 'max')
+        if received > 0 and not self._received:  # another process's; its own may be on the way
+            self._received, self._since = int(received), time.monotonic()
+        return bool(received > 0)  # as for all: a signal that came meanwhile is told the next time
 
     def _exit(self, runner: Runner, validating: bool = False) -> None:
         hook = self._checkpoint_hook(runner)
@@ -128,6 +133,7 @@ class PreemptionHook(Hook):
                                   f'{os.EX_TEMPFAIL}')
         else:
             runner.logger.warning(f'{name} before the first iteration: nothing to save; exit code {os.EX_TEMPFAIL}')
+        self._exiting = True
         runner.call_hook('after_run')
         leave_process_group()
         raise SystemExit(os.EX_TEMPFAIL)

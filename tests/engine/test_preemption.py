@@ -183,6 +183,33 @@ def test_a_process_with_more_batches_to_validate_asks_no_others_about_them(monke
     assert asked == ['min', 'max', 'max', 'max']
 
 
+@pytest.fixture
+def listening(monkeypatch):
+    """A hook that has received nothing yet."""
+    monkeypatch.setattr(preemption, '_kept_from_children', set())
+    hook = PreemptionHook(signals=['SIGUSR1'])
+    hook.before_loops(runner_with(hook, CheckpointHook()))
+    yield hook
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+
+def test_a_signal_that_another_process_got_first_does_not_end_this_one(listening, monkeypatch):
+    monkeypatch.setattr(preemption, 'all_reduce', lambda tensor, op: tensor.fill_(signal.SIGTERM))
+    assert listening._agreed()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    with pytest.raises(SystemExit):
+        listening._exit(SimpleNamespace(hooks=[listening], iter=0, logger=MMLogger.get_current_instance(),
+                                        call_hook=lambda name: getattr(listening, name)(None)))
+    os.kill(os.getpid(), signal.SIGUSR1)  # the default action would end the process
+
+
+def test_a_signal_amid_the_agreement_is_told_the_next_time(listening, monkeypatch):
+    monkeypatch.setattr(preemption, 'all_reduce', lambda *_: os.kill(os.getpid(), signal.SIGUSR1))
+    assert not listening._agreed()
+    monkeypatch.setattr(preemption, 'all_reduce', lambda *_: None)
+    assert listening._agreed()
+
+
 def test_unknown_signals_are_named():
     with pytest.raises(ValueError, match="such as 'SIGTERM'; got 'TERM'"):
         PreemptionHook(signals=['SIGUSR1', 'TERM'])
