@@ -129,6 +129,8 @@ def _arguments(query: Tensor, key: Tensor, value: Tensor, *, scale: float | None
     if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (key.shape[0], *key_size)):
         raise ValueError(f'key_mask must be bool {(key.shape[0], *key_size)}; got {key_mask.dtype} '
                          f'{tuple(key_mask.shape)}')
+    if key_mask is not None and key_mask.device != key.device:
+        raise ValueError(f'key_mask must be on {key.device}, with the keys; got {key_mask.device}')
     if scale is None:
         scale = query.shape[-1]**-0.5
     return (query, key, value, window, outlier_tensor, axes, key_logits, key_mask, list(sizes), outlier_value,
@@ -143,8 +145,16 @@ ARGUMENTS = ('Tensor query, Tensor key, Tensor value, Tensor? window, Tensor? ou
 
 
 def _fits(query: Tensor, value: Tensor) -> bool:
-    """Whether the kernel has room for the channels of a position: on CUDA, in shared memory, for 512 bytes."""
-    return not value.is_cuda or max(query.shape[-1], value.shape[-1]) * value.element_size() <= 512
+    """Whether the kernel has room for the channels of a position: on CUDA, in a block's shared memory.
+
+    That of data-centre GPUs, 163 KiB and more, has room for 512 bytes; that of others of their generations, 99 KiB, for
+    256. The backward pass of 512 takes 155 KiB, of 256 91.
+    """
+    if not value.is_cuda:
+        return True
+    major, minor = torch.cuda.get_device_capability(value.device)
+    large = (major, minor) in ((8, 0), (8, 7)) or major in (9, 10, 11)
+    return max(query.shape[-1], value.shape[-1]) * value.element_size() <= (512 if large else 256)
 
 
 def _operands(query: Tensor, key: Tensor, value: Tensor, window: Tensor | None, outlier: Tensor | None,

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+CAPABILITY = 8, 0  # the least that the CUDA kernels run on
 DTYPES = {'cpu': (torch.float32, torch.bfloat16), 'cuda': (torch.float32, torch.float16, torch.bfloat16)}
 BUILD = 'pip install --no-build-isolation .'
 
@@ -39,5 +40,8 @@ def takes(name: str, *operands: Tensor | None) -> bool:
     """Whether the native kernel of an operator exists and takes these tensors, all of a device that has one."""
     tensors = [x for x in operands if x is not None]
     device = tensors[0].device
-    dtypes = DTYPES.get(device.type, ()) if has_kernel(name, device.type) else ()
-    return all(x.device == device and x.dtype in dtypes and x.numel() > 0 for x in tensors)
+    if not has_kernel(name, device.type):
+        return False
+    if device.type == 'cuda' and torch.cuda.get_device_capability(device) < CAPABILITY:
+        return False
+    return all(x.device == device and x.dtype in DTYPES[device.type] and x.numel() > 0 for x in tensors)

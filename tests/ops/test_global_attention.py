@@ -233,6 +233,7 @@ WRONG = {
     'key_logits': (ValueError, 'key_logits', {'key_logits': randn(1, 2, 4, 3)}),
     'key_mask_shape': (ValueError, 'key_mask', {'key_mask': torch.ones(1, 4, 3, dtype=torch.bool)}),
     'key_mask_heads': (ValueError, 'key_mask', {'key_mask': torch.ones(1, 2, 3, 4, dtype=torch.bool)}),
+    'key_mask_device': (ValueError, 'key_mask', {'key_mask': torch.ones(1, 3, 4, dtype=torch.bool, device='meta')}),
     'key_mask_dtype': (ValueError, 'key_mask', {'key_mask': torch.ones(1, 3, 4)}),
 }
 

@@ -191,6 +191,8 @@ def test_maps_of_nothing_go_to_the_reference():
 
 def test_what_cuda_kernels_take(monkeypatch):
     monkeypatch.setattr(native, 'has_kernel', lambda name, device: device in ('cpu', 'cuda'))
+    monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: capability)
+    capability = 8, 0
     with FakeTensorMode():
         x = torch.empty(2, 3, dtype=torch.float16, device='cuda')
         assert native.takes('grid_attention', x, None, x.float(), x.bfloat16())
@@ -198,10 +200,15 @@ def test_what_cuda_kernels_take(monkeypatch):
         assert not native.takes('grid_attention', x, torch.empty(2, 3))
         assert not native.takes('grid_attention', torch.empty(0, 3, dtype=torch.float16, device='cuda'))
         assert not native.takes('grid_attention', torch.empty(2, 3, device='meta'))
+        capability = 7, 5
+        assert not native.takes('grid_attention', x)
 
 
-def test_what_cuda_takes_of_global_attention(monkeypatch):
-    """Positions of up to 512 bytes, whatever the logits; everything else is the reference's."""
+@pytest.mark.parametrize('capability', [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0)], ids=str)
+def test_what_cuda_takes_of_global_attention(monkeypatch, capability):
+    """Positions of up to 512 bytes, whatever the logits, or of 256 with less shared memory; else the reference."""
+    monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: capability)
+    large = capability[1] == 0 and capability[0] < 12
     monkeypatch.setattr(native, 'has_kernel', lambda name, device: device in ('cpu', 'cuda'))
     kernel = mock.Mock(side_effect=lambda query, *_: (query, query))
     monkeypatch.setattr(torch.ops, 'mmattn_native', mock.Mock(global_attention=kernel))
@@ -209,9 +216,9 @@ def test_what_cuda_takes_of_global_attention(monkeypatch):
     half, whole = torch.float16, torch.float32
     with FakeTensorMode():
         for dtype, channels, value_channels, logits, taken in (
-            (half, 256, 1, whole, True), (torch.bfloat16, 0, 256, half, True), (half, 257, 64, half, False),
-            (half, 64, 512, half, False), (half, 64, 64, torch.float64, False), (whole, 128, 128, whole, True),
-            (whole, 64, 129, whole, False)):
+            (half, 256, 1, whole, large), (torch.bfloat16, 0, 256, half, large), (half, 257, 64, half, False),
+            (half, 128, 128, half, True), (half, 64, 512, half, False), (half, 64, 64, torch.float64, False),
+            (whole, 128, 128, whole, large), (whole, 64, 129, whole, False), (whole, 64, 64, whole, True)):
             query, value = (torch.empty(1, 1, 5, n, dtype=dtype, device='cuda') for n in (channels, value_channels))
             key_logits = torch.empty(5, dtype=logits, device='cuda')
             kernel.reset_mock()
