@@ -18,8 +18,13 @@ def projection(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Returns:
         Tensor: ``(…, O)``, dtype of ``x``; under autocast, its.
+
+    Raises:
+        RuntimeError: as ``F.linear``, shapes, dtypes or devices that do not go together.
     """
-    ours = ONEDNN and x.device.type == 'cpu' and x.dtype == weight.dtype == torch.float32 and x.numel() > 0
+    operands = (x, weight) if bias is None else (x, weight, bias)
+    ours = ONEDNN and all(t.device.type == 'cpu' and t.dtype == torch.float32 for t in operands) and x.numel() > 0
+    ours = ours and x.shape[-1:] == weight.shape[1:] and (bias is None or bias.shape == weight.shape[:1])
     if not ours or torch.is_autocast_enabled('cpu'):
         return F.linear(x, weight, bias)
     return _projection(x, weight, bias)

@@ -57,6 +57,18 @@ def test_second_derivatives_and_dispatcher():
     torch.testing.assert_close(compiled(x, weight, bias), F.linear(x, weight, bias))
 
 
+@pytest.mark.parametrize('bias', [torch.tensor(2.0), torch.tensor([2.0])], ids=['scalar', 'of one'])
+def test_a_bias_that_is_broadcast(bias):
+    x, weight = (a.float() for a in operands((2, 3), 4, False)[:2])
+    assert torch.equal(projection(x, weight, bias), F.linear(x, weight, bias))
+
+
+@pytest.mark.parametrize(('weight', 'bias'), [((4, 6), (4, )), ((4, 5), (3, ))], ids=str)
+def test_what_does_not_go_together_is_named(weight, bias):
+    with pytest.raises(RuntimeError, match=r'must match|cannot be multiplied|expand'):
+        projection(torch.ones(2, 5), torch.ones(weight), torch.ones(bias))
+
+
 @pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16])
 def test_other_dtypes_and_autocast_are_torchs(dtype):
     x, weight, bias = (a.to(dtype) for a in operands((2, 3), 4, True))
