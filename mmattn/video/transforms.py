@@ -203,7 +203,7 @@ class ClipCopyPaste(BaseTransform):
 
     Few clips give many scenes so. The other clip is drawn from a data set and goes through a pipeline of its own, which
     must end in as many frames with masks; of another size, they are cropped as by ``ClipRandomCrop``. What is pasted
-    gets the lowest ids that are free.
+    gets the lowest ids that no frame has.
 
     Args:
         dataset (dict): config of the data set with its pipeline.
@@ -228,7 +228,7 @@ class ClipCopyPaste(BaseTransform):
                              f"be pasted, has {len(other['frames'])}")
         if frames[0].shape != other['frames'][0].shape:
             other = ClipRandomCrop(frames[0].shape[:2])(other)
-        free = [i for i in range(1, VOID) if i not in object_ids(masks[0])]
+        free = sorted(set(range(1, VOID)).difference(*map(object_ids, masks)))
         table = np.zeros(256, np.uint8)
         ids = object_ids(other['masks'][0])
         table[ids] = free[:len(ids)]

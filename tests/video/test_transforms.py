@@ -239,6 +239,18 @@ def test_pasted_objects_move_as_in_their_clip(paste):
         assert np.array_equal(after['frames'][t][inside], other['frames'][t][inside])
 
 
+def test_pasted_objects_share_no_id_with_one_that_comes_later(paste):
+    before = clip()
+    before['masks'][0][before['masks'][0] == 2] = 0
+    later = [mask == 2 for mask in before['masks']]
+    other = clip(seed=1)
+    after = paste([other], prob=1)(before)
+    assert object_ids(after['masks'][0]) == [1, 3, 4, 5, 6]
+    for here, mask, new in zip(later, after['masks'], other['masks']):
+        assert np.array_equal(mask == 2, here & (new == 0))
+    assert later[1].any()
+
+
 def test_objects_are_pasted_as_often_as_asked(paste):
     np.random.seed(0)
     transform = paste([clip(seed=1)], prob=0.3)
