@@ -1,4 +1,4 @@
-"""Time of a training iteration, with the native kernels and without.
+"""Time of a training iteration, with the native kernels and oneDNN's projections, and without.
 
     CAMVID_ROOT=… FASSEG_ROOT=… BCCD_ROOT=… DAVIS_240P_ROOT=… python tools/benchmarks/end_to_end.py [CONFIG …]
 
@@ -9,6 +9,7 @@ after what it is compared with, on the small real data sets.
 """
 import argparse
 import statistics
+import sys
 import time
 from ast import literal_eval
 from pathlib import Path
@@ -24,6 +25,7 @@ from rich.progress import track
 from mmattn.ops import native
 from mmattn.registry import MODELS
 
+projection = sys.modules['mmattn.ops.projection']  # the function has its name
 CONFIGS = Path(__file__).parents[2] / 'configs'
 DEFAULT = (
     'bi_nl/nl_r50-d8_1xb8-4k_camvid-360x360.py train_dataloader.batch_size=2',
@@ -63,7 +65,8 @@ def iteration_times(cfg: Config, repeats: int) -> tuple[float, float]:
     takes, times = native.takes, {True: [], False: []}
     for repeat in range(repeats + 1):
         for with_kernels in times:
-            with mock.patch.object(native, 'takes', takes if with_kernels else lambda *_: False):
+            with (mock.patch.object(native, 'takes', takes if with_kernels else lambda *_: False),
+                  mock.patch.object(projection, 'ONEDNN', projection.ONEDNN and with_kernels)):
                 start = time.perf_counter()
                 model.train_step(batch, optimizer)
                 if torch.cuda.is_available():

@@ -2,10 +2,10 @@
 
     python tools/benchmarks/ops.py [--only P1 P3] [--json FILE] [--plot FILE] [--scaling FILE]
 
-Before a workload is measured, ours must agree with its reference in PyTorch, and every peer with ours, in values and
-gradients (a peer without positions with ours without positions). Times are medians, taken in turns. Extra memory is the
-peak of what tensors take beyond inputs, output and gradients, in a process of its own for each figure. Ratios are ours
-to the peer's; a target is what they should not exceed.
+Before a workload is measured, on a smaller map ours must agree with its reference in PyTorch, and every peer with ours,
+in values and gradients (a peer without positions with ours without positions). Times are medians, taken in turns. Extra
+memory is the peak of what tensors take beyond inputs, output and gradients, in a process of its own for each figure.
+Ratios are ours to the peer's; a target is what they should not exceed.
 
 --json keeps what is measured, one record a line of the table, and is written anew after each workload. --scaling draws
 Bi-NL's core over the number of positions.
@@ -71,6 +71,15 @@ def verify(name: str, work: Workload, tolerance: float) -> None:
             check(peer, call, results(same))
 
 
+def takes_kernel(call: Call) -> bool:
+    """Whether a forward pass of ours runs a kernel, not the reference in PyTorch alone."""
+    taken = []
+    takes = native.takes
+    with mock.patch.object(native, 'takes', lambda *operands: taken.append(takes(*operands)) or taken[-1]):
+        timed(call, FORWARD)()
+    return any(taken)
+
+
 def megabytes(name: str, who: str, of: str, dtype: torch.dtype, device: str, threads: int) -> float:
     """Measure a call's extra memory; run in a process of its own."""
     torch.set_num_threads(threads)
@@ -84,6 +93,7 @@ def measure(name: str, dtype: torch.dtype, device: str, repeats: int) -> list[di
     verify(name, WORKLOADS[name](False, dtype, device), TOLERANCES[dtype])
     work = WORKLOADS[name](True, dtype, device)
     contenders = {OURS: work.ours, **work.peers}
+    kernel = takes_kernel(work.ours)
     records = []
     for of in (FORWARD, BOTH):
         those = {who: call for who, call in contenders.items() if of in call.passes}
@@ -96,7 +106,7 @@ def measure(name: str, dtype: torch.dtype, device: str, repeats: int) -> list[di
                 time_target, memory_target = work.targets.get((peer, of), (None, None))
                 records.append({
                     'workload': name, 'title': work.title, 'pass': of, 'dtype': str(dtype).removeprefix('torch.'),
-                    'device': device, 'ours_s': times[OURS], 'ours_mib': memory[OURS], 'peer': peer,
+                    'device': device, 'kernel': kernel, 'ours_s': times[OURS], 'ours_mib': memory[OURS], 'peer': peer,
                     'peer_s': times[peer], 'peer_mib': memory[peer], 'time_ratio': times[OURS] / times[peer],
                     'time_target': time_target,
                     'memory_ratio': memory[OURS] / memory[peer] if memory[peer] > 0.1 else None,
@@ -116,7 +126,8 @@ def table(records: list[dict]) -> str:
         pairs = [f'{number(record[f"ours_{unit}"])}, {number(record[f"peer_{unit}"])}' for unit in ('s', 'mib')]
         ratios = [number(record[f'{of}_ratio']) + (f' ({record[f"{of}_target"]})' if record[f'{of}_target'] else '')
                   for of in ('time', 'memory')]
-        rows.append(f'| {record["workload"]} | {record["pass"]} | {record["peer"]} | {pairs[0]} | {ratios[0]} | '
+        name = record['workload'] + ('' if record['kernel'] else ' (the reference, no kernel)')
+        rows.append(f'| {name} | {record["pass"]} | {record["peer"]} | {pairs[0]} | {ratios[0]} | '
                     f'{pairs[1]} | {ratios[1]} |')
     return '\n'.join(rows)
 
