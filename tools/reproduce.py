@@ -16,6 +16,7 @@ table.md (the paper's figure; ours, mean ± deviation; the difference to the tab
 95 % confidence interval; parameters, multiply-accumulates, time, memory), plot.png and results.json.
 """
 import argparse
+import os
 import platform
 import statistics
 from pathlib import Path
@@ -111,7 +112,7 @@ def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Resu
     logs = scalars(run.folder)
     times = [line['time'] for log in logs for line in log[1:] or log if 'loss' in line]
     memory = max((line['memory'] for log in logs for line in log if 'memory' in line), default=peak_memory(run.folder))
-    if not times or memory is None:
+    if not times:
         raise SystemExit(f'{last} is there, but no log of its training: remove {run.folder}')
     return Result({name: factor * found[key] for key, name in keys.items()}, statistics.median(times), memory)
 
@@ -120,8 +121,9 @@ def run_all(args: argparse.Namespace, methods: list[Method]) -> dict[tuple[str, 
     """Train what is missing, and return the results by method and seed."""
     named = {method.name: method for method in methods}
     places: Queue[dict[str, str]] = Queue()
+    visible = list(filter(None, os.environ.get('CUDA_VISIBLE_DEVICES', '').split(',')))  # --gpus counts those
     for gpu in (args.gpus or [None]) * args.jobs:
-        places.put({} if gpu is None else {'CUDA_VISIBLE_DEVICES': gpu})
+        places.put({} if gpu is None else {'CUDA_VISIBLE_DEVICES': visible[int(gpu)] if visible else gpu})
     jobs = places.qsize()
 
     def work(run: Run) -> Result:

@@ -91,11 +91,11 @@ def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     _running.discard(process)
-    if process.returncode:
-        raise SystemExit(f'{tool} ended with {process.returncode}, see {run.folder}/output.log')
     if tool == 'train.py':
         peak = usage.ru_maxrss / (2**20 if sys.platform == 'darwin' else 2**10)
         write(run.folder / 'peak_memory.json', json.dumps(max(peak, peak_memory(run.folder) or 0)))
+    if process.returncode:
+        raise SystemExit(f'{tool} ended with {process.returncode}, see {run.folder}/output.log')
 
 
 def _cores() -> int:

@@ -23,11 +23,11 @@ class Setup(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A finished run: its metrics in percent by name, median seconds an iteration, MiB at most."""
+    """A finished run: its metrics in percent by name, median seconds an iteration, MiB at most (None: not kept)."""
 
     metrics: dict[str, float]
     seconds: float
-    memory: float
+    memory: float | None
 
 
 class Measured(NamedTuple):
@@ -128,7 +128,7 @@ def table(methods: list[Measured], memory: str) -> str:
             spread(method.values(first)), str(to_baseline.get(method.name, 'baseline')),
             *(spread(method.values(metric)) for metric in others), f'{method.parameters / 1e6:.3f}',
             f'{method.macs / 1e9:.3f}', f'{statistics.median(result.seconds for result in results):.3g}',
-            f'{max(result.memory for result in results):.0f}'])
+            max((f'{result.memory:.0f}' for result in results if result.memory is not None), key=float, default='–')])
     return markdown(heads, rows)
 
 
