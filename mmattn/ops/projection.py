@@ -57,8 +57,15 @@ def _backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
     rows = grad.reshape(-1, grad.shape[-1])
     needs_x, needs_weight, needs_bias = ctx.needs_input_grad
     return (_projection(grad, weight.t(), None) if needs_x else None,
-            _projection(rows.t(), x.reshape(-1, x.shape[-1]).t(), None) if needs_weight else None,
+            _weight_gradient(rows, x.reshape(-1, x.shape[-1])) if needs_weight else None,
             rows.sum(0) if needs_bias and ctx.has_bias else None)
+
+
+def _weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """Sum the outer products of the rows. oneDNN transposes the first operand aside: the one with fewer channels."""
+    if x.shape[1] < grad.shape[1]:
+        return _weight_gradient(x, grad).t()
+    return _projection(grad.t(), x.t(), None)
 
 
 _projection.register_autograd(_backward, setup_context=_setup_context)
