@@ -122,10 +122,9 @@ class TransformerAttention2d(nn.Module):
         operands = self.operands(x)
         if self._is_local(x):
             y = local_attention(**operands)
-        elif self.terms == '0010':  # one row of weights for all queries
-            logits, value = operands['key_logits'], operands['value']
-            weights = logits.flatten(2).softmax(-1).view_as(logits)
-            y = torch.einsum('bmhw,bmhwd->bmd', weights, value)[:, :, None, None].expand_as(value)
+        elif self.terms == '0010':  # one row of weights, and so one y, for all queries
+            weights = operands['key_logits'].flatten(2).softmax(-1)
+            y = torch.einsum('bmn,bmnd->bmd', weights, operands['value'].flatten(2, 3))[:, :, None, None]
         else:
             y = global_attention(**operands)
         y = self.proj_conv(y.movedim(-1, 2).flatten(1, 2))

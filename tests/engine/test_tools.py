@@ -172,13 +172,17 @@ def test_get_flops_prints_the_rows_of_table_4_2(run):
 def test_get_flops_prints_the_tables_of_the_empirical_study(run):
     """All 46 figures of Tables 2 and 3 within 1 %, and what is added, too.
 
-    With E1 the paper counts nothing for E2, which costs N(H+W)C: 1.27 % of what 11xx adds to the detector.
+    With E1 the paper counts nothing for E2, which costs N(H+W)C: 1.27 % of what 11xx adds to the detector. With E3
+    alone it projects the output at every position, a third of what is added, where we project the one that there is.
     """
     said = run(sys.executable, ROOT / 'tools/analysis_tools/get_flops.py', ROOT / 'configs/attended_residual')
     rows = re.findall(r'\| +(detection|segmentation) (\S+) \|.*\| +(\S+) \| +(\S+) \| +(\S+)% \| +(\S+)% \|', said)
     assert len(rows) == len({row[:2] for row in rows}) == 2 * (15 + 4 + 4)
     for task, kind, ours, paper, difference, of_added in rows:
         assert float(difference) == pytest.approx(100 * (float(ours) / float(paper) - 1), abs=0.05)
+        if kind == 'attn0010':
+            assert float(of_added) == pytest.approx(-33, abs=1)
+            continue
         assert abs(float(difference)) <= (0.6 if kind.startswith('attn11') else 0.1), (task, kind)
         assert abs(float(of_added)) <= (1.3 if kind.startswith('attn11') and task == 'detection' else 1), (task, kind)
 
@@ -201,7 +205,7 @@ def test_get_flops_counts_detectors_and_deformable_convolutions(run, name, expec
     assert expected in said
     regular = macs(name.replace('-dcn', '').replace('-attn0010', '') if expected else name.replace('-dcn', ''))[0]
     offsets = 18 * 9 * (6 * 256 * 16 * 20 + 3 * 512 * 8 * 10 if 'faster' in name else (6 * 256 + 3 * 512) * 32 * 40)
-    attention = 3 * (6 * 256**2 * 16 * 20 + 3 * 512**2 * 8 * 10)
+    attention = 2 * (6 * 256**2 * 16 * 20 + 3 * 512**2 * 8 * 10)
     added = attention if expected else offsets
     assert ours - regular == pytest.approx(added / 1e9, abs=0.02 + 0.1 * added / 1e9)
 

@@ -75,6 +75,9 @@ def both_passes(peer: str, *ratios: float | None) -> dict[tuple[str, str], tuple
 # P1: the core of Bi-NL
 
 
+LARGEST_TABLE = 97  # side of a map
+
+
 def window_entry(side: int, k: int, device: str) -> Tensor:
     """The entry of a query's window that belongs to a key, k² outside of it, ``(1, 1, N, N)``; made once, not timed."""
     y, x = (c.flatten() for c in torch.meshgrid(*[torch.arange(side, device=device)] * 2, indexing='ij'))
@@ -109,8 +112,8 @@ _compiled_flex: Callable[..., Tensor] | None = None
 
 
 def bi_nl_calls(side: int, channels: int, k: int, dtype: torch.dtype, device: str) -> tuple[Call, dict[str, Call]]:
-    """Bi-NL's core and its peers on a side × side map."""
-    entry = window_entry(side, k, device)
+    """Bi-NL's core and its peers on a side × side map; those with a table of all pairs as far as it has room."""
+    entry = window_entry(side, k, device) if side <= LARGEST_TABLE else None
 
     def literal(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
         logits = q.flatten(2, 3) @ key.flatten(2, 3).transpose(-1, -2) / q.shape[-1]**0.5
@@ -125,7 +128,8 @@ def bi_nl_calls(side: int, channels: int, k: int, dtype: torch.dtype, device: st
 
     inputs = [torch.randn(1, 1, side, side, *rest, dtype=dtype, device=device, requires_grad=True)
               for rest in ((channels, ), (channels, ), (channels, ), (k**2, ), ())]
-    own, peers = calls(ours, {'literal': literal, 'SDPA with a table': with_table}, inputs)
+    tables = {} if entry is None else {'literal': literal, 'SDPA with a table': with_table}
+    own, peers = calls(ours, tables, inputs)
     peers['SDPA, content only'] = Call(content_only, inputs[:3])
     forward_only = Call(partial(flex, size=k), [x.detach() for x in inputs], (FORWARD, ))  # all that it can on a CPU
     peers['FlexAttention'] = forward_only if device == 'cpu' else Call(partial(flex, size=k), inputs)
