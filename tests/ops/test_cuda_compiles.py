@@ -34,8 +34,9 @@ def built(command, sources, *folders, name='built'):
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as aside:
+            environment = {key: value for key, value in os.environ.items() if key != 'LD_PRELOAD'}  # a sanitizer
             done = subprocess.run([*command, *sources, '-o', f'{aside}/{name}'], text=True, cwd=aside, timeout=600,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                                  env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             assert done.returncode == 0, done.stdout
             os.replace(f'{aside}/{name}', target)
     return target
