@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests of the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer, once for each instruction
 # set that the processor has: bash tools/misc/sanitize_ops.sh [pytest arguments]. Wants gcc's libasan and the environment
-# that tools/environment/setup.sh makes. Builds in a copy of the sources; the installed kernels stay as they are.
+# that tools/environment/setup.sh makes. Builds in a copy of the sources; the installed kernels stay as they are. All tests
+# of the operators take hours; -n 1 -k "native or random_options", those of the kernels alone, a quarter of one.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bash tools/environment/setup.sh
