@@ -69,6 +69,8 @@ def test_config_trains_and_predicts(config):
     before = {name: p.detach().clone() for name, p in runner.model.named_parameters()}
     runner.train()
     assert runner.iter == config.iterations
+    for path in Path(config.work_dir).rglob('*.pth'):  # those of all configs together take 45 GB
+        path.unlink()
     if config.val_cfg is not None:  # YouTube-VOS has no truth to validate with
         assert math.isfinite(runner.message_hub.get_scalar(f'val/{config.best}').current())
     moved = [name for name, p in runner.model.named_parameters() if not torch.equal(p, before[name])]
