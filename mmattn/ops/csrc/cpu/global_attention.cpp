@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "capability.h"
-#include "parallel_rows.h"
+#include "parallel_items.h"
 
 namespace mmattn {
 namespace {

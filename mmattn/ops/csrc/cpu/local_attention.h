@@ -19,6 +19,6 @@ struct LocalAttention {
   Map grad, d_query, d_key, d_value, d_window;  // backward
 };
 
-using RowKernel = OnRows<LocalAttention>;
+using RowKernel = OnItems<LocalAttention>;
 
 }  // namespace mmattn

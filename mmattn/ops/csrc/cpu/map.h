@@ -6,17 +6,22 @@
 
 namespace mmattn {
 
-// A tensor (batch, heads, H, W, channels) of any strides, float32 or bfloat16; data is null where there is none.
-struct Map {
+// A tensor (batch, heads, *positions, channels) of any strides, float32 or bfloat16; data is null where there is none.
+template <int DIMENSIONS>
+struct View {
+  static constexpr int dimensions = DIMENSIONS;
   void* data = nullptr;
-  int64_t stride[5] = {};
+  int64_t stride[DIMENSIONS] = {};
   int64_t channels = 0;
   bool bfloat16 = false;
 };
 
-// Works on rows [begin, end) of the batch · heads · H that a call has, in `scratch`, zeros aligned to 64 bytes.
-// Without scratch: does nothing. Returns the bytes of scratch that a thread needs.
+using Map = View<5>;     // of positions H, W
+using Volume = View<6>;  // of positions T, H, W
+
+// Works on items [begin, end) of a call, in `scratch`, zeros aligned to 64 bytes when the call begins. Without scratch:
+// does nothing. Returns the bytes of scratch that a thread needs.
 template <typename Call>
-using OnRows = int64_t (*)(const Call&, int64_t begin, int64_t end, void* scratch);
+using OnItems = int64_t (*)(const Call&, int64_t begin, int64_t end, void* scratch);
 
 }  // namespace mmattn

@@ -1,4 +1,4 @@
-// How a kernel of sparse attention runs: tensors as volumes, items shared out to threads, scratch memory for each.
+// How a kernel runs: tensors as views, items shared out to threads, scratch memory for each.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "volume.h"
+#include "map.h"
 
 namespace mmattn {
 
@@ -20,27 +20,31 @@ inline at::Tensor with_three_axes(at::Tensor x) {
   return x;
 }
 
-inline Volume volume_of(const std::optional<at::Tensor>& given) {
-  Volume volume;
-  if (given) {
-    const at::Tensor x = with_three_axes(*given);
-    TORCH_CHECK(x.dim() == 6 && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16),
-                "native kernels take (batch, heads, *positions, channels) of float32 or bfloat16; got ", given->sizes(),
-                " of ", given->scalar_type());
-    volume.data = x.data_ptr();
-    volume.channels = x.size(5);
-    volume.bfloat16 = x.scalar_type() == at::kBFloat16;
-    std::copy_n(x.strides().begin(), 6, volume.stride);
-  }
-  return volume;
+template <typename View>
+View view_of(const at::Tensor& x) {
+  TORCH_CHECK(x.dim() == View::dimensions && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16),
+              "native kernels take (batch, heads, *positions, channels) of float32 or bfloat16; got ", x.sizes(),
+              " of ", x.scalar_type());
+  View view;
+  view.data = x.data_ptr();
+  view.channels = x.size(-1);
+  view.bfloat16 = x.scalar_type() == at::kBFloat16;
+  std::copy_n(x.strides().begin(), View::dimensions, view.stride);
+  return view;
 }
 
-// `work`: multiplications of an item, about.
+inline Map map_of(const std::optional<at::Tensor>& x) { return x ? view_of<Map>(*x) : Map{}; }
+
+inline Volume volume_of(const std::optional<at::Tensor>& x) {
+  return x ? view_of<Volume>(with_three_axes(*x)) : Volume{};
+}
+
+// `work`: multiplications of an item, about; `least`: those that a thread is worth.
 template <typename Call>
-void parallel_items(OnItems<Call> kernel, const Call& call, int64_t items, int64_t work) {
+void parallel_items(OnItems<Call> kernel, const Call& call, int64_t items, int64_t work, int64_t least = 262144) {
   const int64_t bytes = kernel(call, 0, 0, nullptr);
   const at::Tensor scratch = at::zeros({at::get_num_threads(), bytes}, at::kByte);
-  const int64_t grain = std::max<int64_t>(1, 262144 / std::max<int64_t>(1, work));
+  const int64_t grain = std::max<int64_t>(1, least / std::max<int64_t>(1, work));
   at::parallel_for(0, items, grain, [&](int64_t begin, int64_t end) {
     kernel(call, begin, end, scratch.data_ptr<uint8_t>() + at::get_thread_num() * bytes);
   });
