@@ -52,6 +52,8 @@ def check_window(query: Tensor, window: Tensor | None, window_size: int | tuple[
     if isinstance(outlier, Tensor):
         if outlier.shape != query.shape[:-1]:
             raise ValueError(f'outlier must be a number or {tuple(query.shape[:-1])}; got {tuple(outlier.shape)}')
+        if not outlier.is_floating_point():
+            raise TypeError(f'outlier must be floating-point; got {outlier.dtype}')
         return sizes, outlier, 0.0
     if normalize and math.isinf(outlier):
         raise ValueError('normalize=True is undefined with an infinite outlier')

@@ -50,8 +50,9 @@ def grid_attention(query: Tensor,
         Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``.
 
     Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype.
-        ValueError: shapes that do not fit, an even window, ``normalize`` with an outlier of ``-inf``.
+        TypeError: ``query``, ``key`` and ``value`` differ in dtype, or they or any logits are not floating-point.
+        ValueError: shapes that do not fit, an even window, ``normalize`` with the number ``-inf`` as outlier; what a
+            tensor holds is not looked at, and such queries get NaN.
     """
     out, _ = _grid_attention(*_arguments(
         query, key, value, scale=scale, window=window, window_size=window_size, outlier=outlier, normalize=normalize))

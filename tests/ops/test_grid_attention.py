@@ -157,6 +157,8 @@ WRONG = {
     'window_entries': (ValueError, 'window', {'window': randn(1, 2, 3, 4, 15)}),
     'window_heads': (ValueError, 'window', {'window': randn(1, 1, 3, 4, 7)}),
     'outlier_shape': (ValueError, 'outlier', {'outlier': randn(1, 2, 3, 4, 1)}),
+    'outlier_dtype': (TypeError, 'outlier', {'outlier': torch.ones(1, 2, 3, 4, dtype=torch.long)}),
+    'window_dtype': (TypeError, 'window', {'window': torch.ones(1, 2, 3, 4, 7, dtype=torch.long)}),
     'normalize_neg_inf': (ValueError, 'normalize', {'outlier': -math.inf, 'normalize': True}),
     'normalize_alone': (ValueError, 'normalize', {'window': None, 'normalize': True}),
 }

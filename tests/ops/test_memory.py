@@ -1,5 +1,6 @@
 """The extra memory of global and local attention is bounded and grows at most as the number of positions."""
 import functools
+from contextlib import nullcontext
 from unittest import mock
 
 import pytest
@@ -8,45 +9,49 @@ import torch
 from mmattn.ops import global_attention, local_attention, native
 from mmattn.utils.profiling import extra_memory
 
+REFERENCE = mock.patch.object(native, 'WHY_NOT', 'the reference is what is measured')
 
-@pytest.fixture(scope='module')
-def measure():
-    @functools.cache
-    def extra(length, normalize):
-        """Extra MiB of the forward pass, and of forward and backward pass, of 1×1×length×length×256 in float32."""
-        generator = torch.Generator().manual_seed(0)
 
-        def randn(*channels):
-            return torch.randn(1, 1, length, length, *channels, generator=generator).requires_grad_()
+@functools.cache
+def of_global(length, normalize, kernel):
+    """Extra MiB of the forward pass, and of forward and backward pass, of 1×1×length×length×256 in float32."""
+    generator = torch.Generator().manual_seed(0)
 
-        query, key, value, window, outlier = inputs = randn(256), randn(256), randn(256), randn(31**2), randn()
-        cotangent = randn(256).detach()
+    def randn(*channels):
+        return torch.randn(1, 1, length, length, *channels, generator=generator).requires_grad_()
+
+    query, key, value, window, outlier = inputs = randn(256), randn(256), randn(256), randn(31**2), randn()
+    cotangent = randn(256).detach()
+    with nullcontext() if kernel else REFERENCE:
         out, forward = extra_memory(lambda: global_attention(
             query, key, value, window=window, window_size=31, outlier=outlier, normalize=normalize))
         grads, backward = extra_memory(lambda: torch.autograd.grad(out, inputs, cotangent))
-        assert [x.shape for x in grads] == [x.shape for x in inputs]
-        return forward, max(forward, backward)
+    assert [x.shape for x in grads] == [x.shape for x in inputs]
+    return forward, max(forward, backward)
 
-    return extra
+
+KERNEL = pytest.param(True, marks=pytest.mark.skipif(
+    not native.has_kernel('global_attention'), reason=str(native.WHY_NOT)), id='kernel')
 
 
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
-def test_extra_memory(measure, normalize):
-    forward, both = measure(97, normalize)
+@pytest.mark.parametrize('kernel', [pytest.param(False, id='reference'), KERNEL])
+def test_extra_memory(kernel, normalize):
+    """A table of all pairs would be 338 MiB; the window's logits are 35, a map is 9. A thread has its own scratch."""
+    forward, both = of_global(97, normalize, kernel)
     print(f'extra at 97×97: {forward:.0f} MiB forward, {both:.0f} MiB forward and backward')
-    assert 1 < forward < 300  # one full table of all pairs would be 338
-    assert 1 < both < 600
+    threads = torch.get_num_threads()
+    assert 1 < forward < (12 + 4 * threads if kernel else 120)
+    assert 1 < both < (44 + 4 * threads if kernel else 120)
 
 
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
-def test_extra_memory_grows_with_the_positions(measure, normalize):
+@pytest.mark.parametrize('kernel', [pytest.param(False, id='reference'), KERNEL])
+def test_extra_memory_grows_with_the_positions(kernel, normalize):
     """3.9 times the positions; a table of all pairs would be 15.4 times as large."""
-    for small, large in zip(measure(49, normalize), measure(97, normalize)):
+    for small, large in zip(of_global(49, normalize, kernel), of_global(97, normalize, kernel)):
         print(f'extra {small:.0f} MiB at 49×49, {large:.0f} MiB at 97×97')
         assert large < 4.5 * small
-
-
-REFERENCE = mock.patch.object(native, 'WHY_NOT', 'the reference is what is measured')
 
 
 @functools.cache
