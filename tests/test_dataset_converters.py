@@ -707,3 +707,5 @@ def test_faults_of_landmarks_are_told_with_all_others(fails, helen_release, turn
 def test_sizes_that_make_no_image(fails, helen_release, turned_faces):
     for option in (['--size', 0], ['--margin', -0.5]):
         assert '--size must be' in fails(helen, helen_release, '--align', *option, '--allow-other-counts')[-1]
+    for option in (['--size', 64], ['--margin', 0.1]):
+        assert 'are options of --align' in fails(helen, helen_release, *option, '--allow-other-counts')[-1]

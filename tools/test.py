@@ -14,7 +14,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
     parser.add_argument('--out', help='folder for predictions, for evaluation elsewhere')
     parser.add_argument('--show', action='store_true', help='show predictions in a window')
-    parser.add_argument('--show-dir', help='folder for pictures of the predictions, below WORK_DIR/TIMESTAMP')
+    parser.add_argument('--show-dir', help='pictures of the predictions go to SHOW_DIR/vis_data/vis_image')
     parser.add_argument('--wait-time', type=float, default=2, help='seconds that --show shows each picture; default: 2')
     parser.add_argument('--tta', action='store_true', help="test-time augmentation by the config's tta_pipeline")
     add_common_arguments(parser)

@@ -169,6 +169,13 @@ def test_get_flops_prints_the_rows_of_table_4_2(run):
         assert abs(float(difference)) <= 1 or row in 'ghi'
 
 
+def test_get_flops_of_a_folder_takes_no_options():
+    tool, folder = ROOT / 'tools/analysis_tools/get_flops.py', ROOT / 'configs/deeplabv3plus_ba'
+    done = subprocess.run([sys.executable, tool, folder, '--shape', '512'], text=True, capture_output=True)
+    assert done.returncode == 2
+    assert 'is a folder: its metafile says what is counted' in done.stderr
+
+
 def test_get_flops_prints_the_tables_of_the_empirical_study(run):
     """All 46 figures of Tables 2 and 3 within 1 %, and what is added, too.
 

@@ -135,14 +135,16 @@ def main() -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser(description='Count multiply-accumulates and parameters')
     parser.add_argument('config', type=Path, help='path of the config, or of a folder with metafile.yml')
-    parser.add_argument('--shape', type=int, nargs='+', default=[1024, 2048], help='height and width; or one side')
-    parser.add_argument('--frames', type=int, default=8, help='of a clip, for video models; default: 8')
-    parser.add_argument('--depth', type=int, default=3, help='levels of modules in the table; default: 3')
+    parser.add_argument('--shape', type=int, nargs='+', help='height and width, or one side; default: 1024 2048')
+    parser.add_argument('--frames', type=int, help='of a clip, for video models; default: 8')
+    parser.add_argument('--depth', type=int, help='levels of modules in the table; default: 3')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='override settings: key=value …')
     args = parser.parse_args()
-    if len(args.shape) > 2:
+    if args.shape is not None and len(args.shape) > 2:
         parser.error(f'--shape takes one side, or height and width; got {args.shape}')
     if args.config.is_dir():
+        if any(value is not None for name, value in vars(args).items() if name != 'config'):
+            parser.error(f'{args.config} is a folder: its metafile says what is counted; options are for a config')
         table = beside_the_paper(args.config / 'metafile.yml')
         if table is None:
             raise SystemExit(f'{args.config}/metafile.yml gives no Complexity')
@@ -151,8 +153,9 @@ def main() -> None:
     cfg = Config.fromfile(args.config)
     if args.cfg_options is not None:
         cfg.merge_from_dict(args.cfg_options)
-    height, width = args.shape if len(args.shape) == 2 else args.shape * 2
-    count_one(cfg, (height, width), args.depth, args.frames)
+    shape = args.shape or [1024, 2048]
+    count_one(cfg, (shape[0], shape[-1]), 3 if args.depth is None else args.depth,
+              8 if args.frames is None else args.frames)
     metafile = args.config.parent / 'metafile.yml'
     table = beside_the_paper(metafile, args.config.stem) if metafile.is_file() else None
     if table is not None and args.cfg_options is None:

@@ -24,11 +24,24 @@ class Face(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser, size: int) -> None:
     """Add the arguments that both converters have."""
-    parser.add_argument('--size', type=int, default=size, help='of aligned images, in pixels (%(default)s)')
-    parser.add_argument('--margin', type=float, default=0.5, help='around the landmarks of the mean face, on each '
-                        'side, as a share of their longer side (%(default)s)')
+    parser.add_argument('--size', type=int, help=f'of images that --align aligns, in pixels ({size})')
+    parser.add_argument('--margin', type=float, help='with --align: around the landmarks of the mean face, on each '
+                        'side, as a share of their longer side (0.5)')
+    parser.set_defaults(default_size=size)
     parser.add_argument('--allow-other-counts', action='store_true', help='for a part of the release: only warn where '
                         'a list is longer or shorter than its own')
+
+
+def fill_in(args: argparse.Namespace) -> None:
+    """Give the options of ``--align`` their defaults.
+
+    Raises:
+        Fault: there are some without ``--align``.
+    """
+    if args.align is None and (args.size, args.margin) != (None, None):
+        raise Fault('--size and --margin are options of --align')
+    args.size = args.default_size if args.size is None else args.size
+    args.margin = 0.5 if args.margin is None else args.margin
 
 
 def read_lists(folder: Path, lists: Mapping[str, tuple[str, int]], parse: Callable[[str], str | None],

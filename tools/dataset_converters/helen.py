@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 from conversion import Fault, find, output_folder, read_image, run, unpack
-from face_sets import Face, add_arguments, convert_faces, read_lists
+from face_sets import Face, add_arguments, convert_faces, fill_in, read_lists
 
 from mmattn.segmentation.face_parsing import HELENDataset
 
@@ -53,6 +53,7 @@ def read_probability(path: Path) -> np.ndarray:
 
 def convert(args: argparse.Namespace) -> None:
     """Convert the release."""
+    fill_in(args)
     landmarks = [Path(args.align)] if args.align else []
     with output_folder(args.out_dir, args.overwrite, [args.release, *landmarks]) as scratch:
         root = find(unpack(args.release, scratch), 'exemplars.txt').parent

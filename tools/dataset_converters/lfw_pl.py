@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 from conversion import Fault, find, output_folder, read_image, run, unpack
-from face_sets import Face, add_arguments, convert_faces, read_lists
+from face_sets import Face, add_arguments, convert_faces, fill_in, read_lists
 
 from mmattn.segmentation.face_parsing import LFWPLDataset
 
@@ -54,6 +54,7 @@ def read_colors(path: Path) -> np.ndarray:
 
 def convert(args: argparse.Namespace) -> None:
     """Convert the release."""
+    fill_in(args)
     sources = [args.images, args.labels, args.lists, *([args.align] if args.align else [])]
     with output_folder(args.out_dir, args.overwrite, sources) as scratch:
         images = find(unpack(args.images, scratch), '[!._]*_[0-9]*.jpg').parent.parent
