@@ -1,4 +1,7 @@
-"""Every shipped config builds, takes a training step and predicts, through the stock Runner, on small images."""
+"""Shipped configs take a training step and predict, through the stock Runner, on small images.
+
+Those that add deformable convolutions to a config that is run are compared with it.
+"""
 import math
 import re
 from pathlib import Path
@@ -12,11 +15,12 @@ from mmengine.runner import Runner
 
 from mmattn.utils import config_path
 
+from .real_data import missing, real_data
 from .tiny_data import SIZE
 from .video import clips
 
 CONFIGS = sorted(path.relative_to(config_path()).as_posix() for path in config_path().glob('[!_]*/*.py'))
-# Regular and deformable networks, with and without attention, are run; so what is left is built, not run.
+# With deformable convolutions and terms that others run with: compared with the config without, not run.
 BUILT = [name for name in CONFIGS if re.search(r'attn(?!0010|1111)\d{4}-dcn_', name)]
 RUN = [name for name in CONFIGS if name not in BUILT]
 CROP = 32  # a multiple of the downsampling of mmseg's U-Net
@@ -123,13 +127,12 @@ def test_methods_differ_in_one_line(monkeypatch):
         assert ours == stock, name
 
 
-@pytest.mark.parametrize(('name', 'root', 'count'), [('camvid', Path('../shared/data/camvid'), (367, 101)),
-                                                     ('buildings', Path('data/buildings'), (8, 4)),
-                                                     ('fasseg', Path('../shared/data/fasseg'), (156, 26))])
-def test_labels_of_real_data_are_the_classes(name, root, count, monkeypatch):
-    root = Path(__file__).parents[1] / root
+@pytest.mark.parametrize(('name', 'count'), [
+    ('camvid', (367, 101)), ('buildings', (8, 4)), ('fasseg', (156, 26))])
+def test_labels_of_real_data_are_the_classes(name, count, monkeypatch):
+    root = real_data(name)
     if not root.is_dir():
-        pytest.skip(f'{root} is not here')
+        pytest.skip(missing(name, root))
     from mmseg.registry import DATASETS
     monkeypatch.setenv(f'{name.upper()}_ROOT', str(root))
     cfg = Config.fromfile(config_path(f'_base_/datasets/{name}.py'))

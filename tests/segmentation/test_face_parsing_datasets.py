@@ -16,7 +16,9 @@ from mmattn.registry import DATASETS
 from mmattn.segmentation.face_parsing import HELENDataset, LFWPLDataset
 from mmattn.utils import config_path
 
-FASSEG = Path(__file__).parents[2] / '../shared/data/fasseg'
+from ..real_data import missing, real_data
+
+FASSEG = real_data('fasseg')
 SETS = {'helen': (12, 11), 'lfw_pl': (12, 3), 'fasseg': (8, 6)}  # batch size, classes
 
 
@@ -180,7 +182,7 @@ def test_faults_are_told_together_before_training(config, tmp_path):
         assert f'{masks}/label.png: labels 11 are not among 0…10, 255' in str(caught.value)
 
 
-@pytest.mark.skipif(not FASSEG.is_dir(), reason=f'{FASSEG} is not here')
+@pytest.mark.skipif(not FASSEG.is_dir(), reason=missing('fasseg', FASSEG))
 def test_real_data_are_as_the_config_says(config, monkeypatch):
     monkeypatch.setenv('FASSEG_ROOT', str(FASSEG))
     cfg = config('fasseg')

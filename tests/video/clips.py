@@ -1,14 +1,17 @@
 """Small clips in the layouts of the data sets."""
 import json
-from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from mmattn.video.masks import write_mask
 
+from ..real_data import missing, real_data
+
 SIZE = (30, 44)  # height, width
-DAVIS = Path(__file__).parents[3] / 'shared/data/davis'
+DAVIS = real_data('davis_240p', 'davis')
+needs_davis = pytest.mark.skipif(not DAVIS.is_dir(), reason=missing('davis_240p', DAVIS))
 
 
 def squares(position, *ids, size=SIZE):

@@ -308,7 +308,7 @@ def test_items_are_batched(tmp_path):
         assert inputs == ([] if pipeline is TEST else [(4, 3, *clips.SIZE)] * 2)
 
 
-@pytest.mark.skipif(not clips.DAVIS.is_dir(), reason='no real clips in ../shared/data/davis')
+@clips.needs_davis
 def test_real_clips():
     sizes = {}
     for part, number in (('train', 6), ('val', 2)):
