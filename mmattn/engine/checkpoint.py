@@ -27,10 +27,10 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
 
     * A checkpoint is written aside and renamed, and an older one is removed only then: a complete one is always there.
       ``resume`` finds it even if ``last_checkpoint`` names none.
-    * The checkpoint holds, as ``rng_state``, the state of every process's random number generators (Python, NumPy,
-      torch, CUDA) and the sampler's seed. The generators belong to the training steps: what is drawn between two
-      steps, for loading data or for validation, leaves them alone. So the step after a resumption draws what it would
-      have drawn.
+    * The checkpoint holds, as ``to_resume`` in its message hub, the one part that every strategy of mmengine saves, the
+      state of every process's random number generators (Python, NumPy, torch, CUDA) and the sampler's seed. The
+      generators belong to the training steps: what is drawn between two steps, for loading data or for validation,
+      leaves them alone. So the step after a resumption draws what it would have drawn.
     * A resumed run goes on at the sampler's position without loading the data that it has already trained on.
     * ``save_now`` saves between any two iterations, also within an epoch or a validation.
 
@@ -53,8 +53,6 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         super().__init__(*args, **kwargs)
         self.file_backend = _RemoveLater(LocalBackend())
         self._rng_state: dict[str, Any] = {}
-        self._to_save: dict[str, Any] | None = None
-        self._loaded: dict[str, Any] = {}
         self._position: dict[str, int] = {}
         self._batches_done = 0  # of this epoch
 
@@ -63,11 +61,11 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         if runner._resume and runner._load_from is None:
             runner._load_from = latest_checkpoint(runner.work_dir, self.filename_tmpl)
 
-    before_run = before_loops  # FlexibleRunner has resumed by then, tools other than ours know of no other stage
-
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Keep what ``before_train`` restores if the run is resumed."""
-        self._loaded = {name: checkpoint.get(name) for name in ('rng_state', 'progress')}
+    def before_run(self, runner: Runner) -> None:
+        """Likewise under tools other than ours; FlexibleRunner has resumed by then, one iteration too far on."""
+        self.before_loops(runner)
+        if runner.iter > 0 and (to_resume := _to_resume(runner)):
+            runner.train_loop._epoch, runner.train_loop._iter = to_resume['epoch'], to_resume['iter']
 
     def before_train(self, runner: Runner) -> None:
         """Restore the generators and the position in the data, and see to it that files are written aside."""
@@ -77,7 +75,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self.file_backend = _RemoveLater(self.file_backend)
         self._rng_state = get_rng_state()
         if runner.iter > 0:
-            self._continue(runner)
+            self._continue(runner, _to_resume(runner))
+        runner.message_hub.pop_info('to_resume')
 
     def before_train_iter(self, runner: Runner, *args, **kwargs) -> None:
         """Give the training step its own generators."""
@@ -107,44 +106,48 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self._save_checkpoint_with_step(runner, step, dict(epoch=runner.epoch, iter=runner.iter), validating)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Put in what resuming asks for, unless the checkpoint is the best one, which is not for resuming."""
-        if self._to_save is not None:
-            checkpoint.update(self._to_save)
-            checkpoint['meta'].update(self._position)  # FlexibleRunner's counts one iteration more, finished or not
+        """Correct FlexibleRunner's position, which counts one iteration more, finished or not."""
+        checkpoint['meta'].update(self._position)
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int | str, meta: dict, validating: bool = False) -> None:
         self._position = dict(epoch=meta['epoch'], iter=meta['iter'])
-        self._to_save = dict(
-            rng_state=dict(
-                sampler_seed=getattr(sampler_of(runner.train_dataloader), 'seed', None),
-                ranks=all_gather_object(self._rng_state)),
-            progress=dict(batches_done=self._batches_done, validating=validating))
+        runner.message_hub.update_info('to_resume', dict(
+            self._position, batches_done=self._batches_done, validating=validating,
+            sampler_seed=getattr(sampler_of(runner.train_dataloader), 'seed', None),
+            rng_state=all_gather_object(self._rng_state)))
         super()._save_checkpoint_with_step(runner, step, meta)
-        self._to_save = None
+        runner.message_hub.pop_info('to_resume')  # the best checkpoint is not for resuming
+        self._position = {}
         self.file_backend.flush()
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
         super()._save_best_checkpoint(runner, metrics)
         self.file_backend.flush()
 
-    def _continue(self, runner: Runner) -> None:
-        saved = self._loaded.get('rng_state') or dict(ranks=[], sampler_seed=None)
-        progress = self._loaded.get('progress') or dict(batches_done=0, validating=False)
-        if len(saved['ranks']) == runner.world_size:
-            self._rng_state = saved['ranks'][runner.rank]
-            self._batches_done = progress['batches_done']
+    def _continue(self, runner: Runner, to_resume: dict[str, Any]) -> None:
+        states = to_resume.get('rng_state', [])
+        if len(states) == runner.world_size:
+            self._rng_state = states[runner.rank]
+            self._batches_done = to_resume['batches_done']
         else:
             runner.logger.warning(
-                f"The checkpoint holds the 'rng_state' of {len(saved['ranks'])} processes, this run has "
+                f"The checkpoint holds the 'rng_state' of {len(states)} processes, this run has "
                 f'{runner.world_size}: it will not end as without the interruption')
-        if not continue_data(runner.train_loop, saved['sampler_seed'], self._batches_done):
+        if not continue_data(runner.train_loop, to_resume.get('sampler_seed'), self._batches_done):
             runner.logger.warning(
                 f'train_dataloader.sampler is {type(sampler_of(runner.train_dataloader)).__name__}, batch_sampler '
                 f'{type(runner.train_dataloader.batch_sampler).__name__}; only mmattn.InfiniteSampler without a batch '
                 'sampler, or mmattn.DefaultSampler, has the run end as without the interruption')
-        if progress['validating'] and runner.val_loop is not None:
+        if to_resume.get('validating') and runner.val_loop is not None:
             runner.logger.info('The interrupted run was validating: first, that again')
             runner.val_loop.run()
+
+
+def _to_resume(runner: Runner) -> dict[str, Any]:
+    """Return what the hook put into the checkpoint that was loaded, or nothing."""
+    found: dict[str, Any] = runner.message_hub.runtime_info.get('to_resume', {})
+    # FlexibleRunner counts an iteration too many; a run without this hook hands on what is long past.
+    return found if 0 <= runner.iter - found.get('iter', -1) <= 1 else {}
 
 
 def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') -> str | None:

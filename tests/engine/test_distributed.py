@@ -9,6 +9,7 @@ asks for layers and losses that look at one sample at a time, or share out evenl
   are means over them;
 * video: one object in each clip (nothing pasted in), as the loss is a mean over objects.
 """
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,13 @@ def by_ddp(train, tmp_path_factory):
     return folder
 
 
+def weights(path):
+    """The weights of a checkpoint; DeepSpeed's is a folder."""
+    if path.is_dir():
+        return dict(load(path / 'mp_rank_00_model_states.pt')['module'])
+    return {name.removeprefix('module.'): tensor for name, tensor in load(path)['state_dict'].items()}
+
+
 @pytest.mark.parametrize('strategy', [['DDPStrategy'], ['FSDPStrategy', 'strategy.state_dict_cfg=full']],
                          ids=['DDP', 'FSDP'])
 def test_strategies(train, by_ddp, tmp_path, strategy):
@@ -141,3 +149,35 @@ def test_strategies(train, by_ddp, tmp_path, strategy):
         assert train(tmp_path, *options, processes=2, **run) == [75 if 'kill' in run else 0] * 2, train.log
     this, other = (load(folder / 'iter_6.pth')['state_dict'] for folder in (tmp_path, by_ddp))
     assert differences({name.removeprefix('module.'): tensor for name, tensor in this.items()}, dict(other)) == []
+
+
+DEEPSPEED = """
+_base_ = './config.py'
+runner_type = 'FlexibleRunner'
+strategy = dict(type='DeepSpeedStrategy', zero_optimization=dict(stage=2),
+                config=dict(zero_allow_untested_optimizer=True))  # it calls all but Adam so
+optim_wrapper = dict(_delete_=True, type='DeepSpeedOptimWrapper', optimizer=dict(type='SGD', lr=0.01, momentum=0.9))
+default_hooks = dict(checkpoint=dict(interval=2, max_keep_ckpts=1, save_best=None))
+"""
+
+
+@pytest.mark.skipif(find_spec('deepspeed') is None, reason='DeepSpeed is not installed')
+def test_deepspeed(train, tmp_path, monkeypatch):
+    """Two CPU processes: as without it, and stopped and resumed as never stopped.
+
+    mmengine's strategy calls no hooks for checkpoints and resumes one iteration late, which our hook corrects.
+    """
+    (train.folder / 'by_deepspeed.py').write_text(DEEPSPEED)
+    found = {}
+    for name, runs in {'whole': [{}], 'stopped': [
+            dict(kill='step 3', signals='SIGTERM', signalled='1'), dict(resume=True)]}.items():
+        for run in runs:
+            codes = train(tmp_path / name, config='by_deepspeed.py', processes=2, **run)
+            assert codes == [75 if 'kill' in run else 0] * 2, train.log
+        found[name] = dict(load(tmp_path / name / 'iter_6.pth/mp_rank_00_model_states.pt')['module'])
+        assert [path.name for path in (tmp_path / name).glob('iter_*')] == ['iter_6.pth']
+    assert differences(found['whole'], found['stopped']) == []
+    assert train(tmp_path / 'ddp', 'runner_type=Runner', 'strategy=None', 'optim_wrapper.type=OptimWrapper',
+                 config='by_deepspeed.py', processes=2) == [0, 0], train.log
+    for name, tensor in load(tmp_path / 'ddp/iter_6.pth')['state_dict'].items():
+        torch.testing.assert_close(found['whole'][name], tensor, rtol=1e-4, atol=1e-6, msg=name)
