@@ -55,6 +55,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self._rng_state: dict[str, Any] = {}
         self._position: dict[str, int] = {}
         self._batches_done = 0  # of this epoch
+        self._validate_first = False
 
     def before_loops(self, runner: Runner) -> None:
         """Choose the checkpoint to resume from: mmengine would take the last one, complete or not."""
@@ -64,8 +65,9 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     def before_run(self, runner: Runner) -> None:
         """Likewise under tools other than ours; FlexibleRunner has resumed by then, one iteration too far on."""
         self.before_loops(runner)
-        if runner.iter > 0 and (to_resume := _to_resume(runner)):
-            runner.train_loop._epoch, runner.train_loop._iter = to_resume['epoch'], to_resume['iter']
+        found = runner.message_hub.runtime_info.get('to_resume')
+        if found and runner.iter == found['iter'] + 1:  # asking a run that tests would build its training loop
+            runner.train_loop._epoch, runner.train_loop._iter = found['epoch'], found['iter']
 
     def before_train(self, runner: Runner) -> None:
         """Restore the generators and the position in the data, and see to it that files are written aside."""
@@ -75,8 +77,16 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self.file_backend = _RemoveLater(self.file_backend)
         self._rng_state = get_rng_state()
         if runner.iter > 0:
-            self._continue(runner, _to_resume(runner))
-        runner.message_hub.pop_info('to_resume')
+            found = runner.message_hub.runtime_info.get('to_resume', {})
+            self._continue(runner, found if found.get('iter') == runner.iter else {})  # else a stock hook handed it on
+
+    def before_train_epoch(self, runner: Runner) -> None:
+        """Repeat the validation that was interrupted, if any."""
+        _forget(runner)
+        if self._validate_first:
+            self._validate_first = False
+            runner.logger.info('The interrupted run was validating: first, that again')
+            runner.val_loop.run()
 
     def before_train_iter(self, runner: Runner, *args, **kwargs) -> None:
         """Give the training step its own generators."""
@@ -116,7 +126,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             sampler_seed=getattr(sampler_of(runner.train_dataloader), 'seed', None),
             rng_state=all_gather_object(self._rng_state)))
         super()._save_checkpoint_with_step(runner, step, meta)
-        runner.message_hub.pop_info('to_resume')  # the best checkpoint is not for resuming
+        _forget(runner)  # the best checkpoint is not for resuming
         self._position = {}
         self.file_backend.flush()
 
@@ -138,16 +148,13 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
                 f'train_dataloader.sampler is {type(sampler_of(runner.train_dataloader)).__name__}, batch_sampler '
                 f'{type(runner.train_dataloader.batch_sampler).__name__}; only mmattn.InfiniteSampler without a batch '
                 'sampler, or mmattn.DefaultSampler, has the run end as without the interruption')
-        if to_resume.get('validating') and runner.val_loop is not None:
-            runner.logger.info('The interrupted run was validating: first, that again')
-            runner.val_loop.run()
+        self._validate_first = to_resume.get('validating', False) and runner.val_loop is not None
 
 
-def _to_resume(runner: Runner) -> dict[str, Any]:
-    """Return what the hook put into the checkpoint that was loaded, or nothing."""
-    found: dict[str, Any] = runner.message_hub.runtime_info.get('to_resume', {})
-    # FlexibleRunner counts an iteration too many; a run without this hook hands on what is long past.
-    return found if 0 <= runner.iter - found.get('iter', -1) <= 1 else {}
+def _forget(runner: Runner) -> None:
+    """Leave what resuming asks for out of what is saved from now on."""
+    runner.message_hub.pop_info('to_resume')
+    runner.message_hub._resumed_keys.pop('to_resume', None)
 
 
 def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') -> str | None:

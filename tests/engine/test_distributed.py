@@ -129,13 +129,6 @@ def by_ddp(train, tmp_path_factory):
     return folder
 
 
-def weights(path):
-    """The weights of a checkpoint; DeepSpeed's is a folder."""
-    if path.is_dir():
-        return dict(load(path / 'mp_rank_00_model_states.pt')['module'])
-    return {name.removeprefix('module.'): tensor for name, tensor in load(path)['state_dict'].items()}
-
-
 @pytest.mark.parametrize('strategy', [['DDPStrategy'], ['FSDPStrategy', 'strategy.state_dict_cfg=full']],
                          ids=['DDP', 'FSDP'])
 def test_strategies(train, by_ddp, tmp_path, strategy):
@@ -162,7 +155,7 @@ default_hooks = dict(checkpoint=dict(interval=2, max_keep_ckpts=1, save_best=Non
 
 
 @pytest.mark.skipif(find_spec('deepspeed') is None, reason='DeepSpeed is not installed')
-def test_deepspeed(train, tmp_path, monkeypatch):
+def test_deepspeed(train, tmp_path):
     """Two CPU processes: as without it, and stopped and resumed as never stopped.
 
     mmengine's strategy calls no hooks for checkpoints and resumes one iteration late, which our hook corrects.

@@ -62,7 +62,11 @@ def test_stopped_in_validation(train, tmp_path):
     assert before.count('[2/2]    aAcc') == after.count('[2/2]    aAcc') == 1
     assert_same_end(stopped, tmp_path / 'whole')
     ends = [load(folder / 'iter_6.pth') for folder in (stopped, tmp_path / 'whole')]
-    assert ends[0]['message_hub']['runtime_info']['best_score'] == ends[1]['message_hub']['runtime_info']['best_score']
+    hubs = [end['message_hub']['runtime_info'] for end in ends]
+    assert hubs[0]['best_score'] == hubs[1]['best_score']
+    for folder in (stopped, tmp_path / 'whole'):
+        best, = folder.glob('best_*.pth')
+        assert 'to_resume' not in load(best)['message_hub']['runtime_info']
     assert any((x != ends[0]['state_dict'][name.removeprefix('module.')]).any()
                for name, x in ends[0]['ema_state_dict'].items() if name.startswith('module.'))
 

@@ -152,6 +152,10 @@ train_cfg = dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=3, val_in
 train_dataloader = dict(sampler=dict(type='mmattn.DefaultSampler'))
 default_hooks = dict(checkpoint=dict(by_epoch=True, interval=1))
 """
+TWO_HOOKS = """
+_base_ = './config.py'
+custom_hooks = [dict(type='mmattn.CheckpointHook', by_epoch=False, interval=3, filename_tmpl='other_{}.pth')]
+"""
 STOCK = ['default_hooks.checkpoint.type=CheckpointHook', 'train_dataloader.sampler.type=InfiniteSampler',
          'train_dataloader.dataset.pipeline.0.type=Note']
 
@@ -240,8 +244,8 @@ def to_resume(checkpoint):
     return checkpoint['message_hub']['runtime_info']['to_resume']
 
 
-def assert_same_end(folder, other, last='iter_6.pth'):
-    this, other = load(folder / last), load(other / last)
+def assert_same_end(folder, other, last='iter_6.pth', others=None):
+    this, other = load(folder / last), load(other / (others or last))
     assert len(this['state_dict']) > 100
     for part in ('state_dict', 'optimizer', 'param_schedulers'):
         assert differences(this[part], other[part]) == []
@@ -267,6 +271,16 @@ def test_killed_and_resumed(train, uninterrupted, tmp_path, workers, kill):
     if workers == 0:
         assert [int(position) for position, _ in train.samples] == list(range(8, 12))
     assert_same_end(tmp_path, uninterrupted[workers])
+
+
+def test_two_hooks(train, uninterrupted, tmp_path):
+    """Both restore the generators."""
+    (train.folder / 'two_hooks.py').write_text(TWO_HOOKS)
+    work_dir = interrupted_copy(uninterrupted[0], tmp_path / 'work', 'iter_4.pth')
+    assert train(work_dir, config='two_hooks.py', resume=True) == [0], train.log
+    assert 'rng_state' not in train.log
+    assert_same_end(work_dir, uninterrupted[0])
+    assert_same_end(work_dir, uninterrupted[0], 'other_6.pth', 'iter_6.pth')
 
 
 def test_workers_do_not_matter(uninterrupted):
@@ -388,6 +402,18 @@ def test_no_checkpoint_to_resume_from(tmp_path):
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_6.pth'))
     with pytest.raises(FileNotFoundError, match=r'last_checkpoint names .*iter_6\.pth, which is gone or truncated'):
         latest_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(('iteration', 'expected'), [(5, 4), (4, 4), (7, 7), (0, 0)])
+def test_flexible_runner_goes_back_to_where_it_saved(iteration, expected):
+    """Its strategies that call no hooks, DeepSpeed's, resume one iteration late; what is older is left alone."""
+    hub = MessageHub(f'flexible {iteration}')
+    if iteration:
+        hub.update_info('to_resume', dict(epoch=0, iter=4))
+    loop = SimpleNamespace(_epoch=0, _iter=iteration)
+    runner = SimpleNamespace(_resume=True, _load_from='here', message_hub=hub, train_loop=loop, iter=iteration)
+    CheckpointHook(by_epoch=False, interval=2).before_run(runner)
+    assert loop._iter == expected
 
 
 def test_old_checkpoints_are_removed_when_the_new_one_is_written(tmp_path):

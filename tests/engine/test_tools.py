@@ -125,8 +125,10 @@ def test_testing_gives_the_same_metrics_however_launched(run, trained, tmp_path,
 
 
 def test_test_draws_writes_predictions_and_augments(run, trained, tmp_path):
+    """Where there are no training data."""
     run(sys.executable, ROOT / 'tools/test.py', CONFIG, trained[0] / 'iter_2.pth', '--work-dir', tmp_path / 'work',
-        '--show-dir', tmp_path / 'shown', '--out', tmp_path / 'predictions', '--tta', '--cfg-options', *SMALL)
+        '--show-dir', tmp_path / 'shown', '--out', tmp_path / 'predictions', '--tta', '--cfg-options', *SMALL,
+        'train_dataloader.dataset.data_root=not_here')
     assert len(list((tmp_path / 'shown').rglob('*.png'))) == 2
     assert sorted(path.name for path in (tmp_path / 'predictions').iterdir()) == ['tile_0.png', 'tile_1.png']
 
