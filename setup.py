@@ -112,7 +112,7 @@ setup(
         'det': ['imageio', 'matplotlib', 'pycocotools', 'scikit-image', 'scipy', 'shapely', 'six', 'terminaltables',
                 'tqdm'],
         'video': ['opencv-python', 'pillow', 'prettytable', 'rich'],
-        'dev': ['build', 'hypothesis', 'mypy', 'ninja', 'packaging', 'psutil', 'pytest', 'ruff', 'setuptools>=77',
+        'dev': ['build', 'hypothesis', 'mypy', 'ninja', 'packaging', 'psutil', 'pytest', 'pytest-xdist', 'ruff', 'setuptools>=77',
                 'twine', 'wheel'],
     },
     ext_modules=built.get('ext_modules'),
