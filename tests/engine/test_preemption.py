@@ -236,11 +236,13 @@ assert hook._agreed()
     assert done.returncode == code
 
 
-def test_the_flexible_runner(train, whole, tmp_path):
-    """mmengine's Runner of strategies ends with the same weights, stopped in validation, too."""
+def test_the_flexible_runner(train, tmp_path):
+    """mmengine's Runner of strategies ends with the same weights if it was stopped in validation."""
     flexible = ('runner_type=FlexibleRunner', 'strategy.type=SingleDeviceStrategy')
-    assert train(tmp_path, *flexible, kill='validation 4', signals='SIGUSR1') == [STOPPED], train.log
-    assert load(tmp_path / 'iter_4.pth')['meta']['iter'] == 4
-    assert train(tmp_path, *flexible, resume=True) == [0], train.log
+    whole, stopped = tmp_path / 'whole', tmp_path / 'stopped'
+    assert train(whole, *flexible) == [0], train.log
+    assert train(stopped, *flexible, kill='validation 4', signals='SIGUSR1') == [STOPPED], train.log
+    assert load(stopped / 'iter_4.pth')['meta']['iter'] == 4
+    assert train(stopped, *flexible, resume=True) == [0], train.log
     assert 'Iter(train) [4/6]' not in train.log
-    assert_same_end(tmp_path, whole)
+    assert_same_end(stopped, whole)

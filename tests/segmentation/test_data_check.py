@@ -272,8 +272,8 @@ def test_turned_off(check, root, looked):
 
 def test_other_readers_and_remote_files_are_left_out(check, root, looked):
     spoil(root)
-    npy = [dict(type='LoadImageFromNpyFile'), dict(type='LoadBiomedicalAnnotation')]
-    assert check(data_set(root, pipeline=npy)) == {}
+    other = [dict(type='LoadBiomedicalImageFromFile'), dict(type='LoadBiomedicalAnnotation')]
+    assert check(data_set(root, pipeline=other)) == {}
     assert check(data_set(root, data_prefix=dict(img_path='s3://bucket/i', seg_map_path='s3://bucket/m'))) == {}
     assert check(data_set(root, backend_args=dict(backend='petrel'))) == {}
     assert looked == []
