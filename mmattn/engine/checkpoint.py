@@ -66,7 +66,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         """Likewise under tools other than ours; FlexibleRunner has resumed by then, one iteration too far on."""
         self.before_loops(runner)
         found = runner.message_hub.runtime_info.get('to_resume')
-        if found and runner.iter == found['iter'] + 1:  # asking a run that tests would build its training loop
+        # `found` first: where nothing is trained, runner.iter would build the training loop, data set and all.
+        if found and runner.iter == found['iter'] + 1:
             runner.train_loop._epoch, runner.train_loop._iter = found['epoch'], found['iter']
 
     def before_train(self, runner: Runner) -> None:

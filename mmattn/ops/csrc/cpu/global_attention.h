@@ -2,7 +2,7 @@
 // a tile of queries × keys at a time; global_attention.cpp has their order.
 #pragma once
 
-#include "map.h"
+#include "view.h"
 #include "product.h"
 
 namespace mmattn {

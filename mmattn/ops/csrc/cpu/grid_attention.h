@@ -1,7 +1,7 @@
 // One arm of a call of grid_attention, or of its backward pass; ../../grid_attention.py has the equations.
 #pragma once
 
-#include "map.h"
+#include "view.h"
 
 namespace mmattn {
 

@@ -2,7 +2,7 @@
 // have the equations. dynamic_conv is local attention by `window` alone whose map is padded with zeros.
 #pragma once
 
-#include "map.h"
+#include "view.h"
 
 namespace mmattn {
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "map.h"
+#include "view.h"
 
 namespace mmattn {
 
@@ -20,23 +20,23 @@ inline at::Tensor with_three_axes(at::Tensor x) {
   return x;
 }
 
-template <typename View>
-View view_of(const at::Tensor& x) {
-  TORCH_CHECK(x.dim() == View::dimensions && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16),
+template <int DIMENSIONS>
+View<DIMENSIONS> view_of(const at::Tensor& x) {
+  TORCH_CHECK(x.dim() == DIMENSIONS && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16),
               "native kernels take (batch, heads, *positions, channels) of float32 or bfloat16; got ", x.sizes(),
               " of ", x.scalar_type());
-  View view;
+  View<DIMENSIONS> view;
   view.data = x.data_ptr();
   view.channels = x.size(-1);
   view.bfloat16 = x.scalar_type() == at::kBFloat16;
-  std::copy_n(x.strides().begin(), View::dimensions, view.stride);
+  std::copy_n(x.strides().begin(), DIMENSIONS, view.stride);
   return view;
 }
 
-inline Map map_of(const std::optional<at::Tensor>& x) { return x ? view_of<Map>(*x) : Map{}; }
+inline Map map_of(const std::optional<at::Tensor>& x) { return x ? view_of<5>(*x) : Map{}; }
 
 inline Volume volume_of(const std::optional<at::Tensor>& x) {
-  return x ? view_of<Volume>(with_three_axes(*x)) : Volume{};
+  return x ? view_of<6>(with_three_axes(*x)) : Volume{};
 }
 
 // `work`: multiplications of an item, about; `least`: those that a thread is worth.

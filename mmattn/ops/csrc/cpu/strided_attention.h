@@ -1,7 +1,7 @@
 // A call of strided_attention, or of its backward pass; ../../strided_attention.py has the equation.
 #pragma once
 
-#include "map.h"
+#include "view.h"
 
 namespace mmattn {
 

@@ -9,7 +9,6 @@ namespace mmattn {
 // A tensor (batch, heads, *positions, channels) of any strides, float32 or bfloat16; data is null where there is none.
 template <int DIMENSIONS>
 struct View {
-  static constexpr int dimensions = DIMENSIONS;
   void* data = nullptr;
   int64_t stride[DIMENSIONS] = {};
   int64_t channels = 0;
