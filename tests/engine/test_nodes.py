@@ -1,14 +1,15 @@
-"""slurm_*.sh on a Slurm of one node that is started here, as root, without systemd, on loopback.
+"""dist_train.sh on two nodes, and slurm_*.sh on a Slurm that is started on them, as root, without systemd.
 
-For Debian's packages slurm-wlm and munge; opt in by MMATTN_SLURM_TESTS=1. Takes a quarter of an hour on two busy cores.
+A node is a network namespace with a name of its own; they share a cable, this machine's cores and its files. For Debian's
+packages iproute2, slurm-wlm and munge; opt in by MMATTN_NODES_TESTS=1. Takes a quarter of an hour on two busy cores.
 """
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,9 +20,7 @@ from .test_tools import ROOT, free_port, metrics
 
 SLURM_CONF = """
 ClusterName=mmattn
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
+SlurmctldHost=node0
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -34,14 +33,14 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/%n.log
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName={host} NodeAddr=127.0.0.1 CPUs=2
+NodeName=node[0-1] CPUs=1
 PartitionName=low Nodes=ALL Default=YES PriorityTier=1 GraceTime=120 State=UP
 PartitionName=high Nodes=ALL PriorityTier=2 PreemptMode=OFF State=UP
 """
@@ -70,44 +69,78 @@ def wait_for(condition, seconds):
         time.sleep(1)
 
 
-def ask(*command):
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+@pytest.fixture(scope='module')
+def nodes():
+    """``on(node, *command)``: what runs a command on node 0 or 1 of two, which know each other as node0 and node1."""
+    if os.environ.get('MMATTN_NODES_TESTS') != '1':
+        pytest.skip('set MMATTN_NODES_TESTS=1 to make two nodes, and to start a Slurm on them')
+    assert os.geteuid() == 0, 'run as root: network namespaces are made, munged, slurmctld and slurmd are started'
+    missing = [name for name in ('ip', 'munged', 'slurmctld', 'slurmd', 'srun', 'sbatch') if shutil.which(name) is None]
+    assert not missing, f"{', '.join(missing)} not found: apt-get install iproute2 slurm-wlm munge"
+    with ExitStack() as stack:
+        hosts = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix='nodes')), 'hosts')
+        hosts.write_text('127.0.0.1 localhost\n10.77.0.1 node0\n10.77.0.2 node1\n')
+        spaces = [f'mmattn{os.getpid()}-{node}' for node in range(2)]
+
+        def ip(*arguments):
+            subprocess.run(['ip', *arguments], check=True)
+
+        for space in spaces:
+            ip('netns', 'add', space)
+            stack.callback(ip, 'netns', 'delete', space)
+        ip('link', 'add', 'eth0', 'netns', spaces[0], 'type', 'veth', 'peer', 'name', 'eth0', 'netns', spaces[1])
+        for node, space in enumerate(spaces):
+            ip('-n', space, 'address', 'add', f'10.77.0.{node + 1}/24', 'dev', 'eth0')
+            for device in ('lo', 'eth0'):
+                ip('-n', space, 'link', 'set', device, 'up')
+
+        def on(node, *command):
+            enter = f'hostname node{node} && mount --bind {hosts} /etc/hosts && exec "$@"'
+            return ['nsenter', f'--net=/run/netns/{spaces[node]}', 'unshare', '--uts', '--mount', 'sh', '-c', enter, 'sh',
+                    *command]
+
+        yield on
 
 
 @pytest.fixture(scope='module')
-def slurm():
-    """A running Slurm of two CPUs with a partition that preempts the other; SLURM_CONF names it to its commands."""
-    if os.environ.get('MMATTN_SLURM_TESTS') != '1':
-        pytest.skip('set MMATTN_SLURM_TESTS=1 to start a Slurm of one node')
-    assert os.geteuid() == 0, 'run as root: munged, slurmctld and slurmd are started'
-    missing = [name for name in ('munged', 'slurmctld', 'slurmd', 'srun', 'sbatch') if shutil.which(name) is None]
-    assert not missing, f"{', '.join(missing)} not found: apt-get install slurm-wlm munge"
+def ask(nodes):
+    """Run a command on node 0; return what it prints."""
+
+    def ask(*command):
+        return subprocess.run(nodes(0, *command), check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+
+    return ask
+
+
+@pytest.fixture(scope='module')
+def slurm(nodes, ask):
+    """A Slurm of a CPU each of two nodes, with a partition that preempts the other; SLURM_CONF names it."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix='slurm')))
-        for name in ('state', 'spool'):
+        for name in ('state', 'node0', 'node1'):
             (folder / name).mkdir()
         key = folder / 'munge.key'
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         conf = folder / 'slurm.conf'
-        conf.write_text(SLURM_CONF.format(host=socket.gethostname().partition('.')[0], folder=folder,
-                                          ports=[free_port(), free_port()]))
+        conf.write_text(SLURM_CONF.format(folder=folder))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv('SLURM_CONF', str(conf))
 
-        def start(*command):
-            daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        def start(node, *command):
+            daemon = subprocess.Popen(nodes(node, *command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             stack.callback(daemon.wait, 60)
             stack.callback(daemon.terminate)
 
-        start('munged', '--foreground', '--force', f'--key-file={key}', f'--socket={folder}/munge.socket',
+        start(0, 'munged', '--foreground', '--force', f'--key-file={key}', f'--socket={folder}/munge.socket',
               f'--pid-file={folder}/munge.pid', f'--log-file={folder}/munge.log', f'--seed-file={folder}/munge.seed')
         wait_for((folder / 'munge.socket').exists, 30)
-        start('slurmctld', '-D', '-c', '-f', conf)
-        start('slurmd', '-D', '-f', conf)
-        wait_for(lambda: subprocess.run(['sinfo', '-h', '-t', 'idle', '-o', '%n'], capture_output=True).stdout, 60)
-        yield folder
-        subprocess.run(['scancel', '--user=root'], check=True)
+        start(0, 'slurmctld', '-D', '-c', '-f', conf)
+        for node in range(2):
+            start(node, 'slurmd', '-D', '-f', conf)
+        wait_for(lambda: ask('sinfo', '-h', '-t', 'idle', '-p', 'low', '-o', '%D').strip() == '2', 60)
+        yield
+        ask('scancel', '--user=root')
         wait_for(lambda: not ask('squeue', '-h'), 120)
 
 
@@ -121,13 +154,13 @@ def config(tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def launch(slurm, run, config):
-    """Run one of the scripts, for two processes."""
+def launch(nodes, run, config):
+    """Run one of the scripts on a node, for two processes in all."""
 
-    def launch(script, *arguments, **environment):
-        return run('bash', ROOT / 'tools' / script, *arguments, CUDA_VISIBLE_DEVICES='', GPUS='2', GPUS_PER_NODE='0',
-                   CPUS_PER_TASK='1', PYTHONPATH=f'{ROOT}:{config.parent}', PORT=free_port(), MASTER_PORT=free_port(),
-                   **environment)
+    def launch(script, *arguments, node=0, **environment):
+        ports = dict(PORT=free_port(), MASTER_PORT=free_port())
+        return run(*nodes(node, 'bash', ROOT / 'tools' / script, *arguments), CUDA_VISIBLE_DEVICES='', GPUS='2',
+                   GPUS_PER_NODE='0', CPUS_PER_TASK='1', PYTHONPATH=f'{ROOT}:{config.parent}', **(ports | environment))
 
     return launch
 
@@ -139,14 +172,29 @@ def by_dist_train(launch, config, tmp_path_factory):
     return folder
 
 
-def test_slurm_train_ends_as_dist_train(launch, config, by_dist_train, tmp_path):
+def test_dist_train_on_two_nodes_ends_as_on_one(launch, config, by_dist_train, tmp_path):
+    port = free_port()
+
+    def train(node):
+        return launch('dist_train.sh', config, 1, '--work-dir', tmp_path, node=node, NNODES='2', NODE_RANK=str(node),
+                      MASTER_ADDR='node0', PORT=port)
+
+    with ThreadPoolExecutor() as pool:
+        log, other = pool.map(train, range(2))
+    assert 'Distributed training: True' in log
+    assert 'Iter(train) [6/6]' in log
+    assert 'Iter(train)' not in other
+    assert_same_end(tmp_path, by_dist_train, LAST)
+
+
+def test_slurm_train_ends_as_dist_train(slurm, launch, config, by_dist_train, tmp_path):
     log = launch('slurm_train.sh', 'low', 'train', config, '--work-dir', tmp_path)
     assert 'Distributed training: True' in log
     assert 'GPU number: 2' in log
     assert_same_end(tmp_path, by_dist_train, LAST)
 
 
-def test_slurm_test_measures_as_test(launch, run, config, by_dist_train, tmp_path):
+def test_slurm_test_measures_as_test(slurm, launch, run, config, by_dist_train, tmp_path):
     launch('slurm_test.sh', 'low', 'test', config, by_dist_train / LAST, '--work-dir', tmp_path / 'slurm')
     run(sys.executable, ROOT / 'tools/test.py', config, by_dist_train / LAST, '--work-dir', tmp_path / 'one',
         PYTHONPATH=f'{ROOT}:{config.parent}')
@@ -158,7 +206,7 @@ def test_slurm_test_measures_as_test(launch, run, config, by_dist_train, tmp_pat
 
 
 @pytest.mark.parametrize('by', ['scancel --signal=USR1', 'a more important job', 'a time limit'])
-def test_an_interrupted_job_goes_on_by_itself(launch, config, by_dist_train, tmp_path, monkeypatch, by):
+def test_an_interrupted_job_goes_on_by_itself(slurm, ask, launch, config, by_dist_train, tmp_path, by):
     """By SIGUSR1, by the SIGTERM that Slurm sends when it preempts, by the SIGUSR1 that comes ahead of a time limit.
 
     The job is requeued, and ends with the weights of the run that nothing interrupted.
@@ -189,7 +237,7 @@ def test_an_interrupted_job_goes_on_by_itself(launch, config, by_dist_train, tmp
     assert_same_end(work_dir, by_dist_train, LAST)
 
 
-def test_a_job_that_fails_is_not_requeued(launch, config, tmp_path):
+def test_a_job_that_fails_is_not_requeued(slurm, ask, launch, config, tmp_path):
     output = tmp_path / 'output'
     said = launch('slurm_submit.sh', 'low', 'train', config, '--work-dir', tmp_path / 'work', '--cfg-options',
                   'model.decode_head.window_size=4', SBATCH_ARGS=f'--output={output}')
