@@ -339,6 +339,7 @@ LAYOUTS = {
     'channels_first': lambda x: _from_map(x, torch.contiguous_format),
     'channels_last': lambda x: _from_map(x, torch.channels_last),
     'strided': lambda x: torch.stack([x, x], -1)[..., 0],
+    'columns_first': lambda x: x.transpose(2, 3).contiguous().transpose(2, 3),
     'expanded': lambda x: x[:1, :, :1].expand_as(x),
 }
 

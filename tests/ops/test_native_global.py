@@ -103,6 +103,19 @@ def test_layouts(layout, channels, after, dtype):
     check(tensors, after(global_attention), normalize=True, scale=0.2, **settings)
 
 
+@pytest.mark.parametrize('order', itertools.permutations((2, 3, 4)), ids=str)
+def test_volumes_in_another_order(order):
+    """Lines, or maps, that do not go on from each other in memory."""
+    tensors, settings = with_further((3, 7, 5), 3)
+
+    def lay(x):
+        axes = (0, 1, *order, *range(5, x.dim()))
+        return x.permute(axes).contiguous().permute(torch.tensor(axes).argsort().tolist())
+
+    check({name: lay(x) if torch.is_tensor(x) and name != 'key_mask' else x for name, x in tensors.items()}, **settings)
+    check(tensors | {'axis_logits': tuple(map(lay, tensors['axis_logits']))}, **settings)
+
+
 def test_axis_logits_of_strides_0():
     tensors, settings = with_further((13, 37), 3)
     for first, last in (((2, 1, 1, 1, 13), (1, 2, 13, 1, 37)), ((1, ), (37, ))):

@@ -53,6 +53,11 @@ Tensor as_rows(const Tensor& x, int64_t pitch) {
   return padded;
 }
 
+// A gradient, put to the others.
+Volume gradient_of(const Tensor& x, std::vector<Tensor>& grads) {
+  return volume_of(grads.emplace_back(at::empty(x.sizes(), x.options())));
+}
+
 // Rows that lie in memory `pitch` apart.
 struct Rows {
   const float* data;
@@ -72,8 +77,7 @@ struct Operands {
            bool normalize, bool causal) {
     call.batch = query.size(0);
     call.heads = query.size(1);
-    call.queries = query.flatten(2, -2).size(2);
-    call.keys = key.flatten(2, -2).size(2);
+    call.queries = call.keys = 1;
     call.channels = query.size(-1);
     call.value_channels = value.size(-1);
     call.query_pitch = pitch_of(call.channels);
@@ -83,26 +87,28 @@ struct Operands {
       const bool there = axis >= missing;
       call.size[axis] = there ? query.size(2 + axis - missing) : 1;
       call.key_size[axis] = there ? key.size(2 + axis - missing) : 1;
+      call.queries *= call.size[axis];
+      call.keys *= call.key_size[axis];
       call.reach[axis] = there && window ? window_size[axis - missing] / 2 : 0;
       call.axis_pitch[axis] = axis_logits.empty() ? 0 : pitch_of(call.key_size[axis]) + 16;
       if (there && !axis_logits.empty()) {
-        call.axis_logits[axis] = map(axis_logits[axis - missing]);
+        call.axis_logits[axis] = volume_of(axis_logits[axis - missing]);
       }
     }
     call.scale = static_cast<float>(scale);
     call.outlier_value = static_cast<float>(outlier_value);
     call.normalize = normalize;
     call.causal = causal;
-    call.query = map(query);
-    call.key = map(key);
-    call.value = map(value);
+    call.query = volume_of(query);
+    call.key = volume_of(key);
+    call.value = volume_of(value);
     if (window) {
       call.entries = window->size(-1);
       call.window_pitch = pitch_of(call.entries);
-      call.window = map(*window);
+      call.window = volume_of(*window);
     }
     if (outlier) {
-      call.outlier = map(outlier->unsqueeze(-1));
+      call.outlier = volume_of(outlier->unsqueeze(-1));
     }
     if (key_logits) {
       call.key_logits = keep(key_logits->to(at::kFloat).contiguous()).const_data_ptr<float>();
@@ -115,11 +121,6 @@ struct Operands {
   }
 
   const Tensor& keep(const Tensor& x) { return kept.emplace_back(x); }
-  Map map(const Tensor& x) { return map_of(keep(x.flatten(2, -2)).unsqueeze(2)); }
-
-  Map empty_like(const Tensor& x, std::vector<Tensor>& grads) {
-    return map(grads.emplace_back(at::empty(x.sizes(), x.options())));
-  }
 
   bool has_positions() const { return call.window.data || call.axis_logits[2].data || call.key_logits; }
 
@@ -184,7 +185,7 @@ struct Memory {
 
 // The keys or values of all maps, transposed a tile at a time.
 struct Transposed {
-  Transposed(const GlobalAttention& call, const Map& from)
+  Transposed(const GlobalAttention& call, const Volume& from)
       : pitch(pitch_of(std::min(KEYS, call.keys))),
         tiles(parts(call.keys, KEYS)),
         channels(floats({call.batch * call.heads * tiles, from.channels, pitch})) {
@@ -214,8 +215,8 @@ std::tuple<Tensor, Tensor> global_attention(const Tensor& query, const Tensor& k
   const Tensor out = at::empty(size, value.options());
   size.pop_back();
   const Tensor lse = floats(size);
-  call.out = of.map(out);
-  call.lse = of.map(lse.unsqueeze(-1));
+  call.out = volume_of(out);
+  call.lse = volume_of(lse.unsqueeze(-1));
   const GlobalAttentionKernels& kernels = cpu_capability().global_attention;
   const int64_t tiles = parts(call.queries, QUERIES), threads = at::get_num_threads();
   const Memory memory(call, threads, false);
@@ -248,24 +249,24 @@ std::vector<Tensor> global_attention_backward(const Tensor& grad, const Tensor& 
   Operands of(query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value, scale,
               normalize, causal);
   GlobalAttention& call = of.call;
-  call.grad = of.map(grad);
-  call.out = of.map(out);
-  call.lse = of.map(lse.unsqueeze(-1));
+  call.grad = volume_of(grad);
+  call.out = volume_of(out);
+  call.lse = volume_of(lse.unsqueeze(-1));
   // Sums over the queries, in float32.
   const Tensor d_key = at::zeros(key.sizes(), at::kFloat), d_value = at::zeros(value.sizes(), at::kFloat);
   std::vector<Tensor> grads;
-  call.d_query = of.empty_like(query, grads);
+  call.d_query = gradient_of(query, grads);
   grads.push_back(d_key);
   grads.push_back(d_value);
   if (window) {
-    call.d_window = of.empty_like(*window, grads);
+    call.d_window = gradient_of(*window, grads);
   }
   if (outlier) {
     grads.push_back(at::empty(outlier->sizes(), outlier->options()));
-    call.d_outlier = of.map(grads.back().unsqueeze(-1));
+    call.d_outlier = volume_of(grads.back().unsqueeze(-1));
   }
   for (size_t axis = 0; axis < axis_logits.size(); ++axis) {
-    call.d_axis_logits[3 - axis_logits.size() + axis] = of.empty_like(axis_logits[axis], grads);
+    call.d_axis_logits[3 - axis_logits.size() + axis] = gradient_of(axis_logits[axis], grads);
   }
   if (key_logits) {
     grads.push_back(at::zeros(key_logits->sizes(), at::kFloat));

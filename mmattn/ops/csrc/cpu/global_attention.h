@@ -7,7 +7,6 @@
 
 namespace mmattn {
 
-// Maps are (batch, heads, 1, positions, channels).
 struct GlobalAttention {
   int64_t batch, heads;
   int64_t queries, keys;             // N, M
@@ -18,12 +17,12 @@ struct GlobalAttention {
   int64_t query_pitch, value_pitch, window_pitch, axis_pitch[3];  // from what is one query's to the next one's
   float scale, outlier_value;
   bool normalize, causal;
-  Map query, key, value, window, outlier, axis_logits[3];
+  Volume query, key, value, window, outlier, axis_logits[3];
   const float* key_logits;    // (batch · heads, M)
   const bool* key_mask;       // (batch, M)
   const int64_t* keys_up_to;  // (batch, M): how many keys of the mask, with this one
-  Map out, lse;
-  Map grad, d_query, d_window, d_outlier, d_axis_logits[3];  // backward
+  Volume out, lse;
+  Volume grad, d_query, d_window, d_outlier, d_axis_logits[3];  // backward
   float* d_key_logits;                                       // (batch · heads, M)
 };
 
@@ -55,8 +54,8 @@ struct Tile {
 
 struct GlobalAttentionKernels {
   Product product;
-  // Loads the keys or values of a tile from their map, (channels, keys).
-  void (*transpose)(const GlobalAttention&, const Map& from, int64_t map, Tile to);
+  // Loads the keys or values of a tile of a map, (channels, keys).
+  void (*transpose)(const GlobalAttention&, const Volume& from, int64_t map, Tile to);
   // Loads what belongs to the queries.
   void (*prepare)(const GlobalAttention&, const Queries&);
   // Writes the position logits.

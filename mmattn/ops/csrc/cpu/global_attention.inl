@@ -11,40 +11,59 @@ inline float sum(const float* row, int64_t width) {
   return total(sums);
 }
 
-template <typename T>
-T* rows_of(const Map& map, const GlobalAttention& call, int64_t number, int64_t first) {
-  return row_of<T>(map, number / call.heads, number % call.heads, 0) + first * map.stride[3];
+// Calls part(data, number, count) for the parts of positions [first, first + count) whose rows are a step apart in memory:
+// those of a line, or all where each line goes on from the one before. `size`: of the axes; `number`: of a part's first row.
+template <typename T, typename Part>
+void for_parts(const Volume& volume, const GlobalAttention& call, const int64_t* size, int64_t map, int64_t first,
+               int64_t count, const Part& part) {
+  T* const start =
+      static_cast<T*>(volume.data) + map / call.heads * volume.stride[0] + map % call.heads * volume.stride[1];
+  const int64_t *stride = volume.stride + 2, whole = size[2] * stride[2];
+  const bool goes_on = (size[1] == 1 || stride[1] == whole) && (size[0] == 1 || stride[0] == size[1] * whole);
+  const int64_t length = goes_on ? size[0] * size[1] * size[2] : size[2];
+  for (int64_t done = 0; done < count;) {
+    const int64_t x = (first + done) % length, line = (first + done) / length;
+    const int64_t here = least(count - done, length - x);
+    part(start + line / size[1] * stride[0] + line % size[1] * stride[1] + x * stride[2], done, here);
+    done += here;
+  }
 }
 
 // Rows of a tile of keys or values, a channel at a time.
 template <typename T>
-void transpose_of(const GlobalAttention& call, const Map& map, int64_t number, const Tile& to) {
-  load_row(rows_of<const T>(map, call, number, to.begin), map.stride[3], map.stride[4], 0, map.channels,
-           to.end - to.begin, to.data, to.pitch);
+void transpose_of(const GlobalAttention& call, const Volume& from, int64_t map, const Tile& to) {
+  for_parts<const T>(from, call, call.key_size, map, to.begin, to.end - to.begin,
+                     [&](const T* part, int64_t number, int64_t count) {
+                       load_row(part, from.stride[4], from.stride[5], 0, from.channels, count, to.data + number,
+                                to.pitch);
+                     });
 }
 
-void transpose(const GlobalAttention& call, const Map& map, int64_t number, Tile to) {
-  (map.bfloat16 ? transpose_of<uint16_t> : transpose_of<float>)(call, map, number, to);
+void transpose(const GlobalAttention& call, const Volume& from, int64_t map, Tile to) {
+  (from.bfloat16 ? transpose_of<uint16_t> : transpose_of<float>)(call, from, map, to);
 }
 
-// The rows of a map that are the queries', (count, channels): what load_row calls channels are the queries here.
+// The rows that are the queries', (count, channels): what load_row calls channels are the queries here.
 template <typename T>
-void load_rows_of(const Map& map, const GlobalAttention& call, const Queries& q, float* rows, int64_t pitch) {
-  load_row(rows_of<const T>(map, call, q.map, q.first), map.stride[4], map.stride[3], 0, q.count, map.channels, rows,
-           pitch);
+void load_rows_of(const Volume& from, const GlobalAttention& call, const Queries& q, float* rows, int64_t pitch) {
+  for_parts<const T>(from, call, call.size, q.map, q.first, q.count, [&](const T* part, int64_t number, int64_t count) {
+    load_row(part, from.stride[5], from.stride[4], 0, count, from.channels, rows + number * pitch, pitch);
+  });
 }
 
-void load_rows(const Map& map, const GlobalAttention& call, const Queries& q, float* rows, int64_t pitch) {
-  (map.bfloat16 ? load_rows_of<uint16_t> : load_rows_of<float>)(map, call, q, rows, pitch);
+void load_rows(const Volume& from, const GlobalAttention& call, const Queries& q, float* rows, int64_t pitch) {
+  (from.bfloat16 ? load_rows_of<uint16_t> : load_rows_of<float>)(from, call, q, rows, pitch);
 }
 
 template <typename T>
-void store_rows_of(const Map& map, const GlobalAttention& call, const Queries& q, const float* rows, int64_t pitch) {
-  store_row(rows_of<T>(map, call, q.map, q.first), map.stride[4], map.stride[3], q.count, map.channels, rows, pitch);
+void store_rows_of(const Volume& to, const GlobalAttention& call, const Queries& q, const float* rows, int64_t pitch) {
+  for_parts<T>(to, call, call.size, q.map, q.first, q.count, [&](T* part, int64_t number, int64_t count) {
+    store_row(part, to.stride[5], to.stride[4], count, to.channels, rows + number * pitch, pitch);
+  });
 }
 
-void store_rows(const Map& map, const GlobalAttention& call, const Queries& q, const float* rows, int64_t pitch) {
-  (map.bfloat16 ? store_rows_of<uint16_t> : store_rows_of<float>)(map, call, q, rows, pitch);
+void store_rows(const Volume& to, const GlobalAttention& call, const Queries& q, const float* rows, int64_t pitch) {
+  (to.bfloat16 ? store_rows_of<uint16_t> : store_rows_of<float>)(to, call, q, rows, pitch);
 }
 
 // Calls run(key, entry, length) for the runs of keys in a query's window that are side by side, in order, from those
