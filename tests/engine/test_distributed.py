@@ -123,7 +123,7 @@ def test_two_processes_train_as_one(train, tmp_path, task, config, imports):
 
 @pytest.fixture(scope='module')
 def by_ddp(train, tmp_path_factory):
-    """The work dir of two processes. The stock Runner's may start from other weights: it draws them earlier."""
+    """The work dir of two processes. By mmengine 0.10.7 the stock Runner's start from other weights."""
     folder = tmp_path_factory.mktemp('by_ddp')
     options = ('runner_type=FlexibleRunner', 'strategy.type=DDPStrategy')
     assert train(folder, *options, processes=2) == [0, 0], train.log
