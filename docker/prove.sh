@@ -3,7 +3,7 @@
 # chroot, on a base that debootstrap makes under the name that the file expects. Root, on Debian, 15 GB of disk:
 #
 #     apt-get install buildah debootstrap
-#     bash docker/prove.sh            the whole, about an hour on two cores, most of it for mmcv
+#     bash docker/prove.sh            the whole, 22 minutes on two cores that did other work, too
 #     bash docker/prove.sh --cuda     docker/Dockerfile instead, as far as the step that downloads torch's build for CUDA
 #
 # --wheels DIR  do not compile mmcv but take its wheel from DIR, as dependencies.sh left it in ~/.cache/mmattn/wheels

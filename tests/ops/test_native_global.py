@@ -103,7 +103,7 @@ def test_layouts(layout, channels, after, dtype):
     check(tensors, after(global_attention), normalize=True, scale=0.2, **settings)
 
 
-@pytest.mark.parametrize('order', itertools.permutations((2, 3, 4)), ids=str)
+@pytest.mark.parametrize('order', list(itertools.permutations((2, 3, 4))), ids=str)
 def test_volumes_in_another_order(order):
     """Lines, or maps, that do not go on from each other in memory."""
     tensors, settings = with_further((3, 7, 5), 3)
