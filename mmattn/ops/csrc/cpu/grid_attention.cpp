@@ -13,7 +13,7 @@ namespace {
 using at::Tensor;
 using std::optional;
 
-constexpr int64_t MOST_NUMBERS = 1 << 20;  // of the lines that a thread loads at a time, as far as they are so many
+constexpr int64_t MOST_NUMBERS = 1 << 20;  // that 16 lines may have for a thread to load as many together
 
 // A call's tensors, (batch, heads, T, H, W, channels), T = 1 of a map.
 struct Operands {
@@ -83,8 +83,8 @@ struct Operands {
     const int64_t channels = std::max(call.query.channels, call.value.channels);
     const bool apart = call.query.stride[5] != 1 || call.value.stride[5] != 1;  // the channels of a position
     const int64_t line = call.length * (2 * call.query.channels + (call.grad.data ? 2 : 1) * call.value.channels);
-    const int64_t adjacent = 16 * line > MOST_NUMBERS ? 8 : 16;  // read together: the channels of a position are apart
-    const int64_t lines = call.own ? 1 : apart ? adjacent : std::clamp<int64_t>(256 / channels, 1, 16);
+    const int64_t together = 16 * line > MOST_NUMBERS ? 8 : 16;
+    const int64_t lines = call.own ? 1 : apart ? together : std::clamp<int64_t>(256 / channels, 1, 16);
     call.lines = (std::min(lines, call.inner) + call.fold - 1) / call.fold * call.fold;
     const int64_t items = query.size(0) * call.heads * call.outer * ((call.inner + call.lines - 1) / call.lines);
     const int64_t work = call.lines * call.length * call.length * (call.query.channels + call.value.channels);
