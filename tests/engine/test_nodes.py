@@ -1,7 +1,8 @@
 """dist_train.sh on two nodes, and slurm_*.sh on a Slurm that is started on them, as root, without systemd.
 
-A node is a network namespace with a name of its own; they share a cable, this machine's cores and its files. For Debian's
-packages iproute2, slurm-wlm and munge; opt in by MMATTN_NODES_TESTS=1. Takes a quarter of an hour on two busy cores.
+A node is a network namespace with a name of its own; a cable joins the two, and they share this machine's cores and
+files. For Debian's packages iproute2, slurm-wlm and munge; opt in by MMATTN_NODES_TESTS=1. Takes eight minutes on two
+cores.
 """
 import os
 import shutil
@@ -96,8 +97,8 @@ def nodes():
 
         def on(node, *command):
             enter = f'hostname node{node} && mount --bind {hosts} /etc/hosts && exec "$@"'
-            return ['nsenter', f'--net=/run/netns/{spaces[node]}', 'unshare', '--uts', '--mount', 'sh', '-c', enter, 'sh',
-                    *command]
+            return ['nsenter', f'--net=/run/netns/{spaces[node]}', 'unshare', '--uts', '--mount',
+                    'sh', '-c', enter, 'sh', *command]
 
         yield on
 

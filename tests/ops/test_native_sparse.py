@@ -16,7 +16,6 @@ capability = test_native.capability
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
 
-
 def wide(tensors, dtype):
     """The tensors of a call in ``dtype``."""
     return {name: tuple(y.to(dtype) for y in x) if isinstance(x, tuple) else x.to(dtype)
@@ -61,6 +60,12 @@ def test_layouts_of_maps(layout, dtype):
         tensors, settings = grid((18, 21), 17, LEARNED, channels, value_channels=2 * channels, dtype=dtype)
         tensors = {name: layout(x) for name, x in tensors.items()}
         check(grid_attention, tensors, normalize=normalize, **settings)
+
+
+def test_lines_of_many_channels():
+    """Of 16 lines next to each other, a thread has room for 8 at a time."""
+    tensors, settings = grid((41, 19), 5, value_channels=800)
+    check(grid_attention, {name: LAYOUTS['channels_first'](x) for name, x in tensors.items()}, scale=0.3, **settings)
 
 
 # size, key_size, step

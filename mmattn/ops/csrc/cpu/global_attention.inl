@@ -11,8 +11,9 @@ inline float sum(const float* row, int64_t width) {
   return total(sums);
 }
 
-// Calls part(data, number, count) for the parts of positions [first, first + count) whose rows are a step apart in memory:
-// those of a line, or all where each line goes on from the one before. `size`: of the axes; `number`: of a part's first row.
+// Calls part(data, number, count) for the parts of positions [first, first + count) whose rows are a step apart in
+// memory: those of a line, or all where each line goes on from the one before. `size`: of the axes; `number`: of a
+// part's first row.
 template <typename T, typename Part>
 void for_parts(const Volume& volume, const GlobalAttention& call, const int64_t* size, int64_t map, int64_t first,
                int64_t count, const Part& part) {
