@@ -144,6 +144,16 @@ class PreemptionHook(Hook):
 
 
 _kept_from_children: set[int] = set()
+_mask = threading.local()
+
+
+def _block() -> None:
+    """Before a fork, so that the new process has the signals blocked from its first moment."""
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _kept_from_children)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
 
 
 def _heed_the_parent_alone() -> None:
@@ -153,7 +163,6 @@ def _heed_the_parent_alone() -> None:
     blocked does not reach that: a thread waits for it instead.
     """
     if _kept_from_children:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _kept_from_children)
         threading.Thread(target=_end_with_the_parent, args=[_kept_from_children.copy()], daemon=True).start()
 
 
@@ -164,4 +173,4 @@ def _end_with_the_parent(numbers: set[int]) -> None:
             os._exit(0)
 
 
-os.register_at_fork(after_in_child=_heed_the_parent_alone)
+os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_heed_the_parent_alone)
