@@ -246,3 +246,24 @@ def test_the_flexible_runner(train, tmp_path):
     assert train(stopped, *flexible, resume=True) == [0], train.log
     assert 'Iter(train) [4/6]' not in train.log
     assert_same_end(stopped, whole)
+
+
+POOLS = """
+import faulthandler, signal
+from multiprocessing import Pool
+from mmattn.engine import preemption
+faulthandler.dump_traceback_later(100, exit=True)
+signal.signal(signal.SIGTERM, lambda *_: None)
+preemption._kept_from_children.add(signal.SIGTERM)
+for _ in range(60):
+    pool = Pool(2)
+    assert pool.starmap(max, [(1, 2), (3, 4)]) == [2, 4]
+    pool.close()
+    del pool
+print('ended')
+"""
+
+
+def test_pools_end(run_python):
+    """Those of mmdet's metrics: a worker that is ended as soon as it is forked does not swallow that signal."""
+    assert 'ended' in run_python(POOLS)
