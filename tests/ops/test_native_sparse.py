@@ -8,7 +8,7 @@ import torch
 from mmattn.ops import grid_attention, strided_attention, strided_offsets
 
 from . import literal, test_native
-from .literal import LAYOUTS, LEARNED, POSITIONS, as_tuple, assert_same, evaluate
+from .literal import LAYOUTS, LEARNED, POSITIONS, as_tuple, assert_same, evaluate, low_precision
 from .test_native import check, kernels
 
 pytestmark = test_native.pytestmark
@@ -63,9 +63,13 @@ def test_layouts_of_maps(layout, dtype):
 
 
 def test_lines_of_many_channels():
-    """Of 16 lines next to each other, a thread has room for 8 at a time."""
+    """Of 16 lines next to each other, a thread has room for 8 at a time.
+
+    Gradients of logits have sums of 800 products in them: errors of 1.4e-5 where they are up to 9 in size.
+    """
     tensors, settings = grid((41, 19), 5, value_channels=800)
-    check(grid_attention, {name: LAYOUTS['channels_first'](x) for name, x in tensors.items()}, scale=0.3, **settings)
+    check(grid_attention, {name: LAYOUTS['channels_first'](x) for name, x in tensors.items()}, scale=0.3,
+          tolerance={**low_precision(torch.float32), 'atol': 3e-5}, **settings)
 
 
 # size, key_size, step

@@ -242,8 +242,8 @@ def config(folder, name):
     cfg.model = dict(
         type='EncoderDecoder',
         data_preprocessor=dict(type='SegDataPreProcessor', size=(32, 32), seg_pad_val=255),
-        backbone=dict(type='ResNet', depth=18, base_channels=4, norm_cfg=dict(type='BN')),
-        decode_head=dict(type='FCNHead', num_convs=0, concat_input=False, in_channels=32, in_index=3, channels=32,
+        backbone=dict(type='ResNet', depth=18, base_channels=8, norm_cfg=dict(type='BN')),
+        decode_head=dict(type='FCNHead', num_convs=0, concat_input=False, in_channels=64, in_index=3, channels=64,
                          num_classes=2),
         test_cfg=dict(mode='whole'))
     cfg.train_dataloader.update(num_workers=0, persistent_workers=False, batch_size=2)

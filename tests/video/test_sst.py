@@ -21,13 +21,14 @@ from . import clips
 from .clips import squares
 
 TEST = [LoadGivenMasks(), PackClip()]
-BACKBONE = dict(type='mmseg.ResNet', depth=18, base_channels=4, num_stages=3, out_indices=(0, 2), strides=(1, 2, 1),
+BACKBONE = dict(type='mmseg.ResNet', depth=18, base_channels=8,  # not 4: oneDNN#6035, see test_video_tools
+                num_stages=3, out_indices=(0, 2), strides=(1, 2, 1),
                 dilations=(1, 1, 2), norm_cfg=dict(type='BN'), zero_init_residual=False)
 GRID = dict(type='mmattn.GridAttention3d', num_heads=2)
 STRIDED = dict(type='mmattn.StridedAttention3d', num_heads=2)
 SWITCHES = [
-    dict(), dict(attention=STRIDED), dict(query='object'), dict(appearance=True), dict(refine_channels=4),
-    dict(appearance=True, refine_channels=4, attention=STRIDED, query='object'),
+    dict(), dict(attention=STRIDED), dict(query='object'), dict(appearance=True), dict(refine_channels=8),
+    dict(appearance=True, refine_channels=8, attention=STRIDED, query='object'),
     dict(attention=dict(GRID, temporal_position='relative')), dict(attention=dict(GRID, temporal_position='absolute')),
     dict(attention=dict(GRID, spatial_position='none', temporal_position='none')),
     dict(attention=dict(STRIDED, local_pattern='centred', step=(2, 2, 3))),
@@ -38,7 +39,7 @@ SWITCHES = [
 def build(**options):
     """A small model whose parameters and norms are random, in eval mode."""
     torch.manual_seed(0)
-    model = MODELS.build(dict(type='mmattn.SST', backbone=BACKBONE, in_channels=16, embed_dims=16, norm_cfg=dict(
+    model = MODELS.build(dict(type='mmattn.SST', backbone=BACKBONE, in_channels=32, embed_dims=16, norm_cfg=dict(
         type='GN', num_groups=4), **{'attention': GRID, 'encoder_layers': 1, 'decoder_layers': 2, **options}))
     model.init_weights()
     for name, parameter in model.named_parameters():
@@ -273,18 +274,22 @@ def test_order_and_names_of_objects_do_not_matter(tmp_path, sample):
     np.testing.assert_array_equal(found[0], expected[0])
 
 
-def test_objects_do_not_see_one_another(sample):
+def test_objects_do_not_see_one_another(root):
     """The logits of an object are those it has alone; only who gets a pixel depends on the others."""
     model = build()
-    alone = {}
-    given = sample.given
-    for keep in (5, 9):
-        sample.given = {0: torch.where(given[0] == keep, given[0], 0)}
-        alone[keep] = predict(model, sample)
-    sample.given = {0: given[0]}
-    both = predict(model, sample)
-    assert ((both == 5) <= (alone[5] == 5)).mean() > 0.999
-    assert ((both == 9) <= (alone[9] == 9)).mean() > 0.999
+    item = VideoFolderDataset(data_root=str(root), pipeline=[
+        SampleClip(2), LoadClipFrames(), LoadClipMasks(), PackClip()])[0]
+    given = item['data_samples'].given[0]
+
+    def logits():
+        return model(**model.data_preprocessor(pseudo_collate([item])))[0]
+
+    both = logits()
+    for object_id, expected in zip((5, 9), both):
+        item['data_samples'].given = {0: torch.where(given == object_id, given, 0)}
+        item['data_samples'].set_metainfo({'first_frames': {object_id: 0}})
+        torch.testing.assert_close(logits(), expected[None])
+    assert (both[0] - both[1]).abs().max() > 0.1
 
 
 def test_numbers_of_frames_count(tmp_path):
