@@ -29,6 +29,9 @@ constexpr int64_t TILES = 4, MOST = 4 << 20;
 
 int64_t parts(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
+// Columns, with those that fill a vector.
+int64_t whole_vectors(int64_t columns) { return parts(columns, 16) * 16; }
+
 template <typename Work>
 void parallel(int64_t count, const Work& work) {
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
@@ -42,31 +45,9 @@ Tensor floats(at::IntArrayRef size) { return at::empty(size, at::kFloat); }
 Tensor tiles_of(int64_t count, int64_t pitch) { return floats({count, QUERIES * pitch + 16}); }
 float* data(const Tensor& x, int64_t number) { return x.data_ptr<float>() + number * x.stride(0); }
 
-// (batch, heads, *positions, channels) as (batch, heads, positions, channels) of float32, whose rows are whole vectors.
-Tensor as_rows(const Tensor& x, int64_t pitch) {
-  const Tensor rows = x.flatten(2, -2);
-  if (rows.scalar_type() == at::kFloat && rows.stride(3) == 1 && rows.size(3) % 16 == 0) {
-    return rows;
-  }
-  const Tensor padded = floats({rows.size(0), rows.size(1), rows.size(2), pitch});
-  padded.slice(3, 0, rows.size(3)).copy_(rows);
-  return padded;
-}
-
 // A gradient, put to the others.
 Volume gradient_of(const Tensor& x, std::vector<Tensor>& grads) {
   return volume_of(grads.emplace_back(at::empty(x.sizes(), x.options())));
-}
-
-// Rows that lie in memory `pitch` apart.
-struct Rows {
-  const float* data;
-  int64_t pitch;
-};
-
-Rows rows_of(const Tensor& x, int64_t map, int64_t first) {
-  const int64_t start = map / x.size(1) * x.stride(0) + map % x.size(1) * x.stride(1) + first * x.stride(2);
-  return {x.const_data_ptr<float>() + start, x.stride(2)};
 }
 
 // A call, with the tensors that it points to.
@@ -125,19 +106,16 @@ struct Operands {
   bool has_positions() const { return call.window.data || call.axis_logits[2].data || call.key_logits; }
 
   // Writes the logits of a tile, given its keys, (channels, keys); those of keys that are masked included.
-  void logits(const GlobalAttentionKernels& kernels, const Queries& q, Rows keys, const Tile& to) const {
+  void logits(const GlobalAttentionKernels& kernels, const Queries& q, const Vectors& keys, const Tile& to) const {
     if (has_positions()) {
       kernels.positions(call, q, to);
     }
-    kernels.product(q.count, whole_vectors(to), call.channels, {q.query, call.query_pitch, 1}, keys.data, keys.pitch,
+    kernels.product(q.count, whole_vectors(to.end - to.begin), call.channels, {q.query, call.query_pitch, 1}, keys,
                     {to.data, to.pitch, nullptr, has_positions() ? all() : nullptr});
   }
 
   // What a Target keeps of each row, where that is all.
   const float* all() const { return ones.const_data_ptr<float>(); }
-
-  // A tile's columns, with those that fill a vector.
-  static int64_t whole_vectors(const Tile& tile) { return (tile.end - tile.begin + 15) / 16 * 16; }
 
   GlobalAttention call{};
   std::list<Tensor> kept;
@@ -183,23 +161,30 @@ struct Memory {
   Tensor query, window, inside, out, grad, axis_logits[3], numbers;
 };
 
-// The keys or values of all maps, transposed a tile at a time.
-struct Transposed {
-  Transposed(const GlobalAttention& call, const Volume& from)
-      : pitch(pitch_of(std::min(KEYS, call.keys))),
-        tiles(parts(call.keys, KEYS)),
-        channels(floats({call.batch * call.heads * tiles, from.channels, pitch})) {
-    parallel(channels.size(0), [&](int64_t i) {
+// The keys or values of all maps as the tiles' products want them, (keys, channels) or (channels, keys): from a row to
+// the next they would lie as many pages apart as the processor can tell addresses of, and often in the same sets of its
+// cache.
+struct Packed {
+  Packed(const GlobalAttention& call, const Volume& from, bool transposed)
+      : tiles(parts(call.keys, KEYS)), lanes(cpu_capability().global_attention.lanes) {
+    const int64_t keys = std::min(KEYS, call.keys), columns = transposed ? keys : from.channels;
+    height = transposed ? from.channels : keys;
+    vectors = floats({call.batch * call.heads * tiles, height * whole_vectors(columns)});
+    const int64_t pitch = pitch_of(columns);
+    const Tensor rows = floats({at::get_num_threads(), height * pitch});
+    parallel(vectors.size(0), [&](int64_t i) {
       const int64_t begin = i % tiles * KEYS;
-      cpu_capability().global_attention.transpose(call, from, i / tiles,
-                                                  {data(channels, i), pitch, begin, std::min(call.keys, begin + KEYS)});
+      const Tile tile{data(rows, at::get_thread_num()), pitch, begin, std::min(call.keys, begin + KEYS)};
+      cpu_capability().global_attention.pack(call, from, i / tiles, transposed, tile, height, data(vectors, i));
     });
   }
 
-  Rows tile(int64_t map, int64_t number) const { return {data(channels, map * tiles + number), pitch}; }
+  Vectors tile(int64_t map, int64_t number) const {
+    return {data(vectors, map * tiles + number), lanes, height * lanes};
+  }
 
-  int64_t pitch, tiles;
-  Tensor channels;
+  int64_t tiles, lanes, height;
+  Tensor vectors;
 };
 
 std::tuple<Tensor, Tensor> global_attention(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -220,20 +205,21 @@ std::tuple<Tensor, Tensor> global_attention(const Tensor& query, const Tensor& k
   const GlobalAttentionKernels& kernels = cpu_capability().global_attention;
   const int64_t tiles = parts(call.queries, QUERIES), threads = at::get_num_threads();
   const Memory memory(call, threads, false);
-  const Transposed keys(call, call.key);
-  const Tensor values = as_rows(value, call.value_pitch), logits = tiles_of(threads, keys.pitch);
+  const Packed keys(call, call.key, true), values(call, call.value, false);
+  const int64_t pitch = pitch_of(std::min(KEYS, call.keys));
+  const Tensor logits = tiles_of(threads, pitch);
   parallel(call.batch * call.heads * tiles, [&](int64_t i) {
     const int64_t thread = at::get_thread_num();
     const Queries q = memory.tile(thread, i / tiles, i % tiles * QUERIES);
     kernels.prepare(call, q);
     const int64_t seen = causal ? q.first + q.count : call.keys;
     for (int64_t begin = 0; begin < seen; begin += KEYS) {
-      const Tile tile{data(logits, thread), keys.pitch, begin, std::min(seen, begin + KEYS)};
+      const Tile tile{data(logits, thread), pitch, begin, std::min(seen, begin + KEYS)};
       of.logits(kernels, q, keys.tile(q.map, begin / KEYS), tile);
       kernels.softmax(call, q, tile);
-      const Rows seen_values = rows_of(values, q.map, begin);
-      kernels.product(q.count, call.value_channels, tile.end - begin, {tile.data, tile.pitch, 1}, seen_values.data,
-                      seen_values.pitch, {q.out, call.value_pitch, nullptr, begin > 0 ? q.keep : nullptr});
+      kernels.product(q.count, call.value_channels, tile.end - begin, {tile.data, pitch, 1},
+                      values.tile(q.map, begin / KEYS),
+                      {q.out, call.value_pitch, nullptr, begin > 0 ? q.keep : nullptr});
     }
     kernels.finish(call, q);
   });
@@ -276,9 +262,8 @@ std::vector<Tensor> global_attention_backward(const Tensor& grad, const Tensor& 
   const GlobalAttentionKernels& kernels = cpu_capability().global_attention;
   const int64_t maps = call.batch * call.heads, D = call.channels, Dv = call.value_channels;
   const int64_t block = std::clamp<int64_t>(parts(call.queries, QUERIES), 1, TILES), key_tiles = parts(call.keys, KEYS);
-  const Transposed keys_across(call, call.key), values_across(call, call.value);
-  const Tensor keys = as_rows(key, call.query_pitch);
-  const int64_t pitch = keys_across.pitch, logits = block * key_tiles * QUERIES * pitch;
+  const Packed keys_across(call, call.key, true), values_across(call, call.value, true), keys(call, call.key, false);
+  const int64_t pitch = pitch_of(std::min(KEYS, call.keys)), logits = block * key_tiles * QUERIES * pitch;
   const int64_t together = std::clamp<int64_t>(MOST / logits, 1, maps);
   const Memory memory(call, together * block, true);
   const Tensor d_logits = tiles_of(together * key_tiles * block, pitch);
@@ -308,14 +293,13 @@ std::vector<Tensor> global_attention_backward(const Tensor& grad, const Tensor& 
           }
           const Tile p{data(weights, at::get_thread_num()), pitch, d.begin, d.end};
           of.logits(kernels, q, keys_across.tile(q.map, key_tile), p);
-          const Rows values = values_across.tile(q.map, key_tile);
-          kernels.product(q.count, of.whole_vectors(d), Dv, {q.grad, call.value_pitch, 1}, values.data, values.pitch,
-                          {d.data, pitch});
+          kernels.product(q.count, whole_vectors(width), Dv, {q.grad, call.value_pitch, 1},
+                          values_across.tile(q.map, key_tile), {d.data, pitch});
           kernels.softmax_backward(call, q, p, d);
           // Sums over the queries: a key's weights are a column of the tile.
-          kernels.product(width, Dv, q.count, {p.data, 1, pitch}, q.grad, call.value_pitch,
+          kernels.product(width, Dv, q.count, {p.data, 1, pitch}, {q.grad, call.value_pitch, kernels.lanes},
                           {d_value.data_ptr<float>() + row * Dv, Dv, nullptr, of.all()});
-          kernels.product(width, D, q.count, {d.data, 1, pitch}, q.query, call.query_pitch,
+          kernels.product(width, D, q.count, {d.data, 1, pitch}, {q.query, call.query_pitch, kernels.lanes},
                           {d_key.data_ptr<float>() + row * D, D, nullptr, of.all()});
         }
       });
@@ -324,8 +308,7 @@ std::vector<Tensor> global_attention_backward(const Tensor& grad, const Tensor& 
         for (int64_t key_tile = 0; key_tile < key_tiles; ++key_tile) {
           const Tile d = grad_of(i / tiles, i % tiles, key_tile, q);
           if (d.begin < d.end) {
-            const Rows seen = rows_of(keys, q.map, d.begin);
-            kernels.product(q.count, D, d.end - d.begin, {d.data, pitch, 1}, seen.data, seen.pitch,
+            kernels.product(q.count, D, d.end - d.begin, {d.data, pitch, 1}, keys.tile(q.map, key_tile),
                             {q.query, call.query_pitch, nullptr, key_tile > 0 ? of.all() : nullptr});
             kernels.gradients(call, q, d);
           }

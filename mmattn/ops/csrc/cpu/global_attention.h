@@ -53,9 +53,12 @@ struct Tile {
 };
 
 struct GlobalAttentionKernels {
+  int64_t lanes;  // of a vector
   Product product;
-  // Loads the keys or values of a tile of a map, (channels, keys).
-  void (*transpose)(const GlobalAttention&, const Volume& from, int64_t map, Tile to);
+  // Loads the keys or values of a tile of a map for products, (channels, keys) or (keys, channels): `height` rows of the
+  // first vector of columns, then those of the next. `rows` is scratch memory.
+  void (*pack)(const GlobalAttention&, const Volume& from, int64_t map, bool transposed, Tile rows, int64_t height,
+               float* to);
   // Loads what belongs to the queries.
   void (*prepare)(const GlobalAttention&, const Queries&);
   // Writes the position logits.

@@ -30,30 +30,41 @@ void for_parts(const Volume& volume, const GlobalAttention& call, const int64_t*
   }
 }
 
-// Rows of a tile of keys or values, a channel at a time.
+// (channels, positions)
 template <typename T>
-void transpose_of(const GlobalAttention& call, const Volume& from, int64_t map, const Tile& to) {
-  for_parts<const T>(from, call, call.key_size, map, to.begin, to.end - to.begin,
-                     [&](const T* part, int64_t number, int64_t count) {
-                       load_row(part, from.stride[4], from.stride[5], 0, from.channels, count, to.data + number,
-                                to.pitch);
-                     });
-}
-
-void transpose(const GlobalAttention& call, const Volume& from, int64_t map, Tile to) {
-  (from.bfloat16 ? transpose_of<uint16_t> : transpose_of<float>)(call, from, map, to);
-}
-
-// The rows that are the queries', (count, channels): what load_row calls channels are the queries here.
-template <typename T>
-void load_rows_of(const Volume& from, const GlobalAttention& call, const Queries& q, float* rows, int64_t pitch) {
-  for_parts<const T>(from, call, call.size, q.map, q.first, q.count, [&](const T* part, int64_t number, int64_t count) {
-    load_row(part, from.stride[5], from.stride[4], 0, count, from.channels, rows + number * pitch, pitch);
+void load_columns_of(const Volume& from, const GlobalAttention& call, const int64_t* size, int64_t map, int64_t first,
+                     int64_t count, float* rows, int64_t pitch) {
+  for_parts<const T>(from, call, size, map, first, count, [&](const T* part, int64_t number, int64_t here) {
+    load_row(part, from.stride[4], from.stride[5], 0, from.channels, here, rows + number, pitch);
   });
 }
 
+// (positions, channels): what load_row calls channels are the positions here.
+template <typename T>
+void load_rows_of(const Volume& from, const GlobalAttention& call, const int64_t* size, int64_t map, int64_t first,
+                  int64_t count, float* rows, int64_t pitch) {
+  for_parts<const T>(from, call, size, map, first, count, [&](const T* part, int64_t number, int64_t here) {
+    load_row(part, from.stride[5], from.stride[4], 0, here, from.channels, rows + number * pitch, pitch);
+  });
+}
+
+void pack(const GlobalAttention& call, const Volume& from, int64_t map, bool transposed, Tile rows, int64_t height,
+          float* to) {
+  const auto load_floats = transposed ? load_columns_of<float> : load_rows_of<float>;
+  const auto load_halves = transposed ? load_columns_of<uint16_t> : load_rows_of<uint16_t>;
+  const int64_t keys = rows.end - rows.begin;
+  (from.bfloat16 ? load_halves : load_floats)(from, call, call.key_size, map, rows.begin, keys, rows.data, rows.pitch);
+  const int64_t count = transposed ? from.channels : keys, columns = transposed ? keys : from.channels;
+  for (int64_t column = 0; column < columns; column += LANES, to += height * LANES) {
+    for (int64_t k = 0; k < count; ++k) {
+      store(to + k * LANES, load(rows.data + k * rows.pitch + column));
+    }
+  }
+}
+
 void load_rows(const Volume& from, const GlobalAttention& call, const Queries& q, float* rows, int64_t pitch) {
-  (from.bfloat16 ? load_rows_of<uint16_t> : load_rows_of<float>)(from, call, q, rows, pitch);
+  (from.bfloat16 ? load_rows_of<uint16_t> : load_rows_of<float>)(from, call, call.size, q.map, q.first, q.count, rows,
+                                                                 pitch);
 }
 
 template <typename T>
@@ -384,6 +395,15 @@ void finish_backward(const GlobalAttention& call, const Queries& q) {
 }  // namespace global
 
 constexpr GlobalAttentionKernels global_attention{
-    product,        global::transpose,        global::prepare,          global::positions, global::softmax,
-    global::finish, global::prepare_backward, global::softmax_backward, global::gradients, global::finish_backward,
+    LANES,
+    product,
+    global::pack,
+    global::prepare,
+    global::positions,
+    global::softmax,
+    global::finish,
+    global::prepare_backward,
+    global::softmax_backward,
+    global::gradients,
+    global::finish_backward,
 };

@@ -198,13 +198,13 @@ int64_t grid_attention(const GridAttention& call, int64_t begin, int64_t end, vo
       for (int64_t row = 0; row < n; row += arm.tile) {
         const int64_t count = least(arm.tile, n - row);
         product(count, width, call.query.channels, {arm.query + (start + row) * arm.query_pitch, arm.query_pitch, 1},
-                arm.keys, arm.pitch, {arm.logits, arm.pitch});
+                {arm.keys, arm.pitch, LANES}, {arm.logits, arm.pitch});
         weigh(start, row, count, width);
         for (int64_t i = 0; i < count;) {  // lines, or the tile's part of one
           const int64_t line = (row + i) / L, x = (row + i) % L, queries = least(count - i, L - x);
           float* out = line_numbers(call.out, arm.place, start / L + line) + x * call.out.stride[4];
           product(queries, call.value.channels, L, {arm.logits + i * arm.pitch + line * L, arm.pitch, 1},
-                  arm.value + (start + line * L) * arm.value_pitch, arm.value_pitch,
+                  {arm.value + (start + line * L) * arm.value_pitch, arm.value_pitch, LANES},
                   {out, call.out.stride[4], gain + i, call.first ? nullptr : keep + i});
           i += queries;
         }
@@ -296,10 +296,10 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
       transpose(arm.value + start * arm.value_pitch, arm.value_pitch, n, C, values, arm.pitch);
       for (int64_t row = 0; row < n; row += arm.tile) {
         const int64_t count = least(arm.tile, n - row);
-        product(count, width, D, {arm.query + (start + row) * arm.query_pitch, arm.query_pitch, 1}, arm.keys, arm.pitch,
-                {arm.logits, arm.pitch});
-        product(count, width, C, {grad + (start + row) * arm.value_pitch, arm.value_pitch, 1}, values, arm.pitch,
-                {d_logits, arm.pitch});
+        product(count, width, D, {arm.query + (start + row) * arm.query_pitch, arm.query_pitch, 1},
+                {arm.keys, arm.pitch, LANES}, {arm.logits, arm.pitch});
+        product(count, width, C, {grad + (start + row) * arm.value_pitch, arm.value_pitch, 1},
+                {values, arm.pitch, LANES}, {d_logits, arm.pitch});
         weigh(start, row, count, width);
         for (int64_t i = 0; i < count;) {
           const int64_t line = (row + i) / L, x = (row + i) % L, queries = least(count - i, L - x);
@@ -309,12 +309,12 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
             return {data, volume.stride[4], nullptr, add ? ones : nullptr};
           };
           const bool add = !call.first || x > 0;
-          product(queries, D, L, {d_logits + pairs, arm.pitch, 1}, arm.key + first * arm.query_pitch, arm.query_pitch,
-                  to(call.d_query, x, !call.first));
-          product(L, D, queries, {d_logits + pairs, 1, arm.pitch}, arm.query + (first + x) * arm.query_pitch,
-                  arm.query_pitch, to(call.d_key, 0, add));
-          product(L, C, queries, {arm.logits + pairs, 1, arm.pitch}, grad + (first + x) * arm.value_pitch,
-                  arm.value_pitch, to(call.d_value, 0, add));
+          product(queries, D, L, {d_logits + pairs, arm.pitch, 1},
+                  {arm.key + first * arm.query_pitch, arm.query_pitch, LANES}, to(call.d_query, x, !call.first));
+          product(L, D, queries, {d_logits + pairs, 1, arm.pitch},
+                  {arm.query + (first + x) * arm.query_pitch, arm.query_pitch, LANES}, to(call.d_key, 0, add));
+          product(L, C, queries, {arm.logits + pairs, 1, arm.pitch},
+                  {grad + (first + x) * arm.value_pitch, arm.value_pitch, LANES}, to(call.d_value, 0, add));
           i += queries;
         }
       }

@@ -15,6 +15,13 @@ struct Factor {
   int64_t row, column;
 };
 
+// The other factor: element (k, j) at data[k · row + j / LANES · vector + j % LANES]. Of a matrix in rows `vector` is
+// LANES.
+struct Vectors {
+  const float* data;
+  int64_t row, vector;
+};
+
 // Where a product goes: row i times gain_i, plus keep_i times what was there. Without keep, nothing was.
 struct Target {
   float* data;
@@ -23,8 +30,8 @@ struct Target {
   const float* keep = nullptr;
 };
 
-// A (rows, count) B (count, columns) goes to a Target. Rows of B are `pitch` apart and whole vectors.
-using Product = void (*)(int64_t rows, int64_t columns, int64_t count, const Factor& a, const float* b, int64_t pitch,
+// A (rows, count) B (count, columns) goes to a Target.
+using Product = void (*)(int64_t rows, int64_t columns, int64_t count, const Factor& a, const Vectors& b,
                          const Target& to);
 
 }  // namespace mmattn

@@ -18,10 +18,10 @@ inline void put(Vec v, const Target& to, int64_t row, float* at, int64_t n) {
   }
 }
 
-// M rows and N vectors of columns.
+// M rows and N vectors of columns. Not part of a larger function, in which the sums would not all stay in registers.
 template <int M, int N>
-void product_tile(int64_t row, int64_t column, int64_t columns, int64_t count, const Factor& a, const float* b,
-                  int64_t pitch, const Target& to) {
+__attribute__((noinline)) void product_tile(int64_t row, int64_t column, int64_t columns, int64_t count,
+                                            const Factor& a, const Vectors& b, const Target& to) {
   Vec sum[M][N];
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
@@ -31,12 +31,12 @@ void product_tile(int64_t row, int64_t column, int64_t columns, int64_t count, c
     }
   }
   const float* left = a.data + row * a.row;
-  const float* right = b + column;
-  for (int64_t k = 0; k < count; ++k, left += a.column, right += pitch) {
+  const float* right = b.data + column / LANES * b.vector;
+  for (int64_t k = 0; k < count; ++k, left += a.column, right += b.row) {
     Vec x[N];
 #pragma GCC unroll 3
     for (int n = 0; n < N; ++n) {
-      x[n] = load(right + n * LANES);
+      x[n] = load(right + n * b.vector);
     }
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
@@ -57,34 +57,33 @@ void product_tile(int64_t row, int64_t column, int64_t columns, int64_t count, c
 }
 
 template <int N>
-void product_columns(int64_t rows, int64_t column, int64_t columns, int64_t count, const Factor& a, const float* b,
-                     int64_t pitch, const Target& to) {
+void product_columns(int64_t rows, int64_t column, int64_t columns, int64_t count, const Factor& a, const Vectors& b,
+                     const Target& to) {
   constexpr int M = LANES == 16 ? 8 : 4;  // with N = 3, what fits 32 or 16 registers
   int64_t row = 0;
   for (; row + M <= rows; row += M) {
-    product_tile<M, N>(row, column, columns, count, a, b, pitch, to);
+    product_tile<M, N>(row, column, columns, count, a, b, to);
   }
   for (; row + 4 <= rows; row += 4) {
-    product_tile<4, N>(row, column, columns, count, a, b, pitch, to);
+    product_tile<4, N>(row, column, columns, count, a, b, to);
   }
   for (; row < rows; ++row) {
-    product_tile<1, N>(row, column, columns, count, a, b, pitch, to);
+    product_tile<1, N>(row, column, columns, count, a, b, to);
   }
 }
 
 // a (rows, count) b (count, columns) goes to a Target.
-void product(int64_t rows, int64_t columns, int64_t count, const Factor& a, const float* b, int64_t pitch,
-             const Target& to) {
+void product(int64_t rows, int64_t columns, int64_t count, const Factor& a, const Vectors& b, const Target& to) {
   for (int64_t column = 0; column < columns;) {
     const int64_t vectors = (columns - column + LANES - 1) / LANES;
     if (vectors % 3 == 0) {
-      product_columns<3>(rows, column, columns, count, a, b, pitch, to);
+      product_columns<3>(rows, column, columns, count, a, b, to);
       column += 3 * LANES;
     } else if (vectors > 1) {
-      product_columns<2>(rows, column, columns, count, a, b, pitch, to);
+      product_columns<2>(rows, column, columns, count, a, b, to);
       column += 2 * LANES;
     } else {
-      product_columns<1>(rows, column, columns, count, a, b, pitch, to);
+      product_columns<1>(rows, column, columns, count, a, b, to);
       column += LANES;
     }
   }

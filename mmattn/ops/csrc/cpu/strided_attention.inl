@@ -177,8 +177,8 @@ struct StridedGroup {
   // The logits of a tile of queries, of one after the other in place of their products with the keys: weigh(i, logits).
   template <typename Weigh>
   void for_queries(int64_t start, int64_t count, const Weigh& weigh) {
-    product(count, round_up(m, LANES), call.query.channels, {query + start * query_pitch, query_pitch, 1}, keys, pitch,
-            {logits, pitch});
+    product(count, round_up(m, LANES), call.query.channels, {query + start * query_pitch, query_pitch, 1},
+            {keys, pitch, LANES}, {logits, pitch});
     const bool adds = call.positional || call.masked;
     int64_t at[] = {start / (queries.count[1] * queries.count[2]), start / queries.count[2] % queries.count[1],
                     start % queries.count[2]};
@@ -238,8 +238,8 @@ int64_t strided_attention(const StridedAttention& call, int64_t begin, int64_t e
         gain[i] = sum == 0 ? 0 : 1 / sum;
         lse[start + i] = shift + __builtin_logf(sum);
       });
-      product(count, call.value.channels, group.m, {group.logits, group.pitch, 1}, group.value, group.value_pitch,
-              {out + start * group.value_pitch, group.value_pitch, gain});
+      product(count, call.value.channels, group.m, {group.logits, group.pitch, 1},
+              {group.value, group.value_pitch, LANES}, {out + start * group.value_pitch, group.value_pitch, gain});
     }
     group.of_queries(call.out).store(out, group.value_pitch, false);
     group.of_queries(call.lse).store(lse, 1, false);
@@ -320,8 +320,8 @@ int64_t strided_attention_backward(const StridedAttention& call, int64_t begin, 
     transpose(group.value, group.value_pitch, m, C, values, pitch);
     for (int64_t start = 0; start < group.n; start += group.tile) {
       const int64_t count = least(group.tile, group.n - start);
-      product(count, round_up(m, LANES), C, {grad + start * group.value_pitch, group.value_pitch, 1}, values, pitch,
-              {d_logits, pitch});
+      product(count, round_up(m, LANES), C, {grad + start * group.value_pitch, group.value_pitch, 1},
+              {values, pitch, LANES}, {d_logits, pitch});
       group.for_queries(start, count, [&](int64_t i, float* p, const int64_t* at) {
         const int64_t row = start + i;
         float* d = d_logits + i * pitch;
@@ -334,11 +334,11 @@ int64_t strided_attention_backward(const StridedAttention& call, int64_t begin, 
         }
       });
       const float* keep = start > 0 ? ones : nullptr;
-      product(count, D, m, {d_logits, pitch, 1}, group.key, group.query_pitch,
+      product(count, D, m, {d_logits, pitch, 1}, {group.key, group.query_pitch, LANES},
               {d_query + start * group.query_pitch, group.query_pitch, scale});
-      product(m, D, count, {d_logits, 1, pitch}, group.query + start * group.query_pitch, group.query_pitch,
+      product(m, D, count, {d_logits, 1, pitch}, {group.query + start * group.query_pitch, group.query_pitch, LANES},
               {d_key, group.query_pitch, nullptr, keep});
-      product(m, C, count, {group.logits, 1, pitch}, grad + start * group.value_pitch, group.value_pitch,
+      product(m, C, count, {group.logits, 1, pitch}, {grad + start * group.value_pitch, group.value_pitch, LANES},
               {d_value, group.value_pitch, nullptr, keep});
     }
     group.of_queries(call.d_query).store(d_query, group.query_pitch, false);
