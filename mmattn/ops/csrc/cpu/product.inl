@@ -59,7 +59,8 @@ __attribute__((noinline)) void product_tile(int64_t row, int64_t column, int64_t
 template <int N>
 void product_columns(int64_t rows, int64_t column, int64_t columns, int64_t count, const Factor& a, const Vectors& b,
                      const Target& to) {
-  constexpr int M = LANES == 16 ? 8 : 4;  // with N = 3, what fits 32 or 16 registers
+  // Eight sums at least, which are under way at once; with N = 3, as many as fit 32 or 16 registers.
+  constexpr int M = LANES == 16 || N == 1 ? 8 : 4;
   int64_t row = 0;
   for (; row + M <= rows; row += M) {
     product_tile<M, N>(row, column, columns, count, a, b, to);
