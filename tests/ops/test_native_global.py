@@ -235,7 +235,7 @@ def with_axes(order):
 def test_no_order_of_positions_is_copied():
     """Queries are a quarter of a MiB, each table of axis logits more than half.
 
-    Keys and values may be copied once: products want them in rows.
+    Keys and values are packed whatever their order.
     """
     for usual, other in zip(with_axes((2, 3)), with_axes((3, 2))):
         print(f'extra {usual:.2f} MiB by rows, {other:.2f} MiB by columns')
