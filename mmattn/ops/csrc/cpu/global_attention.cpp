@@ -22,7 +22,7 @@ namespace {
 using at::Tensor;
 using std::optional;
 
-// Sides of a tile, which with its keys and values is to stay in the second-level cache.
+// Longest sides of a tile, which with its keys and values is to stay in the second-level cache.
 constexpr int64_t QUERIES = 128, KEYS = 384;
 // The backward pass works on so many tiles of queries together, with all keys, and on so many maps as have MOST logits.
 constexpr int64_t TILES = 4, MOST = 4 << 20;
@@ -31,6 +31,12 @@ int64_t parts(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 // Columns, with those that fill a vector.
 int64_t whole_vectors(int64_t columns) { return parts(columns, 16) * 16; }
+
+// The side of an even number of tiles, as alike as they can be, so that threads have the same to do. Not a matter of
+// how many threads there are, of which results are to be independent.
+int64_t side_of(int64_t count, int64_t longest) {
+  return whole_vectors(parts(count, std::max<int64_t>(2, (parts(count, longest) + 1) / 2 * 2)));
+}
 
 template <typename Work>
 void parallel(int64_t count, const Work& work) {
@@ -42,7 +48,6 @@ void parallel(int64_t count, const Work& work) {
 }
 
 Tensor floats(at::IntArrayRef size) { return at::empty(size, at::kFloat); }
-Tensor tiles_of(int64_t count, int64_t pitch) { return floats({count, QUERIES * pitch + 16}); }
 float* data(const Tensor& x, int64_t number) { return x.data_ptr<float>() + number * x.stride(0); }
 
 // A gradient, put to the others.
@@ -76,6 +81,9 @@ struct Operands {
         call.axis_logits[axis] = volume_of(axis_logits[axis - missing]);
       }
     }
+    call.query_tile = side_of(call.queries, QUERIES);
+    call.key_tile = side_of(call.keys, KEYS);
+    call.tile_pitch = pitch_of(call.key_tile);
     call.scale = static_cast<float>(scale);
     call.outlier_value = static_cast<float>(outlier_value);
     call.normalize = normalize;
@@ -114,6 +122,9 @@ struct Operands {
                     {to.data, to.pitch, nullptr, has_positions() ? all() : nullptr});
   }
 
+  // Memory for tiles of logits, and a vector more.
+  Tensor tiles(int64_t count) const { return floats({count, call.query_tile * call.tile_pitch + 16}); }
+
   // What a Target keeps of each row, where that is all.
   const float* all() const { return ones.const_data_ptr<float>(); }
 
@@ -125,8 +136,7 @@ struct Operands {
 // Memory for what belongs to the queries of `tiles` tiles.
 struct Memory {
   Memory(const GlobalAttention& call, int64_t tiles, bool backward) : call(call) {
-    const int64_t count = std::min(QUERIES, call.queries);
-    const auto rows = [&](int64_t width) { return floats({tiles, count, width}); };
+    const auto rows = [&](int64_t width) { return floats({tiles, call.query_tile, width}); };
     query = rows(call.query_pitch);
     window = rows(call.window_pitch);
     inside = rows(call.normalize ? call.window_pitch : 0);
@@ -135,12 +145,12 @@ struct Memory {
     for (int64_t axis = 0; axis < 3; ++axis) {
       axis_logits[axis] = rows(call.axis_pitch[axis]);
     }
-    numbers = floats({tiles, 7 * QUERIES});
+    numbers = floats({tiles, 7 * call.query_tile});
   }
 
   // The queries of a map from `first` on, in the memory of one tile.
   Queries tile(int64_t number, int64_t map, int64_t first) const {
-    Queries q{map, first, std::min(QUERIES, call.queries - first)};
+    Queries q{map, first, std::min(call.query_tile, call.queries - first)};
     q.query = data(query, number);
     q.window = data(window, number);
     q.inside = data(inside, number);
@@ -152,7 +162,7 @@ struct Memory {
     float* next = data(numbers, number);
     for (float** each : {&q.outlier, &q.outside, &q.rstd, &q.peak, &q.keep, &q.total, &q.lse}) {
       *each = next;
-      next += QUERIES;
+      next += call.query_tile;
     }
     return q;
   }
@@ -166,15 +176,15 @@ struct Memory {
 // cache.
 struct Packed {
   Packed(const GlobalAttention& call, const Volume& from, bool transposed)
-      : tiles(parts(call.keys, KEYS)), lanes(cpu_capability().global_attention.lanes) {
-    const int64_t keys = std::min(KEYS, call.keys), columns = transposed ? keys : from.channels;
-    height = transposed ? from.channels : keys;
+      : tiles(parts(call.keys, call.key_tile)), lanes(cpu_capability().global_attention.lanes) {
+    const int64_t columns = transposed ? call.key_tile : from.channels;
+    height = transposed ? from.channels : call.key_tile;
     vectors = floats({call.batch * call.heads * tiles, height * whole_vectors(columns)});
     const int64_t pitch = pitch_of(columns);
     const Tensor rows = floats({at::get_num_threads(), height * pitch});
     parallel(vectors.size(0), [&](int64_t i) {
-      const int64_t begin = i % tiles * KEYS;
-      const Tile tile{data(rows, at::get_thread_num()), pitch, begin, std::min(call.keys, begin + KEYS)};
+      const int64_t begin = i % tiles * call.key_tile, end = std::min(call.keys, begin + call.key_tile);
+      const Tile tile{data(rows, at::get_thread_num()), pitch, begin, end};
       cpu_capability().global_attention.pack(call, from, i / tiles, transposed, tile, height, data(vectors, i));
     });
   }
@@ -203,23 +213,22 @@ std::tuple<Tensor, Tensor> global_attention(const Tensor& query, const Tensor& k
   call.out = volume_of(out);
   call.lse = volume_of(lse.unsqueeze(-1));
   const GlobalAttentionKernels& kernels = cpu_capability().global_attention;
-  const int64_t tiles = parts(call.queries, QUERIES), threads = at::get_num_threads();
+  const int64_t tiles = parts(call.queries, call.query_tile), threads = at::get_num_threads();
   const Memory memory(call, threads, false);
   const Packed keys(call, call.key, true), values(call, call.value, false);
-  const int64_t pitch = pitch_of(std::min(KEYS, call.keys));
-  const Tensor logits = tiles_of(threads, pitch);
+  const Tensor logits = of.tiles(threads);
   parallel(call.batch * call.heads * tiles, [&](int64_t i) {
     const int64_t thread = at::get_thread_num();
-    const Queries q = memory.tile(thread, i / tiles, i % tiles * QUERIES);
+    const Queries q = memory.tile(thread, i / tiles, i % tiles * call.query_tile);
     kernels.prepare(call, q);
     const int64_t seen = causal ? q.first + q.count : call.keys;
-    for (int64_t begin = 0; begin < seen; begin += KEYS) {
-      const Tile tile{data(logits, thread), pitch, begin, std::min(seen, begin + KEYS)};
-      of.logits(kernels, q, keys.tile(q.map, begin / KEYS), tile);
+    for (int64_t begin = 0; begin < seen; begin += call.key_tile) {
+      const int64_t number = begin / call.key_tile;
+      const Tile tile{data(logits, thread), call.tile_pitch, begin, std::min(seen, begin + call.key_tile)};
+      of.logits(kernels, q, keys.tile(q.map, number), tile);
       kernels.softmax(call, q, tile);
-      kernels.product(q.count, call.value_channels, tile.end - begin, {tile.data, pitch, 1},
-                      values.tile(q.map, begin / KEYS),
-                      {q.out, call.value_pitch, nullptr, begin > 0 ? q.keep : nullptr});
+      kernels.product(q.count, call.value_channels, tile.end - begin, {tile.data, tile.pitch, 1},
+                      values.tile(q.map, number), {q.out, call.value_pitch, nullptr, begin > 0 ? q.keep : nullptr});
     }
     kernels.finish(call, q);
   });
@@ -261,24 +270,25 @@ std::vector<Tensor> global_attention_backward(const Tensor& grad, const Tensor& 
 
   const GlobalAttentionKernels& kernels = cpu_capability().global_attention;
   const int64_t maps = call.batch * call.heads, D = call.channels, Dv = call.value_channels;
-  const int64_t block = std::clamp<int64_t>(parts(call.queries, QUERIES), 1, TILES), key_tiles = parts(call.keys, KEYS);
+  const int64_t block = std::clamp<int64_t>(parts(call.queries, call.query_tile), 1, TILES);
+  const int64_t key_tiles = parts(call.keys, call.key_tile), pitch = call.tile_pitch;
   const Packed keys_across(call, call.key, true), values_across(call, call.value, true), keys(call, call.key, false);
-  const int64_t pitch = pitch_of(std::min(KEYS, call.keys)), logits = block * key_tiles * QUERIES * pitch;
+  const int64_t logits = block * key_tiles * call.query_tile * pitch;
   const int64_t together = std::clamp<int64_t>(MOST / logits, 1, maps);
   const Memory memory(call, together * block, true);
-  const Tensor d_logits = tiles_of(together * key_tiles * block, pitch);
-  const Tensor weights = tiles_of(at::get_num_threads(), pitch);
+  const Tensor d_logits = of.tiles(together * key_tiles * block);
+  const Tensor weights = of.tiles(at::get_num_threads());
   for (int64_t map = 0; map < maps; map += together) {
-    for (int64_t start = 0; start < call.queries; start += block * QUERIES) {
-      const int64_t tiles = std::min(block, parts(call.queries - start, QUERIES));
+    for (int64_t start = 0; start < call.queries; start += block * call.query_tile) {
+      const int64_t tiles = std::min(block, parts(call.queries - start, call.query_tile));
       const int64_t work = std::min(together, maps - map);
       const auto queries = [&](int64_t m, int64_t tile) {
-        return memory.tile(m * block + tile, map + m, start + tile * QUERIES);
+        return memory.tile(m * block + tile, map + m, start + tile * call.query_tile);
       };
       const auto grad_of = [&](int64_t m, int64_t tile, int64_t key_tile, const Queries& q) {
-        const int64_t begin = key_tile * KEYS, seen = causal ? q.first + q.count : call.keys;
+        const int64_t begin = key_tile * call.key_tile, seen = causal ? q.first + q.count : call.keys;
         float* tiles = data(d_logits, (m * key_tiles + key_tile) * block + tile);
-        return Tile{tiles, pitch, begin, std::min(seen, begin + KEYS)};
+        return Tile{tiles, pitch, begin, std::min(seen, begin + call.key_tile)};
       };
       parallel(work * tiles, [&](int64_t i) { kernels.prepare_backward(call, queries(i / tiles, i % tiles)); });
       // Each thread has keys of its own, whose gradients are sums over the queries in their order.

@@ -10,11 +10,12 @@ namespace mmattn {
 struct GlobalAttention {
   int64_t batch, heads;
   int64_t queries, keys;             // N, M
+  int64_t query_tile, key_tile;      // sides of a tile
   int64_t channels, value_channels;  // D, Dv
   // Axes that are not there come first, of length 1. A window is 2 · reach + 1 long.
   int64_t size[3], key_size[3], reach[3];
   int64_t entries;                                                // K
-  int64_t query_pitch, value_pitch, window_pitch, axis_pitch[3];  // from what is one query's to the next one's
+  int64_t query_pitch, value_pitch, window_pitch, axis_pitch[3], tile_pitch;  // from what is one query's to the next one's
   float scale, outlier_value;
   bool normalize, causal;
   Volume query, key, value, window, outlier, axis_logits[3];
