@@ -35,7 +35,8 @@ int64_t whole_vectors(int64_t columns) { return parts(columns, 16) * 16; }
 // The side of an even number of tiles, as alike as they can be, so that threads have the same to do. Not a matter of
 // how many threads there are, of which results are to be independent.
 int64_t side_of(int64_t count, int64_t longest) {
-  return whole_vectors(parts(count, std::max<int64_t>(2, (parts(count, longest) + 1) / 2 * 2)));
+  const int64_t pairs = std::max<int64_t>(1, parts(count, 2 * longest));
+  return std::max<int64_t>(whole_vectors(parts(count, 2 * pairs)), 16);
 }
 
 template <typename Work>
