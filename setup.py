@@ -3,6 +3,7 @@
 MMATTN_WITH_OPS=0 leaves the native operators out; the package is then pure Python. Those for CUDA are built
 where torch has CUDA and there is nvcc, or as FORCE_CUDA=1 or 0 says, for the architectures in TORCH_CUDA_ARCH_LIST.
 """
+
 import os
 import re
 import shutil
@@ -40,8 +41,10 @@ class WithoutTorch(build_ext):
     """Says what to do where torch is not there to build against; archives of the sources need none."""
 
     def run(self) -> None:
-        raise SystemExit('mmattn: its operators are built against the torch that you have, and there is none here: '
-                         'pip install --no-build-isolation .   (MMATTN_WITH_OPS=0: without native operators)')
+        raise SystemExit(
+            'mmattn: its operators are built against the torch that you have, and there is none here: '
+            'pip install --no-build-isolation .   (MMATTN_WITH_OPS=0: without native operators)'
+        )
 
 
 def native() -> dict:
@@ -62,9 +65,11 @@ def native() -> dict:
             try:
                 super().build_extensions()
             except Exception as error:
-                raise SystemExit(f'{error}\nmmattn: its operators did not compile. They want a C++17 compiler (g++ 9, '
-                                 'or CXX=...) and the headers of torch. MMATTN_WITH_OPS=0 pip install '
-                                 '--no-build-isolation . installs mmattn without them.') from None
+                raise SystemExit(
+                    f'{error}\nmmattn: its operators did not compile. They want a C++17 compiler (g++ 9, '
+                    'or CXX=...) and the headers of torch. MMATTN_WITH_OPS=0 pip install '
+                    '--no-build-isolation . installs mmattn without them.'
+                ) from None
 
     # -fopenmp for at::parallel_for, and not linked: the symbols are those of the OpenMP that torch itself has loaded.
     flags = ['-O3', '-g0', '-Wno-psabi', '-fvisibility=hidden', *(['-fopenmp'] if sys.platform == 'linux' else [])]
@@ -72,9 +77,12 @@ def native() -> dict:
     if os.environ.get('FORCE_CUDA', '1' if torch.version.cuda and CUDA_HOME else '0') == '1':
         os.environ.setdefault('TORCH_CUDA_ARCH_LIST', '8.0;9.0+PTX')
         extension, sources = CUDAExtension, sources + of_cuda
-    return dict(ext_modules=[extension('mmattn._C', sources, depends=depends,
-                                       extra_compile_args={'cxx': flags, 'nvcc': ['-O3']})],
-                cmdclass={'build_ext': Build.with_options(no_python_abi_suffix=True)})
+    return dict(
+        ext_modules=[
+            extension('mmattn._C', sources, depends=depends, extra_compile_args={'cxx': flags, 'nvcc': ['-O3']})
+        ],
+        cmdclass={'build_ext': Build.with_options(no_python_abi_suffix=True)},
+    )
 
 
 built = native() if WITH_OPS else {}
@@ -105,16 +113,44 @@ setup(
     extras_require={
         'onedl': ['onedl-mmengine>=0.10.8', 'onedl-mmcv>=2.3', 'onedl-mmsegmentation>=1.4'],
         # mmseg wants an mmcv below 2.2, imports ftfy and regex without saying so, and mmengine imports pkg_resources.
-        'openmmlab': ['mmengine>=0.10.7', 'mmcv>=2.0.0,<2.2', 'mmsegmentation>=1.2.2', 'ftfy', 'regex',
-                      'setuptools<81'],
+        'openmmlab': [
+            'mmengine>=0.10.7',
+            'mmcv>=2.0.0,<2.2',
+            'mmsegmentation>=1.2.2',
+            'ftfy',
+            'regex',
+            'setuptools<81',
+        ],
         # What mmdet imports, without mmdet: it is of a family, too, and the continuation's requires imaug, which wants
         # both builds of OpenCV. imageio and scikit-image are what imaug imports.
-        'det': ['imageio', 'matplotlib', 'pycocotools', 'scikit-image', 'scipy', 'shapely', 'six', 'terminaltables',
-                'tqdm'],
+        'det': [
+            'imageio',
+            'matplotlib',
+            'pycocotools',
+            'scikit-image',
+            'scipy',
+            'shapely',
+            'six',
+            'terminaltables',
+            'tqdm',
+        ],
         'video': ['opencv-python', 'pillow', 'prettytable', 'rich'],
-        'dev': ['build', 'hypothesis', 'mypy', 'ninja', 'packaging', 'psutil', 'pytest', 'pytest-xdist', 'ruff',
-                'setuptools>=77', 'twine', 'wheel'],
+        'dev': [
+            'build',
+            'hypothesis',
+            'mypy',
+            'ninja',
+            'packaging',
+            'psutil',
+            'pytest',
+            'pytest-xdist',
+            'ruff',
+            'setuptools>=77',
+            'twine',
+            'wheel',
+        ],
     },
     ext_modules=built.get('ext_modules'),
     cmdclass={'build_py': BuildWithConfigs, **built.get('cmdclass', {})},
-    zip_safe=False)
+    zip_safe=False,
+)

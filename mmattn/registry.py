@@ -3,6 +3,7 @@
 mmengine imports this module by itself when a config names ``mmattn.X``, so no ``custom_imports`` is needed. It imports
 mmengine alone: mmengine takes an ImportError in here for "not in the registry" and hides the cause.
 """
+
 from importlib.util import find_spec
 
 from mmengine import registry as mmengine_registry
@@ -22,22 +23,72 @@ DISTRIBUTIONS = {
 
 # folder: (the packages it needs beside mmengine and torch, the names that it registers)
 FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    'mmattn.engine': ((), ('CPUAmpOptimWrapper', 'InvalidLossHook', 'CheckpointKeysHook', 'CheckpointHook',
-                           'PreemptionHook', 'InfiniteSampler', 'DefaultSampler', 'SeedAugmentation')),
-    'mmattn.layers': (('mmcv', ), ('BilateralNonLocal2d', 'BilateralCrissCrossAttention',
-                                   'BilateralMultiheadAttention', 'LocalBilateralAttention',
-                                   'BAConv2d', 'DynamicConv2d', 'TransformerAttention2d',
-                                   'AttendedResidual', 'GridAttention3d', 'StridedAttention3d',
-                                   'VideoTransformerLayer')),
-    'mmattn.segmentation': (('mmcv', 'mmseg'), ('BiNLHead', 'BiCCHead', 'AttentionHead', 'DeepLabV3PlusBAHead',
-                                                'UNetBAHead', 'ResNetStem', 'SegDataCheckHook')),
+    'mmattn.engine': (
+        (),
+        (
+            'CPUAmpOptimWrapper',
+            'InvalidLossHook',
+            'CheckpointKeysHook',
+            'CheckpointHook',
+            'PreemptionHook',
+            'InfiniteSampler',
+            'DefaultSampler',
+            'SeedAugmentation',
+        ),
+    ),
+    'mmattn.layers': (
+        ('mmcv',),
+        (
+            'BilateralNonLocal2d',
+            'BilateralCrissCrossAttention',
+            'BilateralMultiheadAttention',
+            'LocalBilateralAttention',
+            'BAConv2d',
+            'DynamicConv2d',
+            'TransformerAttention2d',
+            'AttendedResidual',
+            'GridAttention3d',
+            'StridedAttention3d',
+            'VideoTransformerLayer',
+        ),
+    ),
+    'mmattn.segmentation': (
+        ('mmcv', 'mmseg'),
+        (
+            'BiNLHead',
+            'BiCCHead',
+            'AttentionHead',
+            'DeepLabV3PlusBAHead',
+            'UNetBAHead',
+            'ResNetStem',
+            'SegDataCheckHook',
+        ),
+    ),
     'mmattn.segmentation.face_parsing': (('mmcv', 'mmseg'), ('HELENDataset', 'LFWPLDataset', 'FaceParsingMetric')),
-    'mmattn.video': (('mmcv', ), ('SST', 'ClipDataPreprocessor', 'VideoFolderDataset', 'DAVISDataset',
-                                  'YouTubeVOSDataset', 'SampleClip', 'LoadClipFrames', 'LoadClipMasks',
-                                  'LoadGivenMasks', 'PackClip', 'ClipResize', 'ClipRandomAffine', 'ClipRandomCrop',
-                                  'ClipRandomFlip', 'ClipColorJitter', 'ClipCopyPaste', 'VOSMetric',
-                                  'VOSVisualizationHook')),
-    'mmattn.visualization': ((), ('AttentionMapHook', )),
+    'mmattn.video': (
+        ('mmcv',),
+        (
+            'SST',
+            'ClipDataPreprocessor',
+            'VideoFolderDataset',
+            'DAVISDataset',
+            'YouTubeVOSDataset',
+            'SampleClip',
+            'LoadClipFrames',
+            'LoadClipMasks',
+            'LoadGivenMasks',
+            'PackClip',
+            'ClipResize',
+            'ClipRandomAffine',
+            'ClipRandomCrop',
+            'ClipRandomFlip',
+            'ClipColorJitter',
+            'ClipCopyPaste',
+            'VOSMetric',
+            'VOSVisualizationHook',
+        ),
+    ),
+    'mmattn.visualization': ((), ('AttentionMapHook',)),
 }
 
 
@@ -72,8 +123,10 @@ class FolderRegistry(Registry):
         for folder, missing in self._missing.items():
             if missing and scope in ('', 'mmattn') and name in FOLDERS[folder][1]:
                 continued, original = (' '.join(names) for names in zip(*(DISTRIBUTIONS[p] for p in missing)))
-                raise ImportError(f"'mmattn.{name}' needs {' and '.join(missing)}, not installed here: "
-                                  f'pip install {continued} (maintained) or pip install {original} (original)')
+                raise ImportError(
+                    f"'mmattn.{name}' needs {' and '.join(missing)}, not installed here: "
+                    f'pip install {continued} (maintained) or pip install {original} (original)'
+                )
         self.import_from_location()
         if not scope and name not in self.module_dict:
             configured = [scope.scope_name for scope in reversed(DefaultScope._instance_dict.values())]
@@ -91,5 +144,7 @@ TRANSFORMS = FolderRegistry('TRANSFORMS', 'mmattn.engine', 'mmattn.video')
 DATASETS = FolderRegistry('DATASETS', 'mmattn.segmentation.face_parsing', 'mmattn.video')
 METRICS = FolderRegistry('METRICS', 'mmattn.segmentation.face_parsing', 'mmattn.video')
 # Nothing of ours yet, but a config with `_base_ = 'mmattn::…'` is looked up in each of them.
-EVALUATOR, LOOPS, MODEL_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS, VISBACKENDS, VISUALIZERS = map(FolderRegistry, (
-    'EVALUATOR', 'LOOPS', 'MODEL_WRAPPERS', 'OPTIMIZERS', 'PARAM_SCHEDULERS', 'VISBACKENDS', 'VISUALIZERS'))
+EVALUATOR, LOOPS, MODEL_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS, VISBACKENDS, VISUALIZERS = map(
+    FolderRegistry,
+    ('EVALUATOR', 'LOOPS', 'MODEL_WRAPPERS', 'OPTIMIZERS', 'PARAM_SCHEDULERS', 'VISBACKENDS', 'VISUALIZERS'),
+)

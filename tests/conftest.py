@@ -1,4 +1,5 @@
 """What several tests share: code in a fresh interpreter, and the original mmengine beside the installed one."""
+
 import os
 import subprocess
 import sys
@@ -15,8 +16,9 @@ ORIGINAL_MMENGINE = '0.10.7'
 
 
 def cache_folder():
-    return Path(os.environ.get('MMATTN_CACHE') or
-                Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache', 'mmattn'))
+    return Path(
+        os.environ.get('MMATTN_CACHE') or Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache', 'mmattn')
+    )
 
 
 @pytest.fixture(scope='session')
@@ -44,8 +46,20 @@ def original_mmengine():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as aside:
             installed = Path(aside, 'installed')
-            subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps', '--target', installed,
-                            f'mmengine=={ORIGINAL_MMENGINE}'], check=True)
+            subprocess.run(
+                [
+                    sys.executable,
+                    '-m',
+                    'pip',
+                    'install',
+                    '--quiet',
+                    '--no-deps',
+                    '--target',
+                    installed,
+                    f'mmengine=={ORIGINAL_MMENGINE}',
+                ],
+                check=True,
+            )
             try:
                 installed.rename(target)
             except OSError:
@@ -65,10 +79,22 @@ def run(tiny_data):
     """Run a command on the small data, one thread a process; return what it said."""
 
     def run(*command, **env):
-        environment = {**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1', 'PYTHONFAULTHANDLER': '1',
-                       'PATH': f"{Path(sys.executable).parent}:{os.environ['PATH']}", **env}
-        done = subprocess.run([str(part) for part in command], env=environment, text=True, timeout=300,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        environment = {
+            **os.environ,
+            **tiny_data,
+            'OMP_NUM_THREADS': '1',
+            'PYTHONFAULTHANDLER': '1',
+            'PATH': f'{Path(sys.executable).parent}:{os.environ["PATH"]}',
+            **env,
+        }
+        done = subprocess.run(
+            [str(part) for part in command],
+            env=environment,
+            text=True,
+            timeout=300,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         assert done.returncode == 0, done.stdout[-4000:]  # the end says why
         return done.stdout
 

@@ -1,4 +1,5 @@
 """Where real data sets are, if they are there."""
+
 import os
 from pathlib import Path
 

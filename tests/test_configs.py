@@ -2,6 +2,7 @@
 
 Those that add deformable convolutions to a config that is run are compared with it.
 """
+
 import math
 import re
 from pathlib import Path
@@ -127,13 +128,13 @@ def test_methods_differ_in_one_line(monkeypatch):
         assert ours == stock, name
 
 
-@pytest.mark.parametrize(('name', 'count'), [
-    ('camvid', (367, 101)), ('buildings', (8, 4)), ('fasseg', (156, 26))])
+@pytest.mark.parametrize(('name', 'count'), [('camvid', (367, 101)), ('buildings', (8, 4)), ('fasseg', (156, 26))])
 def test_labels_of_real_data_are_the_classes(name, count, monkeypatch):
     root = real_data(name)
     if not root.is_dir():
         pytest.skip(missing(name, root))
     from mmseg.registry import DATASETS
+
     monkeypatch.setenv(f'{name.upper()}_ROOT', str(root))
     cfg = Config.fromfile(config_path(f'_base_/datasets/{name}.py'))
     init_default_scope('mmseg')

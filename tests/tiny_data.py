@@ -1,4 +1,5 @@
 """Small images in the layouts of the data sets that the shipped configs name."""
+
 import json
 
 import numpy as np
@@ -31,8 +32,12 @@ def cityscapes(root):
     for part, count in (('train', 4), ('val', 2)):
         for i in range(count):
             name = f'town/town_{i:06}_000019'
-            _pair(root / 'leftImg8bit' / part / f'{name}_leftImg8bit.png',
-                  root / 'gtFine' / part / f'{name}_gtFine_labelTrainIds.png', 19, i)
+            _pair(
+                root / 'leftImg8bit' / part / f'{name}_leftImg8bit.png',
+                root / 'gtFine' / part / f'{name}_gtFine_labelTrainIds.png',
+                19,
+                i,
+            )
 
 
 def ade20k(root):
@@ -50,7 +55,7 @@ def _boxes(path, seed):
     for left, top in ((2, 3), (20, 17)):
         left, top = left + int(rng.integers(6)), top + int(rng.integers(6))
         boxes.append((left, top, left + 16, top + 14))
-        pixels[top:top + 14, left:left + 16] = 200
+        pixels[top : top + 14, left : left + 16] = 200
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
     return boxes
@@ -59,17 +64,27 @@ def _boxes(path, seed):
 def coco(root):
     """COCO's layout: boxes of two of its categories."""
     from mmdet.datasets import CocoDataset
+
     categories = [dict(id=i, name=name) for i, name in enumerate(CocoDataset.METAINFO['classes'])]
     for part, count in (('train2017', 4), ('val2017', 2)):
         boxes = [_boxes(root / part / f'{i:012}.jpg', i) for i in range(count)]
         annotations = [
-            dict(id=2 * i + j, image_id=i, category_id=17 * j, bbox=[x0, y0, x1 - x0, y1 - y0], iscrowd=0,
-                 area=(x1 - x0) * (y1 - y0))
-            for i, pair in enumerate(boxes) for j, (x0, y0, x1, y1) in enumerate(pair)
+            dict(
+                id=2 * i + j,
+                image_id=i,
+                category_id=17 * j,
+                bbox=[x0, y0, x1 - x0, y1 - y0],
+                iscrowd=0,
+                area=(x1 - x0) * (y1 - y0),
+            )
+            for i, pair in enumerate(boxes)
+            for j, (x0, y0, x1, y1) in enumerate(pair)
         ]
         content = dict(
             images=[dict(id=i, file_name=f'{i:012}.jpg', width=SIZE[0], height=SIZE[1]) for i in range(count)],
-            annotations=annotations, categories=categories)
+            annotations=annotations,
+            categories=categories,
+        )
         (root / 'annotations').mkdir(exist_ok=True)
         (root / 'annotations' / f'instances_{part}.json').write_text(json.dumps(content))
 
@@ -85,11 +100,13 @@ def voc(root, classes):
             objects = ''.join(
                 f'<object><name>{classes[j % len(classes)]}</name><difficult>0</difficult><bndbox><xmin>{x0 + 1}</xmin>'
                 f'<ymin>{y0 + 1}</ymin><xmax>{x1 + 1}</xmax><ymax>{y1 + 1}</ymax></bndbox></object>'
-                for j, (x0, y0, x1, y1) in enumerate(boxes))
+                for j, (x0, y0, x1, y1) in enumerate(boxes)
+            )
             (root / 'Annotations').mkdir(exist_ok=True)
             (root / 'Annotations' / f'{name}.xml').write_text(
                 f'<annotation><size><width>{SIZE[0]}</width><height>{SIZE[1]}</height><depth>3</depth></size>{objects}'
-                '</annotation>')
+                '</annotation>'
+            )
         (root / 'ImageSets/Main').mkdir(parents=True, exist_ok=True)
         (root / 'ImageSets/Main' / f'{part}.txt').write_text('\n'.join(names) + '\n')
 
@@ -97,13 +114,17 @@ def voc(root, classes):
 def videos(root):
     """The layouts of video object segmentation: clips of three frames, one object each or two."""
     masks = [clips.squares(p, 1) for p in range(3)]
-    for name, resolution, lists in (('davis', '480p', 'ImageSets/2017'), ('davis_2016', '480p', 'ImageSets/480p'),
-                                    ('davis_240p', '240p', 'ImageSets')):
+    for name, resolution, lists in (
+        ('davis', '480p', 'ImageSets/2017'),
+        ('davis_2016', '480p', 'ImageSets/480p'),
+        ('davis_240p', '240p', 'ImageSets'),
+    ):
         clips.davis(root / name, resolution, lists, bear=masks, goat=masks)
     for name in ('youtube_vos_2018', 'youtube_vos_2019'):
         for part in ('train', 'valid'):
-            clips.youtube_vos(root / name / part, dict(a={1: ('cat', 0), 5: ('yak', 1)}, b={3: ('cat', 0)}),
-                              dict(a=3, b=3))
+            clips.youtube_vos(
+                root / name / part, dict(a={1: ('cat', 0), 5: ('yak', 1)}, b={3: ('cat', 0)}), dict(a=3, b=3)
+            )
 
 
 def make_all(root):
@@ -118,6 +139,6 @@ def make_all(root):
     ade20k(root / 'ade20k')
     coco(root / 'coco')
     voc(root / 'bccd', ('RBC', 'WBC', 'Platelets'))
-    voc(root / 'trees', ('Tree', ))
+    voc(root / 'trees', ('Tree',))
     videos(root)
     return {f'{folder.name.upper()}_ROOT': str(folder) for folder in root.iterdir()}

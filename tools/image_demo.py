@@ -1,7 +1,8 @@
 """Segment images: an index map with its palette and a colour overlay for each.
 
-    python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT --out-dir DIR    # DIR/pred/*.png, DIR/vis/*.png
+python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT --out-dir DIR    # DIR/pred/*.png, DIR/vis/*.png
 """
+
 import argparse
 
 from mmengine.config import Config, DictAction
@@ -17,12 +18,18 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
     parser.add_argument('--out-dir', required=True, help='folder for pred/<name>.png and vis/<name>.png')
     parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if there is one')
-    parser.add_argument('--opacity', type=float, default=0.5,
-                        help='of the colours over the image, from 0 to 1; default: %(default)s')
-    parser.add_argument('--batch-size', type=int, default=1,
-                        help='images of the same size that go through the model at once; default: %(default)s')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction,
-                        help='override settings of the config: key=value …')
+    parser.add_argument(
+        '--opacity', type=float, default=0.5, help='of the colours over the image, from 0 to 1; default: %(default)s'
+    )
+    parser.add_argument(
+        '--batch-size',
+        type=int,
+        default=1,
+        help='images of the same size that go through the model at once; default: %(default)s',
+    )
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=DictAction, help='override settings of the config: key=value …'
+    )
     return parser.parse_args()
 
 

@@ -15,6 +15,7 @@ finished runs are not repeated, further seeds are added. Other settings need ano
 table.md (the paper's figure; ours, mean ± deviation; the difference to the table's baseline, paired by seed, with its
 95 % confidence interval; parameters, multiply-accumulates, time, memory), plot.png and results.json.
 """
+
 import argparse
 import os
 import platform
@@ -36,20 +37,25 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Repeat a table of a paper')
     parser.add_argument('table', nargs='?', help='its number in the paper, such as 3.2')
     parser.add_argument('--list', action='store_true', help='print tables, rows and data sets')
-    parser.add_argument('--rows', nargs='+', metavar='NAME',
-                        help='these rows alone, and their baselines; * for any text')
+    parser.add_argument(
+        '--rows', nargs='+', metavar='NAME', help='these rows alone, and their baselines; * for any text'
+    )
     parser.add_argument('--dataset', help="one of those that --list prints; default: the paper's")
     parser.add_argument('--data-root', type=Path, help="the data set's folder; default: where its config has it")
     parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2], help='default: 0 1 2')
     parser.add_argument('--iters', type=int, help="iterations of each run; default: the config's")
     parser.add_argument('--scale', type=float, default=1.0, help='of image and crop sizes, up to 1; default: 1')
-    parser.add_argument('--network', choices=['paper', 'small'],
-                        help='small: narrow, for CPUs, trained from scratch; default: small if --scale is below 1')
+    parser.add_argument(
+        '--network',
+        choices=['paper', 'small'],
+        help='small: narrow, for CPUs, trained from scratch; default: small if --scale is below 1',
+    )
     parser.add_argument('--amp', action='store_true', help='mixed precision')
     parser.add_argument('--work-dir', type=Path, help='default: work_dirs/table_TABLE_DATASET')
     parser.add_argument('--gpus', help='GPUs to use, one run at a time on each: 0,1,…; default: the first')
-    parser.add_argument('--jobs', type=int, default=1,
-                        help='runs at a time, on each GPU if any; they share the cores; default: 1')
+    parser.add_argument(
+        '--jobs', type=int, default=1, help='runs at a time, on each GPU if any; they share the cores; default: 1'
+    )
     parser.add_argument('--workers', type=int, help="data loading processes of a run; default: the config's")
     args = parser.parse_args()
     tables = read_tables()
@@ -81,9 +87,22 @@ def print_tables(tables: dict[str, list[Row]]) -> None:
     """Print what can be repeated, and on what."""
     for name, rows in tables.items():
         print(f'\nTable {name}\n')
-        print(markdown(['setting', 'data', 'paper', 'baseline', 'config'], (
-            [row.name, row.setting, row.data, ', '.join(f'{key} {value:g}' for key, value in row.metrics.items()),
-             row.baseline or '', row.configs[-1]] for row in rows)))
+        print(
+            markdown(
+                ['setting', 'data', 'paper', 'baseline', 'config'],
+                (
+                    [
+                        row.name,
+                        row.setting,
+                        row.data,
+                        ', '.join(f'{key} {value:g}' for key, value in row.metrics.items()),
+                        row.baseline or '',
+                        row.configs[-1],
+                    ]
+                    for row in rows
+                ),
+            )
+        )
     print('Data sets, and the environment variables that say where they are:\n')
     print(markdown(['variable'], ([name, variable] for name, variable in data_sets().items())))
 
@@ -91,8 +110,15 @@ def print_tables(tables: dict[str, list[Row]]) -> None:
 def with_workers(cfg: Config, workers: int | None) -> list[str]:
     """Return the options that give each data loader of a config so many processes."""
     loaders = [key for key in ('train_dataloader', 'val_dataloader', 'test_dataloader') if cfg.get(key) is not None]
-    return [] if workers is None else [f'{loader}.{key}={value}' for loader in loaders for key, value in (
-        ('num_workers', workers), ('persistent_workers', workers > 0))]
+    return (
+        []
+        if workers is None
+        else [
+            f'{loader}.{key}={value}'
+            for loader in loaders
+            for key, value in (('num_workers', workers), ('persistent_workers', workers > 0))
+        ]
+    )
 
 
 def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Result:
@@ -133,8 +159,11 @@ def run_all(args: argparse.Namespace, methods: list[Method]) -> dict[tuple[str, 
         finally:
             places.put(environment)
 
-    todo = [Run(method.name, seed, '', [], args.work_dir / f'{method.paths[-1].stem}_seed-{seed}')
-            for seed in args.seeds for method in methods]
+    todo = [
+        Run(method.name, seed, '', [], args.work_dir / f'{method.paths[-1].stem}_seed-{seed}')
+        for seed in args.seeds
+        for method in methods
+    ]
     try:
         return {(run.method, run.seed): result for run, result in each(work, todo, jobs)}
     except KeyboardInterrupt:
@@ -156,13 +185,30 @@ def main() -> None:
         cuda = torch.cuda.is_available()
         device = torch.cuda.get_device_name() if cuda else f'CPU ({platform.machine()})'
         setup = Setup(
-            args.table, args.dataset or ' and '.join(sorted({row.data for method in methods for row in method.rows})),
-            deviations, ' or '.join(dict.fromkeys('{1}×{0}'.format(*input_size(m.configs[-1])) for m in methods)),
-            f'{device}, torch {torch.__version__}', 'CUDA tensors' if cuda else 'resident set of the process')
-        print(write_report([
-            Measured(method.name, method.rows, method.baseline, f'configs/{method.paths[-1].name}',
-                     *counts[method.name], {seed: found[method.name, seed] for seed in args.seeds})
-            for method in methods], setup, args.work_dir))
+            args.table,
+            args.dataset or ' and '.join(sorted({row.data for method in methods for row in method.rows})),
+            deviations,
+            ' or '.join(dict.fromkeys('{1}×{0}'.format(*input_size(m.configs[-1])) for m in methods)),
+            f'{device}, torch {torch.__version__}',
+            'CUDA tensors' if cuda else 'resident set of the process',
+        )
+        print(
+            write_report(
+                [
+                    Measured(
+                        method.name,
+                        method.rows,
+                        method.baseline,
+                        f'configs/{method.paths[-1].name}',
+                        *counts[method.name],
+                        {seed: found[method.name, seed] for seed in args.seeds},
+                    )
+                    for method in methods
+                ],
+                setup,
+                args.work_dir,
+            )
+        )
 
 
 if __name__ == '__main__':

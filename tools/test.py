@@ -1,4 +1,5 @@
 """Test a checkpoint: ``python tools/test.py CONFIG CHECKPOINT [--show-dir DIR] [--tta] [--out DIR] …``."""
+
 import argparse
 
 from mmengine.registry import RUNNERS
@@ -41,8 +42,10 @@ def main() -> None:
         cfg.model = cfg.tta_model
     if args.out is not None:
         if cfg.get('default_scope') == 'mmdet':
-            raise SystemExit(f'--out writes label maps; {args.config} is a detector: add '
-                             "--cfg-options test_evaluator.outfile_prefix=… if its metric has it, as CocoMetric does")
+            raise SystemExit(
+                f'--out writes label maps; {args.config} is a detector: add '
+                '--cfg-options test_evaluator.outfile_prefix=… if its metric has it, as CocoMetric does'
+            )
         cfg.test_evaluator.update(output_dir=args.out, keep_results=True)
     prepare_for_cpu(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)

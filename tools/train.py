@@ -1,4 +1,5 @@
 """Train a model: ``python tools/train.py CONFIG [--work-dir DIR] [--resume] [--amp] …``."""
+
 import argparse
 
 from mmengine.registry import RUNNERS
@@ -15,12 +16,14 @@ def parse_args() -> argparse.Namespace:
         '--resume',
         nargs='?',
         const='auto',
-        help='continue from this checkpoint, or without one from the latest in the work dir, if there is any')
+        help='continue from this checkpoint, or without one from the latest in the work dir, if there is any',
+    )
     parser.add_argument('--amp', action='store_true', help='mixed precision: float16 on a GPU, bfloat16 on a CPU')
     parser.add_argument(
         '--auto-scale-lr',
         action='store_true',
-        help="scale the learning rate by the batch size's ratio to auto_scale_lr.base_batch_size of the config")
+        help="scale the learning rate by the batch size's ratio to auto_scale_lr.base_batch_size of the config",
+    )
     add_common_arguments(parser)
     return parser.parse_args()
 
@@ -31,8 +34,9 @@ def main() -> None:
     cfg = config_from(args)
     if args.amp:
         if cfg.optim_wrapper.type not in ('OptimWrapper', 'AmpOptimWrapper'):
-            raise SystemExit(f"--amp needs optim_wrapper.type='OptimWrapper'; {args.config} has "
-                             f"'{cfg.optim_wrapper.type}'")
+            raise SystemExit(
+                f"--amp needs optim_wrapper.type='OptimWrapper'; {args.config} has '{cfg.optim_wrapper.type}'"
+            )
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
     if args.auto_scale_lr:

@@ -4,6 +4,7 @@
 
 writes DIR/masks/*.png and DIR/overlay.mp4. Called again after it was broken off, it goes on where it was.
 """
+
 import argparse
 
 from mmengine.config import Config, DictAction
@@ -15,24 +16,33 @@ def parse_args() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description='Follow objects through a video')
     parser.add_argument('video', help='path of a video file, or of a folder of frames')
-    parser.add_argument('masks', nargs='+', metavar='mask',
-                        help='masks whose values are the objects\' ids, or folders of such, called like the frames '
-                             'where the objects begin; MASK@20 is of frame 20; a single one may have any name and is '
-                             'of the first frame')
+    parser.add_argument(
+        'masks',
+        nargs='+',
+        metavar='mask',
+        help="masks whose values are the objects' ids, or folders of such, called like the frames "
+        'where the objects begin; MASK@20 is of frame 20; a single one may have any name and is '
+        'of the first frame',
+    )
     parser.add_argument('--config', required=True, help='path of the config')
     parser.add_argument('--checkpoint', required=True, help='path or URL of the checkpoint')
     parser.add_argument('--out', required=True, help='folder for masks/<frame>.png and overlay.mp4')
-    parser.add_argument('--max-frames', type=int, default=16,
-                        help='frames that go through the model at once, those of the masks among them; default: '
-                             '%(default)s')
+    parser.add_argument(
+        '--max-frames',
+        type=int,
+        default=16,
+        help='frames that go through the model at once, those of the masks among them; default: %(default)s',
+    )
     parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if there is one')
     parser.add_argument('--no-overlay', action='store_true', help='write the masks alone')
-    parser.add_argument('--opacity', type=float, default=0.5,
-                        help='of the colours in the overlay, from 0 to 1; default: %(default)s')
+    parser.add_argument(
+        '--opacity', type=float, default=0.5, help='of the colours in the overlay, from 0 to 1; default: %(default)s'
+    )
     parser.add_argument('--single-object', action='store_true', help='everything but 0 in the masks is object 1')
     parser.add_argument('--overwrite', action='store_true', help='remove the results of another run from OUT first')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction,
-                        help='override settings of the config: key=value …')
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=DictAction, help='override settings of the config: key=value …'
+    )
     return parser.parse_args()
 
 
@@ -43,8 +53,16 @@ def main() -> None:
         cfg = Config.fromfile(args.config)
         cfg.merge_from_dict(args.cfg_options or {})
         inferencer = VOSInferencer(cfg, args.checkpoint, device=args.device)
-        written = inferencer(args.video, args.masks, args.out, args.max_frames, not args.no_overlay, args.opacity,
-                             args.single_object, args.overwrite)
+        written = inferencer(
+            args.video,
+            args.masks,
+            args.out,
+            args.max_frames,
+            not args.no_overlay,
+            args.opacity,
+            args.single_object,
+            args.overwrite,
+        )
     except (OSError, RuntimeError, ValueError) as error:  # the last but one lists the keys that do not fit
         raise SystemExit(f'{error}') from None
     overlay = '' if args.no_overlay else f', the overlay is {args.out}/overlay.mp4'

@@ -4,4 +4,6 @@ model = dict(
     backbone=dict(
         plugins=[dict(cfg=attention, stages=(False, False, True, True), position='after_conv2')],
         dcn=dict(type='DCN', deform_groups=1, fallback_on_stride=False),
-        stage_with_dcn=(False, False, True, True)))
+        stage_with_dcn=(False, False, True, True),
+    )
+)

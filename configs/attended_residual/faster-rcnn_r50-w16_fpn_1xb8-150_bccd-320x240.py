@@ -1,6 +1,8 @@
 _base_ = [
-    '../_base_/models/faster-rcnn_r50-w16_fpn.py', '../_base_/datasets/bccd.py', '../_base_/default_runtime_det.py',
-    '../_base_/schedules/det_adamw_150.py'
+    '../_base_/models/faster-rcnn_r50-w16_fpn.py',
+    '../_base_/datasets/bccd.py',
+    '../_base_/default_runtime_det.py',
+    '../_base_/schedules/det_adamw_150.py',
 ]
 model = dict(roi_head=dict(bbox_head=dict(num_classes=3)))
 log_processor = dict(by_epoch=False)

@@ -1,8 +1,11 @@
 _base_ = [
-    '../_base_/models/r18-d8-half.py', '../_base_/datasets/buildings.py', '../_base_/default_runtime.py',
-    '../_base_/schedules/adamw_100.py'
+    '../_base_/models/r18-d8-half.py',
+    '../_base_/datasets/buildings.py',
+    '../_base_/default_runtime.py',
+    '../_base_/schedules/adamw_100.py',
 ]
 model = dict(
     data_preprocessor=dict(size=(256, 256)),
     decode_head=dict(type='NLHead', num_classes=2),
-    auxiliary_head=dict(num_classes=2))
+    auxiliary_head=dict(num_classes=2),
+)

@@ -1,4 +1,6 @@
 _base_ = [
-    '../_base_/models/sst_r18-d8-half.py', '../_base_/datasets/davis_240p.py',
-    '../_base_/default_runtime_video.py', '../_base_/schedules/adam_video_400.py'
+    '../_base_/models/sst_r18-d8-half.py',
+    '../_base_/datasets/davis_240p.py',
+    '../_base_/default_runtime_video.py',
+    '../_base_/schedules/adam_video_400.py',
 ]

@@ -1,4 +1,5 @@
 """What mmengine's Runner cannot do without a GPU, and the command line that the tools share."""
+
 from .checkpoint import CheckpointHook, has_checkpoint, latest_checkpoint
 from .checks import CheckpointKeysHook, InvalidLossHook
 from .command_line import add_common_arguments, config_from, leave_process_group
@@ -8,9 +9,21 @@ from .reproducible_data import DefaultSampler, InfiniteSampler, SeedAugmentation
 from .safe_globals import add_safe_globals
 
 __all__ = [
-    'CPUAmpOptimWrapper', 'CheckpointHook', 'CheckpointKeysHook', 'DefaultSampler', 'InfiniteSampler',
-    'InvalidLossHook', 'PreemptionHook', 'SeedAugmentation', 'add_common_arguments', 'add_safe_globals',
-    'config_from', 'has_checkpoint', 'latest_checkpoint', 'leave_process_group', 'prepare_for_cpu'
+    'CPUAmpOptimWrapper',
+    'CheckpointHook',
+    'CheckpointKeysHook',
+    'DefaultSampler',
+    'InfiniteSampler',
+    'InvalidLossHook',
+    'PreemptionHook',
+    'SeedAugmentation',
+    'add_common_arguments',
+    'add_safe_globals',
+    'config_from',
+    'has_checkpoint',
+    'latest_checkpoint',
+    'leave_process_group',
+    'prepare_for_cpu',
 ]
 
 add_safe_globals()

@@ -1,4 +1,5 @@
 """Checkpoints from which a killed run goes on as if nothing had happened."""
+
 import logging
 import os
 import random
@@ -122,10 +123,16 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int | str, meta: dict, validating: bool = False) -> None:
         self._position = dict(epoch=meta['epoch'], iter=meta['iter'])
-        runner.message_hub.update_info('to_resume', dict(
-            self._position, batches_done=self._batches_done, validating=validating,
-            sampler_seed=getattr(sampler_of(runner.train_dataloader), 'seed', None),
-            rng_state=all_gather_object(self._rng_state)))
+        runner.message_hub.update_info(
+            'to_resume',
+            dict(
+                self._position,
+                batches_done=self._batches_done,
+                validating=validating,
+                sampler_seed=getattr(sampler_of(runner.train_dataloader), 'seed', None),
+                rng_state=all_gather_object(self._rng_state),
+            ),
+        )
         super()._save_checkpoint_with_step(runner, step, meta)
         _forget(runner)  # the best checkpoint is not for resuming
         self._position = {}
@@ -143,12 +150,14 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         else:
             runner.logger.warning(
                 f"The checkpoint holds the 'rng_state' of {len(states)} processes, this run has "
-                f'{runner.world_size}: it will not end as without the interruption')
+                f'{runner.world_size}: it will not end as without the interruption'
+            )
         if not continue_data(runner.train_loop, to_resume.get('sampler_seed'), self._batches_done):
             runner.logger.warning(
                 f'train_dataloader.sampler is {type(sampler_of(runner.train_dataloader)).__name__}, batch_sampler '
                 f'{type(runner.train_dataloader.batch_sampler).__name__}; only mmattn.InfiniteSampler without a batch '
-                'sampler, or mmattn.DefaultSampler, has the run end as without the interruption')
+                'sampler, or mmattn.DefaultSampler, has the run end as without the interruption'
+            )
         self._validate_first = to_resume.get('validating', False) and runner.val_loop is not None
 
 
@@ -177,10 +186,15 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
     if '://' in named or (named and _is_complete(Path(named))):
         return named
     folders = {Path(work_dir), Path(named).parent if named else Path(work_dir)}
-    found = [path for folder in folders if folder.is_dir() for path in folder.iterdir()
-             if re.fullmatch(filename_tmpl.format(r'\d+(_iter_\d+)?'), path.name)]
+    found = [
+        path
+        for folder in folders
+        if folder.is_dir()
+        for path in folder.iterdir()
+        if re.fullmatch(filename_tmpl.format(r'\d+(_iter_\d+)?'), path.name)
+    ]
     complete = [path for path in found if _is_complete(path)]
-    said = f"{pointer} names {f'{named}, which is gone or truncated' if named else 'no checkpoint'}"
+    said = f'{pointer} names {f"{named}, which is gone or truncated" if named else "no checkpoint"}'
     if complete:
         newest = max(complete, key=lambda path: path.stat().st_mtime_ns)
         print_log(f'{said}: resuming from {newest}, the newest complete one', 'current', logging.WARNING)
@@ -206,7 +220,8 @@ def get_rng_state() -> dict[str, Any]:
         python=random.getstate(),
         numpy=np.random.get_state(),
         torch=torch.get_rng_state(),
-        cuda=torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None)
+        cuda=torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+    )
 
 
 def set_rng_state(state: dict[str, Any]) -> None:

@@ -1,4 +1,5 @@
 """Hooks that stop a run where the stock Runner goes on: at a loss that is NaN, and a checkpoint that does not fit."""
+
 import re
 from collections.abc import Iterator, Sequence
 
@@ -39,8 +40,11 @@ class InvalidLossHook(Hook):
         """Check the losses in ``outputs``, the ``log_vars`` of the step."""
         if not self.every_n_train_iters(runner, self.interval):
             return
-        invalid = [f'{name} = {float(value)}' for name, value in (outputs or {}).items()
-                   if 'loss' in name and not torch.as_tensor(value).isfinite()]
+        invalid = [
+            f'{name} = {float(value)}'
+            for name, value in (outputs or {}).items()
+            if 'loss' in name and not torch.as_tensor(value).isfinite()
+        ]
         if invalid:
             paths = ''.join(f'\n  {path}' for path in _image_paths(data_batch))
             raise FloatingPointError(f'Iteration {runner.iter + 1}: {", ".join(invalid)}, for a batch of{paths}')
@@ -90,8 +94,10 @@ class CheckpointKeysHook(Hook):
             model.load_state_dict(expected)
         except RuntimeError as error:
             name = runner._load_from or f'of {runner.work_dir}'
-            raise RuntimeError(f'The checkpoint {name} does not fit the model (patterns of keys that may differ go to '
-                               f'default_hooks.checkpoint_keys.allow). {error}') from None
+            raise RuntimeError(
+                f'The checkpoint {name} does not fit the model (patterns of keys that may differ go to '
+                f'default_hooks.checkpoint_keys.allow). {error}'
+            ) from None
 
 
 def _image_paths(batch: object) -> Iterator[str]:

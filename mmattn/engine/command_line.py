@@ -1,4 +1,5 @@
 """The arguments that ``tools/train.py`` and ``tools/test.py`` share, and the config that they make."""
+
 import atexit
 import gc
 import os
@@ -18,9 +19,11 @@ def add_common_arguments(parser: ArgumentParser) -> None:
         '--cfg-options',
         nargs='+',
         action=DictAction,
-        help='override settings of the config: key=value …; a list is key="[a,b]" or key=a,b, without white space')
+        help='override settings of the config: key=value …; a list is key="[a,b]" or key=a,b, without white space',
+    )
     parser.add_argument(
-        '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='job launcher; default: none')
+        '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='job launcher; default: none'
+    )
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by torch.distributed.launch')
 
 

@@ -1,4 +1,5 @@
 """Distributed and mixed-precision runs on machines without a GPU."""
+
 import logging
 import os
 import subprocess
@@ -62,8 +63,11 @@ def prepare_for_cpu(cfg: Config) -> None:
             _environment_from_slurm()
         timeout = cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout')
         distributed.init_process_group('gloo', timeout=None if timeout is None else timedelta(seconds=timeout))
-    wrapper_cfg = dict(type='MMDistributedDataParallel', broadcast_buffers=False,
-                       find_unused_parameters=cfg.get('find_unused_parameters', False))
+    wrapper_cfg = dict(
+        type='MMDistributedDataParallel',
+        broadcast_buffers=False,
+        find_unused_parameters=cfg.get('find_unused_parameters', False),
+    )
     cfg.model_wrapper_cfg = {**wrapper_cfg, **(cfg.get('model_wrapper_cfg') or {}), 'device_ids': None}
     strategy = cfg.get('strategy') or ConfigDict()  # of a FlexibleRunner
     if strategy.get('type') == 'DDPStrategy':
@@ -75,11 +79,15 @@ def prepare_for_cpu(cfg: Config) -> None:
             strategy.state_dict_cfg = dict(
                 state_dict_type='FULL_STATE_DICT',
                 state_dict_config=dict(type='FullStateDictConfig', rank0_only=True),
-                optim_state_dict_config=dict(type='FullOptimStateDictConfig', rank0_only=True))
+                optim_state_dict_config=dict(type='FullOptimStateDictConfig', rank0_only=True),
+            )
     replaced = _sync_bn_to_bn(cfg.model)
     if replaced:
-        print_log(f'No GPU: {replaced} SyncBN entries of the model are BN, each process with statistics of its own',
-                  'current', logging.WARNING)
+        print_log(
+            f'No GPU: {replaced} SyncBN entries of the model are BN, each process with statistics of its own',
+            'current',
+            logging.WARNING,
+        )
 
 
 def _sync_bn_to_bn(cfg: ConfigDict | list | tuple) -> int:
@@ -95,8 +103,9 @@ def _sync_bn_to_bn(cfg: ConfigDict | list | tuple) -> int:
 def _environment_from_slurm() -> None:
     """Set torch.distributed's environment from Slurm's, as mmengine does for GPUs."""
     if 'MASTER_ADDR' not in os.environ:
-        hosts = subprocess.run(['scontrol', 'show', 'hostnames', os.environ['SLURM_NODELIST']],
-                               capture_output=True, text=True, check=True)
+        hosts = subprocess.run(
+            ['scontrol', 'show', 'hostnames', os.environ['SLURM_NODELIST']], capture_output=True, text=True, check=True
+        )
         os.environ['MASTER_ADDR'] = hosts.stdout.split()[0]
     os.environ.setdefault('MASTER_PORT', '29500')
     os.environ['WORLD_SIZE'] = os.environ['SLURM_NTASKS']

@@ -1,4 +1,5 @@
 """Runs that are told to stop, because their time is up or their machine is wanted, and that go on later."""
+
 import os
 import signal
 import threading
@@ -67,8 +68,9 @@ class PreemptionHook(Hook):
             return
         self._asked = True
         if self._checkpoint_hook(runner) is None or threading.current_thread() is not threading.main_thread():
-            runner.logger.warning('PreemptionHook needs mmattn.CheckpointHook and the main thread: signals end the '
-                                  'run without saving it')
+            runner.logger.warning(
+                'PreemptionHook needs mmattn.CheckpointHook and the main thread: signals end the run without saving it'
+            )
             return
         for number in self.signals:
             self._earlier[number] = signal.signal(number, self._note)
@@ -129,8 +131,9 @@ class PreemptionHook(Hook):
         name = signal.Signals(self._received).name
         if runner.iter > 0 and hook is not None:
             hook.save_now(runner, validating)
-            runner.logger.warning(f'{name}: saved {hook.last_ckpt}, from which --resume goes on; exit code '
-                                  f'{os.EX_TEMPFAIL}')
+            runner.logger.warning(
+                f'{name}: saved {hook.last_ckpt}, from which --resume goes on; exit code {os.EX_TEMPFAIL}'
+            )
         else:
             runner.logger.warning(f'{name} before the first iteration: nothing to save; exit code {os.EX_TEMPFAIL}')
         self._exiting = True

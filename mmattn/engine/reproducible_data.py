@@ -4,6 +4,7 @@ The samplers hand out each index together with its position in the stream; :clas
 pipeline, seeds the random number generators from it. Which process loads a sample, and what it loaded before, no
 longer matters: any number of workers, persistent or not, gives the same images, and so does a resumed run.
 """
+
 import random
 from collections.abc import Iterator
 from itertools import chain, count, islice, repeat
@@ -111,7 +112,8 @@ class SeedAugmentation:
             raise TypeError(
                 "SeedAugmentation needs train_dataloader.sampler.type='mmattn.InfiniteSampler' (or, by epoch, "
                 "'mmattn.DefaultSampler') and a data set that hands the sampler's index to its pipeline as "
-                f"results['sample_idx']; it got {type(index).__name__} {index!r}")
+                f"results['sample_idx']; it got {type(index).__name__} {index!r}"
+            )
         return results
 
 

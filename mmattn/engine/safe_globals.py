@@ -1,4 +1,5 @@
 """Loading mmengine's checkpoints with torch ≥ 2.6, which unpickles only the types that it was told are safe."""
+
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
@@ -12,5 +13,6 @@ def add_safe_globals() -> None:
     """
     multiarray = (np._core if hasattr(np, '_core') else np.core).multiarray
     numbers = {type(np.dtype(code)) for code in np.typecodes['AllInteger'] + np.typecodes['AllFloat']}
-    torch.serialization.add_safe_globals([
-        HistoryBuffer, slice, getattr, multiarray._reconstruct, multiarray.scalar, np.ndarray, np.dtype, *numbers])
+    torch.serialization.add_safe_globals(
+        [HistoryBuffer, slice, getattr, multiarray._reconstruct, multiarray.scalar, np.ndarray, np.dtype, *numbers]
+    )

@@ -1,4 +1,5 @@
 """Attention layers over the operators: nn.Modules that know of no task and fit mmcv's plugin slots."""
+
 from .attended_residual import AttendedResidual
 from .ba_conv2d import BAConv2d
 from .bilateral_criss_cross import BilateralCrissCrossAttention
@@ -11,6 +12,16 @@ from .strided_attention_3d import StridedAttention3d
 from .transformer_attention import TransformerAttention2d
 from .video_transformer import VideoTransformerLayer
 
-__all__ = ['AttendedResidual', 'BAConv2d', 'BilateralCrissCrossAttention', 'BilateralMultiheadAttention',
-           'BilateralNonLocal2d', 'DynamicConv2d', 'GridAttention3d', 'LocalBilateralAttention', 'StridedAttention3d',
-           'TransformerAttention2d', 'VideoTransformerLayer']
+__all__ = [
+    'AttendedResidual',
+    'BAConv2d',
+    'BilateralCrissCrossAttention',
+    'BilateralMultiheadAttention',
+    'BilateralNonLocal2d',
+    'DynamicConv2d',
+    'GridAttention3d',
+    'LocalBilateralAttention',
+    'StridedAttention3d',
+    'TransformerAttention2d',
+    'VideoTransformerLayer',
+]

@@ -1,4 +1,5 @@
 """A residual around any attention layer that starts as the identity, for a backbone's plugin slots."""
+
 from torch import Tensor, nn, zeros
 
 from mmattn.registry import MODELS

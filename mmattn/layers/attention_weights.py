@@ -1,4 +1,5 @@
 """Attention weights of asked queries, split into content and position, for drawing (Fig. 3.4)."""
+
 from collections.abc import Callable
 
 import torch
@@ -15,6 +16,7 @@ class AttentionWeights:
     A layer brings ``operands``, its operator's arguments from the inputs of ``forward``, and ``operator_weights``,
     which computes rows from them.
     """
+
     position: str
     operands: Callable[..., dict]
     operator_weights: Callable[..., Tensor]

@@ -1,4 +1,5 @@
 """Local bilateral attention as a ``conv_cfg``, in place of the 3×3 convolutions of stock modules."""
+
 from inspect import signature
 
 from torch import nn
@@ -28,9 +29,18 @@ class BAConv2d(LocalBilateralAttention):
         ValueError: a padding that changes the map's size, two dilations, or as the layer raises.
     """
 
-    def __new__(cls, in_channels: int = 0, out_channels: int = 0, kernel_size: int | tuple[int, int] = 3,
-                stride: int | tuple[int, int] = 1, padding: int | tuple[int, int] | str = 0,
-                dilation: int | tuple[int, int] = 1, groups: int = 1, bias: bool = True, **kwargs):
+    def __new__(
+        cls,
+        in_channels: int = 0,
+        out_channels: int = 0,
+        kernel_size: int | tuple[int, int] = 3,
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] | str = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        **kwargs,
+    ):
         """Build a plain convolution where there is nothing to attend to; a copy is made without arguments."""
         if _pair(kernel_size) == (1, 1) or _pair(stride) != (1, 1) or groups != 1:
             unknown = kwargs.keys() - signature(LocalBilateralAttention).parameters.keys()
@@ -39,20 +49,24 @@ class BAConv2d(LocalBilateralAttention):
             return nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         return super().__new__(cls)
 
-    def __init__(self,
-                 in_channels: int,
-                 out_channels: int,
-                 kernel_size: int | tuple[int, int],
-                 stride: int | tuple[int, int] = 1,
-                 padding: int | tuple[int, int] | str = 0,
-                 dilation: int | tuple[int, int] = 1,
-                 groups: int = 1,
-                 bias: bool = True,
-                 **kwargs) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] | str = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        **kwargs,
+    ) -> None:
         self_padding = tuple(k // 2 * d for k, d in zip(_pair(kernel_size), _pair(dilation)))
         if padding != 'same' and _pair(padding) != self_padding:
-            raise ValueError(f'padding must be {self_padding} for kernel_size={kernel_size} and dilation={dilation}: '
-                             f'attention keeps the size of the map; got {padding}')
+            raise ValueError(
+                f'padding must be {self_padding} for kernel_size={kernel_size} and dilation={dilation}: '
+                f'attention keeps the size of the map; got {padding}'
+            )
         if len(set(_pair(dilation))) > 1:
             raise ValueError(f'dilation must be the same in both directions; got {dilation}')
         super().__init__(in_channels, out_channels, kernel_size, dilation=_pair(dilation)[0], act_cfg=None, **kwargs)

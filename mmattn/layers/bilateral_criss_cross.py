@@ -1,4 +1,5 @@
 """Bilateral criss-cross attention (Bi-CC), section 3.4.4 of the bilateral-attention thesis."""
+
 import torch
 from mmcv.cnn import Scale
 from torch import Tensor, nn
@@ -41,14 +42,16 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
 
     operator_weights = staticmethod(grid_attention_weights)
 
-    def __init__(self,
-                 in_channels: int,
-                 reduction: int = 8,
-                 window_size: int | tuple[int, int] = 31,
-                 position: str = 'bilateral',
-                 padding: str = 'learned',
-                 smoothing: str = 'zscore',
-                 max_offset: int = 96) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        reduction: int = 8,
+        window_size: int | tuple[int, int] = 31,
+        position: str = 'bilateral',
+        padding: str = 'learned',
+        smoothing: str = 'zscore',
+        max_offset: int = 96,
+    ) -> None:
         super().__init__()
         if position not in POSITIONS:
             raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')
@@ -59,14 +62,15 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         self.query_conv = nn.Conv2d(in_channels, channels, 1)
         self.key_conv = nn.Conv2d(in_channels, channels, 1)
         self.value_conv = nn.Conv2d(in_channels, in_channels, 1)
-        self.gamma = Scale(0.)
+        self.gamma = Scale(0.0)
         # Sharded training takes no 0-dimensional parameters; the stock block's is reshaped as it is loaded.
         self.gamma.scale = nn.Parameter(torch.zeros(1))
         self.gamma._register_load_state_dict_pre_hook(_as_vector)
         if position == 'bilateral':
             sizes = as_window_size(window_size, axes=2)
-            self.window_position = WindowPosition(2, in_channels, channels, sizes, sum(sizes) - 1, channels, padding,
-                                                  smoothing)
+            self.window_position = WindowPosition(
+                2, in_channels, channels, sizes, sum(sizes) - 1, channels, padding, smoothing
+            )
         elif position == 'relative':
             self.relative_position = RelativePosition(2, channels, max_offset)
 
@@ -84,8 +88,9 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
 
     def operands(self, x: Tensor) -> dict:
         """Return the arguments of ``grid_attention`` for a map ``x`` of ``(B, C, H, W)``."""
-        query, key, value = (conv(x).movedim(1, -1).unsqueeze(1)
-                             for conv in (self.query_conv, self.key_conv, self.value_conv))
+        query, key, value = (
+            conv(x).movedim(1, -1).unsqueeze(1) for conv in (self.query_conv, self.key_conv, self.value_conv)
+        )
         position = {}
         if self.position == 'bilateral':
             position = self.window_position(x)

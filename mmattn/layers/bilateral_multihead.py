@@ -1,4 +1,5 @@
 """Bilateral multi-head self-attention (Bi-SA), section 3.4.4 of the bilateral-attention thesis."""
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -41,16 +42,18 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
 
     operator_weights = staticmethod(global_attention_weights)
 
-    def __init__(self,
-                 embed_dim: int,
-                 num_heads: int,
-                 bias: bool = True,
-                 window_size: int = 21,
-                 position: str = 'bilateral',
-                 padding: str = 'zero',
-                 smoothing: str = 'sqrt_dim',
-                 max_offset: int = 96,
-                 causal: bool = False) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        bias: bool = True,
+        window_size: int = 21,
+        position: str = 'bilateral',
+        padding: str = 'zero',
+        smoothing: str = 'sqrt_dim',
+        max_offset: int = 96,
+        causal: bool = False,
+    ) -> None:
         super().__init__()
         if embed_dim % num_heads:
             raise ValueError(f'embed_dim must be a multiple of num_heads={num_heads}; got {embed_dim}')
@@ -67,21 +70,24 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         if position == 'bilateral':
             sizes = as_window_size(window_size, axes=1)
-            self.window_position = WindowPosition(1, embed_dim, embed_dim, sizes, window_entries(sizes, causal),
-                                                  head_dim, padding, smoothing, num_heads)
+            self.window_position = WindowPosition(
+                1, embed_dim, embed_dim, sizes, window_entries(sizes, causal), head_dim, padding, smoothing, num_heads
+            )
         elif position == 'relative':
             self.relative_position = RelativePosition(1, head_dim, max_offset)
         nn.init.xavier_uniform_(self.in_proj_weight)
         if bias:
             nn.init.zeros_(self.out_proj.bias)
 
-    def forward(self,
-                query: Tensor,
-                key: Tensor,
-                value: Tensor,
-                key_padding_mask: Tensor | None = None,
-                need_weights: bool = False,
-                attn_mask: Tensor | None = None) -> tuple[Tensor, None]:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = False,
+        attn_mask: Tensor | None = None,
+    ) -> tuple[Tensor, None]:
         """Attend over the sequence.
 
         Args:
@@ -104,8 +110,10 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         if attn_mask is not None:
             raise ValueError('attn_mask must be None; for a decoder set causal=True in the constructor')
         if key is not query and (self.position != 'none' or self.causal):
-            raise ValueError(f'key must be query itself with position={self.position!r} and causal={self.causal}: '
-                             'positions of another sequence have no offset to those of the query')
+            raise ValueError(
+                f'key must be query itself with position={self.position!r} and causal={self.causal}: '
+                'positions of another sequence have no offset to those of the query'
+            )
         if query.dim() == 2:
             mask = None if key_padding_mask is None else key_padding_mask[None]
             x = query[None]
@@ -117,9 +125,11 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
     def operands(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None) -> dict:
         """Return the arguments of ``global_attention`` for the inputs of ``forward``, with a batch."""
         weights = self.in_proj_weight.chunk(3)
-        biases = (None, ) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        q, k, v = (F.linear(x, weight, bias).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-                   for x, weight, bias in zip((query, key, value), weights, biases))  # (B, heads, L or M, E/heads)
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        q, k, v = (
+            F.linear(x, weight, bias).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for x, weight, bias in zip((query, key, value), weights, biases)
+        )  # (B, heads, L or M, E/heads)
         operands = dict(query=q, key=k, value=v, scale=self.scale, causal=self.causal)
         if self.position == 'bilateral':
             operands |= self.window_position(query.transpose(1, 2))

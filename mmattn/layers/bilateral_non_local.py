@@ -1,4 +1,5 @@
 """Bilateral non-local attention (Bi-NL), section 3.4.4 of the bilateral-attention thesis."""
+
 from mmcv.cnn import NonLocal2d
 from torch import Tensor
 
@@ -43,25 +44,28 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
 
     operator_weights = staticmethod(global_attention_weights)
 
-    def __init__(self,
-                 in_channels: int,
-                 reduction: int = 2,
-                 window_size: int | tuple[int, int] = 31,
-                 position: str = 'bilateral',
-                 padding: str = 'learned',
-                 smoothing: str = 'zscore',
-                 max_offset: int = 96,
-                 conv_cfg: dict | None = None,
-                 norm_cfg: dict | None = None,
-                 mode: str = 'embedded_gaussian',
-                 use_scale: bool = True) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        reduction: int = 2,
+        window_size: int | tuple[int, int] = 31,
+        position: str = 'bilateral',
+        padding: str = 'learned',
+        smoothing: str = 'zscore',
+        max_offset: int = 96,
+        conv_cfg: dict | None = None,
+        norm_cfg: dict | None = None,
+        mode: str = 'embedded_gaussian',
+        use_scale: bool = True,
+    ) -> None:
         super().__init__(
             in_channels,
             reduction=reduction,
             conv_cfg=conv_cfg or dict(type='Conv2d'),
             norm_cfg=norm_cfg,
             mode=mode,
-            use_scale=use_scale)
+            use_scale=use_scale,
+        )
         if position not in POSITIONS:
             raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')
         if position != 'none' and mode != 'embedded_gaussian':
@@ -71,8 +75,9 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         self.scale = channels**-0.5 if use_scale or position != 'none' else 1.0
         if position == 'bilateral':
             sizes = as_window_size(window_size, axes=2)
-            self.window_position = WindowPosition(2, in_channels, channels, sizes, window_entries(sizes), channels,
-                                                  padding, smoothing)
+            self.window_position = WindowPosition(
+                2, in_channels, channels, sizes, window_entries(sizes), channels, padding, smoothing
+            )
         elif position == 'relative':
             self.relative_position = RelativePosition(2, channels, max_offset)
 

@@ -1,4 +1,5 @@
 """Dynamic convolution, as the empirical study of spatial attention puts it into attended residual blocks."""
+
 from mmcv.cnn import ConvModule
 from torch import Tensor, nn, zeros
 from torch.nn import functional as F
@@ -33,11 +34,9 @@ class DynamicConv2d(nn.Module):
         ValueError: an even kernel, or groups that do not divide the channels.
     """
 
-    def __init__(self,
-                 in_channels: int,
-                 kernel_size: int | tuple[int, int],
-                 groups: int = 16,
-                 norm_cfg: dict | None = None) -> None:
+    def __init__(
+        self, in_channels: int, kernel_size: int | tuple[int, int], groups: int = 16, norm_cfg: dict | None = None
+    ) -> None:
         super().__init__()
         check_count('groups', groups)
         height, width = as_window_size(kernel_size, axes=2, name='kernel_size')

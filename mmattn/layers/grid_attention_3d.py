@@ -1,4 +1,5 @@
 """Grid attention for video (Eq. 5.2 to 5.5 of the chapter on sparse spatiotemporal transformers)."""
+
 from torch import Tensor
 
 from mmattn.ops import grid_attention
@@ -16,14 +17,16 @@ class GridAttention3d(MultiheadAttention3d):
     are those of the axis on which the key lies, and of x for the voxel itself.
     """
 
-    def __init__(self,
-                 embed_dims: int,
-                 num_heads: int = 8,
-                 scale: float = 1.0,
-                 spatial_position: str = 'relative',
-                 temporal_position: str = 'sinusoidal',
-                 max_offset: int = 96,
-                 max_frames: int = 256) -> None:
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int = 8,
+        scale: float = 1.0,
+        spatial_position: str = 'relative',
+        temporal_position: str = 'sinusoidal',
+        max_offset: int = 96,
+        max_frames: int = 256,
+    ) -> None:
         super().__init__(embed_dims, num_heads, scale, spatial_position, temporal_position, max_offset, max_frames)
 
     def forward(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> Tensor:

@@ -1,4 +1,5 @@
 """Local bilateral attention (BA), chapter 4 of the bilateral-attention thesis."""
+
 from collections import OrderedDict
 
 from mmcv.cnn import build_activation_layer, build_norm_layer
@@ -46,19 +47,21 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
 
     operator_weights = staticmethod(local_attention_weights)
 
-    def __init__(self,
-                 in_channels: int,
-                 out_channels: int | None = None,
-                 kernel_size: int | tuple[int, int] = 3,
-                 num_heads: int = 8,
-                 content: bool = True,
-                 geometric: bool = True,
-                 iterations: int = 1,
-                 share: bool = False,
-                 dilation: int = 1,
-                 scale: float | None = 1.0,
-                 norm_cfg: dict | None = dict(type='BN'),
-                 act_cfg: dict | None = dict(type='ReLU')) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int | None = None,
+        kernel_size: int | tuple[int, int] = 3,
+        num_heads: int = 8,
+        content: bool = True,
+        geometric: bool = True,
+        iterations: int = 1,
+        share: bool = False,
+        dilation: int = 1,
+        scale: float | None = 1.0,
+        norm_cfg: dict | None = dict(type='BN'),
+        act_cfg: dict | None = dict(type='ReLU'),
+    ) -> None:
         super().__init__()
         out_channels = in_channels if out_channels is None else out_channels
         sizes = as_window_size(kernel_size, axes=2, name='kernel_size')
@@ -69,8 +72,10 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         check_count('dilation', dilation)
         check_count('iterations', iterations)
         if iterations > 1 and not (content and share):
-            raise ValueError(f'iterations={iterations} refines content in one shared space: it needs content=True and '
-                             f'share=True; got content={content}, share={share}')
+            raise ValueError(
+                f'iterations={iterations} refines content in one shared space: it needs content=True and '
+                f'share=True; got content={content}, share={share}'
+            )
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.num_heads = num_heads

@@ -1,4 +1,5 @@
 """What the sparse attention layers of video share: projections to heads, and where and when a voxel is."""
+
 from collections.abc import Sequence
 
 import torch
@@ -31,15 +32,17 @@ class MultiheadAttention3d(nn.Module):
         ValueError: heads that do not divide the channels, an unknown position, or 'relative' in time alone.
     """
 
-    def __init__(self,
-                 embed_dims: int,
-                 num_heads: int = 8,
-                 scale: float = 1.0,
-                 spatial_position: str = 'relative',
-                 temporal_position: str = 'sinusoidal',
-                 max_offset: int = 96,
-                 max_frames: int = 256,
-                 concatenated: bool = False) -> None:
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int = 8,
+        scale: float = 1.0,
+        spatial_position: str = 'relative',
+        temporal_position: str = 'sinusoidal',
+        max_offset: int = 96,
+        max_frames: int = 256,
+        concatenated: bool = False,
+    ) -> None:
         super().__init__()
         if num_heads < 1 or embed_dims % num_heads:
             raise ValueError(f'num_heads must divide embed_dims={embed_dims}; got {num_heads}')
@@ -53,7 +56,8 @@ class MultiheadAttention3d(nn.Module):
         self.num_heads = num_heads
         self.scale = scale
         self.query_proj, self.key_proj, self.value_proj, self.out_proj = (
-            nn.Linear(embed_dims, embed_dims) for _ in range(4))
+            nn.Linear(embed_dims, embed_dims) for _ in range(4)
+        )
         self.init_weights()
         self.relative_position = None
         if spatial_position == 'relative':
@@ -67,8 +71,9 @@ class MultiheadAttention3d(nn.Module):
         """Start as a search for what is alike: queries and keys are projected in the same way."""
         self.key_proj.load_state_dict(self.query_proj.state_dict())
 
-    def project(self, query: Tensor, key: Tensor, frame_numbers: Tensor | None,
-                key_frame_numbers: Tensor | None) -> dict:
+    def project(
+        self, query: Tensor, key: Tensor, frame_numbers: Tensor | None, key_frame_numbers: Tensor | None
+    ) -> dict:
         """Return ``query``, ``key`` and ``value`` of an operator, ``(B, heads, T, H, W, C/heads)``, and its ``scale``.
 
         Args:
@@ -79,8 +84,10 @@ class MultiheadAttention3d(nn.Module):
             ValueError: there is an absolute encoding, and no numbers or not one a frame.
         """
         timed = [self._timed(x, numbers) for x, numbers in ((query, frame_numbers), (key, key_frame_numbers))]
-        q, k, v = (projection(x).unflatten(-1, (self.num_heads, -1)).movedim(-2, 1) for projection, x in zip(
-            (self.query_proj, self.key_proj, self.value_proj), (*timed, key)))
+        q, k, v = (
+            projection(x).unflatten(-1, (self.num_heads, -1)).movedim(-2, 1)
+            for projection, x in zip((self.query_proj, self.key_proj, self.value_proj), (*timed, key))
+        )
         return dict(query=q, key=k, value=v, scale=self.scale)
 
     def merge(self, out: Tensor) -> Tensor:
@@ -92,16 +99,19 @@ class MultiheadAttention3d(nn.Module):
             return x
         if frame_numbers is None or frame_numbers.shape != x.shape[:2]:
             got = None if frame_numbers is None else tuple(frame_numbers.shape)
-            raise ValueError(f'frame_numbers must be (B, T) = {tuple(x.shape[:2])} for this temporal_position; got '
-                             f'{got}')
+            raise ValueError(
+                f'frame_numbers must be (B, T) = {tuple(x.shape[:2])} for this temporal_position; got {got}'
+            )
         return x + self.temporal_encoding(frame_numbers)[:, :, None, None].to(x.dtype)
 
 
 def check_maps(query: Tensor, key: Tensor, embed_dims: int) -> None:
     """Check that queries and keys are ``(B, T, H, W, C)`` of one shape."""
     if query.dim() != 5 or query.shape[-1] != embed_dims or key.shape != query.shape:
-        raise ValueError(f'query and key must be (B, T, H, W, {embed_dims}) of one shape; got {tuple(query.shape)} and '
-                         f'{tuple(key.shape)}')
+        raise ValueError(
+            f'query and key must be (B, T, H, W, {embed_dims}) of one shape; got {tuple(query.shape)} and '
+            f'{tuple(key.shape)}'
+        )
 
 
 def pad_maps(x: Tensor, padding: Sequence[int]) -> Tensor:

@@ -1,4 +1,5 @@
 """Relative position encodings: learned vectors r_{j−i} that the query is compared with (Table 3.2; video: Eq. 5.9)."""
+
 from collections.abc import Sequence
 
 import torch
@@ -26,7 +27,8 @@ class RelativePosition(nn.Module):
         self.max_offset = max_offset
         shares = [(channels + axis) // axes if concatenated else channels for axis in range(axes)]
         self.tables = nn.ParameterList(
-            nn.Parameter(torch.randn(2 * max_offset + 1, share) * channels**-0.5) for share in shares)
+            nn.Parameter(torch.randn(2 * max_offset + 1, share) * channels**-0.5) for share in shares
+        )
 
     def _vectors(self, axis: int, offsets: Tensor) -> Tensor:
         return self.tables[axis][offsets.clamp(-self.max_offset, self.max_offset) + self.max_offset]
@@ -59,7 +61,7 @@ class RelativePosition(nn.Module):
         for axis in reversed(range(untold, len(size))):
             offsets = torch.arange(1 - size[axis], size[axis], device=query.device)
             if axis != len(size) - 1:  # self has its place on the last axis
-                offsets = torch.cat([offsets[:size[axis] - 1], offsets[size[axis]:]])
+                offsets = torch.cat([offsets[: size[axis] - 1], offsets[size[axis] :]])
             vectors.append(self._vectors(axis - untold, offsets))
         window_size = (*[1] * untold, *(2 * length - 1 for length in size[untold:]))
         return dict(window=query @ torch.cat(vectors).to(query.dtype).T, window_size=window_size)

@@ -1,4 +1,5 @@
 """Strided attention for video (Eq. 5.7 and 5.9 of the chapter on sparse spatiotemporal transformers)."""
+
 from torch import Tensor, nn
 
 from mmattn.ops import strided_attention, strided_offsets
@@ -30,12 +31,14 @@ class StridedAttention3d(nn.Module):
             'strided' among them.
     """
 
-    def __init__(self,
-                 embed_dims: int,
-                 num_heads: int = 8,
-                 step: int | tuple[int, int, int] | None = None,
-                 local_pattern: str = 'block',
-                 **kwargs) -> None:
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int = 8,
+        step: int | tuple[int, int, int] | None = None,
+        local_pattern: str = 'block',
+        **kwargs,
+    ) -> None:
         super().__init__()
         check_pattern(local_pattern)
         if local_pattern == 'strided':
@@ -44,7 +47,8 @@ class StridedAttention3d(nn.Module):
         self.step = step
         self.local_pattern = local_pattern
         self.local_attention, self.strided_attention = (
-            MultiheadAttention3d(embed_dims, num_heads, concatenated=True, **kwargs) for _ in range(2))
+            MultiheadAttention3d(embed_dims, num_heads, concatenated=True, **kwargs) for _ in range(2)
+        )
 
     def forward(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> Tensor:
         """Attend from each voxel of ``query``, by way of relays, to all of ``key``.
@@ -68,16 +72,25 @@ class StridedAttention3d(nn.Module):
         step = as_step(self.step, size, size)
         padding = [-side % h if self.local_pattern == 'block' else 0 for side, h in zip(size, step)]
         numbers, padded = frame_numbers, pad_numbers(frame_numbers, padding[0])
-        found = self._attend(self.local_attention, self.local_pattern, pad_maps(query, padding), keys, padded, numbers,
-                             step)
+        found = self._attend(
+            self.local_attention, self.local_pattern, pad_maps(query, padding), keys, padded, numbers, step
+        )
         relays = pad_maps(keys, padding) + found
-        found, own = (x[:, :size[0], :size[1], :size[2]] for x in (found, relays))
-        return found + self._attend(self.strided_attention, 'strided', own if key is None else query, relays, numbers,
-                                    padded, step)
+        found, own = (x[:, : size[0], : size[1], : size[2]] for x in (found, relays))
+        return found + self._attend(
+            self.strided_attention, 'strided', own if key is None else query, relays, numbers, padded, step
+        )
 
     @staticmethod
-    def _attend(layer: MultiheadAttention3d, pattern: str, query: Tensor, key: Tensor, frame_numbers: Tensor | None,
-                key_frame_numbers: Tensor | None, step: tuple[int, ...]) -> Tensor:
+    def _attend(
+        layer: MultiheadAttention3d,
+        pattern: str,
+        query: Tensor,
+        key: Tensor,
+        frame_numbers: Tensor | None,
+        key_frame_numbers: Tensor | None,
+        step: tuple[int, ...],
+    ) -> Tensor:
         operands = layer.project(query, key, frame_numbers, key_frame_numbers)
         if layer.relative_position is not None:
             offsets = strided_offsets(query.shape[1:4], step, pattern, key.shape[1:4])

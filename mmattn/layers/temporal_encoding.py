@@ -1,4 +1,5 @@
 """Encodings of a frame's absolute number, which tell an attention layer when a voxel is (Table 5.3)."""
+
 import torch
 from torch import Tensor, nn
 

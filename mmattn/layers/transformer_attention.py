@@ -1,4 +1,5 @@
 """Transformer attention by its four terms, of "An Empirical Study of Spatial Attention Mechanisms in Deep Networks"."""
+
 import math
 
 import torch
@@ -54,13 +55,15 @@ class TransformerAttention2d(nn.Module):
 
     _abbr_ = 'gen_attention_block'  # its name as a plugin: checkpoints of whole backbones load, too
 
-    def __init__(self,
-                 in_channels: int,
-                 num_heads: int = 8,
-                 terms: str = '1111',
-                 spatial_range: int | None = None,
-                 position_dim: int | None = None,
-                 wavelength: float = 1000) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        num_heads: int = 8,
+        terms: str = '1111',
+        spatial_range: int | None = None,
+        position_dim: int | None = None,
+        wavelength: float = 1000,
+    ) -> None:
         super().__init__()
         if not isinstance(terms, str) or len(terms) != 4 or set(terms) - set('01'):
             raise ValueError(f"terms must be a string of four of '0' and '1'; got {terms!r}")
@@ -75,7 +78,7 @@ class TransformerAttention2d(nn.Module):
         if not wavelength > 0:
             raise ValueError(f'wavelength must be positive; got {wavelength}')
         if spatial_range is not None:
-            spatial_range, = as_window_size(spatial_range, axes=1, name='spatial_range')
+            (spatial_range,) = as_window_size(spatial_range, axes=1, name='spatial_range')
         self.in_channels = in_channels
         self.num_heads = num_heads
         self.terms = terms
@@ -104,7 +107,7 @@ class TransformerAttention2d(nn.Module):
         """Give every parameter its initial value, as mmcv's block does."""
         for module in self.children():
             kaiming_init(module, a=1, mode='fan_in', nonlinearity='leaky_relu', distribution='uniform')
-        bound = (2 * self.in_channels / self.num_heads)**-0.5
+        bound = (2 * self.in_channels / self.num_heads) ** -0.5
         for name, parameter in self.named_parameters(recurse=False):
             nn.init.zeros_(parameter) if name == 'gamma' else nn.init.uniform_(parameter, -bound, bound)
 
@@ -220,7 +223,7 @@ class TransformerAttention2d(nn.Module):
         half = projection.in_features // 2
         dtype = torch.promote_types(weight.dtype, torch.float32)
         offsets = torch.arange(radius, -radius - 1, -1, device=weight.device, dtype=dtype)  # from the first key on
-        angles = offsets[:, None] / self.wavelength**(torch.arange(half, device=weight.device, dtype=dtype) / half)
+        angles = offsets[:, None] / self.wavelength ** (torch.arange(half, device=weight.device, dtype=dtype) / half)
         encoding = torch.cat([angles.sin(), angles.cos()], 1).to(weight.dtype)
         vectors = projection(encoding).unflatten(1, (self.num_heads, -1)).movedim(1, 0) / math.sqrt(2)
         if local:

@@ -1,4 +1,5 @@
 """A layer of the transformers of video: sparse attention and a feed-forward network, each with norm and residual."""
+
 from mmcv.cnn.bricks.transformer import FFN
 from torch import Tensor, nn
 
@@ -22,12 +23,14 @@ class VideoTransformerLayer(nn.Module):
         ValueError: an unknown ``query``.
     """
 
-    def __init__(self,
-                 embed_dims: int,
-                 attention: dict,
-                 feedforward_channels: int | None = None,
-                 dropout: float = 0.0,
-                 query: str = 'memory') -> None:
+    def __init__(
+        self,
+        embed_dims: int,
+        attention: dict,
+        feedforward_channels: int | None = None,
+        dropout: float = 0.0,
+        query: str = 'memory',
+    ) -> None:
         super().__init__()
         if query not in ('memory', 'x'):
             raise ValueError(f"query must be 'memory' or 'x'; got {query!r}")

@@ -1,4 +1,5 @@
 """Non-localized position attention: window logits made from the query's own feature (Eq. 3.11 and 3.12)."""
+
 import math
 
 from torch import Tensor, nn
@@ -26,16 +27,18 @@ class WindowPosition(nn.Module):
         ValueError: an unknown ``padding`` or ``smoothing``, or 'zscore' with 'neg_inf', which is undefined.
     """
 
-    def __init__(self,
-                 axes: int,
-                 in_channels: int,
-                 embed_channels: int,
-                 window_size: tuple[int, ...],
-                 entries: int,
-                 dim: int,
-                 padding: str,
-                 smoothing: str,
-                 num_heads: int = 1) -> None:
+    def __init__(
+        self,
+        axes: int,
+        in_channels: int,
+        embed_channels: int,
+        window_size: tuple[int, ...],
+        entries: int,
+        dim: int,
+        padding: str,
+        smoothing: str,
+        num_heads: int = 1,
+    ) -> None:
         super().__init__()
         if padding not in PADDINGS:
             raise ValueError(f'padding must be one of {PADDINGS}; got {padding!r}')

@@ -1,4 +1,5 @@
 """Attention operators: exact, differentiable, with extra memory linear in the number of positions."""
+
 from . import flops  # noqa: F401  (registers the formulas)
 from .dynamic_conv import dynamic_conv
 from .global_attention import global_attention, global_attention_weights
@@ -8,6 +9,18 @@ from .projection import projection
 from .strided_attention import strided_attention, strided_attention_weights
 from .support import grid_support, strided_offsets, strided_support
 
-__all__ = ['dynamic_conv', 'global_attention', 'global_attention_weights', 'grid_attention', 'grid_attention_weights',
-           'grid_support', 'local_attention', 'local_attention_weights', 'projection', 'strided_attention',
-           'strided_attention_weights', 'strided_offsets', 'strided_support']
+__all__ = [
+    'dynamic_conv',
+    'global_attention',
+    'global_attention_weights',
+    'grid_attention',
+    'grid_attention_weights',
+    'grid_support',
+    'local_attention',
+    'local_attention_weights',
+    'projection',
+    'strided_attention',
+    'strided_attention_weights',
+    'strided_offsets',
+    'strided_support',
+]

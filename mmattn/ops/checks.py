@@ -1,4 +1,5 @@
 """Argument checks that the public operators share; each error names the argument, what came and what is accepted."""
+
 import math
 from collections.abc import Callable
 
@@ -12,22 +13,33 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, i
     """Check that ``(B, heads, *positions, channels)`` tensors of ``axes`` (fewest, most) position axes fit together."""
     fewest, most = axes
     if not fewest <= query.dim() - 3 <= most or key.dim() != query.dim() or value.dim() != query.dim():
-        raise ValueError(f'query, key and value must be (B, heads, *positions, channels) with {fewest} to {most} '
-                         f'position axes; got {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}')
+        raise ValueError(
+            f'query, key and value must be (B, heads, *positions, channels) with {fewest} to {most} '
+            f'position axes; got {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}'
+        )
     if key.shape[:2] != query.shape[:2] or key.shape[-1] != query.shape[-1]:
-        raise ValueError(f'key must share batch, heads and channels with query; got {tuple(key.shape)} for '
-                         f'{tuple(query.shape)}')
+        raise ValueError(
+            f'key must share batch, heads and channels with query; got {tuple(key.shape)} for {tuple(query.shape)}'
+        )
     if value.shape[:-1] != key.shape[:-1]:
-        raise ValueError(f'value must share all but its channels with key; got {tuple(value.shape)} for '
-                         f'{tuple(key.shape)}')
+        raise ValueError(
+            f'value must share all but its channels with key; got {tuple(value.shape)} for {tuple(key.shape)}'
+        )
     if not query.dtype == key.dtype == value.dtype or not query.is_floating_point():
-        raise TypeError('query, key and value must share one floating-point dtype; got '
-                        f'{query.dtype}, {key.dtype} and {value.dtype}')
+        raise TypeError(
+            'query, key and value must share one floating-point dtype; got '
+            f'{query.dtype}, {key.dtype} and {value.dtype}'
+        )
 
 
-def check_window(query: Tensor, window: Tensor | None, window_size: int | tuple[int, ...] | None,
-                 outlier: Tensor | float, normalize: bool,
-                 entries: Callable[[tuple[int, ...]], int]) -> tuple[tuple[int, ...], Tensor | None, float]:
+def check_window(
+    query: Tensor,
+    window: Tensor | None,
+    window_size: int | tuple[int, ...] | None,
+    outlier: Tensor | float,
+    normalize: bool,
+    entries: Callable[[tuple[int, ...]], int],
+) -> tuple[tuple[int, ...], Tensor | None, float]:
     """Check the arguments of window logits.
 
     Args:
@@ -81,8 +93,9 @@ def check_count(name: str, number: int) -> None:
 def check_queries(queries: Tensor, size: tuple[int, ...]) -> None:
     """Check that ``queries`` are coordinates within a map of ``size``."""
     if queries.dtype != torch.int64 or queries.dim() != 2 or queries.shape[1] != len(size):
-        raise ValueError(f'queries must be int64 (Q, {len(size)}) coordinates; got {queries.dtype} '
-                         f'{tuple(queries.shape)}')
+        raise ValueError(
+            f'queries must be int64 (Q, {len(size)}) coordinates; got {queries.dtype} {tuple(queries.shape)}'
+        )
     outside = ((queries < 0) | (queries >= queries.new_tensor(size))).any(-1)
     if outside.any():
         raise ValueError(f'queries must lie in the map of {tuple(size)}; got {queries[outside].tolist()}')

@@ -1,4 +1,5 @@
 """How the reference operators keep their extra memory bounded: one slice of the work at a time, from a byte budget."""
+
 from collections.abc import Iterator
 
 CHUNK_BYTES = 64 * 2**20

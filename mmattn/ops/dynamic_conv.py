@@ -1,4 +1,5 @@
 """Dynamic convolution: every position filters the map with a depth-wise k×k kernel of its own."""
+
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -63,10 +64,12 @@ def _(value: Tensor, *_: object) -> Tensor:
     return torch.empty_like(value)
 
 
-@torch.library.custom_op('mmattn::dynamic_conv_backward', mutates_args=(),
-                         schema=f'(Tensor grad, {ARGUMENTS}) -> (Tensor, Tensor)')
-def _dynamic_conv_backward(grad: Tensor, value: Tensor, logits: Tensor, kernel_size: Sequence[int],
-                           dilation: int) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op(
+    'mmattn::dynamic_conv_backward', mutates_args=(), schema=f'(Tensor grad, {ARGUMENTS}) -> (Tensor, Tensor)'
+)
+def _dynamic_conv_backward(
+    grad: Tensor, value: Tensor, logits: Tensor, kernel_size: Sequence[int], dilation: int
+) -> tuple[Tensor, Tensor]:
     fits = native.takes('dynamic_conv_backward', grad, value, logits)
     run = torch.ops.mmattn_native.dynamic_conv_backward if fits else dynamic_conv_reference_backward
     return run(grad, value, logits, kernel_size, dilation)
@@ -109,8 +112,9 @@ def dynamic_conv_reference(value: Tensor, logits: Tensor, kernel_size: Sequence[
     return out
 
 
-def dynamic_conv_reference_backward(grad: Tensor, value: Tensor, logits: Tensor, kernel_size: Sequence[int],
-                                    dilation: int) -> tuple[Tensor, Tensor]:
+def dynamic_conv_reference_backward(
+    grad: Tensor, value: Tensor, logits: Tensor, kernel_size: Sequence[int], dilation: int
+) -> tuple[Tensor, Tensor]:
     """Gradients of value and logits."""
     d_value, d_logits = torch.empty_like(value), torch.empty_like(logits)
     area = Neighbourhood(value.shape[2:4], kernel_size, dilation)

@@ -1,4 +1,5 @@
 """FLOPs of the operators for PyTorch's ``FlopCounterMode``: the matrix products, two each multiply-accumulate."""
+
 import math
 from collections.abc import Callable, Sequence
 
@@ -18,10 +19,12 @@ from .support import reaches
 
 def _register(op: torch._ops.OpOverloadPacket) -> Callable:
     """``register_flop_formula``; torch 2.4 files a formula under the overload, where its counter does not look."""
+
     def register(formula: Callable) -> Callable:
         register_flop_formula(op)(formula)
         flop_registry.setdefault(op, flop_registry.get(op.default))
         return formula
+
     return register
 
 
@@ -55,8 +58,13 @@ def _grid_backward(grad, out, lse, query, key, value, *_, **__) -> int:
     return _products(query, value, _cross(query), backward=True)
 
 
-def _local_products(query: Sequence[int] | None, value: Sequence[int], kernel_size: Sequence[int], iterations: int,
-                    backward: bool = False) -> int:
+def _local_products(
+    query: Sequence[int] | None,
+    value: Sequence[int],
+    kernel_size: Sequence[int],
+    iterations: int,
+    backward: bool = False,
+) -> int:
     """As :func:`_products`; each pass but the last compares and sums keys. The border is counted as the rest."""
     keys = math.prod(kernel_size)
     flops = _products((*value[:-1], 0 if query is None else query[-1]), value, keys, backward)
@@ -85,11 +93,19 @@ def _dynamic_backward(grad, value, logits, *_, **__) -> int:
     return _products((*value[:-1], 0), value, logits[-1], backward=True)
 
 
-def _strided_products(query: Sequence[int], key: Sequence[int], value: Sequence[int], step: Sequence[int],
-                      pattern: str, backward: bool = False) -> int:
+def _strided_products(
+    query: Sequence[int],
+    key: Sequence[int],
+    value: Sequence[int],
+    step: Sequence[int],
+    pattern: str,
+    backward: bool = False,
+) -> int:
     """As :func:`_products`, for the pairs of a pattern: all that one axis allows, with all that the others do."""
-    pairs = math.prod(sum(reaches(i, j, h, pattern) for i in range(queries) for j in range(keys))
-                      for queries, keys, h in zip(query[2:-1], key[2:-1], step))
+    pairs = math.prod(
+        sum(reaches(i, j, h, pattern) for i in range(queries) for j in range(keys))
+        for queries, keys, h in zip(query[2:-1], key[2:-1], step)
+    )
     return _products((*query[:2], query[-1]), value, pairs, backward)
 
 

@@ -9,6 +9,7 @@ are logits for each axis of the key's position (decomposed relative encodings); 
 of them are small beside the N×N table of all pairs, which never exists: rows are computed a slice of queries at a
 time, in the backward pass once more.
 """
+
 from __future__ import annotations
 
 import math
@@ -24,19 +25,21 @@ from .chunks import chunks
 from .window_logits import accumulator, axis_index, window_entries, zscore, zscore_backward
 
 
-def global_attention(query: Tensor,
-                     key: Tensor,
-                     value: Tensor,
-                     *,
-                     scale: float | None = None,
-                     window: Tensor | None = None,
-                     window_size: int | tuple[int, ...] | None = None,
-                     outlier: Tensor | float = 0.0,
-                     normalize: bool = False,
-                     axis_logits: Sequence[Tensor] = (),
-                     key_logits: Tensor | None = None,
-                     key_mask: Tensor | None = None,
-                     causal: bool = False) -> Tensor:
+def global_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float | None = None,
+    window: Tensor | None = None,
+    window_size: int | tuple[int, ...] | None = None,
+    outlier: Tensor | float = 0.0,
+    normalize: bool = False,
+    axis_logits: Sequence[Tensor] = (),
+    key_logits: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    causal: bool = False,
+) -> Tensor:
     """Softmax attention over all positions of a 1-D, 2-D or 3-D map.
 
     Positions are the dimensions between heads and channels: ``(L)``, ``(H, W)`` or ``(T, H, W)``, written ``*S`` for
@@ -71,9 +74,22 @@ def global_attention(query: Tensor,
         ValueError: shapes that do not fit, an even window, ``normalize`` with the number ``-inf`` as outlier; what a
             tensor holds is not looked at, and such queries get NaN.
     """
-    out, _ = _global_attention(*_arguments(
-        query, key, value, scale=scale, window=window, window_size=window_size, outlier=outlier, normalize=normalize,
-        axis_logits=axis_logits, key_logits=key_logits, key_mask=key_mask, causal=causal))
+    out, _ = _global_attention(
+        *_arguments(
+            query,
+            key,
+            value,
+            scale=scale,
+            window=window,
+            window_size=window_size,
+            outlier=outlier,
+            normalize=normalize,
+            axis_logits=axis_logits,
+            key_logits=key_logits,
+            key_mask=key_mask,
+            causal=causal,
+        )
+    )
     return out
 
 
@@ -105,22 +121,38 @@ def global_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **sett
     return weights.unflatten(-1, x.key_size)
 
 
-def _arguments(query: Tensor, key: Tensor, value: Tensor, *, scale: float | None = None, window: Tensor | None = None,
-               window_size: int | tuple[int, ...] | None = None, outlier: Tensor | float = 0.0,
-               normalize: bool = False, axis_logits: Sequence[Tensor] = (), key_logits: Tensor | None = None,
-               key_mask: Tensor | None = None, causal: bool = False) -> tuple:
+def _arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float | None = None,
+    window: Tensor | None = None,
+    window_size: int | tuple[int, ...] | None = None,
+    outlier: Tensor | float = 0.0,
+    normalize: bool = False,
+    axis_logits: Sequence[Tensor] = (),
+    key_logits: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    causal: bool = False,
+) -> tuple:
     """Check the arguments of :func:`global_attention` and return those of the dispatcher operator."""
     check_operands(query, key, value, axes=(1, 3))
     size, key_size = query.shape[2:-1], key.shape[2:-1]
     if (window is not None or causal) and size != key_size:
-        raise ValueError(f'window and causal need keys at the positions of the queries; got {tuple(size)} queries and '
-                         f'{tuple(key_size)} keys')
+        raise ValueError(
+            f'window and causal need keys at the positions of the queries; got {tuple(size)} queries and '
+            f'{tuple(key_size)} keys'
+        )
 
-    sizes, outlier_tensor, outlier_value = check_window(query, window, window_size, outlier, normalize,
-                                                        lambda sizes: window_entries(sizes, causal))
+    sizes, outlier_tensor, outlier_value = check_window(
+        query, window, window_size, outlier, normalize, lambda sizes: window_entries(sizes, causal)
+    )
     if len(axis_logits) not in (0, len(key_size)):
-        raise ValueError(f'axis_logits must be empty or hold one tensor for each of the {len(key_size)} key axes; got '
-                         f'{len(axis_logits)}')
+        raise ValueError(
+            f'axis_logits must be empty or hold one tensor for each of the {len(key_size)} key axes; got '
+            f'{len(axis_logits)}'
+        )
     axes = [
         expanded(f'axis_logits[{axis}]', logits, (*query.shape[:-1], key_size[axis]))
         for axis, logits in enumerate(axis_logits)
@@ -128,21 +160,37 @@ def _arguments(query: Tensor, key: Tensor, value: Tensor, *, scale: float | None
     if key_logits is not None:
         key_logits = expanded('key_logits', key_logits, key.shape[:-1])
     if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (key.shape[0], *key_size)):
-        raise ValueError(f'key_mask must be bool {(key.shape[0], *key_size)}; got {key_mask.dtype} '
-                         f'{tuple(key_mask.shape)}')
+        raise ValueError(
+            f'key_mask must be bool {(key.shape[0], *key_size)}; got {key_mask.dtype} {tuple(key_mask.shape)}'
+        )
     if key_mask is not None and key_mask.device != key.device:
         raise ValueError(f'key_mask must be on {key.device}, with the keys; got {key_mask.device}')
     if scale is None:
-        scale = query.shape[-1]**-0.5
-    return (query, key, value, window, outlier_tensor, axes, key_logits, key_mask, list(sizes), outlier_value,
-            float(scale), normalize, causal)
+        scale = query.shape[-1] ** -0.5
+    return (
+        query,
+        key,
+        value,
+        window,
+        outlier_tensor,
+        axes,
+        key_logits,
+        key_mask,
+        list(sizes),
+        outlier_value,
+        float(scale),
+        normalize,
+        causal,
+    )
 
 
 # Operands and settings, as they stand in the schema of the forward and the backward operator. Written out, because
 # older torch infers schemas from fewer kinds of annotations.
-ARGUMENTS = ('Tensor query, Tensor key, Tensor value, Tensor? window, Tensor? outlier, Tensor[] axis_logits, '
-             'Tensor? key_logits, Tensor? key_mask, int[] window_size, float outlier_value, float scale, '
-             'bool normalize, bool causal')
+ARGUMENTS = (
+    'Tensor query, Tensor key, Tensor value, Tensor? window, Tensor? outlier, Tensor[] axis_logits, '
+    'Tensor? key_logits, Tensor? key_mask, int[] window_size, float outlier_value, float scale, '
+    'bool normalize, bool causal'
+)
 
 
 def _fits(query: Tensor, value: Tensor) -> bool:
@@ -158,19 +206,50 @@ def _fits(query: Tensor, value: Tensor) -> bool:
     return max(query.shape[-1], value.shape[-1]) * value.element_size() <= (512 if large else 256)
 
 
-def _operands(query: Tensor, key: Tensor, value: Tensor, window: Tensor | None, outlier: Tensor | None,
-              axis_logits: Sequence[Tensor], key_logits: Tensor | None) -> list[Tensor]:
+def _operands(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Tensor | None,
+    outlier: Tensor | None,
+    axis_logits: Sequence[Tensor],
+    key_logits: Tensor | None,
+) -> list[Tensor]:
     """Return the operands that are there and have a gradient."""
     return [x for x in (query, key, value, window, outlier, *axis_logits, key_logits) if x is not None]
 
 
 @torch.library.custom_op('mmattn::global_attention', mutates_args=(), schema=f'({ARGUMENTS}) -> (Tensor, Tensor)')
-def _global_attention(query: Tensor, key: Tensor, value: Tensor, window: Tensor | None, outlier: Tensor | None,
-                      axis_logits: Sequence[Tensor], key_logits: Tensor | None, key_mask: Tensor | None,
-                      window_size: Sequence[int], outlier_value: float, scale: float, normalize: bool,
-                      causal: bool) -> tuple[Tensor, Tensor]:
-    arguments = (query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value,
-                 scale, normalize, causal)
+def _global_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Tensor | None,
+    outlier: Tensor | None,
+    axis_logits: Sequence[Tensor],
+    key_logits: Tensor | None,
+    key_mask: Tensor | None,
+    window_size: Sequence[int],
+    outlier_value: float,
+    scale: float,
+    normalize: bool,
+    causal: bool,
+) -> tuple[Tensor, Tensor]:
+    arguments = (
+        query,
+        key,
+        value,
+        window,
+        outlier,
+        axis_logits,
+        key_logits,
+        key_mask,
+        window_size,
+        outlier_value,
+        scale,
+        normalize,
+        causal,
+    )
     # Query and key may be without channels.
     operands = filter(Tensor.numel, _operands(*arguments[:7]))
     if _fits(query, value) and native.takes('global_attention', value, *operands):
@@ -180,18 +259,50 @@ def _global_attention(query: Tensor, key: Tensor, value: Tensor, window: Tensor 
 
 @_global_attention.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    return (value.new_empty(*query.shape[:-1], value.shape[-1]),
-            query.new_empty(query.shape[:-1], dtype=accumulator(query)))
+    return (
+        value.new_empty(*query.shape[:-1], value.shape[-1]),
+        query.new_empty(query.shape[:-1], dtype=accumulator(query)),
+    )
 
 
-@torch.library.custom_op('mmattn::global_attention_backward', mutates_args=(),
-                         schema=f'(Tensor grad, Tensor out, Tensor lse, {ARGUMENTS}) -> Tensor[]')
-def _global_attention_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor,
-                               window: Tensor | None, outlier: Tensor | None, axis_logits: Sequence[Tensor],
-                               key_logits: Tensor | None, key_mask: Tensor | None, window_size: Sequence[int],
-                               outlier_value: float, scale: float, normalize: bool, causal: bool) -> list[Tensor]:
-    arguments = (query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value,
-                 scale, normalize, causal)
+@torch.library.custom_op(
+    'mmattn::global_attention_backward',
+    mutates_args=(),
+    schema=f'(Tensor grad, Tensor out, Tensor lse, {ARGUMENTS}) -> Tensor[]',
+)
+def _global_attention_backward(
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Tensor | None,
+    outlier: Tensor | None,
+    axis_logits: Sequence[Tensor],
+    key_logits: Tensor | None,
+    key_mask: Tensor | None,
+    window_size: Sequence[int],
+    outlier_value: float,
+    scale: float,
+    normalize: bool,
+    causal: bool,
+) -> list[Tensor]:
+    arguments = (
+        query,
+        key,
+        value,
+        window,
+        outlier,
+        axis_logits,
+        key_logits,
+        key_mask,
+        window_size,
+        outlier_value,
+        scale,
+        normalize,
+        causal,
+    )
     operands = _operands(*arguments[:7])
     there = filter(Tensor.numel, operands)
     if _fits(query, value) and native.takes('global_attention_backward', grad, out, lse, *there):
@@ -201,8 +312,19 @@ def _global_attention_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Te
 
 
 @_global_attention_backward.register_fake
-def _(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor, window: Tensor | None,
-      outlier: Tensor | None, axis_logits: Sequence[Tensor], key_logits: Tensor | None, *_: object) -> list[Tensor]:
+def _(
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Tensor | None,
+    outlier: Tensor | None,
+    axis_logits: Sequence[Tensor],
+    key_logits: Tensor | None,
+    *_: object,
+) -> list[Tensor]:
     operands = _operands(query, key, value, window, outlier, axis_logits, key_logits)
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in operands]
 
@@ -216,13 +338,22 @@ def _setup_context(ctx, inputs, output) -> None:
 def _backward(ctx, grad, _):
     out, lse, query, key, value, window, outlier, key_logits, key_mask, *axis_logits = ctx.saved_tensors
     grads = iter(
-        _global_attention_backward(grad, out, lse, query, key, value, window, outlier, axis_logits, key_logits,
-                                   key_mask, *ctx.settings))
-    return (next(grads), next(grads), next(grads), next(grads) if window is not None else None,
-            next(grads) if outlier is not None else None, [next(grads) for _ in axis_logits],
-            next(grads) if key_logits is not None else None, None,
-            None if ctx.settings[0] else [],  # an empty list counts as one of tensors
-            *[None] * 4)
+        _global_attention_backward(
+            grad, out, lse, query, key, value, window, outlier, axis_logits, key_logits, key_mask, *ctx.settings
+        )
+    )
+    return (
+        next(grads),
+        next(grads),
+        next(grads),
+        next(grads) if window is not None else None,
+        next(grads) if outlier is not None else None,
+        [next(grads) for _ in axis_logits],
+        next(grads) if key_logits is not None else None,
+        None,
+        None if ctx.settings[0] else [],  # an empty list counts as one of tensors
+        *[None] * 4,
+    )
 
 
 _global_attention.register_autograd(_backward, setup_context=_setup_context)
@@ -231,6 +362,7 @@ _global_attention.register_autograd(_backward, setup_context=_setup_context)
 @dataclass
 class _Rows:
     """The operands of one call, positions flattened to N queries and M keys, in the accumulator's dtype."""
+
     query: Tensor  # (B, heads, N, D)
     key: Tensor  # (B, heads, M, D)
     value: Tensor  # (B, heads, M, Dv)
@@ -249,8 +381,22 @@ class _Rows:
     value_dtype: torch.dtype
 
     @classmethod
-    def of(cls, query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value,
-           scale, normalize, causal) -> _Rows:
+    def of(
+        cls,
+        query,
+        key,
+        value,
+        window,
+        outlier,
+        axis_logits,
+        key_logits,
+        key_mask,
+        window_size,
+        outlier_value,
+        scale,
+        normalize,
+        causal,
+    ) -> _Rows:
         dtype = accumulator(query)
         return cls(
             query=query.flatten(2, -2).to(dtype),
@@ -268,7 +414,8 @@ class _Rows:
             scale=scale,
             normalize=normalize,
             causal=causal,
-            value_dtype=value.dtype)
+            value_dtype=value.dtype,
+        )
 
     def slices(self, tables: int):
         """Slices of queries for which ``tables`` rows of logits over all keys fit the byte budget."""
@@ -296,15 +443,17 @@ class _Rows:
         """For the z-score: which entries are in the support, ``(…, n, K)``, and how many keys are, ``(…, n)``."""
         if self.key_mask is not None:
             exists = (exists & self.key_mask[:, where]).unsqueeze(1)  # (B, 1, n, K)
-            counts = self.key_mask.cumsum(-1) if self.causal else self.key_mask.sum(-1, keepdim=True).expand(
-                self.key_mask.shape)
+            counts = (
+                self.key_mask.cumsum(-1)
+                if self.causal
+                else self.key_mask.sum(-1, keepdim=True).expand(self.key_mask.shape)
+            )
             return exists, counts[:, None, rows]
         if self.causal:
             return exists, torch.arange(1, self.query.shape[2] + 1, device=where.device)[rows]
         return exists, torch.tensor(self.key.shape[2], device=where.device)
 
-    def positions(self, rows: slice | Tensor, where: Tensor,
-                  exists: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def positions(self, rows: slice | Tensor, where: Tensor, exists: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Window logits ``(B, heads, n, K)``, outlier logits ``(B, heads, n)``, and the z-score's factor."""
         assert self.window is not None
         window = self.window[:, :, rows].to(self.query.dtype).contiguous()
@@ -331,7 +480,8 @@ class _Rows:
             table.scatter_(-1, where.where(exists, count).expand_as(window), window)
             logits = table[..., :count]
             logits.flatten(0, 1).baddbmm_(
-                query.flatten(0, 1), self.key.flatten(0, 1).transpose(-1, -2), alpha=self.scale)
+                query.flatten(0, 1), self.key.flatten(0, 1).transpose(-1, -2), alpha=self.scale
+            )
             realigned = (where, exists, window, outlier, rstd)
         for axis, values in enumerate(self.axis_logits):
             shape = [1] * len(self.key_size)
@@ -369,8 +519,9 @@ def global_attention_reference_backward(grad: Tensor, out: Tensor, lse: Tensor, 
     grad, out = grad.flatten(2, -2), out.flatten(2, -2)
     lse = lse.flatten(2)
     lse = lse.masked_fill(lse == -math.inf, 0)
-    d_query, d_key, d_value = (torch.zeros_like(t, memory_format=torch.contiguous_format)
-                               for t in (x.query, x.key, x.value))
+    d_query, d_key, d_value = (
+        torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (x.query, x.key, x.value)
+    )
     d_window = None if x.window is None else torch.empty_like(x.window, memory_format=torch.contiguous_format)
     d_outlier = None if x.outlier is None else torch.empty_like(x.outlier)
     d_axes = [torch.empty_like(logits, memory_format=torch.contiguous_format) for logits in x.axis_logits]
@@ -401,6 +552,13 @@ def global_attention_reference_backward(grad: Tensor, out: Tensor, lse: Tensor, 
             if d_keys is not None:
                 d_keys += d_logits.sum(2)
             del p, d_logits, realigned
-    grads = [(d_query, x.size), (d_key, x.key_size), (d_value, x.key_size), (d_window, x.size), (d_outlier, x.size),
-             *((d_axis, x.size) for d_axis in d_axes), (d_keys, x.key_size)]
+    grads = [
+        (d_query, x.size),
+        (d_key, x.key_size),
+        (d_value, x.key_size),
+        (d_window, x.size),
+        (d_outlier, x.size),
+        *((d_axis, x.size) for d_axis in d_axes),
+        (d_keys, x.key_size),
+    ]
     return [grad.unflatten(2, size) for grad, size in grads if grad is not None]

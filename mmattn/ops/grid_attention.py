@@ -3,6 +3,7 @@
 The support is the union of one line of keys for each axis, the query's own position counted once. Each arm is a small
 batched product, and the arms' softmaxes are merged by their log-sum-exp, so no table of N×(H+W) logits exists.
 """
+
 from __future__ import annotations
 
 import math
@@ -17,15 +18,17 @@ from .chunks import chunks
 from .window_logits import accumulator, axis_index, zscore, zscore_backward
 
 
-def grid_attention(query: Tensor,
-                   key: Tensor,
-                   value: Tensor,
-                   *,
-                   scale: float | None = None,
-                   window: Tensor | None = None,
-                   window_size: int | tuple[int, ...] | None = None,
-                   outlier: Tensor | float = 0.0,
-                   normalize: bool = False) -> Tensor:
+def grid_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float | None = None,
+    window: Tensor | None = None,
+    window_size: int | tuple[int, ...] | None = None,
+    outlier: Tensor | float = 0.0,
+    normalize: bool = False,
+) -> Tensor:
     """Softmax attention over the axes through each position of a 2-D or 3-D map.
 
     Positions are the dimensions between heads and channels: ``(H, W)`` or ``(T, H, W)``, written ``*S``. A support
@@ -54,8 +57,11 @@ def grid_attention(query: Tensor,
         ValueError: shapes that do not fit, an even window, ``normalize`` with the number ``-inf`` as outlier; what a
             tensor holds is not looked at, and such queries get NaN.
     """
-    out, _ = _grid_attention(*_arguments(
-        query, key, value, scale=scale, window=window, window_size=window_size, outlier=outlier, normalize=normalize))
+    out, _ = _grid_attention(
+        *_arguments(
+            query, key, value, scale=scale, window=window, window_size=window_size, outlier=outlier, normalize=normalize
+        )
+    )
     return out
 
 
@@ -78,7 +84,8 @@ def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settin
         TypeError, ValueError: as :func:`grid_attention`; ``queries`` of another dtype or shape, or outside the map.
     """
     query, key, _, window, outlier, window_size, outlier_value, scale, normalize = _arguments(
-        query, key, key, **settings)
+        query, key, key, **settings
+    )
     size, dtype = query.shape[2:-1], accumulator(query)
     check_queries(queries, size)
     at = queries.to(query.device).unbind(-1)
@@ -97,29 +104,48 @@ def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settin
         return logits.flatten(3).softmax(-1).view(logits.shape)
 
 
-def _arguments(query: Tensor, key: Tensor, value: Tensor, *, scale: float | None = None, window: Tensor | None = None,
-               window_size: int | tuple[int, ...] | None = None, outlier: Tensor | float = 0.0,
-               normalize: bool = False) -> tuple:
+def _arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float | None = None,
+    window: Tensor | None = None,
+    window_size: int | tuple[int, ...] | None = None,
+    outlier: Tensor | float = 0.0,
+    normalize: bool = False,
+) -> tuple:
     """Check the arguments of :func:`grid_attention` and return those of the dispatcher operator."""
     check_operands(query, key, value, axes=(2, 3))
     if key.shape != query.shape:
         raise ValueError(f'key must have the positions of query, {tuple(query.shape)}; got {tuple(key.shape)}')
-    sizes, outlier_tensor, outlier_value = check_window(query, window, window_size, outlier, normalize,
-                                                        lambda sizes: sum(sizes) - len(sizes) + 1)
+    sizes, outlier_tensor, outlier_value = check_window(
+        query, window, window_size, outlier, normalize, lambda sizes: sum(sizes) - len(sizes) + 1
+    )
     if scale is None:
-        scale = query.shape[-1]**-0.5
+        scale = query.shape[-1] ** -0.5
     return query, key, value, window, outlier_tensor, list(sizes), outlier_value, float(scale), normalize
 
 
 # Operands and settings, as they stand in the schema of the forward and the backward operator.
-ARGUMENTS = ('Tensor query, Tensor key, Tensor value, Tensor? window, Tensor? outlier, int[] window_size, '
-             'float outlier_value, float scale, bool normalize')
+ARGUMENTS = (
+    'Tensor query, Tensor key, Tensor value, Tensor? window, Tensor? outlier, int[] window_size, '
+    'float outlier_value, float scale, bool normalize'
+)
 
 
 @torch.library.custom_op('mmattn::grid_attention', mutates_args=(), schema=f'({ARGUMENTS}) -> (Tensor, Tensor)')
-def _grid_attention(query: Tensor, key: Tensor, value: Tensor, window: Tensor | None, outlier: Tensor | None,
-                    window_size: Sequence[int], outlier_value: float, scale: float,
-                    normalize: bool) -> tuple[Tensor, Tensor]:
+def _grid_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Tensor | None,
+    outlier: Tensor | None,
+    window_size: Sequence[int],
+    outlier_value: float,
+    scale: float,
+    normalize: bool,
+) -> tuple[Tensor, Tensor]:
     fits = native.takes('grid_attention', query, key, value, window, outlier)
     run = torch.ops.mmattn_native.grid_attention if fits else grid_attention_reference
     return run(query, key, value, window, outlier, window_size, outlier_value, scale, normalize)
@@ -128,14 +154,29 @@ def _grid_attention(query: Tensor, key: Tensor, value: Tensor, window: Tensor | 
 @_grid_attention.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return torch.empty_like(value, memory_format=torch.contiguous_format), query.new_empty(
-        query.shape[:-1], dtype=accumulator(query))
+        query.shape[:-1], dtype=accumulator(query)
+    )
 
 
-@torch.library.custom_op('mmattn::grid_attention_backward', mutates_args=(),
-                         schema=f'(Tensor grad, Tensor out, Tensor lse, {ARGUMENTS}) -> Tensor[]')
-def _grid_attention_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor,
-                             window: Tensor | None, outlier: Tensor | None, window_size: Sequence[int],
-                             outlier_value: float, scale: float, normalize: bool) -> list[Tensor]:
+@torch.library.custom_op(
+    'mmattn::grid_attention_backward',
+    mutates_args=(),
+    schema=f'(Tensor grad, Tensor out, Tensor lse, {ARGUMENTS}) -> Tensor[]',
+)
+def _grid_attention_backward(
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Tensor | None,
+    outlier: Tensor | None,
+    window_size: Sequence[int],
+    outlier_value: float,
+    scale: float,
+    normalize: bool,
+) -> list[Tensor]:
     fits = native.takes('grid_attention_backward', grad, out, lse, query, key, value, window, outlier)
     run = torch.ops.mmattn_native.grid_attention_backward if fits else grid_attention_reference_backward
     grads = run(grad, out, lse, query, key, value, window, outlier, window_size, outlier_value, scale, normalize)
@@ -144,8 +185,17 @@ def _grid_attention_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Tens
 
 
 @_grid_attention_backward.register_fake
-def _(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor, window: Tensor | None,
-      outlier: Tensor | None, *_: object) -> list[Tensor]:
+def _(
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Tensor | None,
+    outlier: Tensor | None,
+    *_: object,
+) -> list[Tensor]:
     operands = [x for x in (query, key, value, window, outlier) if x is not None]
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in operands]
 
@@ -175,8 +225,16 @@ class _Positions:
             ``*S`` from then on. All of them by default.
     """
 
-    def __init__(self, query: Tensor, window: Tensor, outlier: Tensor | None, window_size: Sequence[int],
-                 outlier_value: float, normalize: bool, at: tuple[Tensor, ...] = ()) -> None:
+    def __init__(
+        self,
+        query: Tensor,
+        window: Tensor,
+        outlier: Tensor | None,
+        window_size: Sequence[int],
+        outlier_value: float,
+        normalize: bool,
+        at: tuple[Tensor, ...] = (),
+    ) -> None:
         size, dtype = query.shape[2:-1], accumulator(query)
         if outlier is None:
             outlier = query.new_full(query.shape[:-1], outlier_value, dtype=dtype)
@@ -205,7 +263,7 @@ class _Positions:
         """The entries of an axis within K: the last axis first, with its centre; the others without."""
         own = [k - 1 for k in self.window_size]
         own[-1] += 1
-        start = sum(own[axis + 1:])
+        start = sum(own[axis + 1 :])
         return slice(start, start + own[axis])
 
     def logits(self, axis: int, lines: slice) -> Tensor:
@@ -225,7 +283,7 @@ class _Positions:
         k = self.window_size[axis]
         entries = window[..., self.arm(axis)]
         if entries.shape[-1] != k:  # the centre's place; self belongs to another arm
-            entries = torch.cat([entries[..., :k // 2], outlier, entries[..., k // 2:]], -1)
+            entries = torch.cat([entries[..., : k // 2], outlier, entries[..., k // 2 :]], -1)
         table = torch.cat([entries, outlier], -1)
         entry = torch.arange(length, device=table.device) - position[:, None] + k // 2
         entry = entry.where((entry >= 0) & (entry < k), k)
@@ -245,7 +303,7 @@ def _index(*coordinates: Tensor) -> tuple[slice | Tensor, ...]:
 
 def _without_centre(entries: Tensor) -> Tensor:
     centre = entries.shape[-1] // 2
-    return torch.cat([entries[..., :centre], entries[..., centre + 1:]], -1)
+    return torch.cat([entries[..., :centre], entries[..., centre + 1 :]], -1)
 
 
 def _lines(x: Tensor, axis: int) -> Tensor:
@@ -253,8 +311,9 @@ def _lines(x: Tensor, axis: int) -> Tensor:
     return x.movedim(2 + axis, -2)
 
 
-def _arms(query: Tensor, key: Tensor, value: Tensor, positions: _Positions | None,
-          scale: float) -> Iterator[tuple[int, slice, Tensor]]:
+def _arms(
+    query: Tensor, key: Tensor, value: Tensor, positions: _Positions | None, scale: float
+) -> Iterator[tuple[int, slice, Tensor]]:
     """Yield the logits of each arm, a bounded number of lines at a time: axis, lines, ``(B, heads, lines, …, L, L)``.
 
     The self key is in the arm of the last axis alone.
@@ -274,9 +333,17 @@ def _arms(query: Tensor, key: Tensor, value: Tensor, positions: _Positions | Non
             yield axis, lines, logits
 
 
-def grid_attention_reference(query: Tensor, key: Tensor, value: Tensor, window: Tensor | None, outlier: Tensor | None,
-                             window_size: Sequence[int], outlier_value: float, scale: float,
-                             normalize: bool) -> tuple[Tensor, Tensor]:
+def grid_attention_reference(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Tensor | None,
+    outlier: Tensor | None,
+    window_size: Sequence[int],
+    outlier_value: float,
+    scale: float,
+    normalize: bool,
+) -> tuple[Tensor, Tensor]:
     """Forward pass in PyTorch: output ``(B, heads, *S, Dv)`` and log-sum-exp of the logits ``(B, heads, *S)``."""
     dtype = accumulator(query)
     out = torch.zeros(value.shape, dtype=dtype, device=value.device)
@@ -296,9 +363,20 @@ def grid_attention_reference(query: Tensor, key: Tensor, value: Tensor, window: 
     return out.to(value.dtype), lse
 
 
-def grid_attention_reference_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor,
-                                      window: Tensor | None, outlier: Tensor | None, window_size: Sequence[int],
-                                      outlier_value: float, scale: float, normalize: bool) -> list[Tensor]:
+def grid_attention_reference_backward(
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Tensor | None,
+    outlier: Tensor | None,
+    window_size: Sequence[int],
+    outlier_value: float,
+    scale: float,
+    normalize: bool,
+) -> list[Tensor]:
     """Gradients of the floating-point operands that are there, in the order of the operator's arguments."""
     dtype = accumulator(query)
     d_query, d_key, d_value = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (query, key, value))

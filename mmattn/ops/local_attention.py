@@ -1,4 +1,5 @@
 """Local attention: every query attends to the k×k keys around it, weighted by content, by geometry, or by both."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -14,15 +15,17 @@ from .window_logits import accumulator, as_window_size
 NEITHER = 'query and key, or window, must be given; got neither'
 
 
-def local_attention(query: Tensor | None,
-                    key: Tensor | None,
-                    value: Tensor,
-                    *,
-                    kernel_size: int | tuple[int, int] = 3,
-                    dilation: int = 1,
-                    scale: float | None = None,
-                    window: Tensor | None = None,
-                    iterations: int = 1) -> Tensor:
+def local_attention(
+    query: Tensor | None,
+    key: Tensor | None,
+    value: Tensor,
+    *,
+    kernel_size: int | tuple[int, int] = 3,
+    dilation: int = 1,
+    scale: float | None = None,
+    window: Tensor | None = None,
+    iterations: int = 1,
+) -> Tensor:
     """Softmax attention over the neighbourhood of each position of a 2-D map (Eq. 4.6 to 4.9).
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + window_{i, j−i}] v_j over the positions j of the map in the k×k neighbourhood
@@ -52,13 +55,24 @@ def local_attention(query: Tensor | None,
         ValueError: shapes that do not fit, an even kernel, neither ``query`` nor ``window``, a dilation or iterations
             below 1, more iterations without ``query``.
     """
-    return _local_attention(*_arguments(query, key, value, kernel_size=kernel_size, dilation=dilation, scale=scale,
-                                        window=window, iterations=iterations))
+    return _local_attention(
+        *_arguments(
+            query,
+            key,
+            value,
+            kernel_size=kernel_size,
+            dilation=dilation,
+            scale=scale,
+            window=window,
+            iterations=iterations,
+        )
+    )
 
 
 @torch.no_grad()
-def local_attention_weights(query: Tensor | None, key: Tensor | None, queries: Tensor, *,
-                            window: Tensor | None = None, **settings) -> Tensor:
+def local_attention_weights(
+    query: Tensor | None, key: Tensor | None, queries: Tensor, *, window: Tensor | None = None, **settings
+) -> Tensor:
     """Return the weights with which :func:`local_attention` sums the values, for some of its queries, for drawing.
 
     Only the asked neighbourhoods are looked at. Not differentiable.
@@ -81,7 +95,8 @@ def local_attention_weights(query: Tensor | None, key: Tensor | None, queries: T
     if key is None and operand.dim() != 5:
         raise ValueError(f'window must be (B, heads, H, W, k0·k1); got {tuple(operand.shape)}')
     query, key, _, window, kernel_size, dilation, scale, iterations = _arguments(
-        query, key, operand, window=window, **settings)
+        query, key, operand, window=window, **settings
+    )
     size, dtype = operand.shape[2:4], accumulator(operand)
     check_queries(queries, size)
     steps = [torch.arange(-(k // 2), k // 2 + 1) * dilation for k in kernel_size]
@@ -101,8 +116,9 @@ def local_attention_weights(query: Tensor | None, key: Tensor | None, queries: T
     weights = logits.new_zeros((*logits.shape[:3], *size))
     row = torch.arange(len(queries), device=operand.device)[:, None]
     # Those outside weigh nothing, and are added to some key at the border.
-    return weights.index_put_((*_grid(weights.shape[:2], weights.device), row, rows, columns), softmax(logits, -1),
-                              accumulate=True)
+    return weights.index_put_(
+        (*_grid(weights.shape[:2], weights.device), row, rows, columns), softmax(logits, -1), accumulate=True
+    )
 
 
 def _grid(shape: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -110,12 +126,20 @@ def _grid(shape: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
     return batch[:, None, None, None], heads[:, None, None]
 
 
-def _arguments(query: Tensor | None, key: Tensor | None, value: Tensor, *, kernel_size: int | tuple[int, int] = 3,
-               dilation: int = 1, scale: float | None = None, window: Tensor | None = None,
-               iterations: int = 1) -> tuple:
+def _arguments(
+    query: Tensor | None,
+    key: Tensor | None,
+    value: Tensor,
+    *,
+    kernel_size: int | tuple[int, int] = 3,
+    dilation: int = 1,
+    scale: float | None = None,
+    window: Tensor | None = None,
+    iterations: int = 1,
+) -> tuple:
     """Check the arguments of :func:`local_attention` and return those of the dispatcher operator."""
     if (query is None) != (key is None):
-        raise ValueError(f"query and key go together; {'query' if query is None else 'key'} is missing")
+        raise ValueError(f'query and key go together; {"query" if query is None else "key"} is missing')
     if query is None and window is None:
         raise ValueError(NEITHER)
     if window is not None and not window.is_floating_point():
@@ -123,8 +147,9 @@ def _arguments(query: Tensor | None, key: Tensor | None, value: Tensor, *, kerne
     like = value if query is None or key is None else query
     check_operands(like, value if key is None else key, value, axes=(2, 2))
     if like.shape[:-1] != value.shape[:-1]:
-        raise ValueError(f'query must have the positions of value, {tuple(value.shape[2:4])}; got '
-                         f'{tuple(like.shape[2:4])}')
+        raise ValueError(
+            f'query must have the positions of value, {tuple(value.shape[2:4])}; got {tuple(like.shape[2:4])}'
+        )
     sizes = as_window_size(kernel_size, axes=2, name='kernel_size')
     check_count('dilation', dilation)
     check_count('iterations', iterations)
@@ -133,21 +158,32 @@ def _arguments(query: Tensor | None, key: Tensor | None, value: Tensor, *, kerne
     if window is not None:
         expected = (*value.shape[:-1], sizes[0] * sizes[1])
         if window.shape != expected:
-            raise ValueError(f'window must be {tuple(expected)} for kernel_size={kernel_size}; got '
-                             f'{tuple(window.shape)}')
+            raise ValueError(
+                f'window must be {tuple(expected)} for kernel_size={kernel_size}; got {tuple(window.shape)}'
+            )
     if scale is None:
-        scale = like.shape[-1]**-0.5
+        scale = like.shape[-1] ** -0.5
     return query, key, value, window, list(sizes), dilation, float(scale), iterations
 
 
 # Operands and settings, as they stand in the schema of the forward and the backward operator.
-ARGUMENTS = ('Tensor? query, Tensor? key, Tensor value, Tensor? window, int[] kernel_size, int dilation, float scale, '
-             'int iterations')
+ARGUMENTS = (
+    'Tensor? query, Tensor? key, Tensor value, Tensor? window, int[] kernel_size, int dilation, float scale, '
+    'int iterations'
+)
 
 
 @torch.library.custom_op('mmattn::local_attention', mutates_args=(), schema=f'({ARGUMENTS}) -> Tensor')
-def _local_attention(query: Tensor | None, key: Tensor | None, value: Tensor, window: Tensor | None,
-                     kernel_size: Sequence[int], dilation: int, scale: float, iterations: int) -> Tensor:
+def _local_attention(
+    query: Tensor | None,
+    key: Tensor | None,
+    value: Tensor,
+    window: Tensor | None,
+    kernel_size: Sequence[int],
+    dilation: int,
+    scale: float,
+    iterations: int,
+) -> Tensor:
     fits = native.takes('local_attention', query, key, value, window)
     run = torch.ops.mmattn_native.local_attention if fits else local_attention_reference
     return run(query, key, value, window, kernel_size, dilation, scale, iterations)
@@ -158,19 +194,29 @@ def _(query: Tensor | None, key: Tensor | None, value: Tensor, *_: object) -> Te
     return torch.empty_like(value)
 
 
-@torch.library.custom_op('mmattn::local_attention_backward', mutates_args=(),
-                         schema=f'(Tensor grad, {ARGUMENTS}) -> Tensor[]')
-def _local_attention_backward(grad: Tensor, query: Tensor | None, key: Tensor | None, value: Tensor,
-                              window: Tensor | None, kernel_size: Sequence[int], dilation: int, scale: float,
-                              iterations: int) -> list[Tensor]:
+@torch.library.custom_op(
+    'mmattn::local_attention_backward', mutates_args=(), schema=f'(Tensor grad, {ARGUMENTS}) -> Tensor[]'
+)
+def _local_attention_backward(
+    grad: Tensor,
+    query: Tensor | None,
+    key: Tensor | None,
+    value: Tensor,
+    window: Tensor | None,
+    kernel_size: Sequence[int],
+    dilation: int,
+    scale: float,
+    iterations: int,
+) -> list[Tensor]:
     fits = native.takes('local_attention_backward', grad, query, key, value, window)
     run = torch.ops.mmattn_native.local_attention_backward if fits else local_attention_reference_backward
     return run(grad, query, key, value, window, kernel_size, dilation, scale, iterations)
 
 
 @_local_attention_backward.register_fake
-def _(grad: Tensor, query: Tensor | None, key: Tensor | None, value: Tensor, window: Tensor | None,
-      *_: object) -> list[Tensor]:
+def _(
+    grad: Tensor, query: Tensor | None, key: Tensor | None, value: Tensor, window: Tensor | None, *_: object
+) -> list[Tensor]:
     return [torch.empty_like(x) for x in (query, key, value, window) if x is not None]
 
 
@@ -197,11 +243,18 @@ def _squash_backward(grad: Tensor, x: Tensor) -> Tensor:
     norm = x.norm(dim=-1, keepdim=True)
     square = norm * norm
     along = (grad * x).sum(-1, keepdim=True) / norm.clamp(min=torch.finfo(x.dtype).tiny)  # ≤ ‖grad‖: 0 at 0
-    return grad * (norm / (1 + square)) + x * (along * (1 - square) / (1 + square)**2)
+    return grad * (norm / (1 + square)) + x * (along * (1 - square) / (1 + square) ** 2)
 
 
-def _passes(area: Neighbourhood, query: Tensor | None, key: Tensor | None, value: Tensor, window: Tensor | None,
-            scale: float, iterations: int) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+def _passes(
+    area: Neighbourhood,
+    query: Tensor | None,
+    key: Tensor | None,
+    value: Tensor,
+    window: Tensor | None,
+    scale: float,
+    iterations: int,
+) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
     """Weights ``(K, B, heads, H, W)`` of each refining pass with their sum of keys, and those of the last pass."""
     logits = area.logits(value)
     rounds = []
@@ -228,8 +281,16 @@ def _work(kernel_size: Sequence[int], iterations: int, value: Tensor, *others: T
         yield part, *(None if x is None else x[part].to(dtype) for x in (value, *others))
 
 
-def local_attention_reference(query: Tensor | None, key: Tensor | None, value: Tensor, window: Tensor | None,
-                              kernel_size: Sequence[int], dilation: int, scale: float, iterations: int) -> Tensor:
+def local_attention_reference(
+    query: Tensor | None,
+    key: Tensor | None,
+    value: Tensor,
+    window: Tensor | None,
+    kernel_size: Sequence[int],
+    dilation: int,
+    scale: float,
+    iterations: int,
+) -> Tensor:
     """Forward pass in PyTorch: output ``(B, heads, H, W, Dv)``."""
     out = torch.empty_like(value)
     area = Neighbourhood(value.shape[2:4], kernel_size, dilation)
@@ -239,9 +300,17 @@ def local_attention_reference(query: Tensor | None, key: Tensor | None, value: T
     return out
 
 
-def local_attention_reference_backward(grad: Tensor, query: Tensor | None, key: Tensor | None, value: Tensor,
-                                       window: Tensor | None, kernel_size: Sequence[int], dilation: int, scale: float,
-                                       iterations: int) -> list[Tensor]:
+def local_attention_reference_backward(
+    grad: Tensor,
+    query: Tensor | None,
+    key: Tensor | None,
+    value: Tensor,
+    window: Tensor | None,
+    kernel_size: Sequence[int],
+    dilation: int,
+    scale: float,
+    iterations: int,
+) -> list[Tensor]:
     """Gradients of the operands that are there, in the order of the operator's arguments."""
     grads = [None if x is None else torch.empty_like(x) for x in (query, key, value, window)]
     area = Neighbourhood(value.shape[2:4], kernel_size, dilation)

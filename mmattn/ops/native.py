@@ -1,4 +1,5 @@
 """The native kernels: ``mmattn/_C.so``, where it was built, and which calls it takes."""
+
 import os
 import warnings
 from importlib.util import find_spec
@@ -32,8 +33,11 @@ FILE, WHY_NOT = _load()
 
 def has_kernel(name: str, device: str = 'cpu') -> bool:
     """Whether an operator has a native kernel here, for 'cpu' or for 'cuda'."""
-    return (WHY_NOT is None and hasattr(torch.ops.mmattn_native, name) and
-            torch._C._dispatch_has_kernel_for_dispatch_key(f'mmattn_native::{name}', device.upper()))
+    return (
+        WHY_NOT is None
+        and hasattr(torch.ops.mmattn_native, name)
+        and torch._C._dispatch_has_kernel_for_dispatch_key(f'mmattn_native::{name}', device.upper())
+    )
 
 
 def takes(name: str, *operands: Tensor | None) -> bool:

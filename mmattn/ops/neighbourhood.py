@@ -3,6 +3,7 @@
 The neighbourhood is never unfolded: for each of its k² offsets the shifted map is a view, and a product of two views
 with the positions they share is all that exists at a time. Forward and backward pass are made of three such sums.
 """
+
 from collections.abc import Iterator, Sequence
 from itertools import product
 

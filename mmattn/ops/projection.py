@@ -1,4 +1,5 @@
 """Projection of each position's channels: a 1×1 convolution of a map whose channels lie side by side in memory."""
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -30,8 +31,9 @@ def projection(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _projection(x, weight, bias)
 
 
-@torch.library.custom_op('mmattn::projection', mutates_args=(),
-                         schema='(Tensor x, Tensor weight, Tensor? bias) -> Tensor')
+@torch.library.custom_op(
+    'mmattn::projection', mutates_args=(), schema='(Tensor x, Tensor weight, Tensor? bias) -> Tensor'
+)
 def _projection(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = _dense(x.reshape(-1, x.shape[-1]))
     return torch.ops.mkldnn._linear_pointwise(rows, _dense(weight), bias, 'none', [], '').view(*x.shape[:-1], -1)
@@ -56,9 +58,11 @@ def _backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
     rows = grad.reshape(-1, grad.shape[-1])
     needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-    return (_projection(grad, weight.t(), None) if needs_x else None,
-            _weight_gradient(rows, x.reshape(-1, x.shape[-1])) if needs_weight else None,
-            rows.sum(0) if needs_bias and ctx.has_bias else None)
+    return (
+        _projection(grad, weight.t(), None) if needs_x else None,
+        _weight_gradient(rows, x.reshape(-1, x.shape[-1])) if needs_weight else None,
+        rows.sum(0) if needs_bias and ctx.has_bias else None,
+    )
 
 
 def _weight_gradient(grad: Tensor, x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ The map is cut into groups of queries that see the same keys, or nearly: its blo
 Each group is a small dense product, its keys and values a view; what a query of the group does not see is masked. They
 are worked on a slice at a time, in the backward pass once more, so no table of all pairs exists.
 """
+
 from __future__ import annotations
 
 import math
@@ -23,14 +24,16 @@ from .support import as_step, check_pattern, reaches, strided_offsets
 from .window_logits import accumulator
 
 
-def strided_attention(query: Tensor,
-                      key: Tensor,
-                      value: Tensor,
-                      *,
-                      pattern: str,
-                      step: int | tuple[int, ...] | None = None,
-                      scale: float | None = None,
-                      offset_logits: Sequence[Tensor] = ()) -> Tensor:
+def strided_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    pattern: str,
+    step: int | tuple[int, ...] | None = None,
+    scale: float | None = None,
+    offset_logits: Sequence[Tensor] = (),
+) -> Tensor:
     """Softmax attention over a cube of keys, or over the keys at multiples of a step (Eq. 5.7 and 5.9; K there is V).
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + Σₐ Oₐ[i, jₐ − iₐ]] v_j over the positions j that have on each axis, with its
@@ -66,8 +69,9 @@ def strided_attention(query: Tensor,
         TypeError: ``query``, ``key`` and ``value`` differ in dtype, or ``offset_logits`` is not floating-point.
         ValueError: shapes that do not fit, an unknown pattern, a step below 1.
     """
-    out, _ = _strided_attention(*_arguments(
-        query, key, value, pattern=pattern, step=step, scale=scale, offset_logits=offset_logits))
+    out, _ = _strided_attention(
+        *_arguments(query, key, value, pattern=pattern, step=step, scale=scale, offset_logits=offset_logits)
+    )
     return out
 
 
@@ -105,21 +109,31 @@ def strided_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **set
         return softmax(logits, -1).unflatten(-1, size)
 
 
-def _arguments(query: Tensor, key: Tensor, value: Tensor, *, pattern: str, step: int | tuple[int, ...] | None = None,
-               scale: float | None = None, offset_logits: Sequence[Tensor] = ()) -> tuple:
+def _arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    pattern: str,
+    step: int | tuple[int, ...] | None = None,
+    scale: float | None = None,
+    offset_logits: Sequence[Tensor] = (),
+) -> tuple:
     """Check the arguments of :func:`strided_attention` and return those of the dispatcher operator."""
     check_operands(query, key, value, axes=(1, 3))
     check_pattern(pattern)
     size, key_size = query.shape[2:-1], key.shape[2:-1]
     steps = as_step(step, size, key_size)
     if len(offset_logits) not in (0, len(size)):
-        raise ValueError(f'offset_logits must be empty or hold one tensor for each of the {len(size)} axes; got '
-                         f'{len(offset_logits)}')
-    logits = [expanded(f'offset_logits[{axis}]', given, (*query.shape[:-1], len(offsets)))
-              for axis, (given, offsets) in enumerate(zip(offset_logits,
-                                                          strided_offsets(size, steps, pattern, key_size)))]
+        raise ValueError(
+            f'offset_logits must be empty or hold one tensor for each of the {len(size)} axes; got {len(offset_logits)}'
+        )
+    logits = [
+        expanded(f'offset_logits[{axis}]', given, (*query.shape[:-1], len(offsets)))
+        for axis, (given, offsets) in enumerate(zip(offset_logits, strided_offsets(size, steps, pattern, key_size)))
+    ]
     if scale is None:
-        scale = query.shape[-1]**-0.5
+        scale = query.shape[-1] ** -0.5
     return query, key, value, logits, list(steps), pattern, float(scale)
 
 
@@ -128,8 +142,15 @@ ARGUMENTS = 'Tensor query, Tensor key, Tensor value, Tensor[] offset_logits, int
 
 
 @torch.library.custom_op('mmattn::strided_attention', mutates_args=(), schema=f'({ARGUMENTS}) -> (Tensor, Tensor)')
-def _strided_attention(query: Tensor, key: Tensor, value: Tensor, offset_logits: Sequence[Tensor], step: Sequence[int],
-                       pattern: str, scale: float) -> tuple[Tensor, Tensor]:
+def _strided_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offset_logits: Sequence[Tensor],
+    step: Sequence[int],
+    pattern: str,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
     fits = native.takes('strided_attention', query, key, value, *offset_logits)
     run = torch.ops.mmattn_native.strided_attention if fits else strided_attention_reference
     return run(query, key, value, offset_logits, step, pattern, scale)
@@ -137,23 +158,45 @@ def _strided_attention(query: Tensor, key: Tensor, value: Tensor, offset_logits:
 
 @_strided_attention.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    return (value.new_empty(*query.shape[:-1], value.shape[-1]),
-            query.new_empty(query.shape[:-1], dtype=accumulator(query)))
+    return (
+        value.new_empty(*query.shape[:-1], value.shape[-1]),
+        query.new_empty(query.shape[:-1], dtype=accumulator(query)),
+    )
 
 
-@torch.library.custom_op('mmattn::strided_attention_backward', mutates_args=(),
-                         schema=f'(Tensor grad, Tensor out, Tensor lse, {ARGUMENTS}) -> Tensor[]')
-def _strided_attention_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor,
-                                offset_logits: Sequence[Tensor], step: Sequence[int], pattern: str,
-                                scale: float) -> list[Tensor]:
+@torch.library.custom_op(
+    'mmattn::strided_attention_backward',
+    mutates_args=(),
+    schema=f'(Tensor grad, Tensor out, Tensor lse, {ARGUMENTS}) -> Tensor[]',
+)
+def _strided_attention_backward(
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offset_logits: Sequence[Tensor],
+    step: Sequence[int],
+    pattern: str,
+    scale: float,
+) -> list[Tensor]:
     fits = native.takes('strided_attention_backward', grad, out, lse, query, key, value, *offset_logits)
     run = torch.ops.mmattn_native.strided_attention_backward if fits else strided_attention_reference_backward
     return run(grad, out, lse, query, key, value, offset_logits, step, pattern, scale)
 
 
 @_strided_attention_backward.register_fake
-def _(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor, value: Tensor,
-      offset_logits: Sequence[Tensor], *_: object) -> list[Tensor]:
+def _(
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offset_logits: Sequence[Tensor],
+    *_: object,
+) -> list[Tensor]:
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value, *offset_logits)]
 
 
@@ -165,7 +208,8 @@ def _setup_context(ctx, inputs, output) -> None:
 def _backward(ctx, grad, _):
     out, lse, query, key, value, *offset_logits = ctx.saved_tensors
     d_query, d_key, d_value, *d_offsets = _strided_attention_backward(
-        grad, out, lse, query, key, value, offset_logits, *ctx.settings)
+        grad, out, lse, query, key, value, offset_logits, *ctx.settings
+    )
     return d_query, d_key, d_value, d_offsets, None, None, None
 
 
@@ -197,6 +241,7 @@ def _along(entry: Tensor, table: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 class _Axis(NamedTuple):
     """How an axis of a map is cut into groups of positions, the queries or the keys of one small dense product each."""
+
     size: int
     groups: int
     stride: int  # from a group to the next
@@ -238,7 +283,7 @@ def _groups(x: Tensor, axes: Sequence[_Axis], pieces: bool = True) -> Tensor:
     """View a padded map as ``(B, heads, *groups, *positions, C)``; without ``pieces``, each piece as a group."""
     for dim, axis in enumerate(axes, 2):
         length = axis.length * (axis.pieces if pieces else 1)
-        x = x.unfold(dim, (length - 1) * axis.dilation + 1, axis.stride)[..., ::axis.dilation]
+        x = x.unfold(dim, (length - 1) * axis.dilation + 1, axis.stride)[..., :: axis.dilation]
     return x.movedim(2 + len(axes), -1)
 
 
@@ -261,15 +306,24 @@ def _parts(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, ...]]
 class _Call:
     """The operands of one call, seen as groups: ``(B, heads, *groups, *positions, C)``."""
 
-    def __init__(self, query: Tensor, key: Tensor, value: Tensor, offset_logits: Sequence[Tensor], step: Sequence[int],
-                 pattern: str, scale: float) -> None:
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        offset_logits: Sequence[Tensor],
+        step: Sequence[int],
+        pattern: str,
+        scale: float,
+    ) -> None:
         self.rank = len(step)
-        self.axes, self.key_axes = zip(*(
-            _cut(*side, pattern) for side in zip(query.shape[2:-1], key.shape[2:-1], step)))
+        self.axes, self.key_axes = zip(
+            *(_cut(*side, pattern) for side in zip(query.shape[2:-1], key.shape[2:-1], step))
+        )
         self.dtype, self.scale = accumulator(query), scale
         self.query, *self.tables = (_groups(_pad(x, self.axes), self.axes) for x in (query, *offset_logits))
         self.key, self.value = (_groups(_pad(x, self.key_axes), self.key_axes) for x in (key, value))
-        self.keys = self.key.shape[2 + self.rank:-1]
+        self.keys = self.key.shape[2 + self.rank : -1]
         tables: list[Tensor | None] = [*self.tables] or [None] * self.rank
         entries = [
             _entries(i.positions()[:, :, None], j.positions()[:, None], j.size, h, pattern, table)
@@ -293,14 +347,14 @@ class _Call:
             values, ``(B, heads, *groups, n or m, C)``; their logits ``(B, heads, *groups, n, m)``.
         """
         keys = math.prod(self.keys)
-        copies = 1 + keys // math.prod(self.query.shape[2 + self.rank:-1])
+        copies = 1 + keys // math.prod(self.query.shape[2 + self.rank : -1])
         each = tables * keys + 2 * copies * (self.query.shape[-1] + self.value.shape[-1])
         each += sum(2 * table.shape[-1] + length for table, length in zip(self.tables, self.keys))
         share = 16 if self.query.is_cpu else 1  # slices of that part of the budget stay in a CPU's cache
         for part in _parts(self.query.shape[:-1], share * each * self.dtype.itemsize):
             query = self.query[part]
             q = query.flatten(2 + self.rank, -2).to(self.dtype) * self.scale
-            k, v = (x[part[:2 + self.rank]].flatten(2 + self.rank, -2).to(self.dtype) for x in (self.key, self.value))
+            k, v = (x[part[: 2 + self.rank]].flatten(2 + self.rank, -2).to(self.dtype) for x in (self.key, self.value))
             logits = q @ k.transpose(-1, -2)
             pairs = logits.view(*query.shape[:-1], *self.keys)
             for axis in self.added:
@@ -313,13 +367,20 @@ class _Call:
         """Add ``(B, heads, *groups, m, C)`` to the pieces of a map."""
         summands = summands.unflatten(-2, [n for axis in self.key_axes for n in (axis.pieces, axis.length)])
         for piece in product(*(range(axis.pieces) for axis in self.key_axes)):
-            there = tuple(slice(p + x.start, p + x.stop) for p, x in zip(piece, part[2:2 + self.rank]))
+            there = tuple(slice(p + x.start, p + x.stop) for p, x in zip(piece, part[2 : 2 + self.rank]))
             these = tuple(x for p in piece for x in (p, slice(None)))
-            to[(*part[:2], *there)] += summands[(slice(None), ) * (2 + self.rank) + these]
+            to[(*part[:2], *there)] += summands[(slice(None),) * (2 + self.rank) + these]
 
 
-def strided_attention_reference(query: Tensor, key: Tensor, value: Tensor, offset_logits: Sequence[Tensor],
-                                step: Sequence[int], pattern: str, scale: float) -> tuple[Tensor, Tensor]:
+def strided_attention_reference(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offset_logits: Sequence[Tensor],
+    step: Sequence[int],
+    pattern: str,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
     """Forward pass in PyTorch: output ``(B, heads, *S, Dv)`` and log-sum-exp of the logits ``(B, heads, *S)``."""
     x = _Call(query, key, value, offset_logits, step, pattern, scale)
     out, outs = _zeros(query, x.axes, value.dtype, value.shape[-1])
@@ -334,9 +395,18 @@ def strided_attention_reference(query: Tensor, key: Tensor, value: Tensor, offse
     return _pad(out, x.axes, -1), _pad(lse, x.axes, -1).squeeze(-1)
 
 
-def strided_attention_reference_backward(grad: Tensor, out: Tensor, lse: Tensor, query: Tensor, key: Tensor,
-                                         value: Tensor, offset_logits: Sequence[Tensor], step: Sequence[int],
-                                         pattern: str, scale: float) -> list[Tensor]:
+def strided_attention_reference_backward(
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offset_logits: Sequence[Tensor],
+    step: Sequence[int],
+    pattern: str,
+    scale: float,
+) -> list[Tensor]:
     """Gradients of the operands, in the order of the operator's arguments."""
     x = _Call(query, key, value, offset_logits, step, pattern, scale)
     d_query, d_queries = _zeros(query, x.axes, query.dtype, query.shape[-1])

@@ -2,6 +2,7 @@
 
 The operators make no such mask. Positions are coordinates in a map of 1 to 3 axes, row-major.
 """
+
 import math
 from collections.abc import Iterator, Sequence
 from numbers import Integral
@@ -30,8 +31,13 @@ def grid_support(size: Sequence[int], queries: Tensor | None = None) -> Tensor:
     return torch.stack(torch.broadcast_tensors(*(i != j for i, j in _pairs(size, queries, size)))).sum(0) < 2
 
 
-def strided_support(size: Sequence[int], step: int | Sequence[int] | None, pattern: str,
-                    queries: Tensor | None = None, key_size: Sequence[int] | None = None) -> Tensor:
+def strided_support(
+    size: Sequence[int],
+    step: int | Sequence[int] | None,
+    pattern: str,
+    queries: Tensor | None = None,
+    key_size: Sequence[int] | None = None,
+) -> Tensor:
     """Return which keys a query of :func:`strided_attention` attends to (I_p in Eq. 5.7).
 
     Args:
@@ -48,13 +54,15 @@ def strided_support(size: Sequence[int], step: int | Sequence[int] | None, patte
     """
     check_pattern(pattern)
     key_size = size if key_size is None else key_size
-    masks = [reaches(i, j, h, pattern)
-             for (i, j), h in zip(_pairs(size, queries, key_size), as_step(step, size, key_size))]
+    masks = [
+        reaches(i, j, h, pattern) for (i, j), h in zip(_pairs(size, queries, key_size), as_step(step, size, key_size))
+    ]
     return torch.stack(torch.broadcast_tensors(*masks)).all(0)
 
 
-def strided_offsets(size: Sequence[int], step: int | Sequence[int] | None, pattern: str,
-                    key_size: Sequence[int] | None = None) -> list[Tensor]:
+def strided_offsets(
+    size: Sequence[int], step: int | Sequence[int] | None, pattern: str, key_size: Sequence[int] | None = None
+) -> list[Tensor]:
     """Return the offsets j − i along each axis that ``offset_logits`` of :func:`strided_attention` belong to.
 
     Args:
@@ -104,10 +112,12 @@ def as_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: Seq
     axes = len(size)
     if step is None:
         if tuple(size) != tuple(key_size):
-            raise ValueError(f'step must be given where keys are at other positions; got None for {tuple(size)} '
-                             f'queries and {tuple(key_size)} keys')
+            raise ValueError(
+                f'step must be given where keys are at other positions; got None for {tuple(size)} '
+                f'queries and {tuple(key_size)} keys'
+            )
         return tuple(math.ceil(math.sqrt(side)) for side in size)
-    steps = tuple(step) if isinstance(step, Sequence) else (step, ) * axes
+    steps = tuple(step) if isinstance(step, Sequence) else (step,) * axes
     if len(steps) != axes or any(not isinstance(h, Integral) or h < 1 for h in steps):
         raise ValueError(f'step must be a length ≥ 1, or one for each of {axes} axes; got {step}')
     return tuple(min(int(h), max(sides)) for h, *sides in zip(steps, size, key_size))

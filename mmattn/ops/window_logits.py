@@ -5,6 +5,7 @@ v_i for every key of its support outside the window (Eq. 3.12 of the bilateral-a
 of length k = 2r + 1 belongs to offset o, in row-major order over the axes; entries whose key does not exist (off the
 map, or after the query where attention is causal) are dropped.
 """
+
 import math
 from collections.abc import Sequence
 from numbers import Integral
@@ -26,7 +27,7 @@ def as_window_size(window_size: int | tuple[int, ...], axes: int, name: str = 'w
     Raises:
         ValueError: it has not one length an axis, or a length is even or below 1.
     """
-    sizes = tuple(window_size) if isinstance(window_size, Sequence) else (window_size, ) * axes
+    sizes = tuple(window_size) if isinstance(window_size, Sequence) else (window_size,) * axes
     if len(sizes) != axes or any(not isinstance(k, Integral) or k < 1 or k % 2 == 0 for k in sizes):
         raise ValueError(f'{name} must be an odd length ≥ 1, or one for each of {axes} axes; got {window_size}')
     return tuple(map(int, sizes))
@@ -77,8 +78,9 @@ def zscore(window: Tensor, outlier: Tensor, exists: Tensor, count: Tensor) -> tu
     return window.mul_(rstd.unsqueeze(-1)), outlier.mul_(rstd), rstd
 
 
-def zscore_backward(grad: Tensor, window: Tensor, outlier: Tensor, rstd: Tensor, exists: Tensor,
-                    count: Tensor) -> tuple[Tensor, Tensor]:
+def zscore_backward(
+    grad: Tensor, window: Tensor, outlier: Tensor, rstd: Tensor, exists: Tensor, count: Tensor
+) -> tuple[Tensor, Tensor]:
     """Gradient of :func:`zscore`, given that the gradients of all logits of a query sum to zero, as a softmax's do.
 
     Args:

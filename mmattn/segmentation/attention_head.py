@@ -1,4 +1,5 @@
 """Decode head with any attention module of the registry between its two convolutions."""
+
 import torch
 from mmseg.models.decode_heads import FCNHead
 from torch import Tensor

@@ -1,4 +1,5 @@
 """Decode head with bilateral criss-cross attention."""
+
 from mmseg.models.decode_heads import CCHead, FCNHead
 
 from mmattn.layers import BilateralCrissCrossAttention
@@ -18,14 +19,16 @@ class BiCCHead(CCHead):
         **kwargs: as in mmseg's ``FCNHead``.
     """
 
-    def __init__(self,
-                 recurrence: int = 2,
-                 window_size: int | tuple[int, int] = 31,
-                 position: str = 'bilateral',
-                 padding: str = 'learned',
-                 smoothing: str = 'zscore',
-                 max_offset: int = 96,
-                 **kwargs) -> None:
+    def __init__(
+        self,
+        recurrence: int = 2,
+        window_size: int | tuple[int, int] = 31,
+        position: str = 'bilateral',
+        padding: str = 'learned',
+        smoothing: str = 'zscore',
+        max_offset: int = 96,
+        **kwargs,
+    ) -> None:
         FCNHead.__init__(self, num_convs=2, **kwargs)  # not CCHead's, which wants mmcv's compiled operators
         self.recurrence = recurrence
         self.cca = BilateralCrissCrossAttention(
@@ -34,4 +37,5 @@ class BiCCHead(CCHead):
             position=position,
             padding=padding,
             smoothing=smoothing,
-            max_offset=max_offset)
+            max_offset=max_offset,
+        )

@@ -1,4 +1,5 @@
 """Decode head with bilateral non-local attention."""
+
 from mmseg.models.decode_heads import FCNHead, NLHead
 
 from mmattn.layers import BilateralNonLocal2d
@@ -18,16 +19,18 @@ class BiNLHead(NLHead):
         **kwargs: as in mmseg's ``FCNHead``.
     """
 
-    def __init__(self,
-                 reduction: int = 2,
-                 use_scale: bool = True,
-                 mode: str = 'embedded_gaussian',
-                 window_size: int | tuple[int, int] = 31,
-                 position: str = 'bilateral',
-                 padding: str = 'learned',
-                 smoothing: str = 'zscore',
-                 max_offset: int = 96,
-                 **kwargs) -> None:
+    def __init__(
+        self,
+        reduction: int = 2,
+        use_scale: bool = True,
+        mode: str = 'embedded_gaussian',
+        window_size: int | tuple[int, int] = 31,
+        position: str = 'bilateral',
+        padding: str = 'learned',
+        smoothing: str = 'zscore',
+        max_offset: int = 96,
+        **kwargs,
+    ) -> None:
         FCNHead.__init__(self, num_convs=2, **kwargs)  # not NLHead's, which builds the stock block
         self.reduction = reduction
         self.use_scale = use_scale
@@ -43,4 +46,5 @@ class BiNLHead(NLHead):
             conv_cfg=self.conv_cfg,
             norm_cfg=self.norm_cfg,
             mode=mode,
-            use_scale=use_scale)
+            use_scale=use_scale,
+        )

@@ -1,4 +1,5 @@
 """What training would stumble over in the files of mmseg's data sets."""
+
 import copy
 import textwrap
 import time
@@ -61,15 +62,18 @@ def find_faults(cfg: Config, work_dir: Path) -> dict[str, list[str]]:
             try:
                 samples.update(dict.fromkeys(_samples(where, dataset)))
             except (OSError, AssertionError, EmptyError) as error:
-                faults[where].append(str(error) or f"{dataset['type']} raises {error!r}")
+                faults[where].append(str(error) or f'{dataset["type"]} raises {error!r}')
     files = dict.fromkeys(file for sample in samples for file in sample[:2] if file is not None)
     facts, looked = look_at_all(files, work_dir / 'data_check.json')
     for sample in samples:
         for path, reason in _objections(sample, facts):
             if reason not in faults[path]:
                 faults[path].append(reason)
-    print_log(f'Data check: {len(files)} files, {len(files) - looked} of them known from the last time, '
-              f'{time.monotonic() - start:.1f} s', 'current')
+    print_log(
+        f'Data check: {len(files)} files, {len(files) - looked} of them known from the last time, '
+        f'{time.monotonic() - start:.1f} s',
+        'current',
+    )
     return dict(faults)
 
 
@@ -104,9 +108,11 @@ def _samples(where: str, cfg: dict) -> Iterator[Sample]:
         dataset = DATASETS.build(cfg)
     transforms = dataset.pipeline.transforms
     image_loader = next(
-        (t for t in transforms if getattr(type(t), 'transform', None) is LoadImageFromFile.transform), None)
+        (t for t in transforms if getattr(type(t), 'transform', None) is LoadImageFromFile.transform), None
+    )
     mask_loader = next(
-        (t for t in transforms if getattr(type(t), '_load_seg_map', None) is LoadAnnotations._load_seg_map), None)
+        (t for t in transforms if getattr(type(t), '_load_seg_map', None) is LoadAnnotations._load_seg_map), None
+    )
     if not (image_loader or mask_loader):
         print_log(f'Data check: {where} is left out, its files are read by other transforms', 'current')
         return
@@ -116,8 +122,11 @@ def _samples(where: str, cfg: dict) -> Iterator[Sample]:
     dataset.full_init()
     if len(dataset) == 0:
         listed = dataset.ann_file and Path(dataset.ann_file).is_file()
-        raise EmptyError(f'{dataset.ann_file} lists no image' if listed else
-                         f"no image *{dataset.img_suffix} in {dataset.data_prefix.get('img_path')}")
+        raise EmptyError(
+            f'{dataset.ann_file} lists no image'
+            if listed
+            else f'no image *{dataset.img_suffix} in {dataset.data_prefix.get("img_path")}'
+        )
     labels = accepted_labels(dataset)
     for i in range(len(dataset)):
         info = dataset.get_data_info(i)
@@ -126,15 +135,17 @@ def _samples(where: str, cfg: dict) -> Iterator[Sample]:
         yield Sample(
             image_loader and ImageFile(info['img_path'], image_loader.imdecode_backend, image_loader.color_type),
             mask_loader and ImageFile(info['seg_map_path'], mask_loader.imdecode_backend, 'unchanged', is_mask=True),
-            labels)
+            labels,
+        )
 
 
 def _is_local(reader: object) -> bool:
     """Whether a data set or a transform, or None, reads from a local disk."""
     arguments = getattr(reader, 'backend_args', None) or getattr(reader, 'file_client_args', None) or {}
     folders = getattr(reader, 'data_prefix', {}).values()
-    return (arguments.get('backend', 'local') in ('local', 'disk')
-            and not any('://' in folder for folder in folders if folder))
+    return arguments.get('backend', 'local') in ('local', 'disk') and not any(
+        '://' in folder for folder in folders if folder
+    )
 
 
 def _objections(sample: Sample, facts: dict[ImageFile, Facts]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,5 @@
 """The hook that has all training and validation files checked before training."""
+
 from pathlib import Path
 
 from mmengine.dist import broadcast_object_list, is_main_process
@@ -49,6 +50,7 @@ class SegDataCheckHook(Hook):
             return
         self._checked = True
         from .data_check import find_faults  # late: mmseg.datasets prints and takes a second to import
+
         faults = [find_faults(runner.cfg, Path(runner.work_dir)) if is_main_process() else None]
         broadcast_object_list(faults)
         report = Path(runner.work_dir, 'data_check.txt')
@@ -59,8 +61,15 @@ class SegDataCheckHook(Hook):
             if is_main_process():
                 report.write_text(''.join(f'{line}\n' for line in lines))
             more = [f'… and {len(lines) - SHOWN} more'] if len(lines) > SHOWN else []
-            raise ValueError('\n  '.join([
-                f'The data check found {len(lines)} faults (listed in {report}; '
-                'default_hooks.data_check.enabled=False turns the check off):', *lines[:SHOWN], *more]))
+            raise ValueError(
+                '\n  '.join(
+                    [
+                        f'The data check found {len(lines)} faults (listed in {report}; '
+                        'default_hooks.data_check.enabled=False turns the check off):',
+                        *lines[:SHOWN],
+                        *more,
+                    ]
+                )
+            )
 
     before_train = before_loops

@@ -1,4 +1,5 @@
 """The decode head of DeepLabV3+ with one fusion block, local bilateral attention."""
+
 from mmcv.cnn import ConvModule
 from mmseg.models.decode_heads import DepthwiseSeparableASPPHead
 from torch import nn
@@ -23,10 +24,12 @@ class DeepLabV3PlusBAHead(DepthwiseSeparableASPPHead):
         **kwargs: as in mmseg's ``DepthwiseSeparableASPPHead``.
     """
 
-    def __init__(self, block: dict = dict(type='mmattn.LocalBilateralAttention'), *, c1_channels: int,
-                 **kwargs) -> None:
+    def __init__(
+        self, block: dict = dict(type='mmattn.LocalBilateralAttention'), *, c1_channels: int, **kwargs
+    ) -> None:
         super().__init__(c1_channels=c1_channels, **kwargs)
         # Stock's place for the decoder's convolutions, and so stock's forward pass.
         self.sep_bottleneck = nn.Sequential(
             ConvModule(self.channels + c1_channels, self.channels, 1, norm_cfg=self.norm_cfg, act_cfg=self.act_cfg),
-            build_block(block, self.channels, self.channels, self.norm_cfg, self.act_cfg))
+            build_block(block, self.channels, self.channels, self.norm_cfg, self.act_cfg),
+        )

@@ -1,4 +1,5 @@
 """What can be said of image and mask files without a data set: size, labels, or why they cannot be read; cached."""
+
 import json
 import os
 import time
@@ -93,7 +94,7 @@ def look(file: ImageFile) -> Facts:
     except UnidentifiedImageError:  # its message names an object in memory
         return Facts(fault='unreadable: no image format that PIL knows')
     except Exception as error:  # decoders raise all kinds
-        return Facts(fault=f"unreadable: {' '.join(str(error).split()) or repr(error)}")
+        return Facts(fault=f'unreadable: {" ".join(str(error).split()) or repr(error)}')
 
 
 def _look_at_image(file: ImageFile) -> Facts:
@@ -147,4 +148,4 @@ def _open_whole(stream: BinaryIO) -> Image.Image:
 
 
 def _key(file: ImageFile) -> str:
-    return f"{'mask' if file.is_mask else 'image'} {file.backend} {file.flag} {file.path}"
+    return f'{"mask" if file.is_mask else "image"} {file.backend} {file.flag} {file.path}'

@@ -1,4 +1,5 @@
 """A ResNet that also returns its stem, the one map at half the image's size."""
+
 from mmseg.models.backbones import ResNet
 from torch import Tensor
 

@@ -1,4 +1,5 @@
 """U-Net-BA: the decoder of a U-Net whose blocks fuse by local bilateral attention."""
+
 from collections.abc import Sequence
 
 import torch
@@ -42,25 +43,30 @@ class UNetBAHead(BaseDecodeHead):
         ValueError: numbers of maps, channels and blocks that do not fit.
     """
 
-    def __init__(self,
-                 in_channels: Sequence[int],
-                 up_channels: Sequence[int] = CHANNELS,
-                 block: dict | Sequence[dict] = BLOCKS,
-                 in_index: Sequence[int] | None = None,
-                 **kwargs) -> None:
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        up_channels: Sequence[int] = CHANNELS,
+        block: dict | Sequence[dict] = BLOCKS,
+        in_index: Sequence[int] | None = None,
+        **kwargs,
+    ) -> None:
         blocks = [block] * len(up_channels) if isinstance(block, dict) else list(block)
         if len(in_channels) != len(up_channels) + 1:
-            raise ValueError(f'up_channels must be one fewer than in_channels={tuple(in_channels)}; got '
-                             f'{tuple(up_channels)}')
+            raise ValueError(
+                f'up_channels must be one fewer than in_channels={tuple(in_channels)}; got {tuple(up_channels)}'
+            )
         if len(blocks) != len(up_channels):
-            raise ValueError(f'block must be one config, or one for each of up_channels={tuple(up_channels)}; got '
-                             f'{len(blocks)}')
+            raise ValueError(
+                f'block must be one config, or one for each of up_channels={tuple(up_channels)}; got {len(blocks)}'
+            )
         super().__init__(
             in_channels=list(in_channels),
             channels=up_channels[-1],
             in_index=list(range(len(in_channels)) if in_index is None else in_index),
             input_transform='multiple_select',
-            **kwargs)
+            **kwargs,
+        )
         *lower, channels = in_channels
         self.up_blocks = nn.ModuleList()
         for cfg, low, out in zip(blocks, reversed(lower), up_channels):

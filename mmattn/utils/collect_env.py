@@ -1,4 +1,5 @@
 """What an installation consists of: ``python -m mmattn.utils.collect_env``, to be pasted into a bug report."""
+
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -10,15 +11,23 @@ from mmattn.ops import native
 
 OPERATORS = ('global_attention', 'grid_attention', 'local_attention', 'strided_attention', 'dynamic_conv')
 # A package, or the distributions that may have brought it.
-DISTRIBUTIONS = {'mmengine': ('onedl-mmengine', 'mmengine'), 'mmcv': ('onedl-mmcv', 'mmcv', 'mmcv-lite'),
-                 'mmseg': ('onedl-mmsegmentation', 'mmsegmentation'), 'mmdet': ('onedl-mmdetection', 'mmdet')}
+DISTRIBUTIONS = {
+    'mmengine': ('onedl-mmengine', 'mmengine'),
+    'mmcv': ('onedl-mmcv', 'mmcv', 'mmcv-lite'),
+    'mmseg': ('onedl-mmsegmentation', 'mmsegmentation'),
+    'mmdet': ('onedl-mmdetection', 'mmdet'),
+}
 
 
 def collect_env() -> dict[str, str]:
     """Return versions, what is built, the instruction set in use, and what each operator runs on the CPU."""
-    env = {'mmattn': f'{mmattn.__version__} ({os.path.dirname(mmattn.__file__)})',
-           'Python': platform.python_version(), 'torch': torch.__version__, 'CUDA': str(torch.version.cuda),
-           'CPU threads': str(torch.get_num_threads())}
+    env = {
+        'mmattn': f'{mmattn.__version__} ({os.path.dirname(mmattn.__file__)})',
+        'Python': platform.python_version(),
+        'torch': torch.__version__,
+        'CUDA': str(torch.version.cuda),
+        'CPU threads': str(torch.get_num_threads()),
+    }
     env |= {name: _installed(*names) for name, names in DISTRIBUTIONS.items()}
     if native.WHY_NOT is None:
         built, capability = (getattr(torch.ops.mmattn_native, name)() for name in ('torch_version', 'cpu_capability'))
@@ -26,7 +35,7 @@ def collect_env() -> dict[str, str]:
     else:
         env['native operators'] = native.WHY_NOT
     for name in OPERATORS:
-        env[name] = ('kernel for float32 and bfloat16, else reference' if native.has_kernel(name) else 'reference')
+        env[name] = 'kernel for float32 and bfloat16, else reference' if native.has_kernel(name) else 'reference'
     on_cuda = [name for name in OPERATORS if native.has_kernel(name, 'cuda')]
     env['CUDA kernels'] = ', '.join(on_cuda) or 'not built'
     return env

@@ -1,4 +1,5 @@
 """Where the configs of this installation are."""
+
 from pathlib import Path
 
 

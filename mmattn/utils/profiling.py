@@ -1,4 +1,5 @@
 """Measures of a call, for benchmarks and tests."""
+
 import json
 import statistics
 import tempfile
@@ -31,7 +32,7 @@ def extra_memory(call: Callable[[], Any]) -> tuple[Any, float]:
         trace = Path(folder, 'trace.json')
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             result = call()
-        tensors = result if isinstance(result, tuple) else (result, )
+        tensors = result if isinstance(result, tuple) else (result,)
         kept = sum(x.nbytes for x in tensors)
         if tensors[0].is_cuda:
             return result, (torch.cuda.max_memory_allocated() - before - kept) / MIB

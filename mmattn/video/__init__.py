@@ -2,6 +2,7 @@
 
 Needs mmengine and mmcv alone.
 """
+
 from .aggregation import aggregate
 from .clip_files import read_frame
 from .data_preprocessor import ClipDataPreprocessor
@@ -18,9 +19,35 @@ from .transforms import ClipColorJitter, ClipCopyPaste, ClipRandomAffine, ClipRa
 from .visualization_hook import VOSVisualizationHook
 
 __all__ = [
-    'PALETTE', 'SST', 'AppearanceModel', 'ClipColorJitter', 'ClipCopyPaste', 'ClipDataPreprocessor', 'ClipRandomAffine',
-    'ClipRandomCrop', 'ClipRandomFlip', 'ClipResize', 'ClipSession', 'DAVISDataset', 'ExpandMaskProject', 'Frame',
-    'LoadClipFrames', 'LoadClipMasks', 'LoadGivenMasks', 'PackClip', 'SampleClip', 'VOSInferencer', 'VOSMetric',
-    'VOSVisualizationHook', 'VideoFolderDataset', 'YouTubeVOSDataset', 'aggregate', 'draw_overlay', 'object_ids',
-    'read_frame', 'read_mask', 'shrink_masks', 'write_mask'
+    'PALETTE',
+    'SST',
+    'AppearanceModel',
+    'ClipColorJitter',
+    'ClipCopyPaste',
+    'ClipDataPreprocessor',
+    'ClipRandomAffine',
+    'ClipRandomCrop',
+    'ClipRandomFlip',
+    'ClipResize',
+    'ClipSession',
+    'DAVISDataset',
+    'ExpandMaskProject',
+    'Frame',
+    'LoadClipFrames',
+    'LoadClipMasks',
+    'LoadGivenMasks',
+    'PackClip',
+    'SampleClip',
+    'VOSInferencer',
+    'VOSMetric',
+    'VOSVisualizationHook',
+    'VideoFolderDataset',
+    'YouTubeVOSDataset',
+    'aggregate',
+    'draw_overlay',
+    'object_ids',
+    'read_frame',
+    'read_mask',
+    'shrink_masks',
+    'write_mask',
 ]

@@ -1,4 +1,5 @@
 """From each object's probability to one label a pixel."""
+
 import torch
 from torch import Tensor
 

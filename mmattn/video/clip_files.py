@@ -1,4 +1,5 @@
 """The files of a clip: frames and masks found, put in order and looked at before work begins."""
+
 import os
 import re
 from collections.abc import Iterator
@@ -45,15 +46,18 @@ def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[P
     """
     found = sorted(_images(frames))
     if not found:
-        return [], [], [], [f"{frames}: {'no frames in this folder' if frames.is_dir() else 'no such folder'}"]
+        return [], [], [], [f'{frames}: {"no frames in this folder" if frames.is_dir() else "no such folder"}']
     numbers = list(range(len(found)))
     endings = [re.search(r'\d+$', path.stem) for path in found]
     if all(endings):
         numbered = sorted((int(ending[0]), path) for ending, path in zip(endings, found))  # type: ignore[index]
         numbers = [number - numbered[0][0] for number, path in numbered]
         found = [path for number, path in numbered]
-    faults = [f'{found[i]}: has the number of {found[i - 1].name}'
-              for i in range(1, len(found)) if numbers[i] == numbers[i - 1]]
+    faults = [
+        f'{found[i]}: has the number of {found[i - 1].name}'
+        for i in range(1, len(found))
+        if numbers[i] == numbers[i - 1]
+    ]
     by_name = {path.stem: path for path in sorted(_images(masks))}
     names = {path.stem for path in found}
     faults += [f'{path}: no frame {name}.* in {frames}' for name, path in by_name.items() if name not in names]
@@ -69,10 +73,17 @@ def find_gaps(frames: list[Path], numbers: list[int]) -> list[str]:
     for i in np.flatnonzero(steps > step):
         missing = range(numbers[i] + step, numbers[i + 1], step)
         ending = re.search(r'\d+$', frames[0].stem)[0]  # type: ignore[index]
-        first, last = (frames[0].with_name(f'{frames[0].stem[:-len(ending)]}{int(ending) + number:0{len(ending)}}'
-                                           f'{frames[0].suffix}') for number in (missing[0], missing[-1]))
-        faults.append(f'{first}: no such frame, between {frames[i].name} and {frames[i + 1].name}' if first == last else
-                      f'{first} … {last.name}: {len(missing)} frames are missing')
+        first, last = (
+            frames[0].with_name(
+                f'{frames[0].stem[: -len(ending)]}{int(ending) + number:0{len(ending)}}{frames[0].suffix}'
+            )
+            for number in (missing[0], missing[-1])
+        )
+        faults.append(
+            f'{first}: no such frame, between {frames[i].name} and {frames[i + 1].name}'
+            if first == last
+            else f'{first} … {last.name}: {len(missing)} frames are missing'
+        )
     return faults
 
 
@@ -89,8 +100,10 @@ def find_faults(frames: list[Path], masks: list[Path]) -> Iterator[str]:
         if size != first[1]:
             yield f'{path}: {size[0]}×{size[1]}; {first[0].name} is {first[1][0]}×{first[1][1]} (width×height)'
         if is_mask and Image.getmodebands(mode) > 1:
-            yield (f'{path}: an image of mode {mode}, whose colours say nothing of ids; save it with a palette (mode '
-                   'P) whose indices are the ids, or grey')
+            yield (
+                f'{path}: an image of mode {mode}, whose colours say nothing of ids; save it with a palette (mode '
+                'P) whose indices are the ids, or grey'
+            )
 
 
 def _images(folder: Path) -> Iterator[Path]:
@@ -117,4 +130,4 @@ def _look(path: Path) -> tuple[tuple[int, int], str]:
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):  # its message names an object in memory
         return 'unreadable: no image format that PIL knows'
-    return f"unreadable: {' '.join(str(error).split()) or repr(error)}"
+    return f'unreadable: {" ".join(str(error).split()) or repr(error)}'

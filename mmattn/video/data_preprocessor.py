@@ -1,4 +1,5 @@
 """Frames as files hold them to what the backbone takes."""
+
 from collections.abc import Sequence
 
 import torch
@@ -19,11 +20,13 @@ class ClipDataPreprocessor(BaseDataPreprocessor):
         pad_size_divisor (int): height and width become multiples of it. Defaults to 8.
     """
 
-    def __init__(self,
-                 mean: Sequence[float] = (123.675, 116.28, 103.53),
-                 std: Sequence[float] = (58.395, 57.12, 57.375),
-                 bgr_to_rgb: bool = True,
-                 pad_size_divisor: int = 8) -> None:
+    def __init__(
+        self,
+        mean: Sequence[float] = (123.675, 116.28, 103.53),
+        std: Sequence[float] = (58.395, 57.12, 57.375),
+        bgr_to_rgb: bool = True,
+        pad_size_divisor: int = 8,
+    ) -> None:
         super().__init__()
         self.register_buffer('mean', torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer('std', torch.tensor(std).view(-1, 1, 1), persistent=False)
@@ -35,8 +38,9 @@ class ClipDataPreprocessor(BaseDataPreprocessor):
         if self.bgr_to_rgb:
             frames = frames.flip(-3)
         frames = (frames.float() - self.mean) / self.std
-        return F.pad(frames, (0, -frames.shape[-1] % self.pad_size_divisor, 0,
-                              -frames.shape[-2] % self.pad_size_divisor))
+        return F.pad(
+            frames, (0, -frames.shape[-1] % self.pad_size_divisor, 0, -frames.shape[-2] % self.pad_size_divisor)
+        )
 
     def forward(self, data: dict, training: bool = False) -> dict:
         """Move a batch to the device, and stack and normalise its ``inputs``, if it has any.
@@ -55,7 +59,9 @@ class ClipDataPreprocessor(BaseDataPreprocessor):
         clips = data.get('inputs')
         if clips is not None:
             if len({clip.shape for clip in clips}) > 1:
-                raise ValueError('the clips of a batch must be of one shape, as ClipRandomCrop makes them; got '
-                                 f'{[tuple(clip.shape) for clip in clips]}')
+                raise ValueError(
+                    'the clips of a batch must be of one shape, as ClipRandomCrop makes them; got '
+                    f'{[tuple(clip.shape) for clip in clips]}'
+                )
             clips = self.normalize(torch.stack(list(clips)))
         return dict(inputs=clips, data_samples=data.get('data_samples'))

@@ -1,4 +1,5 @@
 """Data sets of clips: a folder of frames and masks, DAVIS 2016 and 2017, YouTube-VOS 2018 and 2019."""
+
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -50,13 +51,15 @@ class VideoFolderDataset(BaseDataset):
             frame, or a clip has no object; the message names them all.
     """
 
-    def __init__(self,
-                 ann_file: str = '',
-                 data_prefix: dict = dict(img_path='JPEGImages', mask_path='Annotations'),
-                 single_object: bool = False,
-                 allow_gaps: bool = False,
-                 check_files: bool = True,
-                 **kwargs) -> None:
+    def __init__(
+        self,
+        ann_file: str = '',
+        data_prefix: dict = dict(img_path='JPEGImages', mask_path='Annotations'),
+        single_object: bool = False,
+        allow_gaps: bool = False,
+        check_files: bool = True,
+        **kwargs,
+    ) -> None:
         self.single_object = single_object
         self.allow_gaps = allow_gaps
         self.check_files = check_files
@@ -101,7 +104,8 @@ class VideoFolderDataset(BaseDataset):
             given_positions=[i for i, mask in enumerate(mask_of) if mask],
             output_positions=list(range(len(found))),
             single_object=self.single_object,
-            categories={})
+            categories={},
+        )
         if found and not clip['given_positions']:
             faults.append(f'{masks}: no mask for any frame of {frames}')
         return clip
@@ -113,9 +117,11 @@ class VideoFolderDataset(BaseDataset):
         if not faults and given:
             try:
                 if not any(object_ids(read_mask(path, self.single_object)) for path in given):
-                    faults.append(f'{given[0]}: shows no object (255 is void); for a mask of 0 and 255 set '
-                                  'single_object=True' if len(given) == 1 else
-                                  f'{given[0]} … {Path(given[-1]).name}: {len(given)} masks without an object')
+                    faults.append(
+                        f'{given[0]}: shows no object (255 is void); for a mask of 0 and 255 set single_object=True'
+                        if len(given) == 1
+                        else f'{given[0]} … {Path(given[-1]).name}: {len(given)} masks without an object'
+                    )
             except ValueError as error:
                 faults.append(str(error))
         return faults
@@ -144,7 +150,7 @@ class DAVISDataset(VideoFolderDataset):
     def _clip(self, name: str, frames: Path, masks: Path, faults: list[str]) -> dict:
         clip = super()._clip(name, frames, masks, faults)
         if clip['given_positions'] and clip['given_positions'][0] != 0:
-            faults.append(f"{masks}: no mask for the first frame, {Path(clip['frame_paths'][0]).name}")
+            faults.append(f'{masks}: no mask for the first frame, {Path(clip["frame_paths"][0]).name}')
         clip['given_positions'] = clip['given_positions'][:1]
         return clip
 
@@ -177,9 +183,14 @@ class YouTubeVOSDataset(VideoFolderDataset):
         self._videos = load(self.ann_file)['videos']
         if self.seen is not None:
             path = Path(self.data_root or '', self.seen)
-            self._metainfo['seen_categories'] = sorted({
-                thing['category'] for video in load(path)['videos'].values() for thing in video['objects'].values()
-                if 'category' in thing})
+            self._metainfo['seen_categories'] = sorted(
+                {
+                    thing['category']
+                    for video in load(path)['videos'].values()
+                    for thing in video['objects'].values()
+                    if 'category' in thing
+                }
+            )
         try:
             return super().load_data_list()
         finally:
@@ -194,12 +205,19 @@ class YouTubeVOSDataset(VideoFolderDataset):
         position = {Path(path).stem: i for i, path in enumerate(clip['frame_paths'])}
         wanted = sorted({frame for thing in objects.values() for frame in thing['frames']})
         begins = sorted({thing['frames'][0] for thing in objects.values() if thing['frames']})
-        faults += (f'{frames / frame}.jpg: no such frame, but {self.ann_file} names it' for frame in wanted
-                   if position and frame not in position)
-        faults += (f'{masks / frame}.png: no such mask, but an object begins there' for frame in begins
-                   if frame in position and not clip['mask_paths'][position[frame]])
+        faults += (
+            f'{frames / frame}.jpg: no such frame, but {self.ann_file} names it'
+            for frame in wanted
+            if position and frame not in position
+        )
+        faults += (
+            f'{masks / frame}.png: no such mask, but an object begins there'
+            for frame in begins
+            if frame in position and not clip['mask_paths'][position[frame]]
+        )
         clip.update(
             given_positions=[position[frame] for frame in begins if frame in position],
             output_positions=[position[frame] for frame in wanted if frame in position],
-            categories={int(i): thing['category'] for i, thing in objects.items() if 'category' in thing})
+            categories={int(i): thing['category'] for i, thing in objects.items() if 'category' in thing},
+        )
         return clip

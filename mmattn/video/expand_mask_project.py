@@ -1,4 +1,5 @@
 """Which voxels of the reference belong to an object, written into its features (Fig. 5.2), and how alike others are."""
+
 from collections.abc import Sequence
 
 import torch
@@ -96,7 +97,7 @@ class AppearanceModel(nn.Module):
             alpha = torch.where(masks.sum((1, 2), keepdim=True) > 0, masks.float(), 1).unsqueeze(-1)
             alpha = alpha / alpha.sum((1, 2), keepdim=True)
             mean = (alpha * reference).sum((1, 2), keepdim=True)
-            variance = (alpha * (reference - mean)**2).sum((1, 2), keepdim=True) + F.softplus(self.r.float())
+            variance = (alpha * (reference - mean) ** 2).sum((1, 2), keepdim=True) + F.softplus(self.r.float())
             mean, variance = mean.unsqueeze(1), variance.unsqueeze(1)  # (O, 1, 1, 1, C)
-            log_probability = (x - mean)**2 / variance + (2 * torch.pi * variance).log()
+            log_probability = (x - mean) ** 2 / variance + (2 * torch.pi * variance).log()
             return (-0.5 * log_probability.mean(-1, keepdim=True)).to(features.dtype)

@@ -1,4 +1,5 @@
 """Prediction for video files and folders of frames of any length: an index mask for every frame, and an overlay."""
+
 import json
 import logging
 import os
@@ -54,11 +55,13 @@ class VOSInferencer:
         ValueError: the config is of another kind of model.
     """
 
-    def __init__(self,
-                 model: str | Path | Config,
-                 weights: str | Path | None,
-                 device: str | None = None,
-                 show_progress: bool = True) -> None:
+    def __init__(
+        self,
+        model: str | Path | Config,
+        weights: str | Path | None,
+        device: str | None = None,
+        show_progress: bool = True,
+    ) -> None:
         self.cfg = model if isinstance(model, Config) else Config.fromfile(model)
         self.device = torch.device(device or get_device())
         self.show_progress = show_progress
@@ -74,18 +77,21 @@ class VOSInferencer:
         self._settings = dict(
             config=self.cfg.model.to_dict(),
             weights=weights and str(weights),
-            weights_sha256=_digest(x.reshape(-1).view(torch.uint8).numpy() for x in state.values()))
+            weights_sha256=_digest(x.reshape(-1).view(torch.uint8).numpy() for x in state.values()),
+        )
         self.model.to(self.device).eval()
 
-    def __call__(self,
-                 video: str | Path,
-                 masks: Masks,
-                 out_dir: str | Path,
-                 max_frames: int | None = 16,
-                 overlay: bool = True,
-                 opacity: float = 0.5,
-                 single_object: bool = False,
-                 overwrite: bool = False) -> list[Path]:
+    def __call__(
+        self,
+        video: str | Path,
+        masks: Masks,
+        out_dir: str | Path,
+        max_frames: int | None = 16,
+        overlay: bool = True,
+        opacity: float = 0.5,
+        single_object: bool = False,
+        overwrite: bool = False,
+    ) -> list[Path]:
         """Write ``masks/<frame>.png`` for each frame, and ``overlay.mp4``, in ``out_dir``.
 
         A mask is a palette PNG whose indices are the ids. Frames of a video file are called by their five-digit index,
@@ -137,7 +143,8 @@ class VOSInferencer:
             files_sha256=_digest(f'{path.name} {path.stat().st_size}\n'.encode() for path in clip.files),
             masks_sha256={str(number): _digest([mask]) for number, mask in given.items()},
             max_frames=max_frames,
-            **self._settings)
+            **self._settings,
+        )
         _claim(out_dir, settings, overwrite)
         written = self._segment(clip, given, folder, max_frames)
         if overlay:
@@ -161,21 +168,30 @@ class VOSInferencer:
         session = ClipSession(self.model, **{**self.model.test_cfg, 'max_frames': max_frames, 'sampling': 'dense'})
         if self.device.type == 'cuda':
             torch.cuda.reset_peak_memory_stats(self.device)
-        columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                   TextColumn('{task.fields[summary]}'))
+        columns = (
+            TextColumn('{task.description}'),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn('{task.fields[summary]}'),
+        )
         with Progress(*columns, disable=not self.show_progress) as progress:
             task = progress.add_task('Segmentation', total=clip.length, summary='')
             start = perf_counter()
             self.summary = 'no frame left to segment'
             for count, (frame, ids) in enumerate(session.segment(frames(), skip), 1):
                 write_mask(written[frame.number], ids)
-                self.summary = (f'{count / (perf_counter() - start):.2f} frames per second, peak memory '
-                                f'{_peak_memory(self.device):.0f} MiB')
+                self.summary = (
+                    f'{count / (perf_counter() - start):.2f} frames per second, peak memory '
+                    f'{_peak_memory(self.device):.0f} MiB'
+                )
                 progress.update(task, advance=1, summary=self.summary)
         beyond = given.keys() - written.keys()
         if beyond:
-            raise ValueError(f'{clip.path}: only {len(written)} of {clip.length} frames can be decoded, and the mask '
-                             f'of frame {min(beyond)} lies beyond them')
+            raise ValueError(
+                f'{clip.path}: only {len(written)} of {clip.length} frames can be decoded, and the mask '
+                f'of frame {min(beyond)} lies beyond them'
+            )
         if clip.length is not None and len(written) < clip.length:
             print_log(f'{clip.path}: {len(written)} of {clip.length} frames can be decoded', 'current', logging.WARNING)
         return list(written.values())
@@ -186,11 +202,13 @@ class VOSInferencer:
         odd = height % 2, width % 2  # which MPEG-4 has not
         aside = path.with_name(f'.{path.stem}.part.mp4')
         try:
-            writer = cv2.VideoWriter(str(aside), cv2.VideoWriter.fourcc(*'mp4v'), clip.frame_rate,
-                                     (width + odd[1], height + odd[0]))
+            writer = cv2.VideoWriter(
+                str(aside), cv2.VideoWriter.fourcc(*'mp4v'), clip.frame_rate, (width + odd[1], height + odd[0])
+            )
             if not writer.isOpened():
-                raise OSError(f'{path}: OpenCV cannot write MPEG-4 of {width}×{height}, {clip.frame_rate:g} frames per '
-                              'second')
+                raise OSError(
+                    f'{path}: OpenCV cannot write MPEG-4 of {width}×{height}, {clip.frame_rate:g} frames per second'
+                )
             frames = zip(masks, clip.read())
             for mask, (_, image) in track(frames, 'Overlay', len(masks), disable=not self.show_progress):
                 drawn = draw_overlay(image, read_mask(mask), opacity)
@@ -229,8 +247,10 @@ class _FrameFolder:
         self._names = dict(zip(self._numbers, names))
         self._by_name = dict(zip(names, self._numbers))
         endings = [re.search(r'\d+$', name) for name in names]
-        self._by_ending = {int(ending[0]) if ending and all(endings) else number: number
-                           for ending, number in zip(endings, self._numbers)}
+        self._by_ending = {
+            int(ending[0]) if ending and all(endings) else number: number
+            for ending, number in zip(endings, self._numbers)
+        }
         self.length: int | None = len(self.files)
         self.size = read_frame(self.files[0]).shape[:2]
 
@@ -308,8 +328,10 @@ def _find_masks(clip: _Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
     for given in [masks] if isinstance(masks, str | Path) else masks:
         before, at, name = str(given).rpartition('@')
         if Path(given).is_dir():
-            listed += ((Path(given, file), Path(file).stem, False)
-                       for file in sorted(scandir(given, tuple(SUFFIXES), case_sensitive=False)))
+            listed += (
+                (Path(given, file), Path(file).stem, False)
+                for file in sorted(scandir(given, tuple(SUFFIXES), case_sensitive=False))
+            )
         elif at and name.isdecimal():
             listed.append((Path(before), name, True))
         else:
@@ -347,17 +369,21 @@ def _read_masks(paths: dict[int, tuple[Path, bool]], clip: _Clip, single_object:
             continue
         ids = object_ids(mask)
         if mask.shape != clip.size:
-            faults.append(f'{path}: {mask.shape[1]}×{mask.shape[0]}; the frames of {clip.path} are '
-                          f'{clip.size[1]}×{clip.size[0]} (width×height)')
+            faults.append(
+                f'{path}: {mask.shape[1]}×{mask.shape[0]}; the frames of {clip.path} are '
+                f'{clip.size[1]}×{clip.size[0]} (width×height)'
+            )
         elif alone and not ids:
             hint = '; 255 is void: for a mask of 0 and 255 set single_object=True (--single-object)'
-            faults.append(f"{path}: shows no object{hint if read_mask(path, True).any() else ''}")
+            faults.append(f'{path}: shows no object{hint if read_mask(path, True).any() else ""}')
         new = set(ids) - known
         if new:
             given[number] = keep_objects(mask, new)
             known |= new
-            begun.append(f"{path}: {'object' if len(new) == 1 else 'objects'} {', '.join(map(str, sorted(new)))} from "
-                         f'frame {clip.name(number)} on')
+            begun.append(
+                f'{path}: {"object" if len(new) == 1 else "objects"} {", ".join(map(str, sorted(new)))} from '
+                f'frame {clip.name(number)} on'
+            )
     if not (given or faults):
         faults = [f'{path}: shows no object' for path, _ in paths.values()]
     _raise_for(faults, 'the masks')
@@ -377,14 +403,17 @@ def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
         settings = json.loads(text)
         differing = [key for key in settings if earlier.get(key) != settings[key]]
         if differing and not overwrite:
-            raise ValueError(f"{out_dir} holds results of another run, which differs in {', '.join(differing)} (see "
-                             f'{record}); choose another folder, or set overwrite=True (--overwrite)')
+            raise ValueError(
+                f'{out_dir} holds results of another run, which differs in {", ".join(differing)} (see '
+                f'{record}); choose another folder, or set overwrite=True (--overwrite)'
+            )
         if overwrite:
             for path in (*masks.glob('*.png'), out_dir / 'overlay.mp4'):
                 path.unlink(missing_ok=True)
     elif masks.exists() and any(masks.iterdir()):
-        raise ValueError(f'{masks} holds files, and there is no {record.name} beside it to say of which run; choose '
-                         'another folder')
+        raise ValueError(
+            f'{masks} holds files, and there is no {record.name} beside it to say of which run; choose another folder'
+        )
     masks.mkdir(parents=True, exist_ok=True)
     for part in masks.glob('.*.part'):  # of a run that was killed
         part.unlink()
@@ -395,8 +424,10 @@ def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
 
 def _raise_for(faults: list[str], where: str) -> None:
     if faults:
-        raise ValueError(f"{len(faults)} {'fault' if len(faults) == 1 else 'faults'} in {where}:"
-                         + ''.join(f'\n  {fault}' for fault in faults))
+        raise ValueError(
+            f'{len(faults)} {"fault" if len(faults) == 1 else "faults"} in {where}:'
+            + ''.join(f'\n  {fault}' for fault in faults)
+        )
 
 
 def _digest(parts: Iterable[Any]) -> str:

@@ -1,4 +1,5 @@
 """From a clip's file lists to what a model takes: frames sampled, frames and masks loaded, packed."""
+
 from itertools import pairwise
 
 import numpy as np
@@ -11,8 +12,18 @@ from mmattn.registry import TRANSFORMS
 from .clip_files import read_frame
 from .masks import keep_objects, object_ids, read_mask
 
-META_KEYS = ('clip', 'frame_paths', 'mask_paths', 'frame_numbers', 'first_frames', 'ori_shape', 'output_positions',
-             'single_object', 'categories', 'sample_idx')
+META_KEYS = (
+    'clip',
+    'frame_paths',
+    'mask_paths',
+    'frame_numbers',
+    'first_frames',
+    'ori_shape',
+    'output_positions',
+    'single_object',
+    'categories',
+    'sample_idx',
+)
 
 
 @TRANSFORMS.register_module()
@@ -50,8 +61,8 @@ class SampleClip(BaseTransform):
             if object_ids(read_mask(results['mask_paths'][masked[i]], results['single_object'])):
                 break
         else:
-            raise ValueError(f"{results['clip']}: no mask shows an object")
-        rest, segments = masked[i + 1:] or masked[i:i + 1], self.num_frames - 1
+            raise ValueError(f'{results["clip"]}: no mask shows an object')
+        rest, segments = masked[i + 1 :] or masked[i : i + 1], self.num_frames - 1
         bounds = np.arange(segments + 1) * len(rest) // max(1, segments)
         chosen = [rest[np.random.randint(low, max(low + 1, high))] for low, high in pairwise(bounds)]
         for key in ('frame_paths', 'mask_paths', 'frame_numbers'):
@@ -122,7 +133,7 @@ class LoadGivenMasks(BaseTransform):
                 given[position] = keep_objects(mask, new)
                 first_frames.update(dict.fromkeys(new, position))
         if not given:
-            raise ValueError(f"{results['clip']}: no mask shows an object")
+            raise ValueError(f'{results["clip"]}: no mask shows an object')
         results.update(given=given, first_frames=dict(sorted(first_frames.items())), ori_shape=mask.shape)
         return results
 

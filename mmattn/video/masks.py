@@ -1,4 +1,5 @@
 """Index masks, one 8-bit object id a pixel: exact from file to file, whatever the ids, palettes and gaps."""
+
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -45,8 +46,10 @@ def read_mask(path: str | Path, single_object: bool = False) -> np.ndarray:
     except Exception as error:  # decoders raise all kinds
         raise ValueError(f'{path}: unreadable: {error}') from error
     if ids.ndim != 2 or ids.dtype.kind not in 'biu':
-        raise ValueError(f"{path}: an image of mode {mode}, whose colours say nothing of ids; save it with a palette "
-                         '(mode P) whose indices are the ids, or grey')
+        raise ValueError(
+            f'{path}: an image of mode {mode}, whose colours say nothing of ids; save it with a palette '
+            '(mode P) whose indices are the ids, or grey'
+        )
     if single_object:
         return (ids != 0).astype(np.uint8)
     if not 0 <= ids.min() <= ids.max() <= VOID:
@@ -71,8 +74,9 @@ def write_mask(path: str | Path, ids: np.ndarray) -> None:
     path, ids = Path(path), np.asarray(ids)
     if ids.ndim != 2 or not ids.size or ids.dtype.kind not in 'biu' or not 0 <= ids.min() <= ids.max() <= 255:
         values = f', of {ids.min()}…{ids.max()}' if ids.size else ''
-        raise ValueError(f'{path}: ids must be integers of 0…255 of shape (H, W); got {ids.dtype} of shape '
-                         f'{ids.shape}{values}')
+        raise ValueError(
+            f'{path}: ids must be integers of 0…255 of shape (H, W); got {ids.dtype} of shape {ids.shape}{values}'
+        )
     image = Image.fromarray(ids.astype(np.uint8))
     image.putpalette(PALETTE.tobytes())
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
 """J and F of predicted clips: of each object, of each clip and of all, over seen and unseen categories, too."""
+
 import csv
 import os
 from collections.abc import Iterable, Sequence
@@ -50,14 +51,16 @@ class VOSMetric(BaseMetric):
         ValueError: ``format_only`` without ``output_dir``.
     """
 
-    def __init__(self,
-                 skip_last: bool = True,
-                 csv_file: str | None = None,
-                 output_dir: str | None = None,
-                 submission: bool = False,
-                 format_only: bool = False,
-                 keep_results: bool = False,
-                 **kwargs) -> None:
+    def __init__(
+        self,
+        skip_last: bool = True,
+        csv_file: str | None = None,
+        output_dir: str | None = None,
+        submission: bool = False,
+        format_only: bool = False,
+        keep_results: bool = False,
+        **kwargs,
+    ) -> None:
         super().__init__(**kwargs)
         if output_dir is None and format_only:
             raise ValueError('format_only needs output_dir (tools/test.py --out DIR)')
@@ -81,18 +84,24 @@ class VOSMetric(BaseMetric):
         for sample in data_samples:
             predicted = sample['pred_masks']['data']
             if len(predicted) != len(sample['frame_paths']):
-                raise ValueError(f"{sample['clip']}: {len(predicted)} predicted masks for "
-                                 f"{len(sample['frame_paths'])} frames")
+                raise ValueError(
+                    f'{sample["clip"]}: {len(predicted)} predicted masks for {len(sample["frame_paths"])} frames'
+                )
             predicted = predicted.cpu().numpy() if hasattr(predicted, 'cpu') else np.asarray(predicted)
             written = []
             if self.output_dir is not None:
                 for i in sample['output_positions']:
-                    written.append(f"{sample['clip']}/{Path(sample['frame_paths'][i]).stem}.png")
+                    written.append(f'{sample["clip"]}/{Path(sample["frame_paths"][i]).stem}.png')
                     write_mask(Path(self.output_dir, written[-1]), predicted[i])
             # one result a clip: with several processes, mmengine drops the sampler's padding by their number
-            self.results.append(dict(
-                clip=sample['clip'], written=written, categories=sample.get('categories', {}),
-                objects={} if self.format_only else self._score(sample, predicted)))
+            self.results.append(
+                dict(
+                    clip=sample['clip'],
+                    written=written,
+                    categories=sample.get('categories', {}),
+                    objects={} if self.format_only else self._score(sample, predicted),
+                )
+            )
 
     def _score(self, sample: dict, predicted: np.ndarray) -> dict[int, np.ndarray]:
         """Return J and F, float64 ``(2, frames)``, of each object."""
@@ -105,8 +114,9 @@ class VOSMetric(BaseMetric):
                 continue
             truth = read_mask(path, sample['single_object'])
             if truth.shape != predicted[position].shape:
-                raise ValueError(f'{path}: the ground truth is of shape {truth.shape}, the prediction '
-                                 f'{predicted[position].shape}')
+                raise ValueError(
+                    f'{path}: the ground truth is of shape {truth.shape}, the prediction {predicted[position].shape}'
+                )
             for i in ids:
                 masks = predicted[position] == i, truth == i
                 scores[i].append((region_similarity(*masks), boundary_similarity(*masks)))
@@ -123,8 +133,11 @@ class VOSMetric(BaseMetric):
         """
         if self.submission and self.output_dir is not None:
             self._zip(name for result in results for name in result['written'])
-        objects = [(result['clip'], i, result['categories'].get(i), _row(*values)) for result in results
-                   for i, values in result['objects'].items()]
+        objects = [
+            (result['clip'], i, result['categories'].get(i), _row(*values))
+            for result in results
+            for i, values in result['objects'].items()
+        ]
         if all(isnan(row['J']) for *_, row in objects):
             where = f'; the predictions are in {self.output_dir}' if self.output_dir is not None else ''
             print_log(f'No ground truth was compared with the predictions of {len(results)} clips{where}', 'current')
@@ -138,8 +151,10 @@ class VOSMetric(BaseMetric):
         text = f'J and F in percent, {len(objects)} objects in {len(results)} clips:\n{_table(rows)}'
         seen = (self.dataset_meta or {}).get('seen_categories')
         if seen is not None:
-            parts = {name: _mean(row for _, _, category, row in objects if category and (category in seen) is known)
-                     for name, known in (('seen', True), ('unseen', False))}
+            parts = {
+                name: _mean(row for _, _, category, row in objects if category and (category in seen) is known)
+                for name, known in (('seen', True), ('unseen', False))
+            }
             estimate = {f'{score}_{name}': part[score] for name, part in parts.items() for score in ('J', 'F')}
             metrics = {**metrics, 'G': fmean(estimate.values()), **estimate}
             text += '\nLocal estimate: ' + ', '.join(f'{name} {_number(metrics[name])}' for name in ('G', *estimate))

@@ -1,4 +1,5 @@
 """Ids over a frame in colour."""
+
 import cv2
 import numpy as np
 

@@ -1,4 +1,5 @@
 """Objects followed through a clip whose frames come one after the other, in memory that its length does not change."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
@@ -40,6 +41,7 @@ class Frame(NamedTuple):
 
 class _Reference(NamedTuple):
     """What is kept of a frame where objects begin."""
+
     features: Tensor  # (h, w, C)
     ids: list[int]
     masks: Tensor  # (O, h, w)
@@ -58,11 +60,9 @@ class ClipSession:
             files.
     """
 
-    def __init__(self,
-                 model: SST,
-                 scale: tuple[int, int] | None = None,
-                 max_frames: int | None = None,
-                 sampling: str = 'dense') -> None:
+    def __init__(
+        self, model: SST, scale: tuple[int, int] | None = None, max_frames: int | None = None, sampling: str = 'dense'
+    ) -> None:
         self.model = model
         self.scale = scale
         self.max_frames = max_frames
@@ -76,9 +76,9 @@ class ClipSession:
         return {i: number for number, reference in self._references.items() for i in reference.ids}
 
     @torch.no_grad()
-    def segment(self,
-                frames: Iterable[Frame],
-                skip: Callable[[list[int]], bool] = lambda numbers: False) -> Iterator[tuple[Frame, np.ndarray]]:
+    def segment(
+        self, frames: Iterable[Frame], skip: Callable[[list[int]], bool] = lambda numbers: False
+    ) -> Iterator[tuple[Frame, np.ndarray]]:
         """Yield each frame with its ids, part by part of at most ``max_frames``.
 
         Args:
@@ -124,8 +124,10 @@ class ClipSession:
             room = self.max_frames - min(len(self._references), self.max_frames - 1)
             parts = -(-count // room)
             results: Iterable[tuple[Frame, np.ndarray]] = (
-                result for start in range(parts)
-                for result in self._segment_part([_frame(sample, at) for at in range(start, count, parts)]))
+                result
+                for start in range(parts)
+                for result in self._segment_part([_frame(sample, at) for at in range(start, count, parts)])
+            )
         else:
             results = self.segment(_frame(sample, at, at in sample.given) for at in range(count))
         for frame, found in results:
@@ -144,8 +146,9 @@ class ClipSession:
         if mask is None or not ids:
             raise ValueError(f'the mask of frame {frame.number} shows no object')
         if mask.shape != frame.image.shape[:2]:
-            raise ValueError(f'the mask of frame {frame.number} is of shape {mask.shape}, the frame of '
-                             f'{frame.image.shape[:2]}')
+            raise ValueError(
+                f'the mask of frame {frame.number} is of shape {mask.shape}, the frame of {frame.image.shape[:2]}'
+            )
         known = set(ids) & set(self.first_frames)
         if known:
             raise ValueError(f'the mask of frame {frame.number} shows objects that have begun already: {sorted(known)}')
@@ -156,7 +159,8 @@ class ClipSession:
         pad = self.model.data_preprocessor.pad_size_divisor
         shares = F.pad(shares, (0, -shares.shape[2] % pad, 0, -shares.shape[1] % pad))
         self._references[frame.number] = _Reference(
-            features[0], ids, shrink_masks(shares.to(features.device), features.shape[1:3]), mask)
+            features[0], ids, shrink_masks(shares.to(features.device), features.shape[1:3]), mask
+        )
 
     def _segment_part(self, part: list[Frame]) -> Iterator[tuple[Frame, np.ndarray]]:
         """Yield the ids of frames that attention sees at once, reference frames beside them."""
@@ -166,15 +170,19 @@ class ClipSession:
         for group in self._groups(part):
             streams.update(self._streams(group, [frame.number for frame in part], features))
         for at, frame in enumerate(part):
-            yield frame, self._labels(frame, {i: stream[at] for i, stream in streams.items()},
-                                      None if fine is None else fine[at], size)
+            yield (
+                frame,
+                self._labels(
+                    frame, {i: stream[at] for i, stream in streams.items()}, None if fine is None else fine[at], size
+                ),
+            )
 
     def _groups(self, part: list[Frame]) -> Iterator[list[int]]:
         """Yield numbers of reference frames that fit in beside the part."""
         inside = {frame.number for frame in part}
         beside = [number for number in self._references if number not in inside]
         room = len(beside) if self.max_frames is None else max(1, self.max_frames - len(part))
-        groups = [beside[i:i + room] for i in range(0, len(beside), max(1, room))] or [[]]
+        groups = [beside[i : i + room] for i in range(0, len(beside), max(1, room))] or [[]]
         for group in groups:
             yield group + [number for number in self._references if number in inside and group is groups[0]]
 
@@ -191,20 +199,30 @@ class ClipSession:
             torch.tensor([order], device=features.device),
             torch.cat([x.features.expand(len(x.ids), -1, -1, -1) for x in references]),
             torch.cat([x.masks for x in references]),
-            torch.zeros(len(ids), dtype=torch.long, device=features.device))
+            torch.zeros(len(ids), dtype=torch.long, device=features.device),
+        )
         return dict(zip(ids, streams[:, [order.index(number) for number in numbers]]))
 
-    def _labels(self, frame: Frame, streams: dict[int, Tensor], fine: Tensor | None,
-                size: tuple[int, int]) -> np.ndarray:
+    def _labels(
+        self, frame: Frame, streams: dict[int, Tensor], fine: Tensor | None, size: tuple[int, int]
+    ) -> np.ndarray:
         """Return the ids in a frame, uint8 ``(H, W)``, from the streams ``(h, w, C)`` of the objects."""
         first = self.first_frames
         ids = sorted(i for i in streams if first[i] < frame.number)
         labels = np.zeros(frame.image.shape[:2], np.uint8)
         if ids:
             scale = self._resized(frame.image).shape[:2]
-            foreground = torch.cat([
-                F.interpolate(self.model.head(streams[i][None], fine, size)[:, :, :scale[0], :scale[1]].float(),
-                              labels.shape, mode='bilinear', align_corners=False).softmax(1)[:, 1] for i in ids])
+            foreground = torch.cat(
+                [
+                    F.interpolate(
+                        self.model.head(streams[i][None], fine, size)[:, :, : scale[0], : scale[1]].float(),
+                        labels.shape,
+                        mode='bilinear',
+                        align_corners=False,
+                    ).softmax(1)[:, 1]
+                    for i in ids
+                ]
+            )
             winner = aggregate(foreground, self.model.aggregation).argmax(0).cpu().numpy()
             labels = np.array([0, *ids], np.uint8)[winner]
         if frame.number in self._references:
@@ -216,12 +234,13 @@ class ClipSession:
         """Return the features of frames, of stride 8 and, with refinement, of stride 4; the padded frames' size."""
         for frame in frames:
             if self._size is not None and frame.image.shape != self._size:
-                raise ValueError(f'frame {frame.number} is of shape {frame.image.shape[:2]}, those before it of '
-                                 f'{self._size[:2]}')
+                raise ValueError(
+                    f'frame {frame.number} is of shape {frame.image.shape[:2]}, those before it of {self._size[:2]}'
+                )
             self._size = frame.image.shape
         found = []
         for start in range(0, len(frames), FRAMES_AT_ONCE):
-            images = np.stack([self._resized(frame.image) for frame in frames[start:start + FRAMES_AT_ONCE]])
+            images = np.stack([self._resized(frame.image) for frame in frames[start : start + FRAMES_AT_ONCE]])
             device = next(self.model.parameters()).device
             images = self.model.data_preprocessor.normalize(torch.from_numpy(images).permute(0, 3, 1, 2).to(device))
             found.append(self.model.extract_feat(images))
@@ -240,7 +259,8 @@ def _frame(sample: BaseDataElement, position: int, given: bool = False) -> Frame
     path = sample.frame_paths[position]
     image = read_frame(path)
     if image.shape[:2] != tuple(sample.ori_shape):
-        raise ValueError(f'{path}: {image.shape[1]}×{image.shape[0]}, but the masks of {Path(path).parent.name} are '
-                         f'{sample.ori_shape[1]}×{sample.ori_shape[0]} (width×height)')
-    return Frame(sample.frame_numbers[position], image,
-                 sample.given[position].cpu().numpy() if given else None)
+        raise ValueError(
+            f'{path}: {image.shape[1]}×{image.shape[0]}, but the masks of {Path(path).parent.name} are '
+            f'{sample.ori_shape[1]}×{sample.ori_shape[0]} (width×height)'
+        )
+    return Frame(sample.frame_numbers[position], image, sample.given[position].cpu().numpy() if given else None)

@@ -1,4 +1,5 @@
 """Sparse spatiotemporal transformers (SST), chapter 5 of the thesis: all frames of a clip in one feed-forward pass."""
+
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -61,24 +62,26 @@ class SST(BaseModel):
         ValueError: an unknown option.
     """
 
-    def __init__(self,
-                 backbone: dict,
-                 in_channels: int,
-                 embed_dims: int = 128,
-                 attention: dict = dict(type='mmattn.GridAttention3d', num_heads=8),
-                 encoder_layers: int = 3,
-                 decoder_layers: int = 3,
-                 query: str = 'video',
-                 feedforward_channels: int | None = None,
-                 dropout: float = 0.0,
-                 appearance: bool = False,
-                 refine_channels: int | None = None,
-                 norm_cfg: dict = dict(type='GN', num_groups=32),
-                 aggregation: str = 'soft',
-                 dice_weight: float = 0.0,
-                 test_cfg: dict | None = None,
-                 data_preprocessor: dict | None = None,
-                 init_cfg: dict | None = None) -> None:
+    def __init__(
+        self,
+        backbone: dict,
+        in_channels: int,
+        embed_dims: int = 128,
+        attention: dict = dict(type='mmattn.GridAttention3d', num_heads=8),
+        encoder_layers: int = 3,
+        decoder_layers: int = 3,
+        query: str = 'video',
+        feedforward_channels: int | None = None,
+        dropout: float = 0.0,
+        appearance: bool = False,
+        refine_channels: int | None = None,
+        norm_cfg: dict = dict(type='GN', num_groups=32),
+        aggregation: str = 'soft',
+        dice_weight: float = 0.0,
+        test_cfg: dict | None = None,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+    ) -> None:
         super().__init__(data_preprocessor or dict(type='mmattn.ClipDataPreprocessor'), init_cfg)
         if query not in ('video', 'object'):
             raise ValueError(f"query must be 'video' or 'object'; got {query!r}")
@@ -90,10 +93,16 @@ class SST(BaseModel):
         self.backbone = MODELS.build(backbone)
         self.projection = nn.Conv2d(in_channels, embed_dims, 1)
         layer: dict[str, Any] = dict(
-            type='mmattn.VideoTransformerLayer', embed_dims=embed_dims, attention=attention, dropout=dropout,
-            feedforward_channels=feedforward_channels, query='memory' if query == 'video' else 'x')
+            type='mmattn.VideoTransformerLayer',
+            embed_dims=embed_dims,
+            attention=attention,
+            dropout=dropout,
+            feedforward_channels=feedforward_channels,
+            query='memory' if query == 'video' else 'x',
+        )
         self.encoder, self.decoder = (
-            nn.ModuleList(MODELS.build(layer) for _ in range(count)) for count in (encoder_layers, decoder_layers))
+            nn.ModuleList(MODELS.build(layer) for _ in range(count)) for count in (encoder_layers, decoder_layers)
+        )
         self.encoder_norm, self.decoder_norm = nn.LayerNorm(embed_dims), nn.LayerNorm(embed_dims)
         self.expand_mask_project = ExpandMaskProject(embed_dims)
         self.appearance: nn.Module | None = None
@@ -179,8 +188,9 @@ class SST(BaseModel):
         features = self.projection(outs[-1]).permute(0, 2, 3, 1)
         return features, outs[0] if self.refinement is not None else None
 
-    def object_streams(self, features: Tensor, frame_numbers: Tensor, reference: Tensor, masks: Tensor,
-                       clip: Tensor) -> Tensor:
+    def object_streams(
+        self, features: Tensor, frame_numbers: Tensor, reference: Tensor, masks: Tensor, clip: Tensor
+    ) -> Tensor:
         """Follow objects through clips, at once in training, else one after the other, which takes less memory.
 
         Args:
@@ -240,10 +250,15 @@ class SST(BaseModel):
         counts = [len(sample.first_frames) for sample in data_samples]
         clip = torch.arange(batch, device=inputs.device).repeat_interleave(torch.tensor(counts, device=inputs.device))
         numbers = torch.tensor([sample.frame_numbers for sample in data_samples], device=inputs.device)
-        masks = torch.cat([object_masks(sample.given[0].to(inputs.device), sample.first_frames, inputs.shape[-2:])
-                           for sample in data_samples])
-        stream = self.object_streams(features, numbers, features[:, 0][clip], shrink_masks(masks, features.shape[2:4]),
-                                     clip)
+        masks = torch.cat(
+            [
+                object_masks(sample.given[0].to(inputs.device), sample.first_frames, inputs.shape[-2:])
+                for sample in data_samples
+            ]
+        )
+        stream = self.object_streams(
+            features, numbers, features[:, 0][clip], shrink_masks(masks, features.shape[2:4]), clip
+        )
         if fine is not None:
             fine = fine.unflatten(0, (batch, frames))[clip].flatten(0, 1)
         logits = self.head(stream.flatten(0, 1), fine, inputs.shape[-2:])
@@ -261,8 +276,9 @@ def _checked(test_cfg: dict) -> dict:
     if unknown:
         raise ValueError(f'test_cfg takes scale, max_frames and sampling; got {sorted(unknown)}')
     if test_cfg.get('sampling', 'dense') not in SAMPLINGS:
-        raise ValueError(f"test_cfg.sampling must be one of {SAMPLINGS}; got {test_cfg['sampling']!r}")
+        raise ValueError(f'test_cfg.sampling must be one of {SAMPLINGS}; got {test_cfg["sampling"]!r}')
     if test_cfg.get('max_frames') is not None and test_cfg['max_frames'] < 2:
-        raise ValueError(f"test_cfg.max_frames must be at least 2, a reference frame and another; got "
-                         f"{test_cfg['max_frames']}")
+        raise ValueError(
+            f'test_cfg.max_frames must be at least 2, a reference frame and another; got {test_cfg["max_frames"]}'
+        )
     return dict(test_cfg)

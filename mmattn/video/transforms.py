@@ -3,6 +3,7 @@
 They take and return ``frames``, a list of uint8 ``(H, W, 3)``, BGR, and ``masks``, a list of uint8 ``(H, W)``. Beyond
 the image, frames are mirrored and masks are 255: these pixels do not count.
 """
+
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -46,10 +47,9 @@ class ClipResize(ClipTransform):
             ``scale``, and whose short side the shorter. Defaults to True.
     """
 
-    def __init__(self,
-                 scale: tuple[int, int],
-                 ratio_range: tuple[float, float] = (1, 1),
-                 keep_ratio: bool = True) -> None:
+    def __init__(
+        self, scale: tuple[int, int], ratio_range: tuple[float, float] = (1, 1), keep_ratio: bool = True
+    ) -> None:
         self.scale = scale
         self.ratio_range = ratio_range
         self.keep_ratio = keep_ratio
@@ -61,8 +61,10 @@ class ClipResize(ClipTransform):
         if self.keep_ratio:
             size = mmcv.rescale_size(results['frames'][0].shape[1::-1], size)
         # 'nearest' of mmcv is half a pixel off the bilinear grid
-        return (lambda frame: mmcv.imresize(frame, size),
-                lambda mask: cv2.resize(mask, size, interpolation=cv2.INTER_NEAREST_EXACT))
+        return (
+            lambda frame: mmcv.imresize(frame, size),
+            lambda mask: cv2.resize(mask, size, interpolation=cv2.INTER_NEAREST_EXACT),
+        )
 
 
 @TRANSFORMS.register_module()
@@ -78,12 +80,14 @@ class ClipRandomAffine(BaseTransform):
             towards another one, as if a camera moved. Defaults to 0: it is the same for all frames.
     """
 
-    def __init__(self,
-                 max_rotate: float = 15,
-                 scale_range: tuple[float, float] = (0.9, 1.1),
-                 max_shear: float = 10,
-                 max_shift: float = 0.1,
-                 drift: float = 0) -> None:
+    def __init__(
+        self,
+        max_rotate: float = 15,
+        scale_range: tuple[float, float] = (0.9, 1.1),
+        max_shear: float = 10,
+        max_shift: float = 0.1,
+        drift: float = 0,
+    ) -> None:
         self.max_rotate = max_rotate
         self.scale_range = scale_range
         self.max_shear = max_shear
@@ -97,12 +101,17 @@ class ClipRandomAffine(BaseTransform):
         first = self._draw(h, w)
         towards = np.random.uniform(0, self.drift) * (self._draw(h, w) - first) if self.drift else 0
         matrices = [first + towards * i / max(1, len(frames) - 1) for i in range(len(frames))]
-        results['frames'] = [cv2.warpAffine(frame, matrix, (w, h), borderMode=cv2.BORDER_REFLECT_101)
-                             for frame, matrix in zip(frames, matrices)]
+        results['frames'] = [
+            cv2.warpAffine(frame, matrix, (w, h), borderMode=cv2.BORDER_REFLECT_101)
+            for frame, matrix in zip(frames, matrices)
+        ]
         if 'masks' in results:
-            results['masks'] = [cv2.warpAffine(mask, matrix, (w, h), flags=cv2.INTER_NEAREST,
-                                               borderMode=cv2.BORDER_CONSTANT, borderValue=VOID)
-                                for mask, matrix in zip(results['masks'], matrices)]
+            results['masks'] = [
+                cv2.warpAffine(
+                    mask, matrix, (w, h), flags=cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT, borderValue=VOID
+                )
+                for mask, matrix in zip(results['masks'], matrices)
+            ]
         return results
 
     def _draw(self, h: int, w: int) -> np.ndarray:
@@ -142,11 +151,13 @@ class ClipRandomCrop(ClipTransform):
         bottom, right = np.maximum(crop - size, 0)
 
         def cut(image: np.ndarray, **border: Any) -> np.ndarray:
-            image = image[top:top + crop[0], left:left + crop[1]]
+            image = image[top : top + crop[0], left : left + crop[1]]
             return cv2.copyMakeBorder(image, 0, bottom, 0, right, **border) if bottom or right else image
 
-        return (lambda frame: cut(frame, borderType=cv2.BORDER_REFLECT_101),
-                lambda mask: cut(mask, borderType=cv2.BORDER_CONSTANT, value=VOID))
+        return (
+            lambda frame: cut(frame, borderType=cv2.BORDER_REFLECT_101),
+            lambda mask: cut(mask, borderType=cv2.BORDER_CONSTANT, value=VOID),
+        )
 
 
 @TRANSFORMS.register_module()
@@ -178,11 +189,9 @@ class ClipColorJitter(BaseTransform):
         ValueError: ``hue`` is above 0.5.
     """
 
-    def __init__(self,
-                 brightness: float = 0.3,
-                 contrast: float = 0.3,
-                 saturation: float = 0.3,
-                 hue: float = 0.05) -> None:
+    def __init__(
+        self, brightness: float = 0.3, contrast: float = 0.3, saturation: float = 0.3, hue: float = 0.05
+    ) -> None:
         if not 0 <= hue <= 0.5:
             raise ValueError(f'hue must be of 0…0.5; got {hue}')
         self.ranges = np.array([brightness, contrast, saturation, hue])
@@ -224,14 +233,16 @@ class ClipCopyPaste(BaseTransform):
         other = self.dataset[np.random.randint(len(self.dataset))]
         frames, masks = results['frames'], results['masks']
         if len(frames) != len(other['frames']):
-            raise ValueError(f"ClipCopyPaste: {results['clip']} has {len(frames)} frames; {other['clip']}, which would "
-                             f"be pasted, has {len(other['frames'])}")
+            raise ValueError(
+                f'ClipCopyPaste: {results["clip"]} has {len(frames)} frames; {other["clip"]}, which would '
+                f'be pasted, has {len(other["frames"])}'
+            )
         if frames[0].shape != other['frames'][0].shape:
             other = ClipRandomCrop(frames[0].shape[:2])(other)
         free = sorted(set(range(1, VOID)).difference(*map(object_ids, masks)))
         table = np.zeros(256, np.uint8)
         ids = object_ids(other['masks'][0])
-        table[ids] = free[:len(ids)]
+        table[ids] = free[: len(ids)]
         for t, (frame, mask) in enumerate(zip(other['frames'], other['masks'])):
             new = table[mask]
             seen = cv2.GaussianBlur((new > 0).astype(np.float32), (3, 3), 0)[..., None]  # no edge as if cut by scissors

@@ -1,4 +1,5 @@
 """Predicted clips as pictures, beside the truth."""
+
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,13 +43,15 @@ class VOSVisualizationHook(Hook):
         self.show = show
         self.wait_time = wait_time
 
-    def after_val_iter(self, runner: Runner, batch_idx: int, data_batch: dict,
-                       outputs: Sequence[BaseDataElement]) -> None:
+    def after_val_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence[BaseDataElement]
+    ) -> None:
         """Draw the clips of a batch."""
         self._draw(runner, outputs, runner.iter)
 
-    def after_test_iter(self, runner: Runner, batch_idx: int, data_batch: dict,
-                        outputs: Sequence[BaseDataElement]) -> None:
+    def after_test_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence[BaseDataElement]
+    ) -> None:
         """Draw the clips of a batch."""
         self._draw(runner, outputs, 0)  # `runner.iter` would build the training data set
 

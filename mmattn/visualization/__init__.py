@@ -1,4 +1,5 @@
 """Attention maps as in Fig. 3.4 of the bilateral-attention thesis: captured from any model, drawn, explored, a hook."""
+
 from .attention_explorer import attention_explorer
 from .attention_map_hook import AttentionMapHook
 from .attention_maps import (
@@ -12,6 +13,14 @@ from .attention_maps import (
 from .figure import draw_attention_maps, read_image
 
 __all__ = [
-    'AttentionMapHook', 'AttentionMaps', 'AttentionRun', 'attention_explorer', 'attention_layers', 'attention_maps',
-    'attention_runs', 'capture_attention', 'draw_attention_maps', 'read_image'
+    'AttentionMapHook',
+    'AttentionMaps',
+    'AttentionRun',
+    'attention_explorer',
+    'attention_layers',
+    'attention_maps',
+    'attention_runs',
+    'capture_attention',
+    'draw_attention_maps',
+    'read_image',
 ]

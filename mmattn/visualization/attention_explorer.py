@@ -1,4 +1,5 @@
 """A web page to explore what a model attends to: the maps of a grid of queries, in one file that needs nothing else."""
+
 import json
 import math
 import zlib
@@ -26,15 +27,17 @@ IMAGE_SIDE = 1024
 SAMPLE = 4  # queries along the longer side that tell how many there is room for
 
 
-def attention_explorer(image: np.ndarray,
-                       labels: np.ndarray,
-                       classes: Sequence[str],
-                       palette: Sequence[Sequence[int]],
-                       runs: Sequence[AttentionRun],
-                       title: str = '',
-                       grid: int = 24,
-                       max_bytes: int = MAX_BYTES,
-                       show_progress: bool = False) -> str:
+def attention_explorer(
+    image: np.ndarray,
+    labels: np.ndarray,
+    classes: Sequence[str],
+    palette: Sequence[Sequence[int]],
+    runs: Sequence[AttentionRun],
+    title: str = '',
+    grid: int = 24,
+    max_bytes: int = MAX_BYTES,
+    show_progress: bool = False,
+) -> str:
     """Return an HTML page that shows, wherever one points in an image, the attention maps of the nearest query.
 
     It holds the maps of a grid of queries, of each head and their mean, in 8 bits relative to the map's largest weight.
@@ -71,7 +74,8 @@ def attention_explorer(image: np.ndarray,
         image=_image_url(Image.fromarray(np.ascontiguousarray(image)), 'JPEG', Image.Resampling.LANCZOS),
         prediction=_prediction_url(labels, palette),
         classes={label: [classes[label], *map(int, palette[label])] for label in np.unique(labels).tolist()},
-        colours=_base64(matplotlib.colormaps[COLOURS](np.arange(LEVELS + 1), bytes=True)[:, :3].tobytes()))
+        colours=_base64(matplotlib.colormaps[COLOURS](np.arange(LEVELS + 1), bytes=True)[:, :3].tobytes()),
+    )
     template = TEMPLATE.read_text(encoding='utf-8')
 
     with Progress(disable=not show_progress) as progress:
@@ -86,7 +90,8 @@ def attention_explorer(image: np.ndarray,
                 columns=columns,
                 rows=rows,
                 labels=[int(labels[int(y * height), int(x * width)]) for x, y in points],
-                runs=[_encode(run, points, lambda count: progress.advance(task, count)) for run in runs])
+                runs=[_encode(run, points, lambda count: progress.advance(task, count)) for run in runs],
+            )
             return template.replace('$data', json.dumps(data, separators=(',', ':')).replace('<', r'\u003c'))
 
         sample = min(grid, SAMPLE)

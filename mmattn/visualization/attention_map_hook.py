@@ -1,4 +1,5 @@
 """Attention maps during training."""
+
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,12 +33,14 @@ class AttentionMapHook(Hook):
             ``layer``.
     """
 
-    def __init__(self,
-                 points: Sequence[tuple[float, float]] = ((0.5, 0.5), ),
-                 interval: int = 1,
-                 num_images: int = 1,
-                 layer: str | None = None,
-                 threshold: float = 0.02) -> None:
+    def __init__(
+        self,
+        points: Sequence[tuple[float, float]] = ((0.5, 0.5),),
+        interval: int = 1,
+        num_images: int = 1,
+        layer: str | None = None,
+        threshold: float = 0.02,
+    ) -> None:
         if not all(0 <= coordinate < 1 for point in points for coordinate in point):
             raise ValueError(f'points must be (x, y) from 0 to below 1, relative to the image; got {points}')
         self.points = points

@@ -1,4 +1,5 @@
 """Attention maps of a model for points of its input image: captured as it runs, only the rows of the asked points."""
+
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ class AttentionMaps:
         extent (tuple[float, float]): width and height that a map covers, in those of the image: 1, or more where the
             model's input was padded, to the right and below.
     """
+
     layer: str
     run: int
     weights: dict[str, Tensor]
@@ -40,6 +42,7 @@ class AttentionRun:
         feature (Tensor): float ``(1, C, H, W)``, the layer's input for the first image.
         extent (tuple[float, float]): as of :class:`AttentionMaps`.
     """
+
     layer: str
     run: int
     module: Any
@@ -93,9 +96,9 @@ def _unwrapped(model: nn.Module) -> Any:
 
 
 @contextmanager
-def capture_attention(model: nn.Module,
-                      points: Sequence[tuple[float, float]],
-                      layer: str | None = None) -> Iterator[list[AttentionMaps]]:
+def capture_attention(
+    model: nn.Module, points: Sequence[tuple[float, float]], layer: str | None = None
+) -> Iterator[list[AttentionMaps]]:
     """Capture the attention maps of everything that runs within the context, one entry a run of a layer, in order.
 
     A feature map is taken to cover the model's input evenly, as where mmseg scales logits up. So the input must be the
@@ -145,10 +148,9 @@ def _watch(model: nn.Module, layer: str | None, look: Callable[[AttentionRun], N
 
 
 @torch.no_grad()
-def attention_maps(model: nn.Module,
-                   data: dict,
-                   points: Sequence[tuple[float, float]],
-                   layer: str | None = None) -> list[AttentionMaps]:
+def attention_maps(
+    model: nn.Module, data: dict, points: Sequence[tuple[float, float]], layer: str | None = None
+) -> list[AttentionMaps]:
     """Run a model of mmseg, or of mmdet, on a whole image, whatever its test mode, and return its attention maps.
 
     Args:
@@ -203,5 +205,6 @@ def _first_image(model: nn.Module, data: dict) -> tuple[dict, tuple[float, float
 
 def _check_any(found: Sequence, model: nn.Module, layer: str | None) -> None:
     if not found:
-        raise ValueError(f'no attention over a map ran in {type(model).__name__}; it has '
-                         f'{", ".join(attention_layers(model, layer))}')
+        raise ValueError(
+            f'no attention over a map ran in {type(model).__name__}; it has {", ".join(attention_layers(model, layer))}'
+        )

@@ -1,4 +1,5 @@
 """The figure of attention maps, as Fig. 3.4 of the bilateral-attention thesis: a row a query, a column a kind."""
+
 from collections.abc import Sequence
 
 import cv2
@@ -14,10 +15,9 @@ from .attention_maps import AttentionMaps
 COLOURS = 'plasma'
 
 
-def draw_attention_maps(image: np.ndarray,
-                        points: Sequence[tuple[float, float]],
-                        maps: AttentionMaps,
-                        threshold: float = 0.02) -> np.ndarray:
+def draw_attention_maps(
+    image: np.ndarray, points: Sequence[tuple[float, float]], maps: AttentionMaps, threshold: float = 0.02
+) -> np.ndarray:
     """Draw the image with a red dot at each query and, beside it, the query's maps laid over the image.
 
     Each map is divided by its largest weight, which is printed below it, and weights under ``threshold`` of that are
@@ -49,8 +49,14 @@ def draw_attention_maps(image: np.ndarray,
         for axis, weights in zip(row[1:], of_query):
             largest = weights.max().item()
             axis.imshow(image.mean(-1), extent=whole, cmap='gray', vmin=0, vmax=320)  # a little darker
-            axis.imshow(np.ma.masked_less(weights.numpy() / largest, threshold), extent=covered, cmap=colours.cmap,
-                        norm=colours.norm, alpha=0.65, interpolation='nearest')
+            axis.imshow(
+                np.ma.masked_less(weights.numpy() / largest, threshold),
+                extent=covered,
+                cmap=colours.cmap,
+                norm=colours.norm,
+                alpha=0.65,
+                interpolation='nearest',
+            )
             axis.plot(x, y, 'o', color='none', markersize=8, markeredgecolor='red')
             axis.set_xlabel(f'largest weight {largest:.2g}', fontsize=8)
     for axis, title in zip(axes[0], ('query', *maps.weights)):

@@ -1,4 +1,5 @@
 """Losses that are NaN, checkpoints that do not fit and options that are wrong, in hooks and as a user meets them."""
+
 import os
 import re
 import subprocess
@@ -129,7 +130,7 @@ def batch(*paths):
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
 @pytest.mark.parametrize('nested', [lambda batch: batch, lambda batch: dict(sup=batch, unsup=[batch])])
 def test_a_loss_that_is_not_finite_names_iteration_and_images(value, nested):
-    outputs = dict(loss=torch.tensor(value), loss_ce=torch.tensor(value), loss_aux=torch.tensor(1.), acc=torch.nan)
+    outputs = dict(loss=torch.tensor(value), loss_ce=torch.tensor(value), loss_aux=torch.tensor(1.0), acc=torch.nan)
     with pytest.raises(FloatingPointError) as caught:
         InvalidLossHook().after_train_iter(runner_of(None, 6), 6, nested(batch('a.png', 'b.png')), outputs)
     said = str(caught.value)
@@ -137,7 +138,7 @@ def test_a_loss_that_is_not_finite_names_iteration_and_images(value, nested):
 
 
 def test_finite_losses_pass_whatever_the_metrics():
-    InvalidLossHook().after_train_iter(runner_of(None), 0, batch('a'), dict(loss=torch.tensor(1.), acc=torch.nan))
+    InvalidLossHook().after_train_iter(runner_of(None), 0, batch('a'), dict(loss=torch.tensor(1.0), acc=torch.nan))
     InvalidLossHook().after_train_iter(runner_of(None), 0)
 
 
@@ -156,8 +157,14 @@ def fails(tiny_data):
     """Run a command that must fail; return its last paragraph and all that it said."""
 
     def fails(*command):
-        done = subprocess.run([str(part) for part in command], env={**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1'},
-                              text=True, timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(
+            [str(part) for part in command],
+            env={**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1'},
+            text=True,
+            timeout=300,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         assert done.returncode != 0, done.stdout
         return done.stdout.rpartition('Traceback (most recent call last)')[2], done.stdout
 
@@ -181,26 +188,47 @@ def renamed(tiny_data, tmp_path_factory):
 
 @pytest.mark.parametrize('flags', [[], ['--tta']])
 def test_a_checkpoint_that_does_not_fit_stops_test(fails, renamed, tmp_path, flags):
-    error, log = fails(sys.executable, ROOT / 'tools/test.py', CONFIG, renamed, '--work-dir', tmp_path, *flags,
-                       '--cfg-options', *SMALL)
+    error, log = fails(
+        sys.executable, ROOT / 'tools/test.py', CONFIG, renamed, '--work-dir', tmp_path, *flags, '--cfg-options', *SMALL
+    )
     assert re.search(r'RuntimeError: The checkpoint \S+/renamed\.pth does not fit', error)
     assert re.findall(r'decode_head\.[\w.]+', error) == ['decode_head.conv_seg.weight', 'decode_head.other.weight']
     assert 'Iter(test)' not in log
 
 
-@pytest.mark.parametrize(('option', 'said'), [('window_size=4', r'ValueError: .*window_size.*4'),
-                                              ('no_such_option=1', r"TypeError: .*'no_such_option'")])
+@pytest.mark.parametrize(
+    ('option', 'said'),
+    [('window_size=4', r'ValueError: .*window_size.*4'), ('no_such_option=1', r"TypeError: .*'no_such_option'")],
+)
 def test_a_wrong_option_stops_train_before_data_are_read(fails, tmp_path, option, said):
-    error, log = fails(sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', tmp_path, '--cfg-options', *SMALL,
-                       f'model.decode_head.{option}', 'train_dataloader.dataset.data_root=/no/such/folder')
+    error, log = fails(
+        sys.executable,
+        ROOT / 'tools/train.py',
+        CONFIG,
+        '--work-dir',
+        tmp_path,
+        '--cfg-options',
+        *SMALL,
+        f'model.decode_head.{option}',
+        'train_dataloader.dataset.data_root=/no/such/folder',
+    )
     assert re.search(said, error.splitlines()[-1])
     assert 'FileNotFoundError' not in log
 
 
 def test_a_nan_loss_stops_train(fails, tmp_path):
-    error, log = fails(sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', tmp_path, '--cfg-options', *SMALL,
-                       'train_cfg.max_iters=9', 'default_hooks.checkpoint.interval=1',
-                       'optim_wrapper.optimizer.lr=1e30')
+    error, log = fails(
+        sys.executable,
+        ROOT / 'tools/train.py',
+        CONFIG,
+        '--work-dir',
+        tmp_path,
+        '--cfg-options',
+        *SMALL,
+        'train_cfg.max_iters=9',
+        'default_hooks.checkpoint.interval=1',
+        'optim_wrapper.optimizer.lr=1e30',
+    )
     found = re.search(r'FloatingPointError: Iteration (\d): loss = nan', error)
     assert found, log
     assert len(re.findall(r'img_dir/train/tile_\d\.png$', error, re.MULTILINE)) == 2

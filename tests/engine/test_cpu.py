@@ -1,4 +1,5 @@
 """What is changed for machines without a GPU."""
+
 import pytest
 import torch
 from mmengine.config import Config
@@ -27,9 +28,13 @@ def test_another_dtype_is_named():
 
 
 def config():
-    return Config(dict(
-        launcher='none', optim_wrapper=dict(type='AmpOptimWrapper', loss_scale='dynamic'),
-        model=dict(norm_cfg=dict(type='SyncBN'), stages=[dict(norm_cfg=dict(type='SyncBN', requires_grad=True))])))
+    return Config(
+        dict(
+            launcher='none',
+            optim_wrapper=dict(type='AmpOptimWrapper', loss_scale='dynamic'),
+            model=dict(norm_cfg=dict(type='SyncBN'), stages=[dict(norm_cfg=dict(type='SyncBN', requires_grad=True))]),
+        )
+    )
 
 
 def test_a_machine_with_a_gpu_is_left_alone(monkeypatch):
@@ -57,5 +62,6 @@ def test_several_processes_without_a_gpu(monkeypatch):
     prepare_for_cpu(cfg)
     assert cfg.model.norm_cfg.type == 'BN'
     assert cfg.model.stages[0].norm_cfg == dict(type='BN', requires_grad=True)
-    assert cfg.model_wrapper_cfg == dict(type='MMDistributedDataParallel', broadcast_buffers=False, device_ids=None,
-                                         find_unused_parameters=True)
+    assert cfg.model_wrapper_cfg == dict(
+        type='MMDistributedDataParallel', broadcast_buffers=False, device_ids=None, find_unused_parameters=True
+    )

@@ -9,6 +9,7 @@ asks for layers and losses that look at one sample at a time, or share out evenl
   are means over them;
 * video: one object in each clip (nothing pasted in), as the loss is a mean over objects.
 """
+
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -96,9 +97,15 @@ def gradients(folder):
     return [state['momentum_buffer'] for _, state in sorted(checkpoint['optimizer']['state'].items())]
 
 
-@pytest.mark.parametrize(('task', 'config', 'imports'), [
-    ('segmentation', SEGMENTATION, ['frozen', 'sabotage']), ('detection', DETECTION, ['frozen', 'first_sampler']),
-    ('video', VIDEO, ['frozen'])], ids=['segmentation', 'detection', 'video'])
+@pytest.mark.parametrize(
+    ('task', 'config', 'imports'),
+    [
+        ('segmentation', SEGMENTATION, ['frozen', 'sabotage']),
+        ('detection', DETECTION, ['frozen', 'first_sampler']),
+        ('video', VIDEO, ['frozen']),
+    ],
+    ids=['segmentation', 'detection', 'video'],
+)
 def test_two_processes_train_as_one(train, tmp_path, task, config, imports):
     """Within the rounding of float32: each tensor's gradients to 1e-4 of the largest one in it."""
     text = config.format(configs=CONFIGS) + TWO_STEPS.format(imports=imports)
@@ -130,8 +137,9 @@ def by_ddp(train, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize('strategy', [['DDPStrategy'], ['FSDPStrategy', 'strategy.state_dict_cfg=full']],
-                         ids=['DDP', 'FSDP'])
+@pytest.mark.parametrize(
+    'strategy', [['DDPStrategy'], ['FSDPStrategy', 'strategy.state_dict_cfg=full']], ids=['DDP', 'FSDP']
+)
 def test_strategies(train, by_ddp, tmp_path, strategy):
     """mmengine's, on two CPU processes: FSDP as DDP, to the bit, and DDP stopped and resumed as never stopped.
 
@@ -141,8 +149,10 @@ def test_strategies(train, by_ddp, tmp_path, strategy):
     runs = [dict(kill='step 3', signals='SIGTERM', signalled='1'), dict(resume=True)] if len(strategy) == 1 else [{}]
     for run in runs:
         assert train(tmp_path, *options, processes=2, **run) == [75 if 'kill' in run else 0] * 2, train.log
-    this, other = ({name.removeprefix('module.'): tensor for name, tensor in load(path)['state_dict'].items()}
-                   for path in (tmp_path / 'iter_6.pth', by_ddp / 'iter_6.pth'))
+    this, other = (
+        {name.removeprefix('module.'): tensor for name, tensor in load(path)['state_dict'].items()}
+        for path in (tmp_path / 'iter_6.pth', by_ddp / 'iter_6.pth')
+    )
     assert differences(this, other) == []
 
 
@@ -164,15 +174,23 @@ def test_deepspeed(train, tmp_path):
     """
     (train.folder / 'by_deepspeed.py').write_text(DEEPSPEED)
     found = {}
-    for name, runs in {'whole': [{}], 'stopped': [
-            dict(kill='step 3', signals='SIGTERM', signalled='1'), dict(resume=True)]}.items():
+    for name, runs in {
+        'whole': [{}],
+        'stopped': [dict(kill='step 3', signals='SIGTERM', signalled='1'), dict(resume=True)],
+    }.items():
         for run in runs:
             codes = train(tmp_path / name, config='by_deepspeed.py', processes=2, **run)
             assert codes == [75 if 'kill' in run else 0] * 2, train.log
         found[name] = dict(load(tmp_path / name / 'iter_6.pth/mp_rank_00_model_states.pt')['module'])
         assert [path.name for path in (tmp_path / name).glob('iter_*')] == ['iter_6.pth']
     assert differences(found['whole'], found['stopped']) == []
-    assert train(tmp_path / 'ddp', 'runner_type=Runner', 'strategy=None', 'optim_wrapper.type=OptimWrapper',
-                 config='by_deepspeed.py', processes=2) == [0, 0], train.log
+    assert train(
+        tmp_path / 'ddp',
+        'runner_type=Runner',
+        'strategy=None',
+        'optim_wrapper.type=OptimWrapper',
+        config='by_deepspeed.py',
+        processes=2,
+    ) == [0, 0], train.log
     for name, tensor in load(tmp_path / 'ddp/iter_6.pth')['state_dict'].items():
         torch.testing.assert_close(found['whole'][name], tensor, rtol=1e-4, atol=1e-6, msg=name)

@@ -4,6 +4,7 @@ A node is a network namespace with a name of its own; a cable joins the two, and
 files. For Debian's packages iproute2, slurm-wlm and munge; opt in by MMATTN_NODES_TESTS=1. Takes eight minutes on two
 cores.
 """
+
 import os
 import shutil
 import subprocess
@@ -77,7 +78,7 @@ def nodes():
         pytest.skip('set MMATTN_NODES_TESTS=1 to make two nodes, and to start a Slurm on them')
     assert os.geteuid() == 0, 'run as root: network namespaces are made, munged, slurmctld and slurmd are started'
     missing = [name for name in ('ip', 'munged', 'slurmctld', 'slurmd', 'srun', 'sbatch') if shutil.which(name) is None]
-    assert not missing, f"{', '.join(missing)} not found: apt-get install iproute2 slurm-wlm munge"
+    assert not missing, f'{", ".join(missing)} not found: apt-get install iproute2 slurm-wlm munge'
     with ExitStack() as stack:
         hosts = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix='nodes')), 'hosts')
         hosts.write_text('127.0.0.1 localhost\n10.77.0.1 node0\n10.77.0.2 node1\n')
@@ -97,8 +98,18 @@ def nodes():
 
         def on(node, *command):
             enter = f'hostname node{node} && mount --bind {hosts} /etc/hosts && exec "$@"'
-            return ['nsenter', f'--net=/run/netns/{spaces[node]}', 'unshare', '--uts', '--mount',
-                    'sh', '-c', enter, 'sh', *command]
+            return [
+                'nsenter',
+                f'--net=/run/netns/{spaces[node]}',
+                'unshare',
+                '--uts',
+                '--mount',
+                'sh',
+                '-c',
+                enter,
+                'sh',
+                *command,
+            ]
 
         yield on
 
@@ -133,8 +144,17 @@ def slurm(nodes, ask):
             stack.callback(daemon.wait, 60)
             stack.callback(daemon.terminate)
 
-        start(0, 'munged', '--foreground', '--force', f'--key-file={key}', f'--socket={folder}/munge.socket',
-              f'--pid-file={folder}/munge.pid', f'--log-file={folder}/munge.log', f'--seed-file={folder}/munge.seed')
+        start(
+            0,
+            'munged',
+            '--foreground',
+            '--force',
+            f'--key-file={key}',
+            f'--socket={folder}/munge.socket',
+            f'--pid-file={folder}/munge.pid',
+            f'--log-file={folder}/munge.log',
+            f'--seed-file={folder}/munge.seed',
+        )
         wait_for((folder / 'munge.socket').exists, 30)
         start(0, 'slurmctld', '-D', '-c', '-f', conf)
         for node in range(2):
@@ -160,8 +180,15 @@ def launch(nodes, run, config):
 
     def launch(script, *arguments, node=0, **environment):
         ports = dict(PORT=free_port(), MASTER_PORT=free_port())
-        return run(*nodes(node, 'bash', ROOT / 'tools' / script, *arguments), CUDA_VISIBLE_DEVICES='', GPUS='2',
-                   GPUS_PER_NODE='0', CPUS_PER_TASK='1', PYTHONPATH=f'{ROOT}:{config.parent}', **(ports | environment))
+        return run(
+            *nodes(node, 'bash', ROOT / 'tools' / script, *arguments),
+            CUDA_VISIBLE_DEVICES='',
+            GPUS='2',
+            GPUS_PER_NODE='0',
+            CPUS_PER_TASK='1',
+            PYTHONPATH=f'{ROOT}:{config.parent}',
+            **(ports | environment),
+        )
 
     return launch
 
@@ -177,8 +204,18 @@ def test_dist_train_on_two_nodes_ends_as_on_one(launch, config, by_dist_train, t
     port = free_port()
 
     def train(node):
-        return launch('dist_train.sh', config, 1, '--work-dir', tmp_path, node=node, NNODES='2', NODE_RANK=str(node),
-                      MASTER_ADDR='node0', PORT=port)
+        return launch(
+            'dist_train.sh',
+            config,
+            1,
+            '--work-dir',
+            tmp_path,
+            node=node,
+            NNODES='2',
+            NODE_RANK=str(node),
+            MASTER_ADDR='node0',
+            PORT=port,
+        )
 
     with ThreadPoolExecutor() as pool:
         log, other = pool.map(train, range(2))
@@ -197,10 +234,19 @@ def test_slurm_train_ends_as_dist_train(slurm, launch, config, by_dist_train, tm
 
 def test_slurm_test_measures_as_test(slurm, launch, run, config, by_dist_train, tmp_path):
     launch('slurm_test.sh', 'low', 'test', config, by_dist_train / LAST, '--work-dir', tmp_path / 'slurm')
-    run(sys.executable, ROOT / 'tools/test.py', config, by_dist_train / LAST, '--work-dir', tmp_path / 'one',
-        PYTHONPATH=f'{ROOT}:{config.parent}')
-    scores = [{name: value for name, value in metrics(tmp_path / folder).items() if 'time' not in name}
-              for folder in ('slurm', 'one')]
+    run(
+        sys.executable,
+        ROOT / 'tools/test.py',
+        config,
+        by_dist_train / LAST,
+        '--work-dir',
+        tmp_path / 'one',
+        PYTHONPATH=f'{ROOT}:{config.parent}',
+    )
+    scores = [
+        {name: value for name, value in metrics(tmp_path / folder).items() if 'time' not in name}
+        for folder in ('slurm', 'one')
+    ]
     print(scores)
     assert scores[0] == scores[1]
     assert 'mIoU' in scores[0]
@@ -214,9 +260,17 @@ def test_an_interrupted_job_goes_on_by_itself(slurm, ask, launch, config, by_dis
     """
     work_dir, output = tmp_path / 'work', tmp_path / 'output'
     limit = by == 'a time limit'  # of three minutes; Slurm looks every 30 s for what ends within a minute and a half
-    said = launch('slurm_submit.sh', 'low', 'train', config, '--work-dir', work_dir, GRACE='60',
-                  SECONDS_AN_ITERATION='20' if limit else '2',
-                  SBATCH_ARGS=f'--output={output}' + (' --time=3' if limit else ''))
+    said = launch(
+        'slurm_submit.sh',
+        'low',
+        'train',
+        config,
+        '--work-dir',
+        work_dir,
+        GRACE='60',
+        SECONDS_AN_ITERATION='20' if limit else '2',
+        SBATCH_ARGS=f'--output={output}' + (' --time=3' if limit else ''),
+    )
     job = said.split()[-1]
     wait_for(lambda: output.exists() and 'Iter(train) [2/6]' in output.read_text(), 180)
     if by == 'scancel --signal=USR1':
@@ -240,8 +294,17 @@ def test_an_interrupted_job_goes_on_by_itself(slurm, ask, launch, config, by_dis
 
 def test_a_job_that_fails_is_not_requeued(slurm, ask, launch, config, tmp_path):
     output = tmp_path / 'output'
-    said = launch('slurm_submit.sh', 'low', 'train', config, '--work-dir', tmp_path / 'work', '--cfg-options',
-                  'model.decode_head.window_size=4', SBATCH_ARGS=f'--output={output}')
+    said = launch(
+        'slurm_submit.sh',
+        'low',
+        'train',
+        config,
+        '--work-dir',
+        tmp_path / 'work',
+        '--cfg-options',
+        'model.decode_head.window_size=4',
+        SBATCH_ARGS=f'--output={output}',
+    )
     job = said.split()[-1]
     wait_for(lambda: 'JobState=FAILED' in ask('scontrol', 'show', 'job', job), 300)
     assert 'Restarts=0' in ask('scontrol', 'show', 'job', job)

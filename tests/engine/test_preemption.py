@@ -1,4 +1,5 @@
 """A run that is told to stop saves, exits with code 75, and ends when resumed as if nothing had happened."""
+
 import os
 import re
 import signal
@@ -65,10 +66,13 @@ def test_stopped_in_validation(train, tmp_path):
     hubs = [end['message_hub']['runtime_info'] for end in ends]
     assert hubs[0]['best_score'] == hubs[1]['best_score']
     for folder in (stopped, tmp_path / 'whole'):
-        best, = folder.glob('best_*.pth')
+        (best,) = folder.glob('best_*.pth')
         assert 'to_resume' not in load(best)['message_hub']['runtime_info']
-    assert any((x != ends[0]['state_dict'][name.removeprefix('module.')]).any()
-               for name, x in ends[0]['ema_state_dict'].items() if name.startswith('module.'))
+    assert any(
+        (x != ends[0]['state_dict'][name.removeprefix('module.')]).any()
+        for name, x in ends[0]['ema_state_dict'].items()
+        if name.startswith('module.')
+    )
 
 
 def test_stopped_in_the_last_validation(train, whole, tmp_path):
@@ -83,11 +87,12 @@ def test_stopped_in_the_last_validation(train, whole, tmp_path):
 @pytest.mark.parametrize('workers', [0, 3])
 def test_stopped_within_an_epoch(train, tmp_path, workers):
     """The second epoch goes on behind its first batch, then comes the third."""
-    options = ('log_processor.by_epoch=True', )
+    options = ('log_processor.by_epoch=True',)
     assert train(tmp_path / 'whole', *options, config='epochs.py') == [0], train.log
     stopped = tmp_path / 'stopped'
-    assert train(stopped, *options, config='epochs.py', kill='step 3', signals='SIGTERM',
-                 workers=workers) == [STOPPED], train.log
+    assert train(stopped, *options, config='epochs.py', kill='step 3', signals='SIGTERM', workers=workers) == [
+        STOPPED
+    ], train.log
     assert checkpoints(stopped) == {'epoch_1.pth', 'epoch_1_iter_3.pth'}
     assert train(stopped, *options, config='epochs.py', workers=workers, resume=True) == [0], train.log
     assert sorted(int(position) for position, _ in train.samples) == list(range(6, 12))
@@ -127,16 +132,18 @@ def test_stopped_before_training(train, tmp_path):
 def test_resume_before_the_first_checkpoint_starts_as_the_config_says(train, whole, tmp_path):
     """From its ``load_from``: a job that always says ``--resume`` must not lose it."""
     (tmp_path / 'best_mIoU_iter_2.pth').touch()
-    assert train(tmp_path, f"load_from={whole / 'iter_6.pth'}", 'train_cfg.max_iters=1', resume=True) == [0], train.log
-    assert f"Load checkpoint from {whole / 'iter_6.pth'}" in train.log
+    assert train(tmp_path, f'load_from={whole / "iter_6.pth"}', 'train_cfg.max_iters=1', resume=True) == [0], train.log
+    assert f'Load checkpoint from {whole / "iter_6.pth"}' in train.log
     assert 'Iter(train) [1/1]' in train.log
 
 
 def test_the_original_mmengine(original_mmengine, tiny_data, tmp_path):
     """It starts the workers before training."""
     train = Trainer(tmp_path, tiny_data, original_mmengine)
-    for config, saved, last in (('config.py', 'iter_3.pth', 'iter_6.pth'),
-                                ('epochs.py', 'epoch_1_iter_3.pth', 'epoch_3.pth')):
+    for config, saved, last in (
+        ('config.py', 'iter_3.pth', 'iter_6.pth'),
+        ('epochs.py', 'epoch_1_iter_3.pth', 'epoch_3.pth'),
+    ):
         whole, stopped = tmp_path / f'whole_{last}', tmp_path / f'stopped_{last}'
         assert train(whole, config=config, workers=3) == [0], train.log
         assert 'mmengine: 0.10.7' in train.log.lower()
@@ -202,8 +209,14 @@ def test_a_signal_that_another_process_got_first_does_not_end_this_one(listening
     assert listening._agreed()
     os.kill(os.getpid(), signal.SIGUSR1)
     with pytest.raises(SystemExit):
-        listening._exit(SimpleNamespace(hooks=[listening], iter=0, logger=MMLogger.get_current_instance(),
-                                        call_hook=lambda name: getattr(listening, name)(None)))
+        listening._exit(
+            SimpleNamespace(
+                hooks=[listening],
+                iter=0,
+                logger=MMLogger.get_current_instance(),
+                call_hook=lambda name: getattr(listening, name)(None),
+            )
+        )
     os.kill(os.getpid(), signal.SIGUSR1)  # the default action would end the process
 
 
@@ -222,7 +235,11 @@ def test_unknown_signals_are_named():
 @pytest.mark.parametrize(('seconds', 'code'), [('5.0', 0), ('0.0', -signal.SIGTERM)])
 def test_a_second_signal_ends_the_process(seconds, code):
     """Unless it is the first one again, passed on by a launcher."""
-    done = subprocess.run([sys.executable, '-c', f"""
+    done = subprocess.run(
+        [
+            sys.executable,
+            '-c',
+            f"""
 import os, signal
 from types import SimpleNamespace
 from mmattn.engine import CheckpointHook, PreemptionHook, preemption
@@ -232,7 +249,9 @@ hook.before_loops(SimpleNamespace(hooks=[CheckpointHook()]))
 for _ in range(2):
     os.kill(os.getpid(), signal.SIGTERM)
 assert hook._agreed()
-"""])
+""",
+        ]
+    )
     assert done.returncode == code
 
 

@@ -1,4 +1,5 @@
 """A run that was killed and resumed ends as if it had not been: through tools/train.py, in processes really killed."""
+
 import copy
 import json
 import os
@@ -156,8 +157,11 @@ TWO_HOOKS = """
 _base_ = './config.py'
 custom_hooks = [dict(type='mmattn.CheckpointHook', by_epoch=False, interval=3, filename_tmpl='other_{}.pth')]
 """
-STOCK = ['default_hooks.checkpoint.type=CheckpointHook', 'train_dataloader.sampler.type=InfiniteSampler',
-         'train_dataloader.dataset.pipeline.0.type=Note']
+STOCK = [
+    'default_hooks.checkpoint.type=CheckpointHook',
+    'train_dataloader.sampler.type=InfiniteSampler',
+    'train_dataloader.dataset.pipeline.0.type=Note',
+]
 
 
 class Trainer:
@@ -172,19 +176,49 @@ class Trainer:
         path = os.pathsep.join(str(part) for part in (*python_path, ROOT, folder))
         self.sockets = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # which killed workers leave behind
         self.server = subprocess.Popen(
-            [sys.executable, '-c', SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder,
-            env={**os.environ, **environment, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '', 'PYTHONPATH': path,
-                 'TMPDIR': self.sockets.name})
+            [sys.executable, '-c', SERVER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env={
+                **os.environ,
+                **environment,
+                'OMP_NUM_THREADS': '1',
+                'CUDA_VISIBLE_DEVICES': '',
+                'PYTHONPATH': path,
+                'TMPDIR': self.sockets.name,
+            },
+        )
 
-    def __call__(self, work_dir, *options, tool=TRAIN, config='config.py', resume=False, workers=0, processes=1,
-                 kill='', signals='SIGKILL', signalled=None):
+    def __call__(
+        self,
+        work_dir,
+        *options,
+        tool=TRAIN,
+        config='config.py',
+        resume=False,
+        workers=0,
+        processes=1,
+        kill='',
+        signals='SIGKILL',
+        signalled=None,
+    ):
         self.runs += 1
         log, notes = self.folder / f'{self.runs}.log', self.folder / f'{self.runs}.notes'
         notes.touch()
-        command = [tool, self.folder / config, '--work-dir', work_dir, *(['--resume'] if resume else []),
-                   *(['--launcher', 'pytorch'] if processes > 1 else []), '--cfg-options',
-                   f'train_dataloader.num_workers={workers}', f'train_dataloader.persistent_workers={workers > 0}',
-                   *options]
+        command = [
+            tool,
+            self.folder / config,
+            '--work-dir',
+            work_dir,
+            *(['--resume'] if resume else []),
+            *(['--launcher', 'pytorch'] if processes > 1 else []),
+            '--cfg-options',
+            f'train_dataloader.num_workers={workers}',
+            f'train_dataloader.persistent_workers={workers > 0}',
+            *options,
+        ]
         with socket.socket() as probe:
             probe.bind(('127.0.0.1', 0))
             port = probe.getsockname()[1]
@@ -384,9 +418,17 @@ def checkpoints(folder, *names):
         os.utime(folder / name, (age, age))
 
 
-@pytest.mark.parametrize(('named', 'expected'), [
-    ('iter_2.pth', 'iter_2.pth'), ('iter_8.pth', 'iter_4.pth'), ('iter_6.pth', 'iter_4.pth'), ('', 'iter_4.pth'),
-    (None, 'iter_4.pth')], ids=['complete', 'gone', 'truncated', 'empty', 'no pointer'])
+@pytest.mark.parametrize(
+    ('named', 'expected'),
+    [
+        ('iter_2.pth', 'iter_2.pth'),
+        ('iter_8.pth', 'iter_4.pth'),
+        ('iter_6.pth', 'iter_4.pth'),
+        ('', 'iter_4.pth'),
+        (None, 'iter_4.pth'),
+    ],
+    ids=['complete', 'gone', 'truncated', 'empty', 'no pointer'],
+)
 def test_the_latest_checkpoint(tmp_path, named, expected):
     checkpoints(tmp_path, 'iter_10.pth', 'iter_2.pth', 'iter_4.pth', 'best_mIoU_iter_4.pth', 'iter_4-0a1b2c3d.pth')
     (tmp_path / 'iter_6.pth').write_bytes((tmp_path / 'iter_2.pth').read_bytes()[:-1])
@@ -424,9 +466,15 @@ def test_old_checkpoints_are_removed_when_the_new_one_is_written(tmp_path):
         Path(out_dir, filename).touch()
 
     runner = SimpleNamespace(
-        work_dir=str(tmp_path), logger=MMLogger.get_current_instance(), message_hub=MessageHub('old checkpoints'),
-        train_dataloader=SimpleNamespace(batch_sampler=SimpleNamespace(sampler=None)), save_checkpoint=save, epoch=0,
-        iter=0, max_iters=9)
+        work_dir=str(tmp_path),
+        logger=MMLogger.get_current_instance(),
+        message_hub=MessageHub('old checkpoints'),
+        train_dataloader=SimpleNamespace(batch_sampler=SimpleNamespace(sampler=None)),
+        save_checkpoint=save,
+        epoch=0,
+        iter=0,
+        max_iters=9,
+    )
     hook = CheckpointHook(by_epoch=False, interval=2, max_keep_ckpts=1, save_best='mIoU')
     hook.before_train(runner)
     for runner.iter, score in enumerate((10.0, 5.0, 20.0)):
@@ -465,8 +513,11 @@ def test_default_sampler(monkeypatch, rank, world_size):
         assert [index.position for index in ours] == [first + i * world_size for i in range(len(ours))]
 
 
-@pytest.mark.parametrize('move', [lambda index: pickle.loads(pickle.dumps(index)), copy.deepcopy,
-                                  lambda index: (index - 3) % 7], ids=['pickle', 'deepcopy', 'data set wrappers'])
+@pytest.mark.parametrize(
+    'move',
+    [lambda index: pickle.loads(pickle.dumps(index)), copy.deepcopy, lambda index: (index - 3) % 7],
+    ids=['pickle', 'deepcopy', 'data set wrappers'],
+)
 def test_an_index_keeps_its_position(move):
     index = move(SampleIndex(5, 11, 42))
     assert index in (2, 5)
@@ -523,8 +574,11 @@ def test_the_sampler_behind_a_batch_sampler_is_found(sampler_class):
 
     def loop(seed):
         sampler = sampler_class(Rectangles(), shuffle=True, seed=seed)
-        loader = DataLoader(sampler.dataset if hasattr(sampler, 'dataset') else Rectangles(), num_workers=0,
-                            batch_sampler=AspectRatioBatchSampler(sampler, 2))
+        loader = DataLoader(
+            sampler.dataset if hasattr(sampler, 'dataset') else Rectangles(),
+            num_workers=0,
+            batch_sampler=AspectRatioBatchSampler(sampler, 2),
+        )
         return SimpleNamespace(dataloader=loader, iter=3)
 
     first, resumed = loop(5), loop(6)

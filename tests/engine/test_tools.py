@@ -1,4 +1,5 @@
 """The tools as a user calls them, on small images: flags, several processes, mixed precision, mmseg's own train.py."""
+
 import hashlib
 import json
 import os
@@ -15,11 +16,20 @@ import torch
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'
 SMALL = [
-    'train_dataloader.batch_size=2', 'train_dataloader.num_workers=0', 'train_dataloader.persistent_workers=False',
-    'train_dataloader.dataset.pipeline.3.crop_size=(32,32)', 'model.data_preprocessor.size=(32,32)',
-    'model.backbone.base_channels=8', 'model.decode_head.in_channels=64', 'model.decode_head.channels=16',
-    'model.auxiliary_head.in_channels=32', 'model.auxiliary_head.channels=8', 'train_cfg.max_iters=2',
-    'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2', 'default_hooks.logger.interval=1'
+    'train_dataloader.batch_size=2',
+    'train_dataloader.num_workers=0',
+    'train_dataloader.persistent_workers=False',
+    'train_dataloader.dataset.pipeline.3.crop_size=(32,32)',
+    'model.data_preprocessor.size=(32,32)',
+    'model.backbone.base_channels=8',
+    'model.decode_head.in_channels=64',
+    'model.decode_head.channels=16',
+    'model.auxiliary_head.in_channels=32',
+    'model.auxiliary_head.channels=8',
+    'train_cfg.max_iters=2',
+    'train_cfg.val_interval=2',
+    'default_hooks.checkpoint.interval=2',
+    'default_hooks.logger.interval=1',
 ]
 
 
@@ -41,7 +51,7 @@ def losses(log):
 
 
 def metrics(folder):
-    path, = folder.glob('*/*.json')
+    (path,) = folder.glob('*/*.json')
     return json.loads(path.read_text())
 
 
@@ -69,15 +79,26 @@ def test_resume_continues_at_the_last_checkpoint(run, trained, tmp_path):
     (tmp_path / 'iter_2.pth').write_bytes((trained[0] / 'iter_2.pth').read_bytes())
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_2.pth'))
     options = [option.replace('max_iters=2', 'max_iters=3') for option in SMALL]
-    log = run(sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', tmp_path, '--resume', '--cfg-options',
-              *options)
+    log = run(
+        sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', tmp_path, '--resume', '--cfg-options', *options
+    )
     assert 'Iter(train) [3/3]' in log
     assert 'Iter(train) [1/3]' not in log
 
 
 def test_amp_trains_in_bfloat16_on_a_cpu(run, trained, tmp_path):
-    log = run(sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', tmp_path, '--amp', '--auto-scale-lr',
-              '--cfg-options', *SMALL, CUDA_VISIBLE_DEVICES='')
+    log = run(
+        sys.executable,
+        ROOT / 'tools/train.py',
+        CONFIG,
+        '--work-dir',
+        tmp_path,
+        '--amp',
+        '--auto-scale-lr',
+        '--cfg-options',
+        *SMALL,
+        CUDA_VISIBLE_DEVICES='',
+    )
     assert 'autocast to bfloat16' in log
     assert 'LR is set based on batch size of 8 and the current batch size is 2' in log
     assert losses(log) == pytest.approx(losses(trained[1]), rel=0.02)  # the same images and weights, in 8 bits
@@ -95,9 +116,20 @@ atexit.register(lambda: os.write(1, b'of gloo: %d\\n' % sum('gloo' in name for n
 def test_two_processes_train_on_cpus(run, tmp_path):
     """To the end: a thread of gloo that outlives the interpreter may abort the process, now and then."""
     (tmp_path / 'sitecustomize.py').write_text(AT_EXIT)
-    log = run('bash', ROOT / 'tools/dist_train.sh', CONFIG, 2, '--work-dir', tmp_path, '--cfg-options', *SMALL,
-              'model.backbone.norm_cfg.type=SyncBN', CUDA_VISIBLE_DEVICES='', PORT=free_port(),
-              PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    log = run(
+        'bash',
+        ROOT / 'tools/dist_train.sh',
+        CONFIG,
+        2,
+        '--work-dir',
+        tmp_path,
+        '--cfg-options',
+        *SMALL,
+        'model.backbone.norm_cfg.type=SyncBN',
+        CUDA_VISIBLE_DEVICES='',
+        PORT=free_port(),
+        PYTHONPATH=f'{tmp_path}:{os.environ.get("PYTHONPATH", "")}',
+    )
     assert re.findall('of gloo: .*', log) == ['of gloo: 0'] * 3  # torch's launcher is one of the three
     assert 'Distributed training: True' in log
     assert 'GPU number: 2' in log
@@ -116,29 +148,65 @@ def test_testing_gives_the_same_metrics_however_launched(run, trained, tmp_path,
     if launcher == 'none':
         run(sys.executable, tool, *arguments, *options, 'train_dataloader.dataset.data_root=not_here')
     elif launcher == 'slurm':  # the environment of a task that srun started
-        run(sys.executable, tool, *arguments, '--launcher', 'slurm', *options, CUDA_VISIBLE_DEVICES='',
-            SLURM_PROCID='0', SLURM_LOCALID='0', SLURM_NTASKS='1', SLURM_NODELIST='localhost', MASTER_ADDR='127.0.0.1',
-            MASTER_PORT=free_port())
+        run(
+            sys.executable,
+            tool,
+            *arguments,
+            '--launcher',
+            'slurm',
+            *options,
+            CUDA_VISIBLE_DEVICES='',
+            SLURM_PROCID='0',
+            SLURM_LOCALID='0',
+            SLURM_NTASKS='1',
+            SLURM_NODELIST='localhost',
+            MASTER_ADDR='127.0.0.1',
+            MASTER_PORT=free_port(),
+        )
     else:
         run('bash', ROOT / 'tools' / launcher, *arguments, 2, *options, CUDA_VISIBLE_DEVICES='', PORT=free_port())
     assert metrics(tmp_path)['mIoU'] == pytest.approx(expected, abs=1e-4)  # the log rounds to two digits
 
 
 def test_test_draws_writes_predictions_and_augments(run, trained, tmp_path):
-    run(sys.executable, ROOT / 'tools/test.py', CONFIG, trained[0] / 'iter_2.pth', '--work-dir', tmp_path / 'work',
-        '--show-dir', tmp_path / 'shown', '--out', tmp_path / 'predictions', '--tta', '--cfg-options', *SMALL)
+    run(
+        sys.executable,
+        ROOT / 'tools/test.py',
+        CONFIG,
+        trained[0] / 'iter_2.pth',
+        '--work-dir',
+        tmp_path / 'work',
+        '--show-dir',
+        tmp_path / 'shown',
+        '--out',
+        tmp_path / 'predictions',
+        '--tta',
+        '--cfg-options',
+        *SMALL,
+    )
     assert len(list((tmp_path / 'shown').rglob('*.png'))) == 2
     assert sorted(path.name for path in (tmp_path / 'predictions').iterdir()) == ['tile_0.png', 'tile_1.png']
 
 
 def test_the_majority_baseline_is_the_share_of_the_majority(run, tiny_data, trained, tmp_path):
     from PIL import Image
+
     (tmp_path / 'ours.json').write_text('{"aAcc": 1, "mIoU": 2, "mAcc": 3}')
-    run(sys.executable, ROOT / 'tools/analysis_tools/majority_baseline.py', CONFIG, '--result',
-        f"Bi-CC={tmp_path / 'ours.json'}", '--out', tmp_path / 'table.md')
-    labels = {part: b''.join(Image.open(path).tobytes() for path in
-                             sorted(Path(tiny_data['BUILDINGS_ROOT'], 'ann_dir', part).iterdir()))
-              for part in ('train', 'val')}
+    run(
+        sys.executable,
+        ROOT / 'tools/analysis_tools/majority_baseline.py',
+        CONFIG,
+        '--result',
+        f'Bi-CC={tmp_path / "ours.json"}',
+        '--out',
+        tmp_path / 'table.md',
+    )
+    labels = {
+        part: b''.join(
+            Image.open(path).tobytes() for path in sorted(Path(tiny_data['BUILDINGS_ROOT'], 'ann_dir', part).iterdir())
+        )
+        for part in ('train', 'val')
+    }
     majority = max((0, 1), key=labels['train'].count)
     share = labels['val'].count(majority) / (labels['val'].count(0) + labels['val'].count(1))
     lines = (tmp_path / 'table.md').read_text().splitlines()
@@ -194,10 +262,14 @@ def test_get_flops_prints_the_tables_of_the_empirical_study(run):
         assert abs(float(of_added)) <= (1.3 if kind.startswith('attn11') and task == 'detection' else 1), (task, kind)
 
 
-@pytest.mark.parametrize(('name', 'expected'), [
-    ('faster-rcnn_r50-attn0010-dcn_fpn_8xb2-1x_coco', ''),
-    ('fcn_r50-d8-attn0010-dcn_8xb1-60k_cityscapes-769x769', ''),
-    ('faster-rcnn_r50-attn0010_fpn_8xb2-1x_coco', 'detection attn0010')])
+@pytest.mark.parametrize(
+    ('name', 'expected'),
+    [
+        ('faster-rcnn_r50-attn0010-dcn_fpn_8xb2-1x_coco', ''),
+        ('fcn_r50-d8-attn0010-dcn_8xb1-60k_cityscapes-769x769', ''),
+        ('faster-rcnn_r50-attn0010_fpn_8xb2-1x_coco', 'detection attn0010'),
+    ],
+)
 def test_get_flops_counts_detectors_and_deformable_convolutions(run, name, expected):
     """The latter count as the convolutions that they replace, and those of their offsets."""
     tool = ROOT / 'tools/analysis_tools/get_flops.py'
@@ -218,14 +290,25 @@ def test_get_flops_counts_detectors_and_deformable_convolutions(run, name, expec
 
 
 def test_browse_dataset_draws_every_training_image(run, tmp_path):
-    run(sys.executable, ROOT / 'tools/analysis_tools/browse_dataset.py', CONFIG, '--output-dir', tmp_path, '--not-show',
-        '--cfg-options', *SMALL[3:4])
+    run(
+        sys.executable,
+        ROOT / 'tools/analysis_tools/browse_dataset.py',
+        CONFIG,
+        '--output-dir',
+        tmp_path,
+        '--not-show',
+        '--cfg-options',
+        *SMALL[3:4],
+    )
     assert [path.stem for path in sorted(tmp_path.iterdir())] == [f'{i:05}_tile_{i}' for i in range(4)]
 
 
 def test_a_published_model_is_named_by_its_hash_and_scores_the_same(run, trained, tmp_path):
-    published = Path(run(sys.executable, ROOT / 'tools/misc/publish_model.py', trained[0] / 'iter_2.pth',
-                         tmp_path / 'model.pth').split()[-1])
+    published = Path(
+        run(
+            sys.executable, ROOT / 'tools/misc/publish_model.py', trained[0] / 'iter_2.pth', tmp_path / 'model.pth'
+        ).split()[-1]
+    )
     assert published.name == f'model-{hashlib.sha256(published.read_bytes()).hexdigest()[:8]}.pth'
     assert [path.name for path in tmp_path.iterdir()] == [published.name]
     assert published.stat().st_size < (trained[0] / 'iter_2.pth').stat().st_size / 2  # no optimizer
@@ -233,13 +316,23 @@ def test_a_published_model_is_named_by_its_hash_and_scores_the_same(run, trained
     assert metrics(tmp_path)['mIoU'] == pytest.approx(float(re.findall(r'mIoU: (\S+)', trained[1])[-1]), abs=1e-4)
 
 
-@pytest.mark.parametrize(('tool', 'flags', 'said'), [
-    ('train.py', ['--amp', '--cfg-options', 'optim_wrapper.type=ApexOptimWrapper'], '--amp needs optim_wrapper.type='),
-    ('train.py', ['--auto-scale-lr', '--cfg-options', 'auto_scale_lr=None'], 'auto_scale_lr.base_batch_size'),
-    ('test.py', ['x.pth', '--show-dir', 'x', '--cfg-options', 'default_hooks.visualization=None'],
-     'default_hooks.visualization'),
-    ('test.py', ['x.pth', '--tta', '--cfg-options', 'tta_model=None'], 'tta_model'),
-])
+@pytest.mark.parametrize(
+    ('tool', 'flags', 'said'),
+    [
+        (
+            'train.py',
+            ['--amp', '--cfg-options', 'optim_wrapper.type=ApexOptimWrapper'],
+            '--amp needs optim_wrapper.type=',
+        ),
+        ('train.py', ['--auto-scale-lr', '--cfg-options', 'auto_scale_lr=None'], 'auto_scale_lr.base_batch_size'),
+        (
+            'test.py',
+            ['x.pth', '--show-dir', 'x', '--cfg-options', 'default_hooks.visualization=None'],
+            'default_hooks.visualization',
+        ),
+        ('test.py', ['x.pth', '--tta', '--cfg-options', 'tta_model=None'], 'tta_model'),
+    ],
+)
 def test_flags_that_do_not_fit_are_named(tool, flags, said):
     done = subprocess.run([sys.executable, ROOT / 'tools' / tool, CONFIG, *flags], capture_output=True, text=True)
     assert done.returncode == 1

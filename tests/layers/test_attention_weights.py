@@ -1,4 +1,5 @@
 """The layers' rows of weights: they make the layer's output, and fall apart into content and position."""
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -6,7 +7,7 @@ from torch.nn import functional as F
 from ..ops import literal
 from .test_bilateral import LAYERS, POSITIONS, SIZES, build, call
 
-QUERIES = {'nl': [(0, 0), (2, 4), (3, 1)], 'cc': [(0, 0), (2, 4), (3, 1)], 'sa': [(0, ), (5, )]}
+QUERIES = {'nl': [(0, 0), (2, 4), (3, 1)], 'cc': [(0, 0), (2, 4), (3, 1)], 'sa': [(0,), (5,)]}
 OPTIONS = [dict(position='none'), dict(position='relative', max_offset=2), *POSITIONS]
 
 
@@ -18,7 +19,7 @@ def weights(kind, layer, x, what, queries=None):
 def at(x, kind):
     """The features at the queries, ``(B, Q, C)``, of a layer's input or output."""
     if kind == 'sa':
-        return x[:, [i for i, in QUERIES[kind]]]
+        return x[:, [i for (i,) in QUERIES[kind]]]
     return torch.stack([x[:, :, i, j] for i, j in QUERIES[kind]], 1)
 
 
@@ -36,8 +37,11 @@ def test_weights_make_the_layers_output(kind, options):
     else:
         value = (layer.g if kind == 'nl' else layer.value_conv)(x).flatten(2).transpose(1, 2)  # (B, H·W, C)
         y = w[:, 0] @ value
-        out = F.linear(y, layer.conv_out.conv.weight.flatten(1), layer.conv_out.conv.bias) if kind == 'nl' else \
-            layer.gamma.scale * y
+        out = (
+            F.linear(y, layer.conv_out.conv.weight.flatten(1), layer.conv_out.conv.bias)
+            if kind == 'nl'
+            else layer.gamma.scale * y
+        )
         expected = at(x, kind) + out
     torch.testing.assert_close(at(call(kind, layer, x), kind), expected, atol=1e-10, rtol=1e-10)
 
@@ -62,8 +66,9 @@ def test_position_is_the_layer_without_content(kind, options):
         if name.startswith(('theta', 'query_conv', 'in_proj')):
             parameter.data.zero_()
     x = literal.randn(*SIZES[kind])
-    torch.testing.assert_close(weights(kind, layer, x, 'position'), weights(kind, without, x, 'bilateral'), atol=1e-12,
-                               rtol=1e-12)
+    torch.testing.assert_close(
+        weights(kind, layer, x, 'position'), weights(kind, without, x, 'bilateral'), atol=1e-12, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize('options', POSITIONS, ids=lambda o: '-'.join(o.values()))

@@ -1,4 +1,5 @@
 """The layers against Eq. 3.9 to 3.12 written out with their own weights, and against the stock modules."""
+
 import math
 
 import pytest
@@ -21,7 +22,7 @@ SIZES = {'nl': (2, 8, 4, 5), 'cc': (2, 8, 4, 5), 'sa': (2, 6, 8)}
 def build(kind, **kwargs):
     """A layer in float64 with every parameter random: at initialisation the 2-D ones are identities."""
     torch.manual_seed(0)
-    layer = LAYERS[kind](*((8, 2) if kind == 'sa' else (8, )), **{'reduction': 2, **kwargs} if kind != 'sa' else kwargs)
+    layer = LAYERS[kind](*((8, 2) if kind == 'sa' else (8,)), **{'reduction': 2, **kwargs} if kind != 'sa' else kwargs)
     layer.double().eval()
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.5)
@@ -43,19 +44,25 @@ def position_logits(layer, x, heads, d, padding, smoothing):
     logits = torch.stack(logits.chunk(heads, -1), 1) / (1 if smoothing == 'zscore' else math.sqrt(d))
     if padding == 'learned':
         return dict(window=logits[..., :-1], outlier=logits[..., -1])
-    outlier = {'zero': lambda: 0.0, 'neg_inf': lambda: -math.inf, 'mean': lambda: logits.mean(-1),
-               'min': lambda: logits.min(-1).values}[padding]()
+    outlier = {
+        'zero': lambda: 0.0,
+        'neg_inf': lambda: -math.inf,
+        'mean': lambda: logits.mean(-1),
+        'min': lambda: logits.min(-1).values,
+    }[padding]()
     return dict(window=logits, outlier=outlier)
 
 
 def literally(kind, layer, x, window_size, padding, smoothing, causal=False):
     normalize = smoothing == 'zscore'
     if kind == 'sa':
-        q, k, v = (torch.stack(t.chunk(2, -1), 1)
-                   for t in F.linear(x, layer.in_proj_weight, layer.in_proj_bias).chunk(3, -1))
+        q, k, v = (
+            torch.stack(t.chunk(2, -1), 1) for t in F.linear(x, layer.in_proj_weight, layer.in_proj_bias).chunk(3, -1)
+        )
         position = position_logits(layer, x, 2, 4, padding, smoothing)
-        y = literal.global_attention(q, k, v, scale=1 / 2, window_size=window_size, normalize=normalize, causal=causal,
-                                     **position)
+        y = literal.global_attention(
+            q, k, v, scale=1 / 2, window_size=window_size, normalize=normalize, causal=causal, **position
+        )
         return F.linear(torch.cat(y.unbind(1), -1), layer.out_proj.weight, layer.out_proj.bias)
     rows = x.movedim(1, -1)  # (B, H, W, C)
     names = ('theta', 'phi', 'g') if kind == 'nl' else ('query_conv', 'key_conv', 'value_conv')
@@ -71,8 +78,11 @@ def assert_equal_with_gradients(ours, expected, x, layer, tolerance=1e-10):
     wanted = [x, *layer.parameters()]
     torch.testing.assert_close(ours, expected, atol=tolerance, rtol=tolerance)
     cotangent = literal.randn(*ours.shape, seed=7)
-    for name, a, b in zip(['x', *dict(layer.named_parameters())], torch.autograd.grad(ours, wanted, cotangent),
-                          torch.autograd.grad(expected, wanted, cotangent)):
+    for name, a, b in zip(
+        ['x', *dict(layer.named_parameters())],
+        torch.autograd.grad(ours, wanted, cotangent),
+        torch.autograd.grad(expected, wanted, cotangent),
+    ):
         torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance, msg=lambda text, name=name: f'{name}: {text}')
 
 
@@ -109,12 +119,21 @@ def test_relative_non_local_is_the_decomposed_encoding():
     def vector(table, offset):
         return table[max(-2, min(2, offset)) + 2]
 
-    logits = torch.stack([
-        torch.stack([
-            (q[:, i] * k[:, j]).sum(-1) + q[:, i] @ vector(height, j // 5 - i // 5) +
-            q[:, i] @ vector(width, j % 5 - i % 5) for j in range(20)
-        ], -1) for i in range(20)
-    ], 1) / math.sqrt(4)
+    logits = torch.stack(
+        [
+            torch.stack(
+                [
+                    (q[:, i] * k[:, j]).sum(-1)
+                    + q[:, i] @ vector(height, j // 5 - i // 5)
+                    + q[:, i] @ vector(width, j % 5 - i % 5)
+                    for j in range(20)
+                ],
+                -1,
+            )
+            for i in range(20)
+        ],
+        1,
+    ) / math.sqrt(4)
     y = F.linear(logits.softmax(-1) @ v, *weights(layer.conv_out)).unflatten(1, (4, 5)).movedim(-1, 1)
     assert_equal_with_gradients(layer(x), x + y, x, layer)
 
@@ -132,16 +151,19 @@ def test_relative_criss_cross_is_shaws_encoding():
             keys += [(i, b, height[max(-2, min(2, i - a)) + 2]) for i in range(4) if i != a]
             logits = torch.stack([(q[:, a, b] * (k[:, i, j] + r)).sum(-1) for i, j, r in keys], -1) / math.sqrt(4)
             values = torch.stack([v[:, i, j] for i, j, _ in keys], 1)
-            y = y.index_put((torch.arange(2), torch.tensor(a), torch.tensor(b)),
-                            torch.einsum('bn,bnc->bc', logits.softmax(-1), values))
+            y = y.index_put(
+                (torch.arange(2), torch.tensor(a), torch.tensor(b)),
+                torch.einsum('bn,bnc->bc', logits.softmax(-1), values),
+            )
     assert_equal_with_gradients(layer(x), x + layer.gamma.scale * y.movedim(-1, 1), x, layer)
 
 
 def test_relative_sequence_is_shaws_encoding():
     layer = build('sa', position='relative', max_offset=2)
     x = literal.randn(2, 6, 8).requires_grad_()
-    q, k, v = (torch.stack(t.chunk(2, -1), 1)
-               for t in F.linear(x, layer.in_proj_weight, layer.in_proj_bias).chunk(3, -1))
+    q, k, v = (
+        torch.stack(t.chunk(2, -1), 1) for t in F.linear(x, layer.in_proj_weight, layer.in_proj_bias).chunk(3, -1)
+    )
     offset = (torch.arange(6) - torch.arange(6)[:, None]).clamp(-2, 2) + 2
     logits = torch.einsum('bhid,bhijd->bhij', q, k.unsqueeze(2) + layer.relative_position.tables[0][offset]) / 2
     expected = F.linear(torch.cat((logits.softmax(-1) @ v).unbind(1), -1), layer.out_proj.weight, layer.out_proj.bias)
@@ -167,12 +189,17 @@ def test_multihead_without_position_is_the_stock_module(mask, causal):
     expected, _ = stock(x, x, x, key_padding_mask=mask, attn_mask=attn_mask)
     torch.testing.assert_close(ours(x, x, x, key_padding_mask=mask)[0], expected, atol=1e-12, rtol=1e-12)
     if mask is None:
-        torch.testing.assert_close(ours(x[0], x[0], x[0])[0] if not causal else expected[0],
-                                   stock(x[0], x[0], x[0], attn_mask=attn_mask)[0], atol=1e-12, rtol=1e-12)
+        torch.testing.assert_close(
+            ours(x[0], x[0], x[0])[0] if not causal else expected[0],
+            stock(x[0], x[0], x[0], attn_mask=attn_mask)[0],
+            atol=1e-12,
+            rtol=1e-12,
+        )
     if not causal:  # another sequence
         memory = literal.randn(2, 6, 8, seed=5)
-        torch.testing.assert_close(ours(x, memory, memory, mask)[0], stock(x, memory, memory, mask)[0], atol=1e-12,
-                                   rtol=1e-12)
+        torch.testing.assert_close(
+            ours(x, memory, memory, mask)[0], stock(x, memory, memory, mask)[0], atol=1e-12, rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize('position', ['bilateral', 'relative'])
@@ -206,14 +233,25 @@ def test_layer_is_the_identity_at_initialisation(kind, position):
     assert torch.equal(layer(x), x)
 
 
-@pytest.mark.parametrize(('kind', 'options', 'named'), [
-    *[(kind, options, named) for kind in LAYERS for options, named in [
-        (dict(window_size=4), 'window_size'), (dict(position='absolute'), 'position'), (dict(padding='one'), 'padding'),
-        (dict(smoothing='sqrt'), 'smoothing'), (dict(padding='neg_inf', smoothing='zscore'), 'undefined'),
-        (dict(position='relative', max_offset=-1), 'max_offset')]],
-    ('nl', dict(mode='dot_product'), "mode='embedded_gaussian'"),
-    ('nl', dict(mode='gaussian', position='relative'), "mode='embedded_gaussian'"),
-])
+@pytest.mark.parametrize(
+    ('kind', 'options', 'named'),
+    [
+        *[
+            (kind, options, named)
+            for kind in LAYERS
+            for options, named in [
+                (dict(window_size=4), 'window_size'),
+                (dict(position='absolute'), 'position'),
+                (dict(padding='one'), 'padding'),
+                (dict(smoothing='sqrt'), 'smoothing'),
+                (dict(padding='neg_inf', smoothing='zscore'), 'undefined'),
+                (dict(position='relative', max_offset=-1), 'max_offset'),
+            ]
+        ],
+        ('nl', dict(mode='dot_product'), "mode='embedded_gaussian'"),
+        ('nl', dict(mode='gaussian', position='relative'), "mode='embedded_gaussian'"),
+    ],
+)
 def test_wrong_options_are_named(kind, options, named):
     with pytest.raises(ValueError, match=named):
         build(kind, **options)

@@ -1,4 +1,5 @@
 """DynamicConv2d against Eq. 5 to 7 with its own weights, its counts (Table 3), and in stock backbones."""
+
 import math
 
 import mmdet.models
@@ -73,8 +74,11 @@ def test_layer_is_the_equation(options):
     ours, expected = layer(x), literally(layer, x)
     torch.testing.assert_close(ours, expected, atol=1e-10, rtol=1e-10)
     cotangent, wanted = literal.randn(*ours.shape, seed=7), [x, *layer.parameters()]
-    for name, a, b in zip(['x', *dict(layer.named_parameters())], torch.autograd.grad(ours, wanted, cotangent),
-                          torch.autograd.grad(expected, wanted, cotangent)):
+    for name, a, b in zip(
+        ['x', *dict(layer.named_parameters())],
+        torch.autograd.grad(ours, wanted, cotangent),
+        torch.autograd.grad(expected, wanted, cotangent),
+    ):
         torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9, msg=lambda text, name=name: f'{name}: {text}')
 
 
@@ -82,7 +86,7 @@ def test_layer_is_the_equation(options):
 def test_a_new_block_is_the_identity_and_learns(options):
     """First γ alone; once γ is not 0, everything."""
     layer, x = DynamicConv2d(4, **options), torch.randn(2, 4, 6, 5)
-    assert layer.gamma.shape == (1, )
+    assert layer.gamma.shape == (1,)
     out = layer(x)
     assert torch.equal(out, x)
     out.square().sum().backward()
@@ -95,8 +99,9 @@ def test_a_new_block_is_the_identity_and_learns(options):
     assert all(p.grad.abs().max() > 1e-5 for p in layer.parameters())
 
 
-@pytest.mark.parametrize('wrong', [dict(kernel_size=4), dict(kernel_size=(3, 2)), dict(groups=3), dict(groups=0),
-                                   dict(groups=16)], ids=str)
+@pytest.mark.parametrize(
+    'wrong', [dict(kernel_size=4), dict(kernel_size=(3, 2)), dict(groups=3), dict(groups=0), dict(groups=16)], ids=str
+)
 def test_wrong_arguments_are_named(wrong):
     with pytest.raises(ValueError, match=f'^{next(iter(wrong))}'):
         DynamicConv2d(8, **{'kernel_size': 3, 'groups': 2, **wrong})
@@ -126,10 +131,13 @@ def macs(channels, kernel_size, height, width):
     return counter.get_total_flops() // 2
 
 
-@pytest.mark.parametrize(('n', 'detection', 'segmentation'), [
-    (13, 244.3, 584.3), (19, 270.6, 692.1), (25, 306.8, 840.4), (31, 352.9, 1029.0)])
+@pytest.mark.parametrize(
+    ('n', 'detection', 'segmentation'),
+    [(13, 244.3, 584.3), (19, 270.6, 692.1), (25, 306.8, 840.4), (31, 352.9, 1029.0)],
+)
 def test_multiply_accumulates_of_table_3(n, detection, segmentation):
     """In 6 + 3 bottlenecks, at 800×1344 beside 213.7 G, and at 768×768 beside 449.5 G with one more at the end."""
+
     def formula(channels, height, width):
         positions = height * width
         return positions * channels * (16 * n**2 + n**2 + 2 * channels + channels)
@@ -178,8 +186,11 @@ def test_low_precision(autocast):
 def test_a_stock_resnet_takes_it_and_stays_as_it_was(package, norm_cfg):
     """Whatever ``init_weights`` and a checkpoint of the plain network put in."""
     arguments = dict(depth=50, stem_channels=8, base_channels=8, out_indices=(0, 1, 2, 3), norm_eval=False)
-    plugin = dict(cfg=dict(type='mmattn.DynamicConv2d', kernel_size=3, groups=4, norm_cfg=norm_cfg),
-                  stages=(False, False, True, True), position='after_conv2')
+    plugin = dict(
+        cfg=dict(type='mmattn.DynamicConv2d', kernel_size=3, groups=4, norm_cfg=norm_cfg),
+        stages=(False, False, True, True),
+        position='after_conv2',
+    )
     stock = package.ResNet(**arguments)
     ours = package.ResNet(**arguments, plugins=[plugin])
     ours.init_weights()

@@ -1,4 +1,5 @@
 """Local bilateral attention against Eq. 4.6 to 4.9 with its own weights, its counts, and in stock modules."""
+
 import copy
 
 import mmdet.models
@@ -39,8 +40,12 @@ ROWS = {
     'i': (dict(share=True, iterations=3), 150_272),
 }
 OPTIONS = {row: {**switches, 'num_heads': 1 if row == 'c' else 2} for row, (switches, _) in ROWS.items()}
-OPTIONS |= {'dilated': dict(num_heads=2, dilation=2), 'scaled': dict(num_heads=2, kernel_size=(5, 3), scale=0.3),
-            'no-norm': dict(num_heads=2, norm_cfg=None, act_cfg=None), 'fewer-out': dict(num_heads=2, out_channels=6)}
+OPTIONS |= {
+    'dilated': dict(num_heads=2, dilation=2),
+    'scaled': dict(num_heads=2, kernel_size=(5, 3), scale=0.3),
+    'no-norm': dict(num_heads=2, norm_cfg=None, act_cfg=None),
+    'fewer-out': dict(num_heads=2, out_channels=6),
+}
 
 
 def build(cls=LocalBilateralAttention, *args, **kwargs):
@@ -64,8 +69,20 @@ def pointwise(module, x):
     return x
 
 
-def literally(layer, x, num_heads, content=True, geometric=True, share=False, kernel_size=3, iterations=1, dilation=1,
-              scale=1.0, act_cfg=True, **_):
+def literally(
+    layer,
+    x,
+    num_heads,
+    content=True,
+    geometric=True,
+    share=False,
+    kernel_size=3,
+    iterations=1,
+    dilation=1,
+    scale=1.0,
+    act_cfg=True,
+    **_,
+):
     parts = pointwise(layer.projection, x.movedim(1, -1)).split(layer.out_channels, -1)
 
     def heads(y):
@@ -74,9 +91,16 @@ def literally(layer, x, num_heads, content=True, geometric=True, share=False, ke
     query, value = parts[0], parts[-1]
     key = query if share else parts[1]
     window = heads(pointwise(layer.gamma, query)) if geometric else None
-    y = literal.local_attention(heads(query) if content else None, heads(key) if content else None, heads(value),
-                                window=window, kernel_size=kernel_size, iterations=iterations, dilation=dilation,
-                                scale=scale)
+    y = literal.local_attention(
+        heads(query) if content else None,
+        heads(key) if content else None,
+        heads(value),
+        window=window,
+        kernel_size=kernel_size,
+        iterations=iterations,
+        dilation=dilation,
+        scale=scale,
+    )
     y = pointwise(layer.output, torch.cat(y.unbind(1), -1)).movedim(-1, 1)
     return y.relu() if act_cfg else y
 
@@ -94,8 +118,11 @@ def test_layer_is_the_equation(options):
     ours, expected = layer(x), literally(layer, x, **options)
     torch.testing.assert_close(ours, expected, atol=1e-10, rtol=1e-10)
     cotangent, wanted = literal.randn(*ours.shape, seed=7), [x, *layer.parameters()]
-    for name, a, b in zip(['x', *dict(layer.named_parameters())], torch.autograd.grad(ours, wanted, cotangent),
-                          torch.autograd.grad(expected, wanted, cotangent)):
+    for name, a, b in zip(
+        ['x', *dict(layer.named_parameters())],
+        torch.autograd.grad(ours, wanted, cotangent),
+        torch.autograd.grad(expected, wanted, cotangent),
+    ):
         torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9, msg=lambda text, name=name: f'{name}: {text}')
 
 
@@ -136,11 +163,21 @@ def test_weights_by_content_and_by_position():
     torch.testing.assert_close(position[:, :, 0, 0:3, 1:4], expected, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize('wrong', [dict(kernel_size=2), dict(num_heads=3), dict(num_heads=0), dict(iterations=0),
-                                   dict(content=False, geometric=False), dict(iterations=2), dict(dilation=0),
-                                   dict(iterations=2, share=True, content=False),
-                                   dict(norm_cfg=dict(type='GN', num_groups=2))],
-                         ids=lambda wrong: '-'.join(f'{k}_{v}' for k, v in wrong.items()))
+@pytest.mark.parametrize(
+    'wrong',
+    [
+        dict(kernel_size=2),
+        dict(num_heads=3),
+        dict(num_heads=0),
+        dict(iterations=0),
+        dict(content=False, geometric=False),
+        dict(iterations=2),
+        dict(dilation=0),
+        dict(iterations=2, share=True, content=False),
+        dict(norm_cfg=dict(type='GN', num_groups=2)),
+    ],
+    ids=lambda wrong: '-'.join(f'{k}_{v}' for k, v in wrong.items()),
+)
 def test_wrong_arguments_are_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         LocalBilateralAttention(8, **{'num_heads': 2, **wrong})
@@ -155,7 +192,7 @@ def test_geometry_alone_shifts_the_values():
     for entry, (dy, dx) in enumerate((dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)):
         layer.gamma.norm.bias.data.zero_()
         layer.gamma.norm.bias.data[[entry, 9 + entry]] = 1e4
-        shifted = layer.activate(layer.output(value[:, :, 1 + dy:5 + dy, 1 + dx:6 + dx]))
+        shifted = layer.activate(layer.output(value[:, :, 1 + dy : 5 + dy, 1 + dx : 6 + dx]))
         torch.testing.assert_close(layer(x)[:, :, 1:5, 1:6], shifted, atol=1e-10, rtol=1e-10)
 
 
@@ -166,8 +203,9 @@ def test_compile_export_autocast_and_half(options):
     torch.compiler.reset()
     compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
     torch.testing.assert_close(compiled(x), expected)
-    exported = torch.export.export(layer, (x, ), dynamic_shapes=({2: torch.export.Dim.DYNAMIC,
-                                                                  3: torch.export.Dim.DYNAMIC}, ))
+    exported = torch.export.export(
+        layer, (x,), dynamic_shapes=({2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC},)
+    )
     y = torch.randn(2, 4, 7, 9)
     torch.testing.assert_close(exported.module()(y), layer(y))
     with torch.autocast('cpu', torch.bfloat16):
@@ -179,8 +217,11 @@ def test_compile_export_autocast_and_half(options):
 
 @pytest.mark.parametrize('cls', [mmseg.models.backbones.ResNet, mmdet.models.backbones.ResNet])
 def test_a_resnet_takes_it_as_a_plugin(cls):
-    plugin = dict(cfg=dict(type='mmattn.LocalBilateralAttention', num_heads=2), stages=(False, False, True, True),
-                  position='after_conv2')
+    plugin = dict(
+        cfg=dict(type='mmattn.LocalBilateralAttention', num_heads=2),
+        stages=(False, False, True, True),
+        position='after_conv2',
+    )
     model = cls(depth=50, base_channels=4, plugins=[plugin], zero_init_residual=False)
     model.init_weights()
     outs = model(torch.randn(2, 3, 64, 48))
@@ -196,14 +237,30 @@ BA = dict(type='mmattn.BAConv2d', num_heads=2)
 PLAIN = [dict(kernel_size=1), dict(kernel_size=3, stride=2, padding=1), dict(kernel_size=3, groups=2, padding=1)]
 
 
-@pytest.mark.parametrize('arguments', [
-    dict(kernel_size=3, padding=1), dict(kernel_size=(3, 5), padding=(1, 2), bias=False),
-    dict(kernel_size=3, padding=2, dilation=2), *PLAIN], ids=str)
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        dict(kernel_size=3, padding=1),
+        dict(kernel_size=(3, 5), padding=(1, 2), bias=False),
+        dict(kernel_size=3, padding=2, dilation=2),
+        *PLAIN,
+    ],
+    ids=str,
+)
 def test_attributes_are_those_of_the_convolution(arguments):
     conv, ours = nn.Conv2d(4, 6, **arguments), BAConv2d(4, 6, num_heads=2, **arguments)
     assert type(ours) is (nn.Conv2d if arguments in PLAIN else BAConv2d)
-    for name in ('in_channels', 'out_channels', 'kernel_size', 'stride', 'padding', 'dilation', 'groups', 'transposed',
-                 'output_padding'):
+    for name in (
+        'in_channels',
+        'out_channels',
+        'kernel_size',
+        'stride',
+        'padding',
+        'dilation',
+        'groups',
+        'transposed',
+        'output_padding',
+    ):
         assert getattr(ours, name) == getattr(conv, name), name
     x = torch.randn(2, 4, 7, 6)
     assert ours(x).shape == conv(x).shape
@@ -229,23 +286,47 @@ def test_unknown_arguments_are_named_for_plain_convolutions_too():
         BAConv2d(4, 4, 1, bogus=3)
 
 
-@pytest.mark.parametrize(('wrong', 'name'), [
-    (dict(kernel_size=3), 'padding'), (dict(kernel_size=3, padding=1, dilation=2), 'padding'),
-    (dict(kernel_size=3, padding=(2, 1), dilation=(2, 1)), 'dilation'), (dict(kernel_size=2, padding=1), 'odd'),
-    (dict(kernel_size=3, padding=1, num_heads=4), 'num_heads')], ids=str)
+@pytest.mark.parametrize(
+    ('wrong', 'name'),
+    [
+        (dict(kernel_size=3), 'padding'),
+        (dict(kernel_size=3, padding=1, dilation=2), 'padding'),
+        (dict(kernel_size=3, padding=(2, 1), dilation=(2, 1)), 'dilation'),
+        (dict(kernel_size=2, padding=1), 'odd'),
+        (dict(kernel_size=3, padding=1, num_heads=4), 'num_heads'),
+    ],
+    ids=str,
+)
 def test_what_cannot_stand_in_for_a_convolution(wrong, name):
     with pytest.raises(ValueError, match=name):
         BAConv2d(4, 6, **wrong)
 
 
 STOCK = {
-    'UPerHead': (UPerHead, dict(in_channels=[4, 6, 8, 10], in_index=[0, 1, 2, 3], channels=8, num_classes=3,
-                                norm_cfg=dict(type='BN')), [(4, 16, 12), (6, 8, 6), (8, 4, 3), (10, 2, 2)]),
-    'UNet': (UNet, dict(base_channels=4, num_stages=3, strides=(1, ) * 3, enc_num_convs=(2, ) * 3,
-                        dec_num_convs=(2, ) * 2, downsamples=(True, ) * 2, enc_dilations=(1, ) * 3,
-                        dec_dilations=(1, ) * 2), (3, 16, 12)),
-    'FPN': (FPN, dict(in_channels=[4, 6], out_channels=8, num_outs=3, add_extra_convs='on_output'),
-            [(4, 8, 6), (6, 4, 3)]),
+    'UPerHead': (
+        UPerHead,
+        dict(in_channels=[4, 6, 8, 10], in_index=[0, 1, 2, 3], channels=8, num_classes=3, norm_cfg=dict(type='BN')),
+        [(4, 16, 12), (6, 8, 6), (8, 4, 3), (10, 2, 2)],
+    ),
+    'UNet': (
+        UNet,
+        dict(
+            base_channels=4,
+            num_stages=3,
+            strides=(1,) * 3,
+            enc_num_convs=(2,) * 3,
+            dec_num_convs=(2,) * 2,
+            downsamples=(True,) * 2,
+            enc_dilations=(1,) * 3,
+            dec_dilations=(1,) * 2,
+        ),
+        (3, 16, 12),
+    ),
+    'FPN': (
+        FPN,
+        dict(in_channels=[4, 6], out_channels=8, num_outs=3, add_extra_convs='on_output'),
+        [(4, 8, 6), (6, 4, 3)],
+    ),
 }
 
 
@@ -259,12 +340,16 @@ def test_stock_modules_take_it(name):
     replaced = {n for n, m in convs.items() if m.kernel_size == (3, 3) and m.stride == (1, 1)}
     assert {n for n, m in ours.named_modules() if isinstance(m, BAConv2d)} == replaced
     assert len(replaced) > 1
-    assert {n: m.kernel_size for n, m in ours.named_modules() if n in convs} == {n: m.kernel_size
-                                                                                 for n, m in convs.items()}
+    assert {n: m.kernel_size for n, m in ours.named_modules() if n in convs} == {
+        n: m.kernel_size for n, m in convs.items()
+    }
 
     def outputs(model):
-        x = [torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)) for shape in shapes] \
-            if isinstance(shapes, list) else torch.randn(2, *shapes, generator=torch.Generator().manual_seed(0))
+        x = (
+            [torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)) for shape in shapes]
+            if isinstance(shapes, list)
+            else torch.randn(2, *shapes, generator=torch.Generator().manual_seed(0))
+        )
         out = model(x)
         return [out] if torch.is_tensor(out) else out
 

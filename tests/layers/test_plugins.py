@@ -1,4 +1,5 @@
 """Every attention layer in the plugin slot of stock ResNets: the output stays as it was until the layer learns."""
+
 import mmdet.models.backbones
 import mmseg.models.backbones
 import pytest
@@ -18,8 +19,14 @@ PLUGINS = {
     'DynamicConv2d': dict(kernel_size=3, groups=4),
 }
 # What has another slot: sequences, a convolution's place, videos, and the layer in AttendedResidual.
-OTHERS = {'BilateralMultiheadAttention', 'BAConv2d', 'LocalBilateralAttention', 'GridAttention3d', 'StridedAttention3d',
-          'VideoTransformerLayer'}
+OTHERS = {
+    'BilateralMultiheadAttention',
+    'BAConv2d',
+    'LocalBilateralAttention',
+    'GridAttention3d',
+    'StridedAttention3d',
+    'VideoTransformerLayer',
+}
 
 
 def plugins(name):

@@ -1,4 +1,5 @@
 """Transformer attention against Eq. 1, 2 and 8 with a table of all pairs, against mmcv's block, in a stock ResNet."""
+
 import functools
 import math
 
@@ -37,11 +38,19 @@ def build(cls, in_channels, num_heads, **options):
 @functools.cache
 def encodings(height, width, dimensions, wavelength):
     """R of the offset q − k on each axis, columns and rows, ``(N, N, dimensions)``; and the offsets themselves."""
-    offsets = torch.tensor([[[i % width - j % width, i // width - j // width] for j in range(height * width)]
-                            for i in range(height * width)]).double().unbind(-1)
+    offsets = (
+        torch.tensor(
+            [
+                [[i % width - j % width, i // width - j // width] for j in range(height * width)]
+                for i in range(height * width)
+            ]
+        )
+        .double()
+        .unbind(-1)
+    )
     tables = []
     for offset in offsets:
-        waves = [offset / wavelength**(2 * i / dimensions) for i in range(dimensions // 2)]
+        waves = [offset / wavelength ** (2 * i / dimensions) for i in range(dimensions // 2)]
         tables.append(torch.stack([w.sin() for w in waves] + [w.cos() for w in waves], -1))
     return tables, offsets
 
@@ -63,8 +72,9 @@ def literally(layer, x, terms, num_heads, spatial_range=None, position_dim=None,
         if b1 or b3:
             key = z @ parts['key_conv.weight'][head].T
         if b2 or b4:
-            relative = (column @ parts['appr_geom_fc_x.weight'][head].T +
-                        row @ parts['appr_geom_fc_y.weight'][head].T) / math.sqrt(2)  # (N, N, d)
+            relative = (
+                column @ parts['appr_geom_fc_x.weight'][head].T + row @ parts['appr_geom_fc_y.weight'][head].T
+            ) / math.sqrt(2)  # (N, N, d)
         if b1:
             logits = logits + torch.einsum('bqd,bkd->bqk', query, key)
         if b2:
@@ -101,8 +111,9 @@ def assert_same_with_gradients(ours, expected, x, parameters, of_expected=None, 
 def test_layer_is_the_equation(terms, size, num_heads, spatial_range):
     layer = build(TransformerAttention2d, size[1], num_heads, terms=terms, spatial_range=spatial_range)
     x = literal.randn(*size).requires_grad_()
-    assert_same_with_gradients(layer(x), literally(layer, x, terms, num_heads, spatial_range), x,
-                               dict(layer.named_parameters()))
+    assert_same_with_gradients(
+        layer(x), literally(layer, x, terms, num_heads, spatial_range), x, dict(layer.named_parameters())
+    )
 
 
 @pytest.mark.parametrize('spatial_range', [None, 3])
@@ -129,8 +140,9 @@ def test_weights_of_mmcv(terms):
     stock.load_state_dict(ours.state_dict())
     ours.load_state_dict(stock.state_dict())
     x = literal.randn(2, 8, 5, 7).requires_grad_()
-    assert_same_with_gradients(ours(x), stock(x), x, dict(ours.named_parameters()), dict(stock.named_parameters()),
-                               1e-12)
+    assert_same_with_gradients(
+        ours(x), stock(x), x, dict(ours.named_parameters()), dict(stock.named_parameters()), 1e-12
+    )
 
 
 @pytest.mark.parametrize('terms', WRONG_IN_MMCV)
@@ -208,13 +220,19 @@ def test_complexity(terms, spatial_range):
 # Tables 2 and 3: GFLOPs, that is multiply-accumulates, that blocks in conv4 and conv5 add to Faster R-CNN's 213.7, and
 # those with one more block to the segmentation network's 449.5.
 PUBLISHED = {
-    **dict.fromkeys([('1111', None), ('1110', None), ('1101', None), ('1100', None), ('1011', None), ('1001', None)],
-                    (67.7, 662.6)),
+    **dict.fromkeys(
+        [('1111', None), ('1110', None), ('1101', None), ('1100', None), ('1011', None), ('1001', None)], (67.7, 662.6)
+    ),
     **dict.fromkeys([('1010', None), ('1000', None)], (67.5, 661.7)),
     **dict.fromkeys([('0111', None), ('0110', None)], (39.9, 364.5)),
     **dict.fromkeys([('0101', None), ('0100', None)], (37.4, 351.2)),
-    ('0011', None): (36.4, 344.9), ('0001', None): (33.9, 331.6), ('0010', None): (7.4, 40.0),
-    ('0100', 31): (15.7, 73.8), ('0100', 25): (12.9, 62.3), ('0100', 19): (10.7, 53.1), ('0100', 13): (9.0, 46.4),
+    ('0011', None): (36.4, 344.9),
+    ('0001', None): (33.9, 331.6),
+    ('0010', None): (7.4, 40.0),
+    ('0100', 31): (15.7, 73.8),
+    ('0100', 25): (12.9, 62.3),
+    ('0100', 19): (10.7, 53.1),
+    ('0100', 13): (9.0, 46.4),
 }
 
 
@@ -227,16 +245,21 @@ def test_published_complexity(terms, spatial_range):
 
     def published(layer, x):
         height, width = x.shape[2:]
-        again = (height * width - 1) * x.shape[1]**2 if terms == '0010' else 0
+        again = (height * width - 1) * x.shape[1] ** 2 if terms == '0010' else 0
         return macs(layer, x) + again
 
     conv4, conv5 = (TransformerAttention2d(c, 8, terms, spatial_range).to('meta') for c in (256, 512))
     detection, segmentation = (
-        (6 * published(conv4, torch.empty(1, 256, *size4, device='meta')) +
-         blocks * published(conv5, torch.empty(1, 512, *size5, device='meta'))) / 1e9
-        for size4, size5, blocks in (((50, 84), (25, 42), 3), ((96, 96), (96, 96), 3 + 1)))
-    assert (detection, segmentation) == pytest.approx(PUBLISHED[terms, spatial_range],
-                                                      rel=0.013 if terms[:2] == '11' else 0.01)
+        (
+            6 * published(conv4, torch.empty(1, 256, *size4, device='meta'))
+            + blocks * published(conv5, torch.empty(1, 512, *size5, device='meta'))
+        )
+        / 1e9
+        for size4, size5, blocks in (((50, 84), (25, 42), 3), ((96, 96), (96, 96), 3 + 1))
+    )
+    assert (detection, segmentation) == pytest.approx(
+        PUBLISHED[terms, spatial_range], rel=0.013 if terms[:2] == '11' else 0.01
+    )
 
 
 @pytest.mark.parametrize(('terms', 'most'), [('1111', 45), ('0110', 35), ('0010', 18)])
@@ -275,8 +298,11 @@ def test_stock_resnet_takes_it(terms):
     """The network's output is what it was, until γ is no longer 0."""
     init_default_scope('mmdet')
     options = dict(depth=50, base_channels=8)
-    plugin = dict(cfg=dict(type='mmattn.TransformerAttention2d', terms=terms, num_heads=2),
-                  stages=(False, False, True, True), position='after_conv2')
+    plugin = dict(
+        cfg=dict(type='mmattn.TransformerAttention2d', terms=terms, num_heads=2),
+        stages=(False, False, True, True),
+        position='after_conv2',
+    )
     model = ResNet(**options, plugins=[plugin])
     model.init_weights()
     for module in model.modules():
@@ -302,15 +328,21 @@ def test_a_backbones_checkpoint_with_mmcvs_block_loads():
     init_default_scope('mmdet')
 
     def resnet(cfg):
-        return ResNet(50, base_channels=8, plugins=[
-            dict(cfg=cfg, stages=(False, False, True, True), position='after_conv2')])
+        return ResNet(
+            50, base_channels=8, plugins=[dict(cfg=cfg, stages=(False, False, True, True), position='after_conv2')]
+        )
 
     stock = resnet(dict(type='GeneralizedAttention', num_heads=2, kv_stride=1, attention_type='0010'))
     resnet(dict(type='mmattn.TransformerAttention2d', num_heads=2, terms='0010')).load_state_dict(stock.state_dict())
 
 
-OPTIONS = [dict(terms='1111'), dict(terms='0010'), dict(terms='0011'), dict(terms='1011', spatial_range=3),
-           dict(terms='0110', spatial_range=3)]
+OPTIONS = [
+    dict(terms='1111'),
+    dict(terms='0010'),
+    dict(terms='0011'),
+    dict(terms='1011', spatial_range=3),
+    dict(terms='0110', spatial_range=3),
+]
 
 
 @pytest.mark.parametrize('options', OPTIONS, ids=str)
@@ -320,7 +352,7 @@ def test_compiled_and_exported(options):
     torch.compiler.reset()
     compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
     assert_same_with_gradients(compiled(x), expected, x, dict(layer.named_parameters()))
-    exported = torch.export.export(layer, (x.detach(), )).module()
+    exported = torch.export.export(layer, (x.detach(),)).module()
     torch.testing.assert_close(exported(x.detach()), expected.detach())
 
 
@@ -369,9 +401,11 @@ def test_kinds_are_the_layer_with_fewer_terms(terms, spatial_range):
     for kind, kept in (('content', f'{terms[0]}0{terms[2]}0'), ('position', f'0{terms[1]}0{terms[3]}')):
         fewer = TransformerAttention2d(8, 2, kept, spatial_range).double()
         fewer.load_state_dict(layer.state_dict(), strict=False)
-        assert fewer.attention_kinds == (kind, )
-        torch.testing.assert_close(layer.attention_weights(x, queries=queries, kind=kind),
-                                   fewer.attention_weights(x, queries=queries, kind=kind))
+        assert fewer.attention_kinds == (kind,)
+        torch.testing.assert_close(
+            layer.attention_weights(x, queries=queries, kind=kind),
+            fewer.attention_weights(x, queries=queries, kind=kind),
+        )
 
 
 def test_it_is_an_attention_layer():
@@ -379,14 +413,26 @@ def test_it_is_an_attention_layer():
     assert attention_layers(model) == {'0': model[0]}
     with pytest.raises(ValueError, match=r"kind.*\('content',\).*'position'"):
         TransformerAttention2d(8, terms='1010').attention_weights(
-            torch.randn(1, 8, 2, 2), queries=torch.tensor([[0, 0]]), kind='position')
+            torch.randn(1, 8, 2, 2), queries=torch.tensor([[0, 0]]), kind='position'
+        )
 
 
-@pytest.mark.parametrize(('wrong', 'named'), [
-    (dict(terms='012'), 'terms'), (dict(terms='0120'), 'terms'), (dict(terms='11111'), 'terms'),
-    (dict(terms=1111), 'terms'), (dict(num_heads=3), 'in_channels'), (dict(num_heads=0), 'num_heads'),
-    (dict(position_dim=3), 'position_dim'), (dict(position_dim=0), 'position_dim'),
-    (dict(spatial_range=4), 'spatial_range'), (dict(spatial_range=0), 'spatial_range')], ids=str)
+@pytest.mark.parametrize(
+    ('wrong', 'named'),
+    [
+        (dict(terms='012'), 'terms'),
+        (dict(terms='0120'), 'terms'),
+        (dict(terms='11111'), 'terms'),
+        (dict(terms=1111), 'terms'),
+        (dict(num_heads=3), 'in_channels'),
+        (dict(num_heads=0), 'num_heads'),
+        (dict(position_dim=3), 'position_dim'),
+        (dict(position_dim=0), 'position_dim'),
+        (dict(spatial_range=4), 'spatial_range'),
+        (dict(spatial_range=0), 'spatial_range'),
+    ],
+    ids=str,
+)
 def test_wrong_arguments_are_named(wrong, named):
     with pytest.raises(ValueError, match=named):
         TransformerAttention2d(8, **wrong)
@@ -396,8 +442,9 @@ def test_any_count_of_channels():
     """Which leaves mmcv's encoding with another number of channels than its projection."""
     layer = build(TransformerAttention2d, 6, 2)
     x = literal.randn(2, 6, 4, 5).requires_grad_()
-    assert_same_with_gradients(layer(x), literally(layer, x, '1111', 2, position_dim=4), x,
-                               dict(layer.named_parameters()))
+    assert_same_with_gradients(
+        layer(x), literally(layer, x, '1111', 2, position_dim=4), x, dict(layer.named_parameters())
+    )
 
 
 def test_a_config_names_it():

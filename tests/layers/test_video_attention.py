@@ -1,4 +1,5 @@
 """The layers of video against Eq. 5.3, 5.7 and 5.9 written out over all pairs of voxels, with their own weights."""
+
 import itertools
 import math
 
@@ -15,8 +16,14 @@ from .test_bilateral import assert_equal_with_gradients
 C, HEADS = 12, 2
 SIZE = (3, 4, 5)
 NUMBERS = torch.tensor([[0, 5, 12]])
-POSITIONS = [('relative', 'sinusoidal'), ('relative', 'absolute'), ('relative', 'relative'), ('relative', 'none'),
-             ('none', 'sinusoidal'), ('none', 'none')]
+POSITIONS = [
+    ('relative', 'sinusoidal'),
+    ('relative', 'absolute'),
+    ('relative', 'relative'),
+    ('relative', 'none'),
+    ('none', 'sinusoidal'),
+    ('none', 'none'),
+]
 
 
 def randomized(layer):
@@ -32,8 +39,12 @@ def encoding(kind, layer, numbers):
     if kind == 'absolute':
         rows = [layer.temporal_encoding.embedding.weight[min(int(n), 255)] for n in numbers[0]]
     elif kind == 'sinusoidal':
-        rows = [torch.tensor([f(n / 10000**(2 * i / C)) for f in (math.sin, math.cos) for i in range(C // 2)],
-                             dtype=torch.float64) for n in numbers[0].tolist()]
+        rows = [
+            torch.tensor(
+                [f(n / 10000 ** (2 * i / C)) for f in (math.sin, math.cos) for i in range(C // 2)], dtype=torch.float64
+            )
+            for n in numbers[0].tolist()
+        ]
     else:
         return 0
     return torch.stack(rows).view(1, -1, 1, 1, C)
@@ -83,22 +94,30 @@ def test_grid_attention_is_eq_5_9(spatial, temporal, crossed):
 # Every position with blocks that need padding; every pattern with relative positions.
 STRIDED = [('block', 2, *position) for position in POSITIONS] + [
     (pattern, step, 'relative', 'relative')
-    for pattern, step in (('centred', (1, 2, 3)), ('forward', (2, 3, 2)), ('block', None))]
+    for pattern, step in (('centred', (1, 2, 3)), ('forward', (2, 3, 2)), ('block', None))
+]
 
 
 @pytest.mark.parametrize('crossed', [False, True], ids=['self', 'cross'])
 @pytest.mark.parametrize(('pattern', 'step', 'spatial', 'temporal'), STRIDED, ids=str)
 def test_strided_attention_is_eq_5_9_twice(pattern, step, spatial, temporal, crossed):
-    layer = randomized(StridedAttention3d(C, HEADS, step, pattern, scale=0.7, spatial_position=spatial,
-                                          temporal_position=temporal, max_offset=5))
+    layer = randomized(
+        StridedAttention3d(
+            C, HEADS, step, pattern, scale=0.7, spatial_position=spatial, temporal_position=temporal, max_offset=5
+        )
+    )
     query, key = (literal.randn(1, *SIZE, C, seed=seed).requires_grad_() for seed in (1, 2))
     keys = key if crossed else query
     steps = literal.as_tuple(step if step is not None else (2, 2, 3), 3)  # ⌈√3⌉, ⌈√4⌉, ⌈√5⌉
     after = [-side % h if pattern == 'block' else 0 for side, h in zip(SIZE, steps)]
     pad = (0, 0, 0, after[2], 0, after[1], 0, after[0])
     padded_numbers = torch.cat([NUMBERS, NUMBERS[:, -1:].expand(1, after[0])], 1)
-    conditions = {'block': lambda a, b, h: a // h == b // h, 'centred': lambda a, b, h: abs(a - b) < h,
-                  'forward': lambda a, b, h: 0 <= b - a < h, 'strided': lambda a, b, h: (b - a) % h == 0}
+    conditions = {
+        'block': lambda a, b, h: a // h == b // h,
+        'centred': lambda a, b, h: abs(a - b) < h,
+        'forward': lambda a, b, h: 0 <= b - a < h,
+        'strided': lambda a, b, h: (b - a) % h == 0,
+    }
 
     def run(part, kind, *operands):
         def vectors(p, r):
@@ -127,10 +146,15 @@ def test_counts_of_the_thesis():
     assert sum(p.numel() for p in GridAttention3d(128, spatial_position='none').parameters()) == 66048
 
 
-@pytest.mark.parametrize('layer', [
-    [GridAttention3d(C, HEADS, temporal_position='none') for _ in range(3)],
-    [StridedAttention3d(C, HEADS, 2, temporal_position='none')], [StridedAttention3d(C, HEADS, 3, 'centred')]
-], ids=['grid × 3', 'block', 'centred'])
+@pytest.mark.parametrize(
+    'layer',
+    [
+        [GridAttention3d(C, HEADS, temporal_position='none') for _ in range(3)],
+        [StridedAttention3d(C, HEADS, 2, temporal_position='none')],
+        [StridedAttention3d(C, HEADS, 3, 'centred')],
+    ],
+    ids=['grid × 3', 'block', 'centred'],
+)
 def test_every_voxel_reaches_every_other(layer):
     """Along a path of residuals, as in the transformer layer; odd sizes, which 'block' reaches by padded relays."""
     torch.manual_seed(0)
@@ -139,7 +163,7 @@ def test_every_voxel_reaches_every_other(layer):
     for one in layer:
         y = y + one.double()(y, frame_numbers=torch.arange(5)[None])
     for corner in itertools.product((0, 4), (0, 3), (0, 4)):
-        gradient, = torch.autograd.grad(y[(0, *corner)].sum(), x, retain_graph=True)
+        (gradient,) = torch.autograd.grad(y[(0, *corner)].sum(), x, retain_graph=True)
         assert (gradient.abs().sum(-1) > 0).all(), corner
 
 
@@ -149,8 +173,10 @@ def test_two_grid_layers_reach_what_the_thesis_says():
     y, shares = x, []
     for _ in range(3):
         y = GridAttention3d(C, HEADS, temporal_position='none').double()(y)
-        reached = [(torch.autograd.grad(y[(0, *p)].sum(), x, retain_graph=True)[0].abs().sum(-1) > 0).float().mean()
-                   for p in ((0, 0, 0), (2, 1, 4))]
+        reached = [
+            (torch.autograd.grad(y[(0, *p)].sum(), x, retain_graph=True)[0].abs().sum(-1) > 0).float().mean()
+            for p in ((0, 0, 0), (2, 1, 4))
+        ]
         shares.append([round(float(share), 3) for share in reached])
     assert shares == [[0.104] * 2, [0.488] * 2, [1] * 2]
 
@@ -162,7 +188,7 @@ def test_the_transformer_layer_is_attention_and_network_with_residuals(query):
 
     def literally(memory):
         y = layer.norms[0](x)
-        operands = (y, ) if memory is None else (memory, y) if query == 'memory' else (y, memory)
+        operands = (y,) if memory is None else (memory, y) if query == 'memory' else (y, memory)
         x1 = x + layer.attention(*operands, frame_numbers=NUMBERS)
         inner, outer = (module for module in layer.ffn.modules() if isinstance(module, nn.Linear))
         assert inner.out_features == 4 * C
@@ -195,12 +221,16 @@ def test_autocast(kind):
     torch.testing.assert_close(low.float(), layer(x, None, NUMBERS), atol=0.05, rtol=0.05)
 
 
-@pytest.mark.parametrize(('arguments', 'name'), [
-    (dict(num_heads=5), 'num_heads'), (dict(spatial_position='absolute'), 'spatial_position'),
-    (dict(temporal_position='learned'), 'temporal_position'),
-    (dict(spatial_position='none', temporal_position='relative'), 'temporal_position'),
-    (dict(max_offset=-1), 'max_offset')
-])
+@pytest.mark.parametrize(
+    ('arguments', 'name'),
+    [
+        (dict(num_heads=5), 'num_heads'),
+        (dict(spatial_position='absolute'), 'spatial_position'),
+        (dict(temporal_position='learned'), 'temporal_position'),
+        (dict(spatial_position='none', temporal_position='relative'), 'temporal_position'),
+        (dict(max_offset=-1), 'max_offset'),
+    ],
+)
 def test_wrong_options_are_named(arguments, name):
     for kind in (GridAttention3d, StridedAttention3d):
         with pytest.raises(ValueError, match=name):

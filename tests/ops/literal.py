@@ -3,6 +3,7 @@ local attention by Eq. 4.6 to 4.9 and Algorithm 1, strided attention by Eq. 5.7 
 
 From the equations alone; nothing here is shared with ``mmattn``. Below them, what the tests of the operators share.
 """
+
 import functools
 import importlib
 import itertools
@@ -20,13 +21,13 @@ def coordinates(size):
 
 
 def as_tuple(window_size, axes):
-    return (window_size, ) * axes if isinstance(window_size, int) else tuple(window_size)
+    return (window_size,) * axes if isinstance(window_size, int) else tuple(window_size)
 
 
 @functools.cache
 def box(size, window_size):
     """Entry of f for each pair (Eq. 3.12): row-major over the window, r + o for offset o = j − i; K for an outlier."""
-    table = torch.full((math.prod(size), ) * 2, math.prod(window_size))
+    table = torch.full((math.prod(size),) * 2, math.prod(window_size))
     for (i, x), (j, y) in itertools.product(enumerate(coordinates(size)), repeat=2):
         offset = [b - a for a, b in zip(x, y)]
         if all(abs(o) <= k // 2 for o, k in zip(offset, window_size)):
@@ -43,15 +44,15 @@ def cross(size, window_size):
 
     Pairs that share no axis hold −1: they are outside the support.
     """
-    table = torch.full((math.prod(size), ) * 2, -1)
+    table = torch.full((math.prod(size),) * 2, -1)
     entries = sum(window_size) - len(size) + 1
     for (i, x), (j, y) in itertools.product(enumerate(coordinates(size)), repeat=2):
         moved = [axis for axis, (a, b) in enumerate(zip(x, y)) if a != b] or [len(size) - 1]
         if len(moved) > 1:
             continue
-        axis, = moved
+        (axis,) = moved
         offset, radius = y[axis] - x[axis], window_size[axis] // 2
-        first = sum(window_size[axis + 1:]) - (len(size) - 2 - axis)  # entries of the axes after this one
+        first = sum(window_size[axis + 1 :]) - (len(size) - 2 - axis)  # entries of the axes after this one
         if abs(offset) > radius:
             table[i, j] = entries
         elif axis == len(size) - 1:
@@ -75,7 +76,7 @@ def dense(query, key, value, support, scale, window=None, entry=None, outlier=0.
     """
     size = query.shape[2:-1]
     query, key, value = (x.flatten(2, -2) for x in (query, key, value))
-    logits = torch.einsum('bhid,bhjd->bhij', query, key) * (query.shape[-1]**-0.5 if scale is None else scale) + extra
+    logits = torch.einsum('bhid,bhjd->bhij', query, key) * (query.shape[-1] ** -0.5 if scale is None else scale) + extra
     support = support.expand(logits.shape)
     if window is not None:
         outlier = outlier if torch.is_tensor(outlier) else window.new_full(window.shape[:-1], outlier)
@@ -92,8 +93,21 @@ def dense(query, key, value, support, scale, window=None, entry=None, outlier=0.
     return (logits.softmax(-1).where(support, 0) @ value).unflatten(2, size)
 
 
-def global_attention(query, key, value, *, scale=None, window=None, window_size=None, outlier=0.0, normalize=False,
-                     axis_logits=(), key_logits=None, key_mask=None, causal=False):
+def global_attention(
+    query,
+    key,
+    value,
+    *,
+    scale=None,
+    window=None,
+    window_size=None,
+    outlier=0.0,
+    normalize=False,
+    axis_logits=(),
+    key_logits=None,
+    key_mask=None,
+    causal=False,
+):
     size, key_size = query.shape[2:-1], key.shape[2:-1]
     support = torch.ones(math.prod(size), math.prod(key_size), dtype=torch.bool)
     if causal:
@@ -126,7 +140,7 @@ def grid_attention(query, key, value, *, scale=None, window=None, window_size=1,
 @functools.cache
 def neighbours(size, kernel_size, dilation):
     """Entry of γ for each pair: row-major over the neighbourhood Ω_i; −1 for j outside it."""
-    table = torch.full((math.prod(size), ) * 2, -1)
+    table = torch.full((math.prod(size),) * 2, -1)
     for (i, x), (j, y) in itertools.product(enumerate(coordinates(size)), repeat=2):
         steps = [(b - a) / dilation for a, b in zip(x, y)]
         if all(step.is_integer() and abs(step) <= k // 2 for step, k in zip(steps, kernel_size)):
@@ -148,7 +162,7 @@ def local_attention(query, key, value, *, kernel_size=3, dilation=1, scale=None,
     entry = neighbours(tuple(value.shape[2:-1]), as_tuple(kernel_size, 2), dilation)
     if query is None:
         query = key = value.new_zeros(*value.shape[:-1], 1)
-    scale = query.shape[-1]**-0.5 if scale is None else scale
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
     x_i, x_j = query.flatten(2, -2), key.flatten(2, -2)
     c = scale * torch.einsum('bhid,bhjd->bhij', x_i, x_j)
     refined = torch.zeros_like(c)
@@ -214,7 +228,8 @@ LEARNED = 'learned'
 # Each kind of outlier logit, plain and z-scored; only neg_inf has no z-score.
 POSITIONS = [
     pytest.param(outlier, normalize, id=f'{name}-{"zscore" if normalize else "plain"}')
-    for name, outlier in (('learned', LEARNED), ('zero', 0.0), ('neg_inf', -math.inf)) for normalize in (False, True)
+    for name, outlier in (('learned', LEARNED), ('zero', 0.0), ('neg_inf', -math.inf))
+    for normalize in (False, True)
     if not (normalize and name == 'neg_inf')
 ]
 CONTENT = pytest.param(None, False, id='content')  # no window
@@ -268,8 +283,18 @@ SWITCHES = {
 }
 
 
-def with_kernel(size, kernel_size, batch=1, heads=1, *, content=True, geometric=True, value_channels=2,
-                dtype=torch.float64, **settings):
+def with_kernel(
+    size,
+    kernel_size,
+    batch=1,
+    heads=1,
+    *,
+    content=True,
+    geometric=True,
+    value_channels=2,
+    dtype=torch.float64,
+    **settings,
+):
     """Tensors and settings of a call of ``local_attention``."""
     tensors = operands(size, batch, heads, value_channels=value_channels, dtype=dtype)
     settings['kernel_size'] = kernel_size
@@ -295,7 +320,7 @@ def evaluate(op, tensors, dtype=None, **settings):
     """
     leaves, arguments = {}, {}
     for name, given in tensors.items():
-        for place, x in enumerate(given if isinstance(given, tuple) else (given, )):
+        for place, x in enumerate(given if isinstance(given, tuple) else (given,)):
             if x.is_floating_point():
                 x = x.detach().to(dtype or x.dtype).requires_grad_()
                 leaves[f'd_{name}{place or ""}'] = x
@@ -311,8 +336,14 @@ def assert_same(actual, expected, atol=1e-10, rtol=1e-10, check_dtype=True):
     """Compare what two calls of :func:`evaluate` returned."""
     assert actual.keys() == expected.keys()
     for name, x in actual.items():
-        torch.testing.assert_close(x, expected[name], atol=atol, rtol=rtol, check_dtype=check_dtype,
-                                   msg=lambda text, name=name: f'{name}: {text}')
+        torch.testing.assert_close(
+            x,
+            expected[name],
+            atol=atol,
+            rtol=rtol,
+            check_dtype=check_dtype,
+            msg=lambda text, name=name: f'{name}: {text}',
+        )
 
 
 def low_precision(dtype):
@@ -327,7 +358,7 @@ def low_precision(dtype):
 
 def around_1e4(tensors, settings):
     """Move the position logits to 1e4, with a spread of ±2, or of ±2 steps of a dtype whose steps there are wider."""
-    step = 2.0**math.ceil(math.log2(max(1, 1e4 * torch.finfo(tensors['window'].dtype).eps)))
+    step = 2.0 ** math.ceil(math.log2(max(1, 1e4 * torch.finfo(tensors['window'].dtype).eps)))
     for name in {'window', 'outlier'} & tensors.keys():
         x = tensors[name]
         tensors[name] = (1e4 + (x.double() * 2).round().clamp(-2, 2) * step).to(x.dtype)

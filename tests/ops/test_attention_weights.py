@@ -1,4 +1,5 @@
 """The rows of weights of the operators against those of a table of all pairs."""
+
 import math
 
 import pytest
@@ -85,8 +86,11 @@ def test_further_logits_and_supports(outlier, normalize, causal):
     entries = (15 + 1) // 2 if causal else 15
     tensors, settings = literal.with_window(entries, size, (3, 5), outlier, 2, 2)
     del tensors['value']
-    tensors |= {'axis_logits': (randn(2, 1, 1, 4, 3, seed=6), randn(4, seed=7)),
-                'key_logits': randn(2, 1, 3, 4, seed=8), 'key_mask': randn(2, *size, seed=9) > -0.5}
+    tensors |= {
+        'axis_logits': (randn(2, 1, 1, 4, 3, seed=6), randn(4, seed=7)),
+        'key_logits': randn(2, 1, 3, 4, seed=8),
+        'key_mask': randn(2, *size, seed=9) > -0.5,
+    }
     tensors['key_mask'][1] = False
     rows = assert_rows('global_attention', tensors, [(0, 3), (2, 1)], normalize=normalize, causal=causal, **settings)
     assert not rows[1].any()
@@ -94,9 +98,9 @@ def test_further_logits_and_supports(outlier, normalize, causal):
 
 
 def test_sequences_and_other_keys():
-    tensors, settings = literal.with_window(3, (7, ), 3, LEARNED, 2, 2)
+    tensors, settings = literal.with_window(3, (7,), 3, LEARNED, 2, 2)
     del tensors['value']
-    assert_rows('global_attention', tensors, [(0, ), (6, )], normalize=True, **settings)
+    assert_rows('global_attention', tensors, [(0,), (6,)], normalize=True, **settings)
     other = operands((2, 3), 2, 2, key_size=(4, 1))
     assert_rows('global_attention', {name: other[name] for name in ('query', 'key')}, [(1, 2)])
 
@@ -137,8 +141,9 @@ def test_low_precision_is_accumulated_in_float32(operator, dtype):
     tensors, settings = call(operator, (3, 5), 3, LEARNED, dtype=dtype)
     rows = weights(operator, tensors, [(1, 3)], normalize=True, **settings)
     assert rows.dtype == torch.float32
-    exact = literal_rows(operator, {name: x.double() for name, x in tensors.items()}, [(1, 3)], normalize=True,
-                         **settings)
+    exact = literal_rows(
+        operator, {name: x.double() for name, x in tensors.items()}, [(1, 3)], normalize=True, **settings
+    )
     torch.testing.assert_close(rows, exact, atol=1e-5, rtol=1e-4, check_dtype=False)
 
 
@@ -163,9 +168,17 @@ def test_only_the_asked_neighbourhoods_are_computed():
 
 
 @pytest.mark.parametrize('operator', [*OPERATORS, LOCAL])
-@pytest.mark.parametrize('queries', [torch.zeros(1, 2), torch.zeros(2, dtype=torch.long),
-                                     torch.zeros(1, 3, dtype=torch.long), torch.tensor([[0, 0], [3, 0]]),
-                                     torch.tensor([[0, -1]])], ids=['dtype', 'vector', 'axes', 'outside', 'negative'])
+@pytest.mark.parametrize(
+    'queries',
+    [
+        torch.zeros(1, 2),
+        torch.zeros(2, dtype=torch.long),
+        torch.zeros(1, 3, dtype=torch.long),
+        torch.tensor([[0, 0], [3, 0]]),
+        torch.tensor([[0, -1]]),
+    ],
+    ids=['dtype', 'vector', 'axes', 'outside', 'negative'],
+)
 def test_wrong_queries_are_named(operator, queries):
     tensors, settings = local_call((3, 5), 3) if operator == LOCAL else call(operator, (3, 5), 3, LEARNED)
     with pytest.raises(ValueError, match=r'\bqueries\b'):
@@ -194,8 +207,11 @@ WRONG = {
     'window_entries': (ValueError, 'window', {'window': randn(2, 2, 3, 5, 15)}),
     'window_entries_alone': (ValueError, 'window', {'query': None, 'key': None, 'window': randn(2, 2, 3, 5, 15)}),
     'window_axes_alone': (ValueError, 'window', {'query': None, 'key': None, 'window': randn(2, 2, 15, 9)}),
-    'window_integers_alone': (TypeError, 'window', {'query': None, 'key': None,
-                                                    'window': torch.ones(2, 2, 3, 5, 9, dtype=torch.long)}),
+    'window_integers_alone': (
+        TypeError,
+        'window',
+        {'query': None, 'key': None, 'window': torch.ones(2, 2, 3, 5, 9, dtype=torch.long)},
+    ),
     'unknown': (TypeError, 'kernel', {'kernel': 3}),
 }
 

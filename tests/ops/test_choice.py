@@ -1,4 +1,5 @@
 """When a kernel runs and when the reference does; the native library missing or broken."""
+
 import importlib
 import os
 import re
@@ -42,28 +43,37 @@ def test_what_cuda_takes_of_global_attention(monkeypatch, capability):
     half, whole = torch.float16, torch.float32
     with FakeTensorMode():
         for dtype, channels, value_channels, logits, taken in (
-            (half, 256, 1, whole, large), (torch.bfloat16, 0, 256, half, large), (half, 257, 64, half, False),
-            (half, 128, 128, half, True), (half, 64, 512, half, False), (half, 64, 64, torch.float64, False),
-            (whole, 128, 128, whole, large), (whole, 64, 129, whole, False), (whole, 64, 64, whole, True)):
+            (half, 256, 1, whole, large),
+            (torch.bfloat16, 0, 256, half, large),
+            (half, 257, 64, half, False),
+            (half, 128, 128, half, True),
+            (half, 64, 512, half, False),
+            (half, 64, 64, torch.float64, False),
+            (whole, 128, 128, whole, large),
+            (whole, 64, 129, whole, False),
+            (whole, 64, 64, whole, True),
+        ):
             query, value = (torch.empty(1, 1, 5, n, dtype=dtype, device='cuda') for n in (channels, value_channels))
             key_logits = torch.empty(5, dtype=logits, device='cuda')
             kernel.reset_mock()
-            of_global._global_attention._init_fn(*of_global._arguments(query, query, value, scale=1.0,
-                                                                       key_logits=key_logits))
+            of_global._global_attention._init_fn(
+                *of_global._arguments(query, query, value, scale=1.0, key_logits=key_logits)
+            )
             assert kernel.called == taken
 
 
 def run(*arguments, **env):
-    return subprocess.run([sys.executable, *arguments], env={**os.environ, **env}, text=True, capture_output=True,
-                          check=True)
+    return subprocess.run(
+        [sys.executable, *arguments], env={**os.environ, **env}, text=True, capture_output=True, check=True
+    )
 
 
-CALL = '''
+CALL = """
 import torch
 from mmattn.ops import local_attention
 x = torch.ones(1, 1, 3, 4, 2)
 print(local_attention(x, x, x).sum())
-'''
+"""
 
 
 def test_without_native_operators():

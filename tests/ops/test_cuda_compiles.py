@@ -1,4 +1,5 @@
 """The CUDA sources compile for sm_80 and sm_90 wherever there is nvcc: without a GPU, and with any build of torch."""
+
 import hashlib
 import os
 import shutil
@@ -35,8 +36,15 @@ def built(command, sources, *folders, name='built'):
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as aside:
             environment = {key: value for key, value in os.environ.items() if key != 'LD_PRELOAD'}  # a sanitizer
-            done = subprocess.run([*command, *sources, '-o', f'{aside}/{name}'], text=True, cwd=aside, timeout=600,
-                                  env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            done = subprocess.run(
+                [*command, *sources, '-o', f'{aside}/{name}'],
+                text=True,
+                cwd=aside,
+                timeout=600,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
             assert done.returncode == 0, done.stdout
             os.replace(f'{aside}/{name}', target)
     return target

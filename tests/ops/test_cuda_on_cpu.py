@@ -1,4 +1,5 @@
 """The CUDA kernels, executed on the CPU by the headers in ``cuda_on_cpu``, against the references in float64."""
+
 import importlib
 import itertools
 import math
@@ -26,9 +27,13 @@ from .test_strided_attention import MAPS, OTHER_KEYS, PATTERNS, with_offsets
 HERE = Path(__file__).parent / 'cuda_on_cpu'
 SIZES = [(1, 1), (1, 19), (17, 1), (5, 7), (3, 33)]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-RETURNS = {'local_attention': ('Tensor', 'Tensor[]'), 'dynamic_conv': ('Tensor', '(Tensor, Tensor)'),
-           'grid_attention': ('(Tensor, Tensor)', 'Tensor[]'), 'strided_attention': ('(Tensor, Tensor)', 'Tensor[]'),
-           'global_attention': ('(Tensor, Tensor)', 'Tensor[]')}
+RETURNS = {
+    'local_attention': ('Tensor', 'Tensor[]'),
+    'dynamic_conv': ('Tensor', '(Tensor, Tensor)'),
+    'grid_attention': ('(Tensor, Tensor)', 'Tensor[]'),
+    'strided_attention': ('(Tensor, Tensor)', 'Tensor[]'),
+    'global_attention': ('(Tensor, Tensor)', 'Tensor[]'),
+}
 OPERATORS = {name: importlib.import_module(f'mmattn.ops.{name}') for name in RETURNS}
 
 pytestmark = pytest.mark.skipif(shutil.which('g++') is None, reason='there is no g++ to compile them with')
@@ -142,12 +147,18 @@ def test_layouts_of_local_attention(layout, channels, dtype):
 @pytest.mark.parametrize('fault', [0, 1, 2, 3])
 def test_nan_comes_out_where_the_reference_has_it(fault):
     """Of strided attention: where it has one for a key that is attended to; beyond, 0 · NaN is a NaN or not."""
-    calls = [('local_attention', local_arguments((5, 13), 3, 1, 2, dtype=torch.float32, iterations=iterations))
-             for iterations in (1, 3)]
-    calls += [('grid_attention', grid_arguments((5, 13), 3, dtype=torch.float32, normalize=normalize))
-              for normalize in (False, True)]
-    calls += [('strided_attention', strided_arguments((5, 13), 3, pattern, dtype=torch.float32))
-              for pattern in ('block', 'strided')]
+    calls = [
+        ('local_attention', local_arguments((5, 13), 3, 1, 2, dtype=torch.float32, iterations=iterations))
+        for iterations in (1, 3)
+    ]
+    calls += [
+        ('grid_attention', grid_arguments((5, 13), 3, dtype=torch.float32, normalize=normalize))
+        for normalize in (False, True)
+    ]
+    calls += [
+        ('strided_attention', strided_arguments((5, 13), 3, pattern, dtype=torch.float32))
+        for pattern in ('block', 'strided')
+    ]
     for name, arguments in calls:
         operands = [*arguments[:3], *(arguments[3] if isinstance(arguments[3], list) else arguments[3:4])]
         operand = operands[fault] = operands[fault].clone()
@@ -187,8 +198,10 @@ LONG = {'long': ((3, 37), (3, 51), 1, 1), 'long-3d': ((2, 2, 35), (1, 3, 5), 1, 
 @pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
 def test_grid_attention(outlier, normalize, dtype):
     for size, window_size, batch, heads in (GRIDS | LONG).values():
-        check('grid_attention', grid_arguments(size, window_size, outlier, batch, heads, normalize=normalize, scale=0.7,
-                                               dtype=dtype))
+        check(
+            'grid_attention',
+            grid_arguments(size, window_size, outlier, batch, heads, normalize=normalize, scale=0.7, dtype=dtype),
+        )
 
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
@@ -200,8 +213,10 @@ def test_strided_attention(pattern, logits, dtype):
         arguments = strided_arguments(size, step, pattern, batch, heads, logits=logits, dtype=dtype, scale=0.7)
         check('strided_attention', arguments)
     for size, key_size, step in OTHER_KEYS.values():
-        check('strided_attention', strided_arguments(size, step, pattern, 1, 2, key_size=key_size, logits=logits,
-                                                     dtype=dtype))
+        check(
+            'strided_attention',
+            strided_arguments(size, step, pattern, 1, 2, key_size=key_size, logits=logits, dtype=dtype),
+        )
 
 
 @pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
@@ -225,7 +240,7 @@ def test_more_channels_of_keys_than_a_block_has():
 
 
 def test_more_offsets_than_shared_memory_holds():
-    check('strided_attention', strided_arguments((301, ), 300, 'centred', dtype=torch.float32))
+    check('strided_attention', strided_arguments((301,), 300, 'centred', dtype=torch.float32))
     check('grid_attention', grid_arguments((1, 301), (1, 601), dtype=torch.float32))
 
 
@@ -238,8 +253,19 @@ def test_queries_of_nothing_but_neg_inf_give_0():
 
 
 # global_attention: sides of 1, primes, windows wider than the map, several blocks of queries and of keys
-WHOLE = [((1, ), 3), ((19, ), 5), ((1, 1), 5), ((1, 19), 3), ((17, 1), (5, 3)), ((5, 7), 3), ((3, 4), 9),
-         ((7, 13), (9, 31)), ((13, 11), (3, 5)), ((2, 3, 5), 3), ((3, 7, 5), (3, 1, 5))]
+WHOLE = [
+    ((1,), 3),
+    ((19,), 5),
+    ((1, 1), 5),
+    ((1, 19), 3),
+    ((17, 1), (5, 3)),
+    ((5, 7), 3),
+    ((3, 4), 9),
+    ((7, 13), (9, 31)),
+    ((13, 11), (3, 5)),
+    ((2, 3, 5), 3),
+    ((3, 7, 5), (3, 1, 5)),
+]
 
 
 def global_arguments(tensors, layout=lambda x: x, **settings):
@@ -287,8 +313,9 @@ def test_each_of_the_further_logits_of_global_attention(outlier, normalize, caus
 
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize(('size', 'key_size'), [((5, ), (83, )), ((70, ), (1, )), ((3, 25), (7, 5)),
-                                                ((2, 1, 3), (4, 1, 7))], ids=str)
+@pytest.mark.parametrize(
+    ('size', 'key_size'), [((5,), (83,)), ((70,), (1,)), ((3, 25), (7, 5)), ((2, 1, 3), (4, 1, 7))], ids=str
+)
 def test_global_attention_to_other_keys(size, key_size, dtype):
     tensors = operands(size, 2, 2, key_size=key_size, value_channels=5, dtype=dtype)
     check_global(global_arguments(tensors, scale=0.3))
@@ -322,10 +349,11 @@ def test_axes_of_more_places_than_shared_memory_holds():
     check_global(global_arguments(tensors | further(size, 1, key_size=key_size, dtype=torch.float16)))
 
 
-@pytest.mark.parametrize('more', [(), ('axis_logits', ), ('axis_logits', 'key_logits')], ids=str)
+@pytest.mark.parametrize('more', [(), ('axis_logits',), ('axis_logits', 'key_logits')], ids=str)
 def test_global_attention_of_no_channels_to_compare(more):
-    tensors = {name: x for name, x in with_further((5, 13), 3, dtype=torch.float16)[0].items()
-               if name in ('value', *more)}
+    tensors = {
+        name: x for name, x in with_further((5, 13), 3, dtype=torch.float16)[0].items() if name in ('value', *more)
+    }
     tensors |= {name: torch.ones(2, 2, 5, 13, 0, dtype=torch.float16) for name in ('query', 'key')}
     check_global(global_arguments(tensors, scale=1.0))
 
@@ -337,8 +365,9 @@ def test_global_attention_of_no_query():
     assert lse.shape == (1, 2, 0)
 
 
-@pytest.mark.parametrize(('dtype', 'number'), [(torch.bfloat16, math.nan), (torch.bfloat16, math.inf),
-                                               (torch.float32, math.nan)], ids=str)
+@pytest.mark.parametrize(
+    ('dtype', 'number'), [(torch.bfloat16, math.nan), (torch.bfloat16, math.inf), (torch.float32, math.nan)], ids=str
+)
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
 @pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window', 'outlier', 'key_logits', 'axis_logits'])
 def test_nan_comes_out_of_global_attention_where_the_reference_has_it(fault, normalize, dtype, number):

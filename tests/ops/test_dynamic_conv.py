@@ -1,4 +1,5 @@
 """dynamic_conv against the equations written out, and what must hold for it (spec/attended_residual.md)."""
+
 import functools
 import math
 
@@ -32,8 +33,10 @@ MAPS = {
 def make(size=(4, 5), kernel_size=3, batch=2, groups=2, *, channels=3, dtype=torch.float64, **settings):
     """Tensors and settings of a call."""
     entries = math.prod(literal.as_tuple(kernel_size, 2))
-    tensors = {'value': randn(batch, groups, *size, channels, seed=1, dtype=dtype),
-               'logits': randn(batch, groups, *size, entries, seed=2, dtype=dtype)}
+    tensors = {
+        'value': randn(batch, groups, *size, channels, seed=1, dtype=dtype),
+        'logits': randn(batch, groups, *size, entries, seed=2, dtype=dtype),
+    }
     return tensors, {'kernel_size': kernel_size, **settings}
 
 
@@ -75,8 +78,9 @@ def test_layouts(layout, after):
     tensors, settings = make()
     tensors = {name: layout(x) for name, x in tensors.items()}
     assert not any(x.is_contiguous() for x in tensors.values())
-    assert_same(evaluate(after(dynamic_conv), tensors, **settings),
-                evaluate(after(literal.dynamic_conv), tensors, **settings))
+    assert_same(
+        evaluate(after(dynamic_conv), tensors, **settings), evaluate(after(literal.dynamic_conv), tensors, **settings)
+    )
 
 
 @pytest.mark.parametrize('layout', ['channels_first', 'channels_last'])
@@ -86,8 +90,9 @@ def test_output_keeps_the_strides_of_value(layout):
     assert dynamic_conv(**tensors, **settings).stride() == tensors['value'].stride()
 
 
-@pytest.mark.parametrize(('budget', 'slices'), [
-    (2**26, [3, 5]), (80_000, [2, 5, 1, 5]), (16_000, [1, 2, 2, 1] * 3), (1, [1] * 6 * 3)])
+@pytest.mark.parametrize(
+    ('budget', 'slices'), [(2**26, [3, 5]), (80_000, [2, 5, 1, 5]), (16_000, [1, 2, 2, 1] * 3), (1, [1] * 6 * 3)]
+)
 def test_slices_of_batch_and_groups(monkeypatch, budget, slices):
     """Items and, of each slice of items, groups: any number of them gives what a single one gives."""
     tensors, settings = make(batch=3, groups=5)
@@ -134,8 +139,9 @@ def test_one_kernel_for_all_positions_is_a_depth_wise_convolution(kernel_size, d
     kernels = tensors['logits'][:1, :, :1, :1]
     sizes = literal.as_tuple(kernel_size, 2)
     weight = kernels[0, :, 0, 0].softmax(-1).view(2, 1, *sizes).repeat_interleave(3, 0)
-    expected = F.conv2d(to_map(tensors['value']), weight, padding=[dilation * (k // 2) for k in sizes],
-                        dilation=dilation, groups=6)
+    expected = F.conv2d(
+        to_map(tensors['value']), weight, padding=[dilation * (k // 2) for k in sizes], dilation=dilation, groups=6
+    )
     actual = dynamic_conv(tensors['value'], kernels.expand_as(tensors['logits']), **settings)
     torch.testing.assert_close(to_map(actual), expected, atol=1e-12, rtol=1e-12)
 
@@ -195,8 +201,9 @@ def test_neg_inf_removes_an_entry():
 
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize(('size', 'kernel_size', 'dilation'), [((4, 5), 3, 1), ((6, 5), (3, 5), 2), ((9, 8), 13, 1)],
-                         ids=str)
+@pytest.mark.parametrize(
+    ('size', 'kernel_size', 'dilation'), [((4, 5), 3, 1), ((6, 5), (3, 5), 2), ((9, 8), 13, 1)], ids=str
+)
 def test_low_precision_is_near_float64(size, kernel_size, dilation, dtype):
     tensors, settings = make(size, kernel_size, dilation=dilation, dtype=dtype)
     actual = evaluate(dynamic_conv, tensors, **settings)

@@ -1,4 +1,5 @@
 """PyTorch's counter sees the products inside the operators: as many as the dense ones where the support is the same."""
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -41,8 +42,11 @@ def test_local_attention_counts_what_products_with_k2_copies_count():
     key, value = randn(2 * 3 * 20, 8, 15), randn(2 * 3 * 20, 15, 16)
     copies = flops(lambda: q.reshape(-1, 1, 8) @ key @ value)
     for settings in ({}, {'window': window}, {'dilation': 2}, {'scale': 1.0}):
-        assert flops(lambda settings=settings: local_attention(
-            q, q, v, kernel_size=(3, 5), **settings)) == copies == 2 * pairs * (8 + 16)
+        assert (
+            flops(lambda settings=settings: local_attention(q, q, v, kernel_size=(3, 5), **settings))
+            == copies
+            == 2 * pairs * (8 + 16)
+        )
     # Geometric logits alone cost no product.
     assert flops(lambda: local_attention(None, None, v, kernel_size=(3, 5), window=window)) == 2 * pairs * 16
 

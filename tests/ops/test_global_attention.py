@@ -1,4 +1,5 @@
 """global_attention against a table of all pairs, and what must hold for it (spec/segmentation.md)."""
+
 import functools
 import math
 
@@ -30,9 +31,9 @@ one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
 # size, window_size, batch, heads
 MAPS = {
-    '1d': ((7, ), 3, 2, 2),
-    '1d-wider_window': ((4, ), (11, ), 1, 2),
-    '1d-single': ((1, ), 3, 2, 1),
+    '1d': ((7,), 3, 2, 2),
+    '1d-wider_window': ((4,), (11,), 1, 2),
+    '1d-single': ((1,), 3, 2, 1),
     '2d': ((3, 5), 3, 2, 2),
     '2d-tall': ((5, 3), (3, 5), 2, 1),
     '2d-larger_window': ((2, 3), 7, 1, 2),
@@ -45,13 +46,14 @@ MAPS = {
     '3d-flat': ((3, 1, 2), (1, 3, 5), 1, 2),
 }
 # Sizes of queries and of keys, the same or not
-KEY_SIZES = [((5, ), (3, )), ((2, ), (6, )), ((2, 3), (2, 3)), ((2, 3), (4, 1)), ((2, 1, 3), (1, 2, 2))]
+KEY_SIZES = [((5,), (3,)), ((2,), (6,)), ((2, 3), (2, 3)), ((2, 3), (4, 1)), ((2, 1, 3), (1, 2, 2))]
 
 
 def with_window(size, window_size, outlier=LEARNED, batch=1, heads=1, *, causal=False, **kwargs):
     entries = math.prod(literal.as_tuple(window_size, len(size)))
-    return literal.with_window((entries + 1) // 2 if causal else entries, size, window_size, outlier, batch, heads,
-                               **kwargs)
+    return literal.with_window(
+        (entries + 1) // 2 if causal else entries, size, window_size, outlier, batch, heads, **kwargs
+    )
 
 
 def further(size, batch=2, heads=1, *, key_size=None, dtype=torch.float64):
@@ -59,7 +61,8 @@ def further(size, batch=2, heads=1, *, key_size=None, dtype=torch.float64):
     key_size = key_size or size
     return {
         'axis_logits': tuple(
-            randn(batch, heads, *size, length, seed=6 + a, dtype=dtype) for a, length in enumerate(key_size)),
+            randn(batch, heads, *size, length, seed=6 + a, dtype=dtype) for a, length in enumerate(key_size)
+        ),
         'key_logits': randn(batch, heads, *key_size, seed=8, dtype=dtype),
         'key_mask': randn(batch, *key_size, seed=9) > -0.5,
     }
@@ -100,7 +103,7 @@ def test_no_channels_to_compare():
 AXES = {
     'full': ((2, 2, 3, 4, 3), (2, 2, 3, 4, 4)),
     'broadcast': ((2, 1, 1, 1, 3), (1, 2, 3, 1, 4)),
-    'one_value': ((1, ), (4, )),
+    'one_value': ((1,), (4,)),
 }
 # Axis logits, key logits, key mask; the mask leaves one batch item without its first row, so that under causal its
 # first queries have no key.
@@ -110,7 +113,7 @@ EXTRAS = {
     **{f'axes_{name}': (name, None, False) for name in AXES},
     'keys': (None, (2, 2, 3, 4), False),
     'keys_broadcast': (None, (1, 2, 1, 4), False),
-    'keys_vector': (None, (4, ), False),
+    'keys_vector': (None, (4,), False),
     'all': ('broadcast', (2, 1, 3, 4), True),
 }
 
@@ -131,7 +134,7 @@ def test_further_logits_and_supports(axes, keys, mask, outlier, normalize, causa
     assert_literal(tensors, normalize=normalize, causal=causal, **settings)
 
 
-@pytest.mark.parametrize(('size', 'window_size'), [((6, ), 3), ((6, ), 21), ((2, 3), 7), ((2, 2, 3), 3)], ids=str)
+@pytest.mark.parametrize(('size', 'window_size'), [((6,), 3), ((6,), 21), ((2, 3), 7), ((2, 2, 3), 3)], ids=str)
 @pytest.mark.parametrize(('outlier', 'normalize'), POSITIONS)
 def test_causal(size, window_size, outlier, normalize):
     tensors, settings = with_window(size, window_size, outlier, 2, 1, causal=True)
@@ -208,13 +211,16 @@ WRONG = {
     'value_heads': (ValueError, 'value', {'value': randn(1, 1, 3, 4, 3)}),
     'dtypes': (TypeError, 'query, key and value', {'key': randn(1, 2, 3, 4, 3).float()}),
     'value_dtype': (TypeError, 'query, key and value', {'value': randn(1, 2, 3, 4, 3).half()}),
-    'integers': (TypeError, 'query, key and value',
-                 {name: torch.ones(1, 2, 3, 4, 3, dtype=torch.long) for name in ('query', 'key', 'value')}),
+    'integers': (
+        TypeError,
+        'query, key and value',
+        {name: torch.ones(1, 2, 3, 4, 3, dtype=torch.long) for name in ('query', 'key', 'value')},
+    ),
     'even': (ValueError, 'window_size', {'window_size': 4}),
     'even_axis': (ValueError, 'window_size', {'window_size': (3, 4)}),
     'no_length': (ValueError, 'window_size', {'window_size': 0}),
     'negative': (ValueError, 'window_size', {'window_size': (3, -5)}),
-    'one_length_too_few': (ValueError, 'window_size', {'window_size': (3, )}),
+    'one_length_too_few': (ValueError, 'window_size', {'window_size': (3,)}),
     'one_length_too_many': (ValueError, 'window_size', {'window_size': (3, 5, 1)}),
     'no_window_size': (ValueError, 'window_size', {'window_size': None}),
     'window_entries': (ValueError, 'window', {'window': randn(1, 2, 3, 4, 14)}),
@@ -228,9 +234,12 @@ WRONG = {
     'normalize_neg_inf': (ValueError, 'normalize', {'outlier': -math.inf, 'normalize': True}),
     'normalize_alone': (ValueError, 'normalize', {'window': None, 'normalize': True}),
     'window_other_keys': (ValueError, 'window', {name: randn(1, 2, 4, 3, 3) for name in ('key', 'value')}),
-    'causal_other_keys': (ValueError, 'causal', {
-        'window': None, 'causal': True, **{name: randn(1, 2, 2, 4, 3) for name in ('key', 'value')}}),
-    'axis_count': (ValueError, 'axis_logits', {'axis_logits': (randn(1, 2, 3, 4, 3), )}),
+    'causal_other_keys': (
+        ValueError,
+        'causal',
+        {'window': None, 'causal': True, **{name: randn(1, 2, 2, 4, 3) for name in ('key', 'value')}},
+    ),
+    'axis_count': (ValueError, 'axis_logits', {'axis_logits': (randn(1, 2, 3, 4, 3),)}),
     'axis_shape': (ValueError, 'axis_logits', {'axis_logits': (randn(1, 2, 3, 4, 3), randn(1, 2, 3, 4, 3))}),
     'axis_rank': (ValueError, 'axis_logits', {'axis_logits': (randn(3), randn(1, 1, 2, 3, 4, 4))}),
     'key_logits': (ValueError, 'key_logits', {'key_logits': randn(1, 2, 4, 3)}),
@@ -270,7 +279,7 @@ def test_constant_position_logits_leave_the_content(outlier, normalize, support)
     assert all(x.isfinite().all() for x in actual.values())
 
 
-@pytest.mark.parametrize('size', [(7, ), (4, 5), (2, 3, 4)], ids=str)
+@pytest.mark.parametrize('size', [(7,), (4, 5), (2, 3, 4)], ids=str)
 def test_neg_inf_restricts_attention_to_the_window(size):
     tensors, settings = with_window(size, 3, -math.inf)
     tensors['window'] = torch.zeros_like(tensors['window'])

@@ -1,4 +1,5 @@
 """grid_attention against a table of all pairs masked to the cross, and what must hold for it (spec/segmentation.md)."""
+
 import functools
 import math
 
@@ -66,7 +67,7 @@ def test_dense_attention_masked_to_the_cross(size, window_size, batch, heads, ou
 def criss_cross(query, key, value):
     """The arithmetic of mmcv.ops.CrissCrossAttention, on (B, C, H, W)."""
     height = query.shape[2]
-    energy_h = torch.einsum('bchw,bciw->bwhi', query, key) + torch.diag(torch.full((height, ), -math.inf))
+    energy_h = torch.einsum('bchw,bciw->bwhi', query, key) + torch.diag(torch.full((height,), -math.inf))
     energy_h = energy_h.transpose(1, 2)
     energy_w = torch.einsum('bchw,bchj->bhwj', query, key)
     weights = torch.cat([energy_h, energy_w], -1).softmax(-1)
@@ -145,13 +146,16 @@ WRONG = {
     'value_positions': (ValueError, 'value', {'value': randn(1, 2, 4, 3, 3)}),
     'dtypes': (TypeError, 'query, key and value', {'key': randn(1, 2, 3, 4, 3).float()}),
     'value_dtype': (TypeError, 'query, key and value', {'value': randn(1, 2, 3, 4, 3).half()}),
-    'integers': (TypeError, 'query, key and value',
-                 {name: torch.ones(1, 2, 3, 4, 3, dtype=torch.long) for name in ('query', 'key', 'value')}),
+    'integers': (
+        TypeError,
+        'query, key and value',
+        {name: torch.ones(1, 2, 3, 4, 3, dtype=torch.long) for name in ('query', 'key', 'value')},
+    ),
     'even': (ValueError, 'window_size', {'window_size': 4}),
     'even_axis': (ValueError, 'window_size', {'window_size': (3, 4)}),
     'no_length': (ValueError, 'window_size', {'window_size': 0}),
     'negative': (ValueError, 'window_size', {'window_size': (3, -5)}),
-    'one_length_too_few': (ValueError, 'window_size', {'window_size': (3, )}),
+    'one_length_too_few': (ValueError, 'window_size', {'window_size': (3,)}),
     'one_length_too_many': (ValueError, 'window_size', {'window_size': (3, 5, 1)}),
     'no_window_size': (ValueError, 'window_size', {'window_size': None}),
     'window_entries': (ValueError, 'window', {'window': randn(1, 2, 3, 4, 15)}),
@@ -332,5 +336,7 @@ def test_autocast():
 
 def test_gradcheck():
     tensors, settings = full_call(LEARNED, True, (2, 3), torch.float64)
-    assert torch.autograd.gradcheck(lambda *args: grid_attention(**dict(zip(tensors, args)), **settings),
-                                    [x.requires_grad_() for x in tensors.values()])
+    assert torch.autograd.gradcheck(
+        lambda *args: grid_attention(**dict(zip(tensors, args)), **settings),
+        [x.requires_grad_() for x in tensors.values()],
+    )

@@ -1,4 +1,5 @@
 """local_attention against the equations written out, and what must hold for it (spec/local_bilateral.md)."""
+
 import functools
 import math
 
@@ -73,7 +74,7 @@ def unfolded(query, key, value, *, kernel_size=3, dilation=1, scale=None, window
     logits = torch.zeros(exists.shape, dtype=value.dtype).masked_fill(~exists, -math.inf)
     if query is not None:
         around = unfold(key, kernel_size, dilation)
-        logits = logits + torch.einsum('bhyxc,bhyxck->bhyxk', query, around) * (scale or query.shape[-1]**-0.5)
+        logits = logits + torch.einsum('bhyxc,bhyxck->bhyxk', query, around) * (scale or query.shape[-1] ** -0.5)
         for _ in range(iterations - 1):
             refined = torch.einsum('bhyxk,bhyxck->bhyxc', logits.softmax(-1), around)
             logits = logits + torch.einsum('bhyxc,bhyxck->bhyxk', literal.squash(refined), around)
@@ -114,6 +115,7 @@ SHARED = {'all': 'xxx', 'query_key': 'xxy', 'key_value': 'xyy', 'query_value': '
 @pytest.mark.parametrize('geometric', [False, True], ids=['content', 'bilateral'])
 def test_one_tensor_in_several_places(which, iterations, geometric):
     """Its gradient is the sum of those of its places."""
+
     def share(op):
         return lambda window=None, **given: op(*map(given.get, which), window=window, iterations=iterations)
 
@@ -195,7 +197,7 @@ WRONG = {
     'no_length': (ValueError, 'kernel_size', {'kernel_size': 0}),
     'negative': (ValueError, 'kernel_size', {'kernel_size': (3, -5)}),
     'fraction': (ValueError, 'kernel_size', {'kernel_size': 3.0}),
-    'one_length_too_few': (ValueError, 'kernel_size', {'kernel_size': (3, )}),
+    'one_length_too_few': (ValueError, 'kernel_size', {'kernel_size': (3,)}),
     'one_length_too_many': (ValueError, 'kernel_size', {'kernel_size': (3, 5, 1)}),
     'no_dilation': (ValueError, 'dilation', {'dilation': 0}),
     'negative_dilation': (ValueError, 'dilation', {'dilation': -1}),
@@ -248,8 +250,11 @@ def test_a_large_bias_shifts_the_values_by_its_offset(kernel_size, dilation, con
                 torch.testing.assert_close(out[:, :, y, x], mean, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize(('size', 'kernel_size'), [((3, 4), 7), ((4, 3), 9), ((4, 3), (7, 5)), ((1, 5), 9),
-                                                   ((5, 1), 11), ((1, 1), 1), ((1, 1), 5)], ids=str)
+@pytest.mark.parametrize(
+    ('size', 'kernel_size'),
+    [((3, 4), 7), ((4, 3), 9), ((4, 3), (7, 5)), ((1, 5), 9), ((5, 1), 11), ((1, 1), 1), ((1, 1), 5)],
+    ids=str,
+)
 @pytest.mark.parametrize('scale', [None, 1.0])
 def test_a_kernel_over_all_pairs_is_global_attention(size, kernel_size, scale):
     """From k = 2n − 1 along each side n."""
@@ -297,8 +302,11 @@ def algorithm_1(x, window, kernel_size, dilation, rounds):
     rows = []
     for y in range(height):
         for z in range(width):
-            around = [(entry, y + a, z + b) for entry, (a, b) in enumerate(offsets(kernel_size, dilation))
-                      if 0 <= y + a < height and 0 <= z + b < width]
+            around = [
+                (entry, y + a, z + b)
+                for entry, (a, b) in enumerate(offsets(kernel_size, dilation))
+                if 0 <= y + a < height and 0 <= z + b < width
+            ]
             x_j = [x[a, b] for _, a, b in around]
             x_i = x[y, z]
             c = [x_i @ x_l for x_l in x_j]
@@ -326,8 +334,9 @@ def test_passes_of_algorithm_1(iterations, kernel_size, dilation, geometric):
 
     def ours(x, window=None):
         x, window = (None if t is None else t[None, None] for t in (x, window))
-        return local_attention(x, x, x, window=window, kernel_size=kernel_size, dilation=dilation, scale=1.0,
-                               iterations=iterations)[0, 0]
+        return local_attention(
+            x, x, x, window=window, kernel_size=kernel_size, dilation=dilation, scale=1.0, iterations=iterations
+        )[0, 0]
 
     def theirs(x, window=None):
         return algorithm_1(x, window, kernel_size, dilation, iterations - 1)
@@ -360,14 +369,14 @@ def test_squash_of_nothing(dtype, iterations):
     assert shared['d_x'].isfinite().all()
 
 
-@pytest.mark.parametrize('zeros', [(1, 2), (slice(0, 3), slice(0, 3)), (slice(None), slice(2, None))],
-                         ids=['pixel', 'neighbourhood', 'half'])
+@pytest.mark.parametrize(
+    'zeros', [(1, 2), (slice(0, 3), slice(0, 3)), (slice(None), slice(2, None))], ids=['pixel', 'neighbourhood', 'half']
+)
 @pytest.mark.parametrize('iterations', [2, 3])
 def test_pixels_of_zeros(zeros, iterations):
     tensors = {'x': randn(2, 1, 5, 6, 3), 'window': randn(2, 1, 5, 6, 9, seed=1)}
     tensors['x'][(slice(None), slice(None), *zeros)] = 0
-    actual = assert_literal(
-        tensors, lambda op: lambda x, window: op(x, x, x, window=window, iterations=iterations))
+    actual = assert_literal(tensors, lambda op: lambda x, window: op(x, x, x, window=window, iterations=iterations))
     assert all(x.isfinite().all() for x in actual.values())
 
 
@@ -376,8 +385,11 @@ def test_sums_that_cancel(size):
     """x_i = 0 of keys that are not: a chessboard of ±1 under uniform weights."""
     y, x = torch.meshgrid(*map(torch.arange, size), indexing='ij')
     board = (1 - 2.0 * ((y + x) % 2)).double()
-    tensors = {'query': torch.zeros(1, 1, *size, 3, dtype=torch.float64),
-               'key': board[None, None, ..., None] * randn(3, seed=1), 'value': randn(1, 1, *size, 2, seed=2)}
+    tensors = {
+        'query': torch.zeros(1, 1, *size, 3, dtype=torch.float64),
+        'key': board[None, None, ..., None] * randn(3, seed=1),
+        'value': randn(1, 1, *size, 2, seed=2),
+    }
     actual = assert_literal(tensors, iterations=3)
     torch.testing.assert_close(actual['d_key'], torch.zeros_like(actual['d_key']), atol=1e-12, rtol=0)
     assert actual['d_query'].abs().max() > 1e-2
@@ -394,8 +406,9 @@ def test_squash_of_tiny_sums(size):
 
 
 @pytest.mark.parametrize('switches', SWITCHES.values(), ids=SWITCHES)
-@pytest.mark.parametrize(('size', 'kernel_size', 'dilation'), [((4, 5), 3, 1), ((5, 6), (3, 5), 2), ((2, 3), 7, 1)],
-                         ids=str)
+@pytest.mark.parametrize(
+    ('size', 'kernel_size', 'dilation'), [((4, 5), 3, 1), ((5, 6), (3, 5), 2), ((2, 3), 7, 1)], ids=str
+)
 def test_constant_values_stay(size, kernel_size, dilation, switches):
     """The weights sum to one, at the border too."""
     tensors, settings = with_kernel(size, kernel_size, 2, 2, dilation=dilation, **switches)
@@ -410,8 +423,9 @@ def test_constant_values_stay(size, kernel_size, dilation, switches):
 def test_no_halo_in_low_precision(dtype):
     tensors, settings = with_kernel((4, 5), 3, dtype=dtype, iterations=2)
     tensors['value'] = torch.full((1, 1, 4, 5, 2), 0.7, dtype=dtype)
-    torch.testing.assert_close(local_attention(**tensors, **settings), tensors['value'],
-                               atol=0 if dtype != torch.float32 else 1e-6, rtol=0)
+    torch.testing.assert_close(
+        local_attention(**tensors, **settings), tensors['value'], atol=0 if dtype != torch.float32 else 1e-6, rtol=0
+    )
 
 
 @pytest.mark.parametrize('switches', SWITCHES.values(), ids=SWITCHES)
@@ -431,9 +445,15 @@ def test_output_moves_with_the_map(kernel_size, dilation, switches):
 
 def outside(size, kernel_size, dilation=1):
     """(H, W, k²): the entries whose neighbour is not in the map."""
-    return torch.tensor([[[not (0 <= y + a < size[0] and 0 <= x + b < size[1])
-                           for a, b in offsets(kernel_size, dilation)] for x in range(size[1])]
-                         for y in range(size[0])])
+    return torch.tensor(
+        [
+            [
+                [not (0 <= y + a < size[0] and 0 <= x + b < size[1]) for a, b in offsets(kernel_size, dilation)]
+                for x in range(size[1])
+            ]
+            for y in range(size[0])
+        ]
+    )
 
 
 @pytest.mark.parametrize('number', [math.nan, math.inf, -math.inf, 1e30])
@@ -523,7 +543,7 @@ def test_logits_of_1e4(large, dtype, iterations):
 def test_a_constant_of_a_query_changes_nothing(dtype, constant):
     """As near float64 as other logits: the softmax subtracts it."""
     tensors, settings = with_kernel((4, 5), 3, 2, 2, content=False, dtype=dtype)
-    step = 2.0**math.ceil(math.log2(max(1, 1e4 * torch.finfo(dtype).eps)))
+    step = 2.0 ** math.ceil(math.log2(max(1, 1e4 * torch.finfo(dtype).eps)))
     tensors['window'] = (constant + (tensors['window'].double() * 2).round().clamp(-2, 2) * step).to(dtype)
     actual = evaluate(local_attention, tensors, **settings)
     tensors['window'] = tensors['window'].double() - constant
@@ -596,8 +616,9 @@ def test_autocast(switches):
 def test_gradcheck(switches):
     tensors, settings = full_call(switches, torch.float64, (2, 3), (3, 5))
     op = functools.partial(local_attention, **settings)
-    assert torch.autograd.gradcheck(lambda *args: op(**dict(zip(tensors, args))),
-                                    [x.requires_grad_() for x in tensors.values()])
+    assert torch.autograd.gradcheck(
+        lambda *args: op(**dict(zip(tensors, args))), [x.requires_grad_() for x in tensors.values()]
+    )
 
 
 def test_gradients_of_some_operands():
@@ -606,6 +627,7 @@ def test_gradients_of_some_operands():
     expected = evaluate(local_attention, tensors, **settings)
     for name, x in tensors.items():
         leaf = x.clone().requires_grad_()
-        actual = evaluate(lambda leaf, name=name: local_attention(**{**tensors, name: leaf}, **settings),
-                          {'leaf': leaf})
+        actual = evaluate(
+            lambda leaf, name=name: local_attention(**{**tensors, name: leaf}, **settings), {'leaf': leaf}
+        )
         torch.testing.assert_close(actual['d_leaf'], expected[f'd_{name}'], atol=0, rtol=0)

@@ -1,4 +1,5 @@
 """The extra memory of global and local attention is bounded and grows at most as the number of positions."""
+
 import functools
 from contextlib import nullcontext
 from unittest import mock
@@ -23,15 +24,19 @@ def of_global(length, normalize, kernel):
     query, key, value, window, outlier = inputs = randn(256), randn(256), randn(256), randn(31**2), randn()
     cotangent = randn(256).detach()
     with nullcontext() if kernel else REFERENCE:
-        out, forward = extra_memory(lambda: global_attention(
-            query, key, value, window=window, window_size=31, outlier=outlier, normalize=normalize))
+        out, forward = extra_memory(
+            lambda: global_attention(
+                query, key, value, window=window, window_size=31, outlier=outlier, normalize=normalize
+            )
+        )
         grads, backward = extra_memory(lambda: torch.autograd.grad(out, inputs, cotangent))
     assert [x.shape for x in grads] == [x.shape for x in inputs]
     return forward, max(forward, backward)
 
 
-KERNEL = pytest.param(True, marks=pytest.mark.skipif(
-    not native.has_kernel('global_attention'), reason=str(native.WHY_NOT)), id='kernel')
+KERNEL = pytest.param(
+    True, marks=pytest.mark.skipif(not native.has_kernel('global_attention'), reason=str(native.WHY_NOT)), id='kernel'
+)
 
 
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
@@ -61,8 +66,10 @@ def test_extra_memory_grows_with_the_positions(kernel, normalize):
 def local(length, iterations):
     """As above, of 256 channels in 8 heads, each with its 3×3 geometric logits: local_attention."""
     generator = torch.Generator().manual_seed(0)
-    inputs = query, key, value, window = [torch.randn(1, 8, length, length, channels, generator=generator)
-                                          .requires_grad_() for channels in (32, 32, 32, 9)]
+    inputs = query, key, value, window = [
+        torch.randn(1, 8, length, length, channels, generator=generator).requires_grad_()
+        for channels in (32, 32, 32, 9)
+    ]
     cotangent = torch.ones(value.shape)
     out, forward = extra_memory(lambda: local_attention(query, key, value, window=window, iterations=iterations))
     grads, backward = extra_memory(lambda: torch.autograd.grad(out, inputs, cotangent))

@@ -1,4 +1,5 @@
 """The native kernels against the reference in float64, on every instruction set that this processor has."""
+
 import contextlib
 import importlib
 import itertools
@@ -77,8 +78,10 @@ def test_local_attention(size, kernel_size, dilation, dtype):
 def with_logits(size, kernel_size, groups=2, channels=3, dtype=torch.float32, **settings):
     """Tensors and settings of a call of ``dynamic_conv``."""
     entries = math.prod(literal.as_tuple(kernel_size, 2))
-    tensors = {'value': literal.randn(2, groups, *size, channels, seed=1, dtype=dtype),
-               'logits': literal.randn(2, groups, *size, entries, seed=2, dtype=dtype)}
+    tensors = {
+        'value': literal.randn(2, groups, *size, channels, seed=1, dtype=dtype),
+        'logits': literal.randn(2, groups, *size, entries, seed=2, dtype=dtype),
+    }
     return tensors, {'kernel_size': kernel_size, **settings}
 
 
@@ -120,8 +123,10 @@ def test_nan_comes_out_where_the_reference_has_it(fault):
     for iterations in (1, 3):
         tensors, settings = with_kernel((5, 21), 3, 1, 2, dtype=torch.float32, iterations=iterations)
         tensors[fault][0, 0, 2, 7, 1] = math.nan
-        actual, expected = (evaluate(local_attention, {name: x.to(dtype) for name, x in tensors.items()}, **settings)
-                            for dtype in (torch.float32, torch.float64))
+        actual, expected = (
+            evaluate(local_attention, {name: x.to(dtype) for name, x in tensors.items()}, **settings)
+            for dtype in (torch.float32, torch.float64)
+        )
         for name, x in actual.items():
             assert torch.equal(x.isnan(), expected[name].isnan()), name
 
@@ -130,8 +135,10 @@ def test_nan_comes_out_where_the_reference_has_it(fault):
 def test_nan_comes_out_of_dynamic_conv_where_the_reference_has_it(fault):
     tensors, settings = with_logits((5, 21), 3)
     tensors[fault][0, 0, 2, 7, 1] = math.nan
-    actual, expected = (evaluate(dynamic_conv, {name: x.to(dtype) for name, x in tensors.items()}, **settings)
-                        for dtype in (torch.float32, torch.float64))
+    actual, expected = (
+        evaluate(dynamic_conv, {name: x.to(dtype) for name, x in tensors.items()}, **settings)
+        for dtype in (torch.float32, torch.float64)
+    )
     for name, x in actual.items():
         assert torch.equal(x.isnan(), expected[name].isnan()), name
 

@@ -1,4 +1,5 @@
 """The native kernel of global_attention against the reference in float64, on each instruction set that is there."""
+
 import itertools
 import math
 from unittest import mock
@@ -18,9 +19,22 @@ pytestmark = pytest.mark.skipif(not native.has_kernel('global_attention'), reaso
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
 # size, window_size: sides of 1, primes, windows wider than the map, several tiles of queries and of keys
-MAPS = [((1, ), 3), ((19, ), 5), ((401, ), 31), ((1, 1), 5), ((1, 19), 3), ((17, 1), (5, 3)), ((5, 7), 3), ((3, 4), 9),
-        ((13, 37), (9, 31)), ((37, 13), (3, 41)), ((2, 300), 7), ((2, 3, 5), 3), ((3, 7, 23), (3, 1, 5)),
-        ((1, 1, 450), 3)]
+MAPS = [
+    ((1,), 3),
+    ((19,), 5),
+    ((401,), 31),
+    ((1, 1), 5),
+    ((1, 19), 3),
+    ((17, 1), (5, 3)),
+    ((5, 7), 3),
+    ((3, 4), 9),
+    ((13, 37), (9, 31)),
+    ((37, 13), (3, 41)),
+    ((2, 300), 7),
+    ((2, 3, 5), 3),
+    ((3, 7, 23), (3, 1, 5)),
+    ((1, 1, 450), 3),
+]
 DTYPES = [torch.float32, torch.bfloat16]
 
 
@@ -74,8 +88,9 @@ def test_each_of_the_further_logits(outlier, normalize, causal):
 
 @pytest.mark.usefixtures('capability')
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize(('size', 'key_size'), [((5, ), (403, )), ((150, ), (1, )), ((3, 50), (41, 11)),
-                                                ((2, 1, 3), (4, 1, 7))], ids=str)
+@pytest.mark.parametrize(
+    ('size', 'key_size'), [((5,), (403,)), ((150,), (1,)), ((3, 50), (41, 11)), ((2, 1, 3), (4, 1, 7))], ids=str
+)
 def test_other_keys(size, key_size, dtype):
     tensors = operands(size, 2, 2, key_size=key_size, value_channels=5, dtype=dtype)
     check(tensors, scale=0.3)
@@ -118,14 +133,15 @@ def test_volumes_in_another_order(order):
 
 def test_axis_logits_of_strides_0():
     tensors, settings = with_further((13, 37), 3)
-    for first, last in (((2, 1, 1, 1, 13), (1, 2, 13, 1, 37)), ((1, ), (37, ))):
+    for first, last in (((2, 1, 1, 1, 13), (1, 2, 13, 1, 37)), ((1,), (37,))):
         tensors['axis_logits'] = randn(*first, dtype=torch.float32), randn(*last, seed=1, dtype=torch.float32)
         check(tensors, **settings)
 
 
 def assert_same_nan(tensors, settings):
-    actual, expected = (evaluate(global_attention, tensors, dtype, **settings)
-                        for dtype in (torch.float32, torch.float64))
+    actual, expected = (
+        evaluate(global_attention, tensors, dtype, **settings) for dtype in (torch.float32, torch.float64)
+    )
     for name, x in actual.items():
         assert torch.equal(x.isnan(), expected[name].isnan()), name
     assert any(x.isnan().any() for x in actual.values())
@@ -205,9 +221,11 @@ def extra(side):
     generator = torch.Generator().manual_seed(0)
     inputs = query, key, value, window, outlier = [
         torch.randn(1, 1, side, side, *channels, generator=generator).requires_grad_()
-        for channels in ((64, ), (64, ), (64, ), (81, ), ())]
-    out, forward = extra_memory(lambda: global_attention(query, key, value, window=window, window_size=9,
-                                                         outlier=outlier, normalize=True))
+        for channels in ((64,), (64,), (64,), (81,), ())
+    ]
+    out, forward = extra_memory(
+        lambda: global_attention(query, key, value, window=window, window_size=9, outlier=outlier, normalize=True)
+    )
     grads, backward = extra_memory(lambda: torch.autograd.grad(out, inputs, torch.ones_like(out)))
     assert [x.shape for x in grads] == [x.shape for x in inputs]
     return forward, max(forward, backward)
@@ -239,4 +257,4 @@ def test_no_order_of_positions_is_copied():
     """
     for usual, other in zip(with_axes((2, 3)), with_axes((3, 2))):
         print(f'extra {usual:.2f} MiB by rows, {other:.2f} MiB by columns')
-        assert 0 < other < usual + .1
+        assert 0 < other < usual + 0.1

@@ -1,4 +1,5 @@
 """The native kernels of sparse attention against the reference in float64, on every instruction set."""
+
 import itertools
 import math
 
@@ -18,8 +19,7 @@ one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
 def wide(tensors, dtype):
     """The tensors of a call in ``dtype``."""
-    return {name: tuple(y.to(dtype) for y in x) if isinstance(x, tuple) else x.to(dtype)
-            for name, x in tensors.items()}
+    return {name: tuple(y.to(dtype) for y in x) if isinstance(x, tuple) else x.to(dtype) for name, x in tensors.items()}
 
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -28,16 +28,27 @@ DTYPES = [torch.float32, torch.bfloat16]
 def grid(size, window_size=None, outlier=LEARNED, channels=3, **kwargs):
     """Tensors and settings of a call of ``grid_attention``."""
     entries = 0 if window_size is None else sum(as_tuple(window_size, len(size))) - len(size) + 1
-    tensors, settings = literal.with_window(entries, size, window_size, outlier if entries else None, 2, 2,
-                                            **{'dtype': torch.float32, **kwargs})
+    tensors, settings = literal.with_window(
+        entries, size, window_size, outlier if entries else None, 2, 2, **{'dtype': torch.float32, **kwargs}
+    )
     for name, seed in (('query', 1), ('key', 2)):
         tensors[name] = literal.randn(*tensors[name].shape[:-1], channels, seed=seed, dtype=tensors[name].dtype)
     return tensors, settings
 
 
 # size, window_size
-GRIDS = [((1, 1), 3), ((1, 19), 5), ((17, 1), 3), ((5, 7), (1, 5)), ((3, 37), (9, 75)), ((23, 18), (31, 31)),
-         ((1, 3, 4), 3), ((2, 1, 5), (3, 1, 9)), ((4, 3, 17), (1, 5, 33)), ((7, 19, 2), 3)]
+GRIDS = [
+    ((1, 1), 3),
+    ((1, 19), 5),
+    ((17, 1), 3),
+    ((5, 7), (1, 5)),
+    ((3, 37), (9, 75)),
+    ((23, 18), (31, 31)),
+    ((1, 3, 4), 3),
+    ((2, 1, 5), (3, 1, 9)),
+    ((4, 3, 17), (1, 5, 33)),
+    ((7, 19, 2), 3),
+]
 
 
 @pytest.mark.usefixtures('capability')
@@ -68,25 +79,39 @@ def test_lines_of_many_channels():
     Gradients of logits have sums of 800 products in them: errors of 1.4e-5 where they are up to 9 in size.
     """
     tensors, settings = grid((41, 19), 5, value_channels=800)
-    check(grid_attention, {name: LAYOUTS['channels_first'](x) for name, x in tensors.items()}, scale=0.3,
-          tolerance={**low_precision(torch.float32), 'atol': 3e-5}, **settings)
+    check(
+        grid_attention,
+        {name: LAYOUTS['channels_first'](x) for name, x in tensors.items()},
+        scale=0.3,
+        tolerance={**low_precision(torch.float32), 'atol': 3e-5},
+        **settings,
+    )
 
 
 # size, key_size, step
-STRIDED = [((1, ), (1, ), 1), ((19, ), (23, ), 4), ((5, 7), (5, 7), (2, 3)), ((17, 3), (14, 5), (20, 2)),
-           ((3, 1, 18), (3, 1, 18), 1), ((4, 6, 5), (6, 6, 4), (2, 3, 4)), ((1, 9, 21), (1, 9, 21), (1, 3, 6)),
-           ((6, 3, 2), (2, 2, 2), (2, 2, 3))]
+STRIDED = [
+    ((1,), (1,), 1),
+    ((19,), (23,), 4),
+    ((5, 7), (5, 7), (2, 3)),
+    ((17, 3), (14, 5), (20, 2)),
+    ((3, 1, 18), (3, 1, 18), 1),
+    ((4, 6, 5), (6, 6, 4), (2, 3, 4)),
+    ((1, 9, 21), (1, 9, 21), (1, 3, 6)),
+    ((6, 3, 2), (2, 2, 2), (2, 2, 3)),
+]
 PATTERNS = ['block', 'centred', 'forward', 'strided']
 
 
 def strided(size, key_size, step, pattern, channels=3, value_channels=2, dtype=torch.float32):
     """Tensors and settings of a call of ``strided_attention``, with logits by offset."""
     shapes = {'query': (*size, channels), 'key': (*key_size, channels), 'value': (*key_size, value_channels)}
-    tensors = {name: literal.randn(2, 2, *shape, seed=seed, dtype=dtype)
-               for seed, (name, shape) in enumerate(shapes.items())}
+    tensors = {
+        name: literal.randn(2, 2, *shape, seed=seed, dtype=dtype) for seed, (name, shape) in enumerate(shapes.items())
+    }
     offsets = strided_offsets(size, step, pattern, key_size)
-    tensors['offset_logits'] = tuple(literal.randn(2, 2, *size, len(offset), seed=3 + axis, dtype=dtype)
-                                     for axis, offset in enumerate(offsets))
+    tensors['offset_logits'] = tuple(
+        literal.randn(2, 2, *size, len(offset), seed=3 + axis, dtype=dtype) for axis, offset in enumerate(offsets)
+    )
     return tensors, {'step': step, 'pattern': pattern}
 
 
@@ -131,10 +156,12 @@ def test_long_lines():
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
 def test_logits_of_1e4(large, normalize):
     tensors, settings = grid((4, 5), 3)
-    for name in {'content': ('query', 'key'), 'position': ('window', ), 'outlier': ('outlier', )}[large]:
+    for name in {'content': ('query', 'key'), 'position': ('window',), 'outlier': ('outlier',)}[large]:
         tensors[name] = tensors[name] * (100 if large == 'content' else 1e4)
-    actual, expected = (evaluate(grid_attention, {name: x.to(dtype) for name, x in tensors.items()},
-                                 normalize=normalize, **settings) for dtype in (torch.float32, torch.float64))
+    actual, expected = (
+        evaluate(grid_attention, {name: x.to(dtype) for name, x in tensors.items()}, normalize=normalize, **settings)
+        for dtype in (torch.float32, torch.float64)
+    )
     assert all(x.isfinite().all() for x in actual.values())
     torch.testing.assert_close(actual['output'].double(), expected['output'], atol=1e-2, rtol=1e-6)
 
@@ -145,8 +172,12 @@ def test_nan_comes_out_where_the_reference_has_it(fault, size):
     for normalize in (False, True):
         tensors, settings = grid(size, 3)
         tensors[fault][(0, 1, *(side // 2 for side in size))] = math.nan
-        actual, expected = (evaluate(grid_attention, {name: x.to(dtype) for name, x in tensors.items()},
-                                     normalize=normalize, **settings) for dtype in (torch.float32, torch.float64))
+        actual, expected = (
+            evaluate(
+                grid_attention, {name: x.to(dtype) for name, x in tensors.items()}, normalize=normalize, **settings
+            )
+            for dtype in (torch.float32, torch.float64)
+        )
         for name, x in actual.items():
             assert torch.equal(x.isnan(), expected[name].isnan()), name
 
@@ -155,8 +186,9 @@ def test_strided_logits_of_1e4():
     for pattern in PATTERNS:
         tensors, settings = strided((4, 5), (4, 5), 2, pattern)
         tensors['offset_logits'] = tuple(x * 1e4 for x in tensors['offset_logits'])
-        actual, expected = (evaluate(strided_attention, wide(tensors, dtype), **settings)
-                            for dtype in (torch.float32, torch.float64))
+        actual, expected = (
+            evaluate(strided_attention, wide(tensors, dtype), **settings) for dtype in (torch.float32, torch.float64)
+        )
         assert all(x.isfinite().all() for x in actual.values())
         torch.testing.assert_close(actual['output'].double(), expected['output'], atol=1e-2, rtol=1e-6)
 
@@ -168,8 +200,9 @@ def test_nan_comes_out_of_strided_attention_where_the_reference_has_it(pattern, 
     tensors, settings = strided((4, 5, 7), (4, 5, 7), 2, pattern)
     faulty = tensors[fault][1] if fault == 'offset_logits' else tensors[fault]
     faulty[0, 1, 2, 2, 3, 1] = math.nan
-    actual, expected = (evaluate(strided_attention, wide(tensors, dtype), **settings)
-                        for dtype in (torch.float32, torch.float64))
+    actual, expected = (
+        evaluate(strided_attention, wide(tensors, dtype), **settings) for dtype in (torch.float32, torch.float64)
+    )
     for name, x in actual.items():
         assert torch.equal(x.isnan(), expected[name].isnan()), name
 

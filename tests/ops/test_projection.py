@@ -1,4 +1,5 @@
 """projection against the products written out in float64, in values and all gradients."""
+
 import sys
 from unittest import mock
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.skipif(not MODULE.ONEDNN, reason='torch has no oneDNN h
 LAYOUTS = {
     'rows': lambda x: x,
     'channels first': lambda x: x.movedim(-1, 1).contiguous().movedim(1, -1),
-    'some channels': lambda x: torch.cat([x, x], -1)[..., :x.shape[-1]],
+    'some channels': lambda x: torch.cat([x, x], -1)[..., : x.shape[-1]],
     'every other row': lambda x: torch.stack([x, x], -2).flatten(-3, -2)[:, ::2] if x.dim() == 3 else x,
     'transposed': lambda x: x.transpose(0, -2).contiguous().transpose(0, -2),
 }
@@ -48,10 +49,12 @@ def test_second_derivatives_and_dispatcher():
     x, weight, bias = (a.float().requires_grad_() for a in operands((2, 3), 4, True))
     torch.library.opcheck(torch.ops.mmattn.projection, (x, weight, bias))
     torch.library.opcheck(torch.ops.mmattn.projection, (x, weight, None))
-    first, = torch.autograd.grad(projection(x, weight, bias).square().sum(), weight, create_graph=True)
-    reference, = torch.autograd.grad(F.linear(x, weight, bias).square().sum(), weight, create_graph=True)
-    for a, b in zip(torch.autograd.grad(first.square().sum(), (x, weight)),
-                    torch.autograd.grad(reference.square().sum(), (x, weight))):
+    (first,) = torch.autograd.grad(projection(x, weight, bias).square().sum(), weight, create_graph=True)
+    (reference,) = torch.autograd.grad(F.linear(x, weight, bias).square().sum(), weight, create_graph=True)
+    for a, b in zip(
+        torch.autograd.grad(first.square().sum(), (x, weight)),
+        torch.autograd.grad(reference.square().sum(), (x, weight)),
+    ):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=2e-6 * b.abs().max().item())  # sums of many, of either sign
     compiled = torch.compile(projection, fullgraph=True)
     torch.testing.assert_close(compiled(x, weight, bias), F.linear(x, weight, bias))
@@ -63,7 +66,7 @@ def test_a_bias_that_is_broadcast(bias):
     assert torch.equal(projection(x, weight, bias), F.linear(x, weight, bias))
 
 
-@pytest.mark.parametrize(('weight', 'bias'), [((4, 6), (4, )), ((4, 5), (3, ))], ids=str)
+@pytest.mark.parametrize(('weight', 'bias'), [((4, 6), (4,)), ((4, 5), (3,))], ids=str)
 def test_what_does_not_go_together_is_named(weight, bias):
     with pytest.raises(RuntimeError, match=r'must match|cannot be multiplied|expand'):
         projection(torch.ones(2, 5), torch.ones(weight), torch.ones(bias))

@@ -1,4 +1,5 @@
 """A thousand random calls of the operators: each agrees with the reference in float64, or raises what is documented."""
+
 import math
 
 import hypothesis
@@ -14,8 +15,9 @@ from .literal import LAYOUTS, assert_same, evaluate, low_precision
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 # The same calls in every run: what fails here fails again.
-a_thousandth = hypothesis.settings(max_examples=200, derandomize=True, deadline=None, database=None,
-                                   suppress_health_check=list(hypothesis.HealthCheck))
+a_thousandth = hypothesis.settings(
+    max_examples=200, derandomize=True, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
 SIDES = st.sampled_from((1, 2, 3, 4, 5, 7, 8, 11, 16, 17))
 CHANNELS = st.sampled_from((1, 2, 3, 4, 7, 8, 16, 17))
 ODD = st.sampled_from((1, 3, 5, 9, 21))

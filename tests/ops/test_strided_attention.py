@@ -1,4 +1,5 @@
 """strided_attention against a table of all pairs masked to each pattern, the masks, and what must hold."""
+
 import functools
 import math
 
@@ -48,7 +49,7 @@ MAPS = {
     'larger_step': ((2, 3, 4), 9, 1, 2),
     'larger_step_one_axis': ((2, 5, 3), (4, 2, 1), 2, 1),
     '2d': ((4, 5), (3, 2), 2, 2),
-    '1d': ((7, ), 3, 2, 2),
+    '1d': ((7,), 3, 2, 2),
 }
 # size of the queries' map, of the keys', step
 OTHER_KEYS = {
@@ -67,7 +68,8 @@ def with_offsets(size, step, pattern, batch=1, heads=1, *, key_size=None, logits
         offsets = strided_offsets(size, step, pattern, key_size)
         tensors['offset_logits'] = tuple(
             randn(batch, heads if axis else 1, *size, len(x), seed=4 + axis, dtype=tensors['query'].dtype)
-            for axis, x in enumerate(offsets))
+            for axis, x in enumerate(offsets)
+        )
     return tensors, {'step': step, 'pattern': pattern}
 
 
@@ -122,6 +124,7 @@ def test_defaults(pattern):
 @every_pattern
 def test_one_tensor_in_several_places(which, pattern):
     """Its gradient is the sum of those of its places."""
+
     def share(op):
         return lambda **given: op(*map(given.get, which), pattern=pattern, step=2)
 
@@ -194,8 +197,11 @@ WRONG = {
     'fraction': (ValueError, 'step', {'step': 2.0}),
     'one_length_too_few': (ValueError, 'step', {'step': (2, 2)}),
     'one_length_too_many': (ValueError, 'step', {'step': (2, 2, 2, 2)}),
-    'no_step_for_other_keys': (ValueError, 'step', {'step': None, **{n: randn(1, 2, 2, 4, 4, 3)
-                                                                     for n in ('key', 'value')}}),
+    'no_step_for_other_keys': (
+        ValueError,
+        'step',
+        {'step': None, **{n: randn(1, 2, 2, 4, 4, 3) for n in ('key', 'value')}},
+    ),
     'one_axis_too_few': (ValueError, 'offset_logits', logits_of(3, 3)),
     'one_axis_too_many': (ValueError, 'offset_logits', logits_of(3, 3, 3, 3)),
     'entries': (ValueError, r'offset_logits\[1\]', logits_of(3, 2, 3)),
@@ -216,8 +222,11 @@ def test_wrong_arguments(error, name, changes):
 
 
 @every_pattern
-@pytest.mark.parametrize(('size', 'key_size', 'step'), [
-    *((size, size, step) for size, step, *_ in MAPS.values() if step), *OTHER_KEYS.values()], ids=str)
+@pytest.mark.parametrize(
+    ('size', 'key_size', 'step'),
+    [*((size, size, step) for size, step, *_ in MAPS.values() if step), *OTHER_KEYS.values()],
+    ids=str,
+)
 def test_support_of_strided_attention(size, key_size, step, pattern):
     expected, _ = literal.strided(size, key_size, literal.as_tuple(step, len(size)), pattern)
     mask = strided_support(size, step, pattern, key_size=key_size)
@@ -227,7 +236,7 @@ def test_support_of_strided_attention(size, key_size, step, pattern):
 
 @pytest.mark.parametrize('size', [(3, 4, 2), (1, 4, 3), (3, 1, 1), (1, 1, 1), (4, 5), (1, 3)], ids=str)
 def test_support_of_grid_attention(size):
-    expected = literal.cross(size, (1, ) * len(size)) >= 0
+    expected = literal.cross(size, (1,) * len(size)) >= 0
     mask = grid_support(size)
     assert mask.shape == (math.prod(size), *size)
     assert torch.equal(mask.flatten(1), expected)
@@ -239,16 +248,20 @@ def test_support_of_some_queries():
     rows = torch.tensor([literal.coordinates(size).index(tuple(query)) for query in queries.tolist()])
     assert torch.equal(grid_support(size, queries), grid_support(size)[rows])
     for pattern in PATTERNS:
-        assert torch.equal(strided_support(size, None, pattern, queries),
-                           strided_support(size, (2, 2, 3), pattern)[rows])
+        assert torch.equal(
+            strided_support(size, None, pattern, queries), strided_support(size, (2, 2, 3), pattern)[rows]
+        )
 
 
-@pytest.mark.parametrize(('name', 'mask'), {
-    'queries': lambda: grid_support((3, 4), torch.tensor([(3, 0)])),
-    r'queries\b.*\b3\)': lambda: strided_support((3, 4, 5), 2, 'block', torch.tensor([(1, 0)])),
-    'pattern': lambda: strided_support((3, 4), 2, 'cube'),
-    'step': lambda: strided_support((3, 4), 0, 'block'),
-}.items())
+@pytest.mark.parametrize(
+    ('name', 'mask'),
+    {
+        'queries': lambda: grid_support((3, 4), torch.tensor([(3, 0)])),
+        r'queries\b.*\b3\)': lambda: strided_support((3, 4, 5), 2, 'block', torch.tensor([(1, 0)])),
+        'pattern': lambda: strided_support((3, 4), 2, 'cube'),
+        'step': lambda: strided_support((3, 4), 0, 'block'),
+    }.items(),
+)
 def test_wrong_arguments_of_masks(name, mask):
     with pytest.raises(ValueError, match=rf'\b{name}'):
         mask()
@@ -256,8 +269,9 @@ def test_wrong_arguments_of_masks(name, mask):
 
 def reach(*masks):
     """The share of pairs that are connected by layers with these masks, the first one's first, ``(N, M)``."""
-    paths = functools.reduce(lambda paths, mask: mask.flatten(1).double() @ paths, masks[1:],
-                             masks[0].flatten(1).double())
+    paths = functools.reduce(
+        lambda paths, mask: mask.flatten(1).double() @ paths, masks[1:], masks[0].flatten(1).double()
+    )
     return (paths > 0).double().mean().item()
 
 
@@ -266,10 +280,18 @@ def test_reach_of_grid_attention():
     assert [round(reach(*[mask] * layers), 3) for layers in (1, 2, 3)] == [0.104, 0.488, 1]
 
 
-@pytest.mark.parametrize(('size', 'step', 'pattern', 'expected'), [
-    ((5, 5, 5), 2, 'centred', 1), ((6, 6, 6), 2, 'block', 1), ((6, 6, 6), 3, 'block', 1),
-    ((4, 6, 2), (2, 3, 1), 'block', 1),
-    ((5, 5, 5), 2, 'block', 0.7787), ((4, 4, 4), 2, 'forward', 0.6699)], ids=str)
+@pytest.mark.parametrize(
+    ('size', 'step', 'pattern', 'expected'),
+    [
+        ((5, 5, 5), 2, 'centred', 1),
+        ((6, 6, 6), 2, 'block', 1),
+        ((6, 6, 6), 3, 'block', 1),
+        ((4, 6, 2), (2, 3, 1), 'block', 1),
+        ((5, 5, 5), 2, 'block', 0.7787),
+        ((4, 4, 4), 2, 'forward', 0.6699),
+    ],
+    ids=str,
+)
 def test_reach_of_two_sub_layers(size, step, pattern, expected):
     """Where h divides no side, a position of the last block has no relay for some of the remainders."""
     masks = strided_support(size, step, pattern), strided_support(size, step, 'strided')
@@ -280,14 +302,19 @@ def test_reach_of_two_sub_layers(size, step, pattern, expected):
 def test_reach_with_relays(size, step):
     """Padded to whole blocks, as queries of the first sub-layer and as keys of the second, every pair is connected."""
     padded = tuple(-(-side // h) * h for side, h in zip(size, literal.as_tuple(step, 3)))
-    assert reach(strided_support(padded, step, 'block', key_size=size),
-                 strided_support(size, step, 'strided', key_size=padded)) == 1
+    assert (
+        reach(
+            strided_support(padded, step, 'block', key_size=size),
+            strided_support(size, step, 'strided', key_size=padded),
+        )
+        == 1
+    )
     query, key, value = (randn(1, 1, *size, 2, seed=seed).requires_grad_() for seed in range(3))
     padding = [x for side, whole in zip(reversed(size), reversed(padded)) for x in (0, whole - side)]
     relays = strided_attention(torch.nn.functional.pad(query, [0, 0, *padding]), key, value, pattern='block', step=step)
     out = strided_attention(query, relays, relays, pattern='strided', step=step)
     for at in literal.coordinates(size):
-        d_value, = torch.autograd.grad(out[(0, 0, *at)].sum(), value, retain_graph=True)
+        (d_value,) = torch.autograd.grad(out[(0, 0, *at)].sum(), value, retain_graph=True)
         assert d_value.all()
 
 
@@ -300,8 +327,9 @@ def test_every_key_of_the_pattern_counts_once(size, step, pattern):
     """Equal logits weigh all of them alike; what is outside the map weighs nothing."""
     mask = strided_support(size, step, pattern).flatten(1)
     value = torch.eye(len(mask)).view(1, 1, *size, -1)
-    weights = strided_attention(torch.zeros(1, 1, *size, 3), torch.zeros(1, 1, *size, 3), value, pattern=pattern,
-                                step=step)
+    weights = strided_attention(
+        torch.zeros(1, 1, *size, 3), torch.zeros(1, 1, *size, 3), value, pattern=pattern, step=step
+    )
     torch.testing.assert_close(weights.view_as(mask), mask / mask.sum(1, keepdim=True))
 
 
@@ -338,8 +366,10 @@ def test_offsets_concatenated_in_the_channels(pattern):
     offsets = strided_offsets(size, step, pattern)
     query, key, value = randn(2, 2, *size, 6, seed=1), randn(2, 2, *size, 6, seed=2), randn(2, 2, *size, 3, seed=3)
     tables = [randn(2 * side - 1, 2, seed=4 + axis) for axis, side in enumerate(size)]  # of all offsets in the map
-    logits = [part @ table[offset + side - 1].T
-              for part, table, offset, side in zip(query.split(2, -1), tables, offsets, size)]
+    logits = [
+        part @ table[offset + side - 1].T
+        for part, table, offset, side in zip(query.split(2, -1), tables, offsets, size)
+    ]
     actual = strided_attention(query, key, value, pattern=pattern, step=step, scale=1.0, offset_logits=logits)
     at = torch.tensor(literal.coordinates(size))
     apart = at - at[:, None]  # q − p, (N, N, 3)
@@ -358,7 +388,7 @@ def test_a_large_logit_shifts_the_values_by_its_offset(pattern):
     offsets = strided_offsets(size, step, pattern)
     mask = strided_support(size, step, pattern)
     for entries in literal.coordinates([len(x) for x in offsets]):
-        logits = [torch.full((len(x), ), -500.0, dtype=torch.float64) for x in offsets]
+        logits = [torch.full((len(x),), -500.0, dtype=torch.float64) for x in offsets]
         for x, entry in zip(logits, entries):
             x[entry] = 500
         out = strided_attention(**tensors | {'offset_logits': logits}, **settings)
@@ -382,8 +412,9 @@ def test_logits_of_no_key_change_nothing(number, pattern):
         along = support.flatten(2).any(-1) if axis == 0 else support.movedim(axis + 1, 1).flatten(2).any(-1)
         nowhere.append(~(inside & along.gather(1, there.clamp(0, size[axis] - 1))).view(1, 1, *size, -1))
     assert any(x.any() for x in nowhere)
-    other = tensors | {'offset_logits': tuple(x.masked_fill(n, number)
-                                              for x, n in zip(tensors['offset_logits'], nowhere))}
+    other = tensors | {
+        'offset_logits': tuple(x.masked_fill(n, number) for x, n in zip(tensors['offset_logits'], nowhere))
+    }
     actual = evaluate(strided_attention, other, **settings)
     assert_same(actual, evaluate(strided_attention, tensors, **settings), 0, 0)
     for axis, n in enumerate(nowhere):
@@ -428,7 +459,10 @@ def test_float32_logits_with_bfloat16_operands(pattern):
     tensors |= {name: tensors[name].bfloat16() for name in ('query', 'key', 'value')}
     actual = evaluate(strided_attention, tensors, **settings)
     assert {name for name, x in actual.items() if x.dtype == torch.float32} == {
-        'd_offset_logits', 'd_offset_logits1', 'd_offset_logits2'}
+        'd_offset_logits',
+        'd_offset_logits1',
+        'd_offset_logits2',
+    }
     expected = evaluate(literal.strided_attention, tensors, torch.float64, **settings)
     assert_same(actual, expected, **low_precision(torch.bfloat16))
 
@@ -455,8 +489,11 @@ def test_logits_of_1e4(large, dtype, pattern):
 
 @every_pattern
 @with_and_without_logits
-@pytest.mark.parametrize(('size', 'key_size', 'step'), [
-    ((3, 4, 5), (3, 4, 5), 2), ((1, 5, 1), (1, 5, 1), 3), ((4, 5), (4, 5), (3, 2)), *OTHER_KEYS.values()], ids=str)
+@pytest.mark.parametrize(
+    ('size', 'key_size', 'step'),
+    [((3, 4, 5), (3, 4, 5), 2), ((1, 5, 1), (1, 5, 1), 3), ((4, 5), (4, 5), (3, 2)), *OTHER_KEYS.values()],
+    ids=str,
+)
 def test_weights_are_rows_of_the_table_of_all_pairs(size, key_size, step, pattern, logits):
     """0 off the pattern, and for a query without keys."""
     tensors, settings = with_offsets(size, step, pattern, 2, 2, key_size=key_size, logits=logits)
@@ -481,14 +518,22 @@ def test_weights_of_low_precision(dtype):
     rows = strided_attention_weights(**tensors, queries=queries, **settings)
     assert rows.dtype == torch.float32
     exact = {name: x.double() if torch.is_tensor(x) else tuple(y.double() for y in x) for name, x in tensors.items()}
-    torch.testing.assert_close(rows, strided_attention_weights(**exact, queries=queries, **settings), atol=1e-5,
-                               rtol=1e-4, check_dtype=False)
+    torch.testing.assert_close(
+        rows, strided_attention_weights(**exact, queries=queries, **settings), atol=1e-5, rtol=1e-4, check_dtype=False
+    )
 
 
-@pytest.mark.parametrize('queries', [torch.zeros(1, 3), torch.zeros(3, dtype=torch.long),
-                                     torch.zeros(1, 2, dtype=torch.long), torch.tensor([[0, 0, 4]]),
-                                     torch.tensor([[0, -1, 0]])],
-                         ids=['dtype', 'vector', 'axes', 'outside', 'negative'])
+@pytest.mark.parametrize(
+    'queries',
+    [
+        torch.zeros(1, 3),
+        torch.zeros(3, dtype=torch.long),
+        torch.zeros(1, 2, dtype=torch.long),
+        torch.tensor([[0, 0, 4]]),
+        torch.tensor([[0, -1, 0]]),
+    ],
+    ids=['dtype', 'vector', 'axes', 'outside', 'negative'],
+)
 def test_wrong_queries_are_named(queries):
     tensors, settings = with_offsets((2, 3, 4), 2, 'block')
     del tensors['value']
@@ -522,8 +567,9 @@ def test_flops_of_the_pairs(size, key_size, step, pattern):
 def test_flops_of_a_video():
     """16×64×64 of 32 channels: the two sub-layers cost a fraction of the 137 G products of dense logits."""
     x = torch.empty(1, 1, 16, 64, 64, 32, device='meta')
-    count = [flops(lambda p=pattern: strided_attention(x, x, x, pattern=p, step=(4, 8, 8))) // 4
-             for pattern in PATTERNS]
+    count = [
+        flops(lambda p=pattern: strided_attention(x, x, x, pattern=p, step=(4, 8, 8))) // 4 for pattern in PATTERNS
+    ]
     block, centred, forward, strided = count
     assert block == strided == 16 * 64 * 64 * 256 * 32
     assert block < 137.4e9 / 200
@@ -535,8 +581,10 @@ def extra(pattern, frames, height, width):
     """Extra MiB of the forward pass, and of forward and backward pass, with steps of ⌈√side⌉ and 4 heads."""
     size = frames, height, width
     offsets = strided_offsets(size, None, pattern)
-    tensors = [torch.randn(1, 4, *size, n, generator=torch.Generator().manual_seed(n)).requires_grad_()
-               for n in (16, 16, 16, *map(len, offsets))]
+    tensors = [
+        torch.randn(1, 4, *size, n, generator=torch.Generator().manual_seed(n)).requires_grad_()
+        for n in (16, 16, 16, *map(len, offsets))
+    ]
     query, key, value, *logits = tensors
     out, forward = extra_memory(lambda: strided_attention(query, key, value, pattern=pattern, offset_logits=logits))
     grads, backward = extra_memory(lambda: torch.autograd.grad(out, tensors, torch.ones_like(out)))
@@ -554,8 +602,11 @@ def test_extra_memory_grows_with_the_positions(pattern):
 
 # As an operator of PyTorch.
 
-CALLS = {f'{pattern}-{"offsets" if logits else "content"}': (pattern, logits)
-         for pattern in PATTERNS for logits in (False, True)}
+CALLS = {
+    f'{pattern}-{"offsets" if logits else "content"}': (pattern, logits)
+    for pattern in PATTERNS
+    for logits in (False, True)
+}
 
 
 def full_call(pattern, logits, size=(2, 3, 5), dtype=torch.float32):
@@ -619,7 +670,8 @@ def test_gradcheck(pattern):
     *names, _ = tensors
     assert torch.autograd.gradcheck(
         lambda *args: strided_attention(**dict(zip(names, args)), offset_logits=args[3:], **settings),
-        [x.requires_grad_() for x in (*map(tensors.get, names), *tensors['offset_logits'])])
+        [x.requires_grad_() for x in (*map(tensors.get, names), *tensors['offset_logits'])],
+    )
 
 
 def test_gradients_of_some_operands():
@@ -627,6 +679,7 @@ def test_gradients_of_some_operands():
     tensors, settings = with_offsets((3, 4, 5), 2, 'block')
     expected = evaluate(strided_attention, tensors, **settings)
     for name in ('query', 'key', 'value'):
-        actual = evaluate(lambda leaf, name=name: strided_attention(**{**tensors, name: leaf}, **settings),
-                          {'leaf': tensors[name]})
+        actual = evaluate(
+            lambda leaf, name=name: strided_attention(**{**tensors, name: leaf}, **settings), {'leaf': tensors[name]}
+        )
         torch.testing.assert_close(actual['d_leaf'], expected[f'd_{name}'], atol=0, rtol=0)

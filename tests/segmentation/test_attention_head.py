@@ -1,4 +1,5 @@
 """AttentionHead is mmseg's FCN head, until the attention between its convolutions learns."""
+
 import pytest
 import torch
 from mmengine.registry import init_default_scope

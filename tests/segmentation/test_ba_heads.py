@@ -1,4 +1,5 @@
 """DeepLabV3+-BA and U-Net-BA: Tables 4.2 and 4.5, and their forward passes written out."""
+
 import pytest
 import torch
 from mmengine.config import Config
@@ -35,8 +36,18 @@ def resize(x, like):
 
 
 # Rows of Table 4.2, thousands of parameters as printed; g is printed "1.3184", a misplaced point.
-PARAMETERS = dict(a='265.22', b='217.56', c='267.55', d='274.54', e='283.86', f='302.51', g='131.84', h='150.27',
-                  i='150.27', j='590.08')
+PARAMETERS = dict(
+    a='265.22',
+    b='217.56',
+    c='267.55',
+    d='274.54',
+    e='283.86',
+    f='302.51',
+    g='131.84',
+    h='150.27',
+    i='150.27',
+    j='590.08',
+)
 
 
 def test_the_configs_are_the_rows_of_table_4_2():
@@ -48,7 +59,7 @@ def test_the_configs_are_the_rows_of_table_4_2():
             head = MODELS.build(cfg.model.decode_head)
         row, block = model['Complexity']['Row'], head.sep_bottleneck[1]
         found[row] = f'{sum(p.numel() for p in (block.conv if row == "j" else block).parameters()) / 1e3:.2f}'
-        assert found[row] == f"{model['Complexity']['Parameters (K)']:.2f}"
+        assert found[row] == f'{model["Complexity"]["Parameters (K)"]:.2f}'
         assert sum(isinstance(m, LocalBilateralAttention) for m in head.modules()) == (row != 'j')
         assert cfg.model.backbone.depth == 101
     assert found == PARAMETERS
@@ -68,7 +79,8 @@ def test_deeplab_decoder(block):
     expected = head.conv_seg(last(fuse(torch.cat([resize(aspp, low), low], 1))))
     torch.testing.assert_close(head(inputs), expected, atol=1e-12, rtol=1e-12)
     assert [m.kernel_size for m in head.sep_bottleneck.modules() if isinstance(m, nn.Conv2d)].count((3, 3)) == (
-        block is CONV)
+        block is CONV
+    )
 
 
 @pytest.mark.parametrize('block', [CONV, BA, [BA, CONV]], ids=['convolution', 'attention', 'both'])
@@ -91,8 +103,12 @@ def test_the_default_is_table_4_5():
     with torch.device('meta'):
         head = MODELS.build(cfg.model.decode_head)
     table = [(m.in_channels, m.out_channels, m.num_heads, m.settings['iterations'], m.share) for m in head.up_blocks]
-    assert table == [(256 + 512, 512, 8, 3, True), (128 + 512, 256, 8, 1, False), (64 + 256, 256, 4, 1, False),
-                     (64 + 256, 128, 4, 1, False)]
+    assert table == [
+        (256 + 512, 512, 8, 3, True),
+        (128 + 512, 256, 8, 1, False),
+        (64 + 256, 256, 4, 1, False),
+        (64 + 256, 128, 4, 1, False),
+    ]
     for block in head.up_blocks:
         assert block.settings['kernel_size'] == (3, 3)
         assert isinstance(block.output.norm, nn.modules.batchnorm._BatchNorm)
@@ -103,20 +119,33 @@ def test_the_default_is_table_4_5():
         plain = MODELS.build(plain.model.decode_head)
     assert type(plain) is type(head)
     assert [(m.in_channels, m.out_channels, m.kernel_size) for m in plain.up_blocks] == [
-        (*row[:2], (3, 3)) for row in table]
+        (*row[:2], (3, 3)) for row in table
+    ]
 
 
-@pytest.mark.parametrize(('wrong', 'name'), [
-    (dict(up_channels=(10, )), 'up_channels'), (dict(block=[CONV]), 'block'),
-    (dict(in_channels=(4, 8)), 'up_channels')], ids=str)
+@pytest.mark.parametrize(
+    ('wrong', 'name'),
+    [
+        (dict(up_channels=(10,)), 'up_channels'),
+        (dict(block=[CONV]), 'block'),
+        (dict(in_channels=(4, 8)), 'up_channels'),
+    ],
+    ids=str,
+)
 def test_maps_and_blocks_must_fit(wrong, name):
     with pytest.raises(ValueError, match=name):
         UNetBAHead(**{**UNET, 'block': CONV, **wrong})
 
 
-@pytest.mark.parametrize('options', [dict(depth=18), dict(depth=18, deep_stem=True, out_indices=(1, 3)),
-                                     dict(depth=50, base_channels=16, stem_channels=16, strides=(1, 2, 1, 1),
-                                          dilations=(1, 1, 2, 4))], ids=['18', 'deep', '50'])
+@pytest.mark.parametrize(
+    'options',
+    [
+        dict(depth=18),
+        dict(depth=18, deep_stem=True, out_indices=(1, 3)),
+        dict(depth=50, base_channels=16, stem_channels=16, strides=(1, 2, 1, 1), dilations=(1, 1, 2, 4)),
+    ],
+    ids=['18', 'deep', '50'],
+)
 def test_resnet_with_stem_is_resnet(options):
     """The same weights, the same stages, and before them what goes into the pooling."""
     torch.manual_seed(0)

@@ -1,4 +1,5 @@
 """A folder with every fault at once, the cache, and the decoders' own idea of size and label."""
+
 import os
 import re
 import subprocess
@@ -36,12 +37,12 @@ def add(root, name, image_size=SIZE, suffix='.png', labels=None, part='train'):
     mask[0, :2] = 255
     if labels is not None:
         mask = mask.astype(np.uint16 if max(labels) > 255 else np.uint8)
-        mask[1, :len(labels)] = labels
+        mask[1, : len(labels)] = labels
     write(root / 'ann_dir' / part / f'{name}.png', mask)
 
 
 def cut(path, share=0.5):
-    path.write_bytes(path.read_bytes()[:int(path.stat().st_size * share)])
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
 
 
 @pytest.fixture
@@ -55,10 +56,13 @@ def root(tmp_path):
 
 def data_set(root, part='train', **options):
     return {
-        'type': 'BaseSegDataset', 'data_root': str(root), 'img_suffix': '.png',
+        'type': 'BaseSegDataset',
+        'data_root': str(root),
+        'img_suffix': '.png',
         'metainfo': dict(classes=[f'class {i}' for i in range(CLASSES)]),
         'data_prefix': dict(img_path=f'img_dir/{part}', seg_map_path=f'ann_dir/{part}'),
-        'pipeline': [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations')], **options
+        'pipeline': [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations')],
+        **options,
     }
 
 
@@ -67,8 +71,9 @@ class FakeRunner:
 
     def __init__(self, work_dir, train, val=None):
         self.work_dir = str(work_dir)
-        self.cfg = Config(dict(train_dataloader=dict(dataset=train),
-                               **(dict(val_dataloader=dict(dataset=val)) if val else {})))
+        self.cfg = Config(
+            dict(train_dataloader=dict(dataset=train), **(dict(val_dataloader=dict(dataset=val)) if val else {}))
+        )
 
 
 @pytest.fixture
@@ -100,7 +105,7 @@ def looked(monkeypatch):
     names = []
 
     def look(file, original=image_facts.look):
-        names.append(f"{'mask' if file.is_mask else 'image'} {Path(file.path).name}")
+        names.append(f'{"mask" if file.is_mask else "image"} {Path(file.path).name}')
         return original(file)
 
     monkeypatch.setattr(image_facts, 'look', look)
@@ -155,12 +160,16 @@ def test_every_fault_is_named_and_nothing_else(check, root):
     assert_faults(check(data_set(root), data_set(root, 'val')), expected, root)
 
 
-@pytest.mark.parametrize('wrap', [
-    lambda cfg: dict(type='RepeatDataset', times=2, dataset=cfg),
-    lambda cfg: dict(type='ConcatDataset', datasets=[data_set(cfg['data_root'], 'val'), cfg]),
-    lambda cfg: dict(type='MultiImageMixDataset', pipeline=[], dataset=dict(type='ConcatDataset', datasets=[cfg])),
-    lambda cfg: {**cfg, 'ann_file': str(Path(cfg['data_root'], 'list.txt'))},
-], ids=['repeat', 'concat', 'mix', 'list'])
+@pytest.mark.parametrize(
+    'wrap',
+    [
+        lambda cfg: dict(type='RepeatDataset', times=2, dataset=cfg),
+        lambda cfg: dict(type='ConcatDataset', datasets=[data_set(cfg['data_root'], 'val'), cfg]),
+        lambda cfg: dict(type='MultiImageMixDataset', pipeline=[], dataset=dict(type='ConcatDataset', datasets=[cfg])),
+        lambda cfg: {**cfg, 'ann_file': str(Path(cfg['data_root'], 'list.txt'))},
+    ],
+    ids=['repeat', 'concat', 'mix', 'list'],
+)
 def test_wrappers_and_lists(check, root, wrap):
     expected = spoil(root)
     (root / 'list.txt').write_text(''.join(f'{path.stem}\n' for path in (root / 'img_dir/train').iterdir()))
@@ -182,14 +191,27 @@ def test_empty_and_missing_are_named_together(check, root):
     (root / 'list.txt').write_text('')
     add(root, 'label', labels=[5], part='val')
     found = check(
-        dict(type='ConcatDataset', datasets=[
-            data_set(root, 'none'), data_set(root, ann_file='list.txt'), data_set(root, 'nowhere'),
-            data_set(root, data_prefix=dict(img_path='img_dir/train')), data_set(root, ann_file='no_list.txt')]),
-        data_set(root, 'val'))
+        dict(
+            type='ConcatDataset',
+            datasets=[
+                data_set(root, 'none'),
+                data_set(root, ann_file='list.txt'),
+                data_set(root, 'nowhere'),
+                data_set(root, data_prefix=dict(img_path='img_dir/train')),
+                data_set(root, ann_file='no_list.txt'),
+            ],
+        ),
+        data_set(root, 'val'),
+    )
     where = 'train_dataloader.dataset.datasets'
-    expected = {f'{where}.0': 'no image .*png in .*/img_dir/none$', f'{where}.1': '.*/list.txt lists no image',
-                f'{where}.2': '.*/img_dir/nowhere', f'{where}.3': '.*no seg_map_path', f'{where}.4': '.*/no_list.txt',
-                str(root / 'ann_dir/val/label.png'): 'labels 5 '}
+    expected = {
+        f'{where}.0': 'no image .*png in .*/img_dir/none$',
+        f'{where}.1': '.*/list.txt lists no image',
+        f'{where}.2': '.*/img_dir/nowhere',
+        f'{where}.3': '.*no seg_map_path',
+        f'{where}.4': '.*/no_list.txt',
+        str(root / 'ann_dir/val/label.png'): 'labels 5 ',
+    }
     assert set(found) == set(expected)
     for path, reason in expected.items():
         assert re.match(reason, found[path]), (path, found[path])
@@ -198,13 +220,14 @@ def test_empty_and_missing_are_named_together(check, root):
 def test_a_listed_image_that_is_not_there(check, root):
     (root / 'list.txt').write_text('sound_0\ngone\n')
     found = check(data_set(root, ann_file='list.txt'))
-    assert found == {str(root / 'img_dir/train/gone.png'): f"no such file; no mask {root / 'ann_dir/train/gone.png'}"}
+    assert found == {str(root / 'img_dir/train/gone.png'): f'no such file; no mask {root / "ann_dir/train/gone.png"}'}
 
 
 def test_what_has_not_changed_is_not_looked_at_again(check, root, looked):
     assert check(data_set(root), data_set(root, 'val')) == {}
-    assert sorted(looked) == [f'{kind} {name}.png' for kind in ('image', 'mask')
-                              for name in ('sound', 'sound_0', 'sound_1', 'sound_2')]
+    assert sorted(looked) == [
+        f'{kind} {name}.png' for kind in ('image', 'mask') for name in ('sound', 'sound_0', 'sound_1', 'sound_2')
+    ]
     looked.clear()
     assert check(data_set(root), data_set(root, 'val')) == {}
     assert looked == []
@@ -226,8 +249,15 @@ def test_what_has_not_changed_is_not_looked_at_again(check, root, looked):
     for i, decoders in enumerate([({}, dict(imdecode_backend='cv2')), (dict(color_type='unchanged'), {})]):
         check(data_set(root))
         looked.clear()
-        check(data_set(root, pipeline=[dict(type=kind, **decoder) for kind, decoder in zip(
-            ('LoadImageFromFile', 'LoadAnnotations'), decoders)]))
+        check(
+            data_set(
+                root,
+                pipeline=[
+                    dict(type=kind, **decoder)
+                    for kind, decoder in zip(('LoadImageFromFile', 'LoadAnnotations'), decoders)
+                ],
+            )
+        )
         assert {name for name in looked if name.startswith(('image', 'mask')[i])} == set()
         assert len(looked) >= 3, 'another decoder may see another size, or other labels'
 
@@ -279,7 +309,10 @@ def test_other_readers_and_remote_files_are_left_out(check, root, looked):
     assert looked == []
     images_only = check(data_set(root, pipeline=[dict(type='LoadImageFromFile')]))
     assert {os.path.relpath(path, root) for path in images_only} == {
-        'img_dir/train/cut_image.png', 'img_dir/train/cut_header.png', 'img_dir/train/empty_image.png'}
+        'img_dir/train/cut_image.png',
+        'img_dir/train/cut_header.png',
+        'img_dir/train/empty_image.png',
+    }
 
 
 def seen_by_training(dataset, label):
@@ -287,16 +320,23 @@ def seen_by_training(dataset, label):
     mask = np.full((4, 4), label, np.uint8)
     path = Path(dataset.data_root, 'one.png')
     write(path, mask)
-    results = dict(seg_map_path=str(path), seg_fields=[], label_map=dataset.label_map,
-                   reduce_zero_label=dataset.reduce_zero_label)
+    results = dict(
+        seg_map_path=str(path), seg_fields=[], label_map=dataset.label_map, reduce_zero_label=dataset.reduce_zero_label
+    )
     loaded = dataset.pipeline.transforms[1](results)['gt_seg_map'][0, 0]
     return loaded == 255 or loaded < len(dataset.metainfo['classes'])
 
 
-@pytest.mark.parametrize('options', [
-    {}, dict(reduce_zero_label=True), dict(type='PotsdamDataset', metainfo=dict(classes=['tree', 'building'])),
-    dict(type='PotsdamDataset', metainfo=dict(classes=['car', 'tree']), reduce_zero_label=False),
-], ids=['plain', 'zero', 'zero+map', 'map'])
+@pytest.mark.parametrize(
+    'options',
+    [
+        {},
+        dict(reduce_zero_label=True),
+        dict(type='PotsdamDataset', metainfo=dict(classes=['tree', 'building'])),
+        dict(type='PotsdamDataset', metainfo=dict(classes=['car', 'tree']), reduce_zero_label=False),
+    ],
+    ids=['plain', 'zero', 'zero+map', 'map'],
+)
 def test_accepted_labels_are_those_that_training_knows(root, options):
     init_default_scope('mmseg')
     dataset = DATASETS.build(data_set(root, **options))
@@ -376,8 +416,13 @@ def test_masks_of_one_bit_and_with_a_palette(tmp_path):
 
 def command(tool, data, work_dir, *options):
     return [str(part) for part in (*tool, '--work-dir', work_dir, '--cfg-options', *SMALL, *options)], {
-        **os.environ, 'BUILDINGS_ROOT': str(data), 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '', 'PORT': '29614',
-        'PATH': f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        **os.environ,
+        'BUILDINGS_ROOT': str(data),
+        'OMP_NUM_THREADS': '1',
+        'CUDA_VISIBLE_DEVICES': '',
+        'PORT': '29614',
+        'PATH': f'{Path(sys.executable).parent}:{os.environ["PATH"]}',
+    }
 
 
 @pytest.mark.parametrize('processes', [1, 2])
@@ -385,20 +430,25 @@ def test_train_stops_before_training_and_names_all(root, tmp_path, processes):
     """An empty folder for validation, over which mmengine itself would stumble, and faults in the training data."""
     expected = spoil(root)
     (root / 'img_dir/val/sound.png').unlink()
-    tool = [sys.executable, ROOT / 'tools/train.py', CONFIG] if processes == 1 else \
-        ['bash', ROOT / 'tools/dist_train.sh', CONFIG, 2]
+    tool = (
+        [sys.executable, ROOT / 'tools/train.py', CONFIG]
+        if processes == 1
+        else ['bash', ROOT / 'tools/dist_train.sh', CONFIG, 2]
+    )
     arguments, env = command(tool, root, tmp_path / 'work')
     done = subprocess.run(arguments, env=env, text=True, timeout=300, capture_output=True)
     assert done.returncode != 0
     assert done.stderr.count('ValueError: The data check found') == processes
     for path in expected:
         assert f'  {root / path}: ' in done.stderr
-    assert f"val_dataloader.dataset: no image *.png in {root / 'img_dir/val'}" in done.stderr
+    assert f'val_dataloader.dataset: no image *.png in {root / "img_dir/val"}' in done.stderr
     assert 'Iter(train)' not in done.stdout
 
 
-@pytest.mark.parametrize(('enabled', 'error', 'said'), [(True, ValueError, 'labels 9 are not among 0…1, 255'),
-                                                        (False, InterruptedError, 'trains')])
+@pytest.mark.parametrize(
+    ('enabled', 'error', 'said'),
+    [(True, ValueError, 'labels 9 are not among 0…1, 255'), (False, InterruptedError, 'trains')],
+)
 def test_other_tools_check_before_the_first_batch(root, tmp_path, monkeypatch, enabled, error, said):
     """The stock Runner, as in mmseg's own train.py."""
     add(root, 'label', labels=[9])

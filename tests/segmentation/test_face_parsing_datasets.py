@@ -1,4 +1,5 @@
 """The data sets of face parsing: what they load, what their configs do to it, and that faults are told beforehand."""
+
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
@@ -168,11 +169,20 @@ def test_faults_are_told_together_before_training(config, tmp_path):
         loader.update(num_workers=0, persistent_workers=False)
         loader.dataset.data_root = str(root)
     runner = Runner(
-        NeverTrained(), str(tmp_path / 'work'), train_dataloader=cfg.train_dataloader,
-        val_dataloader=cfg.val_dataloader, val_evaluator=dict(type='mmseg.IoUMetric'), val_cfg=dict(),
-        train_cfg=dict(type='IterBasedTrainLoop', max_iters=1), optim_wrapper=dict(optimizer=dict(type='SGD', lr=1)),
-        custom_hooks=[schedule.default_hooks.data_check], default_scope='mmseg', cfg=cfg, log_level='ERROR',
-        experiment_name='faults')
+        NeverTrained(),
+        str(tmp_path / 'work'),
+        train_dataloader=cfg.train_dataloader,
+        val_dataloader=cfg.val_dataloader,
+        val_evaluator=dict(type='mmseg.IoUMetric'),
+        val_cfg=dict(),
+        train_cfg=dict(type='IterBasedTrainLoop', max_iters=1),
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=1)),
+        custom_hooks=[schedule.default_hooks.data_check],
+        default_scope='mmseg',
+        cfg=cfg,
+        log_level='ERROR',
+        experiment_name='faults',
+    )
     with pytest.raises(ValueError, match='found 6 faults') as caught:
         runner.train()
     for part in ('train', 'val'):

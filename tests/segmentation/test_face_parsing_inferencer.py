@@ -1,4 +1,5 @@
 """Index maps and overlays of files of every kind, against the model run by hand; and what must be an error."""
+
 import re
 import runpy
 import sys
@@ -15,25 +16,48 @@ from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
 
 ROOT = Path(__file__).parents[2]
 CLASSES, PALETTE = ('skin', 'hair', 'nose', 'brows'), [[10, 20, 30], [250, 0, 0], [0, 250, 5], [7, 0, 250]]
-MEAN, STD = [120., 110., 100.], [60., 55., 50.]
+MEAN, STD = [120.0, 110.0, 100.0], [60.0, 55.0, 50.0]
 ORIENTATION = 0x0112
 TURNED_LEFT = 6  # to be shown a quarter turn to the right
 
 
 def config(**options):
-    return Config(dict(
-        model=dict(
-            type='EncoderDecoder',
-            data_preprocessor=dict(type='SegDataPreProcessor', mean=MEAN, std=STD, bgr_to_rgb=True),
-            backbone=dict(type='ResNet', depth=18, base_channels=4, out_indices=(0, ), num_stages=1, strides=(1, ),
-                          dilations=(1, ), norm_cfg=dict(type='SyncBN')),
-            decode_head=dict(type='FCNHead', num_convs=1, concat_input=False, in_channels=4, in_index=0, channels=8,
-                             num_classes=len(CLASSES), norm_cfg=dict(type='SyncBN')),
-            test_cfg=dict(mode='whole')),
-        test_dataloader=dict(dataset=dict(
-            type='BaseSegDataset',
-            pipeline=[dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')])),
-        **options))
+    return Config(
+        dict(
+            model=dict(
+                type='EncoderDecoder',
+                data_preprocessor=dict(type='SegDataPreProcessor', mean=MEAN, std=STD, bgr_to_rgb=True),
+                backbone=dict(
+                    type='ResNet',
+                    depth=18,
+                    base_channels=4,
+                    out_indices=(0,),
+                    num_stages=1,
+                    strides=(1,),
+                    dilations=(1,),
+                    norm_cfg=dict(type='SyncBN'),
+                ),
+                decode_head=dict(
+                    type='FCNHead',
+                    num_convs=1,
+                    concat_input=False,
+                    in_channels=4,
+                    in_index=0,
+                    channels=8,
+                    num_classes=len(CLASSES),
+                    norm_cfg=dict(type='SyncBN'),
+                ),
+                test_cfg=dict(mode='whole'),
+            ),
+            test_dataloader=dict(
+                dataset=dict(
+                    type='BaseSegDataset',
+                    pipeline=[dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')],
+                )
+            ),
+            **options,
+        )
+    )
 
 
 @pytest.fixture(scope='module')
@@ -113,14 +137,15 @@ def test_every_file_has_its_index_map_and_overlay(model, inferencer, folder, tmp
     paths = sorted(path for path in folder.iterdir() if path.is_file() and path.name != '.hidden')
     assert inferencer(str(folder), out, batch_size, opacity=0.25) == [out / f'pred/{path.stem}.png' for path in paths]
     assert sorted(str(path.relative_to(out)) for path in out.rglob('*')) == sorted(
-        ['pred', 'vis', *(f'pred/{path.stem}.png' for path in paths), *(f'vis/{path.stem}.png' for path in paths)])
+        ['pred', 'vis', *(f'pred/{path.stem}.png' for path in paths), *(f'vis/{path.stem}.png' for path in paths)]
+    )
     for path in paths:
         image = shown(path)
         expected = argmax(model, image)
         with Image.open(out / f'pred/{path.stem}.png') as written:
             found = np.array(written)
             assert written.mode == 'P'
-            assert np.reshape(written.getpalette(), (-1, 3)).tolist()[:len(PALETTE)] == PALETTE
+            assert np.reshape(written.getpalette(), (-1, 3)).tolist()[: len(PALETTE)] == PALETTE
         if path.suffix == '.jpg':  # PIL and OpenCV may decode it with small differences
             assert image.shape[:2] == (61, 24)
             assert (found == expected).mean() > 0.99
@@ -161,14 +186,14 @@ def test_a_resized_prediction_has_the_size_of_its_image(checkpoint, folder, tmp_
     cfg.test_dataloader.dataset.pipeline.insert(1, dict(type='Resize', scale=(32, 32), keep_ratio=True))
     inferencer = FaceParsingInferencer(cfg, checkpoint, device='cpu', show_progress=False)
     for pred in inferencer(folder, tmp_path / 'out', 4):
-        source, = folder.glob(f'{pred.stem}.*')
+        (source,) = folder.glob(f'{pred.stem}.*')
         assert Image.open(pred).size == shown(source).shape[1::-1]
 
 
 def test_overlay_and_index_map_ignore_the_orientation_together(checkpoint, folder, tmp_path):
     cfg = config()
     cfg.test_dataloader.dataset.pipeline[0].color_type = 'color_ignore_orientation'
-    pred, = FaceParsingInferencer(cfg, checkpoint, device='cpu', show_progress=False)(folder / 'turned.jpg', tmp_path)
+    (pred,) = FaceParsingInferencer(cfg, checkpoint, device='cpu', show_progress=False)(folder / 'turned.jpg', tmp_path)
     assert Image.open(pred).size == Image.open(tmp_path / 'vis/turned.png').size == (61, 24)
 
 
@@ -209,7 +234,7 @@ def test_all_that_cannot_be_read_is_named_before_the_model_runs(idle, folder, tm
     (folder / 'empty.png').write_bytes(b'')
     for name in ('even.png', 'turned.jpg', 'odd.ppm'):
         content = (folder / name).read_bytes()
-        (folder / f'cut_{name}').write_bytes(content[:len(content) * 2 // 3])
+        (folder / f'cut_{name}').write_bytes(content[: len(content) * 2 // 3])
     damaged = bytearray((folder / 'rgba.png').read_bytes())
     damaged[len(damaged) // 2] ^= 255
     (folder / 'damaged.png').write_bytes(damaged)
@@ -217,8 +242,16 @@ def test_all_that_cannot_be_read_is_named_before_the_model_runs(idle, folder, tm
     with pytest.raises(ValueError, match='8 of 15 inputs cannot be read') as raised:
         idle(paths, tmp_path / 'out')
     named = re.findall(r'^  (.*?): ', str(raised.value), re.MULTILINE)
-    expected = ('cut_even.png', 'cut_odd.ppm', 'cut_turned.jpg', 'damaged.png', 'empty.png', 'notes.txt', 'missing.png',
-                'deeper')
+    expected = (
+        'cut_even.png',
+        'cut_odd.ppm',
+        'cut_turned.jpg',
+        'damaged.png',
+        'empty.png',
+        'notes.txt',
+        'missing.png',
+        'deeper',
+    )
     assert named == [str(folder / name) for name in expected]
     assert not (tmp_path / 'out').exists()
 
@@ -232,13 +265,16 @@ def test_all_faults_are_told(idle, tmp_path):
     assert all(f'{i:02}.png: ' in str(raised.value) for i in range(30))
 
 
-@pytest.mark.parametrize(('inputs', 'said'), [
-    ('deeper', 'there is no image'),
-    ((), 'there is no image'),
-    (('even.png', 'other/even.ppm'), r'even\.png: of .*even.png and .*other/even.ppm'),
-    (('even.png', 'even.png'), r'inputs must differ in name'),
-    (('out/pred/a.png', ), r'overwrite inputs.*\n.*out/pred/a\.png'),
-])
+@pytest.mark.parametrize(
+    ('inputs', 'said'),
+    [
+        ('deeper', 'there is no image'),
+        ((), 'there is no image'),
+        (('even.png', 'other/even.ppm'), r'even\.png: of .*even.png and .*other/even.ppm'),
+        (('even.png', 'even.png'), r'inputs must differ in name'),
+        (('out/pred/a.png',), r'overwrite inputs.*\n.*out/pred/a\.png'),
+    ],
+)
 def test_wrong_inputs(idle, folder, inputs, said):
     paths = folder / inputs if isinstance(inputs, str) else [folder / name for name in inputs]
     with pytest.raises(ValueError, match=said):
@@ -247,7 +283,7 @@ def test_wrong_inputs(idle, folder, inputs, said):
 
 @pytest.mark.parametrize('options', [dict(batch_size=0), dict(opacity=1.5)])
 def test_wrong_options(idle, folder, tmp_path, options):
-    with pytest.raises(ValueError, match=f"{next(iter(options))} must be .*; got {next(iter(options.values()))}"):
+    with pytest.raises(ValueError, match=f'{next(iter(options))} must be .*; got {next(iter(options.values()))}'):
         idle(folder, tmp_path / 'out', **options)
 
 
@@ -259,11 +295,14 @@ def test_classes_and_palette_may_be_the_data_sets(save):
     assert inferencer.visualizer.dataset_meta['palette'] == PALETTE[::-1]
 
 
-@pytest.mark.parametrize(('meta', 'said'), [
-    ({}, 'classes and palette are not in'),
-    (dict(dataset_meta=dict(classes=CLASSES, palette=None)), 'classes and palette are not in'),
-    (dict(dataset_meta=dict(classes=CLASSES[1:], palette=PALETTE[1:])), 'the model has 4 classes, but there are 3'),
-])
+@pytest.mark.parametrize(
+    ('meta', 'said'),
+    [
+        ({}, 'classes and palette are not in'),
+        (dict(dataset_meta=dict(classes=CLASSES, palette=None)), 'classes and palette are not in'),
+        (dict(dataset_meta=dict(classes=CLASSES[1:], palette=PALETTE[1:])), 'the model has 4 classes, but there are 3'),
+    ],
+)
 def test_there_is_no_default_for_the_classes(save, meta, said):
     with pytest.raises(ValueError, match=said):
         FaceParsingInferencer(config(), save(**meta), device='cpu')
@@ -292,8 +331,11 @@ def demo(monkeypatch, tmp_path, checkpoint):
 
     def demo(image, *options):
         tool = str(ROOT / 'tools/image_demo.py')
-        monkeypatch.setattr(sys, 'argv', [tool, str(image), str(tmp_path / 'config.py'), checkpoint, '--out-dir',
-                                          str(tmp_path / 'out'), *options])
+        monkeypatch.setattr(
+            sys,
+            'argv',
+            [tool, str(image), str(tmp_path / 'config.py'), checkpoint, '--out-dir', str(tmp_path / 'out'), *options],
+        )
         runpy.run_path(tool, run_name='__main__')
         return tmp_path / 'out'
 

@@ -1,4 +1,5 @@
 """F1 against loops over pixels, by hand, over two processes, and through the Runner and both test tools."""
+
 import json
 import runpy
 import sys
@@ -37,8 +38,9 @@ def sample(truth, predicted, path='folder/face.jpg'):
     def data(labels, dtype):
         return PixelData(data=torch.from_numpy(np.array(labels, np.int64))[None].to(dtype))
 
-    return SegDataSample(metainfo=dict(img_path=path), gt_sem_seg=data(truth, torch.uint8),
-                         pred_sem_seg=data(predicted, torch.int64)).to_dict()
+    return SegDataSample(
+        metainfo=dict(img_path=path), gt_sem_seg=data(truth, torch.uint8), pred_sem_seg=data(predicted, torch.int64)
+    ).to_dict()
 
 
 def score(pairs, **options):
@@ -97,10 +99,13 @@ TRUTH = [[1, 1, 2, 0, 1, 3, 4, 5, 0, 5]]
 PREDICTED = [[2, 1, 0, 1, 3, 4, 3, 5, 5, 6]]
 
 
-@pytest.mark.parametrize(('mode', 'overall'), [
-    ('sum', 2 * 5 / (2 * 5 + 3 + 3)),  # brows 2 TP, 1 FP, 2 FN; mouth 3 TP, 2 FP, 1 FN
-    ('union', 2 * 6 / (2 * 6 + 2 + 2)),  # the brow taken for a lip is right
-])
+@pytest.mark.parametrize(
+    ('mode', 'overall'),
+    [
+        ('sum', 2 * 5 / (2 * 5 + 3 + 3)),  # brows 2 TP, 1 FP, 2 FN; mouth 3 TP, 2 FP, 1 FN
+        ('union', 2 * 6 / (2 * 6 + 2 + 2)),  # the brow taken for a lip is right
+    ],
+)
 def test_by_hand(mode, overall):
     found = score([(TRUTH, PREDICTED)], **HELEN, overall_mode=mode)
     assert found['F1.brows'] == pytest.approx(100 * 4 / 7, abs=0.005)
@@ -125,14 +130,20 @@ def test_the_columns_are_those_asked_for_in_their_order(monkeypatch):
     assert list(found) == ['F1.mouth', 'F1.hair', 'F1.brows', 'overall']
     header, row = (line.split('|')[1:-1] for line in printed[0].splitlines() if '|' in line)
     assert [cell.strip() for cell in header] == list(columns)
-    assert [cell.strip() for cell in row] == [f"{found['F1.mouth']:.2f}", '-', f"{found['F1.brows']:.2f}",
-                                              f"{found['overall']:.2f}"]
+    assert [cell.strip() for cell in row] == [
+        f'{found["F1.mouth"]:.2f}',
+        '-',
+        f'{found["F1.brows"]:.2f}',
+        f'{found["overall"]:.2f}',
+    ]
 
 
 def test_a_component_that_is_nowhere_changes_nothing():
     pairs = list(images())
-    assert score(pairs, **HELEN)['overall'] == score(pairs, groups=HELEN['groups'],
-                                                     overall=('brows', 'mouth', 'hair'))['overall']
+    assert (
+        score(pairs, **HELEN)['overall']
+        == score(pairs, groups=HELEN['groups'], overall=('brows', 'mouth', 'hair'))['overall']
+    )
 
 
 def test_without_components_there_is_no_overall_and_without_images_nothing_is_known():
@@ -140,18 +151,24 @@ def test_without_components_there_is_no_overall_and_without_images_nothing_is_kn
     assert all(map(isnan, score([], **HELEN).values()))
 
 
-@pytest.mark.parametrize(('options', 'said'), [
-    (dict(overall_mode='mean'), r"overall_mode must be 'sum' or 'union'; got 'mean'"),
-    (dict(format_only=True), 'format_only needs output_dir'),
-    (dict(groups=dict(brows=['left_brow', 'brow'])), r"groups\['brows'\] must be of background, .*hair; got 'brow'"),
-    (dict(groups=dict(hair=['hair'])), r"groups must not be called as a class.*\['hair'\]"),
-    (dict(groups=dict(accuracy=['hair'])), r"groups must not be called as a class.*\['accuracy'\]"),
-    (dict(groups=dict(brows=BROWS), overall=['eyes', 'brows']), r"overall must be of .*, brows; got 'eyes'"),
-    (dict(groups=dict(brows=BROWS), overall=['brows', 'left_brow']), 'overall must name components that share no'),
-    (dict(columns=['hair', 'overall']), r"columns must be of .*hair, accuracy; got 'overall'"),
-    (dict(columns=['face'], overall=['hair']), r"columns must be of .*hair, overall, accuracy; got 'face'"),
-    (dict(classes=None), r"metainfo\['classes'\]"),
-])
+@pytest.mark.parametrize(
+    ('options', 'said'),
+    [
+        (dict(overall_mode='mean'), r"overall_mode must be 'sum' or 'union'; got 'mean'"),
+        (dict(format_only=True), 'format_only needs output_dir'),
+        (
+            dict(groups=dict(brows=['left_brow', 'brow'])),
+            r"groups\['brows'\] must be of background, .*hair; got 'brow'",
+        ),
+        (dict(groups=dict(hair=['hair'])), r"groups must not be called as a class.*\['hair'\]"),
+        (dict(groups=dict(accuracy=['hair'])), r"groups must not be called as a class.*\['accuracy'\]"),
+        (dict(groups=dict(brows=BROWS), overall=['eyes', 'brows']), r"overall must be of .*, brows; got 'eyes'"),
+        (dict(groups=dict(brows=BROWS), overall=['brows', 'left_brow']), 'overall must name components that share no'),
+        (dict(columns=['hair', 'overall']), r"columns must be of .*hair, accuracy; got 'overall'"),
+        (dict(columns=['face'], overall=['hair']), r"columns must be of .*hair, overall, accuracy; got 'face'"),
+        (dict(classes=None), r"metainfo\['classes'\]"),
+    ],
+)
 def test_wrong_names_are_told_before_the_first_batch(options, said):
     with pytest.raises(ValueError, match=said):
         metric(**options)
@@ -162,11 +179,14 @@ def test_other_arguments_are_unknown():
         FaceParsingMetric(iou_metrics=['mIoU'])
 
 
-@pytest.mark.parametrize(('truth', 'predicted', 'said'), [
-    ([[0, 7]], [[0, 0]], r'folder/face.jpg: the ground truth has labels \[7\]; there are classes 0…6, and 255'),
-    ([[0, 255]], [[9, 8]], r'folder/face.jpg: the prediction has labels \[9\]'),
-    ([[0, 1]], [[0], [1]], r'folder/face.jpg: .* \(1, 1, 2\), the prediction \(1, 2, 1\)'),
-])
+@pytest.mark.parametrize(
+    ('truth', 'predicted', 'said'),
+    [
+        ([[0, 7]], [[0, 0]], r'folder/face.jpg: the ground truth has labels \[7\]; there are classes 0…6, and 255'),
+        ([[0, 255]], [[9, 8]], r'folder/face.jpg: the prediction has labels \[9\]'),
+        ([[0, 1]], [[0], [1]], r'folder/face.jpg: .* \(1, 1, 2\), the prediction \(1, 2, 1\)'),
+    ],
+)
 def test_what_cannot_be_scored_is_named(truth, predicted, said):
     with pytest.raises(ValueError, match=said):
         metric().process(None, [sample(truth, predicted)])
@@ -243,15 +263,20 @@ def config(folder, name):
         type='EncoderDecoder',
         data_preprocessor=dict(type='SegDataPreProcessor', size=(32, 32), seg_pad_val=255),
         backbone=dict(type='ResNet', depth=18, base_channels=8, norm_cfg=dict(type='BN')),
-        decode_head=dict(type='FCNHead', num_convs=0, concat_input=False, in_channels=64, in_index=3, channels=64,
-                         num_classes=2),
-        test_cfg=dict(mode='whole'))
+        decode_head=dict(
+            type='FCNHead', num_convs=0, concat_input=False, in_channels=64, in_index=3, channels=64, num_classes=2
+        ),
+        test_cfg=dict(mode='whole'),
+    )
     cfg.train_dataloader.update(num_workers=0, persistent_workers=False, batch_size=2)
     cfg.train_dataloader.dataset.pipeline[3].crop_size = (32, 32)
     cfg.train_cfg.update(max_iters=1, val_interval=1)
     cfg.val_evaluator = cfg.test_evaluator = dict(
-        type='mmattn.FaceParsingMetric', groups=dict(both=('background', 'building')), overall=('building', ),
-        columns=('building', 'both', 'overall', 'accuracy'))
+        type='mmattn.FaceParsingMetric',
+        groups=dict(both=('background', 'building')),
+        overall=('building',),
+        columns=('building', 'both', 'overall', 'accuracy'),
+    )
     cfg.default_hooks.checkpoint.update(save_best='overall', rule='greater')
     cfg.update(work_dir=str(folder), log_level='ERROR', experiment_name=f'{folder.name} {name}')
     return cfg
@@ -274,18 +299,30 @@ def test_tools_write_index_maps_and_metrics(trained, tmp_path, monkeypatch, tool
     monkeypatch.setenv('BUILDINGS_ROOT', str(data))
     cfg = config(tmp_path, tool.parent)
     cfg.dump(tmp_path / 'config.py')
-    monkeypatch.setattr(sys, 'argv', [str(tool), str(tmp_path / 'config.py'), str(checkpoint), '--work-dir',
-                                      str(tmp_path / 'work'), '--out', str(tmp_path / 'out')])
+    monkeypatch.setattr(
+        sys,
+        'argv',
+        [
+            str(tool),
+            str(tmp_path / 'config.py'),
+            str(checkpoint),
+            '--work-dir',
+            str(tmp_path / 'work'),
+            '--out',
+            str(tmp_path / 'out'),
+        ],
+    )
     runpy.run_path(str(tool), run_name='__main__')
-    metrics, = (tmp_path / 'work').glob('*/*.json')
+    (metrics,) = (tmp_path / 'work').glob('*/*.json')
     found = json.loads(metrics.read_text())
     names = sorted(path.stem for path in (data / 'img_dir/val').iterdir())
     assert sorted(path.name for path in (tmp_path / 'out').iterdir()) == [f'{name}.png' for name in names]
     evaluator = Evaluator(dict(cfg.test_evaluator))
     evaluator.dataset_meta = dict(classes=('background', 'building'))
     for name in names:
-        truth, predicted = (np.array(Image.open(folder / f'{name}.png')) for folder in
-                            (data / 'ann_dir/val', tmp_path / 'out'))
+        truth, predicted = (
+            np.array(Image.open(folder / f'{name}.png')) for folder in (data / 'ann_dir/val', tmp_path / 'out')
+        )
         evaluator.process([sample(truth, predicted)])
     expected = evaluator.evaluate(len(names))
     assert list(expected) == ['F1.building', 'F1.both', 'overall', 'accuracy']

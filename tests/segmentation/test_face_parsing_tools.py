@@ -1,4 +1,5 @@
 """U-Net-BA on four images as a user has it: tools/train.py, tools/test.py, tools/image_demo.py, one after the other."""
+
 import json
 import re
 import sys
@@ -13,11 +14,20 @@ from ..tiny_data import SIZE
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / 'configs/unet_ba/unet-ba_r18-d8-half_1xb8-480_fasseg-192x160.py'
-SMALL = ['--cfg-options', 'train_dataloader.batch_size=4', 'train_dataloader.num_workers=0',
-         'train_dataloader.persistent_workers=False', 'val_dataloader.num_workers=0',
-         'val_dataloader.persistent_workers=False', 'train_dataloader.dataset.pipeline.3.scale=(48,48)',
-         'train_dataloader.dataset.pipeline.4.crop_size=(32,32)', 'model.data_preprocessor.size=(32,32)',
-         'train_cfg.max_iters=2', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2']
+SMALL = [
+    '--cfg-options',
+    'train_dataloader.batch_size=4',
+    'train_dataloader.num_workers=0',
+    'train_dataloader.persistent_workers=False',
+    'val_dataloader.num_workers=0',
+    'val_dataloader.persistent_workers=False',
+    'train_dataloader.dataset.pipeline.3.scale=(48,48)',
+    'train_dataloader.dataset.pipeline.4.crop_size=(32,32)',
+    'model.data_preprocessor.size=(32,32)',
+    'train_cfg.max_iters=2',
+    'train_cfg.val_interval=2',
+    'default_hooks.checkpoint.interval=2',
+]
 COLUMNS = ('skin', 'hair', 'eyes', 'nose', 'mouth', 'background')
 
 
@@ -47,8 +57,19 @@ def checkpoint(trained, tmp_path_factory):
 @pytest.fixture(scope='module')
 def tested(run, checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp('tested')
-    said = run(sys.executable, ROOT / 'tools/test.py', CONFIG, checkpoint, '--work-dir', folder, '--out',
-               folder / 'out', '--show-dir', folder / 'shown', *SMALL[:-3])
+    said = run(
+        sys.executable,
+        ROOT / 'tools/test.py',
+        CONFIG,
+        checkpoint,
+        '--work-dir',
+        folder,
+        '--out',
+        folder / 'out',
+        '--show-dir',
+        folder / 'shown',
+        *SMALL[:-3],
+    )
     return folder, said
 
 
@@ -63,10 +84,12 @@ def test_training_scores_every_class(trained):
 def test_test_agrees_with_its_files(tested, tiny_data):
     """The metrics of test.py are those of the label maps that it wrote."""
     folder, said = tested
-    path, = folder.glob('*/*.json')
+    (path,) = folder.glob('*/*.json')
     scores = json.loads(path.read_text())
-    predicted, truth = (np.stack([np.array(Image.open(path)) for path in sorted(folder.iterdir())])
-                        for folder in (folder / 'out', Path(tiny_data['FASSEG_ROOT'], 'ann_dir/val')))
+    predicted, truth = (
+        np.stack([np.array(Image.open(path)) for path in sorted(folder.iterdir())])
+        for folder in (folder / 'out', Path(tiny_data['FASSEG_ROOT'], 'ann_dir/val'))
+    )
     assert len(np.unique(predicted)) > 2
     counted = truth != 255
     assert scores['accuracy'] == pytest.approx(100 * (predicted == truth)[counted].mean(), abs=0.005)
@@ -74,14 +97,25 @@ def test_test_agrees_with_its_files(tested, tiny_data):
         ours, theirs = ((labels == label) & counted for labels in (predicted, truth))
         f1 = 200 * (ours & theirs).sum() / (ours.sum() + theirs.sum())
         assert scores[f'F1.{name}'] == pytest.approx(f1, abs=0.005)
-        assert percent(said)[name] == f"{scores[f'F1.{name}']:.2f}"
+        assert percent(said)[name] == f'{scores[f"F1.{name}"]:.2f}'
     assert len(list(folder.glob('shown/vis_data/vis_image/*.png'))) == 2
 
 
 def test_demo_predicts_what_test_did(run, checkpoint, tested, tiny_data, tmp_path):
     images = Path(tiny_data['FASSEG_ROOT'], 'img_dir/val')
-    run(sys.executable, ROOT / 'tools/image_demo.py', images, CONFIG, checkpoint, '--out-dir', tmp_path,
-        '--device', 'cpu', *SMALL[:1], 'model.data_preprocessor.size=(32,32)')
+    run(
+        sys.executable,
+        ROOT / 'tools/image_demo.py',
+        images,
+        CONFIG,
+        checkpoint,
+        '--out-dir',
+        tmp_path,
+        '--device',
+        'cpu',
+        *SMALL[:1],
+        'model.data_preprocessor.size=(32,32)',
+    )
     for path in images.iterdir():
         labels = Image.open(tmp_path / 'pred' / f'{path.stem}.png')
         assert labels.size == Image.open(tmp_path / 'vis' / f'{path.stem}.png').size == SIZE

@@ -1,4 +1,5 @@
 """With the position branch off, the heads are mmseg's; with it on, they learn."""
+
 import pytest
 import torch
 from mmcv.ops import CrissCrossAttention
@@ -49,8 +50,9 @@ def test_head_without_position_is_the_stock_head(stock_class, head_class, option
     (expected * cotangent).sum().backward()
     torch.testing.assert_close(d_ours, x[1].grad, atol=1e-5, rtol=1e-9)
     for (name, a), b in zip(head.named_parameters(), stock.parameters()):
-        torch.testing.assert_close(a.grad.reshape(b.shape), b.grad, atol=1e-5, rtol=1e-9,
-                                   msg=lambda text, name=name: f'{name}: {text}')
+        torch.testing.assert_close(
+            a.grad.reshape(b.shape), b.grad, atol=1e-5, rtol=1e-9, msg=lambda text, name=name: f'{name}: {text}'
+        )
 
 
 def test_checkpoints_load_in_both_directions():
@@ -58,7 +60,7 @@ def test_checkpoints_load_in_both_directions():
     randomise(stock)
     assert stock.gamma.scale.shape == ()
     ours.load_state_dict(stock.state_dict())
-    assert ours.gamma.scale.shape == (1, )
+    assert ours.gamma.scale.shape == (1,)
     assert ours.gamma.scale.item() == stock.gamma.scale.item() != 0
     randomise(ours)
     ours.gamma.scale.data.fill_(3)

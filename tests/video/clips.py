@@ -1,4 +1,5 @@
 """Small clips in the layouts of the data sets."""
+
 import json
 
 import numpy as np
@@ -19,7 +20,7 @@ def squares(position, *ids, size=SIZE):
     mask = np.zeros(size, np.uint8)
     for i in ids:
         top, left = 2 + 9 * (i % 3), 2 + position + i % 7
-        mask[top:top + 7, left:left + 8] = i
+        mask[top : top + 7, left : left + 8] = i
     return mask
 
 
@@ -56,7 +57,10 @@ def youtube_vos(root, objects, lengths, masked=None):
         masks = [squares(p, *(i for i, (_, first) in things.items() if first <= p)) for p in range(lengths[name])]
         numbers = [5 * p for p in range(lengths[name])]
         clip(root, name, masks, numbers=numbers, masked=masked)
-        videos[name] = dict(objects={
-            str(i): dict(category=category, frames=[f'{number:05}' for number in numbers[first:]])
-            for i, (category, first) in things.items()})
+        videos[name] = dict(
+            objects={
+                str(i): dict(category=category, frames=[f'{number:05}' for number in numbers[first:]])
+                for i, (category, first) in things.items()
+            }
+        )
     (root / 'meta.json').write_text(json.dumps(dict(videos=videos)))

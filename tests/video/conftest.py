@@ -1,4 +1,5 @@
 """A small SST for whole runs: a shipped config, shrunk, with random weights."""
+
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,8 +11,14 @@ from torch import nn
 from mmattn.registry import MODELS
 
 CONFIG = Path(__file__).parents[2] / 'configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
-SMALL = {'model.backbone.base_channels': 4, 'model.in_channels': 8, 'model.embed_dims': 16,
-         'model.attention.num_heads': 2, 'model.encoder_layers': 1, 'model.decoder_layers': 1}
+SMALL = {
+    'model.backbone.base_channels': 4,
+    'model.in_channels': 8,
+    'model.embed_dims': 16,
+    'model.attention.num_heads': 2,
+    'model.encoder_layers': 1,
+    'model.decoder_layers': 1,
+}
 
 
 class SmallSST(NamedTuple):

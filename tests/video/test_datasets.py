@@ -1,4 +1,5 @@
 """What the data sets find, sample and pack, and what they say of files that are not as they should be."""
+
 import numpy as np
 import pytest
 import torch
@@ -47,8 +48,9 @@ def test_a_test_item_is_the_whole_clip_and_what_is_given(tmp_path):
 
 def test_one_object_of_davis_2016(tmp_path):
     clips.davis(tmp_path, bear=[np.where(squares(p, 2, 3) > 0, 255, 0) for p in range(3)])
-    (tmp_path / 'ImageSets/val.txt').write_text(''.join(
-        f'/JPEGImages/240p/bear/{i:05}.jpg /Annotations/240p/bear/{i:05}.png\n' for i in range(3)))
+    (tmp_path / 'ImageSets/val.txt').write_text(
+        ''.join(f'/JPEGImages/240p/bear/{i:05}.jpg /Annotations/240p/bear/{i:05}.png\n' for i in range(3))
+    )
     sample = davis(tmp_path, pipeline=TEST, single_object=True)[0]['data_samples']
     assert len(davis(tmp_path, single_object=True)) == 1
     assert sample.first_frames == {1: 0}
@@ -70,14 +72,15 @@ def test_objects_that_are_given_later(tmp_path):
 
 
 def test_a_folder_of_frames_is_a_clip(tmp_path):
-    clips.clip(tmp_path, '.', [squares(p, 3) for p in range(12)], 'walk', 'walk masks', masked=(2, ), suffix='.png')
+    clips.clip(tmp_path, '.', [squares(p, 3) for p in range(12)], 'walk', 'walk masks', masked=(2,), suffix='.png')
     for i in range(12):  # the tenth behind the ninth; what is no frame does not count
         (tmp_path / f'walk/{i:05}.png').rename(tmp_path / f'walk/img{7 + i}.png')
     (tmp_path / 'walk masks/00002.png').rename(tmp_path / 'walk masks/img9.png')
     (tmp_path / 'walk/notes.txt').write_text('')
     (tmp_path / 'walk/._img7.png').write_text('')
-    dataset = VideoFolderDataset(data_root=str(tmp_path), data_prefix=dict(img_path='walk', mask_path='walk masks'),
-                                 pipeline=TEST)
+    dataset = VideoFolderDataset(
+        data_root=str(tmp_path), data_prefix=dict(img_path='walk', mask_path='walk masks'), pipeline=TEST
+    )
     sample = dataset[0]['data_samples']
     assert len(dataset) == 1
     assert sample.clip == 'walk'
@@ -215,8 +218,9 @@ def test_a_training_item_is_the_reference_and_a_frame_of_each_segment(tmp_path):
     assert item['inputs'].shape == (6, 3, *clips.SIZE)
 
 
-@pytest.mark.parametrize(('length', 'expected'), [(1, [[0, 0, 0, 0]]), (2, [[0, 1, 1, 1]]), (3, [[0, 1, 1, 2]]),
-                                                  (4, [[0, 1, 2, 3]])])
+@pytest.mark.parametrize(
+    ('length', 'expected'), [(1, [[0, 0, 0, 0]]), (2, [[0, 1, 1, 1]]), (3, [[0, 1, 1, 2]]), (4, [[0, 1, 2, 3]])]
+)
 def test_short_clips_give_frames_more_than_once(tmp_path, length, expected):
     clips.clip(tmp_path, 'walk', [squares(p, 1) for p in range(length)])
     dataset = VideoFolderDataset(data_root=str(tmp_path), pipeline=train(4))
@@ -288,10 +292,14 @@ def test_items_depend_on_seed_and_position_alone(tmp_path, workers):
     dataset = davis(tmp_path, pipeline=[SeedAugmentation(), *train(5, reference='random')])
 
     def items(number):
-        loader = DataLoader(dataset, 2, sampler=InfiniteSampler(dataset, seed=3), num_workers=number,
-                            collate_fn=pseudo_collate)
-        return [(sample.clip, sample.frame_numbers) for _, batch in zip(range(4), loader)
-                for sample in batch['data_samples']]
+        loader = DataLoader(
+            dataset, 2, sampler=InfiniteSampler(dataset, seed=3), num_workers=number, collate_fn=pseudo_collate
+        )
+        return [
+            (sample.clip, sample.frame_numbers)
+            for _, batch in zip(range(4), loader)
+            for sample in batch['data_samples']
+        ]
 
     assert items(workers) == items(0)
     assert len({str(item) for item in items(workers)}) == 8
@@ -301,8 +309,9 @@ def test_items_are_batched(tmp_path):
     clips.davis(tmp_path, a=[squares(p, 1) for p in range(5)], b=[squares(p, 2, 3) for p in range(3)])
     for pipeline in (train(4), TEST):  # clips of 5 and 3 frames
         dataset = davis(tmp_path, pipeline=pipeline)
-        batch = next(iter(DataLoader(dataset, 2, sampler=DefaultSampler(dataset, shuffle=False),
-                                     collate_fn=pseudo_collate)))
+        batch = next(
+            iter(DataLoader(dataset, 2, sampler=DefaultSampler(dataset, shuffle=False), collate_fn=pseudo_collate))
+        )
         assert [list(sample.first_frames) for sample in batch['data_samples']] == [[1], [2, 3]]
         inputs = [clip.shape for clip in batch.get('inputs', [])]
         assert inputs == ([] if pipeline is TEST else [(4, 3, *clips.SIZE)] * 2)

@@ -1,4 +1,5 @@
 """Masks and overlays of whole clips, against the model; runs that break and go on; and what must be an error."""
+
 import gc
 import re
 import weakref
@@ -147,7 +148,7 @@ def test_a_video_file_is_the_folder_of_its_frames(loaded, folder, masks, tmp_pat
 
 def test_a_clip_of_one_frame(loaded, tmp_path):
     clips.clip(tmp_path, '', [squares(0, 3, size=(31, 45))])
-    written, = loaded(tmp_path / 'JPEGImages', tmp_path / 'Annotations', tmp_path / 'out')
+    (written,) = loaded(tmp_path / 'JPEGImages', tmp_path / 'Annotations', tmp_path / 'out')
     np.testing.assert_array_equal(read_mask(written), squares(0, 3, size=(31, 45)))
     frames, _ = video_frames(tmp_path / 'out/overlay.mp4')
     assert [frame.shape for frame in frames] == [(32, 46, 3)]  # MPEG-4 has no odd sides
@@ -192,13 +193,16 @@ def test_the_overlay_shows_frames_and_masks(whole, folder):
 # whose mask is it?
 
 
-@pytest.mark.parametrize(('names', 'frames'), [
-    (['any name.png'], [0]),
-    (['00003.png'], [3]),
-    (['any name.png@3', 'x/00000.png'], [3, 0]),
-    (['any name.png@00003'], [3]),
-    (['x'], [0, 4]),
-])
+@pytest.mark.parametrize(
+    ('names', 'frames'),
+    [
+        (['any name.png'], [0]),
+        (['00003.png'], [3]),
+        (['any name.png@3', 'x/00000.png'], [3, 0]),
+        (['any name.png@00003'], [3]),
+        (['x'], [0, 4]),
+    ],
+)
 def test_whose_mask_is_it(loaded, folder, tmp_path, names, frames):
     (tmp_path / 'x').mkdir()
     ids = {'any name.png': 1, '00003.png': 3, 'x/00000.png': 5, 'x/00004.png': 7}
@@ -222,7 +226,7 @@ def test_whose_mask_is_it_in_a_video(loaded, folder, masks, tmp_path, name, fram
 
 
 def test_numbers_in_names_that_begin_elsewhere(loaded, tmp_path):
-    clips.clip(tmp_path, '', [squares(p, 1) for p in range(3)], numbers=[100, 105, 110], masked=(1, ))
+    clips.clip(tmp_path, '', [squares(p, 1) for p in range(3)], numbers=[100, 105, 110], masked=(1,))
     found = loaded(tmp_path / 'JPEGImages', tmp_path / 'Annotations/00105.png', tmp_path / 'a', overlay=False)
     assert [read_mask(path).any() for path in found[:2]] == [False, True]
     found = loaded(tmp_path / 'JPEGImages', f'{tmp_path}/Annotations/00105.png@110', tmp_path / 'b', overlay=False)
@@ -302,11 +306,14 @@ def test_a_mask_or_overlay_that_breaks_is_not_there(loaded, folder, masks, tmp_p
     assert len(video_frames(tmp_path / 'overlay.mp4')[0]) == LENGTH
 
 
-@pytest.mark.parametrize(('changed', 'said'), [
-    (dict(max_frames=9), 'max_frames'),
-    (dict(masks=0), 'masks_sha256'),
-    (dict(video='other'), 'video, files_sha256'),
-])
+@pytest.mark.parametrize(
+    ('changed', 'said'),
+    [
+        (dict(max_frames=9), 'max_frames'),
+        (dict(masks=0), 'masks_sha256'),
+        (dict(video='other'), 'video, files_sha256'),
+    ],
+)
 def test_results_of_another_run_do_not_pass_as_ones_own(inferencer, whole, folder, masks, tmp_path, changed, said):
     given = dict(video=folder, masks=masks, out_dir=tmp_path / 'out', max_frames=8, overlay=False)
     inferencer(**given)
@@ -410,19 +417,22 @@ def spoilt(tmp_path, folder, masks):
     return tmp_path
 
 
-@pytest.mark.parametrize(('masks', 'said'), [
-    (['empty.png'], [r'empty\.png: shows no object$']),
-    (['white.png'], [r'white\.png: shows no object; 255 is void: .*single_object=True']),
-    (['large.png'], [r'large\.png: 50×31; the frames of .*JPEGImages are 44×30']),
-    (['colours.png'], [r'colours\.png: an image of mode RGB']),
-    (['text.png'], [r'text\.png: unreadable']),
-    (['missing.png'], [r'missing\.png']),
-    (['good.png@0', 'large.png@1', 'empty.png@2'], [r'large\.png: ', r'empty\.png: ']),
-    (['good.png', 'white.png'], [r'good\.png: of which frame\?.*good\.png@0', r'white\.png: of which']),
-    (['good.png@3', 'white.png@3'], [r'white\.png: is of the same frame as .*good\.png']),
-    (['good.png@24'], [r'good\.png: no frame 24 in .*JPEGImages, whose last is 00023\.jpg']),
-    (['empties'], [r'empties/00000\.png: shows no object', r'empties/00002\.png: shows no object']),
-])
+@pytest.mark.parametrize(
+    ('masks', 'said'),
+    [
+        (['empty.png'], [r'empty\.png: shows no object$']),
+        (['white.png'], [r'white\.png: shows no object; 255 is void: .*single_object=True']),
+        (['large.png'], [r'large\.png: 50×31; the frames of .*JPEGImages are 44×30']),
+        (['colours.png'], [r'colours\.png: an image of mode RGB']),
+        (['text.png'], [r'text\.png: unreadable']),
+        (['missing.png'], [r'missing\.png']),
+        (['good.png@0', 'large.png@1', 'empty.png@2'], [r'large\.png: ', r'empty\.png: ']),
+        (['good.png', 'white.png'], [r'good\.png: of which frame\?.*good\.png@0', r'white\.png: of which']),
+        (['good.png@3', 'white.png@3'], [r'white\.png: is of the same frame as .*good\.png']),
+        (['good.png@24'], [r'good\.png: no frame 24 in .*JPEGImages, whose last is 00023\.jpg']),
+        (['empties'], [r'empties/00000\.png: shows no object', r'empties/00002\.png: shows no object']),
+    ],
+)
 def test_masks_that_are_wrong(idle, folder, spoilt, masks, said):
     with pytest.raises(ValueError, match=f'^{len(said)} faults? in the masks:') as raised:
         idle(folder, [spoilt / name for name in masks], spoilt / 'out')
@@ -449,7 +459,10 @@ def test_all_frames_that_are_wrong_are_named(idle, masks, tmp_path):
     with pytest.raises(ValueError, match=f'^3 faults in the frames in {frames}:') as raised:
         idle(frames, masks[0], tmp_path / 'out')
     assert [re.search(r'(\d+)\.jpg: ', line)[1] for line in str(raised.value).splitlines()[1:]] == [
-        '00002', '00004', '00006']
+        '00002',
+        '00004',
+        '00006',
+    ]
     other = tmp_path / 'other'
     other.mkdir()
     with pytest.raises(ValueError, match=f'{other}: no frames in this folder'):
@@ -474,7 +487,7 @@ def test_a_video_that_ends_before_a_mask(loaded, masks, tmp_path):
     images = [clips.frame(squares(p, 1), p) for p in range(20)]
     data = write_video(tmp_path / 'whole.avi', images, codec='MJPG').read_bytes()
     cut = tmp_path / 'cut.avi'
-    cut.write_bytes(data[:len(data) // 2])
+    cut.write_bytes(data[: len(data) // 2])
     count = len(video_frames(cut)[0])
     assert 0 < count < 20
     assert len(loaded(cut, f'{masks[0]}@0', tmp_path / 'a')) == count
@@ -507,8 +520,11 @@ def test_what_is_told(small_sst, folder, masks, tmp_path, capsys, monkeypatch):
     told = []
     monkeypatch.setattr(module, 'print_log', lambda message, *args: told.extend(message.splitlines()))
     VOSInferencer(small_sst.config, None)(folder, masks, tmp_path / 'out', overlay=False)
-    assert told == ['weights is None: the model is not trained', f'{masks[0]}: objects 1, 5 from frame 00000 on',
-                    f'{masks[1]}: object 9 from frame 00020 on']
+    assert told == [
+        'weights is None: the model is not trained',
+        f'{masks[0]}: objects 1, 5 from frame 00000 on',
+        f'{masks[1]}: object 9 from frame 00020 on',
+    ]
     bar = ' '.join(capsys.readouterr().out.split())
     assert f'{LENGTH}/{LENGTH}' in bar
     assert re.search(r'\d+\.\d\d frames per second, peak memory \d+ MiB', bar)

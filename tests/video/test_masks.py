@@ -1,4 +1,5 @@
 """Ids survive from file to file, whatever the image's mode; a process that dies leaves no half-written mask."""
+
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ def ids_of(*ids, shape=(5, 7)):
     return np.resize(np.array([0, *ids], np.uint8), shape)
 
 
-@pytest.mark.parametrize('ids', [(), (1, 5), (254, ), tuple(range(1, 255))])
+@pytest.mark.parametrize('ids', [(), (1, 5), (254,), tuple(range(1, 255))])
 @pytest.mark.parametrize('dtype', [np.uint8, np.int64])
 def test_ids_are_the_same_from_file_to_file(tmp_path, ids, dtype):
     mask = ids_of(*ids, shape=(17, 31))
@@ -32,7 +33,15 @@ def test_ids_are_the_same_from_file_to_file(tmp_path, ids, dtype):
 
 def test_colours_are_those_of_davis(tmp_path):
     assert PALETTE[[1, 2, 3, 4, 7, 8, 9, 21]].tolist() == [
-        [128, 0, 0], [0, 128, 0], [128, 128, 0], [0, 0, 128], [128, 128, 128], [64, 0, 0], [191, 0, 0], [128, 64, 128]]
+        [128, 0, 0],
+        [0, 128, 0],
+        [128, 128, 0],
+        [0, 0, 128],
+        [128, 128, 128],
+        [64, 0, 0],
+        [191, 0, 0],
+        [128, 64, 128],
+    ]
     assert len({*map(tuple, PALETTE.tolist())}) == 256
     write_mask(tmp_path / 'm.png', np.array([[0, 5], [1, 255]]))
     with Image.open(tmp_path / 'm.png') as image:
@@ -48,8 +57,10 @@ def save(path, mode, values):
     image.save(path)
 
 
-@pytest.mark.parametrize(('mode', 'values'), [
-    ('P', [[0, 3, 1]]), ('P', [[0, 200, 5]]), ('L', [[0, 5, 1]]), ('1', [[0, 1, 1]]), ('I;16', [[0, 5, 254]])])
+@pytest.mark.parametrize(
+    ('mode', 'values'),
+    [('P', [[0, 3, 1]]), ('P', [[0, 200, 5]]), ('L', [[0, 5, 1]]), ('1', [[0, 1, 1]]), ('I;16', [[0, 5, 254]])],
+)
 def test_indices_and_grey_values_are_the_ids_whatever_the_palette(tmp_path, mode, values):
     save(tmp_path / 'm.png', mode, values)
     assert read_mask(tmp_path / 'm.png').tolist() == values
@@ -62,11 +73,14 @@ def test_void_is_background_and_in_masks_of_one_object_the_object(tmp_path, mode
     assert read_mask(tmp_path / 'm.png', single_object=True).tolist() == [[0, 1, 1]]
 
 
-@pytest.mark.parametrize(('image', 'said'), [
-    (Image.new('RGB', (4, 3), (128, 0, 0)), 'mode RGB, whose colours say nothing of ids; save it with a palette'),
-    (Image.new('LA', (4, 3)), 'mode LA'),
-    (Image.fromarray(np.full((3, 4), 256, np.uint16)), r'ids must be of 0…255; the file has 256…256'),
-])
+@pytest.mark.parametrize(
+    ('image', 'said'),
+    [
+        (Image.new('RGB', (4, 3), (128, 0, 0)), 'mode RGB, whose colours say nothing of ids; save it with a palette'),
+        (Image.new('LA', (4, 3)), 'mode LA'),
+        (Image.fromarray(np.full((3, 4), 256, np.uint16)), r'ids must be of 0…255; the file has 256…256'),
+    ],
+)
 def test_what_holds_no_ids_is_told(tmp_path, image, said):
     image.save(tmp_path / 'm.png')
     with pytest.raises(ValueError, match=f'm.png: .*{said}'):
@@ -84,9 +98,16 @@ def test_unreadable_files_are_named(tmp_path):
         read_mask(tmp_path / 'none.png')
 
 
-@pytest.mark.parametrize(('ids', 'said'), [
-    (np.zeros((2, 3, 1), int), r'shape \(2, 3, 1\)'), (np.zeros((2, 3)), 'got float64'),
-    (np.full((2, 3), 256), 'of 256…256'), (np.full((2, 3), -1), 'of -1…-1'), (np.zeros((0, 3), int), r'\(0, 3\)')])
+@pytest.mark.parametrize(
+    ('ids', 'said'),
+    [
+        (np.zeros((2, 3, 1), int), r'shape \(2, 3, 1\)'),
+        (np.zeros((2, 3)), 'got float64'),
+        (np.full((2, 3), 256), 'of 256…256'),
+        (np.full((2, 3), -1), 'of -1…-1'),
+        (np.zeros((0, 3), int), r'\(0, 3\)'),
+    ],
+)
 def test_what_are_no_ids_is_not_written(tmp_path, ids, said):
     with pytest.raises(ValueError, match=f'm.png: ids must be integers.*{said}'):
         write_mask(tmp_path / 'new/m.png', ids)
@@ -106,8 +127,12 @@ while True:
 
 
 def test_a_killed_process_leaves_whole_masks_alone(tmp_path):
-    process = subprocess.Popen([sys.executable, '-c', WRITES, str(tmp_path)], stdout=subprocess.PIPE, text=True,
-                               env={**os.environ, 'OMP_NUM_THREADS': '1'})
+    process = subprocess.Popen(
+        [sys.executable, '-c', WRITES, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, 'OMP_NUM_THREADS': '1'},
+    )
     assert process.stdout.readline() == 'ready\n'
     while not list(tmp_path.glob('[0-9].png')):
         time.sleep(0.01)

@@ -1,4 +1,5 @@
 """J and F by hand, against the package vos-benchmark on real clips, over two processes, and what is written."""
+
 import csv
 import json
 import os
@@ -33,12 +34,14 @@ TEST = [LoadGivenMasks(), PackClip()]
 
 def square(shift=0):
     mask = np.zeros((200, 200), bool)
-    mask[100 + shift:150 + shift, 100 + shift:150 + shift] = True
+    mask[100 + shift : 150 + shift, 100 + shift : 150 + shift] = True
     return mask
 
 
-@pytest.mark.parametrize(('shift', 'j', 'f'), [
-    (0, 1, 1), (1, .923817, 1), (3, .791473, .975), (5, .680672, .07), (10, .470588, .07), (50, 0, .046512)])
+@pytest.mark.parametrize(
+    ('shift', 'j', 'f'),
+    [(0, 1, 1), (1, 0.923817, 1), (3, 0.791473, 0.975), (5, 0.680672, 0.07), (10, 0.470588, 0.07), (50, 0, 0.046512)],
+)
 def test_shifted_squares(shift, j, f):
     masks = square(shift), square()
     assert region_similarity(*masks) == pytest.approx(j, abs=5e-7)
@@ -58,8 +61,12 @@ def test_empty_and_full_masks():
 def literal_boundary(mask):
     """Pixel by pixel: unlike the one to the right, below, or below to the right, if there is such."""
     h, w = mask.shape
-    return {(y, x) for y in range(h) for x in range(w)
-            if any(mask[y, x] != mask[min(y + dy, h - 1), min(x + dx, w - 1)] for dy, dx in ((0, 1), (1, 0), (1, 1)))}
+    return {
+        (y, x)
+        for y in range(h)
+        for x in range(w)
+        if any(mask[y, x] != mask[min(y + dy, h - 1), min(x + dx, w - 1)] for dy, dx in ((0, 1), (1, 0), (1, 1)))
+    }
 
 
 def literal_f(predicted, truth):
@@ -90,16 +97,16 @@ def test_the_disk_at_480_by_854():
     assert _disk(8).sum() == 197
     masks = np.zeros((2, 480, 854), bool)
     for mask, shift in zip(masks, (0, 8)):
-        mask[100:300, 200 + shift:500 + shift] = True
+        mask[100:300, 200 + shift : 500 + shift] = True
     assert boundary_similarity(*masks) == 1
     assert boundary_similarity(masks[0], np.roll(masks[1], 1, 1)) < 0.7
 
 
 def test_statistics():
-    assert summarize(np.linspace(1, 0, 11)) == pytest.approx((.5, 5 / 11, .75))  # 0.5 is not recalled
-    assert summarize(np.array([.7])) == pytest.approx((.7, 1, 0))
+    assert summarize(np.linspace(1, 0, 11)) == pytest.approx((0.5, 5 / 11, 0.75))  # 0.5 is not recalled
+    assert summarize(np.array([0.7])) == pytest.approx((0.7, 1, 0))
     assert all(isnan(value) for value in summarize(np.array([])))
-    long = np.where(np.arange(300) < 224, 1., 0.)  # 8-bit frame numbers would wrap
+    long = np.where(np.arange(300) < 224, 1.0, 0.0)  # 8-bit frame numbers would wrap
     long[75] = 0
     assert summarize(long) == pytest.approx((223 / 300, 223 / 300, 75 / 76))
 
@@ -147,19 +154,44 @@ def test_means_are_over_objects_and_the_table_says_of_which(tmp_path, monkeypatc
     found = score(data_samples, csv_file=str(tmp_path / 'new/table.csv'))
     five = 400 / 6  # 4 of 6 frames; in the first quarter all, in the last none
     mean, recall, decay = (100 + five + 0) / 3, (100 + five + 0) / 3, (0 + 100 + 0) / 3
-    assert found == pytest.approx(dict(JF=mean, J=mean, J_recall=recall, J_decay=decay, F=mean, F_recall=recall,
-                                       F_decay=decay))
+    assert found == pytest.approx(
+        dict(JF=mean, J=mean, J_recall=recall, J_decay=decay, F=mean, F_recall=recall, F_decay=decay)
+    )
     assert all(type(value) is float for value in found.values())
     header, *rows = table_of(tmp_path / 'new/table.csv')
     assert header == ['clip', 'object', *found]
-    assert [row[:2] for row in rows] == [['all', ''], ['both', ''], ['both', '1'], ['both', '5'], ['lost', ''],
-                                         ['lost', '2']]
+    assert [row[:2] for row in rows] == [
+        ['all', ''],
+        ['both', ''],
+        ['both', '1'],
+        ['both', '5'],
+        ['lost', ''],
+        ['lost', '2'],
+    ]
     assert [float(row[2]) for row in rows] == pytest.approx([mean, (100 + five) / 2, 100, five, 0, 0], abs=1e-12)
     head, *lines = (line.split('|')[1:-1] for line in str(printed[0]).splitlines() if line.startswith('|'))
-    assert [cell.strip() for cell in head] == ['clip', 'object', 'J&F', 'J', 'J recall', 'J decay', 'F', 'F recall',
-                                               'F decay']
-    assert [cell.strip() for cell in lines[3]] == ['both', '5', '66.7', '66.7', '66.7', '100.0', '66.7', '66.7',
-                                                   '100.0']
+    assert [cell.strip() for cell in head] == [
+        'clip',
+        'object',
+        'J&F',
+        'J',
+        'J recall',
+        'J decay',
+        'F',
+        'F recall',
+        'F decay',
+    ]
+    assert [cell.strip() for cell in lines[3]] == [
+        'both',
+        '5',
+        '66.7',
+        '66.7',
+        '66.7',
+        '100.0',
+        '66.7',
+        '66.7',
+        '100.0',
+    ]
 
 
 def test_the_last_frame_counts_if_told_so(tmp_path):
@@ -169,7 +201,7 @@ def test_the_last_frame_counts_if_told_so(tmp_path):
 
 def test_objects_count_behind_the_frame_that_gives_them(tmp_path):
     """Object 5 is given at frame 3: what is predicted up to there is no matter, nor are others at 3."""
-    masks = [squares(p, *((1, 5) if p > 2 else (1, ))) for p in range(8)]
+    masks = [squares(p, *((1, 5) if p > 2 else (1,))) for p in range(8)]
     clips.clip(tmp_path, 'walk', masks)
     write_mask(tmp_path / 'Annotations/walk/00003.png', squares(3, 5))  # as YouTube-VOS gives it
     predicted = [squares(p, 1, 5) for p in range(8)]
@@ -182,8 +214,8 @@ def test_objects_count_behind_the_frame_that_gives_them(tmp_path):
 
 
 def test_an_object_that_is_gone_and_not_predicted_is_right(tmp_path):
-    clips.clip(tmp_path, 'walk', [squares(p, *((1, 5) if p < 2 else (1, ))) for p in range(6)])
-    predicted = [squares(p, *((1, 5) if p < 3 else (1, ))) for p in range(6)]
+    clips.clip(tmp_path, 'walk', [squares(p, *((1, 5) if p < 2 else (1,))) for p in range(6)])
+    predicted = [squares(p, *((1, 5) if p < 3 else (1,))) for p in range(6)]
     found = score(samples(tmp_path, dict(walk=predicted))[1], csv_file=str(tmp_path / 'a.csv'))
     assert found['J'] == pytest.approx((100 + 75) / 2)
 
@@ -193,7 +225,7 @@ def test_clips_without_a_frame_to_score_count_for_nothing(tmp_path, monkeypatch)
     monkeypatch.setattr(metric_module, 'print_log', lambda text, logger: printed.append(text))
     predicted = two_clips(tmp_path)
     before = score(samples(tmp_path, predicted)[1])
-    for name, length, masked in (('one', 1, None), ('two', 2, None), ('given', 5, (0, ))):
+    for name, length, masked in (('one', 1, None), ('two', 2, None), ('given', 5, (0,))):
         clips.clip(tmp_path, name, [squares(p, 3) for p in range(length)], masked=masked)
         predicted[name] = [squares(0, 3)] * length
     data_samples = samples(tmp_path, predicted)[1]
@@ -227,8 +259,7 @@ def test_seen_and_unseen_categories(tmp_path, monkeypatch):
     assert found['J'] == pytest.approx((100 + 200 / 3 + 0) / 3)
     expected = dict(J_seen=50, F_seen=50, J_unseen=200 / 3, F_unseen=200 / 3, G=(50 + 200 / 3) / 2)
     assert {name: found[name] for name in expected} == pytest.approx(expected)
-    assert str(printed[0]).endswith(
-        'Local estimate: G 58.3, J_seen 50.0, F_seen 50.0, J_unseen 66.7, F_unseen 66.7')
+    assert str(printed[0]).endswith('Local estimate: G 58.3, J_seen 50.0, F_seen 50.0, J_unseen 66.7, F_unseen 66.7')
     assert 'G' not in score(data_samples, YouTubeVOSDataset(**options).metainfo)
     only_seen = score(data_samples, dict(seen_categories=['cat', 'yak']), skip_last=False)
     assert isnan(only_seen['G'])
@@ -330,8 +361,22 @@ def vos_benchmark():
         with tempfile.TemporaryDirectory(dir=target.parent) as aside:
             installed = Path(aside, 'installed')
             try:
-                subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps', '--target', installed,
-                                'vos-benchmark==0.1.0'], check=True, timeout=300, capture_output=True)
+                subprocess.run(
+                    [
+                        sys.executable,
+                        '-m',
+                        'pip',
+                        'install',
+                        '--quiet',
+                        '--no-deps',
+                        '--target',
+                        installed,
+                        'vos-benchmark==0.1.0',
+                    ],
+                    check=True,
+                    timeout=300,
+                    capture_output=True,
+                )
             except subprocess.SubprocessError as error:
                 pytest.skip(f'vos-benchmark==0.1.0 cannot be installed: {error}')
             try:
@@ -354,21 +399,28 @@ print(json.dumps([[score[0] for score in scores], clips[0]]))
 def test_agrees_with_vos_benchmark_on_real_clips(vos_benchmark, tmp_path):
     """The first mask repeated, and the truth shifted and worn; objects 1 and 5 of two clips laid over one another."""
     dataset = DAVISDataset('ImageSets/val.txt', '240p', data_root=str(clips.DAVIS), pipeline=TEST)
-    truth = {item['data_samples'].clip: [read_mask(path) for path in item['data_samples'].mask_paths]
-             for item in dataset}
+    truth = {
+        item['data_samples'].clip: [read_mask(path) for path in item['data_samples'].mask_paths] for item in dataset
+    }
     truth['both'] = [np.where(b, 5, a) for a, b in zip(truth['libby'], truth['soapbox'][::-1])]
     predicted = {name: [masks[0]] * len(masks) for name, masks in truth.items()}
     shifted = [np.roll(mask, (p % 5, p % 7), (0, 1)) for p, mask in enumerate(truth['both'])]
-    predicted['both'] = [cv2.morphologyEx(mask, cv2.MORPH_OPEN, np.ones((p % 9 + 1, 4)))
-                         for p, mask in enumerate(shifted)]
+    predicted['both'] = [
+        cv2.morphologyEx(mask, cv2.MORPH_OPEN, np.ones((p % 9 + 1, 4))) for p, mask in enumerate(shifted)
+    ]
     for name, masks in truth.items():
         clips.clip(tmp_path, name, masks)
     out = tmp_path / 'out'
     data_samples = samples(tmp_path, predicted)[1]
     found = score(data_samples, output_dir=str(out), csv_file=str(tmp_path / 'ours.csv'))
     code = BENCHMARK.format(truth=str(tmp_path / 'Annotations'), predicted=str(out))
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=300,
-                          env={**os.environ, 'PYTHONPATH': str(vos_benchmark), 'OMP_NUM_THREADS': '1'})
+    done = subprocess.run(
+        [sys.executable, '-c', code],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, 'PYTHONPATH': str(vos_benchmark), 'OMP_NUM_THREADS': '1'},
+    )
     assert done.returncode == 0, done.stderr
     scores, of_clips = json.loads(done.stdout)
     assert [found[name] for name in ('JF', 'J', 'F')] == pytest.approx(scores, abs=1e-6)

@@ -1,4 +1,5 @@
 """The model: Expand-Mask-Project, appearance, aggregation by hand; what must hold of whole clips and their parts."""
+
 import itertools
 
 import numpy as np
@@ -21,15 +22,28 @@ from . import clips
 from .clips import squares
 
 TEST = [LoadGivenMasks(), PackClip()]
-BACKBONE = dict(type='mmseg.ResNet', depth=18, base_channels=8,  # not 4: oneDNN#6035, see test_video_tools
-                num_stages=3, out_indices=(0, 2), strides=(1, 2, 1),
-                dilations=(1, 1, 2), norm_cfg=dict(type='BN'), zero_init_residual=False)
+BACKBONE = dict(
+    type='mmseg.ResNet',
+    depth=18,
+    base_channels=8,  # not 4: oneDNN#6035, see test_video_tools
+    num_stages=3,
+    out_indices=(0, 2),
+    strides=(1, 2, 1),
+    dilations=(1, 1, 2),
+    norm_cfg=dict(type='BN'),
+    zero_init_residual=False,
+)
 GRID = dict(type='mmattn.GridAttention3d', num_heads=2)
 STRIDED = dict(type='mmattn.StridedAttention3d', num_heads=2)
 SWITCHES = [
-    dict(), dict(attention=STRIDED), dict(query='object'), dict(appearance=True), dict(refine_channels=8),
+    dict(),
+    dict(attention=STRIDED),
+    dict(query='object'),
+    dict(appearance=True),
+    dict(refine_channels=8),
     dict(appearance=True, refine_channels=8, attention=STRIDED, query='object'),
-    dict(attention=dict(GRID, temporal_position='relative')), dict(attention=dict(GRID, temporal_position='absolute')),
+    dict(attention=dict(GRID, temporal_position='relative')),
+    dict(attention=dict(GRID, temporal_position='absolute')),
     dict(attention=dict(GRID, spatial_position='none', temporal_position='none')),
     dict(attention=dict(STRIDED, local_pattern='centred', step=(2, 2, 3))),
     dict(attention=dict(STRIDED, local_pattern='forward', temporal_position='none')),
@@ -39,8 +53,16 @@ SWITCHES = [
 def build(**options):
     """A small model whose parameters and norms are random, in eval mode."""
     torch.manual_seed(0)
-    model = MODELS.build(dict(type='mmattn.SST', backbone=BACKBONE, in_channels=32, embed_dims=16, norm_cfg=dict(
-        type='GN', num_groups=4), **{'attention': GRID, 'encoder_layers': 1, 'decoder_layers': 2, **options}))
+    model = MODELS.build(
+        dict(
+            type='mmattn.SST',
+            backbone=BACKBONE,
+            in_channels=32,
+            embed_dims=16,
+            norm_cfg=dict(type='GN', num_groups=4),
+            **{'attention': GRID, 'encoder_layers': 1, 'decoder_layers': 2, **options},
+        )
+    )
     model.init_weights()
     for name, parameter in model.named_parameters():
         if not name.startswith('backbone'):
@@ -53,7 +75,7 @@ def build(**options):
 
 
 def predict(model, sample):
-    predicted, = model.test_step(pseudo_collate([dict(data_samples=sample)]))
+    (predicted,) = model.test_step(pseudo_collate([dict(data_samples=sample)]))
     return predicted.pred_masks.data.numpy()
 
 
@@ -79,8 +101,12 @@ def test_expand_mask_project():
     x, masks = torch.randn(2, 3, 4, 6).double(), torch.rand(2, 3, 4).double()
     expected = torch.empty(2, 3, 4, 6).double()
     for o, i, j in itertools.product(range(2), range(3), range(4)):
-        expected[o, i, j] = (layer.foreground.weight @ (masks[o, i, j] * x[o, i, j]) + layer.foreground.bias
-                             + layer.background.weight @ ((1 - masks[o, i, j]) * x[o, i, j]) + layer.background.bias)
+        expected[o, i, j] = (
+            layer.foreground.weight @ (masks[o, i, j] * x[o, i, j])
+            + layer.foreground.bias
+            + layer.background.weight @ ((1 - masks[o, i, j]) * x[o, i, j])
+            + layer.background.bias
+        )
     torch.testing.assert_close(layer(x, masks), expected)
     assert not torch.allclose(layer(x, masks), layer(x, 1 - masks))
     assert sum(p.numel() for p in ExpandMaskProject(128).parameters()) == 33024
@@ -104,7 +130,7 @@ def test_masks_are_averaged_over_cells_and_never_vanish():
     torch.testing.assert_close(shares, expected)
     large = torch.zeros(1, 16, 24)
     large[0, 4:, :10] = 1
-    torch.testing.assert_close(shrink_masks(large, (2, 3))[0], torch.tensor([[.5, .125, 0], [1, .25, 0]]))
+    torch.testing.assert_close(shrink_masks(large, (2, 3))[0], torch.tensor([[0.5, 0.125, 0], [1, 0.25, 0]]))
 
 
 def test_appearance_is_the_gaussian_of_eq_5_8():
@@ -118,16 +144,18 @@ def test_appearance_is_the_gaussian_of_eq_5_8():
     found = layer(features, reference, masks)
     for o, alpha in enumerate((masks[0] > 0, masks[1] > 0, torch.ones(4, 5, dtype=bool))):
         x = reference[o][alpha]
-        variance = ((x - x.mean(0))**2).mean(0) + F.softplus(layer.r)
+        variance = ((x - x.mean(0)) ** 2).mean(0) + F.softplus(layer.r)
         gaussian = torch.distributions.Normal(x.mean(0), variance.sqrt())
         torch.testing.assert_close(found[o, ..., 0], gaussian.log_prob(features[o]).mean(-1))
     assert torch.isfinite(found).all()
 
 
-@pytest.mark.parametrize(('how', 'expected'), [
-    ('soft', (0.002732, 0.996738, 0.000530)), ('min', (.05, .95, .01)), ('max', (.99, .95, .01))])
+@pytest.mark.parametrize(
+    ('how', 'expected'),
+    [('soft', (0.002732, 0.996738, 0.000530)), ('min', (0.05, 0.95, 0.01)), ('max', (0.99, 0.95, 0.01))],
+)
 def test_aggregation_of_a_clear_pixel(how, expected):
-    found = aggregate(torch.tensor([.95, .01]).view(2, 1, 1), how).flatten()
+    found = aggregate(torch.tensor([0.95, 0.01]).view(2, 1, 1), how).flatten()
     torch.testing.assert_close(found, torch.tensor(expected), atol=5e-7, rtol=0)
     assert found.argmax() == (0 if how == 'max' else 1)  # the literal rule loses it
 
@@ -140,7 +168,7 @@ def test_soft_aggregation_sums_to_one_whatever_the_probabilities():
     assert torch.isfinite(found).all()
     assert found[:, 0, 1].argmax() == 0
     one = aggregate(p[:1])
-    odds = p[0]**2 / (p[0]**2 + (1 - p[0])**2)  # those of the object over those of its background
+    odds = p[0] ** 2 / (p[0] ** 2 + (1 - p[0]) ** 2)  # those of the object over those of its background
     torch.testing.assert_close(one[1], odds, atol=1e-5, rtol=1e-5)
     assert aggregate(p[:0]).shape == (1, 6, 7)
     with pytest.raises(ValueError, match='aggregation must be one of'):
@@ -154,13 +182,14 @@ def test_soft_aggregation_sums_to_one_whatever_the_probabilities():
 def test_training_and_prediction_agree(options, root):
     """Frame by frame, the logits of a training clip's frames and what a session makes of the same clip."""
     model = build(**options)
-    dataset = VideoFolderDataset(data_root=str(root), pipeline=[
-        SampleClip(2), LoadClipFrames(), LoadClipMasks(), PackClip()])
+    dataset = VideoFolderDataset(
+        data_root=str(root), pipeline=[SampleClip(2), LoadClipFrames(), LoadClipMasks(), PackClip()]
+    )
     data = model.data_preprocessor(pseudo_collate([dataset[0]]))
     with torch.no_grad():
-        logits, = model(**data)  # (2, 2, 2, H, W), objects 5 and 9, frames 0 and 3
+        (logits,) = model(**data)  # (2, 2, 2, H, W), objects 5 and 9, frames 0 and 3
         model.score.bias[0] += (logits[:, 1] - logits[:, 0]).median()  # half of the pixels are foreground
-        logits, = model(**data)
+        (logits,) = model(**data)
     assert logits.shape == (2, 2, 2, 32, 48)
     item = dataset[0]['data_samples']
     session = ClipSession(model)
@@ -177,8 +206,9 @@ def test_training_and_prediction_agree(options, root):
 @pytest.mark.parametrize('options', SWITCHES, ids=lambda o: '-'.join(map(str, o)) or 'default')
 def test_every_parameter_learns(options, root):
     model = build(**options).train()
-    dataset = VideoFolderDataset(data_root=str(root), pipeline=[
-        SampleClip(2), LoadClipFrames(), LoadClipMasks(), PackClip()])
+    dataset = VideoFolderDataset(
+        data_root=str(root), pipeline=[SampleClip(2), LoadClipFrames(), LoadClipMasks(), PackClip()]
+    )
     data = model.data_preprocessor(pseudo_collate([dataset[0], dataset[0]]), True)
     losses = model(**data, mode='loss')
     losses['loss_mask'].backward()
@@ -189,8 +219,10 @@ def test_every_parameter_learns(options, root):
 
 def test_the_losses_are_the_means_over_objects(root):
     model = build(dice_weight=2)
-    dataset = VideoFolderDataset(data_root=str(root), pipeline=[
-        SampleClip(2), LoadClipFrames(), LoadClipMasks(), ClipRandomCrop((40, 52)), PackClip()])
+    dataset = VideoFolderDataset(
+        data_root=str(root),
+        pipeline=[SampleClip(2), LoadClipFrames(), LoadClipMasks(), ClipRandomCrop((40, 52)), PackClip()],
+    )
     one, two = dataset[0], dataset[0]
     assert (one['data_samples'].gt_masks.data == 255).any()  # what was added around the frame
     data = model.data_preprocessor(pseudo_collate([one, two]))
@@ -210,8 +242,9 @@ def test_the_losses_are_the_means_over_objects(root):
         torch.testing.assert_close(losses[name], weight * torch.stack(values).mean())
     model.dice_weight = 0
     assert 'loss_dice' not in model(**data, mode='loss')
-    single = VideoFolderDataset(data_root=str(root), pipeline=[
-        SampleClip(1), LoadClipFrames(), LoadClipMasks(), PackClip()])
+    single = VideoFolderDataset(
+        data_root=str(root), pipeline=[SampleClip(1), LoadClipFrames(), LoadClipMasks(), PackClip()]
+    )
     only = model(**model.data_preprocessor(pseudo_collate([single[0]])), mode='loss')
     assert float(only['loss_mask']) > 0  # of its reference
 
@@ -267,8 +300,10 @@ def test_order_and_names_of_objects_do_not_matter(tmp_path, sample):
     expected = np.zeros_like(whole)
     for old, new in names.items():
         expected[whole == old] = new
-    sample.given = {position: torch.from_numpy(np.array([names.get(i, i) for i in range(256)], np.uint8)[mask.numpy()])
-                    for position, mask in sample.given.items()}
+    sample.given = {
+        position: torch.from_numpy(np.array([names.get(i, i) for i in range(256)], np.uint8)[mask.numpy()])
+        for position, mask in sample.given.items()
+    }
     found = predict(model, sample)
     assert (found == expected).mean() > 0.999  # at equal probabilities the lower id wins
     np.testing.assert_array_equal(found[0], expected[0])
@@ -277,8 +312,9 @@ def test_order_and_names_of_objects_do_not_matter(tmp_path, sample):
 def test_objects_do_not_see_one_another(root):
     """The logits of an object are those it has alone; only who gets a pixel depends on the others."""
     model = build()
-    item = VideoFolderDataset(data_root=str(root), pipeline=[
-        SampleClip(2), LoadClipFrames(), LoadClipMasks(), PackClip()])[0]
+    item = VideoFolderDataset(
+        data_root=str(root), pipeline=[SampleClip(2), LoadClipFrames(), LoadClipMasks(), PackClip()]
+    )[0]
     given = item['data_samples'].given[0]
 
     def logits():
@@ -332,8 +368,12 @@ def test_a_clip_of_one_frame(tmp_path):
 
 def test_frames_before_any_object_are_background():
     image = np.zeros((30, 44, 3), np.uint8)
-    found = [ids for _, ids in ClipSession(build(), max_frames=2).segment(
-        [Frame(0, image), Frame(1, image), Frame(2, image, squares(2, 1))])]
+    found = [
+        ids
+        for _, ids in ClipSession(build(), max_frames=2).segment(
+            [Frame(0, image), Frame(1, image), Frame(2, image, squares(2, 1))]
+        )
+    ]
     assert not np.any(found[:2])
     np.testing.assert_array_equal(found[2], squares(2, 1))
 
@@ -342,8 +382,10 @@ def test_what_is_wrong_is_named(root, sample, tmp_path):
     model = build()
     image = np.zeros((30, 44, 3), np.uint8)
     session = ClipSession(model)
-    for frame, message in ((Frame(3, image, np.zeros((30, 44), np.uint8)), 'mask of frame 3 shows no object'),
-                           (Frame(3, image, squares(0, 1, size=(30, 40))), r'mask of frame 3 is of shape \(30, 40\)')):
+    for frame, message in (
+        (Frame(3, image, np.zeros((30, 44), np.uint8)), 'mask of frame 3 shows no object'),
+        (Frame(3, image, squares(0, 1, size=(30, 40))), r'mask of frame 3 is of shape \(30, 40\)'),
+    ):
         with pytest.raises(ValueError, match=message):
             [*session.segment([frame])]
     with pytest.raises(ValueError, match=r'frame 1 shows objects that have begun already: \[1\]'):
@@ -355,9 +397,13 @@ def test_what_is_wrong_is_named(root, sample, tmp_path):
     sample.set_metainfo(dict(frame_paths=[*sample.frame_paths[:-1], str(small)]))
     with pytest.raises(ValueError, match=r'small\.png: 10×10, but the masks of .* are 44×30'):
         predict(model, sample)
-    for options, name in ((dict(test_cfg=dict(max_frames=1)), 'max_frames'), (dict(query='both'), 'query'),
-                          (dict(test_cfg=dict(sampling='random')), 'sampling'),
-                          (dict(aggregation='sum'), 'aggregation'), (dict(test_cfg=dict(size=4)), 'size')):
+    for options, name in (
+        (dict(test_cfg=dict(max_frames=1)), 'max_frames'),
+        (dict(query='both'), 'query'),
+        (dict(test_cfg=dict(sampling='random')), 'sampling'),
+        (dict(aggregation='sum'), 'aggregation'),
+        (dict(test_cfg=dict(size=4)), 'size'),
+    ):
         with pytest.raises(ValueError, match=name):
             build(**options)
     with pytest.raises(ValueError, match="mode must be 'loss'"):

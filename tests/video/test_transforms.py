@@ -1,4 +1,5 @@
 """Frames and masks of a clip move together, all alike; what lies beyond the image does not count."""
+
 import cv2
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def clip(size=(48, 70), length=3, seed=0):
         mask = np.zeros(size, np.uint8)
         for i in (1, 2, 3):
             top, left = int(rng.integers(size[0] - 14)), int(rng.integers(size[1] - 16))
-            mask[top:top + 14, left:left + 16] = i
+            mask[top : top + 14, left : left + 16] = i
         masks.append(mask)
     return dict(frames=[COLOURS[mask] for mask in masks], masks=masks)
 
@@ -39,13 +40,18 @@ def agreement(results):
 
 FIXED = [ClipResize((35, 24)), ClipResize((40, 90), keep_ratio=False), ClipRandomCrop((150, 220)), ClipRandomFlip(1)]
 TRANSFORMS = [
-    *FIXED, ClipResize((160, 100), (0.5, 2)), ClipRandomAffine(), ClipRandomAffine(45, (0.5, 2), 30, 0.3),
-    ClipRandomCrop((20, 33)), ClipRandomCrop((64, 33))
+    *FIXED,
+    ClipResize((160, 100), (0.5, 2)),
+    ClipRandomAffine(),
+    ClipRandomAffine(45, (0.5, 2), 30, 0.3),
+    ClipRandomCrop((20, 33)),
+    ClipRandomCrop((64, 33)),
 ]
 
 
-@pytest.mark.parametrize('transform', [*TRANSFORMS, ClipRandomAffine(20, (0.8, 1.2), 15, 0.2, drift=1)],
-                         ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize(
+    'transform', [*TRANSFORMS, ClipRandomAffine(20, (0.8, 1.2), 15, 0.2, drift=1)], ids=lambda t: type(t).__name__
+)
 def test_masks_go_with_their_frames(transform):
     np.random.seed(0)
     for seed in range(5):
@@ -59,8 +65,9 @@ def test_masks_go_with_their_frames(transform):
         assert {*np.unique(after['masks'])} <= {0, 1, 2, 3, 255}
 
 
-@pytest.mark.parametrize('transform', [*TRANSFORMS, ClipRandomFlip(0.5), ClipColorJitter()],
-                         ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize(
+    'transform', [*TRANSFORMS, ClipRandomFlip(0.5), ClipColorJitter()], ids=lambda t: type(t).__name__
+)
 def test_all_frames_are_treated_alike_and_clips_are_not(transform):
     frame, mask = (clip(length=1)[key][0] for key in ('frames', 'masks'))
     np.random.seed(1)
@@ -142,8 +149,13 @@ def test_a_crop_larger_than_the_clip():
 
 def test_affine_maps_by_its_matrix(monkeypatch):
     """Half a turn about the middle, then a scale of two: pixel by pixel."""
-    monkeypatch.setattr(np.random, 'uniform', lambda *args: np.array([1, 0.]) if args[2:] == (2, ) and args[0] == -1
-                        else np.zeros(2) if args[2:] == (2, ) else 1.)
+    monkeypatch.setattr(
+        np.random,
+        'uniform',
+        lambda *args: (
+            np.array([1, 0.0]) if args[2:] == (2,) and args[0] == -1 else np.zeros(2) if args[2:] == (2,) else 1.0
+        ),
+    )
     after = ClipRandomAffine(180, (1, 1), 0, 0)(clip())
     np.testing.assert_array_equal(after['masks'][1], clip()['masks'][1][::-1, ::-1])
     np.testing.assert_array_equal(after['frames'][1], clip()['frames'][1][::-1, ::-1])
@@ -159,8 +171,13 @@ def test_affine_leaves_out_what_it_does_not_know():
 
 
 def test_no_change_is_none():
-    for transform in (ClipRandomAffine(0, (1, 1), 0, 0), ClipResize((70, 48)), ClipRandomCrop((48, 70)),
-                      ClipRandomFlip(0), ClipColorJitter(0, 0, 0, 0)):
+    for transform in (
+        ClipRandomAffine(0, (1, 1), 0, 0),
+        ClipResize((70, 48)),
+        ClipRandomCrop((48, 70)),
+        ClipRandomFlip(0),
+        ClipColorJitter(0, 0, 0, 0),
+    ):
         after = transform(clip())
         np.testing.assert_array_equal(after['masks'], clip()['masks'])
         rounding = 6 if isinstance(transform, ClipColorJitter) else 0  # of 8-bit hues
@@ -184,8 +201,10 @@ def test_colours():
     spreads = [grey(dict(frames=frames))['frames'][1].astype(int).std(-1).mean() for _ in range(50)]
     assert min(spreads) < 0.3 * frames[1].std(-1).mean()
     # contrast is about the mean of the clip: what sets its frames apart changes, too
-    apart = [np.diff([image.mean() for image in ClipColorJitter(0, 0.5, 0, 0)(dict(frames=frames))['frames']])
-             for _ in range(50)]
+    apart = [
+        np.diff([image.mean() for image in ClipColorJitter(0, 0.5, 0, 0)(dict(frames=frames))['frames']])
+        for _ in range(50)
+    ]
     assert np.min(apart) < 25
     assert np.max(apart) > 50
     with pytest.raises(ValueError, match='hue'):

@@ -1,4 +1,5 @@
 """The command line: what it writes and says, killed and called again, and what is wrong in one line."""
+
 import os
 import re
 import runpy
@@ -45,15 +46,25 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 @pytest.fixture(scope='module')
 def root(tmp_path_factory):
     path = tmp_path_factory.mktemp('clip')
-    clips.clip(path, '', [squares(p, 1, 5) for p in range(LENGTH)], masked=(0, ))
+    clips.clip(path, '', [squares(p, 1, 5) for p in range(LENGTH)], masked=(0,))
     return path
 
 
 @pytest.fixture
 def arguments(root, small_sst):
     """The arguments, without ``--out``."""
-    return [str(root / 'JPEGImages'), str(root / 'Annotations/00000.png'), '--config', str(small_sst.config),
-            '--checkpoint', str(small_sst.checkpoint), '--device', 'cpu', '--max-frames', '8']
+    return [
+        str(root / 'JPEGImages'),
+        str(root / 'Annotations/00000.png'),
+        '--config',
+        str(small_sst.config),
+        '--checkpoint',
+        str(small_sst.checkpoint),
+        '--device',
+        'cpu',
+        '--max-frames',
+        '8',
+    ]
 
 
 @pytest.fixture
@@ -61,8 +72,14 @@ def demo(monkeypatch, arguments, tmp_path):
     """Run the tool; ``positional`` replaces video and masks. Return the folder of the results."""
 
     def demo(*options, positional=None, out='out'):
-        argv = [str(TOOL), *(map(str, positional) if positional else arguments[:2]), *arguments[2:],
-                '--out', str(tmp_path / out), *map(str, options)]
+        argv = [
+            str(TOOL),
+            *(map(str, positional) if positional else arguments[:2]),
+            *arguments[2:],
+            '--out',
+            str(tmp_path / out),
+            *map(str, options),
+        ]
         monkeypatch.setattr(sys, 'argv', argv)
         runpy.run_path(str(TOOL), run_name='__main__')
         return tmp_path / out
@@ -75,14 +92,22 @@ def test_masks_overlay_and_figures(demo, capsys):
     assert sorted(path.name for path in out.iterdir()) == ['masks', 'overlay.mp4', 'run.json']
     assert sorted(path.name for path in (out / 'masks').iterdir()) == [f'{number:05}.png' for number in range(LENGTH)]
     said = capsys.readouterr().out.splitlines()[-1]
-    assert re.fullmatch(rf'24 masks are in {out}/masks, the overlay is {out}/overlay\.mp4; '
-                        r'\d+\.\d\d frames per second, peak memory \d+ MiB', said)
+    assert re.fullmatch(
+        rf'24 masks are in {out}/masks, the overlay is {out}/overlay\.mp4; '
+        r'\d+\.\d\d frames per second, peak memory \d+ MiB',
+        said,
+    )
 
 
 def test_the_options(demo, root, capsys):
     Image.fromarray(squares(0, 1, 5)).save(root / 'mask.png')
-    out = demo('--no-overlay', '--single-object', '--cfg-options', 'model.test_cfg.scale=(32,32)',
-               positional=(root / 'JPEGImages', f'{root}/mask.png@2'))
+    out = demo(
+        '--no-overlay',
+        '--single-object',
+        '--cfg-options',
+        'model.test_cfg.scale=(32,32)',
+        positional=(root / 'JPEGImages', f'{root}/mask.png@2'),
+    )
     assert not (out / 'overlay.mp4').exists()
     assert 'overlay' not in capsys.readouterr().out.splitlines()[-1]
     assert not read_mask(out / 'masks/00001.png').any()
@@ -108,19 +133,21 @@ def test_killed_it_leaves_whole_masks_and_goes_on(demo, arguments, tmp_path, mon
     out = demo()
     assert sum(seen) == 1 + LENGTH - 8  # the reference frame, and all but the first part
     assert {path.name: path.read_bytes() for path in (out / 'masks').iterdir()} == {
-        path.name: path.read_bytes() for path in (whole / 'masks').iterdir()}
+        path.name: path.read_bytes() for path in (whole / 'masks').iterdir()
+    }
     assert (out / 'overlay.mp4').stat().st_size == (whole / 'overlay.mp4').stat().st_size
 
 
 def test_what_is_wrong_without_a_traceback(demo, root, small_sst, tmp_path):
     write_mask(tmp_path / 'empty.png', np.zeros((30, 44), np.uint8))
     for positional, options, said in (
-            ((root / 'none.mp4', tmp_path / 'empty.png'), (), r'no video or folder .*none\.mp4'),
-            ((root / 'JPEGImages', tmp_path / 'empty.png'), (), r'1 fault in the masks:\n  .*empty\.png: shows no'),
-            (None, ('--opacity', '2'), 'opacity must be'),
-            (None, ('--checkpoint', tmp_path / 'none.pth'), r'none\.pth'),
-            (None, ('--config', tmp_path / 'none.py'), r'none\.py'),
-            (None, ('--cfg-options', 'model.embed_dims=32'), r'projection\.weight')):
+        ((root / 'none.mp4', tmp_path / 'empty.png'), (), r'no video or folder .*none\.mp4'),
+        ((root / 'JPEGImages', tmp_path / 'empty.png'), (), r'1 fault in the masks:\n  .*empty\.png: shows no'),
+        (None, ('--opacity', '2'), 'opacity must be'),
+        (None, ('--checkpoint', tmp_path / 'none.pth'), r'none\.pth'),
+        (None, ('--config', tmp_path / 'none.py'), r'none\.py'),
+        (None, ('--cfg-options', 'model.embed_dims=32'), r'projection\.weight'),
+    ):
         with pytest.raises(SystemExit, match=said):
             demo(*options, positional=positional)
     assert not (tmp_path / 'out').exists()

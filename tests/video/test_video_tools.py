@@ -1,4 +1,5 @@
 """SST as a user has it: tools/train.py, tools/test.py, in one process and in two, to the files that a server takes."""
+
 import csv
 import re
 import socket
@@ -20,15 +21,35 @@ DAVIS = ROOT / 'configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
 YOUTUBE_VOS = ROOT / 'configs/sst/sst-strided_r50-d8_4xb1-20k_youtube-vos-2018-480x864.py'
 # Fewer channels than 8 make oneDNN write past its memory on AVX2 (1×1, stride 2, channels last: oneDNN#6035).
 # SyncBN and pretrained weights are off in either; the loaders work in the process itself.
-MODEL = ['model.backbone.base_channels=8', 'model.in_channels=16', 'model.embed_dims=16',
-         'model.attention.num_heads=2', 'model.encoder_layers=1', 'model.decoder_layers=1', 'model.backbone.depth=18',
-         'model.backbone.num_stages=2', 'model.backbone.out_indices=(1,)', 'model.backbone.strides=(1,2)',
-         'model.backbone.dilations=(1,1)', 'model.backbone.init_cfg=None', 'model.test_cfg.max_frames=2']
-LOADERS = [f'{part}_dataloader.{option}' for part in ('train', 'val', 'test')
-           for option in ('num_workers=0', 'persistent_workers=False')]
-TRAIN = ['train_dataloader.batch_size=2', 'train_dataloader.dataset.pipeline.6.crop_size=(32,32)',
-         'train_cfg.max_iters=4', 'train_cfg.val_interval=2', 'default_hooks.checkpoint.interval=2',
-         'default_hooks.logger.interval=1', 'default_hooks.checkpoint.max_keep_ckpts=3']
+MODEL = [
+    'model.backbone.base_channels=8',
+    'model.in_channels=16',
+    'model.embed_dims=16',
+    'model.attention.num_heads=2',
+    'model.encoder_layers=1',
+    'model.decoder_layers=1',
+    'model.backbone.depth=18',
+    'model.backbone.num_stages=2',
+    'model.backbone.out_indices=(1,)',
+    'model.backbone.strides=(1,2)',
+    'model.backbone.dilations=(1,1)',
+    'model.backbone.init_cfg=None',
+    'model.test_cfg.max_frames=2',
+]
+LOADERS = [
+    f'{part}_dataloader.{option}'
+    for part in ('train', 'val', 'test')
+    for option in ('num_workers=0', 'persistent_workers=False')
+]
+TRAIN = [
+    'train_dataloader.batch_size=2',
+    'train_dataloader.dataset.pipeline.6.crop_size=(32,32)',
+    'train_cfg.max_iters=4',
+    'train_cfg.val_interval=2',
+    'default_hooks.checkpoint.interval=2',
+    'default_hooks.logger.interval=1',
+    'default_hooks.checkpoint.max_keep_ckpts=3',
+]
 
 
 def losses(said):
@@ -42,8 +63,9 @@ def weights(path):
 @pytest.fixture(scope='module')
 def trained(run, tmp_path_factory):
     folder = tmp_path_factory.mktemp('trained')
-    said = run(sys.executable, ROOT / 'tools/train.py', DAVIS, '--work-dir', folder, '--cfg-options', *MODEL, *LOADERS,
-               *TRAIN)
+    said = run(
+        sys.executable, ROOT / 'tools/train.py', DAVIS, '--work-dir', folder, '--cfg-options', *MODEL, *LOADERS, *TRAIN
+    )
     return folder, said
 
 
@@ -57,28 +79,59 @@ def test_training_validates_and_scores(trained):
 
 def test_a_resumed_run_ends_like_an_uninterrupted_one(trained, run, tmp_path):
     (tmp_path / 'iter_2.pth').write_bytes((trained[0] / 'iter_2.pth').read_bytes())
-    said = run(sys.executable, ROOT / 'tools/train.py', DAVIS, '--work-dir', tmp_path, '--resume', tmp_path /
-               'iter_2.pth', '--cfg-options', *MODEL, *LOADERS, *TRAIN)
+    said = run(
+        sys.executable,
+        ROOT / 'tools/train.py',
+        DAVIS,
+        '--work-dir',
+        tmp_path,
+        '--resume',
+        tmp_path / 'iter_2.pth',
+        '--cfg-options',
+        *MODEL,
+        *LOADERS,
+        *TRAIN,
+    )
     assert losses(said) == losses(trained[1])[2:]
     ours, expected = weights(tmp_path / 'iter_4.pth'), weights(trained[0] / 'iter_4.pth')
     assert all(torch.equal(ours[name], x) for name, x in expected.items())
 
 
 def test_testing_writes_masks_scores_and_pictures(trained, run, tiny_data, tmp_path):
-    run(sys.executable, ROOT / 'tools/test.py', DAVIS, trained[0] / 'iter_4.pth', '--work-dir', tmp_path, '--out',
-        tmp_path / 'out', '--show-dir', tmp_path / 'shown', '--cfg-options', *MODEL, *LOADERS)
+    run(
+        sys.executable,
+        ROOT / 'tools/test.py',
+        DAVIS,
+        trained[0] / 'iter_4.pth',
+        '--work-dir',
+        tmp_path,
+        '--out',
+        tmp_path / 'out',
+        '--show-dir',
+        tmp_path / 'shown',
+        '--cfg-options',
+        *MODEL,
+        *LOADERS,
+    )
     names = [f'{clip}/{i:05}.png' for clip in ('bear', 'goat') for i in range(3)]
     assert sorted(path.relative_to(tmp_path / 'out').as_posix() for path in tmp_path.glob('out/*/*')) == names
     truth = Path(tiny_data['DAVIS_240P_ROOT'], 'Annotations/240p')
     for clip in ('bear', 'goat'):
-        np.testing.assert_array_equal(read_mask(tmp_path / f'out/{clip}/00000.png'),
-                                      read_mask(truth / clip / '00000.png'))
+        np.testing.assert_array_equal(
+            read_mask(tmp_path / f'out/{clip}/00000.png'), read_mask(truth / clip / '00000.png')
+        )
     with open(tmp_path / 'out/results.csv', newline='') as file:
         assert [row[:2] for row in csv.reader(file)][1:] == [
-            ['all', ''], ['bear', ''], ['bear', '1'], ['goat', ''], ['goat', '1']]
+            ['all', ''],
+            ['bear', ''],
+            ['bear', '1'],
+            ['goat', ''],
+            ['goat', '1'],
+        ]
     pictures = sorted(tmp_path.rglob('shown/**/*.png'))
     assert [re.match(r'[a-z]+_\d{5}', path.name)[0] for path in pictures] == [
-        name.replace('/', '_').removesuffix('.png') for name in names]
+        name.replace('/', '_').removesuffix('.png') for name in names
+    ]
     with Image.open(pictures[0]) as picture:
         assert picture.size == (2 * clips.SIZE[1], clips.SIZE[0])  # truth and prediction
 
@@ -88,15 +141,36 @@ def test_two_processes_give_the_scores_of_one(trained, run, tmp_path):
         probe.bind(('127.0.0.1', 0))
         port = str(probe.getsockname()[1])
     options = ['--cfg-options', *MODEL, *LOADERS]
-    one = run(sys.executable, ROOT / 'tools/test.py', DAVIS, trained[0] / 'iter_4.pth', '--work-dir', tmp_path / '1',
-              *options)
-    two = run('bash', ROOT / 'tools/dist_test.sh', DAVIS, trained[0] / 'iter_4.pth', 2, '--work-dir', tmp_path / '2',
-              *options, CUDA_VISIBLE_DEVICES='', PORT=port)
+    one = run(
+        sys.executable, ROOT / 'tools/test.py', DAVIS, trained[0] / 'iter_4.pth', '--work-dir', tmp_path / '1', *options
+    )
+    two = run(
+        'bash',
+        ROOT / 'tools/dist_test.sh',
+        DAVIS,
+        trained[0] / 'iter_4.pth',
+        2,
+        '--work-dir',
+        tmp_path / '2',
+        *options,
+        CUDA_VISIBLE_DEVICES='',
+        PORT=port,
+    )
     tables = [re.findall(r'^\| .*\|$', said, re.MULTILINE) for said in (one, two)]
     assert len(tables[0]) == 6
     assert tables[0] == tables[1]
-    log = run('bash', ROOT / 'tools/dist_train.sh', DAVIS, 2, '--work-dir', tmp_path / 'trained', *options, *TRAIN,
-              CUDA_VISIBLE_DEVICES='', PORT=port)
+    log = run(
+        'bash',
+        ROOT / 'tools/dist_train.sh',
+        DAVIS,
+        2,
+        '--work-dir',
+        tmp_path / 'trained',
+        *options,
+        *TRAIN,
+        CUDA_VISIBLE_DEVICES='',
+        PORT=port,
+    )
     assert len(losses(log)) == 4
 
 
@@ -106,8 +180,17 @@ def test_youtube_vos_is_written_as_the_server_takes_it(run, tiny_data, tmp_path)
     options = ['--cfg-options', *MODEL, *(option for option in LOADERS if not option.startswith('val'))]
     said = run(sys.executable, ROOT / 'tools/train.py', YOUTUBE_VOS, '--work-dir', tmp_path, *options, *train)
     assert len(losses(said)) == 4
-    said = run(sys.executable, ROOT / 'tools/test.py', YOUTUBE_VOS, tmp_path / 'iter_4.pth', '--work-dir', tmp_path,
-               '--out', tmp_path / 'out', *options)
+    said = run(
+        sys.executable,
+        ROOT / 'tools/test.py',
+        YOUTUBE_VOS,
+        tmp_path / 'iter_4.pth',
+        '--work-dir',
+        tmp_path,
+        '--out',
+        tmp_path / 'out',
+        *options,
+    )
     assert 'Local estimate: G' in said  # the small data have their truth
     names = [f'{clip}/{number:05}.png' for clip in 'ab' for number in (0, 5, 10)]
     with ZipFile(tmp_path / 'out/submission.zip') as archive:
@@ -161,10 +244,20 @@ def test_what_is_wrong_with_the_data_is_told_before_training(run, tiny_data, tmp
     cut.write_bytes(cut.read_bytes()[:-200])
     Image.open(masks / 'goat/00003.png').resize((20, 30)).save(masks / 'goat/00003.png')
     with pytest.raises(AssertionError) as error:
-        run(sys.executable, ROOT / 'tools/train.py', DAVIS, '--work-dir', tmp_path / 'work',
-            DAVIS_240P_ROOT=str(tmp_path))
+        run(
+            sys.executable,
+            ROOT / 'tools/train.py',
+            DAVIS,
+            '--work-dir',
+            tmp_path / 'work',
+            DAVIS_240P_ROOT=str(tmp_path),
+        )
     said = str(error.value)
-    for fault in ('3 faults', f'{frames}/bear/00002.jpg: no such frame', f'{cut}: unreadable',
-                  f'{masks}/goat/00003.png: 20×30; 00000.jpg is 44×30'):
+    for fault in (
+        '3 faults',
+        f'{frames}/bear/00002.jpg: no such frame',
+        f'{cut}: unreadable',
+        f'{masks}/goat/00003.png: 20×30; 00000.jpg is 44×30',
+    ):
         assert fault in said, fault
     assert 'Iter(train)' not in said

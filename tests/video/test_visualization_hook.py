@@ -1,4 +1,5 @@
 """Pictures of validated and tested clips: which, and their pixels; from tools/test.py, too."""
+
 import os
 import subprocess
 import sys
@@ -79,16 +80,30 @@ def test_wrong_interval():
 
 def test_show_dir_of_the_test_tool(small_sst, tmp_path):
     clips.davis(tmp_path / 'data', a=[squares(p, 1) for p in range(4)], b=[squares(p, 5) for p in range(3)])
-    command = [sys.executable, ROOT / 'tools/test.py', small_sst.config, small_sst.checkpoint, '--show-dir',
-               'shown', '--out', tmp_path / 'out', '--work-dir', tmp_path / 'work', '--cfg-options',
-               f'test_dataloader.dataset.data_root={tmp_path}/data', 'test_dataloader.num_workers=0',
-               'test_dataloader.persistent_workers=False']
-    done = subprocess.run(command, env={**os.environ, 'PYTHONPATH': str(ROOT)}, cwd=tmp_path,
-                          capture_output=True, text=True, timeout=300)
+    command = [
+        sys.executable,
+        ROOT / 'tools/test.py',
+        small_sst.config,
+        small_sst.checkpoint,
+        '--show-dir',
+        'shown',
+        '--out',
+        tmp_path / 'out',
+        '--work-dir',
+        tmp_path / 'work',
+        '--cfg-options',
+        f'test_dataloader.dataset.data_root={tmp_path}/data',
+        'test_dataloader.num_workers=0',
+        'test_dataloader.persistent_workers=False',
+    ]
+    done = subprocess.run(
+        command, env={**os.environ, 'PYTHONPATH': str(ROOT)}, cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, f'{done.stdout}\n{done.stderr}'
     found = pictures(tmp_path / 'shown/vis_data/vis_image')
-    assert list(found) == [f'{clip}_{position:05}_0.png' for clip, count in (('a', 4), ('b', 3))
-                           for position in range(count)]
+    assert list(found) == [
+        f'{clip}_{position:05}_0.png' for clip, count in (('a', 4), ('b', 3)) for position in range(count)
+    ]
     frame = read_frame(tmp_path / 'data/JPEGImages/240p/b/00002.jpg')
     left, right = found['b_00002_0.png']
     np.testing.assert_array_equal(left, draw_overlay(frame, np.uint8(squares(2, 5) > 0), 0.5))  # one object, called 1

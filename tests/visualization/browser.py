@@ -1,4 +1,5 @@
 """Headless Chromium, driven through ChromeDriver by the WebDriver protocol: JSON over HTTP, so no package for it."""
+
 import json
 import shutil
 import subprocess
@@ -6,8 +7,16 @@ import time
 from base64 import b64decode
 from urllib.request import Request, urlopen
 
-FLAGS = ('--headless', '--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-background-networking',
-         '--disable-component-update', '--disable-sync', '--window-size=1400,1000')
+FLAGS = (
+    '--headless',
+    '--no-sandbox',
+    '--disable-gpu',
+    '--no-first-run',
+    '--disable-background-networking',
+    '--disable-component-update',
+    '--disable-sync',
+    '--window-size=1400,1000',
+)
 
 
 class Browser:
@@ -23,15 +32,22 @@ class Browser:
         self.driver = subprocess.Popen(['chromedriver', '--port=0'], stdout=subprocess.PIPE, text=True)
         for line in self.driver.stdout:
             if 'started successfully on port' in line:
-                self.url = f"http://127.0.0.1:{line.rstrip('. ' + chr(10)).split()[-1]}/session"
+                self.url = f'http://127.0.0.1:{line.rstrip(". " + chr(10)).split()[-1]}/session'
                 break
         try:
-            session = self('', capabilities={'alwaysMatch': {
-                'goog:chromeOptions': self.options, 'goog:loggingPrefs': {'browser': 'ALL', 'performance': 'ALL'}}})
+            session = self(
+                '',
+                capabilities={
+                    'alwaysMatch': {
+                        'goog:chromeOptions': self.options,
+                        'goog:loggingPrefs': {'browser': 'ALL', 'performance': 'ALL'},
+                    }
+                },
+            )
         except BaseException:
             self.driver.kill()
             raise
-        self.url += f"/{session['sessionId']}"
+        self.url += f'/{session["sessionId"]}'
         return self
 
     def __exit__(self, *_):
@@ -64,7 +80,8 @@ class Browser:
         """Move the mouse to a point of an element, relative to its size."""
         left, top, width, height = self.run(
             f'const box = document.querySelector({selector!r}).getBoundingClientRect();'
-            'return [box.left, box.top, box.width, box.height]')
+            'return [box.left, box.top, box.width, box.height]'
+        )
         move = dict(type='pointerMove', duration=0, x=round(left + x * width), y=round(top + y * height))
         self('/actions', actions=[dict(type='pointer', id='mouse', actions=[move])])
 
@@ -86,6 +103,9 @@ class Browser:
     def requests(self):
         """The URLs that it asked for since the last call, apart from those that hold their own content."""
         messages = (json.loads(entry['message'])['message'] for entry in self('/se/log', type='performance'))
-        urls = [message['params']['request']['url'] for message in messages
-                if message['method'] == 'Network.requestWillBeSent']
+        urls = [
+            message['params']['request']['url']
+            for message in messages
+            if message['method'] == 'Network.requestWillBeSent'
+        ]
         return [url for url in urls if not url.startswith('data:')]

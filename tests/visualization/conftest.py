@@ -1,4 +1,5 @@
 """What tests of several files look at."""
+
 from pathlib import Path
 
 import pytest

@@ -1,4 +1,5 @@
 """The attention explorer: its page has the operators' own values, a bounded size, and works in a browser."""
+
 import json
 import os
 import re
@@ -40,7 +41,7 @@ def page_of(runs, **options):
 
 
 def data_of(page):
-    text, = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
     return json.loads(text)
 
 
@@ -57,18 +58,28 @@ def maps_of(data, run=0):
 
 
 def points_of(data):
-    return [((x + 0.5) / data['columns'], (y + 0.5) / data['rows'])
-            for y in range(data['rows']) for x in range(data['columns'])]
+    return [
+        ((x + 0.5) / data['columns'], (y + 0.5) / data['rows'])
+        for y in range(data['rows'])
+        for x in range(data['columns'])
+    ]
 
 
 # The values.
 
 
-@pytest.mark.parametrize('layer', [
-    BilateralNonLocal2d(8, window_size=5), BilateralNonLocal2d(8, position='none'),
-    LocalBilateralAttention(8, num_heads=2), TransformerAttention2d(8, num_heads=2),
-    TransformerAttention2d(8, num_heads=4, terms='0010'), TransformerAttention2d(8, num_heads=1, spatial_range=3)
-], ids=['bi-nl', 'nl', 'ba', '1111', '0010', 'range'])
+@pytest.mark.parametrize(
+    'layer',
+    [
+        BilateralNonLocal2d(8, window_size=5),
+        BilateralNonLocal2d(8, position='none'),
+        LocalBilateralAttention(8, num_heads=2),
+        TransformerAttention2d(8, num_heads=2),
+        TransformerAttention2d(8, num_heads=4, terms='0010'),
+        TransformerAttention2d(8, num_heads=1, spatial_range=3),
+    ],
+    ids=['bi-nl', 'nl', 'ba', '1111', '0010', 'range'],
+)
 def test_the_values_are_the_layers_own(layer):
     run = layer_run(layer)
     data = data_of(page_of([run], grid=4))
@@ -103,8 +114,9 @@ def test_many_queries_at_once_are_as_few(monkeypatch):
 
 def test_the_image_and_the_prediction_are_in_the_page():
     data = data_of(page_of([layer_run(BilateralNonLocal2d(8))], title='</script><script>', grid=5))
-    image, prediction = (Image.open(BytesIO(b64decode(data[name].partition('base64,')[2])))
-                         for name in ('image', 'prediction'))
+    image, prediction = (
+        Image.open(BytesIO(b64decode(data[name].partition('base64,')[2]))) for name in ('image', 'prediction')
+    )
     assert image.size == prediction.size == (data['width'], data['height']) == (48, 40)
     assert np.array_equal(np.asarray(prediction.convert('RGB')), np.array(PALETTE, np.uint8)[LABELS])
     assert (data['columns'], data['rows']) == (5, 4)
@@ -131,8 +143,9 @@ def test_one_query_that_is_too_large_is_an_error():
 
 def test_a_large_image_is_made_smaller():
     image = np.zeros((1500, 3000, 3), np.uint8)
-    page = attention_explorer(image, np.zeros((1500, 3000), np.uint8), CLASSES, PALETTE,
-                              [layer_run(BilateralNonLocal2d(8))], grid=2)
+    page = attention_explorer(
+        image, np.zeros((1500, 3000), np.uint8), CLASSES, PALETTE, [layer_run(BilateralNonLocal2d(8))], grid=2
+    )
     data = data_of(page)
     assert (data['width'], data['height']) == (3000, 1500)
     assert Image.open(BytesIO(b64decode(data['image'].partition('base64,')[2]))).size == (1024, 512)
@@ -170,8 +183,9 @@ def command(data_root, tmp_path):
 
 def test_the_tool_writes_one_file(command, tmp_path):
     out = tmp_path / 'new' / 'page.html'
-    done = subprocess.run([sys.executable, TOOL, *command(), '--grid', '3', '--out', out], capture_output=True,
-                          text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, TOOL, *command(), '--grid', '3', '--out', out], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(rf'{out}: 0\.\d\d MiB', done.stdout.splitlines()[-1])
     assert [path.name for path in out.parent.iterdir()] == ['page.html']
@@ -180,16 +194,19 @@ def test_the_tool_writes_one_file(command, tmp_path):
     assert (data['columns'], data['rows']) == (3, 2)
 
 
-@pytest.mark.parametrize(('given', 'arguments', 'said'), [
-    (dict(config='none.py'), [], r'none\.py'),
-    (dict(checkpoint='none.pth'), [], r'none\.pth'),
-    (dict(checkpoint='cut.png'), [], r'cut\.png'),
-    (dict(image='none.png'), [], r'none\.png'),
-    (dict(image='cut.png'), [], r'cut\.png is no image, or a truncated one'),
-    (dict(name='stock'), [], r'EncoderDecoder has no attention layer'),
-    ({}, ['--layer', 'cca'], r'layer must be one of decode_head\.cca; got cca'),
-    ({}, ['--grid', '0'], r'grid must be at least 1; got 0'),
-])
+@pytest.mark.parametrize(
+    ('given', 'arguments', 'said'),
+    [
+        (dict(config='none.py'), [], r'none\.py'),
+        (dict(checkpoint='none.pth'), [], r'none\.pth'),
+        (dict(checkpoint='cut.png'), [], r'cut\.png'),
+        (dict(image='none.png'), [], r'none\.png'),
+        (dict(image='cut.png'), [], r'cut\.png is no image, or a truncated one'),
+        (dict(name='stock'), [], r'EncoderDecoder has no attention layer'),
+        ({}, ['--layer', 'cca'], r'layer must be one of decode_head\.cca; got cca'),
+        ({}, ['--grid', '0'], r'grid must be at least 1; got 0'),
+    ],
+)
 def test_the_tool_says_in_a_line_what_is_wrong(command, tmp_path, monkeypatch, given, arguments, said):
     monkeypatch.setattr(sys, 'argv', [str(TOOL), *command(**given), *arguments])
     monkeypatch.chdir(tmp_path)
@@ -256,13 +273,15 @@ def test_the_canvas_holds_the_weights(browser, tmp_path):
     data = data_of(page.read_text(encoding='utf-8'))
     browser.open(page.as_uri())
     browser.wait_for(SHOWN)
-    browser.run("for (const [id, value] of [['opacity', 100], ['threshold', 0]]) {"
-                "document.getElementById(id).value = value;"
-                "document.getElementById(id).dispatchEvent(new Event('input')); }")
+    browser.run(
+        "for (const [id, value] of [['opacity', 100], ['threshold', 0]]) {"
+        'document.getElementById(id).value = value;'
+        "document.getElementById(id).dispatchEvent(new Event('input')); }"
+    )
     browser.hover('#stage', 0.01, 0.01)
     url = browser.run(PIXELS)
     pixels = np.asarray(Image.open(BytesIO(b64decode(url.partition('base64,')[2]))))
-    head, = data['runs'][0]['maps']['bilateral']
+    (head,) = data['runs'][0]['maps']['bilateral']
     levels = np.frombuffer(zlib.decompress(b64decode(head['levels'])), np.uint8)[:30].reshape(5, 6)
     colours = np.frombuffer(b64decode(data['colours']), np.uint8).reshape(256, 3)
     assert np.array_equal(pixels[..., :3], colours[levels])

@@ -1,4 +1,5 @@
 """Attention maps of a shipped config's model: captured, drawn, by the tool and during training."""
+
 import runpy
 import subprocess
 import sys
@@ -33,9 +34,14 @@ CONFIGS = {
 }
 LAYERS = {'cc': 'decode_head.cca', 'nl': 'decode_head.nl_block'}
 SMALL = {
-    'model.backbone.base_channels': 8, 'model.decode_head.in_channels': 64, 'model.decode_head.channels': 16,
-    'model.auxiliary_head.in_channels': 32, 'model.auxiliary_head.channels': 8,
-    'model.data_preprocessor.size': (32, 32), 'train_dataloader.batch_size': 2, 'train_dataloader.num_workers': 0,
+    'model.backbone.base_channels': 8,
+    'model.decode_head.in_channels': 64,
+    'model.decode_head.channels': 16,
+    'model.auxiliary_head.in_channels': 32,
+    'model.auxiliary_head.channels': 8,
+    'model.data_preprocessor.size': (32, 32),
+    'train_dataloader.batch_size': 2,
+    'train_dataloader.num_workers': 0,
     'train_dataloader.persistent_workers': False,
 }
 POINTS = [(0.1, 0.3), (0.6, 0.9)]  # in a map of 5 rows and 6 columns: (1, 0) and (4, 3)
@@ -112,7 +118,7 @@ def test_a_sliding_model_is_run_on_the_whole_image(data_root):
 
 def test_without_a_position_there_is_content(data_root):
     model, data = build('nl', **{'model.decode_head.position': 'none'})
-    maps, = attention_maps(model, data, POINTS)
+    (maps,) = attention_maps(model, data, POINTS)
     assert list(maps.weights) == ['content']
     draw_attention_maps(np.zeros((40, 48, 3), np.uint8), POINTS, maps)
 
@@ -151,7 +157,7 @@ def test_the_dot_is_at_the_query():
     def dot(x, y):
         picture = figure([(x, y)], torch.ones(1, 3, 4))
         red = (picture[..., 0] > 200) & (picture[..., 1:].max(-1) < 50)
-        red[:, picture.shape[1] // 4:] = False  # the first panel
+        red[:, picture.shape[1] // 4 :] = False  # the first panel
         return np.argwhere(red).mean(0)
 
     middle, right, below = dot(0.5, 0.5), dot(0.75, 0.5), dot(0.5, 0.75)
@@ -162,7 +168,7 @@ def test_the_dot_is_at_the_query():
 
 
 def test_weights_under_the_threshold_are_hidden():
-    weights = torch.tensor([[[1., 0.5, 0.1, 0.01]]]) / 1.61
+    weights = torch.tensor([[[1.0, 0.5, 0.1, 0.01]]]) / 1.61
     shown = [coloured(figure([(0.1, 0.5)], weights, threshold)).sum() for threshold in (0, 0.02, 0.2, 0.6)]
     assert shown == sorted(shown, reverse=True)
     assert len(set(shown)) == 4
@@ -193,8 +199,17 @@ def command(data_root, tmp_path, name, *arguments):
     checkpoint = tmp_path / 'model.pth'
     torch.save({'state_dict': MODELS.build(cfg.model).state_dict()}, checkpoint)
     cfg.dump(tmp_path / 'small.py')
-    return [str(x) for x in (tmp_path / 'small.py', checkpoint, data_root / 'img_dir/val/tile_0.png', '--device', 'cpu',
-                             *arguments)]
+    return [
+        str(x)
+        for x in (
+            tmp_path / 'small.py',
+            checkpoint,
+            data_root / 'img_dir/val/tile_0.png',
+            '--device',
+            'cpu',
+            *arguments,
+        )
+    ]
 
 
 def test_the_tool_writes_one_picture(data_root, tmp_path):
@@ -209,13 +224,16 @@ def test_the_tool_writes_one_picture(data_root, tmp_path):
     assert coloured(picture).sum() > 1000
 
 
-@pytest.mark.parametrize(('name', 'arguments', 'said'), [
-    ('cc', ['--query', '48,5'], r'--query 48,5 is outside the image, which has 48 columns and 40 rows'),
-    ('cc', ['--query=-1,5'], r'--query -1,5 is outside'),
-    ('cc', ['--query', '5'], r'--query must be x,y in pixels; got 5'),
-    ('cc', ['--query', '5,5', '--layer', 'cca'], r'small\.py: layer must be one of decode_head\.cca; got cca'),
-    ('stock', ['--query', '5,5'], r'small\.py: EncoderDecoder has no attention layer'),
-])
+@pytest.mark.parametrize(
+    ('name', 'arguments', 'said'),
+    [
+        ('cc', ['--query', '48,5'], r'--query 48,5 is outside the image, which has 48 columns and 40 rows'),
+        ('cc', ['--query=-1,5'], r'--query -1,5 is outside'),
+        ('cc', ['--query', '5'], r'--query must be x,y in pixels; got 5'),
+        ('cc', ['--query', '5,5', '--layer', 'cca'], r'small\.py: layer must be one of decode_head\.cca; got cca'),
+        ('stock', ['--query', '5,5'], r'small\.py: EncoderDecoder has no attention layer'),
+    ],
+)
 def test_the_tool_says_in_a_line_what_is_wrong(data_root, tmp_path, monkeypatch, name, arguments, said):
     monkeypatch.setattr(sys, 'argv', [str(TOOL), *command(data_root, tmp_path, name, *arguments)])
     monkeypatch.chdir(tmp_path)
@@ -244,7 +262,8 @@ def test_the_hook_draws_in_training(data_root, tmp_path):
     assert all(coloured(picture).sum() > 1000 for picture in pictures.values())
     if len(BACKENDS) > 1:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-        event, = tmp_path.rglob('events.*')
+
+        (event,) = tmp_path.rglob('events.*')
         events = EventAccumulator(str(event)).Reload()
         assert [image.step for image in events.Images('attention_maps_tile_0')] == [1, 3]
 

@@ -1,7 +1,8 @@
 """Draw a config's training images or clips with their labels, as the pipeline gives them to the model.
 
-    python tools/analysis_tools/browse_dataset.py CONFIG --output-dir DIR [--split val] [--number 20]
+python tools/analysis_tools/browse_dataset.py CONFIG --output-dir DIR [--split val] [--number 20]
 """
+
 import argparse
 from pathlib import Path
 
@@ -63,7 +64,8 @@ def main() -> None:
             draw_pred=False,
             show=not args.not_show,
             wait_time=args.show_interval,
-            out_file=None if args.output_dir is None else str(args.output_dir / f'{i:05}_{name}.png'))
+            out_file=None if args.output_dir is None else str(args.output_dir / f'{i:05}_{name}.png'),
+        )
 
 
 if __name__ == '__main__':

@@ -13,6 +13,7 @@ one ``Module`` (or '' for all) for one ``Input`` (channels, height, width); of a
 a ``Base``, ours is the paper's figure for that config and what the module of this one adds to it: so heads that differ
 from the paper's do not matter.
 """
+
 import argparse
 from functools import cache, partial
 from pathlib import Path
@@ -97,8 +98,10 @@ def count_one(cfg: Config, shape: tuple[int, int], depth: int, frames: int) -> N
             table.add_row([name, f'{sum(flops.values()) / 2e9:.2f}'])
     print(table)
     parameters = sum(p.numel() for p in model.parameters())
-    print(f'input {shape[0]}×{shape[1]}: {counter.get_total_flops() / 2e9:.2f} G multiply-accumulates, '
-          f'{parameters / 1e6:.2f} M parameters')
+    print(
+        f'input {shape[0]}×{shape[1]}: {counter.get_total_flops() / 2e9:.2f} G multiply-accumulates, '
+        f'{parameters / 1e6:.2f} M parameters'
+    )
 
 
 def beside_the_paper(metafile: Path, name: str | None = None) -> PrettyTable | None:
@@ -113,8 +116,9 @@ def beside_the_paper(metafile: Path, name: str | None = None) -> PrettyTable | N
             macs = count(found, shape).get_total_flops() / 2e9
         return sum(p.numel() for p in found.parameters()) / 1e3, macs
 
-    table = PrettyTable(['row', 'K parameters', 'in the paper', 'G MACs', 'of the paper', 'difference',
-                         'of what is added'], align='r')
+    table = PrettyTable(
+        ['row', 'K parameters', 'in the paper', 'G MACs', 'of the paper', 'difference', 'of what is added'], align='r'
+    )
     for model in sorted(models, key=lambda model: model['Complexity']['Row']):
         paper = model['Complexity']
         what = paper['Module'], tuple(paper['Input'])
@@ -125,9 +129,18 @@ def beside_the_paper(metafile: Path, name: str | None = None) -> PrettyTable | N
             extra = macs - counted(paper['Base']['Config'], *what)[1]
             macs = base + extra
             if paper['MACs (G)'] > base:
-                added = f"{extra / (paper['MACs (G)'] - base) - 1:+.2%}"
-        table.add_row([paper['Row'], f'{parameters:.2f}', paper.get('Parameters (K)', '-'), f'{macs:.2f}',
-                       f"{paper['MACs (G)']:.2f}", f"{macs / paper['MACs (G)'] - 1:+.2%}", added])
+                added = f'{extra / (paper["MACs (G)"] - base) - 1:+.2%}'
+        table.add_row(
+            [
+                paper['Row'],
+                f'{parameters:.2f}',
+                paper.get('Parameters (K)', '-'),
+                f'{macs:.2f}',
+                f'{paper["MACs (G)"]:.2f}',
+                f'{macs / paper["MACs (G)"] - 1:+.2%}',
+                added,
+            ]
+        )
     return table if models else None
 
 
@@ -154,8 +167,9 @@ def main() -> None:
     if args.cfg_options is not None:
         cfg.merge_from_dict(args.cfg_options)
     shape = args.shape or [1024, 2048]
-    count_one(cfg, (shape[0], shape[-1]), 3 if args.depth is None else args.depth,
-              8 if args.frames is None else args.frames)
+    count_one(
+        cfg, (shape[0], shape[-1]), 3 if args.depth is None else args.depth, 8 if args.frames is None else args.frames
+    )
     metafile = args.config.parent / 'metafile.yml'
     table = beside_the_paper(metafile, args.config.stem) if metafile.is_file() else None
     if table is not None and args.cfg_options is None:

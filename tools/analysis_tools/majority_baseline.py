@@ -5,6 +5,7 @@
 The config's own data sets and evaluator do the scoring. ``--result`` takes the metrics file that ``tools/test.py``
 leaves in its work dir. The table is printed, and with ``--out`` written as Markdown.
 """
+
 import argparse
 import json
 import os
@@ -34,14 +35,15 @@ def majority_metrics(cfg: Config) -> dict[str, float]:
     load = [dict(type='LoadAnnotations')]
     train, meta = annotations(cfg.train_dataloader, load)
     counts = sum(np.bincount(labels.ravel(), minlength=256) for labels in train)
-    majority = int(np.argmax(counts[:len(meta['classes'])]))
+    majority = int(np.argmax(counts[: len(meta['classes'])]))
     evaluator = Evaluator(cfg.test_evaluator)
     evaluator.dataset_meta = meta
     test, _ = annotations(cfg.test_dataloader, load)
     for labels in test:
         truth = torch.from_numpy(labels.astype(np.int64))[None]
         sample = SegDataSample(
-            gt_sem_seg=PixelData(data=truth), pred_sem_seg=PixelData(data=torch.full_like(truth, majority)))
+            gt_sem_seg=PixelData(data=truth), pred_sem_seg=PixelData(data=torch.full_like(truth, majority))
+        )
         evaluator.process(data_samples=[sample], data_batch=None)
     return evaluator.evaluate(len(test))
 

@@ -6,6 +6,7 @@ Every row is a config of the package, trained by tools/train.py and scored on th
 iteration. Interrupted, the command goes on where it stopped; finished runs are not repeated. It leaves table.md and
 detections.jpg, by the runs of the first seed, in the work dir.
 """
+
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -30,8 +31,19 @@ def drawn(run: Run, jobs: int) -> list[Path]:
     folder = run.folder / 'shown'
     if not folder.is_dir():
         aside = run.folder / 'shown.part'
-        call(run, jobs, 'test.py', ROOT / 'configs' / run.config, run.folder / f'iter_{ITERATIONS}.pth', '--work-dir',
-             run.folder / 'test', '--show-dir', aside.resolve(), '--cfg-options', 'model.test_cfg.rcnn.score_thr=0.3')
+        call(
+            run,
+            jobs,
+            'test.py',
+            ROOT / 'configs' / run.config,
+            run.folder / f'iter_{ITERATIONS}.pth',
+            '--work-dir',
+            run.folder / 'test',
+            '--show-dir',
+            aside.resolve(),
+            '--cfg-options',
+            'model.test_cfg.rcnn.score_thr=0.3',
+        )
         aside.rename(folder)
     return sorted(folder.rglob('*.png')) + sorted(folder.rglob('*.jpg'))
 
@@ -47,13 +59,24 @@ def main() -> None:
     for run, found in each(lambda run: train(run, args.jobs, 'pascal_voc/mAP', ITERATIONS), todo, args.jobs):
         for name in METRICS:
             scores[run.method][name].append(100 * found[f'pascal_voc/{name}'])
-    heads = [*(f'{name}, seed {seed}' for name in METRICS[:2] for seed in args.seeds),
-             *(f'{name}, mean' for name in METRICS)]
-    text = markdown(heads, ([method, *(f'{value:.1f}' for name in METRICS[:2] for value in found[name]),
-                             *(spread(found[name]) for name in METRICS)] for method, found in scores.items()))
+    heads = [
+        *(f'{name}, seed {seed}' for name in METRICS[:2] for seed in args.seeds),
+        *(f'{name}, mean' for name in METRICS),
+    ]
+    text = markdown(
+        heads,
+        (
+            [
+                method,
+                *(f'{value:.1f}' for name in METRICS[:2] for value in found[name]),
+                *(spread(found[name]) for name in METRICS),
+            ]
+            for method, found in scores.items()
+        ),
+    )
     print(text)
     (args.work_dir / 'table.md').write_text(text)
-    first = todo[:len(METHODS)]
+    first = todo[: len(METHODS)]
     rows = [[Image.open(path) for path in drawn(run, args.jobs)[:SHOWN]] for run in first]
     sheet([list(column) for column in zip(*rows)], [run.method for run in first], args.work_dir / 'detections.jpg')
 

@@ -8,6 +8,7 @@ mask, repeated. Interrupted, the command goes on where it stopped; finished runs
 dir table.md, and by the runs of the first seed overlays.jpg with some frames, truth and predictions, predictions.png
 with the predictions alone, and scene.jpg with what the same models do on a scene of a ball that is drawn here.
 """
+
 import json
 import os
 from pathlib import Path
@@ -84,8 +85,10 @@ def results(run: Run, jobs: int) -> dict[str, dict]:
             samples = predict(run, blind)
             found[name] = scores(samples)
             if not blind:
-                np.savez_compressed(run.folder / 'predictions.npz',
-                                    **{sample.clip: sample.pred_masks.data.numpy() for sample in samples})
+                np.savez_compressed(
+                    run.folder / 'predictions.npz',
+                    **{sample.clip: sample.pred_masks.data.numpy() for sample in samples},
+                )
         aside = path.with_suffix('.part')
         aside.write_text(json.dumps(found))
         aside.rename(path)
@@ -95,7 +98,7 @@ def results(run: Run, jobs: int) -> dict[str, dict]:
 def ball(length: int = 16, size: tuple[int, int] = (206, 366)) -> list[tuple[np.ndarray, np.ndarray]]:
     """Draw a striped ball that rolls, grows and passes behind a post: frames, uint8 BGR, and its masks."""
     clip = []
-    y, x = np.mgrid[:size[0], :size[1]]
+    y, x = np.mgrid[: size[0], : size[1]]
     meadow = np.random.default_rng(0).normal(0, 12, size) + 25 * np.sin(x / 23) * np.cos(y / 17)
     for time in np.linspace(0, 1, length):
         dy, dx = y - 150 + 60 * np.sin(np.pi * time), x - 50 - 250 * time
@@ -105,8 +108,7 @@ def ball(length: int = 16, size: tuple[int, int] = (206, 366)) -> list[tuple[np.
         frame[mask] = np.where(np.sin(turned / 4) > 0, 220, 60)[mask, None] * [0.3, 0.5, 1.0]
         post = abs(x - 190) < 7
         frame[post] = 150, 150, 155
-        clip.append((cv2.GaussianBlur(frame, (3, 3), 0).clip(0, 255).astype(np.uint8),
-                     (mask & ~post).astype(np.uint8)))
+        clip.append((cv2.GaussianBlur(frame, (3, 3), 0).clip(0, 255).astype(np.uint8), (mask & ~post).astype(np.uint8)))
     return clip
 
 
@@ -119,8 +121,11 @@ def draw_scene(todo: list[Run], path: Path) -> None:
         rows.append([(frame.image, ids) for frame, ids in ClipSession(trained(run)).segment(frames)])
     names = ['truth', *(run.method for run in todo)]
     shown = [round(share * (len(clip) - 1)) for share in (0, *SHOWN)]
-    sheet([[Image.fromarray(np.ascontiguousarray(draw_overlay(*row[i], 0.5)[..., ::-1])) for row in rows]
-           for i in shown], names, path)
+    sheet(
+        [[Image.fromarray(np.ascontiguousarray(draw_overlay(*row[i], 0.5)[..., ::-1])) for row in rows] for i in shown],
+        names,
+        path,
+    )
     for name, row in zip(names[1:], rows[1:]):
         found = [100 * region_similarity(ids > 0, mask > 0) for (_, ids), (_, mask) in zip(row[1:], clip[1:])]
         print(f'{name}, the drawn ball: J {np.mean(found):.1f}')
@@ -134,8 +139,12 @@ def draw(todo: list[Run], work_dir: Path) -> None:
         for position in (round(share * (len(sample.frame_paths) - 1)) for share in SHOWN):
             frame = read_frame(sample.frame_paths[position])
             truth = read_mask(sample.mask_paths[position], sample.single_object)
-            overlays.append([Image.fromarray(np.ascontiguousarray(draw_overlay(frame, ids, 0.5)[..., ::-1]))
-                             for ids in (truth, *(ids[position] for ids in found))])
+            overlays.append(
+                [
+                    Image.fromarray(np.ascontiguousarray(draw_overlay(frame, ids, 0.5)[..., ::-1]))
+                    for ids in (truth, *(ids[position] for ids in found))
+                ]
+            )
             predictions.append([Image.fromarray(PALETTE[ids[position]]) for ids in found])
     names = [run.method for run in todo]
     sheet(overlays, ['truth', *names], work_dir / 'overlays.jpg')
@@ -159,17 +168,27 @@ def main() -> None:
     for method in METHODS:
         for title, kind in ((method, 'given'), (f'{method}, empty reference mask', 'blind')):
             of_seeds = [result[kind] for run, result in found if run.method == method]
-            rows.append([title, *(' / '.join(f'{score[name]["JF"]:.1f}' for score in of_seeds) for name in names),
-                         *(spread([score['all'][key] for score in of_seeds]) for key in ('JF', 'J', 'F'))])
+            rows.append(
+                [
+                    title,
+                    *(' / '.join(f'{score[name]["JF"]:.1f}' for score in of_seeds) for name in names),
+                    *(spread([score['all'][key] for score in of_seeds]) for key in ('JF', 'J', 'F')),
+                ]
+            )
     first = scores(repeated)
-    rows.append(['the first mask, repeated', *(f'{first[name]["JF"]:.1f}' for name in names),
-                 *(f'{first["all"][key]:.2f}' for key in ('JF', 'J', 'F'))])
+    rows.append(
+        [
+            'the first mask, repeated',
+            *(f'{first[name]["JF"]:.1f}' for name in names),
+            *(f'{first["all"][key]:.2f}' for key in ('JF', 'J', 'F')),
+        ]
+    )
     seeds = ', '.join(map(str, args.seeds))
     text = markdown([*(f'J&F of {name}, seeds {seeds}' for name in names), 'J&F of both', 'J', 'F'], rows)
     print(text)
     (args.work_dir / 'table.md').write_text(text)
-    draw(todo[:len(METHODS)], args.work_dir)
-    draw_scene(todo[:len(METHODS)], args.work_dir / 'scene.jpg')
+    draw(todo[: len(METHODS)], args.work_dir)
+    draw_scene(todo[: len(METHODS)], args.work_dir / 'scene.jpg')
 
 
 if __name__ == '__main__':

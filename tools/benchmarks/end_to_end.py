@@ -7,6 +7,7 @@ the optimiser, in turns with the kernels and without, so that other load meets b
 whose values are Python's, "CONFIG key=value …". By default: Bi-NL, Bi-CC, U-Net-BA, generalized attention and SST, each
 after what it is compared with, on the small real data sets.
 """
+
 import argparse
 import statistics
 import sys
@@ -65,8 +66,10 @@ def iteration_times(cfg: Config, repeats: int) -> tuple[float, float]:
     takes, times = native.takes, {True: [], False: []}
     for repeat in range(repeats + 1):
         for with_kernels in times:
-            with (mock.patch.object(native, 'takes', takes if with_kernels else lambda *_: False),
-                  mock.patch.object(projection, 'ONEDNN', projection.ONEDNN and with_kernels)):
+            with (
+                mock.patch.object(native, 'takes', takes if with_kernels else lambda *_: False),
+                mock.patch.object(projection, 'ONEDNN', projection.ONEDNN and with_kernels),
+            ):
                 start = time.perf_counter()
                 model.train_step(batch, optimizer)
                 if torch.cuda.is_available():

@@ -7,6 +7,7 @@ iteration, then by tools/test.py on the same images turned by 30 degrees to eith
 Interrupted, the command goes on where it stopped; finished runs and tests are not repeated. It leaves in the work dir
 table.md, photos.png with some images, labels and predictions, and predictions.png with the predictions alone.
 """
+
 import json
 import os
 from collections import defaultdict
@@ -61,8 +62,12 @@ def results(run: Run, jobs: int) -> dict[str, float]:
     """Return a run's scores in percent: F1 a class, overall, accuracy, and overall of turned images."""
     found = train(run, jobs, 'overall', ITERATIONS)
     rotated = [test_rotated(run, jobs, angle)['overall'] for angle in ANGLES]
-    return {**{name: found[f'F1.{name}'] for name in COLUMNS}, 'accuracy': found['accuracy'],
-            'overall': found['overall'], 'rotated': sum(rotated) / len(rotated)}
+    return {
+        **{name: found[f'F1.{name}'] for name in COLUMNS},
+        'accuracy': found['accuracy'],
+        'overall': found['overall'],
+        'rotated': sum(rotated) / len(rotated),
+    }
 
 
 def draw(todo: list[Run], out: Path) -> None:
@@ -83,8 +88,10 @@ def draw(todo: list[Run], out: Path) -> None:
             columns[-1][0].save(turned / f'{i}_{angle}.png')
     for run in todo:
         inferencer = FaceParsingInferencer(config(run), str(checkpoint(run)), device='cpu', show_progress=False)
-        written = inferencer([turned / f'{i}_{angle}.png' for i in SHOWN for angle in (0, ANGLES[0])],
-                             out / 'predicted' / run.folder.name)
+        written = inferencer(
+            [turned / f'{i}_{angle}.png' for i in SHOWN for angle in (0, ANGLES[0])],
+            out / 'predicted' / run.folder.name,
+        )
         for column, path in zip(columns, written):
             column.append(Image.open(path).convert('RGB'))
     names = ['image', 'label', *(run.method for run in todo)]
@@ -107,7 +114,7 @@ def main() -> None:
     text = markdown(heads, ([method, *map(spread, columns.values())] for method, columns in scores.items()))
     print(text)
     (args.work_dir / 'table.md').write_text(text)
-    draw(todo[:len(METHODS)], args.work_dir)
+    draw(todo[: len(METHODS)], args.work_dir)
 
 
 if __name__ == '__main__':

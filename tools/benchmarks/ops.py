@@ -10,6 +10,7 @@ Ratios are ours to the peer's; a target is what they should not exceed.
 --json keeps what is measured, one record a line of the table, and is written anew after each workload. --scaling draws
 Bi-NL's core over the number of positions.
 """
+
 import argparse
 import json
 import multiprocessing
@@ -59,8 +60,13 @@ def verify(name: str, work: Workload, tolerance: float) -> None:
         largest = [b.float().abs().max().item() for b in expected]
         for a, b, most in zip(results(actual), expected, largest):
             scale = max(most, 1e-3 * max(largest))  # some gradients vanish but for rounding
-            torch.testing.assert_close(a.float() / scale, b.float() / scale, atol=tolerance, rtol=tolerance,
-                                       msg=lambda text: f'{name}: {title}: {text}')
+            torch.testing.assert_close(
+                a.float() / scale,
+                b.float() / scale,
+                atol=tolerance,
+                rtol=tolerance,
+                msg=lambda text: f'{name}: {title}: {text}',
+            )
 
     with mock.patch.object(native, 'takes', return_value=False):
         reference = results(work.ours)
@@ -99,18 +105,31 @@ def measure(name: str, dtype: torch.dtype, device: str, repeats: int) -> list[di
         those = {who: call for who, call in contenders.items() if of in call.passes}
         times = interleaved_times({who: timed(call, of) for who, call in those.items()}, repeats)
         with multiprocessing.get_context('spawn').Pool(1, maxtasksperchild=1) as pool:
-            memory = {who: pool.apply(megabytes, (name, who, of, dtype, device, torch.get_num_threads()))
-                      for who in those}
+            memory = {
+                who: pool.apply(megabytes, (name, who, of, dtype, device, torch.get_num_threads())) for who in those
+            }
         for peer in those:
             if peer != OURS:
                 time_target, memory_target = work.targets.get((peer, of), (None, None))
-                records.append({
-                    'workload': name, 'title': work.title, 'pass': of, 'dtype': str(dtype).removeprefix('torch.'),
-                    'device': device, 'kernel': kernel, 'ours_s': times[OURS], 'ours_mib': memory[OURS], 'peer': peer,
-                    'peer_s': times[peer], 'peer_mib': memory[peer], 'time_ratio': times[OURS] / times[peer],
-                    'time_target': time_target,
-                    'memory_ratio': memory[OURS] / memory[peer] if memory[peer] > 0.1 else None,
-                    'memory_target': memory_target})
+                records.append(
+                    {
+                        'workload': name,
+                        'title': work.title,
+                        'pass': of,
+                        'dtype': str(dtype).removeprefix('torch.'),
+                        'device': device,
+                        'kernel': kernel,
+                        'ours_s': times[OURS],
+                        'ours_mib': memory[OURS],
+                        'peer': peer,
+                        'peer_s': times[peer],
+                        'peer_mib': memory[peer],
+                        'time_ratio': times[OURS] / times[peer],
+                        'time_target': time_target,
+                        'memory_ratio': memory[OURS] / memory[peer] if memory[peer] > 0.1 else None,
+                        'memory_target': memory_target,
+                    }
+                )
     return records
 
 
@@ -120,15 +139,20 @@ def table(records: list[dict]) -> str:
     def number(x: float | None) -> str:
         return '–' if x is None else f'{x:.3g}' if x < 100 else f'{x:.0f}'
 
-    rows = ['| | pass | beside | ours, theirs: s | ratio (target) | ours, theirs: extra MiB | ratio (target) |',
-            '|---|---|---|---|---|---|---|']
+    rows = [
+        '| | pass | beside | ours, theirs: s | ratio (target) | ours, theirs: extra MiB | ratio (target) |',
+        '|---|---|---|---|---|---|---|',
+    ]
     for record in records:
         pairs = [f'{number(record[f"ours_{unit}"])}, {number(record[f"peer_{unit}"])}' for unit in ('s', 'mib')]
-        ratios = [number(record[f'{of}_ratio']) + (f' ({record[f"{of}_target"]})' if record[f'{of}_target'] else '')
-                  for of in ('time', 'memory')]
+        ratios = [
+            number(record[f'{of}_ratio']) + (f' ({record[f"{of}_target"]})' if record[f'{of}_target'] else '')
+            for of in ('time', 'memory')
+        ]
         name = record['workload'] + ('' if record['kernel'] else ' (the reference, no kernel)')
-        rows.append(f'| {name} | {record["pass"]} | {record["peer"]} | {pairs[0]} | {ratios[0]} | '
-                    f'{pairs[1]} | {ratios[1]} |')
+        rows.append(
+            f'| {name} | {record["pass"]} | {record["peer"]} | {pairs[0]} | {ratios[0]} | {pairs[1]} | {ratios[1]} |'
+        )
     return '\n'.join(rows)
 
 
@@ -142,8 +166,10 @@ def write(path: Path, text: str) -> None:
 def pyplot():
     """matplotlib without a screen."""
     import matplotlib
+
     matplotlib.use('Agg')
     from matplotlib import pyplot
+
     return pyplot
 
 
@@ -173,8 +199,7 @@ def scaling(path: Path, dtype: torch.dtype, device: str, repeats: int) -> None:
     points: dict[str, list[tuple[int, float, float]]] = {name: [] for name in styles}
     for side in track(sides, 'scaling'):
         own, peers = bi_nl_calls(side, 256, 31, dtype, device)
-        those = {name: timed(call, BOTH) for name, call in {**peers, OURS: own}.items()
-                 if name in styles}
+        those = {name: timed(call, BOTH) for name, call in {**peers, OURS: own}.items() if name in styles}
         times = interleaved_times(those, repeats)
         for name, call in those.items():
             points[name].append((side**2, times[name], extra_memory(call)[1]))
@@ -195,8 +220,13 @@ def scaling(path: Path, dtype: torch.dtype, device: str, repeats: int) -> None:
 def main() -> None:
     """Measure, print a table, keep and draw what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--only', nargs='+', metavar='NAME', default=list(WORKLOADS),
-                        help=f'workloads, or beginnings of their names: {", ".join(WORKLOADS)}')
+    parser.add_argument(
+        '--only',
+        nargs='+',
+        metavar='NAME',
+        default=list(WORKLOADS),
+        help=f'workloads, or beginnings of their names: {", ".join(WORKLOADS)}',
+    )
     parser.add_argument('--dtype', choices=[str(x).removeprefix('torch.') for x in TOLERANCES], default='float32')
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
     parser.add_argument('--repeats', type=int, default=5)

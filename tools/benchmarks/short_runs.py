@@ -1,4 +1,5 @@
 """Trainings of several methods and seeds that can be interrupted: what the benchmarks of accuracy share."""
+
 import argparse
 import fcntl
 import json
@@ -47,8 +48,11 @@ def arguments(description: str, work_dir: str, seeds: list[int]) -> argparse.Nam
 
 def runs(methods: dict[str, tuple[str, list[str]]], seeds: Iterable[int], work_dir: Path) -> list[Run]:
     """Return the runs of all methods, ``name: (config, options)``, and seeds."""
-    return [Run(method, seed, config, options, work_dir / f'{re.sub("[^A-Za-z0-9]+", "-", method)}_seed-{seed}')
-            for seed in seeds for method, (config, options) in methods.items()]
+    return [
+        Run(method, seed, config, options, work_dir / f'{re.sub("[^A-Za-z0-9]+", "-", method)}_seed-{seed}')
+        for seed in seeds
+        for method, (config, options) in methods.items()
+    ]
 
 
 @contextmanager
@@ -60,7 +64,8 @@ def lock(work_dir: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SystemExit(
-                f'{work_dir} is in use, by the same command or by a training that a killed one left') from None
+                f'{work_dir} is in use, by the same command or by a training that a killed one left'
+            ) from None
         _locks.append(file.fileno())
         try:
             yield
@@ -85,8 +90,13 @@ def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
     words = [sys.executable, str(ROOT / 'tools' / tool), *map(str, command)]
     with open(run.folder / 'output.log', 'a') as log:
         print('$', *words, file=log, flush=True)
-        process = subprocess.Popen(words, env={'OMP_NUM_THREADS': threads, **os.environ, **run.environment}, stdout=log,
-                                   stderr=subprocess.STDOUT, pass_fds=_locks)
+        process = subprocess.Popen(
+            words,
+            env={'OMP_NUM_THREADS': threads, **os.environ, **run.environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=_locks,
+        )
     _running.add(process)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -142,8 +152,18 @@ def finish(run: Run, jobs: int, last: Path) -> None:
     """Train, or go on, until the last checkpoint is there."""
     if not last.exists():
         resume = ['--resume'] if any(run.folder.glob('*.pth')) else []
-        call(run, jobs, 'train.py', ROOT / 'configs' / run.config, '--work-dir', run.folder, *resume,
-             '--cfg-options', f'randomness.seed={run.seed}', *run.options)
+        call(
+            run,
+            jobs,
+            'train.py',
+            ROOT / 'configs' / run.config,
+            '--work-dir',
+            run.folder,
+            *resume,
+            '--cfg-options',
+            f'randomness.seed={run.seed}',
+            *run.options,
+        )
     if not last.exists():
         raise SystemExit(f'{last} is missing after training; see {run.folder}/output.log')
 

@@ -2,6 +2,7 @@
 
 A builder returns a workload in full size, or a small one, on which the peers have to agree with ours.
 """
+
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -60,8 +61,9 @@ def workload(name: str, **settings: object) -> Callable[[Callable[..., Workload]
     return register
 
 
-def calls(ours: Callable[..., Tensor], peers: dict[str, Callable[..., Tensor]],
-          inputs: list[Tensor]) -> tuple[Call, dict[str, Call]]:
+def calls(
+    ours: Callable[..., Tensor], peers: dict[str, Callable[..., Tensor]], inputs: list[Tensor]
+) -> tuple[Call, dict[str, Call]]:
     """Ours and the peers as functions of the same tensors."""
     return Call(ours, inputs), {name: Call(function, inputs) for name, function in peers.items()}
 
@@ -94,6 +96,7 @@ def realigned(window: Tensor, outlier: Tensor, entry: Tensor) -> Tensor:
 def flex(q: Tensor, k: Tensor, v: Tensor, window: Tensor, outlier: Tensor, size: int) -> Tensor:
     """FlexAttention with a score_mod, compiled."""
     from torch.nn.attention.flex_attention import flex_attention
+
     width = q.shape[3]
     logits = torch.cat([window, outlier.unsqueeze(-1)], -1)[0, 0].flatten(0, 1)
 
@@ -116,7 +119,7 @@ def bi_nl_calls(side: int, channels: int, k: int, dtype: torch.dtype, device: st
     entry = window_entry(side, k, device) if side <= LARGEST_TABLE else None
 
     def literal(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
-        logits = q.flatten(2, 3) @ key.flatten(2, 3).transpose(-1, -2) / q.shape[-1]**0.5
+        logits = q.flatten(2, 3) @ key.flatten(2, 3).transpose(-1, -2) / q.shape[-1] ** 0.5
         return ((logits + realigned(window, outlier, entry)).softmax(-1) @ v.flatten(2, 3)).view_as(v)
 
     def with_table(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
@@ -126,12 +129,14 @@ def bi_nl_calls(side: int, channels: int, k: int, dtype: torch.dtype, device: st
     def ours(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
         return global_attention(q, key, v, window=window, window_size=k, outlier=outlier)
 
-    inputs = [torch.randn(1, 1, side, side, *rest, dtype=dtype, device=device, requires_grad=True)
-              for rest in ((channels, ), (channels, ), (channels, ), (k**2, ), ())]
+    inputs = [
+        torch.randn(1, 1, side, side, *rest, dtype=dtype, device=device, requires_grad=True)
+        for rest in ((channels,), (channels,), (channels,), (k**2,), ())
+    ]
     tables = {} if entry is None else {'literal': literal, 'SDPA with a table': with_table}
     own, peers = calls(ours, tables, inputs)
     peers['SDPA, content only'] = Call(content_only, inputs[:3])
-    forward_only = Call(partial(flex, size=k), [x.detach() for x in inputs], (FORWARD, ))  # all that it can on a CPU
+    forward_only = Call(partial(flex, size=k), [x.detach() for x in inputs], (FORWARD,))  # all that it can on a CPU
     peers['FlexAttention'] = forward_only if device == 'cpu' else Call(partial(flex, size=k), inputs)
     return own, peers
 
@@ -145,10 +150,17 @@ def content_only(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def bi_nl(full: bool, dtype: torch.dtype, device: str) -> Workload:
     """Bi-NL's core, a 31×31 window of position logits and a learned outlier logit."""
     own, peers = bi_nl_calls(*((97, 256, 31) if full else (21, 256, 7)), dtype, device)
-    return Workload('Bi-NL core, 1×97×97×256, k = 31', own, peers, {
-        ('SDPA, content only', FORWARD): (0.9, None), ('SDPA, content only', BOTH): (0.7, None),
-        **both_passes('SDPA with a table', 0.35, None)
-    }, {'SDPA, content only': Call(global_attention, own.inputs[:3])})
+    return Workload(
+        'Bi-NL core, 1×97×97×256, k = 31',
+        own,
+        peers,
+        {
+            ('SDPA, content only', FORWARD): (0.9, None),
+            ('SDPA, content only', BOTH): (0.7, None),
+            **both_passes('SDPA with a table', 0.35, None),
+        },
+        {'SDPA, content only': Call(global_attention, own.inputs[:3])},
+    )
 
 
 # P2: the core of Bi-CC
@@ -173,14 +185,28 @@ def bi_cc(full: bool, dtype: torch.dtype, device: str) -> Workload:
     def ours(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
         return grid_attention(q, key, v, scale=1.0, window=window, window_size=k, outlier=outlier)
 
-    inputs = [torch.randn(2, side, side, c, dtype=dtype, device=device).div_(c**0.25).movedim(-1, 1).contiguous()
-              .movedim(1, -1).unsqueeze(1).requires_grad_() for c in (channels // 8, channels // 8, channels)]
-    positions = [torch.randn(2, 1, side, side, *rest, dtype=dtype, device=device, requires_grad=True)
-                 for rest in ((2 * k - 1, ), ())]
+    inputs = [
+        torch.randn(2, side, side, c, dtype=dtype, device=device)
+        .div_(c**0.25)
+        .movedim(-1, 1)
+        .contiguous()
+        .movedim(1, -1)
+        .unsqueeze(1)
+        .requires_grad_()
+        for c in (channels // 8, channels // 8, channels)
+    ]
+    positions = [
+        torch.randn(2, 1, side, side, *rest, dtype=dtype, device=device, requires_grad=True)
+        for rest in ((2 * k - 1,), ())
+    ]
     peer = 'mmcv CrissCrossAttention, content only'
-    return Workload('Bi-CC core, 2×97×97, 64 and 512 channels, k = 31', Call(ours, inputs + positions),
-                    {peer: Call(mmcv_criss_cross, inputs)}, both_passes(peer, 0.5, 0.25),
-                    {peer: Call(partial(grid_attention, scale=1.0), inputs)})
+    return Workload(
+        'Bi-CC core, 2×97×97, 64 and 512 channels, k = 31',
+        Call(ours, inputs + positions),
+        {peer: Call(mmcv_criss_cross, inputs)},
+        both_passes(peer, 0.5, 0.25),
+        {peer: Call(partial(grid_attention, scale=1.0), inputs)},
+    )
 
 
 # P3: the core of BA
@@ -224,8 +250,9 @@ def ba_core(full: bool, dtype: torch.dtype, device: str, iterations: int) -> Wor
 
     inputs = [channels_first(1, 8, side, c, dtype, device) for c in (*[channels // 8] * 3, 9)]
     own, peers = calls(ours, {'unfold': partial(unfold_attention, iterations=iterations)}, inputs)
-    return Workload(f'BA core, 256 channels, 8 heads, 96×96, T = {iterations}', own, peers,
-                    both_passes('unfold', 0.05, 0.1))
+    return Workload(
+        f'BA core, 256 channels, 8 heads, 96×96, T = {iterations}', own, peers, both_passes('unfold', 0.05, 0.1)
+    )
 
 
 def unfold_dynamic_conv(value: Tensor, logits: Tensor, k: int) -> Tensor:
@@ -257,16 +284,25 @@ def ba_block(full: bool, dtype: torch.dtype, device: str, row: dict, evaluation:
         trained = build().to(device, dtype).to(memory_format=memory_format)
         folded = fuse_conv_bn(copy.deepcopy(trained).eval())
         parameters = list(trained.parameters())
-        return Call(lambda x, *_: (trained if torch.is_grad_enabled() else folded)(x),
-                    [x.to(memory_format=memory_format).requires_grad_(), *parameters])
+        return Call(
+            lambda x, *_: (trained if torch.is_grad_enabled() else folded)(x),
+            [x.to(memory_format=memory_format).requires_grad_(), *parameters],
+        )
 
-    peers = {f'3×3 convolution, channels {name}': block(
-        lambda: ConvModule(channels, channels, 3, padding=1, norm_cfg=dict(type='BN')), memory_format)
-        for name, memory_format in (('first', torch.contiguous_format), ('last', torch.channels_last))}
+    peers = {
+        f'3×3 convolution, channels {name}': block(
+            lambda: ConvModule(channels, channels, 3, padding=1, norm_cfg=dict(type='BN')), memory_format
+        )
+        for name, memory_format in (('first', torch.contiguous_format), ('last', torch.channels_last))
+    }
     targets = {(peer, of): (ratio, 1.5) for peer in peers for of, ratio in ((FORWARD, evaluation), (BOTH, 1.0))}
-    return Workload(f'BA block, 256 channels, 96×96, {"row i" if row else "row e"}, channels last',
-                    block(lambda: LocalBilateralAttention(channels, **row), torch.channels_last), peers, targets,
-                    dict.fromkeys(peers))
+    return Workload(
+        f'BA block, 256 channels, 96×96, {"row i" if row else "row e"}, channels last',
+        block(lambda: LocalBilateralAttention(channels, **row), torch.channels_last),
+        peers,
+        targets,
+        dict.fromkeys(peers),
+    )
 
 
 # P5 and P6: video
@@ -278,15 +314,17 @@ def axes_einsum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     for axis, letters in enumerate(('tyx,nyx->tyxn', 'tyx,tnx->tyxn', 'tyx,tyn->tyxn')):
         query, rest = letters.split(',')
         keys, pairs = rest.split('->')
-        arm = torch.einsum(f'bh{query}c,bh{keys}c->bh{pairs}', q, k) * q.shape[-1]**-0.5
+        arm = torch.einsum(f'bh{query}c,bh{keys}c->bh{pairs}', q, k) * q.shape[-1] ** -0.5
         if axis < 2:  # the position itself is in the last arm
             length = q.shape[2 + axis]
             same = torch.eye(length, dtype=torch.bool, device=q.device)
             arm = arm.masked_fill(same.view(*(length if a == axis else 1 for a in range(3)), length), -torch.inf)
         logits.append(arm)
     weights = torch.cat(logits, -1).softmax(-1).split(q.shape[2:5], -1)
-    return sum(torch.einsum(f'bh{pairs},bh{keys}c->bhtyxc', weight, v)
-               for weight, pairs, keys in zip(weights, ('tyxn', ) * 3, ('nyx', 'tnx', 'tyn')))
+    return sum(
+        torch.einsum(f'bh{pairs},bh{keys}c->bhtyxc', weight, v)
+        for weight, pairs, keys in zip(weights, ('tyxn',) * 3, ('nyx', 'tnx', 'tyn'))
+    )
 
 
 def blocks_sdpa(q: Tensor, k: Tensor, v: Tensor, step: tuple[int, int, int]) -> Tensor:
@@ -326,9 +364,13 @@ def grid(full: bool, dtype: torch.dtype, device: str, heads: int, positions: boo
         return grid_attention(q, k, v, window=window, window_size=(9, 9, 11), outlier=outlier.squeeze(-1))
 
     own, peers = calls(grid_attention, {'einsum': axes_einsum}, inputs)
-    return Workload(f'grid attention, 32 channels, heads: {heads}, 16×64×64',
-                    Call(ours, with_positions(inputs, [27, 1])) if positions else own, peers,
-                    both_passes('einsum', 0.3, 0.2), {'einsum': own})
+    return Workload(
+        f'grid attention, 32 channels, heads: {heads}, 16×64×64',
+        Call(ours, with_positions(inputs, [27, 1])) if positions else own,
+        peers,
+        both_passes('einsum', 0.3, 0.2),
+        {'einsum': own},
+    )
 
 
 @workload('P6', heads=1, positions=False)
@@ -344,9 +386,13 @@ def strided(full: bool, dtype: torch.dtype, device: str, heads: int, positions: 
 
     own, peers = calls(ours, {'reshape + SDPA': partial(blocks_sdpa, step=step)}, inputs)
     widths = [len(offsets) for offsets in strided_offsets(inputs[0].shape[2:5], step, 'block')]
-    return Workload(f'strided attention, cubes of 4×8×8, 32 channels, heads: {heads}, 16×64×64',
-                    Call(ours, with_positions(inputs, widths)) if positions else own, peers,
-                    both_passes('reshape + SDPA', 0.3, 0.2), {'reshape + SDPA': own})
+    return Workload(
+        f'strided attention, cubes of 4×8×8, 32 channels, heads: {heads}, 16×64×64',
+        Call(ours, with_positions(inputs, widths)) if positions else own,
+        peers,
+        both_passes('reshape + SDPA', 0.3, 0.2),
+        {'reshape + SDPA': own},
+    )
 
 
 # P7: generalized attention
@@ -368,5 +414,9 @@ def generalized(full: bool, dtype: torch.dtype, device: str, terms: str) -> Work
 
     peer = 'mmcv GeneralizedAttention'
     own, peers = calls(function(ours), {peer: function(stock)}, [x, *weights])
-    return Workload(f"generalized attention '{terms}', 512 channels, 8 heads, 96×96", own, peers,
-                    both_passes(peer, 0.5, 0.05) if terms == '1111' else {})
+    return Workload(
+        f"generalized attention '{terms}', 512 channels, 8 heads, 96×96",
+        own,
+        peers,
+        both_passes(peer, 0.5, 0.05) if terms == '1111' else {},
+    )

@@ -15,6 +15,7 @@ with ``--ignore-unknown``, become label 255, which training ignores.
 
 OUT appears whole or not at all. All faults of the input are told at once, on stderr, with exit code 1.
 """
+
 import argparse
 import re
 import sys
@@ -91,8 +92,10 @@ def read_mask(path: Path, palette: Palette, max_distance: float, ignore_unknown:
     labels, far = label_colours(read_image(path, 'RGB'), palette, max_distance)
     if far and not ignore_unknown:
         some = '; '.join(list(far)[:5]) + (f'; … ({len(far)} colours)' if len(far) > 5 else '')
-        raise Fault(f'{path}: {(labels == IGNORED).sum()} pixels of colours that are not in the palette, up to '
-                    f'{max(far.values()):.1f} from the nearest: {some}')
+        raise Fault(
+            f'{path}: {(labels == IGNORED).sum()} pixels of colours that are not in the palette, up to '
+            f'{max(far.values()):.1f} from the nearest: {some}'
+        )
     return labels
 
 
@@ -121,8 +124,7 @@ def convert(args: argparse.Namespace) -> None:
         if len(suffixes) != 1:
             kinds = ', '.join(f'{count} {suffix}' for suffix, count in suffixes.items()) or 'none'
             faults.append(f'{args.images}: a data set reads images of one suffix; here are {kinds}')
-        read = partial(
-            read_mask, palette=palette, max_distance=args.max_distance, ignore_unknown=args.ignore_unknown)
+        read = partial(read_mask, palette=palette, max_distance=args.max_distance, ignore_unknown=args.ignore_unknown)
 
         def convert_pair(name: Path) -> None:
             _, labels, wrong = read_together(images[name], [masks[name]], read)

@@ -1,4 +1,5 @@
 """What the converters share: faults that are told all at once, and output that appears whole or not at all."""
+
 import argparse
 import gzip
 import lzma
@@ -32,8 +33,9 @@ class Fault(Exception):
     """What is wrong with the input. Every argument is one line for the user, mostly ``path: reason``."""
 
 
-def run(convert: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser,
-        argv: Sequence[str] | None) -> int:
+def run(
+    convert: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser, argv: Sequence[str] | None
+) -> int:
     """Run a converter's command and return its exit code; all faults and their count go to stderr."""
     parser.add_argument('--overwrite', action='store_true', help='replace an existing output folder')
     args = parser.parse_args(argv)
@@ -43,9 +45,9 @@ def run(convert: Callable[[argparse.Namespace], None], parser: argparse.Argument
     except Fault as fault:
         lines = fault.args
     except OSError as error:
-        lines = (f'{error.filename or args.out_dir}: {error.strerror or error}', )
+        lines = (f'{error.filename or args.out_dir}: {error.strerror or error}',)
     except KeyboardInterrupt:
-        lines = ('interrupted', )
+        lines = ('interrupted',)
     else:
         return 0
     if len(lines) == 1:
@@ -86,7 +88,7 @@ def output_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterat
             if old.exists():
                 old.rename(out)
             raise
-    print(f"{out}: {sum(path.is_file() for path in (out / 'img_dir').rglob('*'))} images")
+    print(f'{out}: {sum(path.is_file() for path in (out / "img_dir").rglob("*"))} images')
 
 
 def unpack(source: Path, scratch: Path) -> Path:
@@ -160,8 +162,9 @@ def size_text(image: np.ndarray) -> str:
     return f'{image.shape[1]}×{image.shape[0]}'
 
 
-def read_together(image: Path, labels: Iterable[Path],
-                  read_label: Callable[[Path], np.ndarray]) -> tuple[np.ndarray | None, list[np.ndarray], list[str]]:
+def read_together(
+    image: Path, labels: Iterable[Path], read_label: Callable[[Path], np.ndarray]
+) -> tuple[np.ndarray | None, list[np.ndarray], list[str]]:
     """Read an image and all files of its labels, and do not stop at the first fault.
 
     Args:
@@ -179,8 +182,11 @@ def read_together(image: Path, labels: Iterable[Path],
             faults.extend(fault.args)
     pixels = read.pop(image, None)
     if pixels is not None:
-        faults += [f'{path}: {size_text(label)}, but its image {image} {size_text(pixels)}'
-                   for path, label in read.items() if label.shape[:2] != pixels.shape[:2]]
+        faults += [
+            f'{path}: {size_text(label)}, but its image {image} {size_text(pixels)}'
+            for path, label in read.items()
+            if label.shape[:2] != pixels.shape[:2]
+        ]
     return pixels, list(read.values()), faults
 
 

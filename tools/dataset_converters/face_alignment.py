@@ -4,6 +4,7 @@ A point of the plane is a complex number x + iy here. A similarity is then z →
 shifts, and a reflection cannot be written. Least squares over a and b has a closed form, and so has the mean shape: it
 is the first singular vector of the normalised shapes, to which generalised Procrustes analysis converges (Kent 1994).
 """
+
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -64,8 +65,11 @@ def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, 
     if missing := [name for name in names if name not in found]:
         faults += broken + [f'{folder}: no landmarks of {name}' for name in missing]
     [(usual, _)] = Counter(map(len, found.values())).most_common(1) or [(0, 0)]
-    faults += [f'{paths[name]}: {len(points)} landmarks of {name}, but {usual} of the others'
-               for name, points in found.items() if len(points) != usual]
+    faults += [
+        f'{paths[name]}: {len(points)} landmarks of {name}, but {usual} of the others'
+        for name, points in found.items()
+        if len(points) != usual
+    ]
     return found, faults
 
 
@@ -146,5 +150,9 @@ class Alignment:
 
         ``cv2.warpAffine(prediction, matrix, size, flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP)`` is the way back.
         """
-        return dict(size=self.size, margin=self.margin, mean_shape=[[z.real, z.imag] for z in self.mean.tolist()],
-                    images=dict(sorted(self.done.items())))
+        return dict(
+            size=self.size,
+            margin=self.margin,
+            mean_shape=[[z.real, z.imag] for z in self.mean.tolist()],
+            images=dict(sorted(self.done.items())),
+        )

@@ -1,4 +1,5 @@
 """What the converters of HELEN and LFW-PL share: split lists, soft labels and their argmax, optional alignment."""
+
 import argparse
 import json
 import sys
@@ -25,11 +26,17 @@ class Face(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser, size: int) -> None:
     """Add the arguments that both converters have."""
     parser.add_argument('--size', type=int, help=f'of images that --align aligns, in pixels ({size})')
-    parser.add_argument('--margin', type=float, help='with --align: around the landmarks of the mean face, on each '
-                        'side, as a share of their longer side (0.5)')
+    parser.add_argument(
+        '--margin',
+        type=float,
+        help='with --align: around the landmarks of the mean face, on each side, as a share of their longer side (0.5)',
+    )
     parser.set_defaults(default_size=size)
-    parser.add_argument('--allow-other-counts', action='store_true', help='for a part of the release: only warn where '
-                        'a list is longer or shorter than its own')
+    parser.add_argument(
+        '--allow-other-counts',
+        action='store_true',
+        help='for a part of the release: only warn where a list is longer or shorter than its own',
+    )
 
 
 def fill_in(args: argparse.Namespace) -> None:
@@ -44,8 +51,9 @@ def fill_in(args: argparse.Namespace) -> None:
     args.margin = 0.5 if args.margin is None else args.margin
 
 
-def read_lists(folder: Path, lists: Mapping[str, tuple[str, int]], parse: Callable[[str], str | None],
-               allow_other_counts: bool) -> tuple[list[tuple[str, str, str]], list[str]]:
+def read_lists(
+    folder: Path, lists: Mapping[str, tuple[str, int]], parse: Callable[[str], str | None], allow_other_counts: bool
+) -> tuple[list[tuple[str, str, str]], list[str]]:
     """Read the split lists, by split the name of the file and how many images the release has in it.
 
     Returns:
@@ -78,8 +86,14 @@ def read_lists(folder: Path, lists: Mapping[str, tuple[str, int]], parse: Callab
 
 
 def convert_faces(
-        faces: Sequence[Face], faults: Sequence[str], read_label: Callable[[Path], np.ndarray],
-        palette: Sequence[Sequence[int]], out: Path, landmarks: Path | None, args: argparse.Namespace) -> None:
+    faces: Sequence[Face],
+    faults: Sequence[str],
+    read_label: Callable[[Path], np.ndarray],
+    palette: Sequence[Sequence[int]],
+    out: Path,
+    landmarks: Path | None,
+    args: argparse.Namespace,
+) -> None:
     """Write mmseg's layout to the new folder ``out``; look at all files of all faces, even if there are faults.
 
     Args:
@@ -108,8 +122,10 @@ def convert_faces(
         if image is None:
             wrong[0] += f', named in {face.listed}'
         elif face.name in points and not mostly_inside(points[face.name], image):
-            wrong.append(f'{face.image}: most of its landmarks are outside its {size_text(image)} pixels; are they '
-                         'those of another size?')
+            wrong.append(
+                f'{face.image}: most of its landmarks are outside its {size_text(image)} pixels; are they '
+                'those of another size?'
+            )
         if wrong:
             raise Fault(*wrong)
         if faults:

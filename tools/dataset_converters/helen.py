@@ -21,6 +21,7 @@ names others: ``.txt`` in HELEN's own format or iBUG's ``.pts``, in pixels of th
 
 OUT appears whole or not at all. All faults of the input are told at once, on stderr, with exit code 1.
 """
+
 import argparse
 import re
 import sys
@@ -59,8 +60,13 @@ def convert(args: argparse.Namespace) -> None:
         root = find(unpack(args.release, scratch), 'exemplars.txt').parent
         listed, faults = read_lists(root, LISTS, read_name, args.allow_other_counts)
         faces = [
-            Face(split, name, place, root / 'images' / f'{name}.jpg',
-                 tuple(root / 'labels' / name / f'{name}_lbl{i:02}.png' for i in range(len(CLASSES))))
+            Face(
+                split,
+                name,
+                place,
+                root / 'images' / f'{name}.jpg',
+                tuple(root / 'labels' / name / f'{name}_lbl{i:02}.png' for i in range(len(CLASSES))),
+            )
             for split, name, place in listed
         ]
         points = None if args.align is None else Path(args.align or root / 'points')
@@ -72,8 +78,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description='Convert HELEN to the layout of mmseg.')
     parser.add_argument('release', type=Path, help='folder or archive SmithCVPR2013_dataset_resized')
     parser.add_argument('--out-dir', type=Path, default=Path('data/helen'), help='default: %(default)s')
-    parser.add_argument('--align', nargs='?', const='', metavar='LANDMARKS', help='align the faces by the landmarks in '
-                        "a folder, or without one by the release's own")
+    parser.add_argument(
+        '--align',
+        nargs='?',
+        const='',
+        metavar='LANDMARKS',
+        help="align the faces by the landmarks in a folder, or without one by the release's own",
+    )
     add_arguments(parser, size=512)
     return run(convert, parser, argv)
 

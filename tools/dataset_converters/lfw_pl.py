@@ -21,6 +21,7 @@ landmarks, which are ``NAME_0001.pts`` in iBUG's format, or ``.txt`` with ``x , 
 
 OUT appears whole or not at all. All faults of the input are told at once, on stderr, with exit code 1.
 """
+
 import argparse
 import re
 import sys
@@ -47,8 +48,10 @@ def read_colors(path: Path) -> np.ndarray:
     label = read_image(path, 'RGB')[..., ::-1]
     other = (np.sort(label) != (0, 0, 255)).any(-1)
     if other.any():
-        raise Fault(f'{path}: {other.sum()} pixels are neither pure red, green nor blue, the first of them '
-                    f'{",".join(map(str, label[other][0, ::-1]))}')
+        raise Fault(
+            f'{path}: {other.sum()} pixels are neither pure red, green nor blue, the first of them '
+            f'{",".join(map(str, label[other][0, ::-1]))}'
+        )
     return label
 
 
@@ -61,7 +64,7 @@ def convert(args: argparse.Namespace) -> None:
         labels = find(unpack(args.labels, scratch), '[!._]*_[0-9]*.ppm').parent
         listed, faults = read_lists(args.lists, LISTS, read_name, args.allow_other_counts)
         faces = [
-            Face(split, name, place, images / name.rpartition('_')[0] / f'{name}.jpg', (labels / f'{name}.ppm', ))
+            Face(split, name, place, images / name.rpartition('_')[0] / f'{name}.jpg', (labels / f'{name}.ppm',))
             for split, name, place in listed
         ]
         convert_faces(faces, faults, read_colors, LFWPLDataset.METAINFO['palette'], scratch / 'new', args.align, args)

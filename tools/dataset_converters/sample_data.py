@@ -175,7 +175,8 @@ def convert_trees(archive: Path, out: Path) -> None:
                 size = f'<width>{right - left}</width><height>{bottom - top}</height><depth>3</depth>'
                 trees = ''.join(TREE.format(*tree) for tree in clip_boxes(boxes, left, top, right, bottom))
                 (out / 'Annotations' / f'{tile}.xml').write_text(
-                    f'<annotation>\n  <filename>{tile}.jpg</filename>\n  <size>{size}</size>{trees}\n</annotation>\n')
+                    f'<annotation>\n  <filename>{tile}.jpg</filename>\n  <size>{size}</size>{trees}\n</annotation>\n'
+                )
 
 
 SAMPLES = {
@@ -265,8 +266,11 @@ def fetch(sample: Sample) -> Path:
             text=True,
         )
         if wrong := re.search(r'Expected sha256 (\w+)\s+Got\s+(\w+)', pip.stderr):
-            raise SampleError('the index has {} with the wrong hash: expected sha256 {}, got {}'.format(
-                sample.archive, *wrong.groups()))
+            raise SampleError(
+                'the index has {} with the wrong hash: expected sha256 {}, got {}'.format(
+                    sample.archive, *wrong.groups()
+                )
+            )
         if pip.returncode:
             # 'ERROR: reason', or 'ERROR: Exception:' and a traceback with 'SomeError: reason' at its end.
             reasons = re.findall(r'^[\w.]*error: (?!Exception:).+', pip.stderr, re.IGNORECASE | re.MULTILINE)

@@ -4,6 +4,7 @@
 
 Weights and the meta information of the data set stay; optimizer, schedules, logs and random states go.
 """
+
 import argparse
 import hashlib
 import tempfile
@@ -21,8 +22,11 @@ def publish(source: Path, target: Path) -> Path:
     checkpoint = torch.load(source, map_location='cpu', weights_only=False)
     if 'state_dict' not in checkpoint:
         raise ValueError(f"{source} holds no 'state_dict' but {sorted(checkpoint)}")
-    meta = {key: checkpoint.get('meta', {})[key] for key in ('dataset_meta', 'cfg', 'epoch', 'iter')
-            if key in checkpoint.get('meta', {})}
+    meta = {
+        key: checkpoint.get('meta', {})[key]
+        for key in ('dataset_meta', 'cfg', 'epoch', 'iter')
+        if key in checkpoint.get('meta', {})
+    }
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         aside = Path(folder, 'checkpoint.pth')

@@ -1,4 +1,5 @@
 """What is to be run for a table: its methods and their configs, checked and written to the work dir."""
+
 import difflib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -55,8 +56,11 @@ def plan(rows: list[Row], protocol: Protocol, data: Config | None, names: list[s
     for row in _select(choose(rows, protocol, data), names):
         configs = adapt(row, protocol, data)
         content = [cfg.to_dict() for cfg in configs]
-        same = (method for method in methods if method.rows[0].name == row.name
-                and [cfg.to_dict() for cfg in method.configs] == content)
+        same = (
+            method
+            for method in methods
+            if method.rows[0].name == row.name and [cfg.to_dict() for cfg in method.configs] == content
+        )
         method = next(same, None)
         if method is None:
             methods.append(Method(row, configs))
@@ -99,7 +103,7 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> N
     folder.mkdir(parents=True, exist_ok=True)
     changed: list[str] = []
     for method in methods:
-        shipped = method.rows[0].configs[:len(method.configs)]
+        shipped = method.rows[0].configs[: len(method.configs)]
         method.paths = [folder / Path(name).name for name in shipped]
         for name, cfg, path in zip(shipped, method.configs, method.paths):
             if not path.exists():
@@ -108,17 +112,27 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> N
                 continue
             before = Config.fromfile(path)
             if before.to_dict() != cfg.to_dict():
-                changed += difflib.unified_diff(_text(before).splitlines(), _text(cfg).splitlines(), f'{path}',
-                                                'now asked for', '', '', 0, '')
+                changed += difflib.unified_diff(
+                    _text(before).splitlines(), _text(cfg).splitlines(), f'{path}', 'now asked for', '', '', 0, ''
+                )
     if changed:
-        raise ProtocolError('\n'.join([f'{folder.parent} has runs with other settings; take another --work-dir, or the '
-                                       'same settings. The differences:', *changed[:40]]))
+        raise ProtocolError(
+            '\n'.join(
+                [
+                    f'{folder.parent} has runs with other settings; take another --work-dir, or the '
+                    'same settings. The differences:',
+                    *changed[:40],
+                ]
+            )
+        )
 
 
 def _text(cfg: Config) -> str:
     """Return a config as a file has it; mmengine's own formatter takes a second for each."""
-    lines = (f'{key} = ' + pformat(value, width=116 - len(key)).replace('\n', '\n' + ' ' * (len(key) + 3))
-             for key, value in cfg.to_dict().items())
+    lines = (
+        f'{key} = ' + pformat(value, width=116 - len(key)).replace('\n', '\n' + ' ' * (len(key) + 3))
+        for key, value in cfg.to_dict().items()
+    )
     return '\n'.join(lines) + '\n'
 
 

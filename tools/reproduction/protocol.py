@@ -1,4 +1,5 @@
 """What a run keeps of a row's config, and what another data set, fewer iterations and smaller images replace of it."""
+
 import os
 import re
 import runpy
@@ -17,13 +18,42 @@ from mmattn.utils import config_path
 from .tables import Row
 
 # What a config consists of; the rest are variables of its file.
-SETTINGS = ('default_scope', 'env_cfg', 'visualizer', 'log_processor', 'log_level', 'load_from', 'resume', 'model',
-            'tta_model', 'tta_pipeline', 'train_dataloader', 'val_dataloader', 'test_dataloader', 'val_evaluator',
-            'test_evaluator', 'train_cfg', 'val_cfg', 'test_cfg', 'optim_wrapper', 'param_scheduler', 'default_hooks',
-            'auto_scale_lr', 'randomness')
+SETTINGS = (
+    'default_scope',
+    'env_cfg',
+    'visualizer',
+    'log_processor',
+    'log_level',
+    'load_from',
+    'resume',
+    'model',
+    'tta_model',
+    'tta_pipeline',
+    'train_dataloader',
+    'val_dataloader',
+    'test_dataloader',
+    'val_evaluator',
+    'test_evaluator',
+    'train_cfg',
+    'val_cfg',
+    'test_cfg',
+    'optim_wrapper',
+    'param_scheduler',
+    'default_hooks',
+    'auto_scale_lr',
+    'randomness',
+)
 DATA = ('train_dataloader', 'val_dataloader', 'test_dataloader', 'val_evaluator', 'test_evaluator', 'tta_pipeline')
-SCHEDULE = ('optim_wrapper', 'param_scheduler', 'train_cfg', 'val_cfg', 'test_cfg', 'default_hooks', 'auto_scale_lr',
-            'randomness')
+SCHEDULE = (
+    'optim_wrapper',
+    'param_scheduler',
+    'train_cfg',
+    'val_cfg',
+    'test_cfg',
+    'default_hooks',
+    'auto_scale_lr',
+    'randomness',
+)
 
 
 class Small(NamedTuple):
@@ -38,13 +68,14 @@ UNITS = dict(iter='iterations', epoch='epochs')
 # By the base config that a row is made of; the first that is found counts.
 SMALL = {
     '/fcn_r50-d8_': Small('r50-d8-w16', 'adamw_160', 'ResNet-50 of a quarter of the width'),
-    '/deeplabv3plus-ba_r101-d8.py': Small('deeplabv3plus-ba_r18-d8-half', 'adamw_160',
-                                              'ResNet-18 of half the width and a decoder of 64 channels'),
+    '/deeplabv3plus-ba_r101-d8.py': Small(
+        'deeplabv3plus-ba_r18-d8-half', 'adamw_160', 'ResNet-18 of half the width and a decoder of 64 channels'
+    ),
     '/unet-ba_r18.py': Small('unet-ba_r18-half', 'adamw_480', 'half the width throughout'),
-    '/faster-rcnn_r50_fpn.py': Small('faster-rcnn_r50-w16_fpn', 'det_adamw_150',
-                                                  'ResNet-50 of a quarter of the width'),
-    '/sst_r50-d8.py': Small('sst_r18-d8-half', 'adam_video_400',
-                                         'two stages of a ResNet-18 of half the width, 64 channels'),
+    '/faster-rcnn_r50_fpn.py': Small('faster-rcnn_r50-w16_fpn', 'det_adamw_150', 'ResNet-50 of a quarter of the width'),
+    '/sst_r50-d8.py': Small(
+        'sst_r18-d8-half', 'adam_video_400', 'two stages of a ResNet-18 of half the width, 64 channels'
+    ),
     '/r50-d8.py': Small('r18-d8-half', 'adamw_160', 'ResNet-18 of half the width, heads of 64 channels'),
 }
 # Metrics of an evaluator: the registry's scope it is for, what it reports as keys of the log and names, and the factor
@@ -113,8 +144,9 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
     if data is None:
         on = sorted({row.data for row in rows})
         if len({shipped(row.configs[-1]).default_scope for row in rows}) > 1:
-            raise ProtocolError(f'table {rows[0].table} is on {" and ".join(on)}, scored by different metrics: '
-                                'say by --dataset which')
+            raise ProtocolError(
+                f'table {rows[0].table} is on {" and ".join(on)}, scored by different metrics: say by --dataset which'
+            )
         return rows
     own = [row for row in rows if _is_own(shipped(row.configs[-1]), data)]
     if own:
@@ -122,8 +154,10 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
     scope, *_ = metrics_of(data)
     fitting = [row for row in rows if shipped(row.configs[-1]).default_scope == scope]
     if not fitting:
-        raise ProtocolError(f"data set '{protocol.dataset}' does not fit table {rows[0].table}, which is on "
-                            f'{", ".join(sorted({row.data for row in rows}))}')
+        raise ProtocolError(
+            f"data set '{protocol.dataset}' does not fit table {rows[0].table}, which is on "
+            f'{", ".join(sorted({row.data for row in rows}))}'
+        )
     return fitting
 
 
@@ -214,8 +248,10 @@ def metrics_of(cfg: Config) -> tuple[str, dict[str, str], float]:
     """
     evaluator = cfg.get('test_evaluator') or {}
     if cfg.get('val_evaluator') is None or evaluator.get('type') not in METRICS:
-        raise ProtocolError(f"the truth of the test images in {cfg.test_dataloader.dataset.data_root} is not public: "
-                            'give another --dataset')
+        raise ProtocolError(
+            f'the truth of the test images in {cfg.test_dataloader.dataset.data_root} is not public: '
+            'give another --dataset'
+        )
     scope, keys, factor = METRICS[evaluator.type]
     columns = evaluator.get('columns')
     return scope, {key: name for key, name in keys.items() if columns is None or key in columns}, factor

@@ -1,4 +1,5 @@
 """What is made of the runs of a table: statistics, a Markdown table, a plot."""
+
 import json
 import math
 import statistics
@@ -84,8 +85,11 @@ def differences(methods: list[Measured]) -> dict[str, Difference]:
     """Return the difference of every method to its baseline; of baselines none."""
     named = {method.name: method for method in methods}
     metric = methods[0].metrics[0]
-    return {method.name: difference(method.values(metric), named[method.baseline].values(metric))
-            for method in methods if method.baseline is not None}
+    return {
+        method.name: difference(method.values(metric), named[method.baseline].values(metric))
+        for method in methods
+        if method.baseline is not None
+    }
 
 
 def write_report(methods: list[Measured], setup: Setup, folder: Path) -> str:
@@ -104,46 +108,75 @@ def markdown_page(methods: list[Measured], setup: Setup) -> str:
     shrunk = '; '.join(setup.deviations)
     return (
         f'**Table {setup.table}** on {setup.data}, seeds {", ".join(map(str, seeds))}. '
-        + (f"**Not the paper's protocol**: {shrunk}." if shrunk else "The paper's protocol.") + '\n\n'
+        + (f"**Not the paper's protocol**: {shrunk}." if shrunk else "The paper's protocol.")
+        + '\n\n'
         + table(methods, setup.memory)
         + f'\nMean ± sample deviation over the seeds. Difference in {metric} to the baseline, paired by seed, with its '
         f"95 % confidence interval (Student's t, {len(seeds) - 1} degrees of freedom, not corrected for the number of "
         'rows); * marks intervals off zero. Parameters and multiply-accumulates of the network in inference, without '
         f'auxiliary heads, for an input of {setup.inputs}. Seconds an iteration: median of the log; MiB: the most '
-        f'of all seeds, {setup.memory}. {setup.device}.\n')
+        f'of all seeds, {setup.memory}. {setup.device}.\n'
+    )
 
 
 def table(methods: list[Measured], memory: str) -> str:
     """Return the Markdown table: paper, ours, difference, cost. ``memory`` names what was measured."""
     first, *others = methods[0].metrics
     printed = {f'{next(iter(row.metrics))}, {row.data}' for method in methods for row in method.rows if row.metrics}
-    heads = [f'paper: {" / ".join(sorted(printed)) or "–"}', *(f'{first}, seed {seed}' for seed in methods[0].results),
-             f'{first}, mean', 'difference to the baseline', *others, 'M parameters', 'G MACs', 's an iteration', 'MiB']
+    heads = [
+        f'paper: {" / ".join(sorted(printed)) or "–"}',
+        *(f'{first}, seed {seed}' for seed in methods[0].results),
+        f'{first}, mean',
+        'difference to the baseline',
+        *others,
+        'M parameters',
+        'G MACs',
+        's an iteration',
+        'MiB',
+    ]
     to_baseline = differences(methods)
     rows = []
     for method in methods:
         results = list(method.results.values())
-        rows.append([
-            method.name, of_paper(method.rows), *(f'{value:.2f}' for value in method.values(first)),
-            spread(method.values(first)), str(to_baseline.get(method.name, 'baseline')),
-            *(spread(method.values(metric)) for metric in others), f'{method.parameters / 1e6:.3f}',
-            f'{method.macs / 1e9:.3f}', f'{statistics.median(result.seconds for result in results):.3g}',
-            max((f'{result.memory:.0f}' for result in results if result.memory is not None), key=float, default='–')])
+        rows.append(
+            [
+                method.name,
+                of_paper(method.rows),
+                *(f'{value:.2f}' for value in method.values(first)),
+                spread(method.values(first)),
+                str(to_baseline.get(method.name, 'baseline')),
+                *(spread(method.values(metric)) for metric in others),
+                f'{method.parameters / 1e6:.3f}',
+                f'{method.macs / 1e9:.3f}',
+                f'{statistics.median(result.seconds for result in results):.3g}',
+                max(
+                    (f'{result.memory:.0f}' for result in results if result.memory is not None), key=float, default='–'
+                ),
+            ]
+        )
     return markdown(heads, rows)
 
 
 def of_paper(rows: list[Row]) -> str:
     """Write the paper's figure for each setting that a method stands for."""
     figures = [(next(iter(row.metrics.values()), None), row.setting) for row in rows]
-    return ' / '.join(f'{value:g}' + (f' ({setting})' if len(figures) > 1 else '')
-                      for value, setting in figures if value is not None) or '–'
+    return (
+        ' / '.join(
+            f'{value:g}' + (f' ({setting})' if len(figures) > 1 else '')
+            for value, setting in figures
+            if value is not None
+        )
+        or '–'
+    )
 
 
 def plot(methods: list[Measured], title: str, with_paper: bool, path: Path) -> None:
     """Draw every seed as a dot, the mean as a bar, and the paper's figure, where it can be compared, as a diamond."""
     import matplotlib
+
     matplotlib.use('Agg')
     from matplotlib import pyplot
+
     metric = methods[0].metrics[0]
     figure, axis = pyplot.subplots(figsize=(7, 1.3 + 0.3 * len(methods)), layout='constrained')
     for place, method in enumerate(methods):
@@ -170,11 +203,19 @@ def _content(methods: list[Measured], setup: Setup) -> dict:
     to_baseline = differences(methods)
     return dict(
         **setup._asdict(),
-        rows=[dict(
-            name=method.name, config=method.config, baseline=method.baseline,
-            paper=[dict(setting=row.setting, data=row.data, metrics=row.metrics) for row in method.rows],
-            parameters=method.parameters, macs=method.macs,
-            seeds={seed: result._asdict() for seed, result in method.results.items()},
-            mean={name: statistics.mean(method.values(name)) for name in method.metrics},
-            deviation={name: statistics.stdev(method.values(name)) for name in method.metrics},
-            difference=to_baseline[method.name]._asdict() if method.baseline else None) for method in methods])
+        rows=[
+            dict(
+                name=method.name,
+                config=method.config,
+                baseline=method.baseline,
+                paper=[dict(setting=row.setting, data=row.data, metrics=row.metrics) for row in method.rows],
+                parameters=method.parameters,
+                macs=method.macs,
+                seeds={seed: result._asdict() for seed, result in method.results.items()},
+                mean={name: statistics.mean(method.values(name)) for name in method.metrics},
+                deviation={name: statistics.stdev(method.values(name)) for name in method.metrics},
+                difference=to_baseline[method.name]._asdict() if method.baseline else None,
+            )
+            for method in methods
+        ],
+    )

@@ -1,4 +1,5 @@
 """The rows of the papers' tables, as the metafiles of the configs have them."""
+
 from collections import defaultdict
 from typing import NamedTuple
 
@@ -31,17 +32,28 @@ class Row(NamedTuple):
 
 def read_tables() -> dict[str, list[Row]]:
     """Return the rows of every table, in the order of the paper."""
-    models = {model['Name']: model for path in sorted(config_path().glob('*/metafile.yml'))
-              for model in load(path)['Models']}
+    models = {
+        model['Name']: model for path in sorted(config_path().glob('*/metafile.yml')) for model in load(path)['Models']
+    }
     tables: defaultdict[str, list[Row]] = defaultdict(list)
     for model in models.values():
         for entry in model.get('Tables', ()):
             stages = [models[name] for name in entry.get('Stages', ())] + [model]
-            tables[entry['Table']].append(Row(
-                entry['Table'], entry['Row'], entry['Name'], entry.get('Setting', ''), entry.get('Baseline'),
-                entry.get('Metrics', {}), model['Metadata']['Training Data'], model['Metadata']['Batch Size'],
-                [stage['Config'].removeprefix('configs/') for stage in stages],
-                entry.get('Test', []), entry.get('Options', {})))
+            tables[entry['Table']].append(
+                Row(
+                    entry['Table'],
+                    entry['Row'],
+                    entry['Name'],
+                    entry.get('Setting', ''),
+                    entry.get('Baseline'),
+                    entry.get('Metrics', {}),
+                    model['Metadata']['Training Data'],
+                    model['Metadata']['Batch Size'],
+                    [stage['Config'].removeprefix('configs/') for stage in stages],
+                    entry.get('Test', []),
+                    entry.get('Options', {}),
+                )
+            )
     return {table: sorted(tables[table], key=_place) for table in sorted(tables)}
 
 

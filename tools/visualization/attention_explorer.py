@@ -5,6 +5,7 @@
 One file that needs no network and no server: the image, the prediction, and the attention of a grid of queries by
 content alone, by position alone, and bilateral, in each layer and head.
 """
+
 import argparse
 from pathlib import Path
 from pickle import UnpicklingError
@@ -22,14 +23,19 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
     parser.add_argument('image', help='path of the image')
     parser.add_argument('--out', type=Path, default=Path('attention.html'), help='file to write; default: %(default)s')
-    parser.add_argument('--grid', type=int, default=24,
-                        help="queries along the image's longer side, at most: fewer where the page would be too large; "
-                        'default: %(default)s')
+    parser.add_argument(
+        '--grid',
+        type=int,
+        default=24,
+        help="queries along the image's longer side, at most: fewer where the page would be too large; "
+        'default: %(default)s',
+    )
     parser.add_argument('--max-size', type=float, default=4, help='of the page, in MiB; default: %(default)s')
     parser.add_argument('--layer', help='name of the only attention layer to show; default: all')
     parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if there is one')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction,
-                        help='override settings of the config: key=value …')
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=DictAction, help='override settings of the config: key=value …'
+    )
     return parser.parse_args()
 
 
@@ -46,7 +52,7 @@ def main() -> None:
         attention_layers(inferencer.model, args.layer)
         args.out.parent.mkdir(parents=True, exist_ok=True)
         data = next(inferencer.preprocess([args.image]))
-        sample, = inferencer.forward(data)
+        (sample,) = inferencer.forward(data)
         page = attention_explorer(
             image,
             sample.pred_sem_seg.data[0].cpu().numpy(),
@@ -55,7 +61,8 @@ def main() -> None:
             title=f'{Path(args.config).stem} · {Path(args.image).name}',
             grid=args.grid,
             max_bytes=int(args.max_size * 2**20),
-            show_progress=True)
+            show_progress=True,
+        )
         aside = args.out.with_name(f'{args.out.name}.part')
         aside.write_text(page, encoding='utf-8')
         aside.replace(args.out)

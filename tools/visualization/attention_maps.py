@@ -5,6 +5,7 @@
 A row a query: the image with the query as a red dot, then its attention by content alone, by position alone, and
 bilateral, laid over the image. Of a layer that runs several times, the last pass is drawn.
 """
+
 import argparse
 from pathlib import Path
 
@@ -26,17 +27,29 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('config', help='path of the config')
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
     parser.add_argument('image', help='path of the image')
-    parser.add_argument('--query', action='append', required=True, metavar='x,y',
-                        help='pixel of the image, from the left and from the top; may be given several times')
-    parser.add_argument('--out', type=Path, default=Path('attention_maps.png'),
-                        help='file to write; default: %(default)s')
-    parser.add_argument('--threshold', type=float, default=0.02,
-                        help="hide weights under this share of a map's largest; default: %(default)s")
+    parser.add_argument(
+        '--query',
+        action='append',
+        required=True,
+        metavar='x,y',
+        help='pixel of the image, from the left and from the top; may be given several times',
+    )
+    parser.add_argument(
+        '--out', type=Path, default=Path('attention_maps.png'), help='file to write; default: %(default)s'
+    )
+    parser.add_argument(
+        '--threshold',
+        type=float,
+        default=0.02,
+        help="hide weights under this share of a map's largest; default: %(default)s",
+    )
     parser.add_argument('--layer', help='name of the attention layer in the model; default: the last one')
-    parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu',
-                        help='default: %(default)s here')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction,
-                        help='override settings of the config: key=value …')
+    parser.add_argument(
+        '--device', default='cuda' if torch.cuda.is_available() else 'cpu', help='default: %(default)s here'
+    )
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=DictAction, help='override settings of the config: key=value …'
+    )
     return parser.parse_args()
 
 

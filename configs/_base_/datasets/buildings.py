@@ -9,15 +9,17 @@ train_pipeline = [
     dict(type='LoadAnnotations'),
     dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.9),
     dict(type='RandomFlip', prob=0.5),
-    dict(type='PackSegInputs')
+    dict(type='PackSegInputs'),
 ]
 test_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
 train_dataloader = dict(
     batch_size=8,
     num_workers=2,
-    dataset=dict(metainfo=metainfo, data_root=data_root, img_suffix='.png', pipeline=train_pipeline))
+    dataset=dict(metainfo=metainfo, data_root=data_root, img_suffix='.png', pipeline=train_pipeline),
+)
 val_dataloader = dict(
     num_workers=0,
     persistent_workers=False,
-    dataset=dict(metainfo=metainfo, data_root=data_root, img_suffix='.png', pipeline=test_pipeline))
+    dataset=dict(metainfo=metainfo, data_root=data_root, img_suffix='.png', pipeline=test_pipeline),
+)
 test_dataloader = val_dataloader

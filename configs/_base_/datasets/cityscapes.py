@@ -10,22 +10,26 @@ train_pipeline = [
     dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PhotoMetricDistortion'),
-    dict(type='PackSegInputs')
+    dict(type='PackSegInputs'),
 ]
 # Annotations are loaded after `Resize`: they are compared at their own size.
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(2048, 1024), keep_ratio=True),
     dict(type='LoadAnnotations'),
-    dict(type='PackSegInputs')
+    dict(type='PackSegInputs'),
 ]
 tta_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(
         type='TestTimeAug',
-        transforms=[[dict(type='Resize', scale_factor=r, keep_ratio=True) for r in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)],
-                    [dict(type='RandomFlip', prob=p, direction='horizontal') for p in (0., 1.)],
-                    [dict(type='LoadAnnotations')], [dict(type='PackSegInputs')]])
+        transforms=[
+            [dict(type='Resize', scale_factor=r, keep_ratio=True) for r in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)],
+            [dict(type='RandomFlip', prob=p, direction='horizontal') for p in (0.0, 1.0)],
+            [dict(type='LoadAnnotations')],
+            [dict(type='PackSegInputs')],
+        ],
+    ),
 ]
 train_dataloader = dict(
     batch_size=2,
@@ -36,7 +40,9 @@ train_dataloader = dict(
         type=dataset_type,
         data_root=data_root,
         data_prefix=dict(img_path='leftImg8bit/train', seg_map_path='gtFine/train'),
-        pipeline=train_pipeline))
+        pipeline=train_pipeline,
+    ),
+)
 val_dataloader = dict(
     batch_size=1,
     num_workers=4,
@@ -46,7 +52,9 @@ val_dataloader = dict(
         type=dataset_type,
         data_root=data_root,
         data_prefix=dict(img_path='leftImg8bit/val', seg_map_path='gtFine/val'),
-        pipeline=test_pipeline))
+        pipeline=test_pipeline,
+    ),
+)
 test_dataloader = val_dataloader
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
 test_evaluator = val_evaluator

@@ -14,7 +14,7 @@ train_pipeline = [
     dict(type='mmattn.ClipRandomCrop', crop_size=crop_size),
     dict(type='mmattn.ClipRandomFlip', prob=0.5),
     dict(type='mmattn.ClipColorJitter'),
-    dict(type='mmattn.PackClip')
+    dict(type='mmattn.PackClip'),
 ]
 # The model reads the frames of a clip as it needs them.
 test_pipeline = [dict(type='mmattn.LoadGivenMasks'), dict(type='mmattn.PackClip')]
@@ -29,7 +29,9 @@ train_dataloader = dict(
         data_root=data_root,
         ann_file='ImageSets/2017/train.txt',
         resolution=resolution,
-        pipeline=train_pipeline))
+        pipeline=train_pipeline,
+    ),
+)
 val_dataloader = dict(
     batch_size=1,
     num_workers=2,
@@ -42,7 +44,9 @@ val_dataloader = dict(
         ann_file='ImageSets/2017/val.txt',
         resolution=resolution,
         test_mode=True,
-        pipeline=test_pipeline))
+        pipeline=test_pipeline,
+    ),
+)
 test_dataloader = val_dataloader
 val_evaluator = dict(type='mmattn.VOSMetric')
 test_evaluator = val_evaluator

@@ -12,21 +12,31 @@ clip_pipeline = [
     dict(type='mmattn.ClipRandomAffine', max_rotate=20, scale_range=(0.6, 1.2), max_shear=15, max_shift=0.2, drift=1),
     dict(type='mmattn.ClipRandomCrop', crop_size=crop_size),
     dict(type='mmattn.ClipRandomFlip', prob=0.5),
-    dict(type='mmattn.ClipColorJitter', hue=0.5)
+    dict(type='mmattn.ClipColorJitter', hue=0.5),
 ]
 train_set = dict(
-    type='mmattn.DAVISDataset', data_root=data_root, ann_file='ImageSets/train.txt', resolution='240p',
-    single_object=True)
+    type='mmattn.DAVISDataset',
+    data_root=data_root,
+    ann_file='ImageSets/train.txt',
+    resolution='240p',
+    single_object=True,
+)
 train_dataloader = dict(
-    batch_size=4, num_workers=2,
+    batch_size=4,
+    num_workers=2,
     dataset=dict(
-        **train_set, _delete_=True,
+        **train_set,
+        _delete_=True,
         pipeline=[
-            dict(type='mmattn.SeedAugmentation'), *clip_pipeline,
+            dict(type='mmattn.SeedAugmentation'),
+            *clip_pipeline,
             dict(type='mmattn.ClipCopyPaste', dataset=dict(**train_set, pipeline=clip_pipeline)),
-            dict(type='mmattn.PackClip')
-        ]))
+            dict(type='mmattn.PackClip'),
+        ],
+    ),
+)
 val_dataloader = dict(
     num_workers=1,
-    dataset=dict(data_root=data_root, ann_file='ImageSets/val.txt', resolution='240p', single_object=True))
+    dataset=dict(data_root=data_root, ann_file='ImageSets/val.txt', resolution='240p', single_object=True),
+)
 test_dataloader = val_dataloader

@@ -5,7 +5,8 @@ _base_ = './camvid.py'
 data_root = '{{$FASSEG_ROOT:data/fasseg}}'
 metainfo = dict(
     classes=('background', 'skin', 'hair', 'eyes', 'nose', 'mouth'),
-    palette=[[0, 0, 0], [255, 205, 160], [120, 90, 60], [0, 0, 230], [0, 150, 60], [255, 0, 255]])
+    palette=[[0, 0, 0], [255, 205, 160], [120, 90, 60], [0, 0, 230], [0, 150, 60], [255, 0, 255]],
+)
 scale = (256, 256)
 crop_size = (192, 160)
 train_pipeline = [
@@ -15,16 +16,16 @@ train_pipeline = [
     dict(type='RandomResize', scale=scale, ratio_range=(0.75, 1.25), keep_ratio=True),
     dict(type='RandomCrop', crop_size=crop_size),
     dict(type='RandomFlip', prob=0.5),
-    dict(type='PackSegInputs')
+    dict(type='PackSegInputs'),
 ]
 test_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
-train_dataloader = dict(
-    num_workers=2, dataset=dict(metainfo=metainfo, data_root=data_root, pipeline=train_pipeline))
+train_dataloader = dict(num_workers=2, dataset=dict(metainfo=metainfo, data_root=data_root, pipeline=train_pipeline))
 val_dataloader = dict(num_workers=2, dataset=dict(metainfo=metainfo, data_root=data_root, pipeline=test_pipeline))
 test_dataloader = val_dataloader
 val_evaluator = dict(
     _delete_=True,
     type='mmattn.FaceParsingMetric',
     columns=('skin', 'hair', 'eyes', 'nose', 'mouth', 'background', 'accuracy', 'overall'),
-    overall=('eyes', 'nose', 'mouth'))
+    overall=('eyes', 'nose', 'mouth'),
+)
 test_evaluator = val_evaluator

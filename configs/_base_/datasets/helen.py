@@ -14,22 +14,26 @@ train_pipeline = [
     # In a mirrored face left and right brow, and left and right eye, change names.
     dict(type='RandomFlip', prob=0.5, swap_seg_labels=[(2, 3), (4, 5)]),
     dict(type='PhotoMetricDistortion'),
-    dict(type='PackSegInputs')
+    dict(type='PackSegInputs'),
 ]
 # Annotations are loaded after `Resize`: they are compared at their own size.
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=scale, keep_ratio=True),
     dict(type='LoadAnnotations'),
-    dict(type='PackSegInputs')
+    dict(type='PackSegInputs'),
 ]
 # No flips: mmseg mirrors the scores back, but does not exchange those of left and right.
 tta_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(
         type='TestTimeAug',
-        transforms=[[dict(type='Resize', scale=(s, s), keep_ratio=True) for s in (384, 512, 640)],
-                    [dict(type='LoadAnnotations')], [dict(type='PackSegInputs')]])
+        transforms=[
+            [dict(type='Resize', scale=(s, s), keep_ratio=True) for s in (384, 512, 640)],
+            [dict(type='LoadAnnotations')],
+            [dict(type='PackSegInputs')],
+        ],
+    ),
 ]
 train_dataloader = dict(
     batch_size=12,
@@ -40,7 +44,9 @@ train_dataloader = dict(
         type=dataset_type,
         data_root=data_root,
         data_prefix=dict(img_path='img_dir/train', seg_map_path='ann_dir/train'),
-        pipeline=train_pipeline))
+        pipeline=train_pipeline,
+    ),
+)
 val_dataloader = dict(
     batch_size=1,
     num_workers=4,
@@ -50,7 +56,9 @@ val_dataloader = dict(
         type=dataset_type,
         data_root=data_root,
         data_prefix=dict(img_path='img_dir/val', seg_map_path='ann_dir/val'),
-        pipeline=test_pipeline))
+        pipeline=test_pipeline,
+    ),
+)
 test_dataloader = dict(
     batch_size=1,
     num_workers=4,
@@ -60,14 +68,18 @@ test_dataloader = dict(
         type=dataset_type,
         data_root=data_root,
         data_prefix=dict(img_path='img_dir/test', seg_map_path='ann_dir/test'),
-        pipeline=test_pipeline))
+        pipeline=test_pipeline,
+    ),
+)
 # The columns of the thesis's Table 4.3; overall is that of the inner components, without skin and hair.
 val_evaluator = dict(
     type='mmattn.FaceParsingMetric',
     groups=dict(
         brows=('left_brow', 'right_brow'),
         eyes=('left_eye', 'right_eye'),
-        mouth=('upper_lip', 'inner_mouth', 'lower_lip')),
+        mouth=('upper_lip', 'inner_mouth', 'lower_lip'),
+    ),
     columns=('skin', 'nose', 'upper_lip', 'inner_mouth', 'lower_lip', 'brows', 'eyes', 'mouth', 'overall'),
-    overall=('brows', 'eyes', 'nose', 'mouth'))
+    overall=('brows', 'eyes', 'nose', 'mouth'),
+)
 test_evaluator = val_evaluator

@@ -14,20 +14,23 @@ train_pipeline = [
     dict(type='RandomCrop', crop_size=crop_size),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PhotoMetricDistortion'),
-    dict(type='PackSegInputs')
+    dict(type='PackSegInputs'),
 ]
 test_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
 tta_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(
         type='TestTimeAug',
-        transforms=[[dict(type='Resize', scale_factor=r, keep_ratio=True) for r in (0.75, 1.0, 1.25)],
-                    [dict(type='RandomFlip', prob=p, direction='horizontal') for p in (0., 1.)],
-                    [dict(type='LoadAnnotations')], [dict(type='PackSegInputs')]])
+        transforms=[
+            [dict(type='Resize', scale_factor=r, keep_ratio=True) for r in (0.75, 1.0, 1.25)],
+            [dict(type='RandomFlip', prob=p, direction='horizontal') for p in (0.0, 1.0)],
+            [dict(type='LoadAnnotations')],
+            [dict(type='PackSegInputs')],
+        ],
+    ),
 ]
 train_dataloader = dict(dataset=dict(type=dataset_type, data_root=data_root, pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(type=dataset_type, data_root=data_root, pipeline=test_pipeline))
 test_dataloader = dict(dataset=dict(type=dataset_type, data_root=data_root, pipeline=test_pipeline))
-val_evaluator = dict(
-    _delete_=True, type='mmattn.FaceParsingMetric', columns=('skin', 'hair', 'background', 'accuracy'))
+val_evaluator = dict(_delete_=True, type='mmattn.FaceParsingMetric', columns=('skin', 'hair', 'background', 'accuracy'))
 test_evaluator = val_evaluator

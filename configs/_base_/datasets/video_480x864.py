@@ -10,5 +10,5 @@ train_pipeline_480x864 = [
     dict(type='mmattn.ClipRandomCrop', crop_size=(480, 864)),  # height, width
     dict(type='mmattn.ClipRandomFlip', prob=0.5),
     dict(type='mmattn.ClipColorJitter'),
-    dict(type='mmattn.PackClip')
+    dict(type='mmattn.PackClip'),
 ]

@@ -7,7 +7,9 @@ train_dataloader = dict(
         _delete_=True,
         type='mmattn.YouTubeVOSDataset',
         data_root=f'{data_root}/train',
-        pipeline={{_base_.train_pipeline}}))
+        pipeline={{_base_.train_pipeline}},
+    )
+)
 val_dataloader = None
 val_evaluator = None
 test_dataloader = dict(
@@ -17,5 +19,7 @@ test_dataloader = dict(
         data_root=f'{data_root}/valid',
         seen='../train/meta.json',
         test_mode=True,
-        pipeline={{_base_.test_pipeline}}))
+        pipeline={{_base_.test_pipeline}},
+    )
+)
 test_evaluator = dict(skip_last=False, submission=True)

@@ -4,8 +4,6 @@ model = dict(
     pretrained='open-mmlab://resnet101_v1c',
     backbone=dict(depth=101),
     decode_head=dict(
-        type='mmattn.DeepLabV3PlusBAHead',
-        channels=256,
-        dilations=(1, 12, 24, 36),
-        c1_in_channels=256,
-        c1_channels=48))
+        type='mmattn.DeepLabV3PlusBAHead', channels=256, dilations=(1, 12, 24, 36), c1_in_channels=256, c1_channels=48
+    ),
+)

@@ -5,4 +5,5 @@ model = dict(
     pretrained=None,
     backbone=dict(type='ResNet', depth=18, base_channels=32, norm_cfg=norm_cfg),
     decode_head=dict(in_channels=256, channels=64, norm_cfg=norm_cfg),
-    auxiliary_head=dict(in_channels=128, channels=32, norm_cfg=norm_cfg))
+    auxiliary_head=dict(in_channels=128, channels=32, norm_cfg=norm_cfg),
+)

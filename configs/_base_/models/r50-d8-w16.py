@@ -6,4 +6,5 @@ model = dict(
     pretrained=None,
     backbone=dict(type='ResNet', base_channels=16, norm_cfg=norm_cfg),
     decode_head=dict(in_channels=512, channels=128, norm_cfg=norm_cfg),
-    auxiliary_head=dict(in_channels=256, channels=64, norm_cfg=norm_cfg))
+    auxiliary_head=dict(in_channels=256, channels=64, norm_cfg=norm_cfg),
+)

@@ -3,11 +3,20 @@
 _base_ = './sst_r50-d8.py'
 model = dict(
     backbone=dict(
-        depth=18, base_channels=32, stem_channels=32, num_stages=2, out_indices=(1, ), strides=(1, 2), dilations=(1, 1),
-        norm_eval=False, init_cfg=None),
+        depth=18,
+        base_channels=32,
+        stem_channels=32,
+        num_stages=2,
+        out_indices=(1,),
+        strides=(1, 2),
+        dilations=(1, 1),
+        norm_eval=False,
+        init_cfg=None,
+    ),
     in_channels=64,
     embed_dims=64,
     attention=dict(num_heads=4),
     encoder_layers=2,
     decoder_layers=3,
-    test_cfg=dict(_delete_=True, scale=(366, 206), max_frames=16))
+    test_cfg=dict(_delete_=True, scale=(366, 206), max_frames=16),
+)

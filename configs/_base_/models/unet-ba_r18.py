@@ -7,7 +7,8 @@ data_preprocessor = dict(
     std=[58.395, 57.12, 57.375],
     bgr_to_rgb=True,
     pad_val=0,
-    seg_pad_val=255)
+    seg_pad_val=255,
+)
 model = dict(
     type='EncoderDecoder',
     data_preprocessor=data_preprocessor,
@@ -22,7 +23,9 @@ model = dict(
             type='Pretrained',
             prefix='backbone.',
             checkpoint='https://download.openmmlab.com/mmclassification/v0/resnet/'
-            'resnet18_8xb32_in1k_20210831-fbbb1da6.pth')),
+            'resnet18_8xb32_in1k_20210831-fbbb1da6.pth',
+        ),
+    ),
     decode_head=dict(
         type='mmattn.UNetBAHead',
         in_channels=(64, 64, 128, 256, 512),
@@ -30,6 +33,8 @@ model = dict(
         dropout_ratio=0.1,
         norm_cfg=norm_cfg,
         align_corners=False,
-        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0)),
+        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
+    ),
     train_cfg=dict(),
-    test_cfg=dict(mode='whole'))
+    test_cfg=dict(mode='whole'),
+)

@@ -16,7 +16,8 @@ model = dict(
         enc_dilations=(1, 1, 1, 1, 1),
         dec_dilations=(1, 1, 1, 1),
         norm_cfg=norm_cfg,
-        upsample_cfg=dict(type='InterpConv')),
+        upsample_cfg=dict(type='InterpConv'),
+    ),
     decode_head=dict(
         _delete_=True,
         type='FCNHead',
@@ -29,7 +30,8 @@ model = dict(
         num_classes=6,
         norm_cfg=norm_cfg,
         align_corners=False,
-        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0)),
+        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
+    ),
     auxiliary_head=dict(
         type='FCNHead',
         in_channels=48,
@@ -41,4 +43,6 @@ model = dict(
         num_classes=6,
         norm_cfg=norm_cfg,
         align_corners=False,
-        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4)))
+        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4),
+    ),
+)

@@ -5,5 +5,6 @@ optim_wrapper = dict(optimizer=optimizer)
 param_scheduler = [dict(type='PolyLR', eta_min=0, power=0.9, begin=0, end=100, by_epoch=False)]
 train_cfg = dict(max_iters=100, val_interval=50)
 default_hooks = dict(
-    logger=dict(interval=10), checkpoint=dict(interval=50, max_keep_ckpts=1), visualization=dict(interval=1))
+    logger=dict(interval=10), checkpoint=dict(interval=50, max_keep_ckpts=1), visualization=dict(interval=1)
+)
 randomness = dict(seed=0)

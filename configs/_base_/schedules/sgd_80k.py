@@ -17,5 +17,6 @@ default_hooks = dict(
     data_check=dict(type='mmattn.SegDataCheckHook'),
     checkpoint_keys=dict(type='mmattn.CheckpointKeysHook'),
     invalid_loss=dict(type='mmattn.InvalidLossHook'),
-    preemption=dict(type='mmattn.PreemptionHook'))
+    preemption=dict(type='mmattn.PreemptionHook'),
+)
 auto_scale_lr = dict(enable=False, base_batch_size=8)

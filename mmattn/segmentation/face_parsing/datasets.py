@@ -1,4 +1,5 @@
 """The data sets of face parsing, in the layout that the converters of ``tools/dataset_converters`` write."""
+
 from mmseg.datasets import BaseSegDataset
 
 from mmattn.registry import DATASETS
@@ -13,10 +14,33 @@ class HELENDataset(BaseSegDataset):
     """
 
     METAINFO = dict(
-        classes=('background', 'skin', 'left_brow', 'right_brow', 'left_eye', 'right_eye', 'nose', 'upper_lip',
-                 'inner_mouth', 'lower_lip', 'hair'),
-        palette=[[0, 0, 0], [255, 205, 160], [130, 0, 20], [235, 60, 50], [0, 0, 230], [0, 170, 255], [0, 150, 60],
-                 [255, 0, 255], [255, 240, 0], [140, 0, 160], [120, 90, 60]])
+        classes=(
+            'background',
+            'skin',
+            'left_brow',
+            'right_brow',
+            'left_eye',
+            'right_eye',
+            'nose',
+            'upper_lip',
+            'inner_mouth',
+            'lower_lip',
+            'hair',
+        ),
+        palette=[
+            [0, 0, 0],
+            [255, 205, 160],
+            [130, 0, 20],
+            [235, 60, 50],
+            [0, 0, 230],
+            [0, 170, 255],
+            [0, 150, 60],
+            [255, 0, 255],
+            [255, 240, 0],
+            [140, 0, 160],
+            [120, 90, 60],
+        ],
+    )
 
 
 @DATASETS.register_module()

@@ -1,4 +1,5 @@
 """Prediction for image files: an index map with the palette in it and a colour overlay a file."""
+
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -48,12 +49,14 @@ class FaceParsingInferencer(MMSegInferencer):
         ValueError: neither checkpoint nor config have classes and a palette, or they are not those of the model.
     """
 
-    def __init__(self,
-                 model: str | Path | Config,
-                 weights: str,
-                 device: str | None = None,
-                 scope: str = 'mmseg',
-                 show_progress: bool = True) -> None:
+    def __init__(
+        self,
+        model: str | Path | Config,
+        weights: str,
+        device: str | None = None,
+        scope: str = 'mmseg',
+        show_progress: bool = True,
+    ) -> None:
         cfg = model if isinstance(model, Config) else Config.fromfile(model)
         super().__init__(cfg, weights, device=device, scope=scope)
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)
@@ -61,11 +64,8 @@ class FaceParsingInferencer(MMSegInferencer):
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, InferencerLoader))
 
     def __call__(  # type: ignore[override]
-            self,
-            inputs: str | Path | Sequence[str | Path],
-            out_dir: str | Path,
-            batch_size: int = 1,
-            opacity: float = 0.5) -> list[Path]:
+        self, inputs: str | Path | Sequence[str | Path], out_dir: str | Path, batch_size: int = 1, opacity: float = 0.5
+    ) -> list[Path]:
         """Write ``pred/<name>.png`` and ``vis/<name>.png`` in ``out_dir`` for each ``<name>.<suffix>`` of the inputs.
 
         Both have the image's own height and width, turned as its EXIF orientation says if the pipeline's loader does
@@ -109,8 +109,7 @@ class FaceParsingInferencer(MMSegInferencer):
                 labels.putpalette(palette)
                 labels.save(pred)
                 image = self._load(path)['img'][..., ::-1]  # BGR to RGB
-                self.visualizer.add_datasample(
-                    name, image, sample, draw_gt=False, out_file=str(vis), with_labels=False)
+                self.visualizer.add_datasample(name, image, sample, draw_gt=False, out_file=str(vis), with_labels=False)
                 pred.replace(pred_dir / name)
                 vis.replace(vis_dir / name)
         return [pred_dir / name for name in names]
@@ -125,11 +124,15 @@ class FaceParsingInferencer(MMSegInferencer):
             meta = DATASETS.build({**cfg.test_dataloader.dataset, 'lazy_init': True, 'pipeline': []}).metainfo
         classes, palette = meta.get('classes'), meta.get('palette')
         if not (classes and palette):
-            raise ValueError("classes and palette are not in the checkpoint's meta.dataset_meta, nor in the metainfo "
-                             'of test_dataloader.dataset in the config')
+            raise ValueError(
+                "classes and palette are not in the checkpoint's meta.dataset_meta, nor in the metainfo "
+                'of test_dataloader.dataset in the config'
+            )
         if not len(classes) == len(palette) == model.num_classes:
-            raise ValueError(f'the model has {model.num_classes} classes, but there are {len(classes)} names and '
-                             f'{len(palette)} colours of classes: {list(classes)}')
+            raise ValueError(
+                f'the model has {model.num_classes} classes, but there are {len(classes)} names and '
+                f'{len(palette)} colours of classes: {list(classes)}'
+            )
         model.dataset_meta = dict(classes=classes, palette=palette)  # type: ignore[assignment]
 
     def _init_visualizer(self, cfg: Config | ConfigDict) -> Visualizer:
@@ -182,7 +185,7 @@ def _check_names(paths: list[str], names: list[str], *folders: Path) -> None:
     sources = defaultdict(list)
     for path, name in zip(paths, names):
         sources[name].append(path)
-    clashes = [f"{name}: of {' and '.join(same)}" for name, same in sources.items() if len(same) > 1]
+    clashes = [f'{name}: of {" and ".join(same)}' for name, same in sources.items() if len(same) > 1]
     if clashes:
         raise ValueError(f'inputs must differ in name, not only in suffix or folder:{_lines(clashes)}')
     targets = {(folder / name).resolve() for folder in folders for name in names}

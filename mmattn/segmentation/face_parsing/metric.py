@@ -1,4 +1,5 @@
 """F1 as face-parsing papers print it: of classes and of merged classes, the pixels of all images pooled first."""
+
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import nan
 from pathlib import Path
@@ -45,16 +46,18 @@ class FaceParsingMetric(BaseMetric):
             which is before the first batch.
     """
 
-    def __init__(self,
-                 columns: Sequence[str] | None = None,
-                 groups: Mapping[str, Sequence[str]] | None = None,
-                 overall: Sequence[str] = (),
-                 overall_mode: str = 'sum',
-                 ignore_index: int = 255,
-                 output_dir: str | None = None,
-                 format_only: bool = False,
-                 keep_results: bool = False,
-                 **kwargs) -> None:
+    def __init__(
+        self,
+        columns: Sequence[str] | None = None,
+        groups: Mapping[str, Sequence[str]] | None = None,
+        overall: Sequence[str] = (),
+        overall_mode: str = 'sum',
+        ignore_index: int = 255,
+        output_dir: str | None = None,
+        format_only: bool = False,
+        keep_results: bool = False,
+        **kwargs,
+    ) -> None:
         super().__init__(**kwargs)
         if overall_mode not in ('sum', 'union'):
             raise ValueError(f"overall_mode must be 'sum' or 'union'; got {overall_mode!r}")
@@ -95,8 +98,10 @@ class FaceParsingMetric(BaseMetric):
         _check_names('overall', self.overall, members)
         components = [i for name in self.overall for i in members[name]]
         if self.overall_mode == 'sum' and len(set(components)) < len(components):
-            raise ValueError(f"overall must name components that share no class, or overall_mode be 'union'; got "
-                             f'{list(self.overall)}')
+            raise ValueError(
+                f"overall must name components that share no class, or overall_mode be 'union'; got "
+                f'{list(self.overall)}'
+            )
         known = [*members, *(['overall'] if self.overall else []), 'accuracy']
         _check_names('columns', self.columns or (), known)
         self._members = members
@@ -122,7 +127,7 @@ class FaceParsingMetric(BaseMetric):
             if self.output_dir is not None:
                 # as mmseg's IoUMetric: in the labels of the files
                 labels = predicted[0].cpu().numpy() + bool(sample.get('reduce_zero_label'))
-                path = Path(self.output_dir, f"{Path(sample['img_path']).stem}.png")
+                path = Path(self.output_dir, f'{Path(sample["img_path"]).stem}.png')
                 Image.fromarray(labels.astype(np.uint8)).save(path)
 
     def _count(self, sample: dict, predicted: torch.Tensor) -> np.ndarray:
@@ -130,15 +135,19 @@ class FaceParsingMetric(BaseMetric):
         truth = sample['gt_sem_seg']['data'].to(predicted)
         path = sample.get('img_path')
         if truth.shape != predicted.shape:
-            raise ValueError(f'{path}: the ground truth is of shape {tuple(truth.shape)}, the prediction '
-                             f'{tuple(predicted.shape)}; LoadAnnotations must come after Resize in the test pipeline')
+            raise ValueError(
+                f'{path}: the ground truth is of shape {tuple(truth.shape)}, the prediction '
+                f'{tuple(predicted.shape)}; LoadAnnotations must come after Resize in the test pipeline'
+            )
         classes = len(self._dataset_meta['classes'])  # type: ignore[index]
         counted = truth != self.ignore_index
         for what, labels in (('the ground truth', truth[counted]), ('the prediction', predicted[counted])):
             unknown = labels[(labels < 0) | (labels >= classes)].unique().tolist()
             if unknown:
-                raise ValueError(f'{path}: {what} has labels {unknown}; there are classes 0…{classes - 1}, and '
-                                 f'{self.ignore_index} is ignored')
+                raise ValueError(
+                    f'{path}: {what} has labels {unknown}; there are classes 0…{classes - 1}, and '
+                    f'{self.ignore_index} is ignored'
+                )
         pairs = truth[counted] * classes + predicted[counted]
         return torch.bincount(pairs, minlength=classes**2).view(classes, classes).cpu().numpy()
 
@@ -173,7 +182,7 @@ class FaceParsingMetric(BaseMetric):
 def _check_names(argument: str, names: Iterable[str], known: Collection[str]) -> None:
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f"{argument} must be of {', '.join(known)}; got {', '.join(map(repr, unknown))}")
+        raise ValueError(f'{argument} must be of {", ".join(known)}; got {", ".join(map(repr, unknown))}')
 
 
 def _f1_counts(confusion: np.ndarray, classes: list[int]) -> np.ndarray:

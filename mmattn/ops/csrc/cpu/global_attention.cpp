@@ -172,9 +172,9 @@ struct Memory {
   Tensor query, window, inside, out, grad, axis_logits[3], numbers;
 };
 
-// The keys or values of all maps as the tiles' products want them, (keys, channels) or (channels, keys). In rows, what a
-// product goes through would be on more pages than the processor can tell the addresses of, and often in the same sets
-// of its cache.
+// The keys or values of all maps as the tiles' products want them, (keys, channels) or (channels, keys). In rows, what
+// a product goes through would be on more pages than the processor can tell the addresses of, and often in the same
+// sets of its cache.
 struct Packed {
   Packed(const GlobalAttention& call, const Volume& from, bool transposed)
       : tiles(parts(call.keys, call.key_tile)), lanes(cpu_capability().global_attention.lanes) {

@@ -14,8 +14,9 @@ struct GlobalAttention {
   int64_t channels, value_channels;  // D, Dv
   // Axes that are not there come first, of length 1. A window is 2 · reach + 1 long.
   int64_t size[3], key_size[3], reach[3];
-  int64_t entries;                                                // K
-  int64_t query_pitch, value_pitch, window_pitch, axis_pitch[3], tile_pitch;  // from what is one query's to the next one's
+  int64_t entries;  // K
+  int64_t query_pitch, value_pitch, window_pitch, axis_pitch[3],
+      tile_pitch;  // from what is one query's to the next one's
   float scale, outlier_value;
   bool normalize, causal;
   Volume query, key, value, window, outlier, axis_logits[3];
@@ -24,7 +25,7 @@ struct GlobalAttention {
   const int64_t* keys_up_to;  // (batch, M): how many keys of the mask, with this one
   Volume out, lse;
   Volume grad, d_query, d_window, d_outlier, d_axis_logits[3];  // backward
-  float* d_key_logits;                                       // (batch · heads, M)
+  float* d_key_logits;                                          // (batch · heads, M)
 };
 
 // Some queries of one map, and what is theirs alone, in float32.
@@ -56,8 +57,8 @@ struct Tile {
 struct GlobalAttentionKernels {
   int64_t lanes;  // of a vector
   Product product;
-  // Loads the keys or values of a tile of a map for products, (channels, keys) or (keys, channels): `height` rows of the
-  // first vector of columns, then those of the next. `rows` is scratch memory.
+  // Loads the keys or values of a tile of a map for products, (channels, keys) or (keys, channels): `height` rows of
+  // the first vector of columns, then those of the next. `rows` is scratch memory.
   void (*pack)(const GlobalAttention&, const Volume& from, int64_t map, bool transposed, Tile rows, int64_t height,
                float* to);
   // Loads what belongs to the queries.

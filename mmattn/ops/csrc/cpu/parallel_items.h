@@ -35,9 +35,7 @@ View<DIMENSIONS> view_of(const at::Tensor& x) {
 
 inline Map map_of(const std::optional<at::Tensor>& x) { return x ? view_of<5>(*x) : Map{}; }
 
-inline Volume volume_of(const std::optional<at::Tensor>& x) {
-  return x ? view_of<6>(with_three_axes(*x)) : Volume{};
-}
+inline Volume volume_of(const std::optional<at::Tensor>& x) { return x ? view_of<6>(with_three_axes(*x)) : Volume{}; }
 
 // `work`: multiplications of an item, about; `least`: those that a thread is worth.
 template <typename Call>

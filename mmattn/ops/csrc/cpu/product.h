@@ -5,8 +5,8 @@
 
 namespace mmattn {
 
-// From row to row of a matrix in scratch memory: whole vectors, an odd number of cache lines, so that rows are not in the
-// same sets of the cache. `static`, as what is compiled for several instruction sets may have no linkage.
+// From row to row of a matrix in scratch memory: whole vectors, an odd number of cache lines, so that rows are not in
+// the same sets of the cache. `static`, as what is compiled for several instruction sets may have no linkage.
 static inline int64_t pitch_of(int64_t columns) { return (columns + 15) / 16 * 16 | 16; }
 
 // The broadcast factor: element (i, k) at data[i · row + k · column].
