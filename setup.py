@@ -137,6 +137,7 @@ setup(
         'video': ['opencv-python', 'pillow', 'prettytable', 'rich'],
         'dev': [
             'build',
+            'clang-format',
             'hypothesis',
             'mypy',
             'ninja',
