@@ -331,7 +331,7 @@ def test_bad_input_is_an_error_before_work_starts(arguments, message, call, data
 def test_a_work_dir_in_use_is_an_error(call, data, tmp_path):
     with open(tmp_path / '.lock', 'w') as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(SystemExit, match='is in use'):
+        with pytest.raises(SystemExit, match='in use by another process'):
             call('3.2', '--dataset', 'camvid', '--work-dir', tmp_path)
 
 

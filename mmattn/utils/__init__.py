@@ -1,4 +1,4 @@
-"""Where the configs are; and, in ``profiling``, which needs torch, time and memory of a call."""
+"""Where the configs are, and atomic files; ``profiling``, which needs torch, measures time and memory of a call."""
 
 from .paths import config_path
 

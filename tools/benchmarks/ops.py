@@ -14,7 +14,6 @@ Bi-NL's core over the number of positions.
 import argparse
 import json
 import multiprocessing
-import os
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -26,6 +25,7 @@ from workloads import BOTH, FORWARD, OURS, WORKLOADS, Call, Workload, bi_nl_call
 
 from mmattn.ops import native
 from mmattn.utils.collect_env import collect_env
+from mmattn.utils.files import write_text
 from mmattn.utils.profiling import extra_memory, interleaved_times
 
 TOLERANCES = {torch.float32: 5e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -156,13 +156,6 @@ def table(records: list[dict]) -> str:
     return '\n'.join(rows)
 
 
-def write(path: Path, text: str) -> None:
-    """Write aside and rename."""
-    aside = path.with_name(f'{path.name}.part')
-    aside.write_text(text)
-    os.replace(aside, path)
-
-
 def pyplot():
     """matplotlib without a screen."""
     import matplotlib
@@ -245,7 +238,7 @@ def main() -> None:
     for name in track(names, 'workloads'):
         records += measure(name, dtype, args.device, args.repeats)
         if args.json:
-            write(args.json, json.dumps(records, indent=1) + '\n')
+            write_text(args.json, json.dumps(records, indent=1) + '\n')
     print(table(records))
     if args.plot:
         plot(records, args.plot)

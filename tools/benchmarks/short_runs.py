@@ -1,7 +1,6 @@
 """Trainings of several methods and seeds that can be interrupted: what the benchmarks of accuracy share."""
 
 import argparse
-import fcntl
 import json
 import os
 import re
@@ -17,6 +16,8 @@ from typing import NamedTuple, TypeVar
 
 from PIL import Image, ImageDraw
 from rich.progress import track
+
+from mmattn.utils.files import exclusive, write_text
 
 ROOT = Path(__file__).parents[2]
 T = TypeVar('T')
@@ -58,26 +59,15 @@ def runs(methods: dict[str, tuple[str, list[str]]], seeds: Iterable[int], work_d
 @contextmanager
 def lock(work_dir: Path) -> Iterator[None]:
     """Keep the work dir for this process and the trainings that it starts, which may outlive it."""
-    work_dir.mkdir(parents=True, exist_ok=True)
-    with open(work_dir / '.lock', 'w') as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SystemExit(
-                f'{work_dir} is in use, by the same command or by a training that a killed one left'
-            ) from None
-        _locks.append(file.fileno())
-        try:
-            yield
-        finally:
-            _locks.clear()
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file aside and rename it."""
-    aside = path.with_name(f'{path.name}.part')
-    aside.write_text(text)
-    aside.replace(path)
+    try:
+        with exclusive(work_dir) as descriptor:
+            _locks.append(descriptor)
+            try:
+                yield
+            finally:
+                _locks.clear()
+    except BlockingIOError as error:
+        raise SystemExit(f'{error}') from None
 
 
 def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
@@ -103,7 +93,7 @@ def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
     _running.discard(process)
     if tool == 'train.py':
         peak = usage.ru_maxrss / (2**20 if sys.platform == 'darwin' else 2**10)
-        write(run.folder / 'peak_memory.json', json.dumps(max(peak, peak_memory(run.folder) or 0)))
+        write_text(run.folder / 'peak_memory.json', json.dumps(max(peak, peak_memory(run.folder) or 0)))
     if process.returncode:
         raise SystemExit(f'{tool} ended with {process.returncode}, see {run.folder}/output.log')
 
@@ -174,7 +164,7 @@ def test(run: Run, jobs: int, last: Path, *arguments: str) -> dict:
     done = folder / 'metrics.json'
     if not done.exists():
         call(run, jobs, 'test.py', ROOT / 'configs' / run.config, last, '--work-dir', folder, *arguments)
-        write(done, max(folder.glob('*/*.json')).read_text())  # their folders are called by the time
+        write_text(done, max(folder.glob('*/*.json')).read_text())  # their folders are called by the time
     return json.loads(done.read_text())
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from pprint import pformat
 
 from analysis_tools.get_flops import build, count
-from benchmarks.short_runs import write
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from mmattn.utils.files import write_text
 
 from .protocol import Protocol, ProtocolError, adapt, choose, deviations, input_size, metrics_of
 from .tables import Row
@@ -108,7 +109,7 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> N
         for name, cfg, path in zip(shipped, method.configs, method.paths):
             if not path.exists():
                 head = [f'{method.name}: configs/{name}', *comments]
-                write(path, ''.join(f'# {line}\n' for line in head) + _text(cfg))
+                write_text(path, ''.join(f'# {line}\n' for line in head) + _text(cfg))
                 continue
             before = Config.fromfile(path)
             if before.to_dict() != cfg.to_dict():

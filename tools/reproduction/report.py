@@ -6,8 +6,10 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.short_runs import markdown, spread, write
+from benchmarks.short_runs import markdown, spread
 from scipy import stats
+
+from mmattn.utils.files import write_text
 
 from .tables import Row
 
@@ -94,11 +96,11 @@ def differences(methods: list[Measured]) -> dict[str, Difference]:
 
 def write_report(methods: list[Measured], setup: Setup, folder: Path) -> str:
     """Write results.json, plot.png and table.md to a folder; return the last."""
-    write(folder / 'results.json', json.dumps(_content(methods, setup), indent=1, ensure_ascii=False) + '\n')
+    write_text(folder / 'results.json', json.dumps(_content(methods, setup), indent=1, ensure_ascii=False) + '\n')
     title = f'Table {setup.table} on {setup.data}' + (", not the paper's protocol" if setup.deviations else '')
     plot(methods, title, not setup.deviations, folder / 'plot.png')
     text = markdown_page(methods, setup)
-    write(folder / 'table.md', text)
+    write_text(folder / 'table.md', text)
     return text
 
 

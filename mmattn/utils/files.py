@@ -1,0 +1,85 @@
+"""Files that are written whole or not at all, and folders that one process uses at a time."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+
+@contextmanager
+def atomic_write(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path in the same folder, and rename it to ``path`` when the block ends without an error.
+
+    The temporary path is unique, so that two processes never write the same file, and it has the suffix of ``path``,
+    by which many libraries choose the format. If the block raises, the temporary file is removed and ``path`` keeps
+    its content. A library that reports no error when a write fails needs a check of the file at the end of the block.
+
+    Args:
+        path (str or Path): the file; its folder is created.
+
+    Raises:
+        OSError: the file cannot be written; the error names ``path``.
+
+    Example:
+        >>> with atomic_write('scores.csv') as temporary:
+        ...     temporary.write_text('image,score\\n', encoding='utf-8')
+    """
+    path = Path(path)
+    temporary = path.with_name(f'.{path.stem}.{uuid4().hex[:12]}.part{path.suffix}')
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, str(temporary), temporary):
+            raise type(error)(error.errno, error.strerror, str(path)) from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write ``text`` as UTF-8, by :func:`atomic_write`."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding='utf-8')
+
+
+def remove_temporary_files(folder: str | Path) -> None:
+    """Remove what killed processes left of :func:`atomic_write` in a folder; hold :func:`exclusive` while doing so."""
+    for path in Path(folder).glob('.*.part*'):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def exclusive(folder: str | Path) -> Iterator[int]:
+    """Hold a folder for this process, by a lock on the file ``.lock`` in it, and yield the lock's file descriptor.
+
+    The system releases the lock when the process ends, however it ends. Child processes that inherit the file
+    descriptor hold it, too. A file system without locks is used without one.
+
+    Args:
+        folder (str or Path): the folder; it is created.
+
+    Raises:
+        BlockingIOError: another process holds the folder; the error names the folder and the process.
+        OSError: the folder or the lock file cannot be created.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / '.lock', 'a+', encoding='utf-8') as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            message = f'in use by another process ({file.read() or "unknown"})'
+            raise BlockingIOError(errno.EWOULDBLOCK, message, str(folder)) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise
+        file.truncate(0)
+        file.write(f'PID {os.getpid()}')
+        file.flush()
+        yield file.fileno()

@@ -1,0 +1,84 @@
+"""Atomic files and folders that one process uses at a time."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mmattn.utils.files import atomic_write, exclusive, remove_temporary_files, write_text
+
+
+def write(path, content):
+    with atomic_write(path) as temporary:
+        content(temporary)
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path):
+    path = tmp_path / 'scores.csv'
+    write_text(path, 'ä')
+    assert path.read_bytes() == 'ä'.encode()
+
+    def fails(temporary):
+        temporary.write_text('half')
+        raise ValueError('in the block')
+
+    with pytest.raises(ValueError, match='in the block'):
+        write(path, fails)
+    assert path.read_text(encoding='utf-8') == 'ä'
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not os.path.exists('/dev/full'), reason='/dev/full is of Linux')
+def test_a_full_disk_names_the_file(tmp_path):
+    """The link to /dev/full makes every write to the temporary file fail as on a full disk."""
+    path = tmp_path / 'picture.png'
+
+    def fill(temporary):
+        temporary.symlink_to('/dev/full')
+        temporary.write_text('x')
+
+    with pytest.raises(OSError, match=f"No space left on device: '{path}'") as caught:
+        write(path, fill)
+    assert caught.value.errno == errno.ENOSPC
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_of_another_file_keeps_its_name(tmp_path):
+    with pytest.raises(FileNotFoundError, match='nowhere'):
+        write(tmp_path / 'a', lambda _: (tmp_path / 'nowhere').read_text())
+
+
+def test_two_writers_use_different_temporary_files(tmp_path):
+    with atomic_write(tmp_path / 'a.mp4') as one, atomic_write(tmp_path / 'a.mp4') as other:
+        assert one != other
+        assert one.suffix == other.suffix == '.mp4'
+        one.write_text('1')
+        other.write_text('2')
+    assert (tmp_path / 'a.mp4').read_text() == '1'  # the block of the first one ends last
+
+
+def test_temporary_files_of_killed_processes_are_removed(tmp_path):
+    code = 'import os, sys; from mmattn.utils.files import atomic_write\n'
+    code += 'with atomic_write(sys.argv[1]) as temporary: temporary.write_text("x"); os._exit(9)'
+    subprocess.run([sys.executable, '-c', code, tmp_path / 'a.png'])
+    write_text(tmp_path / 'kept.png', '')
+    assert len(list(tmp_path.iterdir())) == 2
+    remove_temporary_files(tmp_path)
+    assert list(tmp_path.iterdir()) == [tmp_path / 'kept.png']
+
+
+def test_a_folder_is_held_by_one_process_until_it_ends(tmp_path):
+    code = 'import sys; from mmattn.utils.files import exclusive\n'
+    code += 'with exclusive(sys.argv[1]): print("held", flush=True); input()'
+    other = subprocess.Popen(
+        [sys.executable, '-c', code, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with other:
+        assert other.stdout.readline() == 'held\n'
+        with pytest.raises(BlockingIOError, match=rf"in use by another process \(PID {other.pid}\): '{tmp_path}'"):
+            exclusive(tmp_path).__enter__()
+        other.kill()
+    with exclusive(tmp_path):
+        pass
