@@ -11,6 +11,11 @@ import pytest
 
 from . import tiny_data as tiny_data_sets
 
+
+def pytest_addoption(parser):
+    parser.addoption('--update-golden', action='store_true', help='record what tests/golden compares with')
+
+
 PACKAGE = Path(find_spec('mmattn').origin).parent
 ORIGINAL_MMENGINE = '0.10.7'
 

@@ -1,0 +1,135 @@
+"""Calls of every operator with every option on fixed inputs."""
+
+import math
+
+import numpy as np
+import torch
+
+from mmattn import ops
+
+MAPS = {'1d': (5,), '2d': (3, 4), '3d': (2, 3, 3)}
+HEADS, CHANNELS, VALUES = 2, 3, 2
+QUERIES = {1: [[0], [4]], 2: [[0, 0], [2, 1]], 3: [[0, 0, 0], [1, 2, 1]]}  # of the functions that return weights
+PATTERNS = ('block', 'centred', 'forward', 'strided')
+
+
+class Call:
+    """A call of an operator: tensors drawn by the order of their creation, and settings.
+
+    NumPy's RandomState is used because its streams are the same in every version.
+    """
+
+    def __init__(self, operator: str, **settings) -> None:
+        self.operator, self.settings = operator, settings
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.random = np.random.RandomState(len(operator))
+
+    def draw(self, name: str, *shape: int) -> 'Call':
+        self.tensors[name] = torch.from_numpy(self.random.standard_normal(shape))
+        return self
+
+    def content(self, size, key_size=None, channels=CHANNELS) -> 'Call':
+        self.draw('query', 1, HEADS, *size, channels)
+        return self.draw('key', 1, HEADS, *(key_size or size), channels)
+
+    def value(self, size) -> 'Call':
+        return self.draw('value', 1, HEADS, *size, VALUES)
+
+    def evaluate(self, dtype: torch.dtype) -> dict[str, np.ndarray]:
+        """Return the output, the gradients of all tensors, and attention weights where the operator has them."""
+        leaves = {name: x.to(dtype).requires_grad_() for name, x in self.tensors.items()}
+        tensors = dict(leaves)
+        for listed in ('axis_logits', 'offset_logits'):
+            if parts := [name for name in leaves if name.startswith(listed)]:
+                tensors[listed] = [tensors.pop(name) for name in parts]
+        out = getattr(ops, self.operator)(**tensors, **self.settings)
+        towards = torch.linspace(-1, 1, out.numel(), dtype=dtype).view(out.shape)
+        grads = torch.autograd.grad((out * towards).sum(), list(leaves.values()))
+        found = {'output': out, **{f'gradient of {name}': x for name, x in zip(leaves, grads)}}
+        weights = getattr(ops, f'{self.operator}_weights', None)
+        if weights:
+            tensors.pop('value')
+            positions = torch.tensor(QUERIES[out.dim() - 3])
+            found['weights'] = weights(**tensors, queries=positions, **self.settings)
+        return {name: x.detach().double().numpy() for name, x in found.items()}
+
+
+def calls() -> dict[str, Call]:
+    """Return the calls by name."""
+    found: dict[str, Call] = {}
+
+    def add(name: str, call: Call) -> Call:
+        found[f'{call.operator}: {name}'] = call
+        return call
+
+    def attention(operator: str, size, **settings) -> Call:
+        return Call(operator, **settings).content(size).value(size)
+
+    def windowed(operator: str, name: str, size, entries: int, learned: bool = False, **settings) -> None:
+        call = add(name, attention(operator, size, **settings).draw('window', 1, HEADS, *size, entries))
+        if learned:
+            call.draw('outlier', 1, HEADS, *size)
+
+    for axes, size in MAPS.items():
+        if len(size) > 1:
+            add(f'{axes}', attention('grid_attention', size))
+            entries = 3 * len(size) - len(size) + 1
+            windowed('grid_attention', f'{axes}, learned outlier', size, entries, learned=True, window_size=3)
+            windowed('grid_attention', f'{axes}, z-score', size, entries, learned=True, window_size=3, normalize=True)
+        add(f'{axes}', attention('global_attention', size))
+        windowed('global_attention', f'{axes}, learned outlier', size, 3 ** len(size), learned=True, window_size=3)
+        for pattern in PATTERNS:
+            add(f'{axes}, {pattern}', attention('strided_attention', size, pattern=pattern, step=2))
+
+    size = MAPS['2d']
+    for operator, square, oblong in (('global_attention', 9, 15), ('grid_attention', 5, 7)):
+        add('scale', attention(operator, size, scale=0.3))
+        windowed(operator, 'outlier of 0', size, square, window_size=3)
+        windowed(operator, 'outlier of 0.7', size, square, window_size=3, outlier=0.7)
+        windowed(operator, 'outlier of −inf', size, square, window_size=3, outlier=-math.inf)
+        windowed(operator, 'window of 3×5', size, oblong, learned=True, window_size=(3, 5))
+        windowed(operator, 'z-score', size, square, learned=True, window_size=3, normalize=True)
+        windowed(operator, 'z-score, outlier of 0.7', size, square, window_size=3, outlier=0.7, normalize=True)
+
+    mask = torch.tensor([[[True, False, True, True], [False] * 4, [True, True, True, False]]])
+    add('causal', attention('global_attention', size, causal=True))
+    windowed('global_attention', 'causal, window', size, 5, learned=True, window_size=3, causal=True)
+    windowed('global_attention', 'causal, z-score', size, 5, True, window_size=3, causal=True, normalize=True)
+    add('key mask', attention('global_attention', size, key_mask=mask))
+    add('key logits', attention('global_attention', size).draw('key_logits', 1, HEADS, *size))
+    axes = add('axis logits', attention('global_attention', size))
+    axes.draw('axis_logits 0', 1, HEADS, *size, 3).draw('axis_logits 1', 1, HEADS, 1, 4, 4)
+    other = add('keys at other positions', Call('global_attention').content(size, (2, 5)).value((2, 5)))
+    other.draw('axis_logits 0', 1, HEADS, *size, 2).draw('axis_logits 1', 1, HEADS, *size, 5)
+    everything = attention('global_attention', size, scale=0.5, window_size=3, normalize=True, key_mask=mask)
+    everything.draw('window', 1, HEADS, *size, 9).draw('outlier', 1, HEADS, *size).draw('key_logits', 1, 1, *size)
+    add('everything', everything.draw('axis_logits 0', 1, HEADS, *size, 3).draw('axis_logits 1', 1, HEADS, *size, 4))
+
+    for name, settings in {'k 3': {}, 'k 3×5': {'kernel_size': (3, 5)}, 'dilation 2': {'dilation': 2},
+                           'iterations 3': {'iterations': 3}, 'scale': {'scale': 0.3}}.items():  # fmt: skip
+        entries = 15 if 'kernel_size' in settings else 9
+        add(f'{name}, content', attention('local_attention', size, **settings))
+        windowed('local_attention', f'{name}, content and geometry', size, entries, **settings)
+    geometry = add('geometry', Call('local_attention', query=None, key=None).value(size))
+    geometry.draw('window', 1, HEADS, *size, 9)
+
+    add('step of ⌈√side⌉', attention('strided_attention', size, pattern='block'))
+    add('step 2×3', attention('strided_attention', size, pattern='strided', step=(2, 3)))
+    add('scale', attention('strided_attention', size, pattern='block', step=2, scale=0.3))
+    for pattern in PATTERNS:
+        logits = add(f'{pattern}, offset logits', attention('strided_attention', size, pattern=pattern, step=2))
+        for axis, offsets in enumerate(ops.strided_offsets(size, 2, pattern)):
+            logits.draw(f'offset_logits {axis}', 1, HEADS, *size, len(offsets))
+        keys = Call('strided_attention', pattern=pattern, step=2).content(size, (2, 5)).value((2, 5))
+        add(f'{pattern}, keys at other positions', keys)
+
+    for name, entries, settings in (
+        ('k 3', 9, {'kernel_size': 3}),
+        ('k 3×5', 15, {'kernel_size': (3, 5)}),
+        ('dilation 2', 9, {'kernel_size': 3, 'dilation': 2}),
+    ):
+        convolution = Call('dynamic_conv', **settings).value(size)
+        add(name, convolution.draw('logits', 1, HEADS, *size, entries))
+    add('bias', Call('projection').draw('x', 2, 3, 4).draw('weight', 5, 4).draw('bias', 5))
+    add('no bias', Call('projection').draw('x', 2, 3, 4).draw('weight', 5, 4))
+    return found

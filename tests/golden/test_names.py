@@ -1,0 +1,82 @@
+"""Public import paths, registered names, and the keys and shapes of every component's state dict."""
+
+import importlib
+import pkgutil
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+
+import mmattn
+from mmattn import registry
+from mmattn.utils import config_path
+
+POSITIONS = ('bilateral', 'relative', 'none')
+CONV_NORM = dict(norm_cfg=dict(type='BN'))
+HEAD = dict(in_channels=8, channels=8, num_classes=3)
+LAYERS = {
+    **{f'BilateralNonLocal2d {p}': dict(in_channels=8, position=p, window_size=3) for p in POSITIONS},
+    'BilateralNonLocal2d gaussian': dict(in_channels=8, position='none', mode='gaussian'),
+    'BilateralNonLocal2d norm': dict(in_channels=8, window_size=(3, 5), **CONV_NORM),
+    **{f'BilateralCrissCrossAttention {p}': dict(in_channels=8, position=p, window_size=3) for p in POSITIONS},
+    **{
+        f'BilateralMultiheadAttention {p}': dict(embed_dim=8, num_heads=2, position=p, window_size=3) for p in POSITIONS
+    },
+    'BilateralMultiheadAttention causal': dict(embed_dim=8, num_heads=2, window_size=3, causal=True, bias=False),
+    **{
+        f'BilateralCrissCrossAttention {padding}': dict(
+            in_channels=8, window_size=3, padding=padding, smoothing='sqrt_dim'
+        )
+        for padding in ('learned', 'zero', 'neg_inf', 'mean', 'min')
+    },
+    'LocalBilateralAttention': dict(in_channels=8, num_heads=2),
+    'LocalBilateralAttention share, refined': dict(in_channels=8, num_heads=2, share=True, iterations=2),
+    'LocalBilateralAttention content': dict(in_channels=8, num_heads=2, geometric=False, norm_cfg=None),
+    'LocalBilateralAttention geometry': dict(in_channels=8, num_heads=2, content=False, out_channels=16),
+    'BAConv2d': dict(in_channels=8, out_channels=8, kernel_size=3, padding=1, num_heads=2),
+    'DynamicConv2d': dict(in_channels=8, kernel_size=3, groups=2),
+    'AttendedResidual': dict(in_channels=8, attention=dict(type='mmattn.DynamicConv2d', kernel_size=3, groups=2)),
+    **{f'TransformerAttention2d {n:04b}': dict(in_channels=8, num_heads=2, terms=f'{n:04b}') for n in range(1, 16)},
+    'GridAttention3d': dict(embed_dims=8, num_heads=2, max_offset=3, max_frames=4),
+    'StridedAttention3d': dict(embed_dims=8, num_heads=2, max_offset=3, max_frames=4),
+    'StridedAttention3d sinusoidal': dict(embed_dims=8, num_heads=2, max_offset=3, temporal_position='sinusoidal'),
+    'VideoTransformerLayer': dict(
+        embed_dims=8, attention=dict(type='mmattn.GridAttention3d', num_heads=2, max_offset=3, max_frames=4)
+    ),
+    **{f'BiNLHead {p}': dict(HEAD, position=p, window_size=3) for p in POSITIONS},
+    **{f'BiCCHead {p}': dict(HEAD, position=p, window_size=3) for p in POSITIONS},
+    'AttentionHead': dict(HEAD, attention=dict(type='mmattn.TransformerAttention2d', num_heads=2)),
+    'DeepLabV3PlusBAHead': dict(HEAD, c1_in_channels=8, c1_channels=4, dilations=(1, 2)),
+    'UNetBAHead': dict(in_channels=(8,) * 5, up_channels=(8,) * 4, num_classes=3),
+}
+
+
+def test_public_imports(same_lines):
+    modules = [info.name for info in pkgutil.walk_packages(mmattn.__path__, 'mmattn.') if '._' not in info.name]
+    lines = []
+    for name in ['mmattn', *modules]:
+        for exported in getattr(importlib.import_module(name), '__all__', ()):
+            assert hasattr(importlib.import_module(name), exported)
+            lines.append(f'from {name} import {exported}')
+    same_lines('imports.txt', sorted(lines))
+
+
+def test_registered_names(same_lines):
+    registries = {key: value for key, value in vars(registry).items() if isinstance(value, registry.FolderRegistry)}
+    for found in registries.values():
+        found.import_from_location()
+    same_lines(
+        'registered.txt', sorted(f'{key} mmattn.{name}' for key, r in registries.items() for name in r.module_dict)
+    )
+
+
+def test_state_dicts(same_lines):
+    init_default_scope('mmseg')
+    lines = []
+    video = Config.fromfile(config_path('sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py')).model
+    for title, settings in {**LAYERS, 'SST': video}.items():
+        with torch.device('meta'):
+            module = MODELS.build(dict(settings, type=f'mmattn.{title.split()[0]}'))
+        state = ', '.join(f'{key} {"×".join(map(str, x.shape)) or "·"}' for key, x in module.state_dict().items())
+        lines.append(f'{title}: {state}')
+    same_lines('state_dicts.txt', lines)
