@@ -49,6 +49,7 @@ def main() -> None:
         cfg.test_evaluator.update(output_dir=args.out, keep_results=True)
     prepare_for_cpu(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner.call_hook('before_test_loop')  # a stage of our own, before data sets are built
     runner.test()
     leave_process_group()
 

@@ -15,11 +15,15 @@ import numpy as np
 from mmengine.utils import ProgressBar
 from PIL import Image, UnidentifiedImageError
 
+from mmattn.utils.files import write_text
+
 # What whole files end with, and what a JPEG's pixels begin with.
 ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'IEND\xaeB`\x82'}
+JPEG_START = b'\xff\xd8\xff'
 JPEG_SCAN = b'\xff\xda'
 ORIENTATION = 0x0112  # the EXIF tag; from 5 on, loading swaps width and height
 MISSING = 'no such file'
+CONVERTER = 'tools/dataset_converters/color_labels.py'
 THREADS = 4  # more would wait for Python's lock
 
 
@@ -45,14 +49,14 @@ def look_at_all(files: Collection[ImageFile], cache: Path) -> tuple[dict[ImageFi
 
     Args:
         files (collection of ImageFile): without duplicates.
-        cache (Path): JSON file, read if it exists and replaced. Faults are not kept.
+        cache (Path): JSON file, read if it exists and replaced. It keeps what is known of other files, but no faults.
 
     Returns:
         tuple: the facts of every file, and how many files were looked at.
     """
     known = {}
     with suppress(OSError, ValueError):
-        known = json.loads(cache.read_text())
+        known = json.loads(cache.read_text(encoding='utf-8'))
 
     def entry(file: ImageFile) -> list:
         try:
@@ -76,12 +80,11 @@ def look_at_all(files: Collection[ImageFile], cache: Path) -> tuple[dict[ImageFi
                 shown, due = len(entries), time.monotonic() + 1
     if bar:
         print()
-    kept = {_key(file): found for file, found in entries.items() if not Facts(*found[1]).fault}
-    if kept != known:
-        aside = cache.with_suffix('.part')
-        aside.write_text(json.dumps(kept))
-        os.replace(aside, cache)
     facts = {file: Facts(*found[1]) for file, found in entries.items()}
+    kept = {**known, **{_key(file): found for file, found in entries.items()}}
+    kept = {key: found for key, found in kept.items() if not Facts(*found[1]).fault}
+    if kept != known:
+        write_text(cache, json.dumps(kept))
     return facts, sum(known.get(_key(file)) is not found for file, found in entries.items())
 
 
@@ -110,9 +113,12 @@ def _look_at_image(file: ImageFile) -> Facts:
 
 def _look_at_mask(file: ImageFile) -> Facts:
     """Decode as mmseg's ``LoadAnnotations`` does, but keep values above 255, of which it takes the low 8 bits."""
+    with open(file.path, 'rb') as stream:
+        if stream.read(len(JPEG_START)) == JPEG_START:
+            return Facts(fault='a JPEG, which does not keep labels as they are; masks are PNG')
     mask = _decode(file).squeeze()
     if mask.ndim != 2:
-        return Facts(fault=f'a mask of shape {mask.shape}, which is not one label a pixel')
+        return Facts(fault=f'a mask of shape {mask.shape}, which is not one label a pixel; {CONVERTER} makes it one')
     if mask.dtype == np.uint8:
         labels = np.flatnonzero(cv2.calcHist([mask], [0], None, [256], [0, 256]))  # the fastest way
     else:

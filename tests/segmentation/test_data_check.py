@@ -1,7 +1,9 @@
 """A folder with every fault at once, the cache, and the decoders' own idea of size and label."""
 
+import logging
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,13 +11,15 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 from mmcv.transforms import LoadImageFromFile
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
 from mmengine.runner import Runner
 from PIL import Image
 
-from mmattn.segmentation import SegDataCheckHook, data_check, image_facts
+from mmattn.segmentation import SegDataCheckHook, class_check, data_check, image_facts
+from mmattn.segmentation.class_check import classes_of_labels
 from mmattn.segmentation.data_check_hook import SHOWN
 
 from ..engine.test_tools import CONFIG, ROOT, SMALL
@@ -69,28 +73,28 @@ def data_set(root, part='train', **options):
 class FakeRunner:
     """What the hook wants of a Runner."""
 
-    def __init__(self, work_dir, train, val=None):
+    def __init__(self, work_dir, train, val=None, test=None, model=None):
         self.work_dir = str(work_dir)
-        self.cfg = Config(
-            dict(train_dataloader=dict(dataset=train), **(dict(val_dataloader=dict(dataset=val)) if val else {}))
-        )
+        parts = dict(train=train, val=val, test=test)
+        loaders = {f'{part}_dataloader': dict(dataset=cfg) for part, cfg in parts.items() if cfg}
+        self.cfg = Config(dict(model=model, **loaders))
 
 
 @pytest.fixture
 def check(tmp_path):
-    """Run a fresh hook; return ``{path: reasons}`` as in the report, {} if it is content."""
+    """Run a fresh hook, at a stage; return ``{path: reasons}`` as in the report, {} if it is content."""
     init_default_scope('mmseg')
     work_dir = tmp_path / 'work'
     work_dir.mkdir()
     report = work_dir / 'data_check.txt'
 
-    def check(*data_sets):
+    def check(*data_sets, stage='before_loops', model=None, **options):
         said = ''
         try:
-            SegDataCheckHook().before_loops(FakeRunner(work_dir, *data_sets))
+            getattr(SegDataCheckHook(**options), stage)(FakeRunner(work_dir, *data_sets, model=model))
         except ValueError as error:
             said = str(error)
-        lines = report.read_text().splitlines() if said else []
+        lines = report.read_text(encoding='utf-8').splitlines() if said else []
         assert report.exists() == bool(said)
         assert all(line in said for line in [f'found {len(lines)} faults', *lines][:SHOWN] if lines)
         return dict(line.split(': ', 1) for line in lines)
@@ -110,6 +114,15 @@ def looked(monkeypatch):
 
     monkeypatch.setattr(image_facts, 'look', look)
     return names
+
+
+@pytest.fixture
+def warned(monkeypatch):
+    """What the log says."""
+    lines = []
+    for module in (class_check, data_check):
+        monkeypatch.setattr(module, 'print_log', lambda text, logger, level=logging.INFO: lines.append((level, text)))
+    return lines
 
 
 def spoil(root):
@@ -340,13 +353,13 @@ def seen_by_training(dataset, label):
 def test_accepted_labels_are_those_that_training_knows(root, options):
     init_default_scope('mmseg')
     dataset = DATASETS.build(data_set(root, **options))
-    assert data_check.accepted_labels(dataset) == {label for label in range(256) if seen_by_training(dataset, label)}
+    assert set(classes_of_labels(dataset)) == {label for label in range(256) if seen_by_training(dataset, label)}
 
 
 def test_labels_of_a_set_without_classes_are_free(root):
     init_default_scope('mmseg')
     dataset = DATASETS.build(data_set(root, metainfo=None))
-    assert data_check.accepted_labels(dataset) == {*range(256)}
+    assert classes_of_labels(dataset) == {**{label: label for label in range(255)}, 255: None}
 
 
 @pytest.mark.parametrize('flag', ['color', 'unchanged', 'color_ignore_orientation'])
@@ -411,6 +424,237 @@ def test_masks_of_one_bit_and_with_a_palette(tmp_path):
         assert image_facts.look(file) == ((9, 5), expected, '')
 
 
+# Classes without pixels.
+
+
+def labels(root, *values, part='train'):
+    """Replace all masks of a part: each has the same values."""
+    for path in (root / 'ann_dir' / part).iterdir():
+        write(path, np.resize(np.uint8(values), SIZE))
+
+
+def test_masks_of_0_and_255_are_refused_with_the_command_that_converts_them(check, root):
+    """Trained as they are, the score of 'class 1' is nan and mIoU 100."""
+    labels(root, 0, 255)
+    labels(root, 0, 255, part='val')
+    found = check(data_set(root), data_set(root, 'val'))
+    assert set(found) == {'train_dataloader.dataset', 'val_dataloader.dataset'}
+    assert all('its masks hold 0 and 255 alone' in reason for reason in found.values())
+    command = shlex.split(found['train_dataloader.dataset'].partition('convert them: ')[2])
+    subprocess.run([sys.executable, ROOT / command[1], *command[2:]], check=True, capture_output=True, timeout=100)
+    assert command[command.index('--out-dir') + 1] == f'{root}_labels'
+    done = Path(f'{root}_labels')
+    assert check(data_set(done), data_set(done, 'val')) == {}
+    assert set(np.unique(Image.open(done / 'ann_dir/val/sound.png'))) == {0, 1}
+
+
+def test_one_data_set_of_0_and_255_among_others(check, root):
+    """Its class is in the other data sets, but a score on it would count nothing as a building."""
+    labels(root, 0, 255, part='val')
+    for sets in [
+        (data_set(root), data_set(root, 'val')),
+        (dict(type='ConcatDataset', datasets=[data_set(root), data_set(root, 'val')]),),
+    ]:
+        (reason,) = check(*sets).values()
+        assert 'hold 0 and 255 alone' in reason
+    found = check(data_set(root), None, data_set(root, 'val'), stage='before_test')
+    assert set(found) == {'test_dataloader.dataset'}
+    assert check(data_set(root), data_set(root, 'val'), allow_absent=['class 1']) == {}
+
+
+@pytest.mark.parametrize(
+    ('values', 'options', 'absent'),
+    [
+        ((0,), {}, 'class 1'),
+        ((1, 255), {}, 'class 0'),
+        ((0, 1), dict(reduce_zero_label=True), 'class 1'),
+        ((1, 2), dict(reduce_zero_label=True), ''),
+        ((3,), dict(type='PotsdamDataset', metainfo=dict(classes=['tree', 'car']), reduce_zero_label=False), 'car'),
+        ((3, 4), dict(type='PotsdamDataset', metainfo=dict(classes=['tree', 'car']), reduce_zero_label=False), ''),
+        ((0, 7), dict(metainfo=None), ''),
+        ((0, 2, 254), dict(metainfo=dict(classes=['a', 'b', 'c']), ignore_index=254), 'b'),
+    ],
+)
+def test_a_class_without_a_pixel_in_training(check, root, values, options, absent):
+    labels(root, *values)
+    found = check(data_set(root, **options))
+    assert set(found) == ({'train_dataloader'} if absent else set())
+    assert all(f'no mask has a pixel of {absent}; ' in reason for reason in found.values())
+    assert all(f"allow_absent='[{absent}]'" in reason for reason in found.values())
+    assert not absent or check(data_set(root, **options), allow_absent=[absent]) == {}
+
+
+def test_classes_count_over_all_training_sets(check, root):
+    """And not in validation."""
+    labels(root, 0)
+    labels(root, 1, part='val')
+    union = dict(
+        type='RepeatDataset',
+        times=2,
+        dataset=dict(type='ConcatDataset', datasets=[data_set(root), data_set(root, 'val')]),
+    )
+    assert check(union) == {}
+    assert set(check(data_set(root), data_set(root, 'val'))) == {'train_dataloader'}
+
+
+def test_a_class_that_only_validation_or_test_lacks_is_a_warning(check, root, warned):
+    labels(root, 0, part='val')
+    text = 'Data check: no mask of {}_dataloader has a pixel of class 1'
+    assert check(data_set(root), data_set(root, 'val')) == {}
+    assert (logging.WARNING, text.format('val')) in warned
+    warned.clear()
+    assert check(data_set(root), None, data_set(root, 'val'), stage='before_test') == {}
+    assert (logging.WARNING, text.format('test')) in warned
+    warned.clear()
+    check(data_set(root), data_set(root, 'val'), allow_absent=['class 1'])
+    assert {level for level, _ in warned} == {logging.INFO}
+
+
+def test_names_of_absent_classes_must_be_classes(check, root):
+    assert check(data_set(root), allow_absent=['class 1', 'clas 1']) == {
+        'allow_absent': 'clas 1: not among the classes class 0, class 1'
+    }
+    labels(root, 0)
+    assert check(data_set(root), allow_absent='class 1') == {}
+
+
+def test_nothing_is_said_of_classes_where_masks_are_not_read(check, root):
+    labels(root, 0)
+    missing = dict(type='ConcatDataset', datasets=[data_set(root), data_set(root, 'nowhere')])
+    assert set(check(missing)) == {'train_dataloader.dataset.datasets.1'}
+    other = data_set(root, pipeline=[dict(type='LoadImageFromFile')])
+    assert check(dict(type='ConcatDataset', datasets=[data_set(root), other])) == {}
+
+
+def test_a_mask_that_is_ignored_in_all_its_pixels(check, root, warned):
+    for part in ('train', 'val'):
+        add(root, 'blank', part=part)
+        write(root / 'ann_dir' / part / 'blank.png', np.full(SIZE, 255, np.uint8))
+    expected = {f'ann_dir/{part}/blank.png': r'all its pixels are ignored \(label 255\)' for part in ('train', 'val')}
+    assert_faults(check(data_set(root), data_set(root, 'val')), expected, root)
+    assert check(data_set(root), data_set(root, 'val'), allow_ignored=True) == {}
+    assert check(data_set(root), None, data_set(root, 'val'), stage='before_test') == {}
+    assert [text for level, text in warned if level == logging.WARNING] == [
+        f'Data check: masks of {part}_dataloader.dataset that are ignored in all their pixels: 1'
+        for part in ('train', 'val', 'test')
+    ]
+
+
+def test_jpeg_masks_are_refused(check, root):
+    """Quality 95 makes labels 0 to 3 of 0 and 2."""
+    write(root / 'ann_dir/train/sound_1.png', np.zeros(SIZE, np.uint8), format='JPEG')
+    assert_faults(check(data_set(root)), {'ann_dir/train/sound_1.png': 'a JPEG'}, root)
+
+
+# Files that are not read.
+
+
+def test_what_lies_with_the_data_and_is_not_read(check, root):
+    for name, suffix in (('upper', '.PNG'), ('photo', '.jpg'), ('deep/er', '.jpeg')):
+        write(root / f'img_dir/train/{name}{suffix}', np.zeros((*SIZE, 3), np.uint8), format='PNG')
+    (root / 'img_dir/train/gone.png').symlink_to(root / 'nothing.png')
+    (root / 'img_dir/train/folder.png').mkdir()
+    add(root, 'lonely')
+    (root / 'img_dir/train/lonely.png').unlink()
+    write(root / 'ann_dir/train/upper.PNG', np.zeros(SIZE, np.uint8))
+    (root / 'ann_dir/train/lost.png').symlink_to(root / 'nothing.png')
+    suffix = r'not read, as its name does not end in \.png$'
+    expected = {
+        'img_dir/train/upper.PNG': suffix,
+        'img_dir/train/photo.jpg': suffix,
+        'img_dir/train/deep/er.jpeg': suffix,
+        'img_dir/train/gone.png': 'a link to a file that does not exist$',
+        'img_dir/train/folder.png': 'a folder that is named like an image$',
+        'ann_dir/train/lonely.png': 'a mask without an image$',
+        'ann_dir/train/upper.PNG': suffix,
+        'ann_dir/train/lost.png': 'a link to a file that does not exist$',
+    }
+    assert_faults(check(data_set(root), data_set(root, 'val')), expected, root)
+    (root / 'list.txt').write_text('sound_0\nsound_2\n')
+    assert check(data_set(root, ann_file='list.txt')) == {}, 'a list selects on purpose'
+
+
+def test_what_may_lie_with_the_data(check, root):
+    """Hidden files, other kinds, other forms of what is read, what is read by another data set, an image's mask."""
+    for name in ('img_dir/train/.hidden.jpg', 'img_dir/train/sound_0.jpg', 'ann_dir/train/sound_0.bmp'):
+        (root / name).write_bytes(b'')
+    (root / 'img_dir/train/notes.txt').write_text('')
+    add(root, 'photo', suffix='.jpg')
+    both = dict(type='ConcatDataset', datasets=[data_set(root), data_set(root, img_suffix='.jpg')])
+    assert set(check(both)) == {str(root / 'img_dir/train/sound_0.jpg')}, 'now it is read'
+    (root / 'img_dir/train/sound_0.jpg').unlink()
+    assert check(both) == {}
+    assert check(data_set(root), data_set(root, img_suffix='.jpg')) == {}
+    assert check(data_set(root), None, data_set(root, img_suffix='.jpg')) == {}
+    assert set(check(data_set(root))) == {
+        str(root / f'{kind}/train/photo{s}') for kind, s in (('img_dir', '.jpg'), ('ann_dir', '.png'))
+    }
+    (root / 'img_dir/train/photo.jpg').unlink()
+    (root / 'ann_dir/train/photo.png').unlink()
+    assert check(data_set(root, indices=1), allow_absent=['class 0']) == {}, 'of three images'
+
+
+def test_images_and_masks_in_one_folder_and_long_suffixes(check, root):
+    folder = root / 'all'
+    for i in range(3):
+        add(root, f'{i}', part='one')
+        (root / f'img_dir/one/{i}.png').rename(root / f'ann_dir/one/{i}_left.jpg')
+        (root / f'ann_dir/one/{i}.png').rename(root / f'ann_dir/one/{i}_mask.png')
+    (root / 'ann_dir/one').rename(folder)
+    cfg = dict(data_prefix=dict(img_path='all', seg_map_path='all'), img_suffix='_left.jpg', seg_map_suffix='_mask.png')
+    write(folder / '0_colours.png', np.zeros(SIZE, np.uint8))
+    assert check(data_set(root, **cfg)) == {}
+    write(folder / '3_left.JPG', np.zeros(SIZE, np.uint8), format='PNG')
+    write(folder / '4_mask.png', np.zeros(SIZE, np.uint8))
+    expected = {'all/3_left.JPG': r'not read, .* end in _left\.jpg$', 'all/4_mask.png': 'a mask without an image$'}
+    assert_faults(check(data_set(root, **cfg)), expected, root)
+
+
+def test_no_image_of_the_suffix_but_of_others(check, root):
+    found = check(data_set(root, img_suffix='.jpg'))
+    assert found == {
+        'train_dataloader.dataset': f'no image *.jpg in {root}/img_dir/train; it has 3 *.png, read with img_suffix'
+    }
+
+
+def test_names_that_are_no_text(check, root):
+    """A file's name is bytes: the report shows those that are not UTF-8 escaped."""
+    name = os.fsencode(root) + b'/img_dir/train/caf\xe9.jpg'
+    with open(name, 'wb') as file:
+        file.write(b'')
+    assert [path.rpartition('/')[2] for path in check(data_set(root))] == ['caf\\udce9.jpg']
+
+
+# Heads.
+
+
+@pytest.mark.parametrize(
+    ('model', 'expected'),
+    [
+        (dict(decode_head=dict(num_classes=2), auxiliary_head=dict(num_classes=2)), {}),
+        (dict(decode_head=dict(num_classes=2, out_channels=1), backbone=dict(num_classes=1000)), {}),
+        (dict(decode_head=dict(num_classes=5)), {'model.decode_head.num_classes': 5}),
+        (dict(decode_head=dict(type='mmattn.UNetBAHead', num_classes=1)), {'model.decode_head.num_classes': 1}),
+        (
+            dict(decode_head=[dict(num_classes=2), dict(num_classes=3)], auxiliary_head=[dict(num_classes=4)]),
+            {'model.decode_head.1.num_classes': 3, 'model.auxiliary_head.0.num_classes': 4},
+        ),
+        (
+            dict(module=dict(decode_head=dict(num_classes=2, kernel_generate_head=dict(num_classes=150)))),
+            {'model.module.decode_head.kernel_generate_head.num_classes': 150},
+        ),
+    ],
+)
+def test_heads_have_the_classes_of_the_data(check, root, model, expected):
+    found = check(data_set(root), data_set(root, 'val'), model=model)
+    assert found == {
+        where: f'{count}, but train_dataloader.dataset has 2 classes: class 0, class 1'
+        for where, count in expected.items()
+    }
+    assert set(check(data_set(root), None, data_set(root), model=model, stage='before_test')) == set(expected)
+    assert check(data_set(root, metainfo=None), model=model) == {}
+
+
 # As a user meets it.
 
 
@@ -467,3 +711,65 @@ def test_other_tools_check_before_the_first_batch(root, tmp_path, monkeypatch, e
     runner.train_loop.run_iter = run_iter
     with pytest.raises(error, match=said):
         runner.train()
+
+
+def error_of(arguments, env):
+    done = subprocess.run(arguments, env=env, text=True, timeout=300, capture_output=True)
+    assert done.returncode != 0
+    assert 'Iter(' not in done.stdout
+    return done.stderr
+
+
+def test_test_stops_before_testing_and_names_all(root, tmp_path):
+    """A missing mask used to be a traceback midway, and a folder without images numpy's."""
+    add(root, 'no_mask', part='val')
+    (root / 'ann_dir/val/no_mask.png').unlink()
+    torch.save(dict(state_dict={}), tmp_path / 'some.pth')
+    tool = [sys.executable, ROOT / 'tools/test.py', CONFIG, tmp_path / 'some.pth']
+    arguments, env = command(tool, root, tmp_path / 'work')
+    said = error_of(arguments, env)
+    assert f'  {root}/img_dir/val/no_mask.png: no mask {root}/ann_dir/val/no_mask.png' in said
+    said = error_of([*arguments, 'test_dataloader.dataset.img_suffix=.jpg'], env)
+    assert f'test_dataloader.dataset: no image *.jpg in {root}/img_dir/val; it has 2 *.png' in said
+
+
+def test_testing_with_augmentation_looks_at_masks(check, root):
+    """`TestTimeAug` loads them."""
+    (root / 'ann_dir/val/sound.png').unlink()
+    augment = dict(type='TestTimeAug', transforms=[[dict(type='LoadAnnotations')], [dict(type='PackSegInputs')]])
+    found = check(data_set(root, 'val', pipeline=[dict(type='LoadImageFromFile'), augment]))
+    assert_faults(found, {'img_dir/val/sound.png': 'no mask '}, root)
+
+
+def test_only_validating_checks_what_validates(check, root):
+    add(root, 'label', labels=[9])
+    assert check(data_set(root), data_set(root, 'val'), stage='before_val') == {}
+    add(root, 'label', labels=[9], part='val')
+    assert set(check(data_set(root), data_set(root, 'val'), stage='before_val')) == {
+        str(root / 'ann_dir/val/label.png')
+    }
+
+
+def test_train_takes_allow_absent_and_refuses_other_heads(root, tmp_path):
+    labels(root, 0)
+    tool = [sys.executable, ROOT / 'tools/train.py', CONFIG]
+    options = ['default_hooks.data_check.allow_absent=[building]', 'model.auxiliary_head.num_classes=5']
+    said = error_of(*command(tool, root, tmp_path / 'work', *options))
+    head = 'model.auxiliary_head.num_classes: 5, but train_dataloader.dataset has 2 classes: background, building'
+    assert 'found 1 faults' in said
+    assert head in said
+
+
+def test_the_detectors_classes_are_those_of_the_data(tiny_data, tmp_path, monkeypatch):
+    """By mmdet's own hook, which the shipped schedules have on."""
+    for name, value in tiny_data.items():
+        monkeypatch.setenv(name, value)
+    cfg = Config.fromfile(
+        ROOT / 'configs/attended_residual/faster-rcnn_r50-w16-attn0010-dcn_fpn_1xb8-150_bccd-320x240.py'
+    )
+    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        loader.update(num_workers=0, persistent_workers=False)
+    cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path), 'ERROR', tmp_path.name
+    cfg.model.roi_head.bbox_head.num_classes = 80
+    with pytest.raises(AssertionError, match=r'`num_classes` \(80\) in Shared2FCBBoxHead'):
+        Runner.from_cfg(cfg).train()

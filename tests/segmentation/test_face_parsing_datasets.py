@@ -159,7 +159,7 @@ def test_faults_are_told_together_before_training(config, tmp_path):
     for part in ('train', 'val'):
         for name in ('sound', 'no_mask', 'size', 'label'):
             write(root / 'img_dir' / part / f'{name}.jpg', np.zeros((40, 48, 3), np.uint8))
-            write(root / 'ann_dir' / part / f'{name}.png', np.full((40, 48), 10, np.uint8))
+            write(root / 'ann_dir' / part / f'{name}.png', np.resize(np.arange(11, dtype=np.uint8), (40, 48)))
         (root / 'ann_dir' / part / 'no_mask.png').unlink()
         write(root / 'ann_dir' / part / 'size.png', np.zeros((40, 47), np.uint8))
         write(root / 'ann_dir' / part / 'label.png', np.full((40, 48), 11, np.uint8))

@@ -19,6 +19,7 @@ default_hooks = dict(
     checkpoint=dict(type='mmattn.CheckpointHook', interval=1, save_best='coco/bbox_mAP', rule='greater'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='DetVisualizationHook'),
+    num_classes=dict(type='NumClassCheckHook'),
     checkpoint_keys=dict(type='mmattn.CheckpointKeysHook'),
     invalid_loss=dict(type='mmattn.InvalidLossHook'),
     preemption=dict(type='mmattn.PreemptionHook'),

@@ -1,0 +1,144 @@
+"""Whether the classes of data sets are those of the model, and whether their masks have pixels of each."""
+
+import os
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby
+from logging import WARNING
+
+from mmengine.logging import print_log
+from mmseg.datasets import BaseSegDataset
+
+from .data_parts import Part
+from .image_facts import CONVERTER, Facts, ImageFile
+
+HEADS = ('decode_head', 'auxiliary_head')
+IGNORED = None  # in place of a class
+
+
+def classes_of_labels(dataset: BaseSegDataset) -> dict[float, int | None]:
+    """Return what ``LoadAnnotations`` makes of the labels in a file.
+
+    Returns:
+        dict: the index of the class, or None for an ignored label. Other labels are not in it. Without ``classes`` a
+        data set has 255.
+    """
+    classes = dataset.metainfo.get('classes')
+    indices = range(255 if classes is None else len(classes))
+
+    def loaded(label: int) -> int:
+        if dataset.reduce_zero_label:
+            label = 255 if label in (0, 255) else label - 1
+        return (dataset.label_map or {}).get(label, label)
+
+    found = {label: loaded(label) for label in range(256)}
+    return {
+        label: index if index in indices else IGNORED
+        for label, index in found.items()
+        if index in indices or index in (255, dataset.ignore_index)
+    }
+
+
+def class_faults(
+    model: object,
+    parts: Sequence[Part],
+    facts: dict[ImageFile, Facts],
+    incomplete: Collection[str],
+    allow_absent: Collection[str],
+) -> Iterator[tuple[str, str]]:
+    """Yield places in the config, and what is wrong there; classes missing in validation or test only go to the log.
+
+    Args:
+        model (dict): the config of the model, or None.
+        parts (sequence of Part): the data sets.
+        facts (dict): the labels of their masks.
+        incomplete (collection of str): data loaders of which some data set could not be read.
+        allow_absent (collection of str): classes that need not be in any mask.
+    """
+    names = dict.fromkeys(name for part in parts for name in part.classes)
+    unknown = [name for name in allow_absent if name not in names]
+    if unknown and parts:
+        yield 'allow_absent', f'{_names(unknown)}: not among the classes {_names(names)}'
+    yield from _wrong_heads(model, parts)
+    binary = [part for part in parts if _looks_binary(part, facts, allow_absent)]
+    for part in binary:
+        yield part.where, _binary_reason(part, binary)
+    lacking = {}
+    for loader, found in groupby(parts, lambda part: part.loader):
+        group = list(found)
+        if loader not in incomplete and all(_labels(part, facts) and part not in binary for part in group):
+            present = {name for part in group for name in _present(part, facts)}
+            wanted = dict.fromkeys(name for part in group for name in part.classes)
+            lacking[loader] = [name for name in wanted if name not in present and name not in allow_absent]
+    untrained = lacking.pop('train_dataloader', [])
+    if untrained:
+        reason = (
+            f'no mask has a pixel of {_names(untrained)}; {CONVERTER} makes labels of masks that are coded by colours; '
+            'a subset that really lacks them allows it: '
+            f"--cfg-options default_hooks.data_check.allow_absent='[{_names(untrained, ',')}]'"
+        )
+        yield 'train_dataloader', reason
+    for loader, absent in lacking.items():
+        if absent := [name for name in absent if name not in untrained]:
+            print_log(f'Data check: no mask of {loader} has a pixel of {_names(absent)}', 'current', WARNING)
+
+
+def _wrong_heads(model: object, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
+    """Yield the heads whose ``num_classes`` is not the number of classes of the data."""
+    by_count = {len(part.classes): part for part in reversed(parts) if part.classes}
+    for where, num_classes in _num_classes(model, 'model'):
+        for count, part in by_count.items():
+            if num_classes != count:
+                yield where, f'{num_classes}, but {part.where} has {count} classes: {_names(part.classes)}'
+
+
+def _num_classes(cfg: object, where: str, in_head: bool = False) -> Iterator[tuple[str, int]]:
+    """Find ``num_classes`` of all heads in a model's config, and of heads within heads, and say where they are."""
+    if isinstance(cfg, list | tuple):
+        for i, part in enumerate(cfg):
+            yield from _num_classes(part, f'{where}.{i}', in_head)
+    elif isinstance(cfg, dict):
+        if in_head and isinstance(cfg.get('num_classes'), int):
+            yield f'{where}.num_classes', cfg['num_classes']
+        for key, part in cfg.items():
+            yield from _num_classes(part, f'{where}.{key}', in_head or key in HEADS)
+
+
+def _labels(part: Part, facts: dict[ImageFile, Facts]) -> set[float]:
+    """Return the labels in all masks of a data set."""
+    return {label for mask in part.masks for label in facts[mask].labels}
+
+
+def _present(part: Part, facts: dict[ImageFile, Facts]) -> list[str]:
+    """Return the names of the classes in the masks of a data set."""
+    classes = classes_of_labels(part.dataset)
+    present = {classes.get(label) for label in _labels(part, facts)}
+    return [name for i, name in enumerate(part.classes) if i in present]
+
+
+def _looks_binary(part: Part, facts: dict[ImageFile, Facts], allow_absent: Collection[str]) -> bool:
+    """Whether the masks hold 0 and 255 alone, of which 255 is hardly meant to be ignored."""
+    absent = set(part.classes) - set(_present(part, facts))
+    return _labels(part, facts) == {0, 255} and not (absent and absent.issubset(allow_absent))
+
+
+def _binary_reason(part: Part, binary: Sequence[Part]) -> str:
+    """Say what masks of 0 and 255 lead to, and for the first data set how all that lie together are converted."""
+    reason = 'its masks hold 0 and 255 alone, but labels are 0, 1, … and 255 is ignored'
+    together = [other for other in binary if other.dataset.data_root == part.dataset.data_root]
+    if part is not together[0]:
+        return reason
+    images, masks = (
+        os.path.commonpath([os.path.abspath(other.dataset.data_prefix[key]) for other in together])
+        for key in ('img_path', 'seg_map_path')
+    )
+    out = f'{os.path.abspath(part.dataset.data_root or os.path.dirname(images))}_labels'
+    black, white = part.classes[:2] if len(part.classes) > 1 else ('background', *(part.classes or ('object',)))
+    command = ['python', CONVERTER, '--images', images, '--masks', masks, '--out-dir', out]
+    return f'{reason}; convert them: {shlex.join([*command, "--palette", f"{black}:0,0,0", f"{white}:255,255,255"])}'
+
+
+def _names(classes: Iterable[str], separator: str = ', ') -> str:
+    """Write the names of classes, of many only the first."""
+    names = list(classes)
+    return separator.join([*names[:10], '…'] if len(names) > 10 else names)
