@@ -4,6 +4,8 @@ import importlib
 import io
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,10 +23,12 @@ from PIL import Image
 
 from mmattn.segmentation.face_parsing import HELENDataset, LFWPLDataset
 
+from .engine.test_tools import ROOT, SMALL
+
 FOLDER = Path(__file__).parents[1] / 'tools' / 'dataset_converters'
 sys.path.insert(0, str(FOLDER))  # as Python does for a script
-color_labels, conversion, face_alignment, helen, lfw_pl = map(
-    importlib.import_module, ('color_labels', 'conversion', 'face_alignment', 'helen', 'lfw_pl')
+color_labels, conversion, face_alignment, helen, lfw_pl, train_val = map(
+    importlib.import_module, ('color_labels', 'conversion', 'face_alignment', 'helen', 'lfw_pl', 'train_val')
 )
 sys.path.remove(str(FOLDER))
 
@@ -272,6 +276,131 @@ def test_the_data_sets_load_what_is_converted(command, helen_release, lfw_releas
             assert set(found) == set(range(len(dataset.metainfo['classes'])))
             assert all(sample['gt_seg_map'].shape == sample['img'].shape[:2] == SIZE for sample in dataset)
         out.rename(tmp_path / kind.__name__)
+
+
+@pytest.mark.parametrize('mode', ['1', 'L', 'LA', 'P', 'RGB', 'RGBA', 'I;16'])
+def test_binary_masks_of_every_kind(command, tmp_path, out, mode):
+    """White is 255 in 8 bits, and in 16."""
+    truth = np.random.default_rng(0).integers(0, 2, SIZE).astype(np.uint8)
+    save(tmp_path / 'images/a.jpg', photo(0))
+    (tmp_path / 'masks').mkdir()
+    if mode == 'P':
+        mask = Image.fromarray(truth)
+        mask.putpalette([0, 0, 0, 255, 255, 255])
+    elif mode == 'I;16':
+        mask = Image.fromarray(truth * np.uint16(65535))
+    else:
+        mask = Image.fromarray(truth * 255).convert(mode)
+    mask.save(tmp_path / 'masks/a.png')
+    with Image.open(tmp_path / 'masks/a.png') as image:
+        assert image.mode == mode
+    palette = ['--palette', 'background:0,0,0', 'building:255,255,255']
+    assert command(color_labels, '--images', tmp_path / 'images', '--masks', tmp_path / 'masks', *palette)[0] == 0
+    np.testing.assert_array_equal(np.array(Image.open(out / 'ann_dir/a.png')), truth)
+
+
+def test_what_is_left_out_or_never_seen_is_a_warning(command, masks):
+    (masks[1] / 'train/a.heic').write_bytes(b'')
+    said = command(color_labels, *masks, 'sky:0,0,255')[2].splitlines()
+    assert said == [
+        f'warning: {masks[1]}: 1 files are left out, no images to PIL: {masks[1]}/train/a.heic …',
+        'warning: no mask has a pixel of sky',
+    ]
+
+
+# Training and validation.
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """The arguments for photographs of unequal sizes, with binary masks."""
+    for seed in range(6):
+        height, width = 40 + 3 * seed, 60 - 4 * seed
+        truth = np.kron(np.random.default_rng(seed).integers(0, 2, (2, 2)), np.ones((height, width)))[::2, ::2]
+        truth.flat[:2] = 0, 1
+        save(tmp_path / f'images/day {seed % 2}/IMG_{seed}.JPG', photo(seed, truth.shape), format='JPEG')
+        save(tmp_path / f'masks/day {seed % 2}/IMG_{seed}.png', np.uint8(truth * 255))
+    palette = ['--palette', 'background:0,0,0', 'straße:255,255,255']
+    return ['--images', tmp_path / 'images', '--masks', tmp_path / 'masks', *palette, '--val-fraction', 0.3]
+
+
+def test_images_are_divided_by_name(command, photos, out):
+    """The same names and seed are the same choice, and another image does not change that of many."""
+    code, said, _ = command(color_labels, *photos)
+    assert code == 0
+    assert '4 images are for training, 2 for validation' in said
+    files = set(content(out))
+    images = {Path(name) for name in files if name.startswith('img_dir/')}
+    assert {path.relative_to(*path.parents[-3:-2]) for path in images} == {
+        Path(f'day {i % 2}/IMG_{i}.JPG') for i in range(6)
+    }
+    masks = {f'ann_dir/{path.relative_to("img_dir").with_suffix(".png").as_posix()}' for path in images}
+    assert files == {path.as_posix() for path in images} | masks | {'config.py'}
+    before = content(out)
+    command(color_labels, *photos, '--overwrite')
+    assert content(out) == before
+    command(color_labels, *photos, '--overwrite', '--seed', 1)
+    assert set(content(out)) != files
+
+    names = {Path(f'{i}'): {0} for i in range(100)}
+    chosen = train_val.choose_validation(names, 0.25, 0)
+    assert len(chosen) == 25
+    assert len(train_val.choose_validation({**names, Path('more'): {0}}, 0.25, 0) ^ chosen) <= 2
+
+
+def test_training_keeps_every_class(capsys):
+    classes = {Path(f'{i}'): {0, i % 4} for i in range(7)}  # the class 3 in one image
+    for seed in range(20):
+        chosen = train_val.choose_validation(classes, 0.5, seed)
+        assert set().union(*(classes[name] for name in {*classes} - chosen)) == {0, 1, 2, 3}
+        assert chosen
+    assert len(train_val.choose_validation({Path('a'): {0}, Path('b'): {0, 1}}, 0.9, 0)) == 1
+    assert 'instead of' not in capsys.readouterr().out.splitlines()[-1:]
+    rare = {Path(f'{i}'): {i} for i in range(9)} | {Path('a'): {0}}
+    assert len(train_val.choose_validation(rare, 0.5, 0)) == 1
+    assert '1 instead of 5 images are for validation' in capsys.readouterr().out
+
+
+def test_images_that_are_divided_already(fails, masks):
+    said = fails(color_labels, *masks, '--val-fraction', 0.5)
+    assert said == [f'{masks[1]}: has train and val already; leave out --val-fraction']
+
+
+def test_images_that_cannot_be_divided(fails, photos, tmp_path):
+    for fraction in (0, 1, -0.1, 'nan'):
+        assert 'above 0 and below 1' in fails(color_labels, *photos[:-1], fraction)[0]
+    for i in range(1, 6):
+        (tmp_path / f'images/day {i % 2}/IMG_{i}.JPG').unlink()
+        (tmp_path / f'masks/day {i % 2}/IMG_{i}.png').unlink()
+    assert 'need an image each, here are 1' in fails(color_labels, *photos)[0]
+    with pytest.raises(conversion.Fault, match='a class that no other has'):
+        train_val.choose_validation({Path('a'): {0}, Path('b'): {1}}, 0.5, 0)
+
+
+def test_photographs_train_with_the_command_that_is_printed(run, command, photos, out, tmp_path):
+    """And the data may move, with their config."""
+    *_, printed = command(color_labels, *photos)[1].splitlines()
+    python, tool, config = shlex.split(printed)
+    assert (python, tool, config) == ('python', 'tools/train.py', str(out / 'config.py'))
+    config = out.rename(tmp_path / 'moved') / 'config.py'
+    small = [option for option in SMALL if 'size' not in option or 'batch_size' in option]
+    options = ['--work-dir', tmp_path / 'work', '--cfg-options', *small, 'val_dataloader.num_workers=0']
+    options += ['val_dataloader.persistent_workers=False']
+    log = run(sys.executable, ROOT / tool, config, *options)
+    assert re.search(r'straße\W+[\d.]+', log)
+    log = run(sys.executable, ROOT / 'tools/test.py', config, tmp_path / 'work/iter_2.pth', *options)
+    assert re.search(r'mIoU: [\d.]+', log)
+
+
+@pytest.mark.parametrize('locale', ['C', 'POSIX', 'de_DE.ISO-8859-1'])
+def test_text_is_utf_8_in_every_locale(photos, out, tmp_path, locale):
+    photos[4:7] = ['--palette', tmp_path / 'palette.txt']
+    (tmp_path / 'palette.txt').write_text('\ufeffbackground:0,0,0\nstraße:255,255,255\n', encoding='utf-8')
+    env = {**os.environ, 'LC_ALL': locale, 'PYTHONIOENCODING': 'ascii', 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'}
+    command = [sys.executable, FOLDER / 'color_labels.py', *photos, '--val-fraction', 0.3, '--out-dir', out]
+    done = subprocess.run([*map(str, command)], env=env, capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert 'straße' in (out / 'config.py').read_text(encoding='utf-8')
 
 
 # Faults.

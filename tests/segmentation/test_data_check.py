@@ -770,6 +770,7 @@ def test_the_detectors_classes_are_those_of_the_data(tiny_data, tmp_path, monkey
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
         loader.update(num_workers=0, persistent_workers=False)
     cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path), 'ERROR', tmp_path.name
+    cfg.train_cfg.update(max_iters=1, val_interval=2)
     cfg.model.roi_head.bbox_head.num_classes = 80
     with pytest.raises(AssertionError, match=r'`num_classes` \(80\) in Shared2FCBBoxHead'):
         Runner.from_cfg(cfg).train()

@@ -1,7 +1,8 @@
 """Convert masks that are coded by colours to the labels of mmseg.
 
     python tools/dataset_converters/color_labels.py --images FOLDER --masks FOLDER --out-dir data/faces \\
-        --palette background:0,0,0 skin:255,255,0 hair:127,0,0 [--max-distance 40]
+        --palette background:0,0,0 skin:255,255,0 hair:127,0,0 [--max-distance 40] [--val-fraction 0.2]
+    python tools/train.py data/faces/config.py                       # with --val-fraction
 
 Image and mask go by the same name, whatever the suffix, in the same subfolder, and subfolders are kept::
 
@@ -13,11 +14,20 @@ two colours. A pixel takes the nearest colour. By default it must be that very c
 masks that were resized or compressed with loss, as a Euclidean distance in RGB. Colours farther away are faults, or,
 with ``--ignore-unknown``, become label 255, which training ignores.
 
+Binary masks coded 0 and 255, grey or not, have the palette ``background:0,0,0 building:255,255,255``.
+
+``--val-fraction`` divides images that are not divided yet: their names and ``--seed`` choose that share of them for
+validation, so that training keeps an image of every class. Then there are also::
+
+    OUT/{img_dir,ann_dir}/{train,val}/...                            in place of OUT/{img_dir,ann_dir}/...
+    OUT/config.py                                                    for ``tools/train.py`` and ``tools/test.py``
+
 OUT appears whole or not at all. All faults of the input are told at once, on stderr, with exit code 1.
 """
 
 import argparse
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -26,6 +36,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import train_val
 from conversion import Fault, convert_all, copy_image, output_folder, read_image, read_together, run, save_labels
 from PIL import Image
 
@@ -48,7 +59,11 @@ class Palette(NamedTuple):
 def read_palette(entries: Sequence[str]) -> Palette:
     """Parse ``name:r,g,b`` entries, or the one file that is named instead."""
     if len(entries) == 1 and Path(entries[0]).is_file():
-        entries = [line.strip() for line in Path(entries[0]).read_text().splitlines() if line.strip()]
+        try:
+            text = Path(entries[0]).read_text(encoding='utf-8-sig')
+        except UnicodeError as error:
+            raise Fault(f'{entries[0]}: not a palette in UTF-8: {error}') from error
+        entries = [line.strip() for line in text.splitlines() if line.strip()]
     parsed, faults = {}, []
     for entry in entries:
         match = re.fullmatch(r'(.+?)\s*:\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)', entry)
@@ -104,7 +119,11 @@ def images_below(folder: Path) -> tuple[dict[Path, Path], list[str]]:
     if not folder.is_dir():
         raise Fault(f'{folder}: no such folder')
     found, faults = {}, []
-    for path in sorted(path for path in folder.rglob('[!.]*') if path.suffix.lower() in SUFFIXES):
+    paths = sorted(folder.rglob('[!.]*'))
+    others = [path for path in paths if path.suffix.lower() not in SUFFIXES and not path.is_dir()]
+    if others:
+        print(f'warning: {folder}: {len(others)} files are left out, no images to PIL: {others[0]} …', file=sys.stderr)
+    for path in (path for path in paths if path.suffix.lower() in SUFFIXES):
         name = path.relative_to(folder).with_suffix('')
         if name in found:
             faults.append(f'{path}: {found[name].name} has the same name')
@@ -115,6 +134,8 @@ def images_below(folder: Path) -> tuple[dict[Path, Path], list[str]]:
 def convert(args: argparse.Namespace) -> None:
     """Convert the masks and copy the images."""
     palette = read_palette(args.palette)
+    if args.val_fraction is not None and not 0 < args.val_fraction < 1:
+        raise Fault(f'--val-fraction must be above 0 and below 1, not {args.val_fraction}')
     with output_folder(args.out_dir, args.overwrite, [args.images, args.masks]) as scratch:
         (images, faults), (masks, others) = images_below(args.images), images_below(args.masks)
         faults += others
@@ -124,22 +145,39 @@ def convert(args: argparse.Namespace) -> None:
         if len(suffixes) != 1:
             kinds = ', '.join(f'{count} {suffix}' for suffix, count in suffixes.items()) or 'none'
             faults.append(f'{args.images}: a data set reads images of one suffix; here are {kinds}')
+        if args.val_fraction is not None and (parts := {name.parts[0] for name in images} & {*train_val.PARTS}):
+            faults.append(f'{args.images}: has {" and ".join(sorted(parts))} already; leave out --val-fraction')
         read = partial(read_mask, palette=palette, max_distance=args.max_distance, ignore_unknown=args.ignore_unknown)
+        converted, seen = scratch / 'converted', {}
 
         def convert_pair(name: Path) -> None:
             _, labels, wrong = read_together(images[name], [masks[name]], read)
             if wrong:
                 raise Fault(*wrong)
+            seen[name] = set(np.unique(labels[0]).tolist()) - {IGNORED}
             if not faults:
-                copy_image(images[name], scratch / 'new' / 'img_dir' / images[name].relative_to(args.images))
-                target = scratch / 'new' / 'ann_dir' / name.parent / f'{name.name}.png'
+                copy_image(images[name], converted / 'img_dir' / images[name].relative_to(args.images))
+                target = converted / 'ann_dir' / name.parent / f'{name.name}.png'
                 save_labels(target, labels[0], palette.of_classes())
 
         names = [name for name in images if name in masks]
         faults += convert_all(names, convert_pair)
         if faults:
             raise Fault(*faults)
+        if args.val_fraction is None:
+            converted.rename(scratch / 'new')
+        else:
+            validation = train_val.choose_validation(seen, args.val_fraction, args.seed)
+            train_val.divide(converted, scratch / 'new', validation)
+            text = train_val.config_text(args.out_dir.resolve().name, *suffixes, palette.classes, palette.of_classes())
+            (scratch / 'new' / 'config.py').write_text(text, encoding='utf-8')
+    for label, name in enumerate(palette.classes):
+        if not any(label in labels for labels in seen.values()):
+            print(f'warning: no mask has a pixel of {name}', file=sys.stderr)
     print(f'metainfo = dict(classes={palette.classes}, palette={palette.of_classes()})')
+    if args.val_fraction is not None:
+        print(f'{len(seen) - len(validation)} images are for training, {len(validation)} for validation; train with')
+        print(shlex.join(['python', 'tools/train.py', str(args.out_dir / 'config.py')]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -151,6 +189,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--palette', nargs='+', required=True, help='name:r,g,b, in the order of the labels, or a file')
     parser.add_argument('--max-distance', type=float, default=0, help='to the nearest colour, in RGB (%(default)s)')
     parser.add_argument('--ignore-unknown', action='store_true', help='label 255 for colours farther away')
+    parser.add_argument('--val-fraction', type=float, help='share of the images for validation; also writes a config')
+    parser.add_argument('--seed', type=int, default=0, help='of the choice of --val-fraction (%(default)s)')
     return run(convert, parser, argv)
 
 

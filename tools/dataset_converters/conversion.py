@@ -2,6 +2,7 @@
 
 import argparse
 import gzip
+import io
 import lzma
 import os
 import shlex
@@ -24,7 +25,7 @@ from PIL import Image, ImageOps
 from rich.progress import track
 
 MARK = 'converted.txt'  # tells an output of ours from a data set that somebody made
-WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', MARK}
+WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py', MARK}
 THREADS = min(8, os.cpu_count() or 1)  # each holds an image with all its labels
 T = TypeVar('T')
 
@@ -38,6 +39,9 @@ def run(
 ) -> int:
     """Run a converter's command and return its exit code; all faults and their count go to stderr."""
     parser.add_argument('--overwrite', action='store_true', help='replace an existing output folder')
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors='backslashreplace')  # a message is shown whatever the locale's encoding
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a terminated run cleans up, too
     try:
@@ -78,7 +82,7 @@ def output_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterat
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f'{out.name}.part-', dir=out.parent) as folder:
         yield Path(folder)
-        Path(folder, 'new', MARK).write_text(f'{shlex.join(sys.argv)}\n')
+        Path(folder, 'new', MARK).write_bytes(os.fsencode(f'{shlex.join(sys.argv)}\n'))  # any bytes are a file's name
         old = Path(folder, 'old')
         if out.exists():
             out.rename(old)

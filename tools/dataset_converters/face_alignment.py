@@ -25,7 +25,7 @@ def read_landmarks(path: Path) -> tuple[str, np.ndarray]:
         Fault: it cannot be read, or its points are not as many as its header says, not finite, or all the same.
     """
     try:
-        text, count = path.read_text(), None
+        text, count = path.read_text(encoding='utf-8-sig'), None
         if path.suffix == '.pts':
             match = re.fullmatch(r'.*n_points:\s*(\d+)\s*\{(.*)\}\s*', text, re.DOTALL)
             if not match:

@@ -145,4 +145,4 @@ def convert_faces(
     if faults:
         raise Fault(*faults)
     if align:
-        (out / 'alignment.json').write_text(json.dumps(align.record()))
+        (out / 'alignment.json').write_text(json.dumps(align.record()), encoding='utf-8')

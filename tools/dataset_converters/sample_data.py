@@ -160,7 +160,9 @@ def convert_trees(archive: Path, out: Path) -> None:
         (out / folder).mkdir(parents=True)
     (out / 'LICENSE').write_bytes(files[licence])
     for part, grids in TREES.items():
-        (out / 'ImageSets' / 'Main' / f'{part}.txt').write_text('\n'.join(SAMPLES['trees'].split[part]) + '\n')
+        (out / 'ImageSets' / 'Main' / f'{part}.txt').write_text(
+            '\n'.join(SAMPLES['trees'].split[part]) + '\n', encoding='utf-8'
+        )
         for name, cells in grids.items():
             image = Image.open(io.BytesIO(files[f'deepforest/data/{name}.png'])).convert('RGB')
             objects = ElementTree.fromstring(files[f'deepforest/data/{name}.xml']).iter('bndbox')
@@ -175,7 +177,8 @@ def convert_trees(archive: Path, out: Path) -> None:
                 size = f'<width>{right - left}</width><height>{bottom - top}</height><depth>3</depth>'
                 trees = ''.join(TREE.format(*tree) for tree in clip_boxes(boxes, left, top, right, bottom))
                 (out / 'Annotations' / f'{tile}.xml').write_text(
-                    f'<annotation>\n  <filename>{tile}.jpg</filename>\n  <size>{size}</size>{trees}\n</annotation>\n'
+                    f'<annotation>\n  <filename>{tile}.jpg</filename>\n  <size>{size}</size>{trees}\n</annotation>\n',
+                    encoding='utf-8',
                 )
 
 
@@ -218,7 +221,7 @@ import os
 def prepare_metadata_for_build_wheel(folder, config_settings=None):
     name = '{0}-{1}.dist-info'.replace('-', '_', '{0}'.count('-'))
     os.mkdir(os.path.join(folder, name))
-    with open(os.path.join(folder, name, 'METADATA'), 'w') as file:
+    with open(os.path.join(folder, name, 'METADATA'), 'w', encoding='utf-8') as file:
         file.write('Metadata-Version: 2.1\\nName: {0}\\nVersion: {1}\\n')
     return name
 """
@@ -248,12 +251,12 @@ def fetch(sample: Sample) -> Path:
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f'{sample.archive}.part-', dir=archive.parent) as folder:
         requirements = Path(folder, 'requirements.txt')
-        requirements.write_text(f'{sample.requirement} --hash=sha256:{sample.sha256}\n')
+        requirements.write_text(f'{sample.requirement} --hash=sha256:{sample.sha256}\n', encoding='utf-8')
         if sample.backend:
             backend = Path(folder, 'backend', *sample.backend.split('.')).with_suffix('.py')
             backend.parent.mkdir(parents=True)
             (backend.parent / '__init__.py').touch()
-            backend.write_text(BACKEND.format(*sample.requirement.split('==')))
+            backend.write_text(BACKEND.format(*sample.requirement.split('==')), encoding='utf-8')
         command = [sys.executable, '-m', 'pip', 'download', '--ignore-requires-python', '--no-deps', '--no-cache-dir']
         command += ['--no-binary' if sample.backend else '--only-binary', ':all:', '--no-build-isolation']
         command += ['--dest', folder, '--requirement', requirements]
