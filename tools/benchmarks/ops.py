@@ -1,14 +1,15 @@
 """Time and extra memory of the operators beside what a user would pick instead: workloads P1 to P7.
 
-    python tools/benchmarks/ops.py [--only P1 P3] [--json FILE] [--plot FILE] [--scaling FILE]
+    python tools/benchmarks/ops.py [--only P1 P3] [--json FILE] [--compare FILE] [--plot FILE] [--scaling FILE]
 
 Before a workload is measured, on a smaller map ours must agree with its reference in PyTorch, and every peer with ours,
 in values and gradients (a peer without positions with ours without positions). Times are medians, taken in turns. Extra
 memory is the peak of what tensors take beyond inputs, output and gradients, in a process of its own for each figure.
 Ratios are ours to the peer's; a target is what they should not exceed.
 
---json keeps what is measured, one record a line of the table, and is written anew after each workload. --scaling draws
-Bi-NL's core over the number of positions.
+--json keeps what is measured, one record per line of the table, and is written again after each workload. --compare
+adds the ratios of such a file, of the same processor if the comparison is to mean anything. --scaling draws Bi-NL's
+core over the number of positions.
 """
 
 import argparse
@@ -133,8 +134,14 @@ def measure(name: str, dtype: torch.dtype, device: str, repeats: int) -> list[di
     return records
 
 
-def table(records: list[dict]) -> str:
-    """Return the records as Markdown."""
+def same_line(record: dict) -> tuple:
+    """Return what tells a record from the others of a run."""
+    return tuple(record[key] for key in ('workload', 'pass', 'peer', 'dtype', 'device'))
+
+
+def table(records: list[dict], earlier: list[dict] = []) -> str:
+    """Return the records as Markdown, with the ratios of an earlier run."""
+    before = {same_line(record): record for record in earlier}
 
     def number(x: float | None) -> str:
         return '–' if x is None else f'{x:.3g}' if x < 100 else f'{x:.0f}'
@@ -149,6 +156,8 @@ def table(records: list[dict]) -> str:
             number(record[f'{of}_ratio']) + (f' ({record[f"{of}_target"]})' if record[f'{of}_target'] else '')
             for of in ('time', 'memory')
         ]
+        if found := before.get(same_line(record)):
+            ratios = [f'{now}; was {number(found[f"{of}_ratio"])}' for now, of in zip(ratios, ('time', 'memory'))]
         name = record['workload'] + ('' if record['kernel'] else ' (the reference, no kernel)')
         rows.append(
             f'| {name} | {record["pass"]} | {record["peer"]} | {pairs[0]} | {ratios[0]} | {pairs[1]} | {ratios[1]} |'
@@ -224,6 +233,7 @@ def main() -> None:
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
     parser.add_argument('--repeats', type=int, default=5)
     parser.add_argument('--json', type=Path, help='write the records to this file')
+    parser.add_argument('--compare', type=Path, metavar='FILE', help='add the ratios that --json kept in this file')
     parser.add_argument('--plot', type=Path, help='draw the ratios')
     parser.add_argument('--scaling', type=Path, help='draw time and memory over the number of positions')
     args = parser.parse_args()
@@ -234,12 +244,13 @@ def main() -> None:
         parser.error(f'--only: no workload begins with {", ".join(unknown)}; there are {", ".join(WORKLOADS)}')
     for key in ('torch', 'CPU threads', 'instruction set', 'native operators'):
         print(f'{key}: {collect_env().get(key)}')
+    earlier = json.loads(args.compare.read_text(encoding='utf-8')) if args.compare else []
     records: list[dict] = []
     for name in track(names, 'workloads'):
         records += measure(name, dtype, args.device, args.repeats)
         if args.json:
             write_text(args.json, json.dumps(records, indent=1) + '\n')
-    print(table(records))
+    print(table(records, earlier))
     if args.plot:
         plot(records, args.plot)
     if args.scaling:
