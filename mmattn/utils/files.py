@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from uuid import uuid4
 
 
@@ -51,6 +52,23 @@ def remove_temporary_files(folder: str | Path) -> None:
     """Remove what killed processes left of :func:`atomic_write` in a folder; hold :func:`exclusive` while doing so."""
     for path in Path(folder).glob('.*.part*'):
         path.unlink(missing_ok=True)
+
+
+def check_writable(folder: str | Path) -> None:
+    """Check that files can be created in a folder, or in the folder where it would be created; create nothing.
+
+    Raises:
+        OSError: they cannot; the error names ``folder``.
+    """
+    folder = Path(folder)
+    # a dangling link counts as there: nothing can be created at its place
+    nearest = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), Path())
+    try:
+        with TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        message = f'this folder cannot be written to ({error.strerror})'
+        raise type(error)(error.errno, message, str(folder)) from None
 
 
 @contextmanager

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from mmattn.utils.files import atomic_write, exclusive, remove_temporary_files, write_text
+from mmattn.utils import files
+from mmattn.utils.files import atomic_write, check_writable, exclusive, remove_temporary_files, write_text
 
 
 def write(path, content):
@@ -82,3 +83,26 @@ def test_a_folder_is_held_by_one_process_until_it_ends(tmp_path):
         other.kill()
     with exclusive(tmp_path):
         pass
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error_and_nothing_is_created(tmp_path):
+    (tmp_path / 'file').write_text('')
+    (tmp_path / 'dangling').symlink_to(tmp_path / 'nowhere')
+    before = sorted(tmp_path.rglob('*'))
+    check_writable(tmp_path)
+    check_writable(tmp_path / 'new/deep')
+    for folder in (tmp_path / 'file', tmp_path / 'file/out', tmp_path / 'dangling', tmp_path / 'dangling/out'):
+        with pytest.raises(OSError, match=rf"this folder cannot be written to \(.*\): '{folder}'$"):
+            check_writable(folder)
+    assert sorted(tmp_path.rglob('*')) == before
+
+
+def test_a_read_only_folder_is_an_error(tmp_path, monkeypatch):
+    """Root may write anywhere, so a folder's permissions say nothing in a test."""
+
+    def read_only(dir):
+        raise PermissionError(errno.EACCES, 'Permission denied', str(dir))
+
+    monkeypatch.setattr(files, 'TemporaryFile', read_only)
+    with pytest.raises(PermissionError, match=rf"cannot be written to \(Permission denied\): '{tmp_path}/out'"):
+        check_writable(tmp_path / 'out')
