@@ -50,7 +50,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 def remove_temporary_files(folder: str | Path) -> None:
     """Remove what killed processes left of :func:`atomic_write` in a folder; hold :func:`exclusive` while doing so."""
-    for path in Path(folder).glob('.*.part*'):
+    for path in Path(folder).glob(f'.*.{"[0-9a-f]" * 12}.part*'):
         path.unlink(missing_ok=True)
 
 

@@ -65,9 +65,10 @@ def test_temporary_files_of_killed_processes_are_removed(tmp_path):
     code += 'with atomic_write(sys.argv[1]) as temporary: temporary.write_text("x"); os._exit(9)'
     subprocess.run([sys.executable, '-c', code, tmp_path / 'a.png'])
     write_text(tmp_path / 'kept.png', '')
-    assert len(list(tmp_path.iterdir())) == 2
+    write_text(tmp_path / '.film.partial', '')  # of another program
+    assert len(list(tmp_path.iterdir())) == 3
     remove_temporary_files(tmp_path)
-    assert list(tmp_path.iterdir()) == [tmp_path / 'kept.png']
+    assert sorted(tmp_path.iterdir()) == [tmp_path / '.film.partial', tmp_path / 'kept.png']
 
 
 def test_a_folder_is_held_by_one_process_until_it_ends(tmp_path):

@@ -1,0 +1,47 @@
+"""Formats by content: masks that lossy compression changed, and pictures of more than 8 bits."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmattn.utils.images import deep_picture_fault, lossy_mask_fault
+
+LABELS = np.kron(np.eye(4, dtype=np.uint8) * 3, np.ones((5, 5), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ('suffix', 'options', 'named'),
+    [
+        ('.jpg', {}, 'JPEG'),
+        ('.webp', {}, 'WEBP'),
+        ('.webp', dict(lossless=True), 'WEBP'),
+        ('.jp2', {}, 'JPEG2000'),
+        ('.avif', {}, 'AVIF'),
+        ('.tif', dict(compression='jpeg'), 'TIFF (jpeg)'),
+    ],
+)
+def test_lossy_masks_are_refused_whatever_their_suffix(tmp_path, suffix, options, named):
+    Image.fromarray(LABELS).save(tmp_path / f'mask{suffix}', **options)
+    path = (tmp_path / f'mask{suffix}').rename(tmp_path / 'mask.png')
+    with Image.open(path) as image:
+        assert f'such as PNG; {named} may change labels' in lossy_mask_fault(image)
+
+
+@pytest.mark.parametrize(
+    ('suffix', 'options'), [('.png', {}), ('.bmp', {}), ('.gif', {}), ('.tif', {}), ('.tif', dict(compression='lzw'))]
+)
+def test_lossless_masks_are_accepted_and_hold_their_labels(tmp_path, suffix, options):
+    Image.fromarray(LABELS).save(tmp_path / f'mask{suffix}', **options)
+    path = (tmp_path / f'mask{suffix}').rename(tmp_path / 'mask.jpg')
+    with Image.open(path) as image:
+        assert lossy_mask_fault(image) == ''
+        np.testing.assert_array_equal(np.array(image.convert('L')), LABELS)
+
+
+def test_pictures_that_pil_would_cut_off_are_refused(tmp_path):
+    Image.fromarray(np.full((4, 4), 40000, np.uint16)).save(tmp_path / 'deep.png')
+    with Image.open(tmp_path / 'deep.png') as image:
+        assert np.array(image.convert('RGB')).max() == 255  # what makes the rule necessary: 40000 / 257 is 156
+        assert 'this one is of mode I;16' in deep_picture_fault(image)
+    for mode in ('1', 'L', 'LA', 'P', 'RGB', 'RGBA', 'CMYK', 'YCbCr'):
+        assert deep_picture_fault(Image.new(mode, (2, 2))) == ''
