@@ -12,7 +12,10 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from PIL import Image, ImageOps
 
+from mmattn.segmentation.face_parsing import inferencer as module
 from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
+
+from ..full_disk import full_disk
 
 ROOT = Path(__file__).parents[2]
 CLASSES, PALETTE = ('skin', 'hair', 'nose', 'brows'), [[10, 20, 30], [250, 0, 0], [0, 250, 5], [7, 0, 250]]
@@ -229,8 +232,9 @@ def idle(inferencer, monkeypatch):
     return inferencer
 
 
-def test_all_that_cannot_be_read_is_named_before_the_model_runs(idle, folder, tmp_path):
-    (folder / 'notes.txt').write_text('no image')
+def spoil(folder):
+    """Add files that cannot be read; return their names, in order."""
+    (folder / 'notes.png').write_text('no image')
     (folder / 'empty.png').write_bytes(b'')
     for name in ('even.png', 'turned.jpg', 'odd.ppm'):
         content = (folder / name).read_bytes()
@@ -238,31 +242,112 @@ def test_all_that_cannot_be_read_is_named_before_the_model_runs(idle, folder, tm
     damaged = bytearray((folder / 'rgba.png').read_bytes())
     damaged[len(damaged) // 2] ^= 255
     (folder / 'damaged.png').write_bytes(damaged)
-    paths = [*sorted(path for path in folder.iterdir() if path.suffix), folder / 'missing.png', folder / 'deeper']
-    with pytest.raises(ValueError, match='8 of 15 inputs cannot be read') as raised:
-        idle(paths, tmp_path / 'out')
-    named = re.findall(r'^  (.*?): ', str(raised.value), re.MULTILINE)
-    expected = (
-        'cut_even.png',
-        'cut_odd.ppm',
-        'cut_turned.jpg',
-        'damaged.png',
-        'empty.png',
-        'notes.txt',
-        'missing.png',
-        'deeper',
+    (folder / 'folder.png').mkdir()
+    (folder / 'link.png').symlink_to(folder / 'nowhere.png')
+    (folder / 'float.tif').write_bytes(b'')
+    Image.fromarray(np.ones((4, 4), np.float32)).save(folder / 'float.tif')
+    return sorted(
+        ['notes', 'empty', 'cut_even', 'cut_turned', 'cut_odd', 'damaged', 'folder', 'link', 'float'],
     )
-    assert named == [str(folder / name) for name in expected]
+
+
+@pytest.mark.parametrize('batch_size', [1, 3])
+def test_bad_images_do_not_lose_the_results_of_the_others(inferencer, folder, tmp_path, batch_size):
+    inferencer(folder, tmp_path / 'alone')
+    bad = spoil(folder)
+    with pytest.raises(ValueError, match=r'9 of 16 images cannot be segmented; the results of the others') as raised:
+        inferencer(folder, tmp_path / 'out', batch_size)
+    named = re.findall(r'^  (.*?): ', str(raised.value), re.MULTILINE)
+    assert [Path(path).stem for path in named] == bad
+    written = {path.relative_to(tmp_path / 'out') for path in (tmp_path / 'out').rglob('*.*')}
+    assert written == {path.relative_to(tmp_path / 'alone') for path in (tmp_path / 'alone').rglob('*.*')}
+    for path in written:
+        assert (tmp_path / 'out' / path).read_bytes() == (tmp_path / 'alone' / path).read_bytes()
+
+
+@pytest.mark.parametrize('batch_size', [1, 3])
+def test_an_image_on_which_the_model_fails(inferencer, folder, tmp_path, monkeypatch, batch_size):
+    """The images of its batch go through the model one by one."""
+    forward = inferencer.forward
+    bad = torch.from_numpy(np.array(Image.open(folder / 'even.png'))[..., ::-1].copy()).permute(2, 0, 1)
+
+    def failing(batch):
+        if any(torch.equal(image, bad) for image in batch['inputs']):
+            raise RuntimeError('Expected more\nthan 1 value')
+        return forward(batch)
+
+    monkeypatch.setattr(inferencer, 'forward', failing)
+    message = r'1 of 7 images .*\n  .*/even\.png: the model fails on 56×40 pixels: Expected more than 1 value$'
+    with pytest.raises(ValueError, match=message):
+        inferencer(folder, tmp_path / 'out', batch_size)
+    assert len(list((tmp_path / 'out/pred').iterdir())) == len(list((tmp_path / 'out/vis').iterdir())) == 6
+
+
+def test_nothing_is_created_if_no_image_can_be_read(idle, folder, tmp_path):
+    bad = spoil(folder)
+    paths = [path for path in folder.iterdir() if path.stem in bad] + [folder / 'missing.png', folder / 'deeper']
+    with pytest.raises(ValueError, match=r'^11 of 11 images cannot be segmented:\n') as raised:
+        idle(paths, tmp_path / 'out')
+    assert len(re.findall(r'^  /.*?: (?:unreadable: |cv2 cannot decode it).', str(raised.value), re.MULTILINE)) == 11
     assert not (tmp_path / 'out').exists()
 
 
-def test_all_faults_are_told(idle, tmp_path):
-    (tmp_path / 'texts').mkdir()
-    for i in range(30):
-        (tmp_path / f'texts/{i:02}.png').write_text('no image')
-    with pytest.raises(ValueError, match=r'30 of 30 inputs') as raised:
-        idle(tmp_path / 'texts', tmp_path / 'out')
-    assert all(f'{i:02}.png: ' in str(raised.value) for i in range(30))
+def test_kinds_of_pixels(inferencer, folder, tmp_path):
+    """What OpenCV converts is segmented as the picture that a viewer shows."""
+    grey = blocks(40, 56, 1)
+    for path in folder.glob('*.*'):
+        path.unlink()
+    Image.fromarray(grey).save(folder / 'grey.png')
+    Image.fromarray(grey.astype(np.uint16) * 257).save(folder / 'deep.png')
+    palette = Image.fromarray(grey)
+    palette = palette.convert('P')
+    palette.putpalette([i for i in range(256) for _ in range(3)])
+    palette.save(folder / 'palette.PNG', transparency=3)
+    Image.merge('LA', [Image.fromarray(grey), Image.fromarray(grey // 2)]).save(folder / 'alpha.png')
+    black = Image.fromarray(255 - grey)
+    Image.merge('CMYK', [Image.new('L', (56, 40))] * 3 + [black]).save(folder / 'ink.TIF')
+    Image.fromarray(grey).save(folder / 'lossless.webp', lossless=True)
+    found = {path.stem: np.array(Image.open(path)) for path in inferencer(folder, tmp_path / 'out')}
+    assert set(found) == {'grey', 'deep', 'palette', 'alpha', 'ink', 'lossless'}
+    for labels in found.values():
+        np.testing.assert_array_equal(labels, found['grey'])
+
+
+def test_16_bits_that_pillow_would_cut_off_are_refused(checkpoint, tmp_path):
+    cfg = config()
+    cfg.test_dataloader.dataset.pipeline[0].imdecode_backend = 'pillow'
+    Image.fromarray(np.full((8, 8), 40000, np.uint16)).save(tmp_path / 'deep.png')
+    inferencer = FaceParsingInferencer(cfg, checkpoint, device='cpu', show_progress=False)
+    with pytest.raises(ValueError, match=r'deep\.png: pictures must have 8 bits per channel'):
+        inferencer(tmp_path / 'deep.png', tmp_path / 'out')
+
+
+def test_what_is_left_out_of_a_folder_is_named(inferencer, folder, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(module, 'print_log', lambda message, *args: told.append(message))
+    for name in ('a.heic', 'b.txt', 'c.pdf'):
+        (folder / name).write_text('')
+    inferencer(folder, tmp_path / 'out')
+    assert told == [f'{folder}: left out, not called like images: a.heic, b.txt, c.pdf, deeper']
+
+
+def test_a_full_disk_ends_the_run_and_names_the_file(inferencer, tmp_path):
+    (tmp_path / 'images').mkdir()
+    for name in 'abc':
+        Image.fromarray(blocks(96, 96)).save(tmp_path / f'images/{name}.bmp')
+    for size, what in ((100, 'pred'), (2000, 'vis')):
+        with full_disk(size), pytest.raises(OSError, match=rf"File too large: '{tmp_path}/out/{what}/a\.png'"):
+            inferencer(tmp_path / 'images', tmp_path / 'out')
+        assert not [path for path in (tmp_path / 'out').rglob('*') if path.is_file()]
+
+
+def test_a_folder_that_cannot_be_written_to_and_no_such_device(idle, checkpoint, folder, tmp_path):
+    (tmp_path / 'out').mkdir()
+    (tmp_path / 'out/vis').write_text('')
+    with pytest.raises(OSError, match=rf"this folder cannot be written to .*: '{tmp_path}/out/vis'"):
+        idle(folder, tmp_path / 'out')
+    with pytest.raises(ValueError, match=r"device must be one of cpu.*; got 'cuda:99'"):
+        FaceParsingInferencer(config(), checkpoint, device='cuda:99')
 
 
 @pytest.mark.parametrize(
@@ -352,7 +437,7 @@ def test_the_command_line(demo, model, folder, capsys):
 
 def test_the_command_line_says_what_is_wrong_without_a_traceback(demo, folder, tmp_path):
     (folder / 'notes.png').write_text('no image')
-    with pytest.raises(SystemExit, match=r'1 of 8 inputs cannot be read:\n  .*notes\.png: '):
+    with pytest.raises(SystemExit, match=r'1 of 8 images cannot be segmented; .*:\n  .*notes\.png: '):
         demo(folder)
     (tmp_path / 'checkpoint.pth').unlink()
     with pytest.raises(SystemExit, match=r'checkpoint\.pth'):

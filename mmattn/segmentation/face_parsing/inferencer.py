@@ -2,11 +2,9 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby
-from multiprocessing.pool import ThreadPool
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from mmengine.config import Config, ConfigDict
@@ -16,16 +14,21 @@ from mmengine.visualization import Visualizer
 from mmseg.apis import MMSegInferencer
 from mmseg.datasets.transforms.loading import InferencerLoader
 from mmseg.registry import DATASETS
+from mmseg.structures import SegDataSample
 from mmseg.visualization import SegLocalVisualizer
 from PIL import Image
 from rich.progress import track
 from torch import nn
 
 import mmattn.engine  # noqa: F401  (what checkpoints hold, and `_base_ = 'mmattn::…'`)
+from mmattn.utils.devices import check_device
+from mmattn.utils.files import atomic_write, check_writable
+from mmattn.utils.images import deep_picture_fault
 
-from ..image_facts import THREADS, ImageFile, look
+from ..image_facts import ImageFile, look
 
-SUFFIXES = set(Image.registered_extensions())
+SUFFIXES = {suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN}
+MANY = 10  # names in a message
 
 
 class FaceParsingInferencer(MMSegInferencer):
@@ -46,7 +49,8 @@ class FaceParsingInferencer(MMSegInferencer):
     Raises:
         OSError: there is no such config or checkpoint.
         RuntimeError: the checkpoint does not fit the model; it lists the keys.
-        ValueError: neither checkpoint nor config have classes and a palette, or they are not those of the model.
+        ValueError: neither checkpoint nor config have classes and a palette, or they are not those of the model, or
+            there are more than 256; there is no such device.
     """
 
     def __init__(
@@ -57,8 +61,9 @@ class FaceParsingInferencer(MMSegInferencer):
         scope: str = 'mmseg',
         show_progress: bool = True,
     ) -> None:
+        found = check_device(device)
         cfg = model if isinstance(model, Config) else Config.fromfile(model)
-        super().__init__(cfg, weights, device=device, scope=scope)
+        super().__init__(cfg, weights, device=str(found), scope=scope)
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)
         self.show_progress = show_progress
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, InferencerLoader))
@@ -70,12 +75,13 @@ class FaceParsingInferencer(MMSegInferencer):
 
         Both have the image's own height and width, turned as its EXIF orientation says if the pipeline's loader does
         that (mmcv's does unless told otherwise). The first holds the labels as indices into its palette, the second the
-        colours over the image. Files appear whole or not at all.
+        colours over the image. Files appear whole or not at all. An image that cannot be read or segmented does not
+        stop the others; the error that lists such images is raised at the end.
 
         Args:
             inputs (str, Path or sequence of them): image, folder or list of images on a local disk. Of a folder, all
-                files that are directly in it, not hidden and called like images, by name; the log counts the others.
-            out_dir (str or Path): folder, made if need be.
+                that is directly in it, not hidden and called like an image, by name; the log names the rest.
+            out_dir (str or Path): folder, created if need be.
             batch_size (int): images at once at most; only neighbours of the same size go together. Defaults to 1.
             opacity (float): of the colours over the image, 0 to 1. Defaults to 0.5.
 
@@ -83,36 +89,46 @@ class FaceParsingInferencer(MMSegInferencer):
             list of Path: the index maps, in the order of the inputs.
 
         Raises:
-            ValueError: before the model runs: there is no input; some cannot be read, and it lists them; two would
-                have the same output; an output would overwrite an input; ``batch_size`` or ``opacity`` is out of range.
+            ValueError: before the model runs: there is no input; two would have the same output; an output would
+                overwrite an input; ``batch_size`` or ``opacity`` is out of range. After all others are written: images
+                cannot be read or segmented, and it lists them.
+            OSError: before the model runs: ``out_dir`` cannot be written to. Later: a result cannot be written; the
+                error names it.
         """
         if batch_size < 1:
             raise ValueError(f'batch_size must be at least 1; got {batch_size}')
         if not 0 <= opacity <= 1:
             raise ValueError(f'opacity must be from 0 to 1; got {opacity}')
         pred_dir, vis_dir = Path(out_dir, 'pred'), Path(out_dir, 'vis')
+        check_writable(pred_dir)
+        check_writable(vis_dir)
         paths = self._inputs_to_list(inputs)
         names = [f'{Path(path).stem}.png' for path in paths]
         _check_names(paths, names, pred_dir, vis_dir)
-        self._check_readable(paths)
-        pred_dir.mkdir(parents=True, exist_ok=True)
-        vis_dir.mkdir(exist_ok=True)
 
         self.visualizer.alpha = opacity
         palette = np.array(self.model.dataset_meta['palette'], np.uint8).tobytes()
-        samples = chain.from_iterable(map(self.forward, self.preprocess(paths, batch_size)))
-        results = track(zip(paths, names, samples), 'Inference', len(paths), disable=not self.show_progress)
-        with TemporaryDirectory(prefix='.part-', dir=out_dir) as folder:
-            pred, vis = Path(folder, 'pred.png'), Path(folder, 'vis.png')
-            for path, name, sample in results:
-                labels = Image.fromarray(sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8))
-                labels.putpalette(palette)
+        predictions = self._predict(paths, batch_size)
+        results = track(zip(paths, names, predictions), 'Inference', len(paths), disable=not self.show_progress)
+        written, faults = [], []
+        for path, name, sample in results:
+            if isinstance(sample, str):
+                faults.append(f'{path}: {sample}')
+                continue
+            labels = Image.fromarray(sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8))
+            labels.putpalette(palette)
+            image = self._load(path)['img'][..., ::-1]  # BGR to RGB
+            with atomic_write(pred_dir / name) as pred:
                 labels.save(pred)
-                image = self._load(path)['img'][..., ::-1]  # BGR to RGB
-                self.visualizer.add_datasample(name, image, sample, draw_gt=False, out_file=str(vis), with_labels=False)
-                pred.replace(pred_dir / name)
-                vis.replace(vis_dir / name)
-        return [pred_dir / name for name in names]
+                with atomic_write(vis_dir / name) as vis:
+                    self.visualizer.add_datasample(
+                        name, image, sample, draw_gt=False, out_file=str(vis), with_labels=False
+                    )
+            written.append(pred_dir / name)
+        if faults:
+            others = f'; the results of the others are in {pred_dir} and {vis_dir}' if written else ''
+            raise ValueError(f'{len(faults)} of {len(paths)} images cannot be segmented{others}:{_lines(faults)}')
+        return written
 
     def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Config) -> None:
         """Load the weights, all of them, and give the model its ``dataset_meta``."""
@@ -133,6 +149,8 @@ class FaceParsingInferencer(MMSegInferencer):
                 f'the model has {model.num_classes} classes, but there are {len(classes)} names and '
                 f'{len(palette)} colours of classes: {list(classes)}'
             )
+        if model.num_classes > 256:
+            raise ValueError(f'index maps of 8 bits hold at most 256 classes; the model has {model.num_classes}')
         model.dataset_meta = dict(classes=classes, palette=palette)  # type: ignore[assignment]
 
     def _init_visualizer(self, cfg: Config | ConfigDict) -> Visualizer:
@@ -141,43 +159,56 @@ class FaceParsingInferencer(MMSegInferencer):
 
     def _inputs_to_list(self, inputs: str | Path | Sequence[str | Path]) -> list[str]:
         """Return the paths of the images."""
-        if isinstance(inputs, str | Path):
-            found = sorted(super()._inputs_to_list(str(inputs)))
-            if Path(inputs).is_dir():
-                images = [path for path in found if Path(path).suffix.lower() in SUFFIXES]
-                if len(images) < len(found):
-                    print_log(f'{len(found) - len(images)} files in {inputs} are not called like images', 'current')
-                found = images
-            inputs = found
-        paths = [os.fspath(path) for path in inputs]
+        if not isinstance(inputs, str | Path):
+            paths = [os.fspath(path) for path in inputs]
+        elif Path(inputs).is_dir():
+            found = sorted(path for path in Path(inputs).iterdir() if not path.name.startswith('.'))
+            # folders and links that lead nowhere, too: if they are called like images, they are reported as such
+            paths = [str(path) for path in found if path.suffix.lower() in SUFFIXES]
+            rest = [path.name for path in found if path.suffix.lower() not in SUFFIXES]
+            if rest:
+                more = f' and {len(rest) - MANY} more' if len(rest) > MANY else ''
+                print_log(f'{inputs}: left out, not called like images: {", ".join(rest[:MANY])}{more}', 'current')
+        else:
+            paths = [str(inputs)]
         if not paths:
-            raise ValueError('there is no image in the inputs')
+            raise ValueError(f'there is no image in the inputs ({inputs})')
         return paths
 
-    def _get_chunk_data(self, inputs: Iterable[dict], chunk_size: int) -> Iterator[list[dict]]:
-        """Yield batches of neighbours of the same size, since mmseg's models take no others."""
-        for _, alike in groupby(inputs, lambda item: (item['inputs'].shape, item['data_samples'].ori_shape)):
-            yield from super()._get_chunk_data(alike, chunk_size)
+    def _predict(self, paths: list[str], batch_size: int) -> Iterator[SegDataSample | str]:
+        """Yield for each image its prediction, or why there is none; neighbours of the same size go together.
 
-    def _check_readable(self, paths: list[str]) -> None:
-        """Decode every file as the pipeline will; raise one ValueError for all that fail."""
-        with ThreadPool(THREADS) as pool:
-            results = pool.imap(self._fault, paths)
-            faults = [*track(results, 'Reading the images', len(paths), disable=not self.show_progress)]
-        unreadable = [f'{path}: {fault}' for path, fault in zip(paths, faults) if fault]
-        if unreadable:
-            raise ValueError(f'{len(unreadable)} of {len(paths)} inputs cannot be read:{_lines(unreadable)}')
+        mmseg's models take no batch of images of different sizes.
+        """
 
-    def _fault(self, path: str) -> str:
-        """Return what is wrong with a file, or ''."""
+        def size(item: dict | str) -> tuple:
+            return () if isinstance(item, str) else (item['inputs'].shape, item['data_samples'].ori_shape)
+
+        for _, alike in groupby(map(self._read, paths), size):
+            for batch in self._get_chunk_data(alike, batch_size):
+                yield from batch if isinstance(batch[0], str) else self._segment(batch)
+
+    def _read(self, path: str) -> dict | str:
+        """Return what the pipeline makes of a file, or what is wrong with it."""
         loader = self._load.from_file
         fault = look(ImageFile(path, loader.imdecode_backend, loader.color_type)).fault
-        if not fault:
-            try:
-                self._load(path)
-            except Exception:  # decoders raise all kinds, and the loader's own names the path again
-                return f'{loader.imdecode_backend} cannot decode it'
-        return fault
+        try:
+            if not fault and loader.imdecode_backend == 'pillow':
+                with Image.open(path) as image:
+                    fault = deep_picture_fault(image)
+            return fault or self.pipeline(path)
+        except Exception as error:  # decoders raise all kinds
+            return f'{loader.imdecode_backend} cannot decode it, or the pipeline cannot process it: {_reason(error)}'
+
+    def _segment(self, batch: list[dict]) -> list[SegDataSample | str]:
+        """Return the predictions of images of one size, or why there is none; one image does not fail the others."""
+        try:
+            return self.forward(self.collate_fn(batch))
+        except Exception as error:  # models raise all kinds
+            if len(batch) > 1:
+                return [result for item in batch for result in self._segment([item])]
+            height, width = batch[0]['data_samples'].ori_shape
+            return [f'the model fails on {width}×{height} pixels: {_reason(error)}']
 
 
 def _check_names(paths: list[str], names: list[str], *folders: Path) -> None:
@@ -192,6 +223,10 @@ def _check_names(paths: list[str], names: list[str], *folders: Path) -> None:
     overwritten = [path for path in paths if Path(path).resolve() in targets]
     if overwritten:
         raise ValueError(f'outputs would overwrite inputs; choose another out_dir:{_lines(overwritten)}')
+
+
+def _reason(error: Exception) -> str:
+    return ' '.join(str(error).split()) or repr(error)
 
 
 def _lines(items: list[str]) -> str:

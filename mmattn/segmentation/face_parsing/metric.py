@@ -12,6 +12,7 @@ from PIL import Image
 from prettytable import PrettyTable
 
 from mmattn.registry import METRICS
+from mmattn.utils.files import atomic_write, check_writable
 
 
 @METRICS.register_module()
@@ -71,8 +72,9 @@ class FaceParsingMetric(BaseMetric):
         self.output_dir = output_dir
         self.format_only = format_only
         self._members: dict[str, list[int]] = {}
+        self._written: dict[Path, str] = {}  # the image of each prediction
         if output_dir is not None:
-            Path(output_dir).mkdir(parents=True, exist_ok=True)
+            check_writable(output_dir)
 
     @property
     def dataset_meta(self) -> dict | None:
@@ -117,7 +119,8 @@ class FaceParsingMetric(BaseMetric):
 
         Raises:
             ValueError: ground truth and prediction differ in size, or hold a label that is neither a class nor
-                ignored; it names the image.
+                ignored, or two images have the same name in ``output_dir``; it names the image.
+            OSError: the prediction cannot be written; the error names its file.
         """
         for sample in data_samples:
             predicted = sample['pred_sem_seg']['data'].long()
@@ -128,7 +131,12 @@ class FaceParsingMetric(BaseMetric):
                 # as mmseg's IoUMetric: in the labels of the files
                 labels = predicted[0].cpu().numpy() + bool(sample.get('reduce_zero_label'))
                 path = Path(self.output_dir, f'{Path(sample["img_path"]).stem}.png')
-                Image.fromarray(labels.astype(np.uint8)).save(path)
+                if labels.max() > 255:
+                    raise ValueError(f'{path}: 8 bits do not hold label {labels.max()}')
+                if self._written.setdefault(path, sample['img_path']) != sample['img_path']:
+                    raise ValueError(f'{path} is the prediction of both {self._written[path]} and {sample["img_path"]}')
+                with atomic_write(path) as temporary:
+                    Image.fromarray(labels.astype(np.uint8)).save(temporary)
 
     def _count(self, sample: dict, predicted: torch.Tensor) -> np.ndarray:
         """Return how often each class is taken for each: int64 ``(classes, classes)``, a row for the ground truth's."""
