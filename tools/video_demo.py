@@ -2,7 +2,7 @@
 
     python tools/video_demo.py VIDEO_OR_FOLDER MASK… --config CONFIG --checkpoint CHECKPOINT --out DIR
 
-writes DIR/masks/*.png and DIR/overlay.mp4. Called again after it was broken off, it goes on where it was.
+writes DIR/masks/*.png and DIR/overlay.mp4. Called again after an interruption, it continues where it was.
 """
 
 import argparse
@@ -20,9 +20,9 @@ def parse_args() -> argparse.Namespace:
         'masks',
         nargs='+',
         metavar='mask',
-        help="masks whose values are the objects' ids, or folders of such, called like the frames "
-        'where the objects begin; MASK@20 is of frame 20; a single one may have any name and is '
-        'of the first frame',
+        help="masks whose values are the objects' ids, or folders of such, in a lossless format such as PNG; a mask "
+        'called exactly like a frame of a folder is of that frame, mask.png@20 is of frame 20, and one without @ of '
+        'the first frame',
     )
     parser.add_argument('--config', required=True, help='path of the config')
     parser.add_argument('--checkpoint', required=True, help='path or URL of the checkpoint')

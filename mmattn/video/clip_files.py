@@ -9,6 +9,10 @@ import mmcv
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from mmattn.utils.images import deep_picture_fault
+
+from .masks import mask_fault
+
 SUFFIXES = frozenset(('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff'))
 ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'IEND\xaeB`\x82'}  # of whole files
 
@@ -21,9 +25,14 @@ def read_frame(path: str | Path) -> np.ndarray:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it cannot be decoded, or is cut short; the message begins with the path.
+        ValueError: it cannot be decoded, is cut short, or has more than 8 bits per channel; the message begins with
+            the path.
     """
     try:  # PIL, since OpenCV paints what is missing of a file grey
+        with Image.open(path) as image:
+            fault = deep_picture_fault(image)
+        if fault:
+            raise ValueError(fault)
         return np.ascontiguousarray(mmcv.imread(path, 'color_ignore_orientation', backend='pillow'))
     except FileNotFoundError:
         raise
@@ -42,9 +51,10 @@ def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[P
 
     Returns:
         tuple: the frames; their numbers, counted from the first frame, or their positions if they have none; the mask
-            of each frame or None; faults: folders without frames, frames of one number, masks without frame.
+            of each frame or None; faults: folders without frames, frames of one number, two masks of one frame, masks
+            without frame. Frames and masks of one name that differ in suffix are such faults.
     """
-    found = sorted(_images(frames))
+    found = sorted(find_images(frames))
     if not found:
         return [], [], [], [f'{frames}: {"no frames in this folder" if frames.is_dir() else "no such folder"}']
     numbers = list(range(len(found)))
@@ -58,8 +68,14 @@ def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[P
         for i in range(1, len(found))
         if numbers[i] == numbers[i - 1]
     ]
-    by_name = {path.stem: path for path in sorted(_images(masks))}
+    by_name: dict[str, Path] = {}
+    for path in sorted(find_images(masks)):
+        if path.stem in by_name:
+            faults.append(f'{path}: is called like {by_name[path.stem].name}')
+        by_name[path.stem] = path
     names = {path.stem for path in found}
+    if not all(endings) and len(names) < len(found):
+        faults.append(f'{frames}: frames must differ in name, not only in suffix')
     faults += [f'{path}: no frame {name}.* in {frames}' for name, path in by_name.items() if name not in names]
     return found, numbers, [by_name.get(path.stem) for path in found], faults
 
@@ -88,31 +104,32 @@ def find_gaps(frames: list[Path], numbers: list[int]) -> list[str]:
 
 
 def find_faults(frames: list[Path], masks: list[Path]) -> Iterator[str]:
-    """Look at all files of a clip without decoding them: readable, whole, of one size, masks of one channel."""
+    """Look at all files of a clip without decoding them: readable, whole, of one size, of a mode that fits."""
     first = None
     for path, is_mask in (*((path, False) for path in frames), *((path, True) for path in masks)):
         try:
-            size, mode = _look(path)
+            size, fault = _look(path, is_mask)
         except Exception as error:  # decoders raise all kinds
             yield f'{path}: {_reason(error)}'
             continue
         first = first or (path, size)
         if size != first[1]:
             yield f'{path}: {size[0]}×{size[1]}; {first[0].name} is {first[1][0]}×{first[1][1]} (width×height)'
-        if is_mask and Image.getmodebands(mode) > 1:
-            yield (
-                f'{path}: an image of mode {mode}, whose colours say nothing of ids; save it with a palette (mode '
-                'P) whose indices are the ids, or grey'
-            )
+        if fault:
+            yield f'{path}: {fault}'
 
 
-def _images(folder: Path) -> Iterator[Path]:
+def find_images(folder: Path) -> Iterator[Path]:
+    """Yield what a folder holds that is called like an image and not hidden, links that lead nowhere and folders, too.
+
+    These are faults for whoever reads them; to leave them out would drop frames and masks silently.
+    """
     if folder.is_dir():
         yield from (p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith('.'))
 
 
-def _look(path: Path) -> tuple[tuple[int, int], str]:
-    """Return width and height, and the mode; decode the file if it lacks its format's end.
+def _look(path: Path, is_mask: bool) -> tuple[tuple[int, int], str]:
+    """Return width and height, and the fault of its format or mode, or ''; decode it if it lacks its format's end.
 
     Raises:
         OSError: it cannot be read, or is cut short.
@@ -124,7 +141,7 @@ def _look(path: Path) -> tuple[tuple[int, int], str]:
         with Image.open(stream) as image:
             if not end.endswith(ENDS.get(image.format or '', b'')):
                 image.load()
-            return image.size, image.mode
+            return image.size, mask_fault(image) if is_mask else deep_picture_fault(image)
 
 
 def _reason(error: Exception) -> str:

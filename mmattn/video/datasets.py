@@ -87,7 +87,7 @@ class VideoFolderDataset(BaseDataset):
         if not self.ann_file:
             return sorted(p.name for p in frames.iterdir() if p.is_dir() and not p.name.startswith('.')) or ['']
         # DAVIS 2016 as it first came has '/JPEGImages/480p/bear/00000.jpg /Annotations/480p/bear/00000.png'
-        lines = filter(None, map(str.strip, Path(self.ann_file).read_text().splitlines()))
+        lines = filter(None, map(str.strip, Path(self.ann_file).read_text(encoding='utf-8').splitlines()))
         return list(dict.fromkeys(line.split()[0].split('/')[-2] if '/' in line else line for line in lines))
 
     def _clip(self, name: str, frames: Path, masks: Path, faults: list[str]) -> dict:

@@ -7,32 +7,37 @@ import re
 import resource
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.runner import load_checkpoint
-from mmengine.utils import scandir
+from PIL import Image
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 
 import mmattn.engine  # noqa: F401  (what checkpoints hold, and `_base_ = 'mmattn::…'`)
 from mmattn.registry import MODELS
+from mmattn.utils.devices import check_device
+from mmattn.utils.files import atomic_write, check_writable, exclusive, remove_temporary_files, write_text
 
-from .clip_files import SUFFIXES, find_faults, find_files, find_gaps, read_frame
+from .clip_files import find_faults, find_files, find_gaps, find_images, read_frame
 from .masks import keep_objects, object_ids, read_mask, write_mask
 from .overlay import draw_overlay
 from .session import ClipSession, Frame
 from .sst import SST
 
 MIB = 2**20
-FRAME_RATE = 24  # of an overlay, where the clip has none
+FRAME_RATE = 24.0  # of an overlay, where the clip has none that MPEG-4 has
+FRAME_RATES = 0.01, 1000.0  # of MPEG-4, as OpenCV writes it
+MANY_OBJECTS = 30  # of one mask, which are rather the smoothed edges of a few
 
 Masks = str | Path | Sequence[str | Path]
 
@@ -52,7 +57,7 @@ class VOSInferencer:
     Raises:
         OSError: there is no such config or checkpoint.
         RuntimeError: the checkpoint does not fit the model; it lists the keys.
-        ValueError: the config is of another kind of model.
+        ValueError: the config is of another kind of model; there is no such device.
     """
 
     def __init__(
@@ -62,8 +67,8 @@ class VOSInferencer:
         device: str | None = None,
         show_progress: bool = True,
     ) -> None:
+        self.device = check_device(device)
         self.cfg = model if isinstance(model, Config) else Config.fromfile(model)
-        self.device = torch.device(device or get_device())
         self.show_progress = show_progress
         self.summary = ''
         self.model = MODELS.build(self.cfg.model)
@@ -96,16 +101,19 @@ class VOSInferencer:
 
         A mask is a palette PNG whose indices are the ids. Frames of a video file are called by their five-digit index,
         from 00000 on. Files appear whole or not at all, the masks of a part as soon as it is through the model. A run
-        that was broken off goes on where it was: parts whose masks are all there are left out. What the masks are of
-        is in ``run.json``.
+        that was interrupted continues where it was: parts whose masks are all there are left out. What the masks are of
+        is in ``run.json``. The folder is locked for other runs meanwhile, by ``.lock``.
 
         Args:
             video (str or Path): a video file, or a folder of frames. Frames whose names end in numbers are ordered by
                 these, the others by name.
-            masks (str, Path or sequence of them): of the objects to follow, palette or grey images whose values are
-                the ids, or folders of such. A mask belongs to the frame of its name, in a video file to that whose
-                index is the number at the end of its name; of ``<path>@20``, to frame 20. A single mask that is called
-                otherwise belongs to the first frame. Each object is taken from the first mask that shows it.
+            masks (str, Path or sequence of them): of the objects to follow, palette or grey images of a lossless
+                format whose values are the ids, or folders of such. ``<path>@20`` belongs to frame 20. Without ``@``, a
+                mask that is called exactly like a frame of a folder belongs to that frame, and a single mask of any
+                other name to the first frame. Of several, those whose names are digits belong to the frames of these
+                numbers, and one of another name to the first frame; those of a folder may also have names that all end
+                in numbers. Each object is taken from the first mask that shows it; the log has a warning for the
+                masks that show it again.
             out_dir (str or Path): folder, made if need be.
             max_frames (int, optional): frames that go through the model at once, the frames of the masks among them,
                 at least 2; None is all. It takes the place of ``max_frames`` in the config's ``test_cfg``, and frames
@@ -120,24 +128,31 @@ class VOSInferencer:
 
         Raises:
             FileNotFoundError: there is no such video.
+            BlockingIOError: another run uses ``out_dir``.
             ValueError: before the model runs: frames are missing, unreadable or of different sizes; there is no mask;
                 some cannot be read, are empty, of another size than the frames, for the same frame or for none, and it
-                lists them; ``out_dir`` holds the results of another run, or its ``masks`` the input; ``max_frames`` or
-                ``opacity`` is out of range. Later: the video ends sooner than its header says, before the frame of a
-                mask.
-            OSError: OpenCV cannot write the overlay.
+                lists them; ``out_dir`` holds the results of another run, or the input; ``max_frames`` or ``opacity`` is
+                out of range. Later: the video ends sooner than its header says, before the frame of a mask.
+            OSError: before the model runs: ``out_dir`` cannot be written to, or OpenCV cannot write an overlay of this
+                size. Later: a file cannot be written, or not wholly; the error names it.
         """
         if max_frames is not None and max_frames < 2:
             raise ValueError(f'max_frames must be at least 2, a reference frame and another; got {max_frames}')
         if not 0 <= opacity <= 1:
             raise ValueError(f'opacity must be from 0 to 1; got {opacity}')
+        out_dir = Path(out_dir)
+        folder, overlay_path = out_dir / 'masks', out_dir / 'overlay.mp4'
+        check_writable(out_dir)
+        check_writable(folder)
         clip = _FrameFolder(Path(video)) if Path(video).is_dir() else _VideoFile(Path(video))
         paths = _find_masks(clip, masks)
         given = _read_masks(paths, clip, single_object)
-        out_dir = Path(out_dir)
-        folder = out_dir / 'masks'
-        if folder.resolve() in {path.resolve().parent for path in (*clip.files, *(path for path, _ in paths.values()))}:
-            raise ValueError(f'{folder} holds frames or masks of the input; choose another out_dir')
+        inputs = {path.resolve() for path in (*clip.files, *(path for path, _ in paths.values()))}
+        if folder.resolve() in {path.parent for path in inputs} or overlay_path.resolve() in inputs:
+            raise ValueError(f'{out_dir} holds frames or masks of the input; choose another out_dir')
+        if overlay:
+            with TemporaryDirectory() as trial:
+                _open_writer(Path(trial, 'overlay.mp4'), overlay_path, clip).release()
         settings = dict(
             video=str(Path(video).resolve()),
             files_sha256=_digest(f'{path.name} {path.stat().st_size}\n'.encode() for path in clip.files),
@@ -145,10 +160,11 @@ class VOSInferencer:
             max_frames=max_frames,
             **self._settings,
         )
-        _claim(out_dir, settings, overwrite)
-        written = self._segment(clip, given, folder, max_frames)
-        if overlay:
-            self._write_overlay(out_dir / 'overlay.mp4', clip, written, opacity)
+        with exclusive(out_dir):
+            _claim(out_dir, settings, overwrite)
+            written = self._segment(clip, given, folder, max_frames)
+            if overlay:
+                self._write_overlay(overlay_path, clip, written, opacity)
         return written
 
     def _segment(self, clip: '_Clip', given: dict[int, np.ndarray], folder: Path, max_frames: int | None) -> list[Path]:
@@ -198,25 +214,17 @@ class VOSInferencer:
 
     def _write_overlay(self, path: Path, clip: '_Clip', masks: list[Path], opacity: float) -> None:
         """Write the frames with the ids in the masks over them."""
-        height, width = clip.size
-        odd = height % 2, width % 2  # which MPEG-4 has not
-        aside = path.with_name(f'.{path.stem}.part.mp4')
-        try:
-            writer = cv2.VideoWriter(
-                str(aside), cv2.VideoWriter.fourcc(*'mp4v'), clip.frame_rate, (width + odd[1], height + odd[0])
-            )
-            if not writer.isOpened():
-                raise OSError(
-                    f'{path}: OpenCV cannot write MPEG-4 of {width}×{height}, {clip.frame_rate:g} frames per second'
-                )
+        bottom, right = (side % 2 for side in clip.size)  # MPEG-4 has no odd sides
+        with atomic_write(path) as temporary:
+            writer = _open_writer(temporary, path, clip)
             frames = zip(masks, clip.read())
             for mask, (_, image) in track(frames, 'Overlay', len(masks), disable=not self.show_progress):
                 drawn = draw_overlay(image, read_mask(mask), opacity)
-                writer.write(cv2.copyMakeBorder(drawn, 0, odd[0], 0, odd[1], cv2.BORDER_REPLICATE))
+                writer.write(cv2.copyMakeBorder(drawn, 0, bottom, 0, right, cv2.BORDER_REPLICATE))
             writer.release()
-            os.replace(aside, path)
-        finally:
-            aside.unlink(missing_ok=True)
+            count = _count_frames(temporary)  # OpenCV reports no error when a write fails
+            if count != len(masks):
+                raise OSError(f'{path}: {count} of {len(masks)} frames could be written; is the disk full?')
 
 
 class _FrameFolder:
@@ -241,8 +249,6 @@ class _FrameFolder:
         faults += find_gaps(self.files, self._numbers)
         faults += find_faults(self.files, [])
         names = [file.stem for file in self.files]
-        if not faults and len(set(names)) < len(names):
-            faults.append(f'{path}: frames must differ in name, not only in suffix')
         _raise_for(faults, f'the frames in {path}')
         self._names = dict(zip(self._numbers, names))
         self._by_name = dict(zip(names, self._numbers))
@@ -263,16 +269,18 @@ class _FrameFolder:
         return self._names[number]
 
     def find(self, name: str) -> int | None:
-        """Return the number of the frame called ``name`` or, if that is digits, of this number in its own name.
+        """Return the number of the frame that is called exactly so, or None."""
+        return self._by_name.get(name)
+
+    def find_number(self, digits: str) -> int:
+        """Return the number of the frame that has this number in its own name, or at this position if names have none.
 
         Raises:
-            ValueError: ``name`` is digits, and there is no such frame.
+            ValueError: there is no such frame.
         """
-        if name in self._by_name or not name.isdecimal():
-            return self._by_name.get(name)
-        if int(name) not in self._by_ending:
-            raise ValueError(f'no frame {name} in {self.path}, whose last is {self.files[-1].name}')
-        return self._by_ending[int(name)]
+        if int(digits) not in self._by_ending:
+            raise ValueError(f'no frame {digits} in {self.path}, whose last is {self.files[-1].name}')
+        return self._by_ending[int(digits)]
 
 
 class _VideoFile:
@@ -280,12 +288,15 @@ class _VideoFile:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: OpenCV cannot decode its first frame.
+        ValueError: it is a picture, or OpenCV cannot decode its first frame.
     """
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
             raise FileNotFoundError(f'no video or folder {path}')
+        with suppress(OSError), Image.open(path) as picture:  # what PIL does not know is such an error
+            if not getattr(picture, 'is_animated', False):
+                raise ValueError(f'{path}: a picture; a clip must be a video file or a folder of frames')
         self.path = path
         self.files = [path]
         video = cv2.VideoCapture(str(path))
@@ -296,7 +307,7 @@ class _VideoFile:
         length = int(video.get(cv2.CAP_PROP_FRAME_COUNT))
         self.length = length if length > 0 else None
         rate = video.get(cv2.CAP_PROP_FPS)
-        self.frame_rate: float = rate if rate > 0 else FRAME_RATE
+        self.frame_rate: float = rate if FRAME_RATES[0] <= rate <= FRAME_RATES[1] else FRAME_RATE
         video.release()
 
     def read(self) -> Iterator[tuple[int, np.ndarray]]:
@@ -310,60 +321,93 @@ class _VideoFile:
     def name(self, number: int) -> str:
         return f'{number:05}'
 
-    def find(self, name: str) -> int | None:
-        ending = re.search(r'\d+$', name)
-        if ending is None:
-            return None
-        if self.length is not None and int(ending[0]) >= self.length:
-            raise ValueError(f'no frame {int(ending[0])} in {self.path}, whose last is {self.length - 1}')
-        return int(ending[0])
+    def find(self, name: str) -> None:
+        return None  # frames have no names
+
+    def find_number(self, digits: str) -> int:
+        if self.length is not None and int(digits) >= self.length:
+            raise ValueError(f'no frame {int(digits)} in {self.path}, whose last is {self.length - 1}')
+        return int(digits)
 
 
 _Clip = _FrameFolder | _VideoFile
 
 
+class _MaskFile(NamedTuple):
+    path: Path
+    number: str  # after '@', or ''
+    alone: bool  # given by itself, not in a folder
+
+
 def _find_masks(clip: _Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
     """Return the mask of each frame, by ascending number, and whether it was given by itself, not in a folder."""
-    listed: list[tuple[Path, str, bool]] = []
+    listed: list[_MaskFile] = []
+    numbered: set[Path] = set()  # in folders of several, where all names end in numbers
     for given in [masks] if isinstance(masks, str | Path) else masks:
-        before, at, name = str(given).rpartition('@')
+        before, _, digits = str(given).rpartition('@')
         if Path(given).is_dir():
-            listed += (
-                (Path(given, file), Path(file).stem, False)
-                for file in sorted(scandir(given, tuple(SUFFIXES), case_sensitive=False))
-            )
-        elif at and name.isdecimal():
-            listed.append((Path(before), name, True))
+            files = sorted(find_images(Path(given)))
+            listed += (_MaskFile(file, '', False) for file in files)
+            if len(files) > 1 and all(_ending(file) for file in files):
+                numbered.update(files)
+        elif before and digits.isdecimal():
+            listed.append(_MaskFile(Path(before), digits, True))
         else:
-            listed.append((Path(given), Path(given).stem, True))
+            listed.append(_MaskFile(Path(given), '', True))
     if not listed:
         raise ValueError(f'masks: there is no mask in {masks}')
+
+    def frame_of(mask: _MaskFile) -> int | None:
+        """Return the number of a mask's frame, or None if its name does not say."""
+        if mask.number:
+            return clip.find_number(mask.number)
+        name = mask.path.stem
+        found = clip.find(name)
+        if found is None and name.isdecimal() and (len(listed) > 1 or not mask.alone):
+            return clip.find_number(name)
+        if found is None and mask.path in numbered:
+            return clip.find_number(_ending(mask.path))
+        return found
+
     found: dict[int, tuple[Path, bool]] = {}
+    unnumbered: Path | None = None
     faults = []
-    for path, name, alone in listed:
+    for mask in listed:
+        path = mask.path
         try:
-            number = clip.find(name)
+            number = frame_of(mask)
         except ValueError as error:
             faults.append(f'{path}: {error}')
             continue
-        if number is None and len(listed) > 1:
-            faults.append(f'{path}: of which frame? call it like one, or add @ and the number: {path.name}@0')
-        elif number in found:
+        if number is None and (unnumbered or not (mask.alone or len(listed) == 1)):
+            faults.append(f'{path}: of which frame? name it like one, or add @ and the number: {path.name}@20')
+            continue
+        if number is None:
+            unnumbered, number = path, 0
+        if number in found:
             faults.append(f'{path}: is of the same frame as {found[number][0]}')
-        else:
-            found[number or 0] = path, alone
+        found.setdefault(number, (path, mask.alone))
     _raise_for(faults, 'the masks')
     return dict(sorted(found.items()))
+
+
+def _ending(path: Path) -> str:
+    """Return the digits at the end of a file's name, which may be none."""
+    return re.search(r'\d*$', path.stem)[0]  # type: ignore[index]
 
 
 def _read_masks(paths: dict[int, tuple[Path, bool]], clip: _Clip, single_object: bool) -> dict[int, np.ndarray]:
     """Return uint8 ``(H, W)`` masks of the objects that begin at each frame."""
     given = {}
-    known: set[int] = set()
+    first_frames: dict[int, int] = {}
+    repeated: dict[int, list[Path]] = {}
     begun, faults = [], []
     for number, (path, alone) in paths.items():
         try:
             mask = read_mask(path, single_object)
+        except FileNotFoundError:
+            faults.append(f'{path}: no such file{_spelling(path)}')
+            continue
         except (OSError, ValueError) as error:
             faults.append(f'{error}')
             continue
@@ -376,28 +420,73 @@ def _read_masks(paths: dict[int, tuple[Path, bool]], clip: _Clip, single_object:
         elif alone and not ids:
             hint = '; 255 is void: for a mask of 0 and 255 set single_object=True (--single-object)'
             faults.append(f'{path}: shows no object{hint if read_mask(path, True).any() else ""}')
-        new = set(ids) - known
+        new = [i for i in ids if i not in first_frames]
+        for i in set(ids) - set(new):
+            repeated.setdefault(i, []).append(path)
         if new:
             given[number] = keep_objects(mask, new)
-            known |= new
+            first_frames.update(dict.fromkeys(new, number))
             begun.append(
-                f'{path}: {"object" if len(new) == 1 else "objects"} {", ".join(map(str, sorted(new)))} from '
+                f'{path}: {"object" if len(new) == 1 else "objects"} {", ".join(map(str, new))} from '
                 f'frame {clip.name(number)} on'
             )
+        if len(new) > MANY_OBJECTS:
+            message = f'{path}: {len(new)} objects; every value but 0 and 255 is one, smoothed edges, too'
+            print_log(message, 'current', logging.WARNING)
     if not (given or faults):
         faults = [f'{path}: shows no object' for path, _ in paths.values()]
     _raise_for(faults, 'the masks')
     print_log('\n'.join(begun), 'current')
+    for i, files in sorted(repeated.items()):
+        more = f' and {len(files) - 1} more masks, up to {files[-1].name}' if len(files) > 1 else ''
+        message = f'{files[0]}{more}: object {i} is ignored there; it began at frame {clip.name(first_frames[i])}'
+        print_log(message, 'current', logging.WARNING)
     return given
 
 
+def _spelling(path: Path) -> str:
+    """Return a hint for ``mask@20.png``, the number of whose frame belongs behind the suffix, or ''."""
+    stem, _, number = path.stem.rpartition('@')
+    return f'; frame {number} is written {stem}{path.suffix}@{number}' if stem and number.isdecimal() else ''
+
+
+def _open_writer(path: Path, named: Path, clip: _Clip) -> cv2.VideoWriter:
+    """Open an MPEG-4 file for the overlay of a clip; ``named`` is what an error calls it.
+
+    Raises:
+        OSError: OpenCV cannot.
+    """
+    height, width = (side + side % 2 for side in clip.size)
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*'mp4v'), clip.frame_rate, (width, height))
+    if not writer.isOpened():
+        raise OSError(
+            f'{named}: OpenCV cannot write MPEG-4 of {width}×{height}, {clip.frame_rate:g} frames per second; set '
+            'overlay=False (--no-overlay) for the masks alone'
+        )
+    return writer
+
+
+def _count_frames(path: Path) -> int:
+    """Return how many frames of a video can be decoded."""
+    video = cv2.VideoCapture(str(path))
+    count = 0
+    while video.read()[0]:
+        count += 1
+    video.release()
+    return count
+
+
 def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
-    """Make the folder one of a run with these settings; raise a ValueError if it is of another one."""
+    """Make the folder, held by this process, one of a run with these settings.
+
+    Raises:
+        ValueError: it is of another run.
+    """
     record, masks = out_dir / 'run.json', out_dir / 'masks'
     text = json.dumps(settings, indent=2, default=str)
     if record.exists():
         try:
-            earlier = json.loads(record.read_text())
+            earlier = json.loads(record.read_text(encoding='utf-8'))
         except ValueError as error:
             raise ValueError(f'{record}: {error}') from error
         settings = json.loads(text)
@@ -415,11 +504,9 @@ def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
             f'{masks} holds files, and there is no {record.name} beside it to say of which run; choose another folder'
         )
     masks.mkdir(parents=True, exist_ok=True)
-    for part in masks.glob('.*.part'):  # of a run that was killed
-        part.unlink()
-    aside = record.with_name(f'.{record.name}.part')
-    aside.write_text(text)
-    os.replace(aside, record)
+    for folder in (out_dir, masks):
+        remove_temporary_files(folder)  # of a run that was killed
+    write_text(record, text)
 
 
 def _raise_for(faults: list[str], where: str) -> None:

@@ -1,11 +1,13 @@
 """Index masks, one 8-bit object id a pixel: exact from file to file, whatever the ids, palettes and gaps."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+
+from mmattn.utils.files import atomic_write
+from mmattn.utils.images import lossy_mask_fault
 
 VOID = 255  # in files: belongs to nothing, read as background; in training targets: does not count
 
@@ -33,23 +35,21 @@ def read_mask(path: str | Path, single_object: bool = False) -> np.ndarray:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it cannot be decoded, has colours in place of ids, or ids above 255; the message begins with the
-            path.
+        ValueError: it cannot be decoded, is of a lossy format, has colours in place of ids, or ids above 255; the
+            message begins with the path.
     """
     try:
         with Image.open(path) as image:
-            mode, ids = image.mode, np.array(image)
+            fault = mask_fault(image)
+            ids = np.array(image)
     except FileNotFoundError:
         raise
     except UnidentifiedImageError:  # its message names an object in memory
         raise ValueError(f'{path}: unreadable: no image format that PIL knows') from None
     except Exception as error:  # decoders raise all kinds
         raise ValueError(f'{path}: unreadable: {error}') from error
-    if ids.ndim != 2 or ids.dtype.kind not in 'biu':
-        raise ValueError(
-            f'{path}: an image of mode {mode}, whose colours say nothing of ids; save it with a palette '
-            '(mode P) whose indices are the ids, or grey'
-        )
+    if fault:
+        raise ValueError(f'{path}: {fault}')
     if single_object:
         return (ids != 0).astype(np.uint8)
     if not 0 <= ids.min() <= ids.max() <= VOID:
@@ -59,17 +59,33 @@ def read_mask(path: str | Path, single_object: bool = False) -> np.ndarray:
     return ids
 
 
+def mask_fault(image: Image.Image) -> str:
+    """Return why an image cannot be a mask of ids, as far as its header shows, or ''.
+
+    Args:
+        image (PIL.Image.Image): as ``Image.open`` returns it.
+    """
+    fault = lossy_mask_fault(image)
+    if not fault and (Image.getmodebands(image.mode) > 1 or image.mode == 'F'):
+        fault = (
+            f'an image of mode {image.mode}, whose colours say nothing of ids; save it with a palette (mode P) whose '
+            'indices are the ids, or grey'
+        )
+    return fault
+
+
 def write_mask(path: str | Path, ids: np.ndarray) -> None:
     """Write ids as a palette PNG in DAVIS's colours.
 
-    It is written aside and renamed: a file of this name is whole, also after the process has been killed.
+    The write is atomic: a file of this name is whole, also after the process has been killed.
 
     Args:
-        path (str or Path): the PNG; its folder is made.
+        path (str or Path): the PNG; its folder is created.
         ids (np.ndarray): ``(H, W)`` of any integer type, of 0…255.
 
     Raises:
         ValueError: ``ids`` are not such; nothing is written.
+        OSError: the file cannot be written; the error names it.
     """
     path, ids = Path(path), np.asarray(ids)
     if ids.ndim != 2 or not ids.size or ids.dtype.kind not in 'biu' or not 0 <= ids.min() <= ids.max() <= 255:
@@ -79,13 +95,8 @@ def write_mask(path: str | Path, ids: np.ndarray) -> None:
         )
     image = Image.fromarray(ids.astype(np.uint8))
     image.putpalette(PALETTE.tobytes())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f'.{path.name}.{os.getpid()}.part')
-    try:
-        image.save(aside, 'PNG')
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with atomic_write(path) as temporary:
+        image.save(temporary, 'PNG')
 
 
 def object_ids(mask: np.ndarray) -> list[int]:

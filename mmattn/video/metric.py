@@ -1,7 +1,6 @@
 """J and F of predicted clips: of each object, of each clip and of all, over seen and unseen categories, too."""
 
 import csv
-import os
 from collections.abc import Iterable, Sequence
 from math import isnan, nan
 from pathlib import Path
@@ -15,6 +14,7 @@ from mmengine.logging import print_log
 from prettytable import PrettyTable
 
 from mmattn.registry import METRICS
+from mmattn.utils.files import atomic_write, check_writable
 
 from .masks import read_mask, write_mask
 from .similarity import boundary_similarity, region_similarity, summarize
@@ -49,6 +49,7 @@ class VOSMetric(BaseMetric):
 
     Raises:
         ValueError: ``format_only`` without ``output_dir``.
+        OSError: ``output_dir`` or the folder of ``csv_file`` cannot be written to.
     """
 
     def __init__(
@@ -67,6 +68,9 @@ class VOSMetric(BaseMetric):
         self.skip_last = skip_last
         self.csv_file = Path(output_dir, 'results.csv') if csv_file is None and output_dir is not None else csv_file
         self.output_dir = output_dir
+        for folder in (output_dir, self.csv_file and Path(self.csv_file).parent):
+            if folder is not None:
+                check_writable(folder)
         self.submission = submission
         self.format_only = format_only
 
@@ -164,20 +168,22 @@ class VOSMetric(BaseMetric):
     def _write(self, rows: list[tuple[str, int | str, dict[str, float]]]) -> None:
         if self.csv_file is None:
             return
-        path = Path(self.csv_file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open('w', newline='') as file:
+        with (
+            atomic_write(self.csv_file) as temporary,
+            temporary.open('w', newline='', encoding='utf-8') as file,
+        ):
             writer = csv.writer(file)
             writer.writerow(['clip', 'object', *COLUMNS])
             writer.writerows([clip, i, *row.values()] for clip, i, row in rows)
 
     def _zip(self, names: Iterable[str]) -> None:
-        path = Path(self.output_dir, 'submission.zip')  # type: ignore[arg-type]
-        aside = path.with_name(f'.{path.name}.part')
-        with ZipFile(aside, 'w') as archive:  # PNGs are compressed
+        folder = Path(self.output_dir)  # type: ignore[arg-type]
+        with (
+            atomic_write(folder / 'submission.zip') as temporary,
+            ZipFile(temporary, 'w') as archive,  # PNGs are compressed
+        ):
             for name in names:
-                archive.write(Path(self.output_dir, name), f'Annotations/{name}')  # type: ignore[arg-type]
-        os.replace(aside, path)
+                archive.write(folder / name, f'Annotations/{name}')
 
 
 def _row(j: np.ndarray, f: np.ndarray) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Masks and overlays of whole clips, against the model; runs that break and go on; and what must be an error."""
 
 import gc
+import logging
 import re
 import weakref
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from mmengine.config import Config
 from PIL import Image
 
+from mmattn.utils.files import exclusive
 from mmattn.video import inferencer as module
 from mmattn.video.clip_files import read_frame
 from mmattn.video.datasets import VideoFolderDataset
@@ -20,6 +22,7 @@ from mmattn.video.loading import LoadGivenMasks, PackClip
 from mmattn.video.masks import PALETTE, read_mask, write_mask
 from mmattn.video.overlay import draw_overlay
 
+from ..full_disk import full_disk
 from . import clips
 from .clips import SIZE, squares
 
@@ -99,7 +102,7 @@ def write_video(path, images, rate=12.5, codec='mp4v'):
 def test_the_ids_of_the_mask_and_no_others(inferencer, folder, masks, tmp_path):
     written = inferencer(folder, masks[0], tmp_path, max_frames=8, overlay=False)
     assert written == [tmp_path / f'masks/{number:05}.png' for number in range(LENGTH)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ['masks', 'run.json']
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['.lock', 'masks', 'run.json']
     found = [read_mask(path) for path in written]
     assert {value for mask in found[1:] for value in np.unique(mask)} == {0, 1, 5}
     np.testing.assert_array_equal(found[0], read_mask(masks[0]))
@@ -216,13 +219,37 @@ def test_whose_mask_is_it(loaded, folder, tmp_path, names, frames):
         np.testing.assert_array_equal(found[frame], squares(0, i) == i)
 
 
-@pytest.mark.parametrize(('name', 'frame'), [('bear_2.png', 2), ('bear.png', 0), ('bear.png@3', 3)])
-def test_whose_mask_is_it_in_a_video(loaded, folder, masks, tmp_path, name, frame):
+@pytest.mark.parametrize(
+    ('names', 'frames'),
+    [
+        (['bear.png'], [0]),
+        (['bear2.png'], [0]),  # a single one of any name
+        (['bear_2024.png'], [0]),
+        (['00002.png'], [0]),
+        (['bear.png@3'], [3]),
+        (['bear2.png', 'other.png@3'], [0, 3]),
+        (['bear3.png@1', 'other.png'], [1, 0]),
+        (['00000.png', '2.png'], [0, 2]),
+        (['x/mask_0.png', 'x/mask_3.png'], [0, 3]),  # the folder
+        (['x/00003.png'], [3]),
+    ],
+)
+def test_whose_mask_is_it_in_a_video(loaded, folder, tmp_path, names, frames):
     video = write_video(tmp_path / 'clip.avi', [*map(read_frame, sorted(folder.iterdir())[:4])], codec='MJPG')
-    write_mask(tmp_path / name.partition('@')[0], squares(0, 7))
-    found = [read_mask(path) for path in loaded(video, tmp_path / name, tmp_path / 'out', overlay=False)]
-    assert not any(mask.any() for mask in found[:frame])
-    np.testing.assert_array_equal(found[frame], squares(0, 7))
+    for i, name in enumerate(names, 1):
+        write_mask(tmp_path / name.partition('@')[0], squares(0, i))
+    given = tmp_path / 'x' if names[0].startswith('x/') else [tmp_path / name for name in names]
+    found = [read_mask(path) for path in loaded(video, given, tmp_path / 'out', overlay=False)]
+    for i, frame in enumerate(frames, 1):
+        assert not any((mask == i).any() for mask in found[:frame])
+        np.testing.assert_array_equal(found[frame] == i, squares(0, i) == i)
+
+
+def test_a_single_mask_of_any_name_is_of_the_first_frame_of_a_folder(loaded, folder, tmp_path):
+    for name in ('2.png', 'dog2.png', '2024.png'):  # no frame is called exactly so
+        write_mask(tmp_path / name, squares(0, 7))
+        written = loaded(folder, tmp_path / name, tmp_path / name[:-4], overlay=False, max_frames=8)
+        np.testing.assert_array_equal(read_mask(written[0]), squares(0, 7))
 
 
 def test_numbers_in_names_that_begin_elsewhere(loaded, tmp_path):
@@ -246,7 +273,67 @@ def test_later_masks_of_a_folder_may_be_empty(loaded, folder, tmp_path):
     assert [read_mask(path).any() for path in written[:2]] == [False, True]
 
 
+@pytest.fixture
+def warned(monkeypatch):
+    """The warnings in the log."""
+    warned = []
+
+    def log(message, logger, level=logging.INFO):
+        warned.extend([message] if level == logging.WARNING else [])
+
+    monkeypatch.setattr(module, 'print_log', log)
+    return warned
+
+
+def test_many_repeated_masks_are_one_warning_an_object(idle, folder, tmp_path, warned):
+    for number in range(5):
+        write_mask(tmp_path / f'masks/{number:05}.png', squares(number, 1, *([4] if number > 2 else [])))
+    with pytest.raises(pytest.fail.Exception):
+        idle(folder, tmp_path / 'masks', tmp_path / 'out')
+    assert warned == [
+        f'{tmp_path}/masks/00001.png and 3 more masks, up to 00004.png: object 1 is ignored there; it began at frame '
+        '00000',
+        f'{tmp_path}/masks/00004.png: object 4 is ignored there; it began at frame 00003',
+    ]
+
+
+def test_smoothed_edges_are_a_warning(idle, folder, tmp_path, warned):
+    grey = np.zeros(SIZE, np.uint8)
+    grey.flat[:35] = range(1, 36)
+    Image.fromarray(grey).save(tmp_path / 'smooth.png')
+    with pytest.raises(pytest.fail.Exception):
+        idle(folder, tmp_path / 'smooth.png', tmp_path / 'out')
+    assert warned == [f'{tmp_path}/smooth.png: 35 objects; every value but 0 and 255 is one, smoothed edges, too']
+
+
 # runs that break
+
+
+def test_a_full_disk_is_an_error_and_no_short_overlay_stays(loaded, folder, masks, tmp_path):
+    with full_disk(3000), pytest.raises(OSError, match=r'overlay\.mp4: \d+ of 24 frames could be written; is the disk'):
+        loaded(folder, masks, tmp_path, max_frames=8)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['.lock', 'masks', 'run.json']
+    loaded(folder, masks, tmp_path, max_frames=8)
+    assert len(video_frames(tmp_path / 'overlay.mp4')[0]) == LENGTH
+    with full_disk(100), pytest.raises(OSError, match=r"File too large: '.*/b/run\.json'"):
+        loaded(folder, masks, tmp_path / 'b')
+
+
+def test_two_runs_with_one_folder(idle, folder, masks, tmp_path):
+    with (
+        exclusive(tmp_path / 'out'),
+        pytest.raises(BlockingIOError, match=rf"in use by another process \(PID \d+\): '{tmp_path}/out'"),
+    ):
+        idle(folder, masks, tmp_path / 'out')
+    assert [path.name for path in (tmp_path / 'out').iterdir()] == ['.lock']
+
+
+def test_what_killed_runs_left_is_removed(loaded, folder, masks, tmp_path):
+    loaded(folder, masks, tmp_path, overlay=False)
+    (tmp_path / 'masks/.00003.0123456789ab.part.png').write_bytes(b'half')
+    (tmp_path / '.overlay.0123456789ab.part.mp4').write_bytes(b'half')
+    loaded(folder, masks, tmp_path, overlay=False)
+    assert sorted(path.name for path in tmp_path.rglob('.*')) == ['.lock']
 
 
 def break_at(monkeypatch, number):
@@ -297,10 +384,10 @@ def test_a_mask_or_overlay_that_breaks_is_not_there(loaded, folder, masks, tmp_p
             loaded(folder, masks, tmp_path)
     assert contents(tmp_path) == {}
     with monkeypatch.context() as patch:
-        patch.setattr(module, 'draw_overlay', lambda *args: save(None, tmp_path / 'masks/.00000.png.1.part'))
+        patch.setattr(module, 'draw_overlay', lambda *args: save(None, next(tmp_path.glob('.*.part.mp4'))))
         with pytest.raises(KeyboardInterrupt):
             loaded(folder, masks, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ['masks', 'run.json']
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['.lock', 'masks', 'run.json']
     loaded(folder, masks, tmp_path)
     assert sorted(contents(tmp_path)) == [f'{number:05}.png' for number in range(LENGTH)]
     assert len(video_frames(tmp_path / 'overlay.mp4')[0]) == LENGTH
@@ -359,7 +446,7 @@ def test_files_of_unknown_origin_stay(loaded, folder, masks, tmp_path):
 def test_the_input_is_never_overwritten(idle, folder, masks, tmp_path):
     write_mask(tmp_path / 'masks/00003.png', squares(0, 1))
     for given in (tmp_path / 'masks', [masks[0], tmp_path / 'masks/00003.png']):
-        with pytest.raises(ValueError, match=f'{tmp_path}/masks holds frames or masks of the input'):
+        with pytest.raises(ValueError, match=f'{tmp_path} holds frames or masks of the input'):
             idle(folder, given, tmp_path, overwrite=True)
     assert [path.name for path in tmp_path.rglob('*')] == ['masks', '00003.png']
 
@@ -412,6 +499,9 @@ def spoilt(tmp_path, folder, masks):
     Image.fromarray(squares(0, 1)).convert('RGB').save(tmp_path / 'colours.png')
     (tmp_path / 'text.png').write_text('no image')
     (tmp_path / 'folder').mkdir()
+    Image.fromarray(squares(0, 200)).save(tmp_path / 'photo.jpg')
+    (tmp_path / 'links/00001.png').mkdir(parents=True)
+    (tmp_path / 'links/00000.png').symlink_to(tmp_path / 'nowhere')
     write_mask(tmp_path / 'empties/00000.png', np.zeros(SIZE, np.uint8))
     write_mask(tmp_path / 'empties/00002.png', np.zeros(SIZE, np.uint8))
     return tmp_path
@@ -427,7 +517,10 @@ def spoilt(tmp_path, folder, masks):
         (['text.png'], [r'text\.png: unreadable']),
         (['missing.png'], [r'missing\.png']),
         (['good.png@0', 'large.png@1', 'empty.png@2'], [r'large\.png: ', r'empty\.png: ']),
-        (['good.png', 'white.png'], [r'good\.png: of which frame\?.*good\.png@0', r'white\.png: of which']),
+        (['good.png', 'white.png'], [r'white\.png: of which frame\?.*white\.png@20']),
+        (['x@20.png'], [r'x@20\.png: no such file; frame 20 is written .*x\.png@20$']),
+        (['photo.jpg'], [r'photo\.jpg: masks must be lossless, such as PNG; JPEG']),
+        (['links'], [r'links/00000\.png: no such file', r'links/00001\.png: .*Is a directory']),
         (['good.png@3', 'white.png@3'], [r'white\.png: is of the same frame as .*good\.png']),
         (['good.png@24'], [r'good\.png: no frame 24 in .*JPEGImages, whose last is 00023\.jpg']),
         (['empties'], [r'empties/00000\.png: shows no object', r'empties/00002\.png: shows no object']),
@@ -476,6 +569,8 @@ def test_all_frames_that_are_wrong_are_named(idle, masks, tmp_path):
 def test_videos_that_are_wrong(idle, masks, spoilt):
     with pytest.raises(FileNotFoundError, match=r'no video or folder .*missing\.mp4'):
         idle(spoilt / 'missing.mp4', masks, spoilt / 'out')
+    with pytest.raises(ValueError, match=r'good\.png: a picture; a clip must be a video file or a folder'):
+        idle(spoilt / 'good.png', masks, spoilt / 'out')  # OpenCV takes numbered pictures for a clip
     with pytest.raises(ValueError, match=r'text\.png: OpenCV cannot decode a frame'):
         idle(spoilt / 'text.png', masks, spoilt / 'out')
     video = write_video(spoilt / 'clip.mp4', [clips.frame(squares(p, 1), p) for p in range(5)])
@@ -493,6 +588,51 @@ def test_a_video_that_ends_before_a_mask(loaded, masks, tmp_path):
     assert len(loaded(cut, f'{masks[0]}@0', tmp_path / 'a')) == count
     with pytest.raises(ValueError, match=rf'cut\.avi: only {count} of 20 .* frame 18'):
         loaded(cut, [f'{masks[0]}@0', f'{masks[1]}@18'], tmp_path / 'b')
+
+
+def test_what_opencv_cannot_write_is_an_error_before_work(idle, tmp_path):
+    clips.clip(tmp_path, '', [squares(0, 1, size=(20, 8194))], suffix='.png')
+    with pytest.raises(OSError, match=r'overlay\.mp4: OpenCV cannot write MPEG-4 of 8194×20, .*--no-overlay'):
+        idle(tmp_path / 'JPEGImages', tmp_path / 'Annotations', tmp_path / 'out')
+    assert not (tmp_path / 'out').exists()
+
+
+def test_a_frame_rate_that_mpeg_4_has_not(loaded, masks, tmp_path, monkeypatch):
+    video = write_video(tmp_path / 'clip.avi', [clips.frame(squares(p, 1), p) for p in range(3)], 5000, 'MJPG')
+    monkeypatch.setattr(module, 'FRAME_RATES', (1, cv2.VideoCapture(str(video)).get(cv2.CAP_PROP_FPS) - 1))
+    loaded(video, f'{masks[0]}@0', tmp_path / 'out')
+    assert video_frames(tmp_path / 'out/overlay.mp4')[1] == 24
+
+
+def test_an_overlay_is_not_written_over_its_video(idle, masks, tmp_path):
+    video = write_video(tmp_path / 'overlay.mp4', [clips.frame(squares(p, 1), p) for p in range(3)])
+    content = video.read_bytes()
+    with pytest.raises(ValueError, match=f'{tmp_path} holds frames or masks of the input'):
+        idle(video, f'{masks[0]}@0', tmp_path, overwrite=True)
+    assert video.read_bytes() == content
+
+
+def test_a_folder_that_cannot_be_written_to_and_no_such_device(idle, small_sst, folder, masks, tmp_path):
+    (tmp_path / 'file').write_text('')
+    with pytest.raises(OSError, match=rf"this folder cannot be written to .*: '{tmp_path}/file/out'"):
+        idle(folder, masks, tmp_path / 'file/out')
+    (tmp_path / 'out').mkdir()
+    (tmp_path / 'out/masks').write_text('')
+    with pytest.raises(OSError, match='this folder cannot be written to'):
+        idle(folder, masks, tmp_path / 'out')
+    with pytest.raises(ValueError, match=r"device must be one of cpu.*; got 'cuda:99'"):
+        VOSInferencer(small_sst.config, small_sst.checkpoint, device='cuda:99')
+
+
+def test_frames_of_16_bits_are_refused(idle, masks, tmp_path):
+    """PIL cuts them off at 255: nearly all of it white."""
+    (tmp_path / 'frames').mkdir()
+    for number in range(2):
+        Image.fromarray(np.full(SIZE, 40000, np.uint16)).save(tmp_path / f'frames/{number:05}.png')
+    with pytest.raises(ValueError, match=r'2 faults in the frames(?s:.*)00000\.png: pictures must have 8 bits'):
+        idle(tmp_path / 'frames', masks[0], tmp_path / 'out')
+    with pytest.raises(ValueError, match=r'00000\.png: .*8 bits'):
+        read_frame(tmp_path / 'frames/00000.png')
 
 
 @pytest.mark.parametrize('options', [dict(max_frames=1), dict(opacity=1.5)])
@@ -524,6 +664,8 @@ def test_what_is_told(small_sst, folder, masks, tmp_path, capsys, monkeypatch):
         'weights is None: the model is not trained',
         f'{masks[0]}: objects 1, 5 from frame 00000 on',
         f'{masks[1]}: object 9 from frame 00020 on',
+        f'{masks[1]}: object 1 is ignored there; it began at frame 00000',
+        f'{masks[1]}: object 5 is ignored there; it began at frame 00000',
     ]
     bar = ' '.join(capsys.readouterr().out.split())
     assert f'{LENGTH}/{LENGTH}' in bar

@@ -12,6 +12,8 @@ from PIL import Image
 
 from mmattn.video.masks import PALETTE, keep_objects, object_ids, read_mask, write_mask
 
+from ..full_disk import full_disk
+
 
 def ids_of(*ids, shape=(5, 7)):
     return np.resize(np.array([0, *ids], np.uint8), shape)
@@ -137,7 +139,7 @@ def test_a_killed_process_leaves_whole_masks_alone(tmp_path):
     while not list(tmp_path.glob('[0-9].png')):
         time.sleep(0.01)
     for _ in range(200):  # until it is in the middle of a file
-        killed_at = {p.name for p in tmp_path.glob('.*.part')}
+        killed_at = list(tmp_path.glob('.*.part.png'))
         if killed_at:
             break
         time.sleep(0.001)
@@ -164,6 +166,32 @@ def test_a_write_that_fails_leaves_the_old_mask(tmp_path, monkeypatch):
         write_mask(tmp_path / 'm.png', ids_of(2))
     assert [path.name for path in tmp_path.iterdir()] == ['m.png']
     assert object_ids(read_mask(tmp_path / 'm.png')) == [1]
+
+
+def test_a_full_disk_is_an_error_that_names_the_mask(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (40, 70))
+    with full_disk(1000), pytest.raises(OSError, match=rf"File too large: '{tmp_path}/m\.png'"):
+        write_mask(tmp_path / 'm.png', noise)
+    assert list(tmp_path.iterdir()) == []
+
+
+def smoothed(suffix, path, **options):
+    """Write a mask of one object, 200, whose edges the format smooths; return the path, which is called as a PNG is."""
+    mask = np.zeros((40, 40), np.uint8)
+    mask[10:30, 5:25] = 200
+    Image.fromarray(mask).save(path.with_suffix(suffix), **options)
+    return path.with_suffix(suffix).rename(path)
+
+
+@pytest.mark.parametrize('single_object', [False, True])
+def test_lossy_masks_are_refused(tmp_path, single_object):
+    path = smoothed('.jpg', tmp_path / 'm.png')
+    with Image.open(path) as image:
+        assert len(object_ids(np.array(image))) > 5  # what would be followed
+    with pytest.raises(ValueError, match=r'm\.png: masks must be lossless, such as PNG; JPEG may change labels'):
+        read_mask(path, single_object)
+    with pytest.raises(ValueError, match=r'm\.png: masks must be lossless, such as PNG; TIFF \(jpeg\)'):
+        read_mask(smoothed('.tif', tmp_path / 'm.png', compression='jpeg'), single_object)
 
 
 def test_keep_objects():

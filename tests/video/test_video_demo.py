@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -89,7 +90,7 @@ def demo(monkeypatch, arguments, tmp_path):
 
 def test_masks_overlay_and_figures(demo, capsys):
     out = demo()
-    assert sorted(path.name for path in out.iterdir()) == ['masks', 'overlay.mp4', 'run.json']
+    assert sorted(path.name for path in out.iterdir()) == ['.lock', 'masks', 'overlay.mp4', 'run.json']
     assert sorted(path.name for path in (out / 'masks').iterdir()) == [f'{number:05}.png' for number in range(LENGTH)]
     said = capsys.readouterr().out.splitlines()[-1]
     assert re.fullmatch(
@@ -118,12 +119,32 @@ def test_the_options(demo, root, capsys):
     assert set(np.unique(read_mask(out / 'masks/00001.png'))) == {0, 1, 5}
 
 
+def test_the_command_of_the_readme(monkeypatch, arguments, root, tmp_path):
+    (command,) = re.findall(
+        r'^python (tools/video_demo\.py .*)$', (ROOT / 'README.md').read_text('utf-8'), re.MULTILINE
+    )
+    writer = cv2.VideoWriter(str(tmp_path / 'clip.mp4'), cv2.VideoWriter.fourcc(*'mp4v'), 24, clips.SIZE[::-1])
+    for position in range(LENGTH):
+        writer.write(clips.frame(squares(position, 1, 5), position))
+    writer.release()
+    write_mask(tmp_path / 'first.png', squares(0, 1))
+    write_mask(tmp_path / 'later.png', squares(20, 5))
+    monkeypatch.chdir(tmp_path)
+    argv = command.replace('CONFIG', arguments[3]).replace('CHECKPOINT', arguments[5]).split()
+    monkeypatch.setattr(sys, 'argv', argv)
+    runpy.run_path(str(ROOT / argv[0]), run_name='__main__')
+    found = [read_mask(path) for path in sorted((tmp_path / 'followed/masks').iterdir())]
+    assert [int(i) for i in np.unique(found[0])] == [0, 1]
+    assert not any((mask == 5).any() for mask in found[:20])
+    np.testing.assert_array_equal(found[20] == 5, squares(20, 5) == 5)
+
+
 def test_killed_it_leaves_whole_masks_and_goes_on(demo, arguments, tmp_path, monkeypatch):
     whole = demo(out='whole')
     command = [sys.executable, '-c', KILLED, *arguments, '--out', tmp_path / 'out']
     env = {**os.environ, 'PYTHONPATH': str(ROOT)}
     assert subprocess.run(command, env=env, capture_output=True, timeout=300).returncode == -signal.SIGKILL
-    masks = sorted((tmp_path / 'out/masks').glob('*.png'))
+    masks = sorted((tmp_path / 'out/masks').glob('[0-9]*.png'))
     assert [path.name for path in masks] == [f'{number:05}.png' for number in range(11)]
     assert all(path.read_bytes() == (whole / 'masks' / path.name).read_bytes() for path in masks)
 
