@@ -1,11 +1,13 @@
 """Data sets of clips: a folder of frames and masks, DAVIS 2016 and 2017, YouTube-VOS 2018 and 2019."""
 
+import logging
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
 from mmengine.dataset import BaseDataset
 from mmengine.fileio import load
+from mmengine.logging import print_log
 
 from mmattn.registry import DATASETS
 
@@ -171,7 +173,8 @@ class YouTubeVOSDataset(VideoFolderDataset):
 
     Raises:
         FileNotFoundError, ValueError: as in :class:`VideoFolderDataset`; a frame of ``meta.json`` that is missing, and
-            one at which an object begins without a mask, are faults, too.
+            one at which an object begins without a mask, are faults, too. An object that no such mask shows is only
+            named in the log.
     """
 
     def __init__(self, ann_file: str = 'meta.json', seen: str | None = None, **kwargs) -> None:
@@ -180,13 +183,13 @@ class YouTubeVOSDataset(VideoFolderDataset):
 
     def load_data_list(self) -> list[dict]:
         """Find the files of all clips, and look at them."""
-        self._videos = load(self.ann_file)['videos']
+        self._videos = _videos(self.ann_file)
         if self.seen is not None:
             path = Path(self.data_root or '', self.seen)
             self._metainfo['seen_categories'] = sorted(
                 {
                     thing['category']
-                    for video in load(path)['videos'].values()
+                    for video in _videos(path).values()
                     for thing in video['objects'].values()
                     if 'category' in thing
                 }
@@ -198,6 +201,24 @@ class YouTubeVOSDataset(VideoFolderDataset):
 
     def _clip_names(self, frames: Path) -> list[str]:
         return list(self._videos)
+
+    def _look(self, clip: dict[str, Any]) -> list[str]:
+        faults = super()._look(clip)
+        if not faults:
+            given = [clip['mask_paths'][i] for i in clip['given_positions']]
+            try:
+                shown = {i for path in given for i in object_ids(read_mask(path, self.single_object))}
+            except ValueError as error:
+                return [str(error)]
+            lost = [i for i, thing in self._videos[clip['clip']]['objects'].items() if int(i) not in shown]
+            if lost and not self.single_object:
+                print_log(
+                    f'{clip["clip"]}: no mask at which an object begins shows {", ".join(lost)} of {self.ann_file}; '
+                    'these objects are not followed',
+                    'current',
+                    logging.WARNING,
+                )
+        return faults
 
     def _clip(self, name: str, frames: Path, masks: Path, faults: list[str]) -> dict:
         clip = super()._clip(name, frames, masks, faults)
@@ -221,3 +242,19 @@ class YouTubeVOSDataset(VideoFolderDataset):
             categories={int(i): thing['category'] for i, thing in objects.items() if 'category' in thing},
         )
         return clip
+
+
+def _videos(path: str | Path) -> dict[str, dict]:
+    """Return the clips in a ``meta.json``.
+
+    Raises:
+        FileNotFoundError, ValueError: there is no such file, or it is not of this kind; the message names it.
+    """
+    try:
+        videos = load(path)['videos']
+        for video in videos.values():
+            for i, thing in video['objects'].items():
+                int(i), thing['frames']
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f'{path}: must hold videos.<clip>.objects.<id>.frames; {error!r}') from error
+    return videos

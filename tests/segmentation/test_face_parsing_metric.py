@@ -21,6 +21,7 @@ from mmattn.segmentation.face_parsing import metric as metric_module
 from mmattn.segmentation.face_parsing.metric import FaceParsingMetric
 
 from .. import tiny_data
+from ..full_disk import full_disk
 
 ROOT = Path(__file__).parents[2]
 CLASSES = ('background', 'left_brow', 'right_brow', 'upper_lip', 'inner_mouth', 'lower_lip', 'hair')
@@ -327,3 +328,20 @@ def test_tools_write_index_maps_and_metrics(trained, tmp_path, monkeypatch, tool
     expected = evaluator.evaluate(len(names))
     assert list(expected) == ['F1.building', 'F1.both', 'overall', 'accuracy']
     assert {name: found[name] for name in expected} == expected
+
+
+def test_predictions_are_whole_and_of_one_image_each(tmp_path):
+    labels = np.random.default_rng(0).integers(0, 6, (40, 50))
+    scored = metric(output_dir=str(tmp_path / 'out'))
+    with full_disk(100), pytest.raises(OSError, match=rf"File too large: '{tmp_path}/out/face\.png'"):
+        scored.process(None, [sample(labels, labels)])
+    assert not list((tmp_path / 'out').iterdir())
+    scored.process(None, [sample(labels, labels)])
+    scored.process(None, [sample(labels, labels)])  # the sampler's padding gives an image twice
+    with pytest.raises(ValueError, match=r'out/face\.png is the prediction of both folder/face\.jpg and b/face\.jpg'):
+        scored.process(None, [sample(labels, labels, 'b/face.jpg')])
+    with pytest.raises(ValueError, match='8 bits do not hold label 305'):
+        metric(output_dir=str(tmp_path), format_only=True).process(None, [sample(labels, labels + 300)])
+    (tmp_path / 'file').write_text('')
+    with pytest.raises(OSError, match='this folder cannot be written to'):
+        metric(output_dir=str(tmp_path / 'file/out'))

@@ -8,6 +8,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from mmattn.engine.reproducible_data import InfiniteSampler, SeedAugmentation
+from mmattn.video import datasets as module
 from mmattn.video.clip_files import read_frame
 from mmattn.video.datasets import DAVISDataset, VideoFolderDataset, YouTubeVOSDataset
 from mmattn.video.loading import LoadClipFrames, LoadClipMasks, LoadGivenMasks, PackClip, SampleClip
@@ -164,6 +165,46 @@ def test_faults_of_youtube_vos(tmp_path):
         YouTubeVOSDataset(data_root=str(tmp_path))
     assert f'{tmp_path}/JPEGImages/a/00020.jpg: no such frame, but {tmp_path}/meta.json names it' in str(raised.value)
     assert f'{tmp_path}/Annotations/a/00010.png: no such mask, but an object begins there' in str(raised.value)
+
+
+def test_an_object_that_no_mask_shows_is_a_warning(tmp_path, monkeypatch):
+    clips.youtube_vos(tmp_path, dict(a={1: ('cat', 0), 2: ('dog', 2)}, b={3: ('yak', 0)}), dict(a=5, b=2))
+    write_mask(tmp_path / 'Annotations/a/00010.png', squares(2, 1))
+    told = []
+    monkeypatch.setattr(module, 'print_log', lambda message, *args: told.append(message))
+    YouTubeVOSDataset(data_root=str(tmp_path))
+    assert told == [
+        f'a: no mask at which an object begins shows 2 of {tmp_path}/meta.json; these objects are not followed'
+    ]
+
+
+@pytest.mark.parametrize('content', ['{}', '[]', '{"videos": {"a": {"objects": {"1": {}}}}}', '{"videos"', '[1, 2]'])
+def test_a_meta_json_of_another_kind_is_named(tmp_path, content):
+    clips.youtube_vos(tmp_path, dict(a={1: ('cat', 0)}), dict(a=2))
+    (tmp_path / 'meta.json').write_text(content)
+    with pytest.raises(ValueError, match=rf'{tmp_path}/meta\.json: must hold videos\.<clip>\.objects'):
+        YouTubeVOSDataset(data_root=str(tmp_path))
+
+
+def test_lossy_deep_and_ambiguous_files_are_faults(tmp_path):
+    clips.clip(tmp_path, 'a', [squares(p, 200) for p in range(4)], suffix='.png')
+    masks, frames = tmp_path / 'Annotations/a', tmp_path / 'JPEGImages/a'
+    Image.fromarray(squares(1, 200)).save(masks / 'lossy.jpg')
+    (masks / 'lossy.jpg').rename(masks / '00001.png')
+    Image.fromarray(squares(2, 200)).save(masks / '00002.bmp')
+    Image.fromarray(np.full(clips.SIZE, 40000, np.uint16)).save(frames / '00003.png')
+    clips.clip(tmp_path, 'b', [squares(0, 1)])
+    for suffix in ('jpg', 'png'):
+        Image.new('RGB', clips.SIZE[::-1]).save(tmp_path / f'JPEGImages/b/unnumbered.{suffix}')
+    with pytest.raises(ValueError, match='4 faults') as raised:
+        VideoFolderDataset(data_root=str(tmp_path))
+    for said in (
+        f'{masks}/00001.png: masks must be lossless, such as PNG; JPEG may change labels',
+        f'{masks}/00002.png: is called like 00002.bmp',
+        f'{frames}/00003.png: pictures must have 8 bits per channel; this one is of mode I;16',
+        f'{tmp_path}/JPEGImages/b: frames must differ in name, not only in suffix',
+    ):
+        assert said in str(raised.value)
 
 
 def test_lists_and_folders_that_are_not_there(tmp_path):

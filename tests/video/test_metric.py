@@ -26,6 +26,7 @@ from mmattn.video.metric import VOSMetric
 from mmattn.video.similarity import _disk, boundary_similarity, region_similarity, summarize
 
 from ..conftest import cache_folder
+from ..full_disk import full_disk
 from . import clips
 from .clips import squares
 
@@ -432,3 +433,30 @@ def test_agrees_with_vos_benchmark_on_real_clips(vos_benchmark, tmp_path):
     assert float(ours['libby', '1'][1]) == pytest.approx(30.4, abs=0.05)
     assert float(ours['soapbox', '1'][1]) == pytest.approx(13.3, abs=0.05)
     assert 40 < float(ours['both', '5'][1]) < 95
+
+
+def test_a_full_disk_names_the_file_and_leaves_no_half_of_it(tmp_path):
+    predicted = [squares(p, 1) for p in range(4)]
+    clips.clip(tmp_path, 'walk', predicted)
+    data_samples = samples(tmp_path, dict(walk=predicted))[1]
+    out = tmp_path / 'out'
+    for name, options in (
+        ('table.csv', dict(csv_file=str(out / 'table.csv'))),
+        ('walk/00000.png', dict(output_dir=str(out))),
+    ):
+        with full_disk(50), pytest.raises(OSError, match=f"File too large: '{out}/{name}'"):
+            score(data_samples, **options)
+    score(data_samples, output_dir=str(out))
+    written = sorted(path for path in out.rglob('*') if path.is_file())
+    assert len(written) == 4 + 1
+    largest = max(path.stat().st_size for path in written)
+    with full_disk(largest + 50), pytest.raises(OSError, match=f"File too large: '{out}/submission.zip'"):
+        score(data_samples, output_dir=str(out), submission=True)
+    assert sorted(path for path in out.rglob('*') if path.is_file()) == written
+
+
+def test_folders_that_cannot_be_written_to_are_errors_before_work(tmp_path):
+    (tmp_path / 'file').write_text('')
+    for options in (dict(output_dir=str(tmp_path / 'file/out')), dict(csv_file=str(tmp_path / 'file/a.csv'))):
+        with pytest.raises(OSError, match='this folder cannot be written to'):
+            VOSMetric(**options)

@@ -106,8 +106,7 @@ class FaceParsingInferencer(MMSegInferencer):
         names = [f'{Path(path).stem}.png' for path in paths]
         _check_names(paths, names, pred_dir, vis_dir)
 
-        self.visualizer.alpha = opacity
-        palette = np.array(self.model.dataset_meta['palette'], np.uint8).tobytes()
+        palette = np.array(self.model.dataset_meta['palette'], np.uint8)
         predictions = self._predict(paths, batch_size)
         results = track(zip(paths, names, predictions), 'Inference', len(paths), disable=not self.show_progress)
         written, faults = [], []
@@ -115,15 +114,16 @@ class FaceParsingInferencer(MMSegInferencer):
             if isinstance(sample, str):
                 faults.append(f'{path}: {sample}')
                 continue
-            labels = Image.fromarray(sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8))
-            labels.putpalette(palette)
-            image = self._load(path)['img'][..., ::-1]  # BGR to RGB
-            with atomic_write(pred_dir / name) as pred:
-                labels.save(pred)
-                with atomic_write(vis_dir / name) as vis:
-                    self.visualizer.add_datasample(
-                        name, image, sample, draw_gt=False, out_file=str(vis), with_labels=False
-                    )
+            labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8)
+            image = np.atleast_3d(self._load(path)['img'])[..., ::-1]  # BGR to RGB, or grey
+            # mmseg's visualizer fails on one pixel
+            overlay = image * np.float32(1 - opacity) + palette[labels] * np.float32(opacity)
+            index_map = Image.fromarray(labels)
+            index_map.putpalette(palette.tobytes())
+            with atomic_write(pred_dir / name) as temporary:
+                index_map.save(temporary)
+            with atomic_write(vis_dir / name) as temporary:
+                Image.fromarray(np.rint(overlay).astype(np.uint8)).save(temporary)
             written.append(pred_dir / name)
         if faults:
             others = f'; the results of the others are in {pred_dir} and {vis_dir}' if written else ''
