@@ -40,6 +40,12 @@ def read_frame(path: str | Path) -> np.ndarray:
         raise ValueError(f'{path}: {_reason(error)}') from error
 
 
+def orientation(path: Path) -> int:
+    """Return the EXIF orientation of an image, which :func:`read_frame` ignores; 1 is upright."""
+    with Image.open(path) as image:
+        return image.getexif().get(0x0112, 1)
+
+
 def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[Path | None], list[str]]:
     """Find the frames of a clip in their order, and the masks that are called like them.
 

@@ -28,8 +28,8 @@ from mmattn.registry import MODELS
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_writable, exclusive, remove_temporary_files, write_text
 
-from .clip_files import find_faults, find_files, find_gaps, find_images, read_frame
-from .masks import keep_objects, object_ids, read_mask, write_mask
+from .clip_files import find_faults, find_files, find_gaps, find_images, orientation, read_frame
+from .masks import black_objects, keep_objects, object_ids, read_mask, write_mask
 from .overlay import draw_overlay
 from .session import ClipSession, Frame
 from .sst import SST
@@ -37,6 +37,7 @@ from .sst import SST
 MIB = 2**20
 FRAME_RATE = 24.0  # of an overlay, where the clip has none that MPEG-4 has
 FRAME_RATES = 0.01, 1000.0  # of MPEG-4, as OpenCV writes it
+MANY_FILES = 10  # named in a message
 MANY_OBJECTS = 30  # of one mask, which are rather the smoothed edges of a few
 
 Masks = str | Path | Sequence[str | Path]
@@ -257,6 +258,19 @@ class _FrameFolder:
             int(ending[0]) if ending and all(endings) else number: number
             for ending, number in zip(endings, self._numbers)
         }
+        others = {file for file in path.iterdir() if file.is_file()} - set(self.files)
+        rest = sorted(file.name for file in others if not file.name.startswith('.'))
+        if rest:
+            more = f' and {len(rest) - MANY_FILES} more' if len(rest) > MANY_FILES else ''
+            print_log(f'{path}: left out, not called like frames: {", ".join(rest[:MANY_FILES])}{more}', 'current')
+        turned = [file.name for file in self.files if orientation(file) != 1]
+        if turned:
+            print_log(
+                f'{path}: {len(turned)} frames, from {turned[0]} on, have an EXIF orientation, which is ignored; masks '
+                'must fit the pixels as they are in the file',
+                'current',
+                logging.WARNING,
+            )
         self.length: int | None = len(self.files)
         self.size = read_frame(self.files[0]).shape[:2]
 
@@ -279,7 +293,8 @@ class _FrameFolder:
             ValueError: there is no such frame.
         """
         if int(digits) not in self._by_ending:
-            raise ValueError(f'no frame {digits} in {self.path}, whose last is {self.files[-1].name}')
+            first, last = self.files[0].name, self.files[-1].name
+            raise ValueError(f'no frame {digits} in {self.path}, whose first is {first} and last is {last}')
         return self._by_ending[int(digits)]
 
 
@@ -314,6 +329,9 @@ class _VideoFile:
         video = cv2.VideoCapture(str(self.path))  # mmcv's reader would seek wherever the container miscounts
         number = 0
         while (found := video.read())[0]:
+            if found[1].shape[:2] != self.size:
+                height, width = found[1].shape[:2]
+                raise ValueError(f'{self.path}: frame {number} is {width}×{height}, others before it are not')
             yield number, found[1]
             number += 1
         video.release()
@@ -326,7 +344,7 @@ class _VideoFile:
 
     def find_number(self, digits: str) -> int:
         if self.length is not None and int(digits) >= self.length:
-            raise ValueError(f'no frame {int(digits)} in {self.path}, whose last is {self.length - 1}')
+            raise ValueError(f'no frame {int(digits)} in {self.path}, whose first is 0 and last is {self.length - 1}')
         return int(digits)
 
 
@@ -430,6 +448,12 @@ def _read_masks(paths: dict[int, tuple[Path, bool]], clip: _Clip, single_object:
                 f'{path}: {"object" if len(new) == 1 else "objects"} {", ".join(map(str, new))} from '
                 f'frame {clip.name(number)} on'
             )
+        black = black_objects(path)
+        if black:
+            message = (
+                f'{path}: id 0, the background, has a colour, and object {black[0]} is black; is it the background?'
+            )
+            print_log(message, 'current', logging.WARNING)
         if len(new) > MANY_OBJECTS:
             message = f'{path}: {len(new)} objects; every value but 0 and 255 is one, smoothed edges, too'
             print_log(message, 'current', logging.WARNING)

@@ -105,6 +105,19 @@ def object_ids(mask: np.ndarray) -> list[int]:
     return [int(i) for i in np.flatnonzero(present) if i not in (0, VOID)]
 
 
+def black_objects(path: str | Path) -> list[int]:
+    """Return the ids in a mask that its palette shows in black, if it shows id 0, the background, in a colour.
+
+    Programs that make a palette for an image of colours number the colours in any order.
+    """
+    with Image.open(path) as image:
+        if image.mode != 'P':
+            return []
+        colours: np.ndarray = np.reshape(image.getpalette('RGB') or [], (-1, 3))
+        ids = [i for i in object_ids(np.array(image)) if i < len(colours)]
+    return [i for i in ids if colours[0].any() and not colours[i].any()]
+
+
 def keep_objects(mask: np.ndarray, ids: Iterable[int]) -> np.ndarray:
     """Return a uint8 mask with all but ``ids`` and void set to background."""
     table = np.zeros(256, np.uint8)

@@ -306,6 +306,42 @@ def test_smoothed_edges_are_a_warning(idle, folder, tmp_path, warned):
     assert warned == [f'{tmp_path}/smooth.png: 35 objects; every value but 0 and 255 is one, smoothed edges, too']
 
 
+def test_a_background_that_is_no_black(idle, folder, tmp_path, warned):
+    """PIL's quantize numbers colours in any order; here the object would be the background."""
+    colours = np.zeros((*SIZE, 3), np.uint8)
+    colours[2:8, 3:12] = 255, 0, 0
+    mask = Image.fromarray(colours).quantize(2)
+    assert np.array(mask)[0, 0] == 1
+    mask.save(tmp_path / 'mask.png')
+    with pytest.raises(pytest.fail.Exception):
+        idle(folder, tmp_path / 'mask.png', tmp_path / 'out')
+    assert warned == [
+        f'{tmp_path}/mask.png: id 0, the background, has a colour, and object 1 is black; is it the background?'
+    ]
+
+
+def test_frames_that_a_viewer_turns_and_files_that_are_no_frames(idle, masks, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(module, 'print_log', lambda message, *args: told.append(message))
+    clips.clip(tmp_path, '', [squares(p, 1) for p in range(3)], masked=())
+    frames, exif = tmp_path / 'JPEGImages', Image.Exif()
+    exif[0x0112] = 3  # upside down, of the same size
+    Image.open(frames / '00001.jpg').save(frames / '00001.jpg', exif=exif)
+    (frames / '00003.ppm').write_bytes(b'')
+    with pytest.raises(pytest.fail.Exception):
+        idle(frames, masks[0], tmp_path / 'out')
+    assert told[0] == f'{frames}: left out, not called like frames: 00003.ppm'
+    assert told[1].startswith(f'{frames}: 1 frames, from 00001.jpg on, have an EXIF orientation, which is ignored')
+
+
+def test_a_video_whose_frames_change_in_size(loaded, masks, tmp_path, monkeypatch):
+    video = write_video(tmp_path / 'clip.avi', [clips.frame(squares(p, 1), p) for p in range(3)], codec='MJPG')
+    clip = module._VideoFile(video)
+    clip.size = (31, 44)  # as if the first frame were larger
+    with pytest.raises(ValueError, match=r'clip\.avi: frame 0 is 44×30'):
+        list(clip.read())
+
+
 # runs that break
 
 
@@ -522,7 +558,10 @@ def spoilt(tmp_path, folder, masks):
         (['photo.jpg'], [r'photo\.jpg: masks must be lossless, such as PNG; JPEG']),
         (['links'], [r'links/00000\.png: no such file', r'links/00001\.png: .*Is a directory']),
         (['good.png@3', 'white.png@3'], [r'white\.png: is of the same frame as .*good\.png']),
-        (['good.png@24'], [r'good\.png: no frame 24 in .*JPEGImages, whose last is 00023\.jpg']),
+        (
+            ['good.png@24'],
+            [r'good\.png: no frame 24 in .*JPEGImages, whose first is 00000\.jpg and last is 00023\.jpg'],
+        ),
         (['empties'], [r'empties/00000\.png: shows no object', r'empties/00002\.png: shows no object']),
     ],
 )
@@ -574,7 +613,7 @@ def test_videos_that_are_wrong(idle, masks, spoilt):
     with pytest.raises(ValueError, match=r'text\.png: OpenCV cannot decode a frame'):
         idle(spoilt / 'text.png', masks, spoilt / 'out')
     video = write_video(spoilt / 'clip.mp4', [clips.frame(squares(p, 1), p) for p in range(5)])
-    with pytest.raises(ValueError, match=r'00020\.png: no frame 20 in .*clip\.mp4, whose last is 4'):
+    with pytest.raises(ValueError, match=r'00020\.png: no frame 20 in .*clip\.mp4, whose first is 0 and last is 4'):
         idle(video, masks, spoilt / 'out')
 
 
