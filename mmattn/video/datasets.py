@@ -204,8 +204,8 @@ class YouTubeVOSDataset(VideoFolderDataset):
 
     def _look(self, clip: dict[str, Any]) -> list[str]:
         faults = super()._look(clip)
-        if not faults:
-            given = [clip['mask_paths'][i] for i in clip['given_positions']]
+        given = [clip['mask_paths'][i] for i in clip['given_positions']]
+        if not faults and all(given):  # a missing one is a fault already
             try:
                 shown = {i for path in given for i in object_ids(read_mask(path, self.single_object))}
             except ValueError as error:
