@@ -16,10 +16,10 @@ from mmengine.utils import ProgressBar
 from PIL import Image, UnidentifiedImageError
 
 from mmattn.utils.files import write_text
+from mmattn.utils.images import lossy_mask_fault
 
 # What whole files end with, and what a JPEG's pixels begin with.
 ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'IEND\xaeB`\x82'}
-JPEG_START = b'\xff\xd8\xff'
 JPEG_SCAN = b'\xff\xda'
 ORIENTATION = 0x0112  # the EXIF tag; from 5 on, loading swaps width and height
 MISSING = 'no such file'
@@ -113,9 +113,9 @@ def _look_at_image(file: ImageFile) -> Facts:
 
 def _look_at_mask(file: ImageFile) -> Facts:
     """Decode as mmseg's ``LoadAnnotations`` does, but keep values above 255, of which it takes the low 8 bits."""
-    with open(file.path, 'rb') as stream:
-        if stream.read(len(JPEG_START)) == JPEG_START:
-            return Facts(fault='a JPEG, which does not keep labels as they are; masks are PNG')
+    with suppress(UnidentifiedImageError), Image.open(file.path) as image:
+        if fault := lossy_mask_fault(image):
+            return Facts(fault=fault)
     mask = _decode(file).squeeze()
     if mask.ndim != 2:
         return Facts(fault=f'a mask of shape {mask.shape}, which is not one label a pixel; {CONVERTER} makes it one')

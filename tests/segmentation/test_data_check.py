@@ -540,10 +540,13 @@ def test_a_mask_that_is_ignored_in_all_its_pixels(check, root, warned):
     ]
 
 
-def test_jpeg_masks_are_refused(check, root):
+@pytest.mark.parametrize('kind', ['JPEG', 'WEBP'])
+def test_lossy_masks_are_refused(check, root, kind):
     """Whatever this one holds: compression changes labels."""
-    write(root / 'ann_dir/train/sound_1.png', np.zeros(SIZE, np.uint8), format='JPEG')
-    assert_faults(check(data_set(root)), {'ann_dir/train/sound_1.png': 'a JPEG'}, root)
+    write(root / 'ann_dir/train/sound_1.png', np.zeros(SIZE, np.uint8), format=kind)
+    assert_faults(
+        check(data_set(root)), {'ann_dir/train/sound_1.png': f'masks must be lossless, such as PNG; {kind}'}, root
+    )
 
 
 # Files that are not read.
