@@ -34,7 +34,7 @@ class BuildWithConfigs(build_py):
             else:
                 shutil.copytree(ROOT / name, mim / name, ignore=shutil.ignore_patterns('__pycache__'))
         metafiles = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob('configs/*/metafile.yml'))
-        (mim / 'model-index.yml').write_text(f'Import: {metafiles}\n')
+        (mim / 'model-index.yml').write_text(f'Import: {metafiles}\n', encoding='utf-8')
 
 
 class WithoutTorch(build_ext):
@@ -88,9 +88,9 @@ def native() -> dict:
 built = native() if WITH_OPS else {}
 setup(
     name='mmattn',
-    version=re.search(r"__version__ = '(.+)'", (ROOT / 'mmattn' / '__init__.py').read_text()).group(1),
+    version=re.search(r"__version__ = '(.+)'", (ROOT / 'mmattn' / '__init__.py').read_text(encoding='utf-8')).group(1),
     description='Position-aware attention for MMSegmentation and MMDetection',
-    long_description=(ROOT / 'README.md').read_text(),
+    long_description=(ROOT / 'README.md').read_text(encoding='utf-8'),
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     license_files=['LICENSE'],

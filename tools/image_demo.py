@@ -5,6 +5,8 @@ python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT --out-dir DIR    # 
 
 import argparse
 
+from mmattn.utils.command import run
+
 from mmengine.config import Config, DictAction
 
 from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
@@ -47,4 +49,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

@@ -23,6 +23,8 @@ import statistics
 from pathlib import Path
 from queue import Queue
 
+from mmattn.utils.command import run
+
 import torch
 from benchmarks.short_runs import Run, each, finish, last_scores, lock, markdown, peak_memory, scalars, test
 from mmengine.config import Config
@@ -212,4 +214,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

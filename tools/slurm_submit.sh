@@ -4,6 +4,7 @@
 # GRACE seconds (default 120) before the time limit, and when it is preempted, the run saves and exits with code 75; then
 # the job is requeued and goes on by itself. What it prints goes to slurm-JOB_ID.out.
 set -euo pipefail
+if [ $# -lt 3 ]; then sed -n '2,5s/^# //p' "$0" >&2; exit 2; fi
 tools=$(cd "$(dirname "$0")" && pwd)
 case " $* " in *' --resume '* | *' --resume='*)
     echo 'slurm_submit.sh resumes by itself; to start from a checkpoint: --cfg-options load_from=… resume=True' >&2

@@ -2,6 +2,7 @@
 # Test through Slurm: slurm_test.sh PARTITION JOB_NAME CONFIG CHECKPOINT [arguments of test.py].
 # GPUS (default 4; processes), GPUS_PER_NODE (4; 0 for CPUs), CPUS_PER_TASK (5) and SRUN_ARGS as in every OpenMMLab project.
 set -euo pipefail
+if [ $# -lt 4 ]; then sed -n '2,3s/^# //p' "$0" >&2; exit 2; fi
 tools=$(dirname "$0")
 gpus=${GPUS:-4}
 gpus_per_node=${GPUS_PER_NODE:-4}

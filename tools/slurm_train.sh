@@ -2,6 +2,7 @@
 # Train through Slurm: slurm_train.sh PARTITION JOB_NAME CONFIG [arguments of train.py].
 # GPUS (default 4; processes), GPUS_PER_NODE (4; 0 for CPUs), CPUS_PER_TASK (5) and SRUN_ARGS as in every OpenMMLab project.
 set -euo pipefail
+if [ $# -lt 3 ]; then sed -n '2,3s/^# //p' "$0" >&2; exit 2; fi
 tools=$(dirname "$0")
 gpus=${GPUS:-4}
 gpus_per_node=${GPUS_PER_NODE:-4}

@@ -2,10 +2,20 @@
 
 import argparse
 
+from mmattn.utils.command import run
+
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
-from mmattn.engine import add_common_arguments, config_from, leave_process_group, prepare_for_cpu
+from mmattn.engine import (
+    add_common_arguments,
+    check_checkpoint,
+    config_from,
+    leave_process_group,
+    prepare_for_cpu,
+)
+from mmattn.utils.files import check_writable
+from mmattn.visualization import PictureHook
 
 
 def parse_args() -> argparse.Namespace:
@@ -15,7 +25,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
     parser.add_argument('--out', help='folder for predictions, for evaluation elsewhere')
     parser.add_argument('--show', action='store_true', help='show predictions in a window')
-    parser.add_argument('--show-dir', help='pictures of the predictions go to SHOW_DIR/vis_data/vis_image')
+    parser.add_argument('--show-dir', help='folder for pictures of the predictions, <name>.png')
     parser.add_argument('--wait-time', type=float, default=2, help='seconds that --show shows each picture; default: 2')
     parser.add_argument('--tta', action='store_true', help="test-time augmentation by the config's tta_pipeline")
     add_common_arguments(parser)
@@ -25,14 +35,25 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Build the Runner and test."""
     args = parse_args()
+    check_checkpoint(args.checkpoint)
+    for folder in (args.out, args.show_dir):
+        if folder is not None:
+            check_writable(folder)
     cfg = config_from(args)
     cfg.load_from = args.checkpoint
+    pictures: PictureHook | None = None
     if args.show or args.show_dir:
         hook = cfg.get('default_hooks', {}).get('visualization')
         if hook is None:
             raise SystemExit(f'--show and --show-dir need default_hooks.visualization, not set in {args.config}')
         hook.update(draw=True, interval=1, show=args.show, wait_time=args.wait_time)  # whoever asks wants them all
-        if args.show_dir:
+        if args.show_dir and hook.type == 'mmattn.VOSVisualizationHook':
+            hook.out_dir = args.show_dir
+        elif args.show_dir and hook.type.endswith(('SegVisualizationHook', 'DetVisualizationHook')):
+            hook.draw = args.show
+            options = dict(pred_score_thr=hook.get('score_thr', 0.3)) if 'Det' in hook.type else {}
+            pictures = PictureHook(args.show_dir, hook.get('backend_args'), **options)
+        elif args.show_dir:  # a hook of the user's own, which draws through the visualizer
             cfg.visualizer.save_dir = args.show_dir
     if args.tta:
         if not (cfg.get('tta_pipeline') and cfg.get('tta_model')):
@@ -49,10 +70,12 @@ def main() -> None:
         cfg.test_evaluator.update(output_dir=args.out, keep_results=True)
     prepare_for_cpu(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    if pictures is not None:
+        runner.register_hook(pictures)
     runner.call_hook('before_test_loop')  # a stage of our own, before data sets are built
     runner.test()
     leave_process_group()
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

@@ -2,10 +2,19 @@
 
 import argparse
 
+from mmattn.utils.command import run
+
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
-from mmattn.engine import add_common_arguments, config_from, has_checkpoint, leave_process_group, prepare_for_cpu
+from mmattn.engine import (
+    add_common_arguments,
+    check_checkpoint,
+    config_from,
+    has_checkpoint,
+    leave_process_group,
+    prepare_for_cpu,
+)
 
 
 def parse_args() -> argparse.Namespace:
@@ -47,12 +56,21 @@ def main() -> None:
         cfg.resume, cfg.load_from = True, args.resume
     elif args.resume == 'auto' and has_checkpoint(cfg.work_dir):  # else the run starts as the config says
         cfg.resume, cfg.load_from = True, None
+    if cfg.get('load_from'):
+        check_checkpoint(cfg.load_from)
     prepare_for_cpu(cfg)
-    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
-    runner.call_hook('before_loops')  # a stage of our own, before data sets are built
-    runner.train()
+    try:
+        runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+        runner.call_hook('before_loops')  # a stage of our own, before data sets are built
+        runner.train()
+    except KeyboardInterrupt:
+        if has_checkpoint(cfg.work_dir):
+            again = f'the same command with --resume continues from the last checkpoint in {cfg.work_dir}'
+        else:
+            again = f'there is no checkpoint in {cfg.work_dir}; the same command starts again'
+        raise KeyboardInterrupt(again) from None
     leave_process_group()
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

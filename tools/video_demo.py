@@ -7,6 +7,8 @@ writes DIR/masks/*.png and DIR/overlay.mp4. Called again after an interruption, 
 
 import argparse
 
+from mmattn.utils.command import run
+
 from mmengine.config import Config, DictAction
 
 from mmattn.video import VOSInferencer
@@ -70,4 +72,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

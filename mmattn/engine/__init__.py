@@ -1,8 +1,8 @@
 """What mmengine's Runner cannot do without a GPU, and the command line that the tools share."""
 
-from .checkpoint import CheckpointHook, has_checkpoint, latest_checkpoint
+from .checkpoint import CheckpointHook, check_checkpoint, has_checkpoint, latest_checkpoint
 from .checks import CheckpointKeysHook, InvalidLossHook
-from .command_line import add_common_arguments, config_from, leave_process_group
+from .command_line import add_common_arguments, add_config_options, config_from, leave_process_group, load_config
 from .cpu import CPUAmpOptimWrapper, prepare_for_cpu
 from .preemption import PreemptionHook
 from .reproducible_data import DefaultSampler, InfiniteSampler, SeedAugmentation
@@ -18,11 +18,14 @@ __all__ = [
     'PreemptionHook',
     'SeedAugmentation',
     'add_common_arguments',
+    'add_config_options',
     'add_safe_globals',
+    'check_checkpoint',
     'config_from',
     'has_checkpoint',
     'latest_checkpoint',
     'leave_process_group',
+    'load_config',
     'prepare_for_cpu',
 ]
 

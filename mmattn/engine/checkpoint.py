@@ -1,5 +1,6 @@
 """Checkpoints from which a killed run goes on as if nothing had happened."""
 
+import errno
 import logging
 import os
 import random
@@ -12,14 +13,17 @@ from typing import Any
 import mmengine.hooks
 import numpy as np
 import torch
-from mmengine.dist import all_gather_object
+from mmengine.dist import all_gather_object, is_main_process
 from mmengine.fileio import BaseStorageBackend, LocalBackend, register_backend
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from mmattn.registry import HOOKS
+from mmattn.utils.files import atomic_write, remove_temporary_files
 
 from .reproducible_data import continue_data, sampler_of
+
+LEGACY = b'\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.'  # a checkpoint from before torch 1.6 begins like this
 
 
 @HOOKS.register_module()
@@ -76,6 +80,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         if self.backend_args is None and self.file_client_args is None and '://' not in str(self.out_dir):
             self.backend_args = dict(backend='mmattn.aside')
         super().before_train(runner)
+        if is_main_process() and '://' not in str(self.out_dir):
+            remove_temporary_files(self.out_dir)  # which a killed run has left
         self.file_backend = _RemoveLater(self.file_backend)
         self._rng_state = get_rng_state()
         if runner.iter > 0:
@@ -133,7 +139,12 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
                 rng_state=all_gather_object(self._rng_state),
             ),
         )
-        super()._save_checkpoint_with_step(runner, step, meta)
+        try:
+            super()._save_checkpoint_with_step(runner, step, meta)
+        except OSError as error:
+            if error.filename is None and error.errno is not None:  # mmengine's `last_checkpoint`, on a full disk
+                raise type(error)(error.errno, error.strerror, str(Path(runner.work_dir, 'last_checkpoint'))) from error
+            raise
         _forget(runner)  # the best checkpoint is not for resuming
         self._position = {}
         self.file_backend.flush()
@@ -182,7 +193,7 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
         FileNotFoundError: there are checkpoints, or there were, but none is complete.
     """
     pointer = Path(work_dir, 'last_checkpoint')
-    named = pointer.read_text().strip() if pointer.is_file() else ''
+    named = pointer.read_text(encoding='utf-8').strip() if pointer.is_file() else ''
     if '://' in named or (named and _is_complete(Path(named))):
         return named
     folders = {Path(work_dir), Path(named).parent if named else Path(work_dir)}
@@ -214,6 +225,53 @@ def _is_complete(path: Path) -> bool:
     return path.is_dir() or zipfile.is_zipfile(path)
 
 
+def check_checkpoint(path: str | Path) -> None:
+    """Check that a file can hold the weights of a model, by its beginning and its end; leave URLs unchecked.
+
+    A folder counts as a checkpoint if it holds the parts that DeepSpeed or PyTorch writes for several processes.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        OSError: it cannot be read.
+        ValueError: it is not a checkpoint; the message says why.
+
+    Example:
+        >>> check_checkpoint('README.md')
+        Traceback (most recent call last):
+        ValueError: README.md is not a checkpoint (torch.save did not write it)
+    """
+    if '://' in str(path):
+        return
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, 'there is no such checkpoint', str(path))
+    reason = _why_no_checkpoint(path)
+    if reason:
+        raise ValueError(f'{path} is not a checkpoint ({reason})')
+
+
+def _why_no_checkpoint(path: Path) -> str:
+    if path.is_dir():
+        parts = [part for part in path.iterdir() if part.suffix in ('.pt', '.bin', '.distcp')]
+        return '' if parts else 'it is a folder'
+    with path.open('rb') as file:
+        start = file.read(len(LEGACY))
+    if not start:
+        return 'it is empty'
+    if start == LEGACY:
+        return ''
+    if not zipfile.is_zipfile(path):
+        return 'it is truncated' if start.startswith(b'PK') else 'torch.save did not write it'
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = {name.partition('/')[2] for name in archive.namelist()}
+    except zipfile.BadZipFile as error:
+        return f'it is damaged: {error}'
+    if 'constants.pkl' in names:
+        return 'it is a TorchScript program'
+    return '' if 'data.pkl' in names else 'it is another zip file'
+
+
 def get_rng_state() -> dict[str, Any]:
     """Return the state of this process's random number generators: Python's, NumPy's, torch's, the CUDA device's."""
     return dict(
@@ -235,18 +293,18 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 @register_backend('mmattn.aside')
 class AsideBackend(LocalBackend):
-    """The local disk; a file is written aside and renamed when the disk has it, so it is there whole or not at all.
-
-    What a killed writer leaves is overwritten by the next one.
-    """
+    """The local disk; a file is written aside and renamed when the disk has it, so it is there whole or not at all."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
-        """Write ``obj`` to ``filepath``."""
-        aside = Path(filepath).with_name('checkpoint.incomplete')
-        super().put(obj, aside)
-        with open(aside, 'r+b') as file:
-            os.fsync(file)
-        aside.replace(filepath)
+        """Write ``obj`` to ``filepath``.
+
+        Raises:
+            OSError: it cannot be written; the error names ``filepath``, and nothing is left on the disk.
+        """
+        with atomic_write(filepath) as temporary:
+            super().put(obj, temporary)
+            with open(temporary, 'r+b') as file:
+                os.fsync(file)
 
 
 class _RemoveLater:

@@ -1,26 +1,67 @@
-"""The arguments that ``tools/train.py`` and ``tools/test.py`` share, and the config that they make."""
+"""The arguments and the config that the tools share."""
 
 import atexit
+import difflib
+import errno
 import gc
+import inspect
+import logging
 import os
+import traceback
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config, DictAction
+from mmengine.logging import print_log
+from mmengine.runner import FlexibleRunner, Runner
 from torch import distributed
 
 import mmattn.registry  # noqa: F401  (makes `_base_ = 'mmattn::…'` known to mmengine)
+from mmattn.utils.files import check_writable
+
+SUFFIXES = ('.py', '.json', '.yaml', '.yml')
+# What a config may set: the arguments of mmengine's Runners, and what they and the tools look up besides.
+SETTINGS = {
+    *inspect.signature(Runner.__init__).parameters,
+    *inspect.signature(FlexibleRunner.__init__).parameters,
+    'activation_checkpointing',
+    'custom_imports',
+    'efficient_conv_bn_eval',
+    'find_unused_parameters',
+    'model_wrapper_cfg',
+    'runner_type',
+    'sync_bn',
+    'tta_model',
+    'tta_pipeline',
+} - {'self', 'cfg'}
+
+
+class _OptionsAction(DictAction):
+    """mmengine's ``DictAction``, for which an option without a value is wrong usage."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: Any = None) -> None:
+        without = [value for value in values if '=' not in value]
+        if without:
+            parser.error(f'--cfg-options takes key=value …; got {without[0]}')
+        super().__call__(parser, namespace, values, option_string)
+
+
+def add_config_options(parser: ArgumentParser) -> None:
+    """Add the argument ``--cfg-options``."""
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=_OptionsAction,
+        help='override settings of the config: key=value …; a list is key="[a,b]" or key=a,b, without white space',
+    )
 
 
 def add_common_arguments(parser: ArgumentParser) -> None:
     """Add the arguments that every OpenMMLab tool has."""
     parser.add_argument('--work-dir', help='folder for logs, checkpoints and metrics; default: work_dirs/<config name>')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        help='override settings of the config: key=value …; a list is key="[a,b]" or key=a,b, without white space',
-    )
+    add_config_options(parser)
     parser.add_argument(
         '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='job launcher; default: none'
     )
@@ -43,15 +84,86 @@ def config_from(args: Namespace) -> Config:
     """Load ``args.config`` and apply the common arguments; the work dir is the argument's, the config's, or its name's.
 
     Raises:
-        FileNotFoundError: there is no such config.
+        OSError: there is no such config, or the work dir cannot be written to.
+        ValueError: as :func:`load_config`.
     """
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    cfg = Config.fromfile(args.config)
+    cfg = load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
-    if args.cfg_options is not None:
-        cfg.merge_from_dict(args.cfg_options)
     if args.work_dir is not None:
         cfg.work_dir = args.work_dir
     elif cfg.get('work_dir') is None:
         cfg.work_dir = str(Path('work_dirs', Path(args.config).stem))
+    check_writable(cfg.work_dir)
     return cfg
+
+
+def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> Config:
+    """Load a config and override settings of it.
+
+    Args:
+        path (str or Path): the file.
+        options (mapping, optional): values by key, such as 'train_cfg.max_iters'. A key that is not in the config is
+            added, with a warning that names the nearest one that is.
+
+    Raises:
+        OSError: there is no such file, or it is a folder.
+        ValueError: the file is no config, or an error in it, or in one that it is based on, which the message names
+            with the line; or an option's first part is no setting, or does not fit the config.
+
+    Example:
+        >>> load_config('configs/bi_cc/my.py', {'train_cfg.max_itrs': 10})
+        WARNING - train_cfg.max_itrs is new in the config; did you mean train_cfg.max_iters?
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, 'there is no such config', str(path))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, 'this is a folder; a config is a file', str(path))
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f'{path} is not a config: its suffix must be one of {", ".join(SUFFIXES)}')
+    try:
+        cfg = Config.fromfile(path)
+    except Exception as error:  # whatever the config's own code raises
+        raise ValueError(_fault(path, error)) from error
+    for key in options or ():
+        _look_up(cfg, key)
+    try:
+        cfg.merge_from_dict(dict(options or {}))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f'--cfg-options do not fit {path}: {error.args[0]}') from error
+    return cfg
+
+
+def _fault(path: Path, error: Exception) -> str:
+    """Describe an error in a config, with the file and the line."""
+    where, line = str(path), None
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name in ('_is_lazy_import', '_file2dict', '_parse_lazy_import'):  # also of base configs
+            where = str(frame.f_locals['filename'])
+        line = number if frame.f_code.co_filename == where else line
+    line = getattr(error, 'lineno', line)
+    message = getattr(error, 'msg', None) or (error.args[0] if error.args else error)
+    return f'{where}{"" if line is None else f", line {line}"}: {type(error).__name__}: {message}'
+
+
+def _look_up(cfg: Config, key: str) -> None:
+    """Warn if a config has nothing of this key, and raise a ValueError if it is no setting at all."""
+    value, parts = cfg._cfg_dict, key.split('.')
+    for depth, part in enumerate(parts):
+        if isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        elif not isinstance(value, dict):
+            return  # which mmengine refuses, or replaces as a whole
+        elif part in value:
+            value = value[part]
+        else:
+            known = sorted({*value, *SETTINGS} if depth == 0 else value)
+            nearest = difflib.get_close_matches(part, known, 1)
+            hint = f'; did you mean {".".join([*parts[:depth], *nearest])}?' if nearest else ''
+            new = '.'.join(parts[: depth + 1])
+            if depth == 0 and part not in SETTINGS:
+                raise ValueError(f"--cfg-options {key}: '{part}' is no setting of the config{hint}")
+            if depth > 0:
+                print_log(f'--cfg-options {key}: {new} is new in the config{hint}', 'current', logging.WARNING)
+            return

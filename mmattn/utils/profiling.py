@@ -37,7 +37,11 @@ def extra_memory(call: Callable[[], Any]) -> tuple[Any, float]:
         if tensors[0].is_cuda:
             return result, (torch.cuda.max_memory_allocated() - before - kept) / MIB
         profiler.export_chrome_trace(str(trace))
-        events = [event for event in json.loads(trace.read_text())['traceEvents'] if event.get('name') == '[memory]']
+        events = [
+            event
+            for event in json.loads(trace.read_text(encoding='utf-8'))['traceEvents']
+            if event.get('name') == '[memory]'
+        ]
     first = min(events, key=lambda event: event['ts'])['args']
     peak = max(event['args']['Total Allocated'] for event in events)
     return result, (peak - (first['Total Allocated'] - first['Bytes']) - kept) / MIB

@@ -11,16 +11,19 @@ from .attention_maps import (
     capture_attention,
 )
 from .figure import draw_attention_maps, read_image
+from .picture_hook import PictureHook, picture_names
 
 __all__ = [
     'AttentionMapHook',
     'AttentionMaps',
     'AttentionRun',
+    'PictureHook',
     'attention_explorer',
     'attention_layers',
     'attention_maps',
     'attention_runs',
     'capture_attention',
     'draw_attention_maps',
+    'picture_names',
     'read_image',
 ]

@@ -72,14 +72,18 @@ def draw_attention_maps(
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def read_image(path: str) -> np.ndarray:
+def read_image(path: str, backend_args: dict | None = None) -> np.ndarray:
     """Read an image, from wherever mmengine's file client can, as uint8 ``(H, W, 3)``, RGB.
+
+    Args:
+        path (str): the file.
+        backend_args (dict, optional): for the file client. Defaults to None.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is no image that OpenCV can decode; the message names it.
     """
-    image = cv2.imdecode(np.frombuffer(get(path), np.uint8), cv2.IMREAD_COLOR)
+    image = cv2.imdecode(np.frombuffer(get(path, backend_args=backend_args), np.uint8), cv2.IMREAD_COLOR)
     if image is None:
         raise ValueError(f'{path} is no image, or a truncated one')
     return image[..., ::-1]

@@ -6,14 +6,16 @@ python tools/analysis_tools/browse_dataset.py CONFIG --output-dir DIR [--split v
 import argparse
 from pathlib import Path
 
+from mmattn.utils.command import run
+
 import mmcv
 import numpy as np
-from mmengine.config import Config, DictAction
 from mmengine.registry import init_default_scope
 from mmseg.registry import DATASETS, VISUALIZERS
 from rich.progress import track
 
-import mmattn.registry  # noqa: F401
+from mmattn.engine import add_config_options, load_config
+from mmattn.utils.files import check_writable
 from mmattn.video.overlay import draw_overlay
 
 
@@ -32,11 +34,11 @@ def main() -> None:
     parser.add_argument('--number', type=int, help='the first so many images; default: all')
     parser.add_argument('--not-show', action='store_true', help='open no window')
     parser.add_argument('--show-interval', type=float, default=2, help='seconds that each picture is shown; default: 2')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='override settings: key=value …')
+    add_config_options(parser)
     args = parser.parse_args()
-    cfg = Config.fromfile(args.config)
-    if args.cfg_options is not None:
-        cfg.merge_from_dict(args.cfg_options)
+    if args.output_dir is not None:
+        check_writable(args.output_dir)
+    cfg = load_config(args.config, args.cfg_options)
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     dataset = DATASETS.build(cfg[f'{args.split}_dataloader'].dataset)
     visualizer = VISUALIZERS.build(cfg.visualizer)
@@ -69,4 +71,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

@@ -15,12 +15,16 @@ from the paper's do not matter.
 """
 
 import argparse
+from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
+
+from mmattn.utils.command import run
 
 import torch
 from mmcv.ops import DeformConv2dPack, ModulatedDeformConv2dPack
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.fileio import load
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
@@ -30,7 +34,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-import mmattn.registry  # noqa: F401
+from mmattn.engine import add_config_options, load_config
 
 
 def build(cfg: Config) -> nn.Module:
@@ -104,6 +108,25 @@ def count_one(cfg: Config, shape: tuple[int, int], depth: int, frames: int) -> N
     )
 
 
+def input_size(cfg: Config) -> tuple[int, int] | None:
+    """Return height and width of the crops in training, or of what images are scaled to; None if they are neither."""
+    for key in ('crop_size', 'scale'):
+        for transform in dicts(cfg.get('train_dataloader')):
+            if isinstance(transform.get(key), list | tuple):
+                first, second = transform[key]
+                return (first, second) if key == 'crop_size' else (second, first)
+    return None
+
+
+def dicts(value: Any) -> Iterator[dict]:
+    """Yield all dictionaries in a part of a config."""
+    if isinstance(value, dict):
+        yield value
+    if isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from dicts(part)
+
+
 def beside_the_paper(metafile: Path, name: str | None = None) -> PrettyTable | None:
     """Return the counts of a metafile's configs, or of the one called ``name``, beside the paper's; or None."""
     models = [model for model in load(metafile)['Models'] if 'Complexity' in model and name in (None, model['Name'])]
@@ -148,10 +171,15 @@ def main() -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser(description='Count multiply-accumulates and parameters')
     parser.add_argument('config', type=Path, help='path of the config, or of a folder with metafile.yml')
-    parser.add_argument('--shape', type=int, nargs='+', help='height and width, or one side; default: 1024 2048')
+    parser.add_argument(
+        '--shape',
+        type=int,
+        nargs='+',
+        help="height and width, or one side; default: the config's crop size, or the size that it scales images to",
+    )
     parser.add_argument('--frames', type=int, help='of a clip, for video models; default: 8')
     parser.add_argument('--depth', type=int, help='levels of modules in the table; default: 3')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='override settings: key=value …')
+    add_config_options(parser)
     args = parser.parse_args()
     if args.shape is not None and len(args.shape) > 2:
         parser.error(f'--shape takes one side, or height and width; got {args.shape}')
@@ -160,13 +188,15 @@ def main() -> None:
             parser.error(f'{args.config} is a folder: its metafile says what is counted; options are for a config')
         table = beside_the_paper(args.config / 'metafile.yml')
         if table is None:
-            raise SystemExit(f'{args.config}/metafile.yml gives no Complexity')
+            raise SystemExit(
+                f'{args.config}/metafile.yml has no figures of a paper (Complexity) to compare with; give one config'
+            )
         print(table)
         return
-    cfg = Config.fromfile(args.config)
-    if args.cfg_options is not None:
-        cfg.merge_from_dict(args.cfg_options)
-    shape = args.shape or [1024, 2048]
+    cfg = load_config(args.config, args.cfg_options)
+    shape = args.shape or input_size(cfg)
+    if shape is None:
+        parser.error(f'--shape is required: {args.config} neither crops nor scales its images')
     count_one(
         cfg, (shape[0], shape[-1]), 3 if args.depth is None else args.depth, 8 if args.frames is None else args.frames
     )
@@ -177,4 +207,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

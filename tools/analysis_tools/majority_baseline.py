@@ -8,9 +8,9 @@ leaves in its work dir. The table is printed, and with ``--out`` written as Mark
 
 import argparse
 import json
-import os
-import tempfile
 from pathlib import Path
+
+from mmattn.utils.command import run
 
 import numpy as np
 import torch
@@ -21,7 +21,8 @@ from mmengine.structures import PixelData
 from mmseg.registry import DATASETS
 from mmseg.structures import SegDataSample
 
-import mmattn.registry  # noqa: F401
+from mmattn.engine import load_config
+from mmattn.utils.files import check_writable, write_text
 
 
 def annotations(dataloader: dict, pipeline: list[dict]) -> tuple[list[np.ndarray], dict]:
@@ -63,21 +64,20 @@ def main() -> None:
     parser.add_argument('--result', action='append', default=[], help='NAME=METRICS.json: a row for a model')
     parser.add_argument('--out', type=Path, help='write the table to this file, too')
     args = parser.parse_args()
-    cfg = Config.fromfile(args.config)
+    if args.out:
+        check_writable(args.out.parent)
+    cfg = load_config(args.config)
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     rows = {}
     for result in args.result:
         name, _, path = result.partition('=')
-        rows[name] = json.loads(Path(path).read_text())
+        rows[name] = json.loads(Path(path).read_text(encoding='utf-8'))
     rows['majority class'] = majority_metrics(cfg)
     text = table(rows)
     print(text)
     if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile('w', dir=args.out.parent, delete=False) as file:
-            file.write(text)
-        os.replace(file.name, args.out)
+        write_text(args.out, text)
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

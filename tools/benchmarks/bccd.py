@@ -75,7 +75,7 @@ def main() -> None:
         ),
     )
     print(text)
-    (args.work_dir / 'table.md').write_text(text)
+    (args.work_dir / 'table.md').write_text(text, encoding='utf-8')
     first = todo[: len(METHODS)]
     rows = [[Image.open(path) for path in drawn(run, args.jobs)[:SHOWN]] for run in first]
     sheet([list(column) for column in zip(*rows)], [run.method for run in first], args.work_dir / 'detections.jpg')

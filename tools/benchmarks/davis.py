@@ -90,9 +90,9 @@ def results(run: Run, jobs: int) -> dict[str, dict]:
                     **{sample.clip: sample.pred_masks.data.numpy() for sample in samples},
                 )
         aside = path.with_suffix('.part')
-        aside.write_text(json.dumps(found))
+        aside.write_text(json.dumps(found), encoding='utf-8')
         aside.rename(path)
-    return json.loads(path.read_text())
+    return json.loads(path.read_text(encoding='utf-8'))
 
 
 def ball(length: int = 16, size: tuple[int, int] = (206, 366)) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -186,7 +186,7 @@ def main() -> None:
     seeds = ', '.join(map(str, args.seeds))
     text = markdown([*(f'J&F of {name}, seeds {seeds}' for name in names), 'J&F of both', 'J', 'F'], rows)
     print(text)
-    (args.work_dir / 'table.md').write_text(text)
+    (args.work_dir / 'table.md').write_text(text, encoding='utf-8')
     draw(todo[: len(METHODS)], args.work_dir)
     draw_scene(todo[: len(METHODS)], args.work_dir / 'scene.jpg')
 

@@ -50,7 +50,7 @@ def test_rotated(run: Run, jobs: int, angle: int) -> dict:
         folder.mkdir(exist_ok=True)
         config(run, angle).dump(folder / 'config.py')
         call(run, jobs, 'test.py', folder / 'config.py', checkpoint(run), '--work-dir', folder)
-    return json.loads(max(folder.glob('*/*.json')).read_text())  # their folders are called by the time
+    return json.loads(max(folder.glob('*/*.json')).read_text(encoding='utf-8'))  # their folders are called by the time
 
 
 def checkpoint(run: Run) -> Path:
@@ -113,7 +113,7 @@ def main() -> None:
     heads = [*COLUMNS, 'accuracy', 'overall', 'overall, turned by ±30°']
     text = markdown(heads, ([method, *map(spread, columns.values())] for method, columns in scores.items()))
     print(text)
-    (args.work_dir / 'table.md').write_text(text)
+    (args.work_dir / 'table.md').write_text(text, encoding='utf-8')
     draw(todo[: len(METHODS)], args.work_dir)
 
 

@@ -78,7 +78,7 @@ def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
     threads = str(max(1, _cores() // jobs))
     words = [sys.executable, str(ROOT / 'tools' / tool), *map(str, command)]
-    with open(run.folder / 'output.log', 'a') as log:
+    with open(run.folder / 'output.log', 'a', encoding='utf-8') as log:
         print('$', *words, file=log, flush=True)
         process = subprocess.Popen(
             words,
@@ -105,13 +105,16 @@ def _cores() -> int:
 def peak_memory(folder: Path) -> float | None:
     """Return the most MiB that the trainings in a folder had resident, or None if none has ended."""
     path = folder / 'peak_memory.json'
-    return json.loads(path.read_text()) if path.exists() else None
+    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
 
 
 def scalars(folder: Path) -> list[list[dict]]:
     """Return what the trainings in a folder logged, in order, each interrupted one and each resumed one a list."""
     logs = sorted(folder.glob('*/vis_data/scalars.json'))
-    return [[json.loads(line) for line in path.read_text().splitlines() if line.endswith('}')] for path in logs]
+    return [
+        [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines() if line.endswith('}')]
+        for path in logs
+    ]
 
 
 def last_scores(folder: Path, key: str, iterations: int) -> dict | None:
@@ -164,8 +167,10 @@ def test(run: Run, jobs: int, last: Path, *arguments: str) -> dict:
     done = folder / 'metrics.json'
     if not done.exists():
         call(run, jobs, 'test.py', ROOT / 'configs' / run.config, last, '--work-dir', folder, *arguments)
-        write_text(done, max(folder.glob('*/*.json')).read_text())  # their folders are called by the time
-    return json.loads(done.read_text())
+        write_text(
+            done, max(folder.glob('*/*.json')).read_text(encoding='utf-8')
+        )  # their folders are called by the time
+    return json.loads(done.read_text(encoding='utf-8'))
 
 
 def each(function: Callable[[Run], T], todo: list[Run], jobs: int) -> Iterator[tuple[Run, T]]:

@@ -10,18 +10,27 @@ import hashlib
 import tempfile
 from pathlib import Path
 
+from mmattn.utils.command import run
+
 import torch
+
+from mmattn.engine import check_checkpoint
+from mmattn.utils.files import check_writable
 
 
 def publish(source: Path, target: Path) -> Path:
     """Write the reduced checkpoint beside ``target`` and return its path.
 
     Raises:
-        ValueError: ``source`` holds no ``state_dict``.
+        ValueError: ``source`` is not a checkpoint, or holds no ``state_dict``.
+        OSError: ``source`` cannot be read, or the folder of ``target`` cannot be written to.
     """
+    check_checkpoint(source)
+    check_writable(target.parent)
     checkpoint = torch.load(source, map_location='cpu', weights_only=False)
-    if 'state_dict' not in checkpoint:
-        raise ValueError(f"{source} holds no 'state_dict' but {sorted(checkpoint)}")
+    if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
+        found = sorted(map(str, checkpoint)) if isinstance(checkpoint, dict) else f'a {type(checkpoint).__name__}'
+        raise ValueError(f"{source} holds no 'state_dict' but {found}")
     meta = {
         key: checkpoint.get('meta', {})[key]
         for key in ('dataset_meta', 'cfg', 'epoch', 'iter')
@@ -45,4 +54,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

@@ -3,12 +3,12 @@
 import os
 import re
 import runpy
-from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from analysis_tools import get_flops
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, init_default_scope
 
@@ -106,7 +106,9 @@ class ProtocolError(SystemExit):
 @cache
 def data_sets() -> dict[str, str]:
     """Return the names of the data sets and the environment variables that say where each is."""
-    sources = {path.stem: path.read_text() for path in sorted(config_path('_base_/datasets').glob('*.py'))}
+    sources = {
+        path.stem: path.read_text(encoding='utf-8') for path in sorted(config_path('_base_/datasets').glob('*.py'))
+    }
     found = {name: re.search(r"^data_root = '\{\{\$(\w+):", text, re.M) for name, text in sources.items()}
     return {name: match[1] for name, match in found.items() if match}
 
@@ -232,12 +234,10 @@ def length(cfg: Config) -> tuple[int, str]:
 
 def input_size(cfg: Config) -> tuple[int, int]:
     """Return height and width of the crops in training, or of what images are resized to."""
-    for key, turned in (('crop_size', False), ('scale', True)):
-        for transform in _dicts(cfg.train_dataloader.dataset.pipeline):
-            if isinstance(transform.get(key), list | tuple):
-                height, width = transform[key][::-1] if turned else transform[key]
-                return height, width
-    raise ProtocolError('the training images have no size of their own')
+    size = get_flops.input_size(cfg)
+    if size is None:
+        raise ProtocolError('the training images have no size of their own')
+    return size
 
 
 def metrics_of(cfg: Config) -> tuple[str, dict[str, str], float]:
@@ -294,7 +294,7 @@ def _scale_images(cfg: Config, scale: float) -> None:
 def _multiply_sizes(part: Any, scale: float) -> bool:
     """Multiply the sizes in a part of a config; tell whether any image is resized there."""
     resized = False
-    for transform in _dicts(part):
+    for transform in get_flops.dicts(part):
         for key in ('scale', 'crop_size'):
             if isinstance(transform.get(key), list | tuple):
                 transform[key] = tuple(int(side * scale + 0.5) for side in transform[key])
@@ -311,7 +311,7 @@ def _fit_to_data(cfg: Config) -> None:
     init_default_scope(cfg.default_scope)
     with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
         metainfo = dataset.get('metainfo') or getattr(registry.get(dataset.type), 'METAINFO', {})
-    for part in _dicts(cfg.model):
+    for part in get_flops.dicts(cfg.model):
         if 'num_classes' in part:
             part.num_classes = len(metainfo['classes'])
 
@@ -323,7 +323,7 @@ def _fit_to_crop(cfg: Config) -> None:
     crop = input_size(cfg)
     cfg.model.data_preprocessor.size = crop
     cfg.model.test_cfg = dict(mode='whole')
-    for part in _dicts(cfg.model):
+    for part in get_flops.dicts(cfg.model):
         if 'align_corners' in part:
             part.align_corners = all(side % 8 == 1 for side in crop)
 
@@ -363,12 +363,3 @@ def _score_at_the_end(cfg: Config) -> None:
     else:
         cfg.val_dataloader, cfg.val_evaluator = cfg.test_dataloader, cfg.test_evaluator
         cfg.train_cfg.val_interval = length(cfg)[0]
-
-
-def _dicts(value: Any) -> Iterator[ConfigDict]:
-    """Yield all dictionaries in a part of a config."""
-    if isinstance(value, dict):
-        yield value
-    if isinstance(value, dict | list | tuple):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _dicts(part)

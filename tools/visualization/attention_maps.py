@@ -1,6 +1,6 @@
 """Draw what a model attends to from points of an image, as in Fig. 3.4 of the bilateral-attention thesis.
 
-    python tools/visualization/attention_maps.py CONFIG CHECKPOINT IMAGE --query x,y [--query x,y …] [--out FILE.png]
+    python tools/visualization/attention_maps.py CONFIG CHECKPOINT IMAGE --query x,y [--query x,y …] [--out FILE]
 
 A row a query: the image with the query as a red dot, then its attention by content alone, by position alone, and
 bilateral, laid over the image. Of a layer that runs several times, the last pass is drawn.
@@ -9,15 +9,19 @@ bilateral, laid over the image. Of a layer that runs several times, the last pas
 import argparse
 from pathlib import Path
 
+from mmattn.utils.command import run
+
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
 from PIL import Image
 from torch import nn
 
-import mmattn.engine  # noqa: F401  (what checkpoints hold, and `_base_ = 'mmattn::…'`)
+from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.utils.devices import check_device
+from mmattn.utils.files import atomic_write, check_writable
 from mmattn.visualization import attention_layers, attention_maps, draw_attention_maps, read_image
 
 
@@ -35,7 +39,10 @@ def parse_args() -> argparse.Namespace:
         help='pixel of the image, from the left and from the top; may be given several times',
     )
     parser.add_argument(
-        '--out', type=Path, default=Path('attention_maps.png'), help='file to write; default: %(default)s'
+        '--out',
+        type=Path,
+        default=Path('attention_maps.png'),
+        help='file to write, of the format of its suffix; default: %(default)s',
     )
     parser.add_argument(
         '--threshold',
@@ -44,21 +51,34 @@ def parse_args() -> argparse.Namespace:
         help="hide weights under this share of a map's largest; default: %(default)s",
     )
     parser.add_argument('--layer', help='name of the attention layer in the model; default: the last one')
-    parser.add_argument(
-        '--device', default='cuda' if torch.cuda.is_available() else 'cpu', help='default: %(default)s here'
-    )
-    parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, help='override settings of the config: key=value …'
-    )
+    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if there is one')
+    add_config_options(parser)
     return parser.parse_args()
 
 
-def load_model(cfg: Config, checkpoint: str, device: str) -> nn.Module:
+def load_model(cfg: Config, checkpoint: str, device: torch.device) -> nn.Module:
     """Build the config's model for inference, with the weights of a checkpoint."""
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     model = MODELS.build(cfg.model)
     load_checkpoint(model, checkpoint, map_location='cpu')
     return model.to(device).eval()
+
+
+def check_suffix(path: Path) -> None:
+    """Raise a ValueError if Pillow writes no format of this suffix."""
+    known = sorted(suffix for suffix, form in Image.registered_extensions().items() if form in Image.SAVE)
+    if path.suffix.lower() not in known:
+        raise ValueError(f'--out must have a suffix of an image format ({", ".join(known)}); got {path}')
+
+
+def write(picture: Image.Image, path: Path) -> None:
+    """Write a picture in the format of its suffix; a PNG in 256 colours, which takes a third of the size."""
+    options: dict[str, bool] = {}
+    if path.suffix.lower() == '.png':
+        picture = picture.quantize(method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        options = dict(optimize=True)
+    with atomic_write(path) as temporary:
+        picture.save(temporary, **options)
 
 
 def relative(query: str, width: int, height: int) -> tuple[float, float]:
@@ -75,15 +95,15 @@ def relative(query: str, width: int, height: int) -> tuple[float, float]:
 def main() -> None:
     """Draw and write the figure."""
     args = parse_args()
-    cfg = Config.fromfile(args.config)
-    cfg.merge_from_dict(args.cfg_options or {})
-    try:
-        image = read_image(args.image)
-    except (OSError, ValueError) as error:
-        raise SystemExit(f'{error}') from None
+    check_suffix(args.out)
+    check_writable(args.out.parent)
+    check_checkpoint(args.checkpoint)
+    device = check_device(args.device)
+    cfg = load_config(args.config, args.cfg_options)
+    image = read_image(args.image)
     height, width = image.shape[:2]
     points = [relative(query, width, height) for query in args.query]
-    model = load_model(cfg, args.checkpoint, args.device)
+    model = load_model(cfg, args.checkpoint, device)
     try:
         attention_layers(model, args.layer)
     except ValueError as error:
@@ -92,13 +112,9 @@ def main() -> None:
     data = pseudo_collate([pipeline(dict(img_path=args.image))])
     maps = attention_maps(model, data, points, args.layer)[-1]
     picture = Image.fromarray(draw_attention_maps(image, points, maps, args.threshold))
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    aside = args.out.with_name(f'{args.out.name}.part')
-    # 256 colours: a third of the size
-    picture.quantize(method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(aside, 'PNG', optimize=True)
-    aside.replace(args.out)
+    write(picture, args.out)
     print(args.out)
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

@@ -1,0 +1,201 @@
+"""What the command lines share: quiet imports, output in any encoding, and errors that are one message.
+
+A tool imports this module before other packages, since importing it silences what they say while they are imported,
+and ends with ``run(main)``.
+"""
+
+import io
+import locale
+import logging
+import os
+import re
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from pickle import UnpicklingError
+from types import FrameType
+from typing import Any, NoReturn
+
+DEBUG = 'MMATTN_DEBUG'
+EXPECTED = (OSError, ValueError, RuntimeError, ImportError, FloatingPointError, MemoryError, EOFError, UnpicklingError)
+# What other packages say that no user can act on, by its text. Of level DEBUG, but printed: a data format of the
+# vendor's own is not installed. Of the default configs: a hook that is switched off, a metric without a prefix,
+# mmengine's own calls of what it has deprecated, a registry of inferencers that mmseg neither has nor needs.
+IRRELEVANT = re.compile(
+    r'Could not import OneDL(\. Skipping OneDL datasets\.)?$'
+    r'|The prefix is not set in metric class \w+\.$'
+    r'|"FileClient" will be deprecated in future\. '
+    r'|"HardDiskBackend" is the alias of "LocalBackend" '
+    r'|Failed to search registry with scope "\w+" in the "function" registry tree\. '
+)
+SWITCHED_OFF = 'The draw is False, it means that the hook for visualization will not take effect'
+# mmcv warns of an installation without operators, but also if its own imports are circular.
+CIRCULAR = r'Fail to import ``MultiScaleDeformableAttention`` from ``mmcv\.ops\.multi_scale_deform_attn``'
+LOCAL_RANKS = ('LOCAL_RANK', 'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK')
+HEAD_START = 3.0  # seconds
+
+
+def run(main: Callable[[], int | None]) -> NoReturn:
+    """Run a tool's ``main`` and exit with its code; an error is one message, and the code is 1.
+
+    The code of Ctrl-C is 130, that of wrong usage 2, as argparse has it. The environment variable ``MMATTN_DEBUG=1``
+    shows the traceback instead. If the run has a log file, that has the traceback in any case. An exception that no
+    user can cause keeps its traceback on the screen where there is no log file. Of several processes, the first that
+    fails prints its message.
+
+    Args:
+        main (Callable): takes no argument and returns the exit code; None is 0.
+    """
+    use_utf8()
+    try:
+        code = main() or 0
+    except SystemExit as exit:
+        if not isinstance(exit.code, str):
+            raise
+        code, message = 1, exit.code
+    except KeyboardInterrupt as error:
+        code, message = 130, 'interrupted' + ''.join(f': {text}' for text in error.args)
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            raise
+        code, message = 1, describe(error)
+        log = _log(error)
+        if log is not None:
+            message += f'\n(the traceback is in {log})'
+        elif _is_expected(error):
+            message += f'\n({DEBUG}=1 shows the traceback)'
+        else:
+            message = ''.join(traceback.format_exception(error)) + message
+    else:
+        raise SystemExit(code)
+    _exit(code, message)
+
+
+def use_utf8() -> None:
+    """Make UTF-8 the default encoding of files, and have output replace what the terminal cannot show."""
+    if locale.getpreferredencoding(False).lower() not in ('utf-8', 'utf8'):
+        for name in ('C.UTF-8', 'C.utf8', 'UTF-8'):  # as Python itself tries them, see PEP 538
+            with suppress(locale.Error):
+                locale.setlocale(locale.LC_CTYPE, name)
+                break
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors='backslashreplace')
+
+
+def describe(error: BaseException) -> str:
+    """Return the message of an error, with the file or the component of the config that it is about.
+
+    Args:
+        error (BaseException): as it was caught, with its traceback.
+    """
+    message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    if 'Original Traceback (most recent call last)' in message:  # of a data loader's worker
+        message = re.split(r'\n[\w.]+(?:Error|Exception): ', message)[-1].strip()
+    if isinstance(error, OSError) and error.strerror:
+        path = error.filename if error.filename is not None else _open_file(error)
+        message = error.strerror if path is None else f'{_text(path)}: {error.strerror}'
+    component = _component(error)
+    if not _is_expected(error) or not message:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        message = f'{type(error).__name__}: {message or frame.line} ({frame.filename}:{frame.lineno})'
+    return f'building {component!r}: {message}' if component is not None and component not in message else message
+
+
+def _is_expected(error: BaseException) -> bool:
+    """Whether a user can have caused an error: by files, values, memory, or a component's arguments in a config."""
+    of_config = isinstance(error, AttributeError | KeyError) and "'ConfigDict' object" in str(error)
+    return isinstance(error, EXPECTED) or of_config or (_component(error) is not None and bool(str(error)))
+
+
+def _component(error: BaseException) -> str | None:
+    """Return the ``type`` of the innermost part of the config that was being built, or None."""
+    found = [frame.f_locals.get('cfg') for frame in _frames(error) if frame.f_code.co_name == 'build_from_cfg']
+    kind = found[-1].get('type') if found and isinstance(found[-1], dict) else None
+    return kind if kind is None or isinstance(kind, str) else getattr(kind, '__name__', str(kind))
+
+
+def _open_file(error: BaseException) -> Any:
+    """Return the name of the file that the innermost function has open: a failed write does not name it."""
+    for frame in reversed([*_frames(error)]):
+        for value in frame.f_locals.values():
+            name = getattr(value, 'name', None) if isinstance(value, io.IOBase) else None
+            if isinstance(name, str | bytes):
+                return name
+    return None
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    return (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _text(path: Any) -> str:
+    return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else str(path)
+
+
+def _log(error: BaseException) -> str | None:
+    """Write the traceback to the run's log file, and return its path; None if there is none."""
+    if 'mmengine.logging' not in sys.modules:
+        return None
+    from mmengine.logging import MMLogger
+
+    logger = MMLogger.get_current_instance()
+    handler = next((handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)), None)
+    if handler is None:
+        return None
+    info = (type(error), error, error.__traceback__)
+    handler.handle(logger.makeRecord(logger.name, logging.ERROR, __file__, 0, 'The run has failed', (), info))
+    return handler.baseFilename
+
+
+def _exit(code: int, message: str) -> NoReturn:
+    """Print the message, if this process is the first of its run to fail, and exit."""
+    distributed: Any = sys.modules.get('torch.distributed')
+    initialized = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    if initialized:
+        with suppress(Exception):  # the store is gone with the process that held it, which may have been killed
+            first = distributed.distributed_c10d._get_default_store().add('mmattn/failed', 1) == 1
+            message = message if first else ''
+    elif any(os.environ.get(f'{name}', '0') != '0' for name in LOCAL_RANKS):
+        time.sleep(HEAD_START)  # the first process mostly fails alike; then the launcher ends this one here
+    if message:
+        print(f'{Path(sys.argv[0]).name}: {"" if code == 130 else "error: "}{message}', file=sys.stderr)
+    if not initialized:
+        raise SystemExit(code)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if message:
+        time.sleep(1.0)  # in which the others look up who was first
+    os._exit(code)  # gloo would abort, and NCCL might wait for the others
+
+
+def _silence() -> None:
+    """Silence what other packages say at import that is not the user's concern, by its exact text."""
+    mmcv = find_spec('mmcv')
+    if mmcv is not None and any(Path(mmcv.origin or '').parent.glob('_ext.*')):  # the operators are there
+        warnings.filterwarnings('ignore', CIRCULAR)
+    warnings.filterwarnings('ignore', SWITCHED_OFF)
+    if find_spec('mmengine') is None:
+        return
+    import mmengine.logging
+
+    print_log = mmengine.logging.print_log
+
+    def filtered(msg: object, *args: Any, **kwargs: Any) -> None:
+        if not IRRELEVANT.match(str(msg)):
+            print_log(msg, *args, **kwargs)
+
+    def is_relevant(logger: logging.Logger, record: logging.LogRecord) -> Any:
+        return not IRRELEVANT.match(record.getMessage()) and logging.Logger.filter(logger, record)
+
+    mmengine.logging.print_log = filtered  # for what is printed: the packages import the name just before they do
+    mmengine.logging.MMLogger.filter = is_relevant  # for what is logged
+
+
+_silence()

@@ -1,0 +1,79 @@
+"""Pictures of predictions, one file an image."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from mmengine.dist import get_world_size, is_main_process
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from mmengine.structures import BaseDataElement
+
+from mmattn.utils.files import atomic_write
+
+from .figure import read_image
+
+
+class PictureHook(Hook):
+    """Write a picture of every tested image, called as the image: on the left the truth, on the right the prediction.
+
+    The visualizer of the config draws it. Of several processes, the first draws its share of the images.
+
+    Args:
+        out_dir (str or Path): the folder for ``<name>.png``; for images of the same name in several folders,
+            ``<folder>/<name>.png``.
+        backend_args (dict, optional): how mmengine's file client reads the images. Defaults to None.
+        **options: for ``add_datasample`` of the visualizer, such as ``pred_score_thr``.
+    """
+
+    def __init__(self, out_dir: str | Path, backend_args: dict | None = None, **options) -> None:
+        self.out_dir = Path(out_dir)
+        self.backend_args = backend_args
+        self.options = options
+        self.names: dict[str, str] = {}
+
+    def before_test(self, runner: Runner) -> None:
+        """Choose the names."""
+        dataset = runner.test_dataloader.dataset
+        self.names = picture_names(dataset.get_data_info(i)['img_path'] for i in range(len(dataset)))
+        if get_world_size() > 1:
+            runner.logger.warning(f'Only the first process draws: one of {get_world_size()} pictures is in the folder')
+
+    def after_test_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence[BaseDataElement]
+    ) -> None:
+        """Draw the images of a batch."""
+        for sample in outputs if is_main_process() else ():  # mmengine's visualizers draw nothing in others
+            image = np.ascontiguousarray(read_image(sample.img_path, self.backend_args))
+            name = self.names[sample.img_path]
+            with atomic_write(self.out_dir / name) as temporary:
+                runner.visualizer.add_datasample(name, image, sample, out_file=str(temporary), **self.options)
+
+
+def picture_names(paths: Iterable[str]) -> dict[str, str]:
+    """Return the name of the picture of each image: as short as all of them can differ.
+
+    Args:
+        paths (iterable of str): the images.
+
+    Returns:
+        dict[str, str]: by path, the image's name with the suffix ``.png``; where two images share it, the path below
+        the folder of all images; where they differ in their suffixes alone, this path with both suffixes.
+
+    Example:
+        >>> picture_names(['val/bonn/1.png', 'val/köln/1.png'])
+        {'val/bonn/1.png': 'bonn/1.png', 'val/köln/1.png': 'köln/1.png'}
+    """
+    paths = list(dict.fromkeys(paths))
+    folder = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ''
+    choices: tuple[Callable[[str], Path], ...] = (
+        lambda path: Path(Path(path).stem),
+        lambda path: Path(os.path.relpath(path, folder or '.')).with_suffix(''),
+        lambda path: Path(os.path.relpath(path, folder or '.')),
+    )
+    for choice in choices:
+        names = {path: f'{choice(path)}.png' for path in paths}
+        if len(set(names.values())) == len(paths):
+            break
+    return names
