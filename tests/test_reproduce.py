@@ -292,8 +292,10 @@ def test_difference_is_the_paired_t_interval():
     assert found[1:] == pytest.approx(tuple(expected.confidence_interval(0.95)))
     assert ('*' in str(found)) == (expected.pvalue < 0.05)
     assert str(difference([2.0, 3.0, 4.0], [1.0, 2.0, 3.0])) == '+1.00 [+1.00, +1.00] *'
-    with pytest.raises(ValueError, match='two seeds'):
-        difference([1.0], [2.0])
+    assert difference([1.0], [2.0]) == (-1.0, None, None)
+    assert str(difference([1.0], [2.0])) == '-1.00'
+    with pytest.raises(ValueError, match='one seed or more; got none'):
+        difference([], [])
 
 
 # --- errors before any work
@@ -304,7 +306,7 @@ def test_difference_is_the_paired_t_interval():
     [
         ((), 'a table, or --list'),
         (('9.9',), "'9.9' is none of 2, 3, 3.1"),
-        (('3.2', '--seeds', 0), 'two seeds'),
+        (('3.2', '--seeds', -1), r'from 0 on, each once; got \[-1\]'),
         (('3.2', '--seeds', 0, 1, 0), r'each once.*\[0, 1, 0\]'),
         (('3.2', '--scale', 1.5), 'got 1.5'),
         (('3.2', '--iters', 0), '--iters is 1 or more'),

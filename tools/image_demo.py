@@ -5,10 +5,9 @@ python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT --out-dir DIR    # 
 
 import argparse
 
-from mmattn.utils.command import run
+from mmattn.utils.command import describe, run
 
-from mmengine.config import Config, DictAction
-
+from mmattn.engine import add_config_options, check_checkpoint, load_config
 from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
 
 
@@ -29,9 +28,7 @@ def parse_args() -> argparse.Namespace:
         default=1,
         help='images of the same size that go through the model at once; default: %(default)s',
     )
-    parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, help='override settings of the config: key=value …'
-    )
+    add_config_options(parser)
     return parser.parse_args()
 
 
@@ -39,12 +36,12 @@ def main() -> None:
     """Segment and say where the results are."""
     args = parse_args()
     try:
-        cfg = Config.fromfile(args.config)
-        cfg.merge_from_dict(args.cfg_options or {})
+        check_checkpoint(args.checkpoint)
+        cfg = load_config(args.config, args.cfg_options)
         inferencer = FaceParsingInferencer(cfg, args.checkpoint, device=args.device)
         written = inferencer(args.image, args.out_dir, args.batch_size, args.opacity)
     except (OSError, RuntimeError, ValueError) as error:  # the last but one lists the keys that do not fit
-        raise SystemExit(f'{error}') from None
+        raise SystemExit(describe(error)) from error
     print(f'{len(written)} index maps and overlays are in {args.out_dir}/pred and {args.out_dir}/vis')
 
 

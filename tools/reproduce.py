@@ -33,6 +33,8 @@ from reproduction.protocol import Protocol, data_sets, input_size, length, metri
 from reproduction.report import Measured, Result, Setup, write_report
 from reproduction.tables import Row, read_tables
 
+from mmattn.utils.files import check_writable
+
 
 def parse_args() -> argparse.Namespace:
     """Parse the command line."""
@@ -44,7 +46,9 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('--dataset', help="one of those that --list prints; default: the paper's")
     parser.add_argument('--data-root', type=Path, help="the data set's folder; default: where its config has it")
-    parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2], help='default: 0 1 2')
+    parser.add_argument(
+        '--seeds', type=int, nargs='+', default=[0, 1, 2], help='one gives no intervals; default: 0 1 2'
+    )
     parser.add_argument('--iters', type=int, help="iterations of each run; default: the config's")
     parser.add_argument('--scale', type=float, default=1.0, help='of image and crop sizes, up to 1; default: 1')
     parser.add_argument(
@@ -66,8 +70,8 @@ def parse_args() -> argparse.Namespace:
         parser.exit()
     if args.table not in tables:
         parser.error(f"table '{args.table}' is none of {', '.join(tables)}" if args.table else 'a table, or --list')
-    if len(args.seeds) < 2 or len(set(args.seeds)) < len(args.seeds) or min(args.seeds) < 0:
-        parser.error(f'--seeds takes two seeds or more, for an interval, each once, from 0 on; got {args.seeds}')
+    if len(set(args.seeds)) < len(args.seeds) or min(args.seeds) < 0:
+        parser.error(f'--seeds takes seeds from 0 on, each once; got {args.seeds}')
     if not 0 < args.scale <= 1:
         parser.error(f'--scale is above 0 and up to 1; got {args.scale}')
     for name, least in (('iters', 1), ('jobs', 1), ('workers', 0)):
@@ -169,7 +173,7 @@ def run_all(args: argparse.Namespace, methods: list[Method]) -> dict[tuple[str, 
     try:
         return {(run.method, run.seed): result for run, result in each(work, todo, jobs)}
     except KeyboardInterrupt:
-        raise SystemExit('reproduce.py: interrupted; the same command goes on') from None
+        raise KeyboardInterrupt('the same command continues') from None
 
 
 def main() -> None:
@@ -177,6 +181,7 @@ def main() -> None:
     args = parse_args()
     protocol = Protocol(args.dataset, args.iters, args.scale, args.network == 'small', args.amp)
     data = None if args.dataset is None else read_data(args.dataset, args.data_root)
+    check_writable(args.work_dir)
     methods = plan(args.rows_of_table, protocol, data, args.rows)
     check_data(methods)
     deviations = words(methods, protocol, data)

@@ -7,10 +7,9 @@ writes DIR/masks/*.png and DIR/overlay.mp4. Called again after an interruption, 
 
 import argparse
 
-from mmattn.utils.command import run
+from mmattn.utils.command import describe, run
 
-from mmengine.config import Config, DictAction
-
+from mmattn.engine import add_config_options, check_checkpoint, load_config
 from mmattn.video import VOSInferencer
 
 
@@ -42,9 +41,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('--single-object', action='store_true', help='everything but 0 in the masks is object 1')
     parser.add_argument('--overwrite', action='store_true', help='remove the results of another run from OUT first')
-    parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, help='override settings of the config: key=value …'
-    )
+    add_config_options(parser)
     return parser.parse_args()
 
 
@@ -52,8 +49,8 @@ def main() -> None:
     """Segment and say where the results are."""
     args = parse_args()
     try:
-        cfg = Config.fromfile(args.config)
-        cfg.merge_from_dict(args.cfg_options or {})
+        check_checkpoint(args.checkpoint)
+        cfg = load_config(args.config, args.cfg_options)
         inferencer = VOSInferencer(cfg, args.checkpoint, device=args.device)
         written = inferencer(
             args.video,
@@ -66,7 +63,7 @@ def main() -> None:
             args.overwrite,
         )
     except (OSError, RuntimeError, ValueError) as error:  # the last but one lists the keys that do not fit
-        raise SystemExit(f'{error}') from None
+        raise SystemExit(describe(error)) from error
     overlay = '' if args.no_overlay else f', the overlay is {args.out}/overlay.mp4'
     print(f'{len(written)} masks are in {args.out}/masks{overlay}; {inferencer.summary}')
 

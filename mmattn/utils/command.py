@@ -40,8 +40,8 @@ LOCAL_RANKS = ('LOCAL_RANK', 'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK')
 HEAD_START = 3.0  # seconds
 
 
-def run(main: Callable[[], int | None]) -> NoReturn:
-    """Run a tool's ``main`` and exit with its code; an error is one message, and the code is 1.
+def run(main: Callable[[], int | None]) -> None:
+    """Run a tool's ``main`` and exit with its code, unless that is 0; an error is one message, and the code is 1.
 
     The code of Ctrl-C is 130, that of wrong usage 2, as argparse has it. The environment variable ``MMATTN_DEBUG=1``
     shows the traceback instead. If the run has a log file, that has the traceback in any case. An exception that no
@@ -57,6 +57,8 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     except SystemExit as exit:
         if not isinstance(exit.code, str):
             raise
+        if exit.__cause__ is not None and os.environ.get(DEBUG):
+            raise exit.__cause__ from None
         code, message = 1, exit.code
     except KeyboardInterrupt as error:
         code, message = 130, 'interrupted' + ''.join(f': {text}' for text in error.args)
@@ -72,7 +74,9 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         else:
             message = ''.join(traceback.format_exception(error)) + message
     else:
-        raise SystemExit(code)
+        if code:
+            raise SystemExit(code)
+        return
     _exit(code, message)
 
 
@@ -164,7 +168,11 @@ def _exit(code: int, message: str) -> NoReturn:
     elif any(os.environ.get(f'{name}', '0') != '0' for name in LOCAL_RANKS):
         time.sleep(HEAD_START)  # the first process mostly fails alike; then the launcher ends this one here
     if message:
-        print(f'{Path(sys.argv[0]).name}: {"" if code == 130 else "error: "}{message}', file=sys.stderr)
+        message = f'{Path(sys.argv[0]).name}: {"" if code == 130 else "error: "}{message}'
+    if not initialized and code == 1:
+        raise SystemExit(message)  # which Python prints
+    if message:
+        print(message, file=sys.stderr)
     if not initialized:
         raise SystemExit(code)
     logging.shutdown()

@@ -348,11 +348,11 @@ def test_killed_while_writing_the_only_checkpoint(train, uninterrupted, tmp_path
     options = ['default_hooks.checkpoint.max_keep_ckpts=1', 'default_hooks.checkpoint.interval=2']
     assert train(tmp_path, *options, kill='write 4') == [-signal.SIGKILL], train.log
     assert {path.name for path in tmp_path.glob('iter_*')} == {'iter_2.pth'}
-    assert (tmp_path / 'checkpoint.incomplete').exists()
+    assert [path.name[:8] for path in tmp_path.glob('.*.part*')] == ['.iter_4.']
     assert train(tmp_path, *options, resume=True) == [0], train.log
     assert 'Iter(train) [3/6]' in train.log
     best = load(tmp_path / 'iter_6.pth')['message_hub']['runtime_info']['best_ckpt']
-    left = {path for path in tmp_path.iterdir() if path.suffix in ('.pth', '.incomplete')}
+    left = {path for path in tmp_path.iterdir() if path.suffix == '.pth'}  # the other part is gone, too
     assert left == {tmp_path / 'iter_6.pth', Path(best)}
     assert_same_end(tmp_path, uninterrupted[0])
 

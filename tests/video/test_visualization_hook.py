@@ -100,11 +100,10 @@ def test_show_dir_of_the_test_tool(small_sst, tmp_path):
         command, env={**os.environ, 'PYTHONPATH': str(ROOT)}, cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, f'{done.stdout}\n{done.stderr}'
-    found = pictures(tmp_path / 'shown/vis_data/vis_image')
-    assert list(found) == [
-        f'{clip}_{position:05}_0.png' for clip, count in (('a', 4), ('b', 3)) for position in range(count)
-    ]
+    names = [f'{clip}/{position:05}.png' for clip, count in (('a', 4), ('b', 3)) for position in range(count)]
+    assert sorted(str(path.relative_to(tmp_path / 'shown')) for path in tmp_path.glob('shown/**/*.*')) == names
+    found = pictures(tmp_path / 'shown/b')
     frame = read_frame(tmp_path / 'data/JPEGImages/240p/b/00002.jpg')
-    left, right = found['b_00002_0.png']
+    left, right = found['00002.png']
     np.testing.assert_array_equal(left, draw_overlay(frame, np.uint8(squares(2, 5) > 0), 0.5))  # one object, called 1
     np.testing.assert_array_equal(right, draw_overlay(frame, read_mask(tmp_path / 'out/b/00002.png'), 0.5))

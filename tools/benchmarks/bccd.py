@@ -11,6 +11,8 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
+import mmattn.utils.command
+
 from PIL import Image
 from short_runs import ROOT, Run, arguments, call, each, markdown, runs, sheet, spread, train
 
@@ -82,4 +84,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    mmattn.utils.command.run(main)

@@ -13,6 +13,8 @@ import json
 import os
 from pathlib import Path
 
+import mmattn.utils.command
+
 import cv2
 import numpy as np
 import torch
@@ -192,4 +194,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    mmattn.utils.command.run(main)

@@ -16,6 +16,8 @@ from ast import literal_eval
 from pathlib import Path
 from unittest import mock
 
+import mmattn.utils.command
+
 import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
@@ -95,4 +97,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    mmattn.utils.command.run(main)

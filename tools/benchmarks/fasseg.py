@@ -13,12 +13,14 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
+import mmattn.utils.command
+
 import numpy as np
 from mmengine.config import Config
 from PIL import Image
 from short_runs import ROOT, Run, arguments, call, each, markdown, runs, sheet, spread, train
 
-import mmattn.registry  # noqa: F401
+import mmattn.registry
 from mmattn.segmentation.face_parsing import FaceParsingInferencer
 
 ITERATIONS = 480
@@ -118,4 +120,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    mmattn.utils.command.run(main)

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
+import mmattn.utils.command
+
 import torch
 from rich.progress import track
 from torch import Tensor
@@ -258,4 +260,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    mmattn.utils.command.run(main)

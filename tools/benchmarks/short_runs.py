@@ -187,9 +187,9 @@ def each(function: Callable[[Run], T], todo: list[Run], jobs: int) -> Iterator[t
 
 
 def spread(values: list[float]) -> str:
-    """Write mean and sample deviation."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f'{statistics.mean(values):.2f} ± {deviation:.2f}'
+    """Write mean and sample deviation; of one value, the value."""
+    deviation = f' ± {statistics.stdev(values):.2f}' if len(values) > 1 else ''
+    return f'{statistics.mean(values):.2f}{deviation}'
 
 
 def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -35,6 +35,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import mmattn.utils.command
+
 import numpy as np
 import train_val
 from conversion import Fault, convert_all, copy_image, output_folder, read_image, read_together, run, save_labels
@@ -195,4 +197,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    mmattn.utils.command.run(main)

@@ -24,9 +24,10 @@ OUT appears whole or not at all. All faults of the input are told at once, on st
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import mmattn.utils.command
 
 import numpy as np
 from conversion import Fault, find, output_folder, read_image, run, unpack
@@ -83,4 +84,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    mmattn.utils.command.run(main)

@@ -47,6 +47,8 @@ from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
 
+import mmattn.utils.command
+
 import numpy as np
 from PIL import Image
 
@@ -359,4 +361,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    mmattn.utils.command.run(main)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from benchmarks.short_runs import markdown, spread
 from scipy import stats
 
-from mmattn.utils.files import write_text
+from mmattn.utils.files import atomic_write, write_text
 
 from .tables import Row
 
@@ -58,27 +58,31 @@ class Measured(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Mean of paired differences and the limits of its confidence interval."""
+    """Mean of paired differences and the limits of its confidence interval; None of one pair."""
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
     def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            return f'{self.mean:+.2f}'
         star = '' if self.low <= 0 <= self.high else ' *'
         return f'{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]{star}'
 
 
 def difference(ours: list[float], baseline: list[float], confidence: float = 0.95) -> Difference:
-    """Compare two methods seed by seed, by Student's t.
+    """Compare two methods seed by seed, by Student's t; one seed gives no interval.
 
     Raises:
-        ValueError: fewer than two pairs.
+        ValueError: the methods differ in their number of seeds, or have none.
     """
     pairs = [a - b for a, b in zip(ours, baseline, strict=True)]
-    if len(pairs) < 2:
-        raise ValueError(f'an interval needs two seeds or more; got {len(pairs)}')
+    if not pairs:
+        raise ValueError('a difference needs one seed or more; got none')
     mean = statistics.mean(pairs)
+    if len(pairs) == 1:
+        return Difference(mean, None, None)
     reach = stats.t.ppf((1 + confidence) / 2, len(pairs) - 1) * statistics.stdev(pairs) / math.sqrt(len(pairs))
     return Difference(mean, mean - reach, mean + reach)
 
@@ -108,14 +112,22 @@ def markdown_page(methods: list[Measured], setup: Setup) -> str:
     """Return what was run, the table, and what its columns are."""
     metric, seeds = methods[0].metrics[0], list(methods[0].results)
     shrunk = '; '.join(setup.deviations)
+    if len(seeds) == 1:
+        statistic = (
+            f'One seed: no deviation and no confidence interval. Difference in {metric} to the baseline of this seed. '
+        )
+    else:
+        statistic = (
+            f'Mean ± sample deviation over the seeds. Difference in {metric} to the baseline, paired by seed, with its '
+            f"95 % confidence interval (Student's t, {len(seeds) - 1} degrees of freedom, not corrected for the number "
+            'of rows); * marks intervals off zero. '
+        )
     return (
-        f'**Table {setup.table}** on {setup.data}, seeds {", ".join(map(str, seeds))}. '
+        f'**Table {setup.table}** on {setup.data}, seed{"s"[: len(seeds) > 1]} {", ".join(map(str, seeds))}. '
         + (f"**Not the paper's protocol**: {shrunk}." if shrunk else "The paper's protocol.")
         + '\n\n'
         + table(methods, setup.memory)
-        + f'\nMean ± sample deviation over the seeds. Difference in {metric} to the baseline, paired by seed, with its '
-        f"95 % confidence interval (Student's t, {len(seeds) - 1} degrees of freedom, not corrected for the number of "
-        'rows); * marks intervals off zero. Parameters and multiply-accumulates of the network in inference, without '
+        + f'\n{statistic}Parameters and multiply-accumulates of the network in inference, without '
         f'auxiliary heads, for an input of {setup.inputs}. Seconds an iteration: median of the log; MiB: the most '
         f'of all seeds, {setup.memory}. {setup.device}.\n'
     )
@@ -194,10 +206,14 @@ def plot(methods: list[Measured], title: str, with_paper: bool, path: Path) -> N
     axis.set_xlabel(f'{metric} ({key})')
     axis.set_title(title, fontsize='medium', loc='left')
     axis.grid(axis='x', alpha=0.3)
-    aside = path.with_name(f'{path.stem}.part{path.suffix}')
-    figure.savefig(aside, dpi=110)
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=110)
     pyplot.close(figure)
-    aside.replace(path)
+
+
+def deviation(values: list[float]) -> float | None:
+    """Return the sample deviation; None of one value."""
+    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def _content(methods: list[Measured], setup: Setup) -> dict:
@@ -215,7 +231,7 @@ def _content(methods: list[Measured], setup: Setup) -> dict:
                 macs=method.macs,
                 seeds={seed: result._asdict() for seed, result in method.results.items()},
                 mean={name: statistics.mean(method.values(name)) for name in method.metrics},
-                deviation={name: statistics.stdev(method.values(name)) for name in method.metrics},
+                deviation={name: deviation(method.values(name)) for name in method.metrics},
                 difference=to_baseline[method.name]._asdict() if method.baseline else None,
             )
             for method in methods

@@ -1,0 +1,198 @@
+"""What the command lines share: one message an error, the exit code, output in any encoding, quiet imports."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ASCII = dict(LC_ALL='C', PYTHONUTF8='0', PYTHONCOERCECLOCALE='0', PYTHONIOENCODING='ascii')
+TOOLS = sorted(path for path in ROOT.glob('tools/**/*.py') if "if __name__ == '__main__':" in path.read_text('utf-8'))
+
+
+def run(*command, **env):
+    """Run a Python command with this package; return its exit code, stdout and stderr."""
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', **env}
+    words = [sys.executable, *map(str, command)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, encoding='utf-8', timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def fail(tmp_path):
+    """Run a tool whose ``main`` has this body; return its exit code, stdout and stderr."""
+
+    def fail(*body, **env):
+        tool = tmp_path / 'tool.py'
+        lines = ['from mmattn.utils.command import run', 'def main():', *(f'    {line}' for line in body), 'run(main)']
+        tool.write_text('\n'.join(lines), encoding='utf-8')
+        return run(tool, **env)
+
+    return fail
+
+
+HINT = '(MMATTN_DEBUG=1 shows the traceback)\n'
+
+
+@pytest.mark.parametrize(
+    ('body', 'code', 'said'),
+    [
+        ('return 3', 3, ''),
+        ('pass', 0, ''),
+        ('raise SystemExit(75)', 75, ''),
+        ('raise SystemExit("no")', 1, 'tool.py: error: no\n'),
+        ('raise ValueError("too small")', 1, f'tool.py: error: too small\n{HINT}'),
+        ('open("/nowhere/file")', 1, f'tool.py: error: /nowhere/file: No such file or directory\n{HINT}'),
+        ('raise KeyboardInterrupt', 130, 'tool.py: interrupted\n'),
+        ('raise KeyboardInterrupt("--resume continues")', 130, 'tool.py: interrupted: --resume continues\n'),
+        ('import argparse; argparse.ArgumentParser("x").error("y")', 2, 'usage: x [-h]\nx: error: y\n'),
+    ],
+)
+def test_an_error_is_one_message_and_a_code(fail, body, code, said):
+    assert fail(body) == (code, '', said)
+
+
+def test_the_variable_shows_the_traceback(fail):
+    code, _, said = fail('raise ValueError("too small")', MMATTN_DEBUG='1')
+    assert code == 1
+    assert 'Traceback' in said
+    assert said.endswith('ValueError: too small\n')
+
+
+def test_an_error_that_no_user_causes_keeps_its_traceback(fail):
+    code, _, said = fail('return [][3]')
+    assert code == 1
+    assert 'Traceback (most recent call last)' in said
+    last = said.splitlines()[-1]
+    assert last.startswith('tool.py: error: IndexError: list index out of range (')
+    assert last.endswith('tool.py:3)')
+
+
+def test_the_log_file_has_the_traceback_of_any_error(fail, tmp_path):
+    logger = f'from mmengine.logging import MMLogger; MMLogger.get_instance("x", log_file={str(tmp_path / "x.log")!r})'
+    for body, message in (('raise ValueError("small")', 'small'), ('return [][3]', 'IndexError: list index')):
+        code, _, said = fail(logger, body)
+        assert code == 1
+        assert said.startswith(f'tool.py: error: {message}')
+        assert said.endswith(f'(the traceback is in {tmp_path}/x.log)\n')
+        assert 'Traceback' not in said
+        assert f'tool.py", line 4, in main\n    {body}' in (tmp_path / 'x.log').read_text('utf-8')
+
+
+def test_a_component_of_the_config_is_named(fail):
+    build = 'from mmengine.registry import HOOKS; HOOKS.build(dict(type={!r}, {}))'
+    cases = {
+        build.format('EMAHook', 'intervall=2'): "'EMAHook'",
+        build.format('EMAHok', ''): 'EMAHok is not in the',
+        'from mmengine import Config; Config(dict(a=1)).b': "'ConfigDict' object has no attribute 'b'",
+    }
+    for body, said in cases.items():
+        code, _, message = fail(body)
+        assert code == 1
+        assert said in message
+        assert message.endswith(HINT)
+    assert "building 'EMAHook': " in fail(next(iter(cases)))[2]
+
+
+def test_the_error_of_a_data_loaders_worker_is_its_message_alone(fail):
+    code, _, said = fail(
+        'from torch.utils.data import DataLoader',
+        'class Data:',
+        '    def __len__(self): return 1',
+        '    def __getitem__(self, i): raise ValueError("no mask:\\n  a.png")',
+        'next(iter(DataLoader(Data(), num_workers=1)))',
+    )
+    assert (code, said) == (1, f'tool.py: error: no mask:\n  a.png\n{HINT}')
+
+
+def test_a_full_disk_is_named_by_the_file(fail, tmp_path):
+    path = tmp_path / 'scores.json'
+    code, _, said = fail(
+        'import resource, signal',
+        'signal.signal(signal.SIGXFSZ, signal.SIG_IGN)',
+        'resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))',
+        f'with open({str(path)!r}, "w") as f:',
+        '    f.write("x" * 1000)',
+    )
+    assert (code, said) == (1, f'tool.py: error: {path}: File too large\n{HINT}')
+
+
+@pytest.mark.parametrize('env', [ASCII, {**ASCII, 'PYTHONIOENCODING': 'latin-1'}], ids=['ascii', 'latin-1'])
+def test_output_and_files_in_another_encoding(fail, tmp_path, env):
+    path = tmp_path / 'x.txt'
+    code, out, _ = fail(f'open({str(path)!r}, "w").write("1×2 ≥ ü"); print("≥")', **env)
+    assert (code, out) == (0, '\\u2265\n')
+    assert path.read_text('utf-8') == '1×2 ≥ ü'
+
+
+@pytest.mark.parametrize('tool', TOOLS, ids=lambda path: path.name)
+def test_help_of_every_tool_in_ascii(tool):
+    code, out, said = run(tool, '--help', **ASCII)
+    assert code == 0, said
+    assert out.startswith('usage: ')
+    assert said == ''
+
+
+def test_every_file_is_utf_8():
+    """In the sources: calls that read or write text say so."""
+    without = []
+    for path in [*ROOT.glob('mmattn/**/*.py'), *ROOT.glob('tools/**/*.py'), ROOT / 'setup.py']:
+        for node in ast.walk(ast.parse(path.read_text('utf-8'))):
+            if isinstance(node, ast.Call) and _opens_text(node) and 'encoding' not in {k.arg for k in node.keywords}:
+                without.append(f'{path.relative_to(ROOT)}:{node.lineno}')
+    assert not without
+
+
+def _opens_text(call):
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else None
+    owner = getattr(getattr(call.func, 'value', None), 'id', None)
+    name = method or getattr(call.func, 'id', None)
+    if name in ('open', 'NamedTemporaryFile') and owner not in ('Image', 'tarfile'):
+        values = [*call.args, *(keyword.value for keyword in call.keywords)]
+        modes = [value.value for value in values if isinstance(value, ast.Constant)]
+        return not any(isinstance(mode, str) and set(mode) <= set('rwaxb+t') and 'b' in mode for mode in modes)
+    return method in ('read_text', 'write_text')
+
+
+NO_SCOPE = 'Failed to search registry with scope "mmseg"'
+FROM_OPERATORS = '``MultiScaleDeformableAttention`` from ``mmcv.ops.multi_scale_deform_attn``'
+QUIET = """
+import warnings
+import mmattn.utils.command
+from mmengine.logging import MMLogger, print_log
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ('silent', 'said'),
+    [
+        ("print_log('Could not import OneDL')", "print_log('Could not import OneDL datasets of yours')"),
+        (
+            f"""print_log('{NO_SCOPE} in the "function" registry tree. ', 'current')""",
+            f"""print_log('{NO_SCOPE} in the "model" registry tree. ', 'current')""",
+        ),
+        (
+            "print_log('The prefix is not set in metric class IoUMetric.', 'current')",
+            "print_log('The prefix is not set in metric class IoUMetric, and it should', 'current')",
+        ),
+        (
+            f"warnings.warn('Fail to import {FROM_OPERATORS}')",
+            f"warnings.warn('Failed to import {FROM_OPERATORS}')",
+        ),
+    ],
+)
+def test_a_message_is_silent_and_one_of_its_kind_is_not(silent, said):
+    assert run('-c', QUIET.format(silent)) == (0, '', '')
+    code, *output = run('-c', QUIET.format(said))
+    assert code == 0
+    assert said.split("('")[1][:30] in ''.join(output)
+
+
+def test_importing_the_open_mmlab_packages_says_nothing():
+    imports = 'import mmseg.datasets, mmseg.apis, mmattn.segmentation, mmattn.video, mmattn.engine'
+    assert run('-c', f'import mmattn.utils.command\n{imports}') == (0, '', '')
+    assert run('-c', imports)[1] != ''  # or else this test shows nothing
