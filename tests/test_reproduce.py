@@ -392,6 +392,19 @@ def test_runs_are_shared_between_gpus_and_reported(call, data, tmp_path, monkeyp
     assert not list(tmp_path.glob('*part*'))
 
 
+def test_one_seed_is_reported_without_intervals(call, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce, 'run_stages', run := Recorder())
+    rows = ['--rows', 'NL', '--seeds', 7, '--work-dir', tmp_path]
+    said = call('3.2', '--dataset', 'camvid', '--scale', 0.1, *rows)
+    (row, *_) = json.loads((tmp_path / 'results.json').read_text())['rows']
+    assert row['deviation']['mIoU'] is None
+    assert row['mean']['mIoU'] == run.scores['NL', 7]
+    assert 'camvid, seed 7. ' in said
+    assert 'One seed: no deviation and no confidence interval.' in said
+    assert '±' not in said
+    assert '95 %' not in said
+
+
 class Recorder:
     """In place of a run: keeps on which GPU it is, how many are at once on one, and its scores."""
 

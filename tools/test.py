@@ -35,10 +35,6 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Build the Runner and test."""
     args = parse_args()
-    check_checkpoint(args.checkpoint)
-    for folder in (args.out, args.show_dir):
-        if folder is not None:
-            check_writable(folder)
     cfg = config_from(args)
     cfg.load_from = args.checkpoint
     pictures: PictureHook | None = None
@@ -68,6 +64,10 @@ def main() -> None:
                 '--cfg-options test_evaluator.outfile_prefix=… if its metric has it, as CocoMetric does'
             )
         cfg.test_evaluator.update(output_dir=args.out, keep_results=True)
+    check_checkpoint(args.checkpoint)
+    for folder in (args.out, args.show_dir):
+        if folder is not None:
+            check_writable(folder)
     prepare_for_cpu(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
     if pictures is not None:

@@ -140,10 +140,11 @@ def _fault(path: Path, error: Exception) -> str:
     where, line = str(path), None
     for frame, number in traceback.walk_tb(error.__traceback__):
         if frame.f_code.co_name in ('_is_lazy_import', '_file2dict', '_parse_lazy_import'):  # also of base configs
-            where = str(frame.f_locals['filename'])
+            read = str(frame.f_locals['filename'])
+            where = read if Path(read).exists() else where
         line = number if frame.f_code.co_filename == where else line
     line = getattr(error, 'lineno', line)
-    message = getattr(error, 'msg', None) or (error.args[0] if error.args else error)
+    message = error.args[0] if isinstance(error, KeyError) and error.args else getattr(error, 'msg', error)
     return f'{where}{"" if line is None else f", line {line}"}: {type(error).__name__}: {message}'
 
 

@@ -52,6 +52,7 @@ def run(main: Callable[[], int | None]) -> None:
         main (Callable): takes no argument and returns the exit code; None is 0.
     """
     use_utf8()
+    trace = ''
     try:
         code = main() or 0
     except SystemExit as exit:
@@ -72,12 +73,12 @@ def run(main: Callable[[], int | None]) -> None:
         elif _is_expected(error):
             message += f'\n({DEBUG}=1 shows the traceback)'
         else:
-            message = ''.join(traceback.format_exception(error)) + message
+            trace = ''.join(traceback.format_exception(error))
     else:
         if code:
             raise SystemExit(code)
         return
-    _exit(code, message)
+    _exit(code, f'{trace}{Path(sys.argv[0]).name}: {"" if code == 130 else "error: "}{message}')
 
 
 def use_utf8() -> None:
@@ -167,8 +168,6 @@ def _exit(code: int, message: str) -> NoReturn:
             message = message if first else ''
     elif any(os.environ.get(f'{name}', '0') != '0' for name in LOCAL_RANKS):
         time.sleep(HEAD_START)  # the first process mostly fails alike; then the launcher ends this one here
-    if message:
-        message = f'{Path(sys.argv[0]).name}: {"" if code == 130 else "error: "}{message}'
     if not initialized and code == 1:
         raise SystemExit(message)  # which Python prints
     if message:

@@ -83,7 +83,7 @@ def test_the_log_file_has_the_traceback_of_any_error(fail, tmp_path):
 
 
 def test_a_component_of_the_config_is_named(fail):
-    build = 'from mmengine.registry import HOOKS; HOOKS.build(dict(type={!r}, {}))'
+    build = 'import mmengine.hooks; mmengine.registry.HOOKS.build(dict(type={!r}, {}))'
     cases = {
         build.format('EMAHook', 'intervall=2'): "'EMAHook'",
         build.format('EMAHok', ''): 'EMAHok is not in the',

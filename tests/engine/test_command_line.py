@@ -1,0 +1,355 @@
+"""What train.py and test.py, and the other tools, say to wrong configs, options, checkpoints, folders and signals."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from mmattn.engine import check_checkpoint, load_config
+from mmattn.engine.checkpoint import AsideBackend
+
+from .test_tools import CONFIG, ROOT, SMALL, free_port
+
+
+@pytest.fixture
+def tool(tiny_data):
+    """Run one of the tools; return its exit code, stdout and stderr."""
+
+    def tool(name, *arguments, **env):
+        words = [sys.executable] if name.endswith('.py') else ['bash']
+        environment = {
+            **os.environ,
+            **tiny_data,
+            'OMP_NUM_THREADS': '1',
+            'CUDA_VISIBLE_DEVICES': '',
+            'PATH': f'{Path(sys.executable).parent}:{os.environ["PATH"]}',
+            'PYTHONPATH': str(ROOT),
+            **env,
+        }
+        words += [str(ROOT / 'tools' / name), *map(str, arguments)]
+        done = subprocess.run(words, env=environment, text=True, capture_output=True, timeout=300)
+        return done.returncode, done.stdout, done.stderr
+
+    return tool
+
+
+@pytest.fixture(scope='module')
+def trained(run, tmp_path_factory):
+    """A work dir after two iterations."""
+    folder = tmp_path_factory.mktemp('trained')
+    run(sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', folder, '--cfg-options', *SMALL)
+    return folder
+
+
+# --- configs
+
+
+@pytest.mark.parametrize(
+    ('name', 'text', 'error', 'said'),
+    [
+        ('none.py', None, FileNotFoundError, 'there is no such config'),
+        ('folder', '', IsADirectoryError, 'this is a folder'),
+        ('notes.txt', 'a = 1', ValueError, r'notes\.txt is not a config: its suffix must be one of \.py, \.json'),
+        ('a.py', 'a = 1\nb = dict(\n', ValueError, r"/a\.py, line 2: SyntaxError: '\(' was never closed"),
+        ('a.py', 'a = 1\nb = c\n', ValueError, r"/a\.py, line 2: NameError: name 'c' is not defined"),
+        ('a.py', '_base_ = "none.py"', ValueError, r'/a\.py: FileNotFoundError: .*none\.py'),
+        ('a.json', '{"a": 1,\n b}', ValueError, r'/a\.json, line 2: JSONDecodeError'),
+    ],
+)
+def test_what_is_no_config(tmp_path, name, text, error, said):
+    path = tmp_path / name
+    if name == 'folder':
+        path.mkdir()
+    elif text is not None:
+        path.write_text(text, encoding='utf-8')
+    with pytest.raises(error, match=said) as raised:
+        load_config(path)
+    assert name in str(raised.value)
+
+
+def test_an_error_in_a_base_config_names_the_base(tmp_path):
+    (tmp_path / 'base.py').write_text('a = 1\n\nb = (\n', encoding='utf-8')
+    (tmp_path / 'own.py').write_text("_base_ = './base.py'\n", encoding='utf-8')
+    with pytest.raises(ValueError, match=r'base\.py, line 3: SyntaxError'):
+        load_config(tmp_path / 'own.py')
+
+
+@pytest.mark.parametrize(
+    ('key', 'said'),
+    [
+        ('modle.decode_head.num_classes', r"'modle' is no setting of the config; did you mean model\?"),
+        ('train_dataloader.dataset.pipeline.9.size', 'do not fit .*: Index 9 exceeds'),
+        ('optim_wrapper.optimizer.lr.base', 'do not fit .*lr is a dict in the child config'),
+    ],
+)
+def test_an_option_that_does_not_fit(key, said):
+    with pytest.raises(ValueError, match=said):
+        load_config(CONFIG, {key: 1})
+
+
+def test_a_new_key_is_a_warning_that_names_the_nearest(capfd):
+    cfg = load_config(CONFIG, {'train_cfg.max_itrs': 10})
+    assert cfg.train_cfg.max_itrs == 10
+    said = ''.join(capfd.readouterr())
+    assert 'WARNING' in said
+    assert 'train_cfg.max_itrs is new in the config; did you mean train_cfg.max_iters?' in said
+
+
+def test_known_keys_are_no_warning(capfd):
+    options = {
+        'train_dataloader.dataset.pipeline.3.crop_size': (8, 8),
+        'load_from': 'x',
+        'find_unused_parameters': True,
+    }
+    cfg = load_config(CONFIG, {**options, 'custom_hooks': [], 'model': dict(_delete_=True, type='X')})
+    assert cfg.train_dataloader.dataset.pipeline[3].crop_size == (8, 8)
+    assert 'is new' not in ''.join(capfd.readouterr())
+
+
+def test_an_option_without_a_value_is_wrong_usage(tool):
+    code, _, said = tool('train.py', CONFIG, '--cfg-options', 'model')
+    assert code == 2
+    assert said.endswith('train.py: error: --cfg-options takes key=value …; got model\n')
+
+
+# --- checkpoints
+
+
+def checkpoints(folder):
+    """Write files that are no checkpoints; return the reasons by path."""
+    torch.save(dict(state_dict={}), folder / 'whole.pth')
+    (folder / 'empty.pth').touch()
+    (folder / 'text.pth').write_text('not yet trained', encoding='utf-8')
+    (folder / 'cut.pth').write_bytes((folder / 'whole.pth').read_bytes()[:-100])
+    (folder / 'folder.pth').mkdir()
+    with zipfile.ZipFile(folder / 'zip.pth', 'w') as archive:
+        archive.writestr('notes.txt', 'x')
+    return {
+        folder / 'empty.pth': 'it is empty',
+        folder / 'text.pth': 'torch.save did not write it',
+        folder / 'cut.pth': 'it is truncated',
+        folder / 'folder.pth': 'it is a folder',
+        folder / 'zip.pth': 'it is another zip file',
+    }
+
+
+def test_what_is_not_a_checkpoint(tmp_path):
+    for path, reason in checkpoints(tmp_path).items():
+        with pytest.raises(ValueError, match=f'^{re.escape(f"{path} is not a checkpoint ({reason})")}$'):
+            check_checkpoint(path)
+    with pytest.raises(FileNotFoundError, match=r'there is no such checkpoint.*none\.pth'):
+        check_checkpoint(tmp_path / 'none.pth')
+
+
+def test_what_is_a_checkpoint(tmp_path):
+    torch.save(dict(state_dict={}), tmp_path / 'new.pth')
+    torch.save(dict(state_dict={}), tmp_path / 'old.pth', _use_new_zipfile_serialization=False)
+    (tmp_path / 'deepspeed').mkdir()
+    (tmp_path / 'deepspeed/mp_rank_00_model_states.pt').touch()
+    for name in ('new.pth', 'old.pth', 'deepspeed'):
+        check_checkpoint(tmp_path / name)
+    check_checkpoint('https://host/model.pth')
+
+
+@pytest.mark.parametrize(
+    'command',
+    [
+        'test.py {config} {checkpoint}',
+        'train.py {config} --resume {checkpoint}',
+        'train.py {config} --cfg-options load_from={checkpoint}',
+        'image_demo.py {image} {config} {checkpoint} --out-dir {out}',
+        'video_demo.py {image} {image} --config {config} --checkpoint {checkpoint} --out {out}',
+        'visualization/attention_maps.py {config} {checkpoint} {image} --query 1,1 --out {out}.png',
+        'visualization/attention_explorer.py {config} {checkpoint} {image} --out {out}',
+        'misc/publish_model.py {checkpoint} {out}',
+    ],
+    ids=lambda command: ' '.join(command.split()[:3]),
+)
+def test_every_tool_refuses_what_is_not_a_checkpoint(tool, tiny_data, tmp_path, command):
+    checkpoints(tmp_path)
+    image = Path(tiny_data['BUILDINGS_ROOT'], 'img_dir/val/tile_0.png')
+    checkpoint, out = tmp_path / 'cut.pth', tmp_path / 'out'
+    name, *arguments = command.format(config=CONFIG, checkpoint=checkpoint, image=image, out=out).split()
+    work_dir = ['--work-dir', tmp_path / 'work'] if name in ('test.py', 'train.py') else []
+    code, _, said = tool(name, *arguments[:1], *work_dir, *arguments[1:])
+    assert code == 1
+    assert said.startswith(f'{Path(name).name}: error: {checkpoint} is not a checkpoint (it is truncated)')
+    assert 'Traceback' not in said
+    assert not out.exists()
+    assert not (tmp_path / 'work').exists()
+
+
+# --- errors of a run
+
+
+def test_an_error_of_the_config_names_the_component_and_the_log_has_the_traceback(tool, tmp_path):
+    arguments = [CONFIG, '--work-dir', tmp_path, '--cfg-options', *SMALL, 'model.decode_head.chanels=3']
+    code, _, said = tool('train.py', *arguments)
+    assert code == 1
+    said = said[said.index('train.py: error: ') :]  # warnings come before
+    message, where = said.splitlines()
+    assert message.startswith("train.py: error: building 'mmattn.BiCCHead': ")
+    assert message.endswith("got an unexpected keyword argument 'chanels'")
+    (log,) = tmp_path.glob('*/*.log')
+    assert where == f'(the traceback is in {log})'
+    assert 'Traceback (most recent call last)' in log.read_text('utf-8')
+
+
+def test_of_two_processes_one_says_what_is_wrong(tool, tmp_path):
+    code, _, said = tool('dist_train.sh', tmp_path / 'none.py', 2, PORT=free_port())
+    assert code == 1
+    assert said.count('there is no such config') == 1
+    options = [*SMALL, 'model.decode_head.type=mmattn.BiCCHed']
+    arguments = [CONFIG, 2, '--work-dir', tmp_path, '--cfg-options', *options]
+    code, _, said = tool('dist_train.sh', *arguments, PORT=free_port())
+    assert code == 1
+    assert said.count('mmattn.BiCCHed is not in the') == 1
+    assert 'Traceback' not in said
+
+
+@pytest.mark.parametrize('processes', [1, 2])
+def test_ctrl_c_says_how_to_resume(tiny_data, tmp_path, processes):
+    tool = (
+        [sys.executable, ROOT / 'tools/train.py', CONFIG]
+        if processes == 1
+        else ['bash', ROOT / 'tools/dist_train.sh', CONFIG, 2]
+    )
+    options = [*SMALL, 'train_cfg.max_iters=100000', 'train_cfg.val_interval=100000']
+    environment = {
+        **os.environ,
+        **tiny_data,
+        'OMP_NUM_THREADS': '1',
+        'CUDA_VISIBLE_DEVICES': '',
+        'PATH': f'{Path(sys.executable).parent}:{os.environ["PATH"]}',
+        'PORT': free_port(),
+    }
+    words = [str(word) for word in (*tool, '--work-dir', tmp_path, '--cfg-options', *options)]
+    with (
+        open(tmp_path / 'said', 'w', encoding='utf-8') as errors,
+        subprocess.Popen(
+            words, env=environment, text=True, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+        ) as process,
+    ):
+        for line in process.stdout:
+            if re.search(r'Iter\(train\) \[ *5/', line):
+                os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+                break
+        process.communicate(timeout=120)
+    said = (tmp_path / 'said').read_text('utf-8')
+    assert process.returncode == 130, said
+    assert said.count('interrupted') == 1
+    again = f'the same command with --resume continues from the last checkpoint in {tmp_path}'
+    assert f'train.py: interrupted: {again}\n' in said
+    assert 'Traceback' not in said
+
+
+FULL_DISK = """
+import resource, runpy, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from mmattn.engine import AsideBackend
+put = AsideBackend.put
+def limited(*args):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    put(*args)
+import mmattn.engine.checkpoint
+mmattn.engine.checkpoint.AsideBackend.put = limited
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
+
+
+def test_a_disk_that_is_full_at_a_checkpoint(tool, tiny_data, tmp_path):
+    script = tmp_path / 'full_disk.py'
+    script.write_text(FULL_DISK, encoding='utf-8')
+    work_dir = tmp_path / 'work'
+    train = ROOT / 'tools/train.py'
+    code, _, said = tool(script, train, CONFIG, '--work-dir', work_dir, '--cfg-options', *SMALL)
+    assert code == 1
+    assert f'train.py: error: {work_dir}/iter_2.pth: File too large\n' in said
+    assert 'Traceback' not in said
+    assert not list(work_dir.glob('*.pth'))
+    assert not list(work_dir.glob('.*'))
+
+
+def test_a_failed_write_keeps_the_file_that_is_there(tmp_path, monkeypatch):
+    path = tmp_path / 'iter_2.pth'
+    path.write_bytes(b'whole')
+
+    def fail(descriptor):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(os, 'fsync', fail)
+    with pytest.raises(OSError, match=rf"No space left on device: '{path}'"):
+        AsideBackend().put(b'other', path)
+    assert path.read_bytes() == b'whole'
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not Path('/proc/self').is_dir(), reason='no folder in which not even root can write')
+def test_a_folder_that_cannot_be_written_to_is_an_error_before_work(tool, trained, tmp_path):
+    checkpoint = trained / 'iter_2.pth'
+    for name, arguments in {
+        'train.py': [CONFIG, '--work-dir', '/proc/self/x'],
+        'test.py': [CONFIG, checkpoint, '--work-dir', tmp_path, '--out', '/proc/self/x'],
+        'visualization/attention_maps.py': [CONFIG, checkpoint, 'i.png', '--query', '1,1', '--out', '/proc/self/x.png'],
+        'visualization/attention_explorer.py': [CONFIG, checkpoint, 'i.png', '--out', '/proc/self/x.html'],
+        'misc/publish_model.py': [checkpoint, '/proc/self/x.pth'],
+        'analysis_tools/browse_dataset.py': [CONFIG, '--output-dir', '/proc/self/x'],
+        'analysis_tools/majority_baseline.py': [CONFIG, '--out', '/proc/self/x.md'],
+    }.items():
+        code, _, said = tool(name, *arguments)
+        assert code == 1, name
+        assert 'cannot be written to' in said, name
+        assert 'Traceback' not in said
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='there is a GPU')
+@pytest.mark.parametrize('name', ['attention_maps', 'attention_explorer'])
+def test_a_device_that_is_not_there(tool, trained, tiny_data, tmp_path, name):
+    image = Path(tiny_data['BUILDINGS_ROOT'], 'img_dir/val/tile_0.png')
+    arguments = [CONFIG, trained / 'iter_2.pth', image, '--device', 'cuda', '--out', tmp_path / 'x.png']
+    code, _, said = tool(
+        f'visualization/{name}.py', *arguments, *(['--query', '1,1'] if name == 'attention_maps' else [])
+    )
+    assert code == 1
+    assert f"{name}.py: error: device must be one of cpu; got 'cuda'" in said
+
+
+@pytest.mark.parametrize('name', ['dist_train', 'dist_test', 'slurm_train', 'slurm_test', 'slurm_submit'])
+def test_a_script_without_arguments_prints_its_usage(tool, name):
+    code, out, said = tool(f'{name}.sh')
+    assert (code, out) == (2, '')
+    assert re.search(rf': {name}\.sh [A-Z_ ]+ \[arguments of \w+\.py\]\.\n', said)
+    assert 'unbound' not in said
+
+
+# --- the tools' own
+
+
+def test_get_flops_takes_the_configs_own_size(tool):
+    code, out, _ = tool('analysis_tools/get_flops.py', CONFIG, '--depth', 1)
+    assert code == 0
+    assert 'input 256×256: ' in out
+    code, _, said = tool('analysis_tools/get_flops.py', ROOT / 'configs/sst')
+    assert code == 1
+    assert 'metafile.yml has no figures of a paper (Complexity)' in said
+
+
+def test_attention_maps_are_of_the_format_of_the_suffix(tool, trained, tiny_data, tmp_path):
+    from PIL import Image
+
+    image = Path(tiny_data['BUILDINGS_ROOT'], 'img_dir/val/tile_0.png')
+    arguments = [CONFIG, trained / 'iter_2.pth', image, '--query', '1,1', '--cfg-options', *SMALL, '--out']
+    code, _, said = tool('visualization/attention_maps.py', *arguments, tmp_path / 'q.xyz')
+    assert code == 1
+    assert '--out must have a suffix of an image format (' in said
+    assert f'got {tmp_path}/q.xyz' in said
+    assert tool('visualization/attention_maps.py', *arguments, tmp_path / 'q.jpg')[0] == 0
+    assert Image.open(tmp_path / 'q.jpg').format == 'JPEG'
+    assert [path.name for path in tmp_path.iterdir()] == ['q.jpg']
