@@ -393,8 +393,9 @@ def test_runs_are_shared_between_gpus_and_reported(call, data, tmp_path, monkeyp
 
 
 def test_one_seed_is_reported_without_intervals(call, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 1)
     monkeypatch.setattr(reproduce, 'run_stages', run := Recorder())
-    rows = ['--rows', 'NL', '--seeds', 7, '--work-dir', tmp_path]
+    rows = ['--rows', 'NL', '--seeds', 7, '--gpus', 0, '--work-dir', tmp_path]
     said = call('3.2', '--dataset', 'camvid', '--scale', 0.1, *rows)
     (row, *_) = json.loads((tmp_path / 'results.json').read_text())['rows']
     assert row['deviation']['mIoU'] is None
