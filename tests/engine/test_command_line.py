@@ -252,13 +252,12 @@ def test_ctrl_c_says_how_to_resume(tiny_data, tmp_path, processes):
 FULL_DISK = """
 import resource, runpy, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-from mmattn.engine import AsideBackend
+from mmattn.engine.checkpoint import AsideBackend
 put = AsideBackend.put
 def limited(*args):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
     put(*args)
-import mmattn.engine.checkpoint
-mmattn.engine.checkpoint.AsideBackend.put = limited
+AsideBackend.put = limited
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name='__main__')
 """
@@ -269,7 +268,7 @@ def test_a_disk_that_is_full_at_a_checkpoint(tool, tiny_data, tmp_path):
     script.write_text(FULL_DISK, encoding='utf-8')
     work_dir = tmp_path / 'work'
     train = ROOT / 'tools/train.py'
-    code, _, said = tool(script, train, CONFIG, '--work-dir', work_dir, '--cfg-options', *SMALL)
+    code, _, said = tool(f'{script}', train, CONFIG, '--work-dir', work_dir, '--cfg-options', *SMALL)
     assert code == 1
     assert f'train.py: error: {work_dir}/iter_2.pth: File too large\n' in said
     assert 'Traceback' not in said
