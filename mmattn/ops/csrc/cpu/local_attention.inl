@@ -12,8 +12,7 @@ struct Local {
         value_channels(call.value.channels / call.group),
         content(call.query.data != nullptr),
         rounds(content ? call.iterations - 1 : 0),
-        one(content && call.key.data == call.value.data && call.key.stride[3] == call.value.stride[3] &&
-            call.key.stride[4] == call.value.stride[4] && call.key.channels == call.value.channels),
+        one(content && is_same(call.key, call.value)),
         values(arena, area, call.value.channels),
         keys(one ? values : Ring(arena, area, call.key.channels)),
         zeros(arena.take<float>(call.padded ? call.value.channels * area.pitch : 0) + area.margin),

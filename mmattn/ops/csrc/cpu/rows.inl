@@ -35,6 +35,12 @@ inline void assign(uint16_t& to, float x) {  // to the nearest, ties to even
   to = x != x ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
+// Whether two maps have the same numbers at every position: views of one storage may differ in any stride.
+inline bool is_same(const Map& a, const Map& b) {
+  return a.data == b.data && !__builtin_memcmp(a.stride, b.stride, sizeof a.stride) && a.channels == b.channels &&
+         a.bfloat16 == b.bfloat16;
+}
+
 template <typename T>
 T* row_of(const Map& map, int64_t batch, int64_t head, int64_t y) {
   return static_cast<T*>(map.data) + batch * map.stride[0] + head * map.stride[1] + y * map.stride[2];
