@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from . import native
+from . import autograd, native
 from .checks import check_count
 from .neighbourhood import Neighbourhood, slices, softmax, softmax_backward
 from .window_logits import accumulator, as_window_size
@@ -80,16 +80,7 @@ def _(grad: Tensor, value: Tensor, logits: Tensor, *_: object) -> tuple[Tensor, 
     return torch.empty_like(value), torch.empty_like(logits)
 
 
-def _setup_context(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*inputs[:2])
-    ctx.settings = inputs[2:]
-
-
-def _backward(ctx, grad):
-    return *_dynamic_conv_backward(grad, *ctx.saved_tensors, *ctx.settings), None, None
-
-
-_dynamic_conv.register_autograd(_backward, setup_context=_setup_context)
+autograd.register('dynamic_conv')
 
 
 def _work(value: Tensor, logits: Tensor, *others: Tensor) -> Iterator[tuple]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from . import native
+from . import autograd, native
 from .checks import check_operands, check_queries, check_window, expanded
 from .chunks import chunks
 from .window_logits import accumulator, axis_index, window_entries, zscore, zscore_backward
@@ -329,34 +329,7 @@ def _(
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in operands]
 
 
-def _setup_context(ctx, inputs, output) -> None:
-    tensors, ctx.settings = inputs[:8], inputs[8:]
-    window, outlier, axis_logits, key_logits, key_mask = tensors[3:]
-    ctx.save_for_backward(*output, *tensors[:3], window, outlier, key_logits, key_mask, *axis_logits)
-
-
-def _backward(ctx, grad, _):
-    out, lse, query, key, value, window, outlier, key_logits, key_mask, *axis_logits = ctx.saved_tensors
-    grads = iter(
-        _global_attention_backward(
-            grad, out, lse, query, key, value, window, outlier, axis_logits, key_logits, key_mask, *ctx.settings
-        )
-    )
-    return (
-        next(grads),
-        next(grads),
-        next(grads),
-        next(grads) if window is not None else None,
-        next(grads) if outlier is not None else None,
-        [next(grads) for _ in axis_logits],
-        next(grads) if key_logits is not None else None,
-        None,
-        None if ctx.settings[0] else [],  # an empty list counts as one of tensors
-        *[None] * 4,
-    )
-
-
-_global_attention.register_autograd(_backward, setup_context=_setup_context)
+autograd.register('global_attention')
 
 
 @dataclass

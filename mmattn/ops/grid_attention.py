@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from . import native
+from . import autograd, native
 from .checks import check_operands, check_queries, check_window
 from .chunks import chunks
 from .window_logits import accumulator, axis_index, zscore, zscore_backward
@@ -200,17 +200,7 @@ def _(
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in operands]
 
 
-def _setup_context(ctx, inputs, output) -> None:
-    ctx.settings = inputs[5:]
-    ctx.save_for_backward(*output, *inputs[:5])
-
-
-def _backward(ctx, grad, _):
-    grads = iter(_grid_attention_backward(grad, *ctx.saved_tensors, *ctx.settings))
-    return (*(None if operand is None else next(grads) for operand in ctx.saved_tensors[2:]), *[None] * 4)
-
-
-_grid_attention.register_autograd(_backward, setup_context=_setup_context)
+autograd.register('grid_attention')
 
 
 class _Positions:

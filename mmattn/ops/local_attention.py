@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from . import native
+from . import autograd, native
 from .checks import check_count, check_operands, check_queries
 from .neighbourhood import Neighbourhood, slices, softmax, softmax_backward
 from .window_logits import accumulator, as_window_size
@@ -220,17 +220,7 @@ def _(
     return [torch.empty_like(x) for x in (query, key, value, window) if x is not None]
 
 
-def _setup_context(ctx, inputs, output) -> None:
-    ctx.settings = inputs[4:]
-    ctx.save_for_backward(*inputs[:4])
-
-
-def _backward(ctx, grad):
-    grads = iter(_local_attention_backward(grad, *ctx.saved_tensors, *ctx.settings))
-    return (*(None if operand is None else next(grads) for operand in ctx.saved_tensors), *[None] * 4)
-
-
-_local_attention.register_autograd(_backward, setup_context=_setup_context)
+autograd.register('local_attention')
 
 
 def _squash(x: Tensor) -> Tensor:

@@ -1,8 +1,13 @@
 """Projection of each position's channels: a 1×1 convolution of a map whose channels lie side by side in memory."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from . import autograd
 
 # What torch calls for a matrix product, MKL, reaches less than half of oneDNN's speed on AMD processors, and on one
 # thread its 1×1 convolutions are such products.
@@ -49,20 +54,15 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
-def _setup_context(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*inputs[:2])
-    ctx.has_bias = inputs[2] is not None
-
-
-def _backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight = ctx.saved_tensors
+def _gradients(
+    needed: Sequence[bool], grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
+) -> list[Tensor | None]:
     rows = grad.reshape(-1, grad.shape[-1])
-    needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-    return (
-        _projection(grad, weight.t(), None) if needs_x else None,
-        _weight_gradient(rows, x.reshape(-1, x.shape[-1])) if needs_weight else None,
-        rows.sum(0) if needs_bias and ctx.has_bias else None,
-    )
+    return [
+        _projection(grad, weight.t(), None) if needed[0] else None,
+        _weight_gradient(rows, x.reshape(-1, x.shape[-1])) if needed[1] else None,
+        *([] if bias is None else [rows.sum(0)]),
+    ]
 
 
 def _weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
@@ -72,4 +72,21 @@ def _weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
     return _projection(grad.t(), x.t(), None)
 
 
-_projection.register_autograd(_backward, setup_context=_setup_context)
+def _vmap(
+    info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, int]:
+    dim, *others = in_dims
+    if dim is not None and others == [None, None]:
+        return _projection(x.movedim(dim, 0), weight, bias), 0
+    x, weight, *biases = (
+        operand.expand(info.batch_size, *operand.shape) if dim is None else operand.movedim(dim, 0)
+        for operand, dim in zip((x, weight, bias), in_dims)
+        if operand is not None
+    )
+    y = x.flatten(1, -2) @ weight.transpose(1, 2)
+    for given in biases:
+        y = y + given.unsqueeze(1)
+    return y.view(*x.shape[:-1], -1), 0
+
+
+autograd.register_formula('projection', _gradients, _vmap)

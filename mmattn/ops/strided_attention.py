@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import native
+from . import autograd, native
 from .checks import check_operands, check_queries, expanded
 from .chunks import chunks
 from .neighbourhood import softmax
@@ -200,20 +200,7 @@ def _(
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value, *offset_logits)]
 
 
-def _setup_context(ctx, inputs, output) -> None:
-    ctx.settings = inputs[4:]
-    ctx.save_for_backward(*output, *inputs[:3], *inputs[3])
-
-
-def _backward(ctx, grad, _):
-    out, lse, query, key, value, *offset_logits = ctx.saved_tensors
-    d_query, d_key, d_value, *d_offsets = _strided_attention_backward(
-        grad, out, lse, query, key, value, offset_logits, *ctx.settings
-    )
-    return d_query, d_key, d_value, d_offsets, None, None, None
-
-
-_strided_attention.register_autograd(_backward, setup_context=_setup_context)
+autograd.register('strided_attention')
 
 
 def _alone(size: int, axis: int, axes: int) -> list[int]:

@@ -1,0 +1,131 @@
+"""Every layer and head under activation checkpointing, of both kinds, gives the gradients that it gives without."""
+
+import mmdet.models.backbones
+import mmseg.models.backbones
+import pytest
+import torch
+from mmengine.registry import MODELS
+from torch.utils.checkpoint import checkpoint
+
+from mmattn import layers
+
+VIDEO = (1, 2, 3, 4, 8)
+MAP = (2, 8, 5, 6)
+# A config, and the shape of the layer's input.
+LAYERS = {
+    'BilateralNonLocal2d': (dict(in_channels=8, window_size=3), MAP),
+    'BilateralCrissCrossAttention': (dict(in_channels=8, window_size=3), MAP),
+    'BilateralMultiheadAttention': (dict(embed_dim=8, num_heads=2, window_size=3), (2, 5, 8)),
+    'LocalBilateralAttention': (dict(in_channels=8, num_heads=2, iterations=2, share=True), MAP),
+    'BAConv2d': (dict(in_channels=8, out_channels=8, kernel_size=3, padding=1, num_heads=2), MAP),
+    'DynamicConv2d': (dict(in_channels=8, kernel_size=3, groups=2), MAP),
+    'TransformerAttention2d': (dict(in_channels=8, num_heads=2), MAP),
+    'AttendedResidual': (
+        dict(in_channels=8, attention=dict(type='mmattn.LocalBilateralAttention', num_heads=2)),
+        MAP,
+    ),
+    'GridAttention3d': (dict(embed_dims=8, num_heads=2, temporal_position='relative'), VIDEO),
+    'StridedAttention3d': (dict(embed_dims=8, num_heads=2, temporal_position='relative'), VIDEO),
+    'VideoTransformerLayer': (
+        dict(embed_dims=8, attention=dict(type='mmattn.GridAttention3d', num_heads=2, temporal_position='none')),
+        VIDEO,
+    ),
+}
+HEAD = dict(in_channels=8, channels=8, num_classes=3)
+BLOCK = dict(type='mmattn.LocalBilateralAttention', num_heads=2)
+HEADS = {
+    'BiNLHead': dict(HEAD, window_size=3),
+    'BiCCHead': dict(HEAD, window_size=3),
+    'AttentionHead': dict(HEAD, attention=dict(type='mmattn.BilateralCrissCrossAttention', window_size=3)),
+    'UNetBAHead': dict(in_channels=[8, 8], up_channels=[8], block=BLOCK, num_classes=3),
+}
+
+
+def fresh(cfg):
+    """A module whose every parameter is away from the zeros with which some layers start."""
+    torch.manual_seed(0)
+    module = MODELS.build(cfg)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return module
+
+
+def gradients(cfg, run, inputs):
+    module = fresh(cfg)
+    inputs = [x.clone().requires_grad_() for x in inputs]
+    torch.manual_seed(1)
+    run(module, *inputs).square().sum().backward()
+    return {
+        **{name: x.grad for name, x in module.named_parameters()},
+        **{f'input {i}': x.grad for i, x in enumerate(inputs)},
+    }
+
+
+def compare(cfg, inputs, call, use_reentrant):
+    def under_checkpoint(module, *inputs):
+        return checkpoint(lambda *inputs: call(module, *inputs), *inputs, use_reentrant=use_reentrant)
+
+    expected, actual = gradients(cfg, call, inputs), gradients(cfg, under_checkpoint, inputs)
+    assert any(x is not None and x.abs().sum() > 0 for x in expected.values())
+    for name, x in expected.items():
+        assert (x is None) == (actual[name] is None), name
+        if x is not None:
+            torch.testing.assert_close(actual[name], x, msg=lambda text, name=name: f'{name}: {text}')
+
+
+def test_the_table_holds_every_layer():
+    assert {*LAYERS} == set(layers.__all__)
+
+
+@pytest.mark.parametrize('memory_format', [torch.contiguous_format, torch.channels_last], ids=['', 'channels_last'])
+@pytest.mark.parametrize('use_reentrant', [False, True])
+@pytest.mark.parametrize('name', LAYERS)
+def test_layers(name, use_reentrant, memory_format):
+    options, shape = LAYERS[name]
+    if memory_format == torch.channels_last and shape != MAP:
+        pytest.skip('channels are last already')
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(2)).contiguous(memory_format=memory_format)
+
+    def call(layer, x):
+        return layer(x, x, x)[0] if name == 'BilateralMultiheadAttention' else layer(x)
+
+    compare(dict(options, type=f'mmattn.{name}'), [x], call, use_reentrant)
+
+
+@pytest.mark.parametrize('use_reentrant', [False, True])
+@pytest.mark.parametrize('name', HEADS)
+def test_heads(name, use_reentrant):
+    generator = torch.Generator().manual_seed(2)
+    maps = [
+        torch.randn(2, 8, side, side + 1, generator=generator) for side in ((8, 4) if name == 'UNetBAHead' else (5,))
+    ]
+    compare(dict(HEADS[name], type=f'mmattn.{name}'), maps, lambda head, *maps: head(maps), use_reentrant)
+
+
+PLUGINS = {
+    'BilateralNonLocal2d': dict(window_size=3),
+    'BilateralCrissCrossAttention': dict(window_size=3),
+    'AttendedResidual': dict(attention=dict(type='mmattn.LocalBilateralAttention', num_heads=4)),
+    'TransformerAttention2d': dict(num_heads=4),
+    'DynamicConv2d': dict(kernel_size=3, groups=4),
+}
+
+
+@pytest.mark.parametrize('package', [mmseg.models.backbones, mmdet.models.backbones], ids=['mmseg', 'mmdet'])
+@pytest.mark.parametrize('name', PLUGINS)
+def test_plugins_of_a_backbone(name, package):
+    """``with_cp=True`` of stock ResNets."""
+    plugins = [dict(cfg=dict(PLUGINS[name], type=f'mmattn.{name}'), stages=(True, False), position='after_conv2')]
+    options = dict(depth=50, base_channels=8, stem_channels=8, num_stages=2, strides=(1, 2), dilations=(1, 1))
+    found = []
+    for with_cp in (False, True):
+        torch.manual_seed(0)
+        backbone = package.ResNet(**options, out_indices=(1,), plugins=plugins, with_cp=with_cp)
+        for parameter in backbone.parameters():
+            torch.nn.init.normal_(parameter, mean=0.02, std=0.1)
+        x = torch.randn(2, 3, 32, 40, generator=torch.Generator().manual_seed(2)).requires_grad_()
+        backbone(x)[0].square().mean().backward()
+        found.append([x.grad, *(parameter.grad for parameter in backbone.parameters())])
+    assert all(x is not None and x.isfinite().all() for x in found[0])
+    for actual, expected in zip(found[1], found[0]):
+        torch.testing.assert_close(actual, expected)

@@ -1,0 +1,255 @@
+"""Derivatives of every operator: under torch.func, vmap and checkpoints; and errors for those that do not exist."""
+
+import functools
+import importlib
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.func import grad, hessian, jvp, vjp, vmap
+from torch.utils.checkpoint import checkpoint
+
+from mmattn import ops
+
+from . import literal
+from .literal import operands, randn, with_kernel, with_window
+
+one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
+SIZE = (2, 3)
+ATTENTION = ('global_attention', 'grid_attention', 'local_attention', 'strided_attention', 'dynamic_conv')
+OPERATORS = (*ATTENTION, 'projection')
+
+
+def call(name):
+    """Tensors and settings of a call with every kind of operand: tensors to differentiate, and the other arguments."""
+    if name == 'global_attention':
+        tensors, settings = with_window(9, SIZE, 3)
+        tensors['axis_logits'] = tuple(randn(1, 1, *SIZE, side, seed=6 + side) for side in SIZE)
+        tensors['key_logits'] = randn(1, 1, *SIZE, seed=7)
+        return tensors, settings | {'key_mask': randn(1, *SIZE, seed=8) > -1}
+    if name == 'grid_attention':
+        tensors, settings = with_window(5, SIZE, 3)
+        return tensors, settings | {'normalize': True}
+    if name == 'local_attention':
+        return with_kernel(SIZE, 3, iterations=2)
+    if name == 'strided_attention':
+        logits = tuple(randn(1, 1, *SIZE, 3, seed=9 + axis) for axis in range(2))
+        return operands(SIZE) | {'offset_logits': logits}, {'pattern': 'centred', 'step': 2}
+    if name == 'dynamic_conv':
+        return {'value': randn(1, 1, *SIZE, 2), 'logits': randn(1, 1, *SIZE, 9, seed=1)}, {'kernel_size': 3}
+    tensors = {'x': randn(2, 3, 4), 'weight': randn(5, 4, seed=1), 'bias': randn(5, seed=2)}
+    return {key: x.float() for key, x in tensors.items()}, {}  # other dtypes are torch's own
+
+
+def flat(name):
+    """The public function with tensors as flat, positional arguments, and these tensors."""
+    tensors, settings = call(name)
+    leaves, spec = torch.utils._pytree.tree_flatten(tensors)
+    function = getattr(ops, name)
+
+    def run(*leaves):
+        return function(**torch.utils._pytree.tree_unflatten(list(leaves), spec), **settings)
+
+    return run, tuple(leaves)
+
+
+def loss(name):
+    run, leaves = flat(name)
+    return lambda *leaves: run(*leaves).pow(3).sum(), leaves
+
+
+def gradients(function, leaves):
+    leaves = [x.detach().requires_grad_() for x in leaves]
+    return torch.autograd.grad(function(*leaves), leaves)
+
+
+def samples(leaves, count=3):
+    """``count`` samples of each tensor."""
+    return tuple(torch.stack([x * (1 + i / 4) for i in range(count)]) for x in leaves)
+
+
+def assert_close(actual, expected):
+    torch.testing.assert_close(tuple(actual), tuple(expected), rtol=1e-4, atol=1e-4)
+
+
+def dispatcher(name):
+    """The dispatcher operator itself, and its arguments."""
+    tensors, settings = call(name)
+    if name == 'projection':
+        return torch.ops.mmattn.projection, tuple(tensors.values())
+    if name == 'dynamic_conv':
+        return torch.ops.mmattn.dynamic_conv, (*tensors.values(), [3, 3], 1)
+    module = importlib.import_module(f'mmattn.ops.{name}')
+    return getattr(torch.ops.mmattn, name), module._arguments(**tensors, **settings)
+
+
+@pytest.mark.parametrize('name', OPERATORS)
+def test_gradients_of_torch_func(name):
+    function, leaves = loss(name)
+    every = tuple(range(len(leaves)))
+    expected = gradients(function, leaves)
+    assert_close(grad(function, every)(*leaves), expected)
+    assert_close(vjp(function, *leaves)[1](torch.ones((), dtype=leaves[0].dtype)), expected)
+
+
+@pytest.mark.parametrize('name', OPERATORS)
+def test_an_inner_transform_keeps_the_outer_gradient(name):
+    """The operator is evaluated inside the inner transform, and differentiated by the outer one alone."""
+    function, leaves = loss(name)
+    one = torch.ones((), dtype=leaves[0].dtype)
+    outer = grad(lambda *leaves: grad(lambda y: function(*leaves) * y)(one), tuple(range(len(leaves))))
+    assert_close(outer(*leaves), gradients(function, leaves))
+
+
+@pytest.mark.parametrize('name', OPERATORS)
+def test_vmap_is_a_loop(name):
+    run, leaves = flat(name)
+    stacked = samples(leaves)
+    expected = torch.stack([run(*x) for x in zip(*stacked)])
+    assert_close([vmap(run)(*stacked)], [expected])
+    last = [x.movedim(0, -1) for x in stacked]
+    assert_close([vmap(run, in_dims=-1, out_dims=1)(*last)], [expected.movedim(0, 1)])
+    twice = [torch.stack([x, x / 2]) for x in stacked]
+    assert_close([vmap(vmap(run))(*twice)[0]], [expected])
+    for place in range(len(leaves)):  # samples of one tensor, the others shared
+        given = [x if i != place else stacked[i] for i, x in enumerate(leaves)]
+        in_dims = tuple(0 if i == place else None for i in range(len(leaves)))
+        expected_of_one = torch.stack([run(*given[:place], x, *given[place + 1 :]) for x in given[place]])
+        assert_close([vmap(run, in_dims=in_dims)(*given)], [expected_of_one])
+
+
+@pytest.mark.parametrize('name', OPERATORS)
+def test_gradients_of_each_sample(name):
+    function, leaves = loss(name)
+    every = tuple(range(len(leaves)))
+    stacked = samples(leaves)
+    expected = [torch.stack(x) for x in zip(*(gradients(function, x) for x in zip(*stacked)))]
+    assert_close(vmap(grad(function, every))(*stacked), expected)
+    assert_close(grad(lambda *x: vmap(function)(*x).sum(), every)(*stacked), expected)
+    shared = vmap(grad(function, every), in_dims=(0, *[None] * (len(leaves) - 1)))(stacked[0], *leaves[1:])
+    one_by_one = [gradients(function, (x, *leaves[1:])) for x in stacked[0]]
+    assert_close(shared, [torch.stack(x) for x in zip(*one_by_one)])
+
+
+@pytest.mark.parametrize('direct', [False, True], ids=['public', 'dispatcher'])
+@pytest.mark.parametrize('name', OPERATORS)
+def test_forward_mode_is_an_error(name, direct):
+    """Also with no_grad, and where nothing requires a gradient: the tangent would be lost in silence."""
+    run, leaves = flat(name)
+    if direct:
+        op, arguments = dispatcher(name)
+        leaves, run = arguments[:2], functools.partial(lambda *x: op(*x, *arguments[2:]))
+    message = f'mmattn::{name} has no forward-mode derivative'
+    with pytest.raises(NotImplementedError, match=message):
+        jvp(run, leaves, leaves)
+    for requires_grad in (False, True):
+        with forward_ad.dual_level(), torch.set_grad_enabled(requires_grad):
+            dual = forward_ad.make_dual(leaves[0].detach().requires_grad_(requires_grad), leaves[0])
+            with pytest.raises(NotImplementedError, match=message):
+                run(dual, *leaves[1:])
+            run(*leaves)  # without a tangent it is a call like any other
+    with pytest.raises(NotImplementedError, match=message):
+        hessian(lambda x: torch.utils._pytree.tree_leaves(run(x, *leaves[1:]))[0].sum())(leaves[0])
+
+
+@pytest.mark.parametrize('name', ATTENTION)
+def test_a_second_derivative_is_an_error(name):
+    function, leaves = loss(name)
+    leaves = [x.requires_grad_() for x in leaves]
+    first = torch.autograd.grad(function(*leaves), leaves, create_graph=True)
+    assert_close([x.detach() for x in first], gradients(function, leaves))
+    message = f'mmattn::{name} is not twice differentiable'
+    for x in first:
+        with pytest.raises(NotImplementedError, match=message):
+            torch.autograd.grad(x.sum(), leaves, retain_graph=True)
+    with pytest.raises(NotImplementedError, match=message):
+        grad(lambda x: grad(function)(x, *leaves[1:]).sum())(leaves[0])
+
+
+def test_projection_is_twice_differentiable():
+    function, leaves = loss('projection')
+    of = lambda function: grad(lambda x: grad(function)(x, *leaves[1:]).pow(2).sum())(leaves[0])  # noqa: E731
+    assert_close([of(function)], [of(lambda x, w, b: torch.nn.functional.linear(x, w, b).pow(3).sum())])
+
+
+@pytest.mark.parametrize('name', OPERATORS)
+def test_only_requested_gradients_are_returned(name):
+    run, leaves = loss(name)
+    expected = gradients(run, leaves)
+    for place, x in enumerate(leaves):
+        given = [y.detach() for y in leaves]
+        given[place] = x.detach().requires_grad_()
+        assert_close(torch.autograd.grad(run(*given), given[place]), [expected[place]])
+
+
+@pytest.mark.parametrize('name', ['global_attention', 'grid_attention', 'strided_attention'])
+def test_the_log_sum_exp_has_no_gradient(name):
+    """It is for the backward pass; autograd refuses it rather than return 0."""
+    op, arguments = dispatcher(name)
+    out, lse = op(arguments[0].clone().requires_grad_(), *arguments[1:])
+    assert out.requires_grad
+    assert not lse.requires_grad
+
+
+@pytest.mark.parametrize('use_reentrant', [False, True])
+@pytest.mark.parametrize('name', OPERATORS)
+def test_gradients_under_checkpoints(name, use_reentrant):
+    run, leaves = loss(name)
+    given = [x.detach().requires_grad_() for x in leaves]
+    checkpoint(run, *given, use_reentrant=use_reentrant).backward()
+    assert_close([x.grad for x in given], gradients(run, leaves))
+
+
+@pytest.mark.parametrize('name', OPERATORS)
+def test_saved_tensors_are_unpacked_once(name):
+    """Each unpacking may compute a tensor again, or copy it from another device."""
+    run, leaves = loss(name)
+    packed, unpacked = [], []
+
+    def pack(x):
+        packed.append(x)
+        return len(packed) - 1
+
+    def unpack(place):
+        unpacked.append(place)
+        return packed[place]
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        gradients(run, leaves)
+    assert sorted(unpacked) == list(range(len(packed)))
+
+
+@pytest.mark.parametrize('name', OPERATORS)
+def test_torch_compile_at_several_sizes(name):
+    """Forward and backward, each size another, as torch then makes sizes symbolic."""
+    if name == 'projection':
+        sizes = [(2, 3), (4, 5), (7, 6)]
+        cases = [{'x': randn(*size, 4), 'weight': randn(5, 4, seed=1), 'bias': randn(5, seed=2)} for size in sizes]
+        cases = [{key: x.float() for key, x in tensors.items()} for tensors in cases]
+        settings = {}
+    else:
+        cases = []
+        for size in ((2, 3), (4, 5), (7, 6)):
+            tensors, settings = call_of_size(name, size)
+            cases.append(tensors)
+    torch._dynamo.reset()
+    function = getattr(ops, name)
+    compiled = torch.compile(lambda **tensors: function(**tensors, **settings), fullgraph=True)
+    for tensors in cases:
+        expected = literal.evaluate(function, tensors, **settings)
+        literal.assert_same(literal.evaluate(compiled, tensors), expected, atol=1e-5, rtol=1e-5)
+
+
+def call_of_size(name, size):
+    if name == 'global_attention':
+        tensors, settings = with_window(9, size, 3)
+        tensors['axis_logits'] = tuple(randn(1, 1, *size, side, seed=6) for side in size)
+        return tensors, settings
+    if name == 'grid_attention':
+        return with_window(5, size, 3)
+    if name == 'local_attention':
+        return with_kernel(size, 3, iterations=2)
+    if name == 'strided_attention':
+        logits = tuple(randn(1, 1, *size, 3, seed=9) for _ in range(2))
+        return operands(size) | {'offset_logits': logits}, {'pattern': 'centred', 'step': 2}
+    return {'value': randn(1, 1, *size, 2), 'logits': randn(1, 1, *size, 9, seed=1)}, {'kernel_size': 3}
