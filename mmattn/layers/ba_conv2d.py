@@ -5,6 +5,8 @@ from inspect import signature
 from torch import nn
 from torch.nn.modules.utils import _pair
 
+from mmattn.ops.checks import check_count
+from mmattn.ops.window_logits import as_window_size
 from mmattn.registry import MODELS
 
 from .local_bilateral_attention import LocalBilateralAttention, pointwise
@@ -61,7 +63,10 @@ class BAConv2d(LocalBilateralAttention):
         bias: bool = True,
         **kwargs,
     ) -> None:
-        self_padding = tuple(k // 2 * d for k, d in zip(_pair(kernel_size), _pair(dilation)))
+        sizes = as_window_size(kernel_size, axes=2, name='kernel_size')
+        for step in _pair(dilation):
+            check_count('dilation', step)
+        self_padding = tuple(k // 2 * d for k, d in zip(sizes, _pair(dilation)))
         if padding != 'same' and _pair(padding) != self_padding:
             raise ValueError(
                 f'padding must be {self_padding} for kernel_size={kernel_size} and dilation={dilation}: '
@@ -72,7 +77,7 @@ class BAConv2d(LocalBilateralAttention):
         super().__init__(in_channels, out_channels, kernel_size, dilation=_pair(dilation)[0], act_cfg=None, **kwargs)
         self.output = pointwise(out_channels, out_channels, bias)
         # What ConvModule and its kin read from a convolution.
-        self.kernel_size = _pair(kernel_size)
+        self.kernel_size = sizes
         self.stride = (1, 1)
         self.padding = self_padding
         self.dilation = _pair(dilation)

@@ -5,6 +5,7 @@ from mmcv.cnn import Scale
 from torch import Tensor, nn
 
 from mmattn.ops import grid_attention, grid_attention_weights
+from mmattn.ops.checks import check_count
 from mmattn.ops.window_logits import as_window_size
 from mmattn.registry import MODELS
 
@@ -37,7 +38,8 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         max_offset (int): 'relative' clips offsets to ±``max_offset``. Defaults to 96.
 
     Raises:
-        ValueError: an unknown option, an even window, or 'zscore' with 'neg_inf'.
+        TypeError: ``in_channels``, ``reduction`` or ``max_offset`` is no integer.
+        ValueError: a count below 1, an unknown option, an even window, or 'zscore' with 'neg_inf'.
     """
 
     operator_weights = staticmethod(grid_attention_weights)
@@ -52,6 +54,8 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         smoothing: str = 'zscore',
         max_offset: int = 96,
     ) -> None:
+        check_count('in_channels', in_channels)
+        check_count('reduction', reduction)
         super().__init__()
         if position not in POSITIONS:
             raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')

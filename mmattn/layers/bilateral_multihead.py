@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.ops import global_attention, global_attention_weights
+from mmattn.ops.checks import check_divisor
 from mmattn.ops.window_logits import as_window_size, window_entries
 from mmattn.registry import MODELS
 
@@ -36,6 +37,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         causal (bool): position i attends to j ≤ i only. Defaults to False.
 
     Raises:
+        TypeError: ``embed_dim``, ``num_heads`` or ``max_offset`` is no integer.
         ValueError: ``embed_dim`` is no multiple of ``num_heads``, an unknown option, an even window, or 'zscore' with
             'neg_inf'.
     """
@@ -55,8 +57,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         causal: bool = False,
     ) -> None:
         super().__init__()
-        if embed_dim % num_heads:
-            raise ValueError(f'embed_dim must be a multiple of num_heads={num_heads}; got {embed_dim}')
+        check_divisor('num_heads', num_heads, 'embed_dim', embed_dim)
         if position not in POSITIONS:
             raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')
         head_dim = embed_dim // num_heads

@@ -4,6 +4,7 @@ from mmcv.cnn import NonLocal2d
 from torch import Tensor
 
 from mmattn.ops import global_attention, global_attention_weights
+from mmattn.ops.checks import check_count
 from mmattn.ops.window_logits import as_window_size, window_entries
 from mmattn.registry import MODELS
 
@@ -38,8 +39,9 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
             σc = √d always. Defaults to True.
 
     Raises:
-        ValueError: an unknown option, an even window, 'zscore' with 'neg_inf', or a ``mode`` other than
-            'embedded_gaussian' together with a position.
+        TypeError: ``in_channels``, ``reduction`` or ``max_offset`` is no integer.
+        ValueError: a count below 1, an unknown option, an even window, 'zscore' with 'neg_inf', or a ``mode`` other
+            than 'embedded_gaussian' together with a position.
     """
 
     operator_weights = staticmethod(global_attention_weights)
@@ -58,6 +60,8 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         mode: str = 'embedded_gaussian',
         use_scale: bool = True,
     ) -> None:
+        check_count('in_channels', in_channels)
+        check_count('reduction', reduction)
         super().__init__(
             in_channels,
             reduction=reduction,

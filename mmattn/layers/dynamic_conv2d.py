@@ -5,7 +5,7 @@ from torch import Tensor, nn, zeros
 from torch.nn import functional as F
 
 from mmattn.ops import dynamic_conv
-from mmattn.ops.checks import check_count
+from mmattn.ops.checks import check_divisor
 from mmattn.ops.window_logits import as_window_size
 from mmattn.registry import MODELS
 
@@ -30,7 +30,7 @@ class DynamicConv2d(nn.Module):
             networks. Defaults to None.
 
     Raises:
-        TypeError: ``groups`` is no integer.
+        TypeError: ``in_channels`` or ``groups`` is no integer.
         ValueError: an even kernel, or groups that do not divide the channels.
     """
 
@@ -38,10 +38,8 @@ class DynamicConv2d(nn.Module):
         self, in_channels: int, kernel_size: int | tuple[int, int], groups: int = 16, norm_cfg: dict | None = None
     ) -> None:
         super().__init__()
-        check_count('groups', groups)
+        check_divisor('groups', groups, 'in_channels', in_channels)
         height, width = as_window_size(kernel_size, axes=2, name='kernel_size')
-        if in_channels % groups:
-            raise ValueError(f'groups must divide in_channels={in_channels}; got {groups}')
         self.kernel_size = height, width
         self.groups = groups
         options = dict(norm_cfg=norm_cfg, act_cfg=None)

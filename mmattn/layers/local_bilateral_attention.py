@@ -6,7 +6,7 @@ from mmcv.cnn import build_activation_layer, build_norm_layer
 from torch import Tensor, nn
 
 from mmattn.ops import local_attention, local_attention_weights, projection
-from mmattn.ops.checks import check_count
+from mmattn.ops.checks import check_count, check_divisor, check_number
 from mmattn.ops.window_logits import as_window_size
 from mmattn.registry import MODELS
 
@@ -39,7 +39,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         act_cfg (dict, optional): activation of the output. Defaults to ReLU.
 
     Raises:
-        TypeError: ``dilation`` or ``iterations`` is no integer.
+        TypeError: channels, heads, ``dilation`` or ``iterations`` are no integers, or ``scale`` is no number.
         ValueError: an even kernel, heads that do not divide the channels, neither content nor geometry, more
             iterations without ``share`` or without content, iterations or a dilation below 1, a norm over groups of
             channels.
@@ -65,8 +65,10 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         super().__init__()
         out_channels = in_channels if out_channels is None else out_channels
         sizes = as_window_size(kernel_size, axes=2, name='kernel_size')
-        if num_heads < 1 or out_channels < 1 or out_channels % num_heads:
-            raise ValueError(f'num_heads must divide out_channels={out_channels}; got {num_heads}')
+        check_count('in_channels', in_channels)
+        check_divisor('num_heads', num_heads, 'out_channels', out_channels)
+        if scale is not None:
+            check_number('scale', scale)
         if not (content or geometric):
             raise ValueError('content and geometric cannot both be False')
         check_count('dilation', dilation)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from mmattn.ops.checks import check_count, check_divisor, check_number
+
 from .relative_position import RelativePosition
 from .temporal_encoding import TEMPORAL_POSITIONS, TemporalEncoding
 
@@ -29,7 +31,9 @@ class MultiheadAttention3d(nn.Module):
         concatenated (bool): the axes share the channels of E. Defaults to False.
 
     Raises:
-        ValueError: heads that do not divide the channels, an unknown position, or 'relative' in time alone.
+        TypeError: channels, heads, ``max_offset`` or ``max_frames`` are no integers, or ``scale`` is no number.
+        ValueError: heads that do not divide the channels, an unknown position, or 'relative' in time alone; an odd
+            number of channels for 'sinusoidal'.
     """
 
     def __init__(
@@ -44,8 +48,9 @@ class MultiheadAttention3d(nn.Module):
         concatenated: bool = False,
     ) -> None:
         super().__init__()
-        if num_heads < 1 or embed_dims % num_heads:
-            raise ValueError(f'num_heads must divide embed_dims={embed_dims}; got {num_heads}')
+        check_divisor('num_heads', num_heads, 'embed_dims', embed_dims)
+        check_number('scale', scale)
+        check_count('max_frames', max_frames)
         if spatial_position not in SPATIAL_POSITIONS:
             raise ValueError(f'spatial_position must be one of {SPATIAL_POSITIONS}; got {spatial_position!r}')
         if temporal_position not in TEMPORAL_POSITIONS:

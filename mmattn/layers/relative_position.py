@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from mmattn.ops.checks import check_count
+
 
 class RelativePosition(nn.Module):
     """One table of vectors for each axis, indexed by the offset j − i, clipped to ±``max_offset``.
@@ -17,13 +19,13 @@ class RelativePosition(nn.Module):
             has all.
 
     Raises:
+        TypeError: ``max_offset`` is no integer.
         ValueError: ``max_offset`` below 0.
     """
 
     def __init__(self, axes: int, channels: int, max_offset: int, concatenated: bool = False) -> None:
         super().__init__()
-        if max_offset < 0:
-            raise ValueError(f'max_offset must be ≥ 0; got {max_offset}')
+        check_count('max_offset', max_offset, least=0)
         self.max_offset = max_offset
         shares = [(channels + axis) // axes if concatenated else channels for axis in range(axes)]
         self.tables = nn.ParameterList(

@@ -28,7 +28,7 @@ class StridedAttention3d(nn.Module):
 
     Raises:
         ValueError: as :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`; an unknown pattern,
-            'strided' among them.
+            'strided' among them; a step below 1 or that is no integer.
     """
 
     def __init__(
@@ -43,6 +43,8 @@ class StridedAttention3d(nn.Module):
         check_pattern(local_pattern)
         if local_pattern == 'strided':
             raise ValueError("local_pattern must be 'block', 'centred' or 'forward'; got 'strided', the second one's")
+        if step is not None:
+            as_step(step, (1,) * 3, (1,) * 3)
         self.embed_dims = embed_dims
         self.step = step
         self.local_pattern = local_pattern

@@ -22,7 +22,7 @@ class TemporalEncoding(nn.Module):
     def __init__(self, kind: str, channels: int, max_frames: int) -> None:
         super().__init__()
         if kind == 'sinusoidal' and channels % 2:
-            raise ValueError(f'sines and cosines need an even number of channels; got {channels}')
+            raise ValueError(f'channels must be even for sines and cosines; got {channels}')
         self.channels = channels
         self.embedding = nn.Embedding(max_frames, channels) if kind == 'absolute' else None
 

@@ -7,7 +7,7 @@ from mmengine.model import kaiming_init
 from torch import Tensor, nn
 
 from mmattn.ops import global_attention, global_attention_weights, local_attention, local_attention_weights
-from mmattn.ops.checks import check_count
+from mmattn.ops.checks import check_count, check_divisor, check_number
 from mmattn.ops.window_logits import as_window_size
 from mmattn.registry import MODELS
 
@@ -48,7 +48,7 @@ class TransformerAttention2d(nn.Module):
             mmcv's 1000.
 
     Raises:
-        TypeError: heads or dimension are no integers.
+        TypeError: channels, heads or dimension are no integers, or the wavelength is no number.
         ValueError: ``terms`` is no such string, heads that do not divide the channels, an even range, an odd dimension,
             a wavelength that is not positive.
     """
@@ -67,15 +67,14 @@ class TransformerAttention2d(nn.Module):
         super().__init__()
         if not isinstance(terms, str) or len(terms) != 4 or set(terms) - set('01'):
             raise ValueError(f"terms must be a string of four of '0' and '1'; got {terms!r}")
-        check_count('num_heads', num_heads)
-        if in_channels % num_heads:
-            raise ValueError(f'num_heads must divide in_channels={in_channels}; got {num_heads}')
+        check_divisor('num_heads', num_heads, 'in_channels', in_channels)
         if position_dim is None:
             position_dim = 2 * math.ceil(in_channels / 4)
         check_count('position_dim', position_dim)
         if position_dim % 2:
             raise ValueError(f'position_dim must be even, for sines and cosines; got {position_dim}')
-        if not wavelength > 0:
+        check_number('wavelength', wavelength)
+        if wavelength <= 0:
             raise ValueError(f'wavelength must be positive; got {wavelength}')
         if spatial_range is not None:
             (spatial_range,) = as_window_size(spatial_range, axes=1, name='spatial_range')

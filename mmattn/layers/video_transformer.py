@@ -3,6 +3,7 @@
 from mmcv.cnn.bricks.transformer import FFN
 from torch import Tensor, nn
 
+from mmattn.ops.checks import check_count, check_number
 from mmattn.registry import MODELS
 
 
@@ -20,7 +21,8 @@ class VideoTransformerLayer(nn.Module):
             Eq. 5.5) or 'x' (the memory is, as in the text under Eq. 5.1). Defaults to 'memory'.
 
     Raises:
-        ValueError: an unknown ``query``.
+        TypeError: channels that are no integers, a dropout that is no number.
+        ValueError: an unknown ``query``, channels below 1, a dropout outside 0 … 1.
     """
 
     def __init__(
@@ -34,6 +36,10 @@ class VideoTransformerLayer(nn.Module):
         super().__init__()
         if query not in ('memory', 'x'):
             raise ValueError(f"query must be 'memory' or 'x'; got {query!r}")
+        check_count('embed_dims', embed_dims)
+        if feedforward_channels is not None:
+            check_count('feedforward_channels', feedforward_channels)
+        check_number('dropout', dropout, 0, 1)
         self.query = query
         self.attention = MODELS.build(dict(attention, embed_dims=embed_dims))
         self.norms = nn.ModuleList(nn.LayerNorm(embed_dims) for _ in range(2))

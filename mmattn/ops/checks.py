@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -30,6 +31,12 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, i
             'query, key and value must share one floating-point dtype; got '
             f'{query.dtype}, {key.dtype} and {value.dtype}'
         )
+
+
+def check_positions(name: str, x: Tensor) -> None:
+    """Check that a map ``(B, heads, *positions, channels)`` is not empty."""
+    if 0 in x.shape[2:-1]:
+        raise ValueError(f'{name} must have at least one position on each axis; got {tuple(x.shape)}')
 
 
 def check_window(
@@ -67,7 +74,9 @@ def check_window(
         if not outlier.is_floating_point():
             raise TypeError(f'outlier must be floating-point; got {outlier.dtype}')
         return sizes, outlier, 0.0
-    if normalize and math.isinf(outlier):
+    if outlier != -math.inf:
+        check_number('outlier', outlier)
+    elif normalize:
         raise ValueError('normalize=True is undefined with an infinite outlier')
     return sizes, None, float(outlier)
 
@@ -82,12 +91,41 @@ def expanded(name: str, logits: Tensor, shape: tuple[int, ...]) -> Tensor:
         raise ValueError(f'{name} must be broadcastable to {tuple(shape)}; got {tuple(logits.shape)}') from None
 
 
-def check_count(name: str, number: int) -> None:
-    """Check that an argument is an integer of at least 1."""
-    if not isinstance(number, int):
+def check_count(name: str, number: int, least: int = 1) -> None:
+    """Check that an argument is an integer of at least ``least``."""
+    if not isinstance(number, int) or isinstance(number, bool):
         raise TypeError(f'{name} must be an integer; got {number!r}')
-    if number < 1:
-        raise ValueError(f'{name} must be at least 1; got {number}')
+    if number < least:
+        raise ValueError(f'{name} must be at least {least}; got {number}')
+
+
+def check_divisor(name: str, number: int, of: str, channels: int) -> None:
+    """Check that an argument is a count that divides a count of channels, the argument ``of``."""
+    check_count(of, channels)
+    check_count(name, number)
+    if channels % number:
+        raise ValueError(f'{name} must divide {of}={channels}; got {number}')
+
+
+def check_number(name: str, number: float, least: float | None = None, most: float | None = None) -> None:
+    """Check that an argument is a finite number, not below ``least`` and not above ``most``.
+
+    A tensor is no number: its gradient would be lost.
+    """
+    if not isinstance(number, Real) or isinstance(number, bool):
+        raise TypeError(f'{name} must be a number; got {number!r}')
+    if not math.isfinite(number):
+        raise ValueError(f'{name} must be finite; got {number}')
+    if (least is not None and number < least) or (most is not None and number > most):
+        raise ValueError(f'{name} must be {f"from {least} to {most}" if most else f"at least {least}"}; got {number}')
+
+
+def as_scale(scale: float | None, query: Tensor) -> float:
+    """Return the factor of the content logits as a number: by default 1/√D for a query of D channels."""
+    if scale is None:
+        return float((query.shape[-1] or 1) ** -0.5)
+    check_number('scale', scale)
+    return float(scale)
 
 
 def check_queries(queries: Tensor, size: tuple[int, ...]) -> None:

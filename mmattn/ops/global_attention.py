@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from . import autograd, native
-from .checks import check_operands, check_queries, check_window, expanded
+from .checks import as_scale, check_operands, check_positions, check_queries, check_window, expanded
 from .chunks import chunks
 from .window_logits import accumulator, axis_index, window_entries, zscore, zscore_backward
 
@@ -70,9 +70,11 @@ def global_attention(
         Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``.
 
     Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype, or they or any logits are not floating-point.
-        ValueError: shapes that do not fit, an even window, ``normalize`` with the number ``-inf`` as outlier; what a
-            tensor holds is not looked at, and such queries get NaN.
+        TypeError: ``query``, ``key`` and ``value`` differ in dtype, they or any logits are not floating-point, or
+            ``scale`` or ``outlier`` is no number.
+        ValueError: shapes that do not fit, queries without any key, an even window, a ``scale`` that is not finite,
+            ``normalize`` with the number ``-inf`` as outlier, another outlier that is not finite; what a tensor holds
+            is not looked at, and such queries get NaN.
     """
     out, _ = _global_attention(
         *_arguments(
@@ -139,6 +141,8 @@ def _arguments(
     """Check the arguments of :func:`global_attention` and return those of the dispatcher operator."""
     check_operands(query, key, value, axes=(1, 3))
     size, key_size = query.shape[2:-1], key.shape[2:-1]
+    if 0 not in size:
+        check_positions('key', key)
     if (window is not None or causal) and size != key_size:
         raise ValueError(
             f'window and causal need keys at the positions of the queries; got {tuple(size)} queries and '
@@ -165,8 +169,6 @@ def _arguments(
         )
     if key_mask is not None and key_mask.device != key.device:
         raise ValueError(f'key_mask must be on {key.device}, with the keys; got {key_mask.device}')
-    if scale is None:
-        scale = query.shape[-1] ** -0.5
     return (
         query,
         key,
@@ -178,7 +180,7 @@ def _arguments(
         key_mask,
         list(sizes),
         outlier_value,
-        float(scale),
+        as_scale(scale, query),
         normalize,
         causal,
     )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import autograd, native
-from .checks import check_operands, check_queries, check_window
+from .checks import as_scale, check_operands, check_positions, check_queries, check_window
 from .chunks import chunks
 from .window_logits import accumulator, axis_index, zscore, zscore_backward
 
@@ -53,9 +53,11 @@ def grid_attention(
         Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``.
 
     Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype, or they or any logits are not floating-point.
-        ValueError: shapes that do not fit, an even window, ``normalize`` with the number ``-inf`` as outlier; what a
-            tensor holds is not looked at, and such queries get NaN.
+        TypeError: ``query``, ``key`` and ``value`` differ in dtype, they or any logits are not floating-point, or
+            ``scale`` or ``outlier`` is no number.
+        ValueError: shapes that do not fit, an empty map, an even window, a ``scale`` that is not finite,
+            ``normalize`` with the number ``-inf`` as outlier, another outlier that is not finite; what a tensor holds
+            is not looked at, and such queries get NaN.
     """
     out, _ = _grid_attention(
         *_arguments(
@@ -117,14 +119,13 @@ def _arguments(
 ) -> tuple:
     """Check the arguments of :func:`grid_attention` and return those of the dispatcher operator."""
     check_operands(query, key, value, axes=(2, 3))
+    check_positions('query', query)
     if key.shape != query.shape:
         raise ValueError(f'key must have the positions of query, {tuple(query.shape)}; got {tuple(key.shape)}')
     sizes, outlier_tensor, outlier_value = check_window(
         query, window, window_size, outlier, normalize, lambda sizes: sum(sizes) - len(sizes) + 1
     )
-    if scale is None:
-        scale = query.shape[-1] ** -0.5
-    return query, key, value, window, outlier_tensor, list(sizes), outlier_value, float(scale), normalize
+    return query, key, value, window, outlier_tensor, list(sizes), outlier_value, as_scale(scale, query), normalize
 
 
 # Operands and settings, as they stand in the schema of the forward and the backward operator.

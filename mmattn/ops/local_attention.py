@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import autograd, native
-from .checks import check_count, check_operands, check_queries
+from .checks import as_scale, check_count, check_operands, check_queries
 from .neighbourhood import Neighbourhood, slices, softmax, softmax_backward
 from .window_logits import accumulator, as_window_size
 
@@ -50,10 +50,10 @@ def local_attention(
         neighbours all have a logit of −∞ gets 0.
 
     Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype, ``window`` is not floating-point, or ``dilation``
-            or ``iterations`` no integer.
+        TypeError: ``query``, ``key`` and ``value`` differ in dtype, ``window`` is not floating-point, ``dilation`` or
+            ``iterations`` no integer, or ``scale`` no number.
         ValueError: shapes that do not fit, an even kernel, neither ``query`` nor ``window``, a dilation or iterations
-            below 1, more iterations without ``query``.
+            below 1, more iterations without ``query``, a ``scale`` that is not finite.
     """
     return _local_attention(
         *_arguments(
@@ -161,9 +161,7 @@ def _arguments(
             raise ValueError(
                 f'window must be {tuple(expected)} for kernel_size={kernel_size}; got {tuple(window.shape)}'
             )
-    if scale is None:
-        scale = like.shape[-1] ** -0.5
-    return query, key, value, window, list(sizes), dilation, float(scale), iterations
+    return query, key, value, window, list(sizes), dilation, as_scale(scale, like), iterations
 
 
 # Operands and settings, as they stand in the schema of the forward and the backward operator.

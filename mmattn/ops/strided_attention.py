@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import autograd, native
-from .checks import check_operands, check_queries, expanded
+from .checks import as_scale, check_operands, check_positions, check_queries, expanded
 from .chunks import chunks
 from .neighbourhood import softmax
 from .support import as_step, check_pattern, reaches, strided_offsets
@@ -66,8 +66,10 @@ def strided_attention(
         Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``.
 
     Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype, or ``offset_logits`` is not floating-point.
-        ValueError: shapes that do not fit, an unknown pattern, a step below 1.
+        TypeError: ``query``, ``key`` and ``value`` differ in dtype, ``offset_logits`` is not floating-point, or
+            ``scale`` is no number.
+        ValueError: shapes that do not fit, an empty map, an unknown pattern, a step below 1 or that is no integer, a
+            ``scale`` that is not finite.
     """
     out, _ = _strided_attention(
         *_arguments(query, key, value, pattern=pattern, step=step, scale=scale, offset_logits=offset_logits)
@@ -122,6 +124,8 @@ def _arguments(
     """Check the arguments of :func:`strided_attention` and return those of the dispatcher operator."""
     check_operands(query, key, value, axes=(1, 3))
     check_pattern(pattern)
+    check_positions('query', query)
+    check_positions('key', key)
     size, key_size = query.shape[2:-1], key.shape[2:-1]
     steps = as_step(step, size, key_size)
     if len(offset_logits) not in (0, len(size)):
@@ -132,9 +136,7 @@ def _arguments(
         expanded(f'offset_logits[{axis}]', given, (*query.shape[:-1], len(offsets)))
         for axis, (given, offsets) in enumerate(zip(offset_logits, strided_offsets(size, steps, pattern, key_size)))
     ]
-    if scale is None:
-        scale = query.shape[-1] ** -0.5
-    return query, key, value, logits, list(steps), pattern, float(scale)
+    return query, key, value, logits, list(steps), pattern, as_scale(scale, query)
 
 
 # Operands and settings, as they stand in the schema of the forward and the backward operator.

@@ -5,12 +5,12 @@ The operators make no such mask. Positions are coordinates in a map of 1 to 3 ax
 
 import math
 from collections.abc import Iterator, Sequence
-from numbers import Integral
 
 import torch
 from torch import Tensor
 
 from .checks import check_queries
+from .window_logits import as_lengths
 
 PATTERNS = ('block', 'centred', 'forward', 'strided')
 
@@ -117,10 +117,10 @@ def as_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: Seq
                 f'queries and {tuple(key_size)} keys'
             )
         return tuple(math.ceil(math.sqrt(side)) for side in size)
-    steps = tuple(step) if isinstance(step, Sequence) else (step,) * axes
-    if len(steps) != axes or any(not isinstance(h, Integral) or h < 1 for h in steps):
-        raise ValueError(f'step must be a length ≥ 1, or one for each of {axes} axes; got {step}')
-    return tuple(min(int(h), max(sides)) for h, *sides in zip(steps, size, key_size))
+    steps = as_lengths(step, axes)
+    if steps is None:
+        raise ValueError(f'step must be a length ≥ 1, or one for each of {axes} axes; got {step!r}')
+    return tuple(min(h, max(sides)) for h, *sides in zip(steps, size, key_size))
 
 
 def _pairs(size: Sequence[int], queries: Tensor | None, key_size: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:

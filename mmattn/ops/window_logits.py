@@ -27,10 +27,18 @@ def as_window_size(window_size: int | tuple[int, ...], axes: int, name: str = 'w
     Raises:
         ValueError: it has not one length an axis, or a length is even or below 1.
     """
-    sizes = tuple(window_size) if isinstance(window_size, Sequence) else (window_size,) * axes
-    if len(sizes) != axes or any(not isinstance(k, Integral) or k < 1 or k % 2 == 0 for k in sizes):
-        raise ValueError(f'{name} must be an odd length ≥ 1, or one for each of {axes} axes; got {window_size}')
-    return tuple(map(int, sizes))
+    sizes = as_lengths(window_size, axes)
+    if sizes is None or any(k % 2 == 0 for k in sizes):
+        raise ValueError(f'{name} must be an odd length ≥ 1, or one for each of {axes} axes; got {window_size!r}')
+    return sizes
+
+
+def as_lengths(lengths: int | Sequence[int], axes: int) -> tuple[int, ...] | None:
+    """Return a length of at least 1 for each of ``axes`` axes, from one for all or one for each; None if it is not."""
+    each = tuple(lengths) if isinstance(lengths, Sequence) else (lengths,) * axes
+    if len(each) != axes or any(not isinstance(n, Integral) or isinstance(n, bool) or n < 1 for n in each):
+        return None
+    return tuple(map(int, each))
 
 
 def window_entries(window_size: tuple[int, ...], causal: bool = False) -> int:

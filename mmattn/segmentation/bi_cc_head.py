@@ -3,6 +3,7 @@
 from mmseg.models.decode_heads import CCHead, FCNHead
 
 from mmattn.layers import BilateralCrissCrossAttention
+from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
 
 
@@ -17,6 +18,9 @@ class BiCCHead(CCHead):
         window_size, position, padding, smoothing, max_offset: as in
             :class:`~mmattn.layers.BilateralCrissCrossAttention`.
         **kwargs: as in mmseg's ``FCNHead``.
+
+    Raises:
+        TypeError, ValueError: a recurrence that is no integer of at least 1, or as the layer raises.
     """
 
     def __init__(
@@ -29,6 +33,7 @@ class BiCCHead(CCHead):
         max_offset: int = 96,
         **kwargs,
     ) -> None:
+        check_count('recurrence', recurrence)
         FCNHead.__init__(self, num_convs=2, **kwargs)  # not CCHead's, which wants mmcv's compiled operators
         self.recurrence = recurrence
         self.cca = BilateralCrissCrossAttention(

@@ -4,6 +4,7 @@ from mmcv.cnn import ConvModule
 from mmseg.models.decode_heads import DepthwiseSeparableASPPHead
 from torch import nn
 
+from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
 
 from .blocks import build_block
@@ -22,11 +23,15 @@ class DeepLabV3PlusBAHead(DepthwiseSeparableASPPHead):
             padding=1)`` is the baseline of the table. Defaults to local bilateral attention as in row e.
         c1_channels (int): channels of the projected low-level map, 48 in the thesis's network.
         **kwargs: as in mmseg's ``DepthwiseSeparableASPPHead``.
+
+    Raises:
+        TypeError, ValueError: ``c1_channels`` is no integer of at least 1, or as the block raises.
     """
 
     def __init__(
         self, block: dict = dict(type='mmattn.LocalBilateralAttention'), *, c1_channels: int, **kwargs
     ) -> None:
+        check_count('c1_channels', c1_channels)
         super().__init__(c1_channels=c1_channels, **kwargs)
         # Stock's place for the decoder's convolutions, and so stock's forward pass.
         self.sep_bottleneck = nn.Sequential(

@@ -1,0 +1,77 @@
+"""Options that make no sense: each is an error that names the argument and what came, before a layer is built."""
+
+import math
+
+import pytest
+from mmengine.registry import MODELS
+
+COUNTS = [0, -1, 2.0, '2', True]
+LENGTHS = ['31', '3', 0, -1, 3.0, True, (3, '3')]
+NUMBERS = [math.nan, math.inf, '1', True]
+HEADS = [*COUNTS, 3, 16]  # of 8 channels
+PLAIN = dict(in_channels=8)
+VIDEO = dict(embed_dims=8)
+HEAD = dict(in_channels=8, channels=8, num_classes=2)
+CONV = dict(in_channels=8, out_channels=8, kernel_size=3, padding=1)
+GRID = dict(type='mmattn.GridAttention3d', num_heads=2)
+# layer, its other arguments, and for each argument what is wrong
+WRONG = [
+    ('BilateralNonLocal2d', PLAIN, dict(reduction=COUNTS, window_size=LENGTHS, in_channels=COUNTS)),
+    ('BilateralNonLocal2d', dict(PLAIN, position='relative'), dict(max_offset=[-1, '3', 1.5, None])),
+    ('BilateralCrissCrossAttention', PLAIN, dict(reduction=COUNTS, window_size=LENGTHS, in_channels=COUNTS)),
+    ('BilateralCrissCrossAttention', dict(PLAIN, position='relative'), dict(max_offset=[-1, '3', 1.5, None])),
+    (
+        'BilateralMultiheadAttention',
+        dict(embed_dim=8, num_heads=2),
+        dict(num_heads=HEADS, window_size=LENGTHS, embed_dim=COUNTS),
+    ),
+    (
+        'LocalBilateralAttention',
+        PLAIN,
+        dict(
+            num_heads=HEADS,
+            kernel_size=LENGTHS,
+            dilation=COUNTS,
+            iterations=COUNTS,
+            scale=NUMBERS,
+            out_channels=COUNTS,
+            in_channels=COUNTS,
+        ),
+    ),
+    ('BAConv2d', CONV, dict(num_heads=HEADS, kernel_size=LENGTHS[:-2], dilation=COUNTS, in_channels=COUNTS)),
+    (
+        'DynamicConv2d',
+        dict(PLAIN, kernel_size=3, groups=2),
+        dict(groups=HEADS, kernel_size=LENGTHS, in_channels=COUNTS),
+    ),
+    (
+        'TransformerAttention2d',
+        PLAIN,
+        dict(num_heads=HEADS, spatial_range=LENGTHS, position_dim=COUNTS, wavelength=[*NUMBERS, 0, -1.0]),
+    ),
+    ('GridAttention3d', VIDEO, dict(num_heads=HEADS, scale=NUMBERS, max_offset=[-1, '3'], max_frames=COUNTS)),
+    ('StridedAttention3d', VIDEO, dict(num_heads=HEADS, scale=NUMBERS, step=[*LENGTHS, (1, 2)], max_frames=COUNTS)),
+    (
+        'VideoTransformerLayer',
+        dict(VIDEO, attention=GRID),
+        dict(embed_dims=COUNTS, feedforward_channels=COUNTS, dropout=[*NUMBERS, -0.1, 1.1]),
+    ),
+    ('BiCCHead', HEAD, dict(recurrence=COUNTS, window_size=LENGTHS)),
+    ('BiNLHead', HEAD, dict(reduction=COUNTS, window_size=LENGTHS)),
+]
+
+
+@pytest.mark.parametrize(
+    ('layer', 'others', 'name', 'value'),
+    [
+        pytest.param(layer, others, name, value, id=f'{layer}-{name}-{value!r}')
+        for layer, others, arguments in WRONG
+        for name, values in arguments.items()
+        for value in values
+    ],
+)
+def test_the_error_names_the_argument(layer, others, name, value):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        MODELS.build({**others, 'type': f'mmattn.{layer}', name: value})
+    assert name in str(caught.value)
+    assert repr(value) in str(caught.value)
