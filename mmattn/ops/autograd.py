@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_map
 
 LIBRARY = torch.library.Library('mmattn', 'FRAGMENT')
 # A kernel for a device goes before that of `custom_op`, which is for the alias of all of them.
@@ -57,19 +57,15 @@ def register_formula(name: str, gradients: Callable, vmap: Callable, kept: int =
             with torch._C._AutoDispatchBelowAutograd():
                 return op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
 
-        leaves, spec = tree_flatten(arguments)
-        tensors = [x for x in leaves if isinstance(x, Tensor)]
+        tensors = [x for x in _leaves(arguments) if isinstance(x, Tensor)]
         recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         if not recorded and forward_ad._current_level < 0:
             return below(*arguments)
-        others = [None if isinstance(x, Tensor) else x for x in leaves]
-        places = [place for place, x in enumerate(leaves) if isinstance(x, Tensor)]
+        others = _replace(arguments, lambda x: Tensor if isinstance(x, Tensor) else x)  # holds no tensor alive
 
-        def fill(tensors: Sequence[Tensor]) -> tuple:
-            filled = others.copy()
-            for place, x in zip(places, tensors):
-                filled[place] = x
-            return tree_unflatten(filled, spec)
+        def fill(tensors: Sequence[Tensor]) -> Sequence:
+            given = iter(tensors)
+            return _replace(others, lambda x: next(given) if x is Tensor else x)
 
         # The dispatcher comes here once for each of torch.func's transforms, so this is one level of them;
         # `Function.apply` would begin with all of them again.
@@ -83,6 +79,15 @@ def register_formula(name: str, gradients: Callable, vmap: Callable, kept: int =
         torch.library.register_vmap(op, vmap)
 
 
+def _leaves(arguments: Sequence) -> list:
+    """Return arguments with the items of lists among them; torch's pytrees would take as long as a small operator."""
+    return [y for x in arguments for y in (x if isinstance(x, list | tuple) else (x,))]
+
+
+def _replace(arguments: Sequence, by: Callable) -> list:
+    return [[by(y) for y in x] if isinstance(x, list | tuple) else by(x) for x in arguments]
+
+
 class _Call(torch.autograd.Function):
     """A call of an operator, as a node of autograd's graph."""
 
@@ -91,7 +96,8 @@ class _Call(torch.autograd.Function):
         ctx.name, ctx.gradients, ctx.kept, ctx.fill = name, gradients, kept, fill
         # Autograd switches itself off in here; the next of torch.func's transforms wants it.
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-            outputs = tuple(tree_flatten(below(*fill(tensors)))[0])
+            found = below(*fill(tensors))
+        outputs = (found,) if isinstance(found, Tensor) else tuple(found)
         ctx.save_for_backward(*outputs[:kept], *tensors)
         ctx.mark_non_differentiable(*outputs[1:kept])
         ctx.set_materialize_grads(False)
