@@ -135,7 +135,8 @@ def test_views_of_one_storage(make):
             expected = evaluate(op, {name: contiguous(x) for name, x in tensors.items()}, **settings)
         tolerance = low_precision(draw.dtype)
         for name, x in expected.items():
-            atol = 4 * tolerance['atol'] * max(1, x.abs().max().item())
+            # Sums of up to 25 products are rounded by the size of their summands, which may cancel.
+            atol = 6 * tolerance['atol'] * max(1, x.abs().max().item())
             assert_same(
                 {f'{name} of call {seed}': actual[name]}, {f'{name} of call {seed}': x}, **tolerance | {'atol': atol}
             )
