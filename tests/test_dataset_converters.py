@@ -464,6 +464,16 @@ def test_every_fault_of_lfw_pl_is_told_at_once(fails, lfw_release):
     assert title == '7 faults'
 
 
+def test_images_and_masks_in_one_folder_and_a_distance_below_0_are_refused(fails, masks):
+    images = masks[1]
+    same = ['--images', images, '--masks', images, *masks[4:]]
+    assert fails(color_labels, *same) == [
+        f'{images}: images and masks must be in two folders, each pair under one name'
+    ]
+    said = fails(color_labels, *masks, '--max-distance', -5)
+    assert said == ['--max-distance must be at least 0, not -5.0']
+
+
 def test_every_fault_of_colored_masks_is_told_at_once(fails, masks):
     images, labels = masks[1], masks[3]
     save(images / 'train/lonely.jpg', photo(0))

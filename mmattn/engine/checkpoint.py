@@ -87,6 +87,11 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         if runner.iter > 0:
             found = runner.message_hub.runtime_info.get('to_resume', {})
             self._continue(runner, found if found.get('iter') == runner.iter else {})  # else a stock hook handed it on
+            if runner.iter >= runner.max_iters:
+                runner.logger.warning(
+                    f'Nothing is trained: the checkpoint is of iteration {runner.iter}, and training ends at '
+                    f'{runner.max_iters}'
+                )
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Repeat the validation that was interrupted, if any."""

@@ -4,11 +4,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 import torch
+from mmengine.dataset import InfiniteSampler
 from mmengine.hooks import Hook
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.utils.data import DataLoader
 
 from mmattn.registry import HOOKS
 
@@ -16,6 +18,8 @@ from mmattn.registry import HOOKS
 @HOOKS.register_module()
 class InvalidLossHook(Hook):
     """Stop training when a loss is NaN or infinite, and name the iteration and the images of the batch.
+
+    Training without any batch, which has no loss, is an error, too.
 
     It runs before the checkpoint of the same iteration is written. With several processes, the one that met the loss
     names its own batch.
@@ -25,7 +29,7 @@ class InvalidLossHook(Hook):
             anyway.
 
     Raises:
-        ValueError: ``interval`` is below 1.
+        ValueError: ``interval`` is below 1; or at the start of training, ``drop_last`` leaves no batch.
         FloatingPointError: in training, a loss is not finite.
     """
 
@@ -35,6 +39,15 @@ class InvalidLossHook(Hook):
         if interval < 1:
             raise ValueError(f'interval must be at least 1; got {interval}')
         self.interval = interval
+
+    def before_train(self, runner: Runner) -> None:
+        """Check that there is a batch."""
+        loader = runner.train_dataloader
+        if isinstance(loader, DataLoader) and not isinstance(loader.sampler, InfiniteSampler) and len(loader) == 0:
+            raise ValueError(
+                f'train_dataloader: no batch, as drop_last=True, the batch_size is {loader.batch_size}, and this '
+                f'process has {len(loader.sampler)} of the {len(loader.dataset)} images'
+            )
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs: dict | None = None) -> None:
         """Check the losses in ``outputs``, the ``log_vars`` of the step."""

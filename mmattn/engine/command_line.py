@@ -94,8 +94,37 @@ def config_from(args: Namespace) -> Config:
         cfg.work_dir = args.work_dir
     elif cfg.get('work_dir') is None:
         cfg.work_dir = str(Path('work_dirs', Path(args.config).stem))
+    check_lengths(cfg)
     check_writable(cfg.work_dir)
     return cfg
+
+
+def check_lengths(cfg: Config) -> None:
+    """Check settings of a config that mmengine and mmseg take for granted, as a run without them is none or fails late.
+
+    Raises:
+        ValueError: training has no iteration; windows of ``test_cfg`` with ``mode='slide'`` leave gaps; or a crop is
+            not of whole pixels.
+    """
+    for key in ('max_iters', 'max_epochs', 'val_interval'):
+        value = (cfg.get('train_cfg') or {}).get(key)
+        if isinstance(value, int) and value < 1:
+            raise ValueError(f'train_cfg.{key} must be at least 1; got {value}')
+    test_cfg = (cfg.get('model') or {}).get('test_cfg') or {}
+    if test_cfg.get('mode') == 'slide':
+        stride, crop = test_cfg.get('stride'), test_cfg.get('crop_size')
+        if not (stride and crop) or not all(0 < step <= side for step, side in zip(stride, crop)):
+            raise ValueError(
+                "model.test_cfg with mode='slide' needs a stride from 1 to the crop_size of each side; "
+                f'got stride {stride}, crop_size {crop}'
+            )
+    dataset = (cfg.get('train_dataloader') or {}).get('dataset') or {}
+    for i, transform in enumerate(dataset.get('pipeline') or ()):
+        crop = transform.get('crop_size') if transform.get('type') == 'RandomCrop' else None
+        if crop is not None and not all(
+            isinstance(side, int) for side in ([crop] if isinstance(crop, int | float) else crop)
+        ):
+            raise ValueError(f'train_dataloader.dataset.pipeline.{i}.crop_size must be of whole pixels; got {crop}')
 
 
 def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> Config:

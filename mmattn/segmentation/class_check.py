@@ -72,9 +72,11 @@ def class_faults(
             lacking[loader] = [name for name in wanted if name not in present and name not in allow_absent]
     untrained = lacking.pop('train_dataloader', [])
     if untrained:
+        shifted = any(part.dataset.reduce_zero_label for part in parts if part.loader == 'train_dataloader')
+        hint = 'reduce_zero_label=True ignores label 0 and takes 1 for the first class; ' if shifted else ''
         reason = (
-            f'no mask has a pixel of {_names(untrained)}; {CONVERTER} makes labels of masks that are coded by colours; '
-            'a subset that really lacks them allows it: '
+            f'no mask has a pixel of {_names(untrained)}; {hint}{CONVERTER} makes labels of masks that are coded by '
+            'colours; a subset that really lacks them allows it: '
             f"--cfg-options default_hooks.data_check.allow_absent='[{_names(untrained, ',')}]'"
         )
         yield 'train_dataloader', reason
@@ -86,22 +88,23 @@ def class_faults(
 def _wrong_heads(model: object, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
     """Yield the heads whose ``num_classes`` is not the number of classes of the data."""
     by_count = {len(part.classes): part for part in reversed(parts) if part.classes}
-    for where, num_classes in _num_classes(model, 'model'):
+    for where, head in heads(model, 'model'):
         for count, part in by_count.items():
-            if num_classes != count:
-                yield where, f'{num_classes}, but {part.where} has {count} classes: {_names(part.classes)}'
+            if head['num_classes'] != count:
+                names = _names(part.classes)
+                yield f'{where}.num_classes', f'{head["num_classes"]}, but {part.where} has {count} classes: {names}'
 
 
-def _num_classes(cfg: object, where: str, in_head: bool = False) -> Iterator[tuple[str, int]]:
-    """Find ``num_classes`` of all heads in a model's config, and of heads within heads, and say where they are."""
+def heads(cfg: object, where: str, in_head: bool = False) -> Iterator[tuple[str, dict]]:
+    """Find all heads with ``num_classes`` in a model's config, and heads within heads, and say where they are."""
     if isinstance(cfg, list | tuple):
         for i, part in enumerate(cfg):
-            yield from _num_classes(part, f'{where}.{i}', in_head)
+            yield from heads(part, f'{where}.{i}', in_head)
     elif isinstance(cfg, dict):
         if in_head and isinstance(cfg.get('num_classes'), int):
-            yield f'{where}.num_classes', cfg['num_classes']
+            yield where, cfg
         for key, part in cfg.items():
-            yield from _num_classes(part, f'{where}.{key}', in_head or key in HEADS)
+            yield from heads(part, f'{where}.{key}', in_head or key in HEADS)
 
 
 def _labels(part: Part, facts: dict[ImageFile, Facts]) -> set[float]:

@@ -1,5 +1,6 @@
 """What training would stumble over, or leave out without a word, in the files of mmseg's data sets."""
 
+import os
 import textwrap
 import time
 from collections import defaultdict
@@ -12,6 +13,7 @@ from pathlib import Path
 from mmengine.config import Config
 from mmengine.logging import print_log
 
+from .agreement import disagreements
 from .class_check import IGNORED, class_faults, classes_of_labels
 from .data_parts import EmptyError, Part, build, data_set_configs, is_local, read, reads_whole_folders
 from .image_facts import MISSING, Facts, ImageFile, look_at_all
@@ -52,6 +54,7 @@ def find_faults(
     files = dict.fromkeys(file for part in parts for sample in part.samples for file in sample if file is not None)
     facts, looked = look_at_all(files, work_dir / 'data_check.json')
     for path, reason in (
+        *disagreements(cfg, parts),
         *class_faults(cfg.get('model'), parts, facts, incomplete, allow_absent),
         *_unread(cfg, parts),
         *(fault for part in parts for fault in _file_faults(part, facts, allow_ignored)),
@@ -95,7 +98,7 @@ def _file_faults(part: Part, facts: dict[ImageFile, Facts], allow_ignored: bool)
     for sample in part.samples:
         image = facts[sample.image] if sample.image else Facts()
         if sample.image and image.fault:
-            yield sample.image.path, image.fault
+            yield sample.image.path, image.fault + (_listed(part, sample.image.path) if image.fault == MISSING else '')
         if not sample.mask:
             continue
         mask = facts[sample.mask]
@@ -109,13 +112,24 @@ def _file_faults(part: Part, facts: dict[ImageFile, Facts], allow_ignored: bool)
         elif mask.labels and all(classes[label] is IGNORED for label in mask.labels):
             ignored.append((sample.mask.path, f'all its pixels are ignored (label {_spans(mask.labels)})'))
         if sample.image and image.size and mask.size and tuple(image.size) != tuple(mask.size):
-            yield sample.mask.path, '{}×{}, but its image {} {}×{}'.format(*mask.size, sample.image.path, *image.size)
+            reason = '{}×{}, but its image {} {}×{}'.format(*mask.size, sample.image.path, *image.size)
+            turned = mask.size == image.size[::-1]
+            yield sample.mask.path, f'{reason}, turned as its EXIF orientation says if it has one' if turned else reason
     if allow_ignored or part.loader == 'test_dataloader':  # servers keep the truth to themselves
         if ignored:
             text = f'Data check: masks of {part.where} that are ignored in all their pixels: {len(ignored)}'
             print_log(text, 'current', WARNING)
     else:
         yield from ignored
+
+
+def _listed(part: Part, path: str) -> str:
+    """Say what the list of a data set has for an image that does not exist, so that odd characters can be seen."""
+    if not part.dataset.ann_file or reads_whole_folders(part.dataset):
+        return ''
+    suffix = part.dataset.img_suffix
+    line = os.path.relpath(path, part.dataset.data_prefix.get('img_path') or '.').removesuffix(suffix)
+    return f', but {part.dataset.ann_file} lists {line!r} (a line is a name in data_prefix.img_path without {suffix})'
 
 
 def _spans(numbers: Collection[float]) -> str:

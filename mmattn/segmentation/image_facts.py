@@ -24,6 +24,7 @@ JPEG_SCAN = b'\xff\xda'
 ORIENTATION = 0x0112  # the EXIF tag; from 5 on, loading swaps width and height
 MISSING = 'no such file'
 CONVERTER = 'tools/dataset_converters/color_labels.py'
+DARK = 1 << 12  # data of 12 bits or fewer in 16
 THREADS = 4  # more would wait for Python's lock
 
 
@@ -104,11 +105,26 @@ def _look_at_image(file: ImageFile) -> Facts:
     """Read header and end of a JPEG or PNG, and decode it if the end is missing; leave anything else to mmcv."""
     with open(file.path, 'rb') as stream, suppress(UnidentifiedImageError):
         image = _open_whole(stream)
+        if fault := _too_dark(file.path, image):
+            return Facts(fault=fault)
         if image.format in ENDS:
             turns = file.backend in ('cv2', 'pillow') and file.flag in ('color', 'grayscale')
             turned = turns and Image.Image.getexif(image).get(ORIENTATION, 1) > 4
             return Facts(image.size[::-1] if turned else image.size)
     return Facts(_decode(file).shape[1::-1])
+
+
+def _too_dark(path: str, image: Image.Image) -> str:
+    """Say what is wrong with an image of 16 bits a channel if the upper 8, which loading keeps, are all but empty."""
+    if not image.tile or '16' not in str(image.tile[0][3]):  # how PIL would decode it, such as 'RGB;16B'
+        return ''
+    brightest = int(np.max(cv2.imread(path, cv2.IMREAD_UNCHANGED)))
+    if not 0 < brightest < DARK:
+        return ''
+    return (
+        f'16 bits a channel with values up to {brightest}, which loading makes at most {brightest // 256} of 255; '
+        'save it with 8 bits, or stretch it to 65535'
+    )
 
 
 def _look_at_mask(file: ImageFile) -> Facts:
@@ -117,6 +133,8 @@ def _look_at_mask(file: ImageFile) -> Facts:
         if fault := lossy_mask_fault(image):
             return Facts(fault=fault)
     mask = _decode(file).squeeze()
+    if mask.ndim == 1:
+        return Facts(fault=f"{mask.size} pixels in one line, which mmseg's LoadAnnotations takes for no image")
     if mask.ndim != 2:
         return Facts(fault=f'a mask of shape {mask.shape}, which is not one label a pixel; {CONVERTER} makes it one')
     if mask.dtype == np.uint8:

@@ -5,16 +5,20 @@ import re
 import subprocess
 import sys
 from argparse import ArgumentParser
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
+from mmengine.dataset import DefaultSampler, InfiniteSampler
 from mmengine.model import BaseModel, BaseTTAModel
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
 from torch import nn
+from torch.utils.data import DataLoader
 
-from mmattn.engine import CheckpointKeysHook, InvalidLossHook, add_common_arguments, config_from
+from mmattn.engine import CheckpointKeysHook, InvalidLossHook, add_common_arguments, config_from, load_config
+from mmattn.engine.command_line import check_lengths
 from mmattn.layers import BilateralCrissCrossAttention
 
 from .test_tools import CONFIG, ROOT, SMALL
@@ -150,6 +154,50 @@ def test_interval_of_the_loss_check():
         hook.after_train_iter(runner_of(None, 5), 5, batch('a'), invalid)
     with pytest.raises(ValueError, match='interval must be at least 1; got 0'):
         InvalidLossHook(interval=0)
+
+
+@pytest.mark.parametrize(
+    ('sampler', 'batch_size', 'drop_last', 'trains'),
+    [
+        (DefaultSampler, 7, True, False),
+        (DefaultSampler, 7, False, True),
+        (DefaultSampler, 6, True, True),
+        (InfiniteSampler, 7, True, True),
+    ],
+)
+def test_training_without_a_batch_is_an_error(sampler, batch_size, drop_last, trains):
+    images = list(range(6))
+    loader = DataLoader(images, batch_size, sampler=sampler(images), drop_last=drop_last)
+    with (
+        nullcontext() if trains else pytest.raises(ValueError, match='batch_size is 7, and this process has 6 of the 6')
+    ):
+        InvalidLossHook().before_train(SimpleNamespace(train_dataloader=loader))
+
+
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+        ({'train_cfg.max_iters': 0}, 'train_cfg.max_iters must be at least 1; got 0'),
+        ({'train_cfg.val_interval': -1}, 'train_cfg.val_interval must be at least 1; got -1'),
+        (
+            {'model.test_cfg': dict(mode='slide', stride=(24, 8), crop_size=(16, 16))},
+            'got stride (24, 8), crop_size (16',
+        ),
+        ({'model.test_cfg': dict(mode='slide', stride=(0, 8), crop_size=(16, 16))}, 'got stride (0, 8), crop_size (16'),
+        ({'model.test_cfg': dict(mode='slide', crop_size=(16, 16))}, 'got stride None, crop_size (16, 16)'),
+        (
+            {'train_dataloader.dataset.pipeline.3.crop_size': (24.0, 24.0)},
+            'pipeline.3.crop_size must be of whole pixels',
+        ),
+        ({'train_dataloader.dataset.pipeline.3.crop_size': 24.0}, 'pipeline.3.crop_size must be of whole pixels'),
+        ({'train_dataloader.dataset.pipeline.3.crop_size': 24}, None),
+        ({'model.test_cfg': dict(mode='slide', stride=(16, 8), crop_size=(16, 16))}, None),
+    ],
+)
+def test_lengths_without_which_a_run_is_none(change, said):
+    cfg = load_config(CONFIG, change)
+    with nullcontext() if said is None else pytest.raises(ValueError, match=re.escape(said)):
+        check_lengths(cfg)
 
 
 @pytest.fixture(scope='module')

@@ -83,6 +83,11 @@ def test_resume_continues_at_the_last_checkpoint(run, trained, tmp_path):
         sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', tmp_path, '--resume', '--cfg-options', *options
     )
     assert 'Iter(train) [3/3]' in log
+    assert 'Nothing is trained' not in log
+    log = run(
+        sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', tmp_path, '--resume', '--cfg-options', *SMALL
+    )
+    assert 'Nothing is trained: the checkpoint is of iteration 3, and training ends at 2' in log
     assert 'Iter(train) [1/3]' not in log
 
 
@@ -337,3 +342,27 @@ def test_flags_that_do_not_fit_are_named(tool, flags, said):
     done = subprocess.run([sys.executable, ROOT / 'tools' / tool, CONFIG, *flags], capture_output=True, text=True)
     assert done.returncode == 1
     assert said in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ('tool', 'flags', 'said'),
+    [
+        ('analysis_tools/browse_dataset.py', ['--not-show'], '--not-show needs --output-dir'),
+        ('analysis_tools/browse_dataset.py', ['--number', '-1'], '--number must be at least 1; got -1'),
+        (
+            'analysis_tools/get_flops.py',
+            ['--shape', '0', '5'],
+            '--shape takes one side, or height and width, of at least',
+        ),
+        (
+            'visualization/attention_maps.py',
+            ['x.pth', 'x.png', '--query', '1,1', '--threshold', '2'],
+            '--threshold must be from 0 to 1; got 2.0',
+        ),
+    ],
+)
+def test_numbers_of_which_nothing_would_come_are_refused(tool, flags, said):
+    done = subprocess.run([sys.executable, ROOT / 'tools' / tool, CONFIG, *flags], capture_output=True, text=True)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert 'Traceback' not in done.stderr

@@ -18,7 +18,7 @@ from mmengine.registry import DATASETS, init_default_scope
 from mmengine.runner import Runner
 from PIL import Image
 
-from mmattn.segmentation import SegDataCheckHook, class_check, data_check, image_facts
+from mmattn.segmentation import SegDataCheckHook, agreement, class_check, data_check, image_facts
 from mmattn.segmentation.class_check import classes_of_labels
 from mmattn.segmentation.data_check_hook import SHOWN
 
@@ -120,7 +120,7 @@ def looked(monkeypatch):
 def warned(monkeypatch):
     """What the log says."""
     lines = []
-    for module in (class_check, data_check):
+    for module in (agreement, class_check, data_check):
         monkeypatch.setattr(module, 'print_log', lambda text, logger, level=logging.INFO: lines.append((level, text)))
     return lines
 
@@ -233,7 +233,58 @@ def test_empty_and_missing_are_named_together(check, root):
 def test_a_listed_image_that_is_not_there(check, root):
     (root / 'list.txt').write_text('sound_0\ngone\n')
     found = check(data_set(root, ann_file='list.txt'))
-    assert found == {str(root / 'img_dir/train/gone.png'): f'no such file; no mask {root / "ann_dir/train/gone.png"}'}
+    listed = f"{root}/list.txt lists 'gone' (a line is a name in data_prefix.img_path without .png)"
+    expected = f'no such file, but {listed}; no mask {root / "ann_dir/train/gone.png"}'
+    assert found == {str(root / 'img_dir/train/gone.png'): expected}
+
+
+@pytest.mark.parametrize(
+    ('line', 'shown'), [('\ufeffsound_0', r"'\ufeffsound_0'"), ('sound_0.png', "'sound_0.png'"), ('  ', "''")]
+)
+def test_what_a_list_has_is_shown_with_its_odd_characters(check, root, line, shown):
+    (root / 'list.txt').write_text(f'{line}\nsound_1\n', encoding='utf-8')
+    (reason,) = check(data_set(root, ann_file='list.txt'), allow_absent=['class 1']).values()
+    assert f'list.txt lists {shown} (' in reason
+
+
+def test_images_that_are_listed_twice_or_in_training_and_validation_are_warnings(check, root, warned):
+    (root / 'list.txt').write_text('sound_0\nsound_1\nsound_0\n')
+    assert check(data_set(root, ann_file='list.txt'), data_set(root)) == {}
+    images = f'{root}/img_dir/train'
+    assert [text for level, text in warned if level == logging.WARNING] == [
+        f'Data check: train_dataloader.dataset lists 1 images several times, such as {images}/sound_0.png',
+        f'Data check: 2 of the 3 images of val_dataloader.dataset are training images, such as {images}/sound_0.png',
+    ]
+
+
+def test_a_mask_in_the_shape_of_an_image_that_is_turned(check, root):
+    add(root, 'turned')
+    exif = Image.Exif()
+    exif[image_facts.ORIENTATION] = 6
+    path = root / 'img_dir/train/turned.png'
+    Image.open(path).save(path, exif=exif)
+    (reason,) = check(data_set(root)).values()
+    assert reason.endswith('turned as its EXIF orientation says if it has one')
+
+
+def test_images_of_12_bits_in_16(check, root):
+    for name, brightest in (('dark', 4095), ('bright', 65535), ('black', 0)):
+        add(root, name)
+        write(root / f'img_dir/train/{name}.png', np.full(SIZE, brightest, np.uint16))
+    add(root, 'colours')
+    cv2.imwrite(str(root / 'img_dir/train/colours.png'), np.full((*SIZE, 3), 1000, np.uint16))
+    found = check(data_set(root))
+    assert {Path(path).stem: reason.partition(';')[0] for path, reason in found.items()} == {
+        'dark': '16 bits a channel with values up to 4095, which loading makes at most 15 of 255',
+        'colours': '16 bits a channel with values up to 1000, which loading makes at most 3 of 255',
+    }
+
+
+def test_a_mask_of_one_line(check, root):
+    for kind, shape in (('img_dir', (1, 40, 3)), ('ann_dir', (1, 40))):
+        write(root / kind / 'train/line.png', np.zeros(shape, np.uint8))
+    (reason,) = check(data_set(root)).values()
+    assert reason.startswith('40 pixels in one line')
 
 
 def test_what_has_not_changed_is_not_looked_at_again(check, root, looked):
@@ -656,6 +707,86 @@ def test_heads_have_the_classes_of_the_data(check, root, model, expected):
     }
     assert set(check(data_set(root), None, data_set(root), model=model, stage='before_test')) == set(expected)
     assert check(data_set(root, metainfo=None), model=model) == {}
+
+
+# Names, colours, weights and ignored labels.
+
+
+def named(*classes, **meta):
+    return dict(metainfo=dict(classes=list(classes), **meta))
+
+
+@pytest.mark.parametrize(
+    ('train', 'val', 'where', 'reason'),
+    [
+        (named('a', 'a'), {}, 'train', 'classes must differ in name; a is there several times'),
+        (dict(metainfo=dict(classes='ab')), {}, 'train', "classes must be a list of names; got 'ab'"),
+        (
+            named('a', 'b', palette=[[0, 0, 300], [0, 0, 0]]),
+            {},
+            'train',
+            'colours of the palette must be three values from 0 to 255; got [0, 0, 300]',
+        ),
+        (
+            named('a', 'b'),
+            named('b', 'a'),
+            'val',
+            'its classes are those of train_dataloader.dataset in another order: b, a',
+        ),
+    ],
+)
+def test_names_and_colours_of_classes(check, root, train, val, where, reason):
+    assert check(data_set(root, **train), data_set(root, 'val', **val)) == {f'{where}_dataloader.dataset': reason}
+
+
+@pytest.mark.parametrize(
+    ('head', 'options', 'expected'),
+    [
+        (dict(loss_decode=dict(class_weight=[1.0, 2.0])), {}, {}),
+        (
+            dict(loss_decode=[dict(type='DiceLoss'), dict(class_weight=[1.0])]),
+            {},
+            {'model.decode_head.loss_decode.class_weight': '1 weights, but the head has 2 classes'},
+        ),
+        (dict(ignore_index=7), dict(ignore_index=7), {}),
+        (
+            dict(ignore_index=7),
+            {},
+            {'model.auxiliary_head.ignore_index': '255, but model.decode_head.ignore_index is 7'},
+        ),
+        (
+            {},
+            dict(ignore_index=7),
+            {'train_dataloader.dataset.ignore_index': '7, but model.decode_head.ignore_index is 255'},
+        ),
+    ],
+)
+def test_weights_and_ignored_labels_of_heads(check, root, head, options, expected):
+    other = dict(num_classes=2, ignore_index=head.get('ignore_index', 255) if options or not head else 255)
+    model = dict(decode_head=dict(num_classes=2, **head), auxiliary_head=other)
+    assert check(data_set(root, **options), model=model) == expected
+
+
+def test_metrics_ignore_what_heads_ignore(root):
+    def found(**options):
+        cfg = Config(
+            dict(
+                model=dict(decode_head=dict(num_classes=2, ignore_index=0)),
+                train_dataloader=dict(dataset=data_set(root)),
+                val_dataloader=dict(dataset=data_set(root, 'val')),
+                val_evaluator=[dict(type='IoUMetric', **options)],
+            )
+        )
+        init_default_scope('mmseg')
+        return data_check.find_faults(cfg, root)
+
+    assert found(ignore_index=0) == {}
+    assert found() == {'val_evaluator.ignore_index': ['255, but model.decode_head.ignore_index is 0']}
+
+
+def test_reduce_zero_label_is_named_where_a_class_is_absent(check, root):
+    (reason,) = check(data_set(root, reduce_zero_label=True), allow_ignored=True).values()
+    assert 'no mask has a pixel of class 1; reduce_zero_label=True ignores label 0' in reason
 
 
 # As a user meets it.

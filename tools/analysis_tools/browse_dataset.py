@@ -36,6 +36,10 @@ def main() -> None:
     parser.add_argument('--show-interval', type=float, default=2, help='seconds that each picture is shown; default: 2')
     add_config_options(parser)
     args = parser.parse_args()
+    if args.number is not None and args.number < 1:
+        parser.error(f'--number must be at least 1; got {args.number}')
+    if args.not_show and args.output_dir is None:
+        parser.error('--not-show needs --output-dir, as nothing would come of it otherwise')
     if args.output_dir is not None:
         check_writable(args.output_dir)
     cfg = load_config(args.config, args.cfg_options)

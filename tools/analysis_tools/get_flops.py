@@ -181,8 +181,8 @@ def main() -> None:
     parser.add_argument('--depth', type=int, help='levels of modules in the table; default: 3')
     add_config_options(parser)
     args = parser.parse_args()
-    if args.shape is not None and len(args.shape) > 2:
-        parser.error(f'--shape takes one side, or height and width; got {args.shape}')
+    if args.shape is not None and (len(args.shape) > 2 or min(args.shape) < 1):
+        parser.error(f'--shape takes one side, or height and width, of at least one pixel; got {args.shape}')
     if args.config.is_dir():
         if any(value is not None for name, value in vars(args).items() if name != 'config'):
             parser.error(f'{args.config} is a folder: its metafile says what is counted; options are for a config')

@@ -138,6 +138,10 @@ def convert(args: argparse.Namespace) -> None:
     palette = read_palette(args.palette)
     if args.val_fraction is not None and not 0 < args.val_fraction < 1:
         raise Fault(f'--val-fraction must be above 0 and below 1, not {args.val_fraction}')
+    if not args.max_distance >= 0:
+        raise Fault(f'--max-distance must be at least 0, not {args.max_distance}')
+    if args.images.resolve() == args.masks.resolve():
+        raise Fault(f'{args.images}: images and masks must be in two folders, each pair under one name')
     with output_folder(args.out_dir, args.overwrite, [args.images, args.masks]) as scratch:
         (images, faults), (masks, others) = images_below(args.images), images_below(args.masks)
         faults += others

@@ -96,6 +96,8 @@ def main() -> None:
     """Draw and write the figure."""
     args = parse_args()
     check_suffix(args.out)
+    if not 0 <= args.threshold <= 1:
+        raise ValueError(f'--threshold must be from 0 to 1; got {args.threshold}')
     check_writable(args.out.parent)
     check_checkpoint(args.checkpoint)
     device = check_device(args.device)

@@ -149,6 +149,8 @@ class FaceParsingInferencer(MMSegInferencer):
                 f'the model has {model.num_classes} classes, but there are {len(classes)} names and '
                 f'{len(palette)} colours of classes: {list(classes)}'
             )
+        if not all(len(colour) == 3 and all(0 <= value <= 255 for value in colour) for colour in palette):
+            raise ValueError(f'colours of the palette must be three values from 0 to 255; got {list(palette)}')
         if model.num_classes > 256:
             raise ValueError(f'index maps of 8 bits hold at most 256 classes; the model has {model.num_classes}')
         model.dataset_meta = dict(classes=classes, palette=palette)  # type: ignore[assignment]

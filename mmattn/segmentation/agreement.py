@@ -1,0 +1,99 @@
+"""Whether data sets, heads and metrics of a config agree on classes, colours, weights and the ignored label."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from logging import WARNING
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.logging import print_log
+
+from .class_check import heads
+from .data_parts import Part
+
+IGNORED = 255  # the default of mmseg's heads, data sets and metrics
+METRICS = ('IoUMetric', 'FaceParsingMetric')
+
+
+def disagreements(cfg: Config, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
+    """Yield places in a config, and what is wrong there; images that are listed twice only go to the log.
+
+    Args:
+        cfg (Config): the whole config.
+        parts (sequence of Part): the data sets.
+    """
+    first = next((part for part in parts if part.classes), None)
+    for part in parts:
+        yield from _wrong_names(part)
+        if first and part.classes and sorted(part.classes) == sorted(first.classes) and part.classes != first.classes:
+            yield part.where, f'its classes are those of {first.where} in another order: {", ".join(part.classes)}'
+    for where, head in heads(cfg.get('model'), 'model'):
+        yield from _wrong_weights(where, head)
+    yield from _wrong_ignored(cfg, parts)
+    _warn_of_repetitions(parts)
+
+
+def _wrong_names(part: Part) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the names and colours of the classes of a data set."""
+    meta = part.dataset.metainfo
+    if isinstance(meta.get('classes'), str):
+        yield part.where, f'classes must be a list of names; got {meta["classes"]!r}'
+        return
+    if twice := [name for name, count in Counter(part.classes).items() if count > 1]:
+        yield part.where, f'classes must differ in name; {", ".join(twice)} is there several times'
+    for colour in meta.get('palette') or ():
+        if len(colour) != 3 or not all(0 <= value <= 255 for value in colour):
+            yield part.where, f'colours of the palette must be three values from 0 to 255; got {list(colour)}'
+
+
+def _wrong_weights(where: str, head: dict) -> Iterator[tuple[str, str]]:
+    """Yield the losses of a head whose ``class_weight`` is not of its number of classes."""
+    for loss in _dicts(head.get('loss_decode')):
+        weights, count = loss.get('class_weight'), head.get('out_channels') or head.get('num_classes')
+        if isinstance(weights, list | tuple) and count is not None and len(weights) != count:
+            yield f'{where}.loss_decode.class_weight', f'{len(weights)} weights, but the head has {count} classes'
+
+
+def _wrong_ignored(cfg: Config, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
+    """Yield heads, metrics and data sets that do not ignore the label that the first of them ignores.
+
+    A data set's own value only says what its masks may hold: where it is the default, the others may differ from it.
+    """
+    ignored = {
+        f'{where}.ignore_index': head.get('ignore_index', IGNORED) for where, head in heads(cfg.get('model'), 'model')
+    }
+    for loader in dict.fromkeys(part.loader for part in parts):
+        name = loader.replace('dataloader', 'evaluator')
+        metrics = [metric for metric in _dicts(cfg.get(name)) if str(metric.get('type')).endswith(METRICS)]
+        ignored.update({f'{name}.ignore_index': metric.get('ignore_index', IGNORED) for metric in metrics})
+    own = {f'{part.where}.ignore_index': getattr(part.dataset, 'ignore_index', IGNORED) for part in parts}
+    ignored.update({where: label for where, label in own.items() if label != IGNORED})
+    for i, (where, label) in enumerate(ignored.items()):
+        if i == 0:
+            first = where, label
+        elif label != first[1]:
+            yield where, f'{label}, but {first[0]} is {first[1]}'
+
+
+def _warn_of_repetitions(parts: Sequence[Part]) -> None:
+    """Log images that a data set lists several times, and those of training that are in validation or test, too."""
+    training: set[str] = set()
+    for part in parts:
+        listed = Counter(sample.image.path for sample in part.samples if sample.image)
+        if repeated := [path for path, count in listed.items() if count > 1]:
+            _warn(f'{part.where} lists {len(repeated)} images several times, such as {repeated[0]}')
+        if part.loader == 'train_dataloader':
+            training.update(listed)
+        elif shared := training.intersection(listed):
+            _warn(
+                f'{len(shared)} of the {len(listed)} images of {part.where} are training images, such as {min(shared)}'
+            )
+
+
+def _warn(text: str) -> None:
+    print_log(f'Data check: {text}', 'current', WARNING)
+
+
+def _dicts(cfg: Any) -> Iterable[dict]:
+    """Return a dictionary as a list of it, and of a list the dictionaries."""
+    return [part for part in (cfg if isinstance(cfg, list | tuple) else [cfg]) if isinstance(part, dict)]
