@@ -113,17 +113,18 @@ def check_lengths(cfg: Config) -> None:
     test_cfg = (cfg.get('model') or {}).get('test_cfg') or {}
     if test_cfg.get('mode') == 'slide':
         stride, crop = test_cfg.get('stride'), test_cfg.get('crop_size')
-        if not (stride and crop) or not all(0 < step <= side for step, side in zip(stride, crop)):
+        pairs = all(isinstance(sides, list | tuple) for sides in (stride, crop))
+        if not pairs or not all(0 < step <= side for step, side in zip(stride, crop)):
             raise ValueError(
                 "model.test_cfg with mode='slide' needs a stride from 1 to the crop_size of each side; "
                 f'got stride {stride}, crop_size {crop}'
             )
     dataset = (cfg.get('train_dataloader') or {}).get('dataset') or {}
     for i, transform in enumerate(dataset.get('pipeline') or ()):
-        crop = transform.get('crop_size') if transform.get('type') == 'RandomCrop' else None
-        if crop is not None and not all(
-            isinstance(side, int) for side in ([crop] if isinstance(crop, int | float) else crop)
-        ):
+        if transform.get('type') != 'RandomCrop' or 'crop_type' in transform:  # mmdet's may be relative
+            continue
+        crop = transform.get('crop_size')
+        if any(isinstance(side, float) for side in (crop if isinstance(crop, list | tuple) else [crop])):
             raise ValueError(f'train_dataloader.dataset.pipeline.{i}.crop_size must be of whole pixels; got {crop}')
 
 

@@ -191,6 +191,15 @@ def test_training_without_a_batch_is_an_error(sampler, batch_size, drop_last, tr
         ),
         ({'train_dataloader.dataset.pipeline.3.crop_size': 24.0}, 'pipeline.3.crop_size must be of whole pixels'),
         ({'train_dataloader.dataset.pipeline.3.crop_size': 24}, None),
+        (
+            {
+                'train_dataloader.dataset.pipeline.3': dict(
+                    type='RandomCrop', crop_type='relative', crop_size=(0.5, 0.5)
+                )
+            },
+            None,
+        ),
+        ({'model.test_cfg': dict(mode='slide', stride=8, crop_size=16)}, 'got stride 8, crop_size 16'),
         ({'model.test_cfg': dict(mode='slide', stride=(16, 8), crop_size=(16, 16))}, None),
     ],
 )
