@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from mmengine.dataset import InfiniteSampler
@@ -44,9 +45,11 @@ class InvalidLossHook(Hook):
         """Check that there is a batch."""
         loader = runner.train_dataloader
         if isinstance(loader, DataLoader) and not isinstance(loader.sampler, InfiniteSampler) and len(loader) == 0:
+            sampler: Any = loader.sampler
+            dataset: Any = loader.dataset
             raise ValueError(
                 f'train_dataloader: no batch, as drop_last=True, the batch_size is {loader.batch_size}, and this '
-                f'process has {len(loader.sampler)} of the {len(loader.dataset)} images'
+                f'process has {len(sampler)} of the {len(dataset)} images'
             )
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs: dict | None = None) -> None:

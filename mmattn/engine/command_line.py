@@ -112,7 +112,8 @@ def check_lengths(cfg: Config) -> None:
             raise ValueError(f'train_cfg.{key} must be at least 1; got {value}')
     test_cfg = (cfg.get('model') or {}).get('test_cfg') or {}
     if test_cfg.get('mode') == 'slide':
-        stride, crop = test_cfg.get('stride'), test_cfg.get('crop_size')
+        stride: Any = test_cfg.get('stride')
+        crop: Any = test_cfg.get('crop_size')
         pairs = all(isinstance(sides, list | tuple) for sides in (stride, crop))
         if not pairs or not all(0 < step <= side for step, side in zip(stride, crop)):
             raise ValueError(

@@ -116,9 +116,10 @@ def _look_at_image(file: ImageFile) -> Facts:
 
 def _too_dark(path: str, image: Image.Image) -> str:
     """Say what is wrong with an image of 16 bits a channel if the upper 8, which loading keeps, are all but empty."""
-    if not image.tile or '16' not in str(image.tile[0][3]):  # how PIL would decode it, such as 'RGB;16B'
+    tiles = getattr(image, 'tile', None)  # how PIL would decode it, such as 'RGB;16B'
+    if not tiles or '16' not in str(tiles[0][3]):
         return ''
-    brightest = int(np.max(cv2.imread(path, cv2.IMREAD_UNCHANGED)))
+    brightest = int(_decode(ImageFile(path, 'cv2', 'unchanged')).max())
     if not 0 < brightest < DARK:
         return ''
     return (
