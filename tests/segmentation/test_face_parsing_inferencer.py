@@ -387,6 +387,7 @@ def test_classes_and_palette_may_be_the_data_sets(save):
         ({}, 'classes and palette are not in'),
         (dict(dataset_meta=dict(classes=CLASSES, palette=None)), 'classes and palette are not in'),
         (dict(dataset_meta=dict(classes=CLASSES[1:], palette=PALETTE[1:])), 'the model has 4 classes, but there are 3'),
+        (dict(dataset_meta=dict(classes=CLASSES, palette=[[0, 0, 300]] * 4)), 'three values from 0 to 255'),
     ],
 )
 def test_there_is_no_default_for_the_classes(save, meta, said):
