@@ -16,7 +16,9 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-WITH_OPS = os.environ.get('MMATTN_WITH_OPS', '1') != '0'
+WITH_OPS = {'0': False, '1': True}.get(os.environ.get('MMATTN_WITH_OPS', '1'))
+if WITH_OPS is None:
+    raise SystemExit(f'MMATTN_WITH_OPS must be 0 or 1; got {os.environ["MMATTN_WITH_OPS"]!r}')
 HAS_TORCH = find_spec('torch') is not None
 
 

@@ -4,4 +4,15 @@ Importing this package loads neither torch nor any OpenMMLab package: components
 names one (``type='mmattn.BiCCHead'``).
 """
 
+from importlib import import_module
+from types import ModuleType
+
 __version__ = '0.1.0'
+SUBPACKAGES = ('engine', 'layers', 'ops', 'registry', 'segmentation', 'utils', 'video', 'visualization')
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import a subpackage when it is first named: ``import mmattn; mmattn.ops.global_attention``."""
+    if name in SUBPACKAGES:
+        return import_module(f'{__name__}.{name}')
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}; there are {", ".join(SUBPACKAGES)}')

@@ -235,3 +235,13 @@ def test_folders_name_exactly_what_is_registered(run_python):
     for way in ('located', 'imported'):
         assert {folder: sorted(names) for folder, names in said[way].items()} == declared, way
     assert sorted(f'mmattn.{name}' for names in declared.values() for name in names) == sorted(ENGINE + MMCV + HEADS)
+
+
+def test_subpackages_by_attribute(run_python):
+    said = run_python(
+        'import sys, mmattn\n'
+        'print("torch" in sys.modules, mmattn.ops.global_attention.__name__, mmattn.utils.config_path().name)\n'
+        'try:\n    mmattn.BiCCHead\nexcept AttributeError as error:\n    print(error)'
+    )
+    assert said.startswith('False global_attention configs\n')
+    assert "no attribute 'BiCCHead'; there are engine, layers, ops" in said

@@ -16,9 +16,14 @@ class AttendedResidual(nn.Module):
     Args:
         in_channels (int): channels of the map.
         attention (dict): config of a layer of ``in_channels`` that keeps the map's shape.
+
+    Raises:
+        TypeError: ``attention`` is no dict.
     """
 
     def __init__(self, in_channels: int, attention: dict) -> None:
+        if not isinstance(attention, dict):
+            raise TypeError(f'attention must be the config of a layer, a dict; got {type(attention).__name__}')
         super().__init__()
         self.attention = MODELS.build(dict(attention, in_channels=in_channels))
         self.gamma = nn.Parameter(zeros(1))

@@ -43,6 +43,9 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
     """
 
     operator_weights = staticmethod(global_attention_weights)
+    # nn.TransformerEncoder looks these up. The latter keeps it from its fast path, which knows no positions.
+    batch_first = True
+    _qkv_same_embed_dim = False
 
     def __init__(
         self,
@@ -88,6 +91,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         key_padding_mask: Tensor | None = None,
         need_weights: bool = False,
         attn_mask: Tensor | None = None,
+        is_causal: bool = False,
     ) -> tuple[Tensor, None]:
         """Attend over the sequence.
 
@@ -98,16 +102,20 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 logits of the key.
             need_weights (bool): only False.
             attn_mask (Tensor, optional): only None; for a decoder set ``causal=True`` in the constructor.
+            is_causal (bool): as ``nn.TransformerEncoderLayer`` calls it; True only for a causal layer.
 
         Returns:
             tuple[Tensor, None]: ``(B, L, E)``, or ``(L, E)``; and None.
 
         Raises:
-            ValueError: ``key`` is not ``query`` while positions are on or attention is causal; ``need_weights`` or
-                ``attn_mask``.
+            TypeError: ``key_padding_mask`` is neither bool nor float.
+            ValueError: ``key`` is not ``query`` while positions are on or attention is causal; ``need_weights``,
+                ``attn_mask``, or ``is_causal`` without a causal layer; ``key_padding_mask`` of another shape.
         """
         if need_weights:
             raise ValueError('need_weights must be False: the table of all weights is never made')
+        if is_causal and not self.causal:
+            raise ValueError('is_causal must be False; for a decoder set causal=True in the constructor')
         if attn_mask is not None:
             raise ValueError('attn_mask must be None; for a decoder set causal=True in the constructor')
         if key is not query and (self.position != 'none' or self.causal):
@@ -115,6 +123,12 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 f'key must be query itself with position={self.position!r} and causal={self.causal}: '
                 'positions of another sequence have no offset to those of the query'
             )
+        if key_padding_mask is not None:
+            if key_padding_mask.dtype != torch.bool and not key_padding_mask.is_floating_point():
+                raise TypeError(f'key_padding_mask must be bool or float; got {key_padding_mask.dtype}')
+            if key_padding_mask.shape != key.shape[:-1]:
+                found = tuple(key_padding_mask.shape)
+                raise ValueError(f'key_padding_mask must be {tuple(key.shape[:-1])}, as the keys; got {found}')
         if query.dim() == 2:
             mask = None if key_padding_mask is None else key_padding_mask[None]
             x = query[None]

@@ -5,6 +5,7 @@ import math
 import torch
 from mmengine.model import kaiming_init
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from mmattn.ops import global_attention, global_attention_weights, local_attention, local_attention_weights
 from mmattn.ops.checks import check_count, check_divisor, check_number
@@ -92,8 +93,9 @@ class TransformerAttention2d(nn.Module):
             self.key_conv = nn.Conv2d(in_channels, in_channels, 1, bias=False)  # V^C
         self.value_conv = nn.Conv2d(in_channels, in_channels, 1, bias=False)  # W'
         if e2 or e4:
-            self.appr_geom_fc_x = nn.Linear(position_dim, in_channels, bias=False)  # V^R, columns
-            self.appr_geom_fc_y = nn.Linear(position_dim, in_channels, bias=False)  # V^R, rows
+            # Their weights' dtype and device are those of the encoding; quantize_dynamic leaves this class as it is.
+            self.appr_geom_fc_x = NonDynamicallyQuantizableLinear(position_dim, in_channels, bias=False)  # V^R, columns
+            self.appr_geom_fc_y = NonDynamicallyQuantizableLinear(position_dim, in_channels, bias=False)  # V^R, rows
         if e3:
             self.appr_bias = nn.Parameter(torch.empty(in_channels))  # u
         if e4:

@@ -33,6 +33,14 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, i
         )
 
 
+def check_device(**operands: Tensor | None) -> None:
+    """Check that all tensors are on one device: with fake kernels, such as those of 'meta', nothing else notices."""
+    devices = {name: x.device for name, x in operands.items() if x is not None}
+    if len(set(devices.values())) > 1:
+        found = ', '.join(f'{name} on {device}' for name, device in devices.items())
+        raise ValueError(f'all tensors must be on one device; got {found}')
+
+
 def check_positions(name: str, x: Tensor) -> None:
     """Check that a map ``(B, heads, *positions, channels)`` is not empty."""
     if 0 in x.shape[2:-1]:
@@ -114,7 +122,7 @@ def check_number(name: str, number: float, least: float | None = None, most: flo
     """
     if not isinstance(number, Real) or isinstance(number, bool):
         raise TypeError(f'{name} must be a number; got {number!r}')
-    if not math.isfinite(number):
+    if not -math.inf < number < math.inf:  # torch.compile does not trace math.isfinite of a number that it has dynamic
         raise ValueError(f'{name} must be finite; got {number}')
     if (least is not None and number < least) or (most is not None and number > most):
         raise ValueError(f'{name} must be {f"from {least} to {most}" if most else f"at least {least}"}; got {number}')

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import autograd, native
-from .checks import check_count
+from .checks import check_count, check_device
 from .neighbourhood import Neighbourhood, slices, softmax, softmax_backward
 from .window_logits import accumulator, as_window_size
 
@@ -45,6 +45,7 @@ def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int,
     expected = (*value.shape[:-1], sizes[0] * sizes[1])
     if logits.shape != expected:
         raise ValueError(f'logits must be {tuple(expected)} for kernel_size={kernel_size}; got {tuple(logits.shape)}')
+    check_device(value=value, logits=logits)
     return _dynamic_conv(value, logits, list(sizes), dilation)
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from . import autograd, native
-from .checks import as_scale, check_operands, check_positions, check_queries, check_window, expanded
+from .checks import as_scale, check_device, check_operands, check_positions, check_queries, check_window, expanded
 from .chunks import chunks
 from .window_logits import accumulator, axis_index, window_entries, zscore, zscore_backward
 
@@ -167,8 +167,16 @@ def _arguments(
         raise ValueError(
             f'key_mask must be bool {(key.shape[0], *key_size)}; got {key_mask.dtype} {tuple(key_mask.shape)}'
         )
-    if key_mask is not None and key_mask.device != key.device:
-        raise ValueError(f'key_mask must be on {key.device}, with the keys; got {key_mask.device}')
+    check_device(
+        query=query,
+        key=key,
+        value=value,
+        window=window,
+        outlier=outlier_tensor,
+        key_logits=key_logits,
+        key_mask=key_mask,
+        **{f'axis_logits[{axis}]': x for axis, x in enumerate(axes)},
+    )
     return (
         query,
         key,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import autograd, native
-from .checks import as_scale, check_operands, check_positions, check_queries, check_window
+from .checks import as_scale, check_device, check_operands, check_positions, check_queries, check_window
 from .chunks import chunks
 from .window_logits import accumulator, axis_index, zscore, zscore_backward
 
@@ -125,6 +125,7 @@ def _arguments(
     sizes, outlier_tensor, outlier_value = check_window(
         query, window, window_size, outlier, normalize, lambda sizes: sum(sizes) - len(sizes) + 1
     )
+    check_device(query=query, key=key, value=value, window=window, outlier=outlier_tensor)
     return query, key, value, window, outlier_tensor, list(sizes), outlier_value, as_scale(scale, query), normalize
 
 

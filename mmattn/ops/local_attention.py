@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import autograd, native
-from .checks import as_scale, check_count, check_operands, check_queries
+from .checks import as_scale, check_count, check_device, check_operands, check_queries
 from .neighbourhood import Neighbourhood, slices, softmax, softmax_backward
 from .window_logits import accumulator, as_window_size
 
@@ -161,6 +161,7 @@ def _arguments(
             raise ValueError(
                 f'window must be {tuple(expected)} for kernel_size={kernel_size}; got {tuple(window.shape)}'
             )
+    check_device(query=query, key=key, value=value, window=window)
     return query, key, value, window, list(sizes), dilation, as_scale(scale, like), iterations
 
 

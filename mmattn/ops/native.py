@@ -9,11 +9,20 @@ from torch import Tensor
 
 CAPABILITY = 8, 0  # the least that the CUDA kernels run on
 DTYPES = {'cpu': (torch.float32, torch.bfloat16), 'cuda': (torch.float32, torch.float16, torch.bfloat16)}
+ENVIRONMENT = {'MMATTN_WITH_OPS': ('0', '1'), 'MMATTN_CPU_CAPABILITY': ('default', 'avx2', 'avx512')}
 BUILD = 'pip install --no-build-isolation .'
 
 
 def _load() -> tuple[str | None, str | None]:
-    """Load the kernels. Return their file, and why they are not used."""
+    """Load the kernels. Return their file, and why they are not used.
+
+    Raises:
+        ValueError: an environment variable has a value that means nothing; the kernels would be others than requested.
+    """
+    for name, values in ENVIRONMENT.items():
+        value = os.environ.get(name, values[-1])
+        if value not in values:
+            raise ValueError(f'the environment variable {name} must be one of {", ".join(values)}; got {value!r}')
     if os.environ.get('MMATTN_WITH_OPS') == '0':
         return None, 'MMATTN_WITH_OPS=0'
     spec = find_spec('mmattn._C')

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import autograd, native
-from .checks import as_scale, check_operands, check_positions, check_queries, expanded
+from .checks import as_scale, check_device, check_operands, check_positions, check_queries, expanded
 from .chunks import chunks
 from .neighbourhood import softmax
 from .support import as_step, check_pattern, reaches, strided_offsets
@@ -136,6 +136,8 @@ def _arguments(
         expanded(f'offset_logits[{axis}]', given, (*query.shape[:-1], len(offsets)))
         for axis, (given, offsets) in enumerate(zip(offset_logits, strided_offsets(size, steps, pattern, key_size)))
     ]
+    named = {f'offset_logits[{axis}]': x for axis, x in enumerate(logits)}
+    check_device(query=query, key=key, value=value, **named)
     return query, key, value, logits, list(steps), pattern, as_scale(scale, query)
 
 

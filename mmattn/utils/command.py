@@ -58,13 +58,13 @@ def run(main: Callable[[], int | None]) -> None:
     except SystemExit as exit:
         if not isinstance(exit.code, str):
             raise
-        if exit.__cause__ is not None and os.environ.get(DEBUG):
+        if exit.__cause__ is not None and os.environ.get(DEBUG, '0') not in ('', '0'):
             raise exit.__cause__ from None
         code, message = 1, exit.code
     except KeyboardInterrupt as error:
         code, message = 130, 'interrupted' + ''.join(f': {text}' for text in error.args)
     except Exception as error:
-        if os.environ.get(DEBUG):
+        if os.environ.get(DEBUG, '0') not in ('', '0'):
             raise
         code, message = 1, describe(error)
         log = _log(error)

@@ -267,3 +267,38 @@ def test_wrong_calls_are_named():
         layer(x, x, x, attn_mask=torch.zeros(6, 6))
     with pytest.raises(ValueError, match='num_heads'):
         BilateralMultiheadAttention(8, 3)
+
+
+def test_multihead_in_a_stock_encoder():
+    """Training and evaluation give the same: the encoder's fast path for evaluation would leave the positions out."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, dtype=torch.float64)
+    layer.self_attn = build('sa')
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    x, padding = literal.randn(2, 6, 8), torch.zeros(2, 6, dtype=torch.bool)
+    padding[1, 4:] = True
+    expected = encoder(x, src_key_padding_mask=padding)
+    with torch.no_grad():
+        torch.testing.assert_close(encoder.eval()(x, src_key_padding_mask=padding), expected)
+    for layer in encoder.layers:
+        layer.self_attn.position = 'none'
+    assert not torch.allclose(encoder(x, src_key_padding_mask=padding), expected)
+
+
+def test_multihead_names_what_is_wrong_with_a_mask():
+    layer, x = build('sa'), literal.randn(2, 6, 8)
+    for mask in (torch.zeros(2, 5, dtype=torch.bool), torch.zeros(1, 6), torch.zeros(2, 6, dtype=torch.int64)):
+        with pytest.raises((TypeError, ValueError), match='key_padding_mask must be'):
+            layer(x, x, x, key_padding_mask=mask)
+    with pytest.raises(ValueError, match='is_causal must be False'):
+        layer(x, x, x, is_causal=True)
+    causal = build('sa', causal=True)
+    assert torch.equal(causal(x, x, x, is_causal=True)[0], causal(x, x, x)[0])
+
+
+@pytest.mark.parametrize('name', LAYERS)
+def test_compiles_with_dynamic_numbers(name):
+    """With ``dynamic=True``, numbers such as the scale are symbols, too."""
+    layer, x = build(name), literal.randn(2, 6, 8) if name == 'sa' else literal.randn(2, 8, 5, 6)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend='eager')
+    torch.testing.assert_close(call(name, compiled, x), call(name, layer, x))

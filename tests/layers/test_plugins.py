@@ -104,3 +104,8 @@ def test_a_plugin_learns(name):
     model(torch.randn(2, 3, 64, 96))[-1].square().mean().backward()
     for block in (m for m in model.modules() if type(m) is getattr(layers, name)):
         assert all(parameter.grad.abs().sum() > 0 for parameter in wake(block))
+
+
+def test_a_layer_in_place_of_its_config_is_named():
+    with pytest.raises(TypeError, match='attention must be the config of a layer, a dict; got Conv2d'):
+        layers.AttendedResidual(8, nn.Conv2d(8, 8, 1))

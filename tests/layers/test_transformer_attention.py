@@ -450,3 +450,11 @@ def test_any_count_of_channels():
 def test_a_config_names_it():
     layer = MODELS.build(dict(type='mmattn.TransformerAttention2d', in_channels=8, terms='0100', spatial_range=13))
     assert type(layer) is TransformerAttention2d
+
+
+def test_dynamic_quantization_leaves_the_layer_as_it_is():
+    layer = TransformerAttention2d(8, 2, terms='1111')
+    nn.init.ones_(layer.gamma)
+    quantized = torch.ao.quantization.quantize_dynamic(layer, {nn.Linear}, dtype=torch.qint8)
+    x = torch.randn(1, 8, 4, 5)
+    assert torch.equal(quantized(x), layer(x))

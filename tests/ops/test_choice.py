@@ -84,6 +84,15 @@ def test_without_native_operators():
     assert re.search('^local_attention: reference$', said, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ('name', 'value'), [('MMATTN_WITH_OPS', 'off'), ('MMATTN_CPU_CAPABILITY', 'AVX2'), ('MMATTN_CPU_CAPABILITY', '')]
+)
+def test_a_variable_that_means_nothing(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f'{name} must be one of .*; got {value!r}'):
+        native._load()
+
+
 @pytest.mark.skipif(native.WHY_NOT is not None, reason=str(native.WHY_NOT))
 def test_the_library_can_be_imported():
     """As tools do that import every module of a package."""

@@ -82,3 +82,19 @@ def test_without_channels_all_keys_weigh_the_same(call):
     none = MAP[..., :0]
     torch.testing.assert_close(call(none, none, MAP), call(none, none, MAP, scale=1.0))
     torch.testing.assert_close(call(none, none, MAP), call(MAP * 0, MAP, MAP))
+
+
+@pytest.mark.parametrize('name', [*ATTENTION, 'window', 'dynamic'])
+def test_two_devices(name):
+    """A kernel for 'meta' would give a result without values, or one of unset memory."""
+    there = MAP.to('meta')
+    calls = {
+        'global': lambda: global_attention(MAP, MAP, MAP, key_logits=torch.zeros(3, device='meta')),
+        'grid': lambda: grid_attention(MAP, MAP, there),
+        'local': lambda: local_attention(there, MAP, MAP),
+        'strided': lambda: strided(MAP, there, MAP),
+        'window': lambda: local_attention(None, None, MAP, window=torch.zeros(1, 1, 2, 3, 9, device='meta')),
+        'dynamic': lambda: dynamic_conv(MAP, torch.zeros(1, 1, 2, 3, 9, device='meta'), kernel_size=3),
+    }
+    with pytest.raises(ValueError, match=r'all tensors must be on one device; got .* on meta'):
+        calls[name]()

@@ -62,6 +62,10 @@ def test_the_variable_shows_the_traceback(fail):
     assert said.endswith('ValueError: too small\n')
 
 
+def test_the_variable_can_be_zero(fail):
+    assert fail('raise ValueError("too small")', MMATTN_DEBUG='0')[2] == f'tool.py: error: too small\n{HINT}'
+
+
 def test_an_error_that_no_user_causes_keeps_its_traceback(fail):
     code, _, said = fail('return [][3]')
     assert code == 1
