@@ -19,7 +19,7 @@ from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from mmattn.registry import HOOKS
-from mmattn.utils.files import atomic_write, remove_temporary_files
+from mmattn.utils.files import atomic_write, hold, remove_temporary_files
 
 from .reproducible_data import continue_data, sampler_of
 
@@ -76,9 +76,15 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             runner.train_loop._epoch, runner.train_loop._iter = found['epoch'], found['iter']
 
     def before_train(self, runner: Runner) -> None:
-        """Restore the generators and the position in the data, and see to it that files are written aside."""
+        """Restore the generators and the position in the data, and see to it that files are written aside.
+
+        Raises:
+            BlockingIOError: another run trains in this work dir; the two would replace each other's checkpoints.
+        """
         if self.backend_args is None and self.file_client_args is None and '://' not in str(self.out_dir):
             self.backend_args = dict(backend='mmattn.aside')
+        if is_main_process():
+            self._lock = hold(runner.work_dir)
         super().before_train(runner)
         if is_main_process() and '://' not in str(self.out_dir):
             remove_temporary_files(self.out_dir)  # which a killed run has left

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import IO
 from uuid import uuid4
 
 
@@ -69,6 +70,26 @@ def check_writable(folder: str | Path) -> None:
     except OSError as error:
         message = f'this folder cannot be written to ({error.strerror})'
         raise type(error)(error.errno, message, str(folder)) from None
+
+
+def hold(folder: str | Path) -> IO[str]:
+    """Hold a folder for this process until it ends or the returned file is closed, by a lock on ``.lock`` in it.
+
+    Unlike the lock of :func:`exclusive`, forked processes do not inherit it: the workers of a data loader outlive a
+    process that is killed, and must not keep its successor out. A file system without locks is used without one.
+
+    Raises:
+        BlockingIOError: another process holds the folder; the error names the folder.
+        OSError: the lock file cannot be created.
+    """
+    file = open(Path(folder, '.lock'), 'a+', encoding='utf-8')  # noqa: SIM115
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            file.close()
+            raise BlockingIOError(errno.EWOULDBLOCK, 'in use by another run', str(folder)) from None
+    return file
 
 
 @contextmanager

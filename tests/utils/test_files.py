@@ -107,3 +107,17 @@ def test_a_read_only_folder_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(files, 'TemporaryFile', read_only)
     with pytest.raises(PermissionError, match=rf"cannot be written to \(Permission denied\): '{tmp_path}/out'"):
         check_writable(tmp_path / 'out')
+
+
+def test_a_folder_is_held_by_one_process_and_not_by_its_children(tmp_path):
+    code = 'import os, sys\nfrom mmattn.utils.files import hold\nfile = hold(sys.argv[1])\n'
+    code += 'child = os.fork()\nprint("held" if child else "", flush=True)\nsys.stdin.read()'
+    with subprocess.Popen(
+        [sys.executable, '-c', code, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert {holder.stdout.readline(), holder.stdout.readline()} == {'held\n', '\n'}
+        with pytest.raises(BlockingIOError, match=f'in use by another run.*{tmp_path}'):
+            files.hold(tmp_path)
+        holder.kill()
+        os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
+        files.hold(tmp_path).close()  # its child is still there
