@@ -64,6 +64,7 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             'SegDataCheckHook',
         ),
     ),
+    'mmattn.detection': (('mmcv', 'mmdet'), ('DetDataCheckHook',)),
     'mmattn.segmentation.face_parsing': (('mmcv', 'mmseg'), ('HELENDataset', 'LFWPLDataset', 'FaceParsingMetric')),
     'mmattn.video': (
         ('mmcv',),
@@ -138,7 +139,9 @@ class FolderRegistry(Registry):
 
 MODELS = FolderRegistry('MODELS', 'mmattn.layers', 'mmattn.segmentation', 'mmattn.video')
 OPTIM_WRAPPERS = FolderRegistry('OPTIM_WRAPPERS', 'mmattn.engine')
-HOOKS = FolderRegistry('HOOKS', 'mmattn.engine', 'mmattn.segmentation', 'mmattn.video', 'mmattn.visualization')
+HOOKS = FolderRegistry(
+    'HOOKS', 'mmattn.engine', 'mmattn.segmentation', 'mmattn.detection', 'mmattn.video', 'mmattn.visualization'
+)
 DATA_SAMPLERS = FolderRegistry('DATA_SAMPLERS', 'mmattn.engine')
 TRANSFORMS = FolderRegistry('TRANSFORMS', 'mmattn.engine', 'mmattn.video')
 DATASETS = FolderRegistry('DATASETS', 'mmattn.segmentation.face_parsing', 'mmattn.video')

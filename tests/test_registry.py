@@ -50,10 +50,11 @@ HEADS = (
     'mmattn.UNetBAHead',
     'mmattn.ResNetStem',
     'mmattn.SegDataCheckHook',
+    'mmattn.DetDataCheckHook',
     'mmattn.HELENDataset',
     'mmattn.LFWPLDataset',
     'mmattn.FaceParsingMetric',
-)  # what needs mmseg
+)  # what needs mmseg or mmdet
 ENGINE = (
     'mmattn.CPUAmpOptimWrapper',
     'mmattn.CheckpointKeysHook',

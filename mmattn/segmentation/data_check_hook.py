@@ -3,18 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmengine.dist import broadcast_object_list, is_main_process
-from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmattn.engine.data_check import DataCheckHook
 from mmattn.registry import HOOKS
-from mmattn.utils.files import write_text
-
-SHOWN = 20
 
 
 @HOOKS.register_module()
-class SegDataCheckHook(Hook):
+class SegDataCheckHook(DataCheckHook):
     """Before training, look at every image and mask, and list all that is wrong with them in one error.
 
     The hook checks the data sets in the configs of ``train_dataloader`` and ``val_dataloader``, before testing those
@@ -37,11 +33,8 @@ class SegDataCheckHook(Hook):
     says so.
 
     All faults go to ``data_check.txt`` in the work dir. What was seen of the files is kept in ``data_check.json``
-    there: a later run looks again only at files whose size or time has changed. The first process checks, all raise.
-
-    mmengine builds data sets before any hook of its own runs, and an empty one is an error that does not name it.
-    Therefore ``tools/train.py`` calls ``before_loops`` first, and ``tools/test.py`` calls ``before_test_loop``; under
-    other tools the check comes with ``before_train``, ``before_val`` or ``before_test``.
+    there: a later run looks again only at files whose size or time has changed. When the check runs, and in which
+    process, is in :class:`~mmattn.engine.data_check.DataCheckHook`.
 
     Args:
         enabled (bool): False turns the check off; in the shipped configs by
@@ -58,63 +51,13 @@ class SegDataCheckHook(Hook):
         >>> default_hooks = dict(data_check=dict(type='mmattn.SegDataCheckHook', allow_absent=['train']))
     """
 
-    priority = 'VERY_HIGH'
-
     def __init__(self, enabled: bool = True, allow_absent: Sequence[str] = (), allow_ignored: bool = False) -> None:
-        self.enabled = enabled
+        super().__init__(enabled)
         self.allow_absent = [allow_absent] if isinstance(allow_absent, str) else list(allow_absent)
         self.allow_ignored = allow_ignored
-        self._checked: set[str] = set()
 
-    def before_loops(self, runner: Runner) -> None:
-        """Check what training reads."""
-        self._check(runner, 'train_dataloader', 'val_dataloader')
-
-    def before_val(self, runner: Runner) -> None:
-        """Check what validation reads, if training did not come first."""
-        self._check(runner, 'val_dataloader')
-
-    def before_test(self, runner: Runner) -> None:
-        """Check what testing reads."""
-        self._check(runner, 'test_dataloader')
-
-    before_train = before_loops
-    before_test_loop = before_test
-
-    def _check(self, runner: Runner, *loaders: str) -> None:
-        """Check data loaders, each once.
-
-        Raises:
-            ValueError: there are faults.
-        """
-        loaders = tuple(loader for loader in loaders if loader not in self._checked)
-        if not self.enabled or not loaders:
-            return
-        self._checked.update(loaders)
+    def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
+        """Look at all files of the data loaders' data sets."""
         from .data_check import find_faults  # late: mmseg.datasets prints and takes a second to import
 
-        work_dir = Path(runner.work_dir)
-        report = work_dir / 'data_check.txt'
-        lines: list[str] = []
-        if is_main_process():
-            faults = find_faults(runner.cfg, work_dir, loaders, self.allow_absent, self.allow_ignored)
-            lines = [f'{path}: {"; ".join(reasons)}' for path, reasons in faults.items()]
-            lines = [line.encode(errors='backslashreplace').decode() for line in lines]  # any bytes are a file's name
-            report.unlink(missing_ok=True)  # that of an earlier run
-            if lines:
-                write_text(report, ''.join(f'{line}\n' for line in lines))
-        shared = [lines]
-        broadcast_object_list(shared)
-        (lines,) = shared
-        if lines:
-            more = [f'… and {len(lines) - SHOWN} more'] if len(lines) > SHOWN else []
-            raise ValueError(
-                '\n  '.join(
-                    [
-                        f'The data check found {len(lines)} faults (listed in {report}; '
-                        'default_hooks.data_check.enabled=False turns the check off):',
-                        *lines[:SHOWN],
-                        *more,
-                    ]
-                )
-            )
+        return find_faults(runner.cfg, Path(runner.work_dir), loaders, self.allow_absent, self.allow_ignored)

@@ -12,6 +12,8 @@ from mmengine.registry import DATASETS
 from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
 
+from mmattn.engine import data_check
+
 from .image_facts import ImageFile
 from .unread_files import unread_files
 
@@ -52,19 +54,7 @@ class Part(NamedTuple):
 
 def data_set_configs(cfg: object, where: str) -> Iterator[tuple[str, dict]]:
     """Find the configs of mmseg's data sets in that of a data loader, in wrappers, too, and say where they are."""
-    if isinstance(cfg, list | tuple):
-        for i, part in enumerate(cfg):
-            yield from data_set_configs(part, f'{where}.{i}')
-    elif isinstance(cfg, dict):
-        kind = cfg.get('type')
-        if isinstance(kind, str):
-            with DATASETS.switch_scope_and_registry(cfg.get('_scope_')) as registry:
-                kind = registry.get(kind)
-        if isinstance(kind, type) and issubclass(kind, BaseSegDataset):
-            yield where, cfg
-            return
-        for key in ('dataset', 'datasets'):
-            yield from data_set_configs(cfg.get(key), f'{where}.{key}')
+    return data_check.data_set_configs(cfg, where, BaseSegDataset)
 
 
 def build(cfg: dict) -> BaseSegDataset:

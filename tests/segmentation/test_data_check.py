@@ -18,9 +18,9 @@ from mmengine.registry import DATASETS, init_default_scope
 from mmengine.runner import Runner
 from PIL import Image
 
+from mmattn.engine.data_check import SHOWN
 from mmattn.segmentation import SegDataCheckHook, agreement, class_check, data_check, image_facts
 from mmattn.segmentation.class_check import classes_of_labels
-from mmattn.segmentation.data_check_hook import SHOWN
 
 from ..engine.test_tools import CONFIG, ROOT, SMALL
 

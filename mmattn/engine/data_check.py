@@ -1,0 +1,111 @@
+"""What the hooks share that check data before the first iteration."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.hooks import Hook
+from mmengine.registry import DATASETS
+from mmengine.runner import Runner
+
+from mmattn.utils.files import write_text
+
+SHOWN = 20
+
+
+class DataCheckHook(Hook):
+    """Check the data sets of a run before its first iteration, and list all faults in one error.
+
+    All faults go to ``data_check.txt`` in the work dir. The first process checks, all raise.
+
+    mmengine builds data sets before any hook of its own runs, and an empty one is an error that does not name it.
+    Therefore ``tools/train.py`` calls ``before_loops`` first, and ``tools/test.py`` calls ``before_test_loop``; under
+    other tools the check comes with ``before_train``, ``before_val`` or ``before_test``.
+
+    Args:
+        enabled (bool): False turns the check off. Defaults to True.
+
+    Raises:
+        ValueError: before the first iteration, there are faults; it lists up to 20 of them.
+    """
+
+    priority = 'VERY_HIGH'
+
+    def __init__(self, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self._checked: set[str] = set()
+
+    @abstractmethod
+    def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
+        """Return paths, or places in the config, and what is wrong with each; ``loaders`` are keys of the config."""
+
+    def before_loops(self, runner: Runner) -> None:
+        """Check what training reads."""
+        self._check(runner, 'train_dataloader', 'val_dataloader')
+
+    def before_val(self, runner: Runner) -> None:
+        """Check what validation reads, if training did not come first."""
+        self._check(runner, 'val_dataloader')
+
+    def before_test(self, runner: Runner) -> None:
+        """Check what testing reads."""
+        self._check(runner, 'test_dataloader')
+
+    before_train = before_loops
+    before_test_loop = before_test
+
+    def _check(self, runner: Runner, *loaders: str) -> None:
+        """Check data loaders, each once.
+
+        Raises:
+            ValueError: there are faults.
+        """
+        loaders = tuple(loader for loader in loaders if loader not in self._checked)
+        if not self.enabled or not loaders:
+            return
+        self._checked.update(loaders)
+        report = Path(runner.work_dir) / 'data_check.txt'
+        lines: list[str] = []
+        if is_main_process():
+            faults = self.find_faults(runner, loaders)
+            lines = [f'{path}: {"; ".join(reasons)}' for path, reasons in faults.items()]
+            lines = [line.encode(errors='backslashreplace').decode() for line in lines]  # any bytes are a file's name
+            report.unlink(missing_ok=True)  # that of an earlier run
+            if lines:
+                write_text(report, ''.join(f'{line}\n' for line in lines))
+        shared = [lines]
+        broadcast_object_list(shared)
+        (lines,) = shared
+        if lines:
+            more = [f'… and {len(lines) - SHOWN} more'] if len(lines) > SHOWN else []
+            raise ValueError(
+                '\n  '.join(
+                    [
+                        f'The data check found {len(lines)} faults (listed in {report}; '
+                        'default_hooks.data_check.enabled=False turns the check off):',
+                        *lines[:SHOWN],
+                        *more,
+                    ]
+                )
+            )
+
+
+def data_set_configs(cfg: object, where: str, base: type) -> Iterator[tuple[str, dict]]:
+    """Find the configs of data sets that derive from ``base`` in that of a data loader, and say where they are.
+
+    Those in wrappers, such as ``ConcatDataset``, are found, too.
+    """
+    if isinstance(cfg, list | tuple):
+        for i, part in enumerate(cfg):
+            yield from data_set_configs(part, f'{where}.{i}', base)
+    elif isinstance(cfg, dict):
+        kind = cfg.get('type')
+        if isinstance(kind, str):
+            with DATASETS.switch_scope_and_registry(cfg.get('_scope_')) as registry:
+                kind = registry.get(kind)
+        if isinstance(kind, type) and issubclass(kind, base):
+            yield where, cfg
+            return
+        for key in ('dataset', 'datasets'):
+            yield from data_set_configs(cfg.get(key), f'{where}.{key}', base)

@@ -1,0 +1,204 @@
+"""Annotations and images of detectors with every fault, one at a time."""
+
+import json
+import logging
+from types import SimpleNamespace
+
+import pytest
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+from PIL import Image
+
+pytest.importorskip('mmdet')
+
+from mmattn.detection import DetDataCheckHook, data_check
+
+SIZE = (48, 40)  # width, height
+BOX = (5, 5, 20, 20)  # left, top, right, bottom
+CLASSES = ('cell', 'plate')
+
+
+def images(root, count=2, size=SIZE):
+    for i in range(count):
+        (root / 'JPEGImages').mkdir(exist_ok=True, parents=True)
+        Image.new('RGB', size).save(root / f'JPEGImages/{i}.jpg')
+
+
+def coco(root, boxes=(('cell', BOX), ('plate', BOX)), categories=CLASSES, size=SIZE, classes=CLASSES, **options):
+    """Two images with the same boxes, in COCO's format; a name that is no category has id 99."""
+    images(root)
+    ids = {name: 3 * i + 7 for i, name in enumerate(categories)}
+    annotations = [
+        dict(
+            id=2 * k + image,
+            image_id=image,
+            category_id=ids.get(name, 99),
+            bbox=[left, top, right - left, bottom - top],
+            area=max(0, right - left) * max(0, bottom - top),
+            iscrowd=0,
+        )
+        for k, (name, (left, top, right, bottom)) in enumerate(boxes)
+        for image in range(2)
+    ]
+    content = dict(
+        images=[dict(id=i, file_name=f'{i}.jpg', width=size[0], height=size[1]) for i in range(2)],
+        annotations=annotations,
+        categories=[dict(id=i, name=name) for name, i in ids.items()],
+    )
+    (root / 'boxes.json').write_text(json.dumps(content))
+    return dict(
+        type='CocoDataset',
+        data_root=str(root),
+        ann_file='boxes.json',
+        data_prefix=dict(img='JPEGImages/'),
+        metainfo=dict(classes=classes),
+        filter_cfg=dict(filter_empty_gt=True, min_size=8),
+        **options,
+    )
+
+
+def voc(root, boxes=(('cell', BOX), ('plate', BOX)), difficult=()):
+    """The same in Pascal VOC's."""
+    images(root)
+    (root / 'Annotations').mkdir(exist_ok=True)
+    objects = ''.join(
+        f'<object><name>{name}</name><difficult>{int(name in difficult)}</difficult><bndbox><xmin>{box[0]}</xmin>'
+        f'<ymin>{box[1]}</ymin><xmax>{box[2]}</xmax><ymax>{box[3]}</ymax></bndbox></object>'
+        for name, box in boxes
+    )
+    for i in range(2):
+        size = f'<size><width>{SIZE[0]}</width><height>{SIZE[1]}</height></size>'
+        (root / f'Annotations/{i}.xml').write_text(f'<annotation>{size}{objects}</annotation>')
+    (root / 'list.txt').write_text('0\n1\n')
+    return dict(
+        type='VOCDataset',
+        data_root=str(root),
+        ann_file='list.txt',
+        data_prefix=dict(sub_data_root=''),
+        metainfo=dict(classes=CLASSES),
+        filter_cfg=dict(filter_empty_gt=True, min_size=8),
+    )
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    """Check data sets; return the warnings, or raise what the hook raises."""
+    warnings = []
+
+    def log(message, _, level=logging.INFO):
+        if level == logging.WARNING:
+            warnings.append(message)
+
+    monkeypatch.setattr(data_check, 'print_log', log)
+
+    def run(train, val=None, **options):
+        init_default_scope('mmdet')
+        loaders = {f'{part}_dataloader': dict(dataset=cfg) for part, cfg in (('train', train), ('val', val)) if cfg}
+        runner = SimpleNamespace(cfg=Config(dict(default_scope='mmdet', **loaders)), work_dir=str(tmp_path / 'work'))
+        DetDataCheckHook(**options).before_loops(runner)
+        return warnings
+
+    return run
+
+
+@pytest.mark.parametrize('layout', [coco, voc])
+def test_data_without_a_fault(check, tmp_path, layout):
+    assert check(layout(tmp_path), layout(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ('boxes', 'said'),
+    [
+        ([('cell', BOX), ('cell', (5, 5, 5, 20))], '2 without an area'),
+        ([('cell', BOX), ('cell', (30, 30, 10, 10))], '2 without an area'),
+        ([('cell', BOX), ('cell', (60, 5, 90, 20))], '2 outside the image'),
+        ([('cell', BOX), ('dog', BOX)], 'among the classes'),
+    ],
+)
+@pytest.mark.parametrize('layout', [coco, voc])
+def test_boxes_that_are_not_used_are_a_warning(check, tmp_path, layout, boxes, said):
+    (message,) = check(layout(tmp_path, [*boxes, ('plate', BOX)]))
+    assert 'train_dataloader.dataset: boxes are not used: ' in message
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ('layout', 'options'),
+    [
+        (coco, dict(boxes=[('cell', BOX)])),
+        (coco, dict(boxes=[('cell', BOX), ('plate', (5, 5, 5, 20))])),
+        (voc, dict(boxes=[('cell', BOX), ('Plate', BOX)])),
+        (voc, dict(boxes=[('cell', BOX), ('plate', (20, 20, 5, 5))])),
+        (voc, dict(difficult=['plate'])),
+    ],
+)
+def test_a_class_without_a_box_stops_training_unless_it_is_allowed(check, tmp_path, layout, options):
+    data_set = layout(tmp_path, **options)
+    with pytest.raises(ValueError, match=r'train_dataloader: no box of plate; .*allow_absent=.*plate'):
+        check(data_set)
+    check(data_set, allow_absent=['plate'])
+
+
+def test_a_class_without_a_box_in_validation_is_a_warning(check, tmp_path):
+    assert any(
+        'no box of plate in val_dataloader' in message
+        for message in check(coco(tmp_path / 'a'), coco(tmp_path / 'b', [('cell', BOX)]))
+    )
+
+
+@pytest.mark.parametrize(('categories', 'classes'), [(CLASSES, CLASSES[::-1]), (CLASSES, ('dog', *CLASSES))])
+def test_categories_in_another_order_than_the_classes(check, tmp_path, categories, classes):
+    with pytest.raises(ValueError, match=r"order of the file's categories, which is \['cell', 'plate'\]"):
+        check(coco(tmp_path, categories=categories, classes=classes), allow_absent=['dog'])
+
+
+def test_categories_that_are_no_class_do_not_matter_to_the_order(check, tmp_path):
+    check(coco(tmp_path, categories=('dog', 'cell', 'cat', 'plate')))
+
+
+def test_data_sets_that_are_concatenated_have_one_order(check, tmp_path):
+    parts = [coco(tmp_path / 'a'), coco(tmp_path / 'b', categories=CLASSES[::-1])]
+    with pytest.raises(ValueError, match=r'found 1 faults.*\n.*train_dataloader.dataset.datasets.1.metainfo.classes'):
+        check(dict(type='ConcatDataset', datasets=parts))
+
+
+@pytest.mark.parametrize('layout', [coco, voc])
+def test_images_that_are_missing_broken_or_of_another_size(check, tmp_path, layout):
+    data_set = layout(tmp_path)
+    images(tmp_path, 1, (24, 20))
+    (tmp_path / 'JPEGImages/1.jpg').unlink()
+    with pytest.raises(ValueError, match=r'0.jpg: 24×20; its annotations are of 48×40(.|\n)*1.jpg: no such file'):
+        check(data_set)
+    (tmp_path / 'JPEGImages/1.jpg').write_text('none')
+    with pytest.raises(ValueError, match=r'1.jpg: unreadable: no image format'):
+        check(data_set)
+    check(data_set, enabled=False)
+
+
+def test_an_image_that_is_turned_is_of_the_size_that_is_loaded(check, tmp_path):
+    data_set = coco(tmp_path)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new('RGB', SIZE[::-1]).save(tmp_path / 'JPEGImages/0.jpg', exif=exif)
+    check(data_set)
+
+
+@pytest.mark.parametrize('layout', [coco, voc])
+def test_a_data_set_without_an_image_says_why(check, tmp_path, layout):
+    with pytest.raises(
+        ValueError, match=r"none is left after filter_cfg.*2 of names that are not .*classes: '(dog|category 99)'"
+    ):
+        check(layout(tmp_path, [('dog', BOX)]))
+
+
+def test_annotations_that_are_missing_or_broken(check, tmp_path):
+    data_set = voc(tmp_path)
+    (tmp_path / 'list.txt').write_text('0\n1\n2\n3\n')
+    with pytest.raises(ValueError, match=r'no annotations .*2.xml; no annotations .*3.xml'):
+        check(data_set)
+    (tmp_path / 'list.txt').write_text('0\n1\n')
+    (tmp_path / 'Annotations/1.xml').write_text('<annotation>')
+    with pytest.raises(ValueError, match=r'train_dataloader.dataset: an XML file cannot be parsed'):
+        check(data_set)
+    with pytest.raises(ValueError, match=r'no\.json'):
+        check(coco(tmp_path) | dict(ann_file='no.json'))
