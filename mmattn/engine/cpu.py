@@ -6,6 +6,10 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
 import torch
 from mmengine.config import Config, ConfigDict
@@ -33,12 +37,46 @@ class CPUAmpOptimWrapper(OptimWrapper):
             raise ValueError(f"dtype must be 'bfloat16' or 'float16'; got {dtype!r}")
         super().__init__(**kwargs)
         self.dtype = getattr(torch, dtype)
+        _mmcv_in_float32()
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
         """Enter autocast for a forward pass of ``model``."""
         with super().optim_context(model), torch.autocast('cpu', self.dtype):
             yield
+
+
+@cache
+def _mmcv_in_float32() -> None:
+    """Have those operators of mmcv that detectors need compute in float32: on a CPU they take no bfloat16."""
+    if find_spec('mmcv') is None or find_spec('mmcv._ext') is None:
+        return
+    for module, name in (
+        ('nms', 'NMSop'),
+        ('roi_align', 'RoIAlignFunction'),
+        ('deform_conv', 'DeformConv2dFunction'),
+        ('modulated_deform_conv', 'ModulatedDeformConv2dFunction'),
+    ):
+        _in_float32(getattr(import_module(f'mmcv.ops.{module}'), name))
+
+
+def _in_float32(function: type[torch.autograd.Function]) -> None:
+    """Have a function compute in float32 and return the type of its first tensor."""
+    forward, backward = function.forward, function.backward
+
+    def forward_in_float32(ctx: Any, first: torch.Tensor, *others: Any) -> torch.Tensor:
+        found = forward(ctx, *(x.float() if _is_low(x) else x for x in (first, *others)))
+        return found.to(first.dtype) if _is_low(first) and found.is_floating_point() else found
+
+    def backward_in_float32(ctx: Any, gradient: torch.Tensor) -> Any:
+        return backward(ctx, gradient.float() if _is_low(gradient) else gradient)
+
+    function.forward = staticmethod(forward_in_float32)  # type: ignore[method-assign]
+    function.backward = staticmethod(backward_in_float32)  # type: ignore[method-assign]
+
+
+def _is_low(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.bfloat16, torch.float16)
 
 
 def prepare_for_cpu(cfg: Config) -> None:

@@ -65,3 +65,27 @@ def test_several_processes_without_a_gpu(monkeypatch):
     assert cfg.model_wrapper_cfg == dict(
         type='MMDistributedDataParallel', broadcast_buffers=False, device_ids=None, find_unused_parameters=True
     )
+
+
+def test_operators_of_mmcv_under_autocast():
+    """On a CPU mmcv's kernels take no bfloat16."""
+    ops = pytest.importorskip('mmcv.ops')
+    CPUAmpOptimWrapper(optimizer=torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
+    torch.manual_seed(0)
+    features, weight = torch.randn(1, 4, 8, 8).bfloat16().requires_grad_(), torch.randn(4, 4, 3, 3).bfloat16()
+    boxes = torch.tensor([[0.0, 0, 4, 4], [0, 0, 4, 5], [5, 5, 7, 7]]).bfloat16()
+    rois = torch.cat([torch.zeros(3, 1).bfloat16(), boxes], 1)
+    offset, mask = torch.zeros(1, 18, 8, 8).bfloat16(), torch.ones(1, 9, 8, 8).bfloat16()
+    with torch.autocast('cpu', torch.bfloat16):
+        _, kept = ops.nms(boxes, torch.tensor([0.9, 0.8, 0.7]).bfloat16(), 0.5)
+        pooled = ops.roi_align(features, rois, (2, 2))
+        deformed = ops.deform_conv2d(features, offset, weight, 1, 1)
+        modulated = ops.modulated_deform_conv2d(features, offset, mask, weight, None, 1, 1)
+    assert kept.tolist() == [0, 2]
+    assert pooled.dtype == deformed.dtype == modulated.dtype == torch.bfloat16
+    torch.testing.assert_close(pooled, ops.roi_align(features.float(), rois.float(), (2, 2)).bfloat16())
+    expected = nn.functional.conv2d(features.float(), weight.float(), padding=1).bfloat16()
+    for found in (deformed, modulated):
+        torch.testing.assert_close(found, expected)
+    (pooled.sum() + deformed.sum() + modulated.sum()).backward()
+    assert features.grad.abs().sum() > 0
