@@ -62,7 +62,9 @@ def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[P
     """
     found = sorted(find_images(frames))
     if not found:
-        return [], [], [], [f'{frames}: {"no frames in this folder" if frames.is_dir() else "no such folder"}']
+        kinds = ', '.join(sorted(SUFFIXES))
+        reason = f'no frames in this folder, that is no files {kinds}' if frames.is_dir() else 'no such folder'
+        return [], [], [], [f'{frames}: {reason}']
     numbers = list(range(len(found)))
     endings = [re.search(r'\d+$', path.stem) for path in found]
     if all(endings):

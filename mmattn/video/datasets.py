@@ -82,6 +82,16 @@ class VideoFolderDataset(BaseDataset):
             faults.append(f'{self.ann_file}: names no clip')
         if faults:
             raise ValueError(f'{type(self).__name__}: {len(faults)} faults in its files:\n' + '\n'.join(faults))
+        if (
+            not self.test_mode
+            and any(len(clip['frame_paths']) > 1 for clip in clips)
+            and all(sum(path is not None for path in clip['mask_paths']) == 1 for clip in clips)
+        ):
+            print_log(
+                f'{type(self).__name__}: no clip has masks of two frames; in training, each clip is one frame repeated',
+                'current',
+                logging.WARNING,
+            )
         return clips
 
     def _clip_names(self, frames: Path) -> list[str]:
@@ -89,7 +99,7 @@ class VideoFolderDataset(BaseDataset):
         if not self.ann_file:
             return sorted(p.name for p in frames.iterdir() if p.is_dir() and not p.name.startswith('.')) or ['']
         # DAVIS 2016 as it first came has '/JPEGImages/480p/bear/00000.jpg /Annotations/480p/bear/00000.png'
-        lines = filter(None, map(str.strip, Path(self.ann_file).read_text(encoding='utf-8').splitlines()))
+        lines = filter(None, map(str.strip, Path(self.ann_file).read_text(encoding='utf-8-sig').splitlines()))
         return list(dict.fromkeys(line.split()[0].split('/')[-2] if '/' in line else line for line in lines))
 
     def _clip(self, name: str, frames: Path, masks: Path, faults: list[str]) -> dict:
@@ -211,6 +221,14 @@ class YouTubeVOSDataset(VideoFolderDataset):
             except ValueError as error:
                 return [str(error)]
             lost = [i for i, thing in self._videos[clip['clip']]['objects'].items() if int(i) not in shown]
+            unknown = shown - {*map(int, self._videos[clip['clip']]['objects'])}
+            if unknown and not self.single_object:
+                print_log(
+                    f'{clip["clip"]}: masks show {", ".join(map(str, sorted(unknown)))}, not in {self.ann_file}; these '
+                    'objects are followed and scored, too',
+                    'current',
+                    logging.WARNING,
+                )
             if lost and not self.single_object:
                 print_log(
                     f'{clip["clip"]}: no mask at which an object begins shows {", ".join(lost)} of {self.ann_file}; '
@@ -225,7 +243,7 @@ class YouTubeVOSDataset(VideoFolderDataset):
         objects = self._videos[name]['objects']
         position = {Path(path).stem: i for i, path in enumerate(clip['frame_paths'])}
         wanted = sorted({frame for thing in objects.values() for frame in thing['frames']})
-        begins = sorted({thing['frames'][0] for thing in objects.values() if thing['frames']})
+        begins = sorted({min(thing['frames'], key=_order) for thing in objects.values() if thing['frames']})
         faults += (
             f'{frames / frame}.jpg: no such frame, but {self.ann_file} names it'
             for frame in wanted
@@ -242,6 +260,11 @@ class YouTubeVOSDataset(VideoFolderDataset):
             categories={int(i): thing['category'] for i, thing in objects.items() if 'category' in thing},
         )
         return clip
+
+
+def _order(frame: str) -> tuple[int, str]:
+    """Return what frames, whose names are numbers, are ordered by."""
+    return len(frame), frame
 
 
 def _videos(path: str | Path) -> dict[str, dict]:

@@ -37,6 +37,7 @@ from .sst import SST
 MIB = 2**20
 FRAME_RATE = 24.0  # of an overlay, where the clip has none that MPEG-4 has
 FRAME_RATES = 0.01, 1000.0  # of MPEG-4, as OpenCV writes it
+ANIMATIONS = 'GIF', 'PNG'  # pictures that OpenCV decodes as videos; of a TIFF it decodes the first page
 MANY_FILES = 10  # named in a message
 MANY_OBJECTS = 30  # of one mask, which are rather the smoothed edges of a few
 
@@ -310,7 +311,7 @@ class _VideoFile:
         if not path.exists():
             raise FileNotFoundError(f'no video or folder {path}')
         with suppress(OSError), Image.open(path) as picture:  # what PIL does not know is such an error
-            if not getattr(picture, 'is_animated', False):
+            if picture.format not in ANIMATIONS or not getattr(picture, 'is_animated', False):
                 raise ValueError(f'{path}: a picture; a clip must be a video file or a folder of frames')
         self.path = path
         self.files = [path]
@@ -403,7 +404,10 @@ def _find_masks(clip: _Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
         if number is None:
             unnumbered, number = path, 0
         if number in found:
-            faults.append(f'{path}: is of the same frame as {found[number][0]}')
+            faults.append(
+                f'{path}: is of the same frame as {found[number][0]}; a frame has one mask, in which each object has '
+                'an id of its own'
+            )
         found.setdefault(number, (path, mask.alone))
     _raise_for(faults, 'the masks')
     return dict(sorted(found.items()))

@@ -1,6 +1,7 @@
 """J and F of predicted clips: of each object, of each clip and of all, over seen and unseen categories, too."""
 
 import csv
+import logging
 from collections.abc import Iterable, Sequence
 from math import isnan, nan
 from pathlib import Path
@@ -16,7 +17,7 @@ from prettytable import PrettyTable
 from mmattn.registry import METRICS
 from mmattn.utils.files import atomic_write, check_writable
 
-from .masks import read_mask, write_mask
+from .masks import object_ids, read_mask, write_mask
 from .similarity import boundary_similarity, region_similarity, summarize
 
 COLUMNS = ('JF', 'J', 'J_recall', 'J_decay', 'F', 'F_recall', 'F_decay')
@@ -112,6 +113,7 @@ class VOSMetric(BaseMetric):
         first_frames: dict[int, int] = sample['first_frames']
         scores: dict[int, list[tuple[float, float]]] = {i: [] for i in first_frames}
         last = len(predicted) - 1 if self.skip_last else len(predicted)
+        unknown: set[int] = set()
         for position, path in enumerate(sample['mask_paths'][:last]):
             ids = [i for i, first in first_frames.items() if first < position]
             if path is None or not ids or position in first_frames.values():
@@ -121,9 +123,17 @@ class VOSMetric(BaseMetric):
                 raise ValueError(
                     f'{path}: the ground truth is of shape {truth.shape}, the prediction {predicted[position].shape}'
                 )
+            unknown.update({*object_ids(truth)} - {*first_frames})
             for i in ids:
                 masks = predicted[position] == i, truth == i
                 scores[i].append((region_similarity(*masks), boundary_similarity(*masks)))
+        if unknown:
+            print_log(
+                f'{sample["clip"]}: later masks show {", ".join(map(str, sorted(unknown)))}, which no given mask '
+                'shows; these objects are neither followed nor scored',
+                'current',
+                logging.WARNING,
+            )
         return {i: np.array(values).reshape(-1, 2).T for i, values in scores.items()}
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:

@@ -1,5 +1,7 @@
 """What the data sets find, sample and pack, and what they say of files that are not as they should be."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -176,6 +178,44 @@ def test_an_object_that_no_mask_shows_is_a_warning(tmp_path, monkeypatch):
     assert told == [
         f'a: no mask at which an object begins shows 2 of {tmp_path}/meta.json; these objects are not followed'
     ]
+
+
+def test_an_object_that_only_masks_show_is_a_warning(tmp_path, monkeypatch):
+    clips.youtube_vos(tmp_path, dict(a={1: ('cat', 0), 2: ('dog', 0)}), dict(a=3))
+    content = json.loads((tmp_path / 'meta.json').read_text())
+    del content['videos']['a']['objects']['2']
+    (tmp_path / 'meta.json').write_text(json.dumps(content))
+    told = []
+    monkeypatch.setattr(module, 'print_log', lambda message, *args: told.append(message))
+    YouTubeVOSDataset(data_root=str(tmp_path))
+    assert told == [f'a: masks show 2, not in {tmp_path}/meta.json; these objects are followed and scored, too']
+
+
+def test_frames_of_a_meta_json_in_any_order(tmp_path):
+    clips.youtube_vos(tmp_path, dict(a={1: ('cat', 1)}), dict(a=4))
+    content = json.loads((tmp_path / 'meta.json').read_text())
+    content['videos']['a']['objects']['1']['frames'] = ['00015', '00005', '00010']
+    (tmp_path / 'meta.json').write_text(json.dumps(content))
+    assert YouTubeVOSDataset(data_root=str(tmp_path))[0]['given_positions'] == [1]
+
+
+@pytest.mark.parametrize(('test_mode', 'told'), [(False, 1), (True, 0)])
+def test_training_on_a_single_mask_of_each_clip_is_a_warning(tmp_path, monkeypatch, test_mode, told):
+    for name in 'ab':
+        clips.clip(tmp_path, name, [squares(p, 1) for p in range(3)], masked=[0])
+    said = []
+    monkeypatch.setattr(module, 'print_log', lambda message, *args: said.append(message))
+    VideoFolderDataset(data_root=str(tmp_path), test_mode=test_mode)
+    assert len(said) == told
+    clips.clip(tmp_path, 'c', [squares(p, 1) for p in range(3)])
+    VideoFolderDataset(data_root=str(tmp_path), test_mode=test_mode)
+    assert len(said) == told
+
+
+def test_a_list_with_a_byte_order_mark(tmp_path):
+    clips.davis(tmp_path, walk=[squares(0, 1), squares(1, 1)])
+    (tmp_path / 'ImageSets/val.txt').write_bytes('\ufeffwalk\r\n'.encode())
+    assert DAVISDataset('ImageSets/val.txt', '240p', data_root=str(tmp_path))[0]['clip'] == 'walk'
 
 
 @pytest.mark.parametrize('content', ['{}', '[]', '{"videos": {"a": {"objects": {"1": {}}}}}', '{"videos"', '[1, 2]'])

@@ -597,7 +597,7 @@ def test_all_frames_that_are_wrong_are_named(idle, masks, tmp_path):
     ]
     other = tmp_path / 'other'
     other.mkdir()
-    with pytest.raises(ValueError, match=f'{other}: no frames in this folder'):
+    with pytest.raises(ValueError, match=rf'{other}: no frames in this folder, that is no files .*\.jpg'):
         idle(other, masks[0], tmp_path / 'out')
     for name in ('a.png', 'a.jpg'):
         Image.new('RGB', (50, 20)).save(other / name)
@@ -610,6 +610,11 @@ def test_videos_that_are_wrong(idle, masks, spoilt):
         idle(spoilt / 'missing.mp4', masks, spoilt / 'out')
     with pytest.raises(ValueError, match=r'good\.png: a picture; a clip must be a video file or a folder'):
         idle(spoilt / 'good.png', masks, spoilt / 'out')  # OpenCV takes numbered pictures for a clip
+    pages = [Image.new('RGB', (44, 30), (shade, 0, 0)) for shade in (0, 100, 200)]
+    for suffix in ('tif', 'webp'):
+        pages[0].save(spoilt / f'pages.{suffix}', save_all=True, append_images=pages[1:])
+        with pytest.raises(ValueError, match=rf'pages\.{suffix}: a picture; a clip must be a video file or a folder'):
+            idle(spoilt / f'pages.{suffix}', masks, spoilt / 'out')  # OpenCV takes a TIFF for a clip of its first page
     with pytest.raises(ValueError, match=r'text\.png: OpenCV cannot decode a frame'):
         idle(spoilt / 'text.png', masks, spoilt / 'out')
     video = write_video(spoilt / 'clip.mp4', [clips.frame(squares(p, 1), p) for p in range(5)])

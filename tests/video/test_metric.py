@@ -214,6 +214,20 @@ def test_objects_count_behind_the_frame_that_gives_them(tmp_path):
     assert found['J_decay'] == pytest.approx((0 - 50) / 2)  # of right, wrong, right, the first quarter has two frames
 
 
+def test_an_object_that_no_given_mask_shows_is_a_warning(tmp_path, monkeypatch):
+    """DAVIS gives the objects of the first frame alone; object 5 begins later."""
+    masks = [squares(p, *((1, 5) if p > 2 else (1,))) for p in range(8)]
+    clips.davis(tmp_path, walk=masks)
+    dataset = DAVISDataset('ImageSets/val.txt', '240p', data_root=str(tmp_path), pipeline=TEST)
+    told = []
+    monkeypatch.setattr(metric_module, 'print_log', lambda message, *args: told.append(message))
+    found = score([with_prediction(item['data_samples'], dict(walk=masks)) for item in dataset])
+    assert found['JF'] == 100
+    assert told[0] == (
+        'walk: later masks show 5, which no given mask shows; these objects are neither followed nor scored'
+    )
+
+
 def test_an_object_that_is_gone_and_not_predicted_is_right(tmp_path):
     clips.clip(tmp_path, 'walk', [squares(p, *((1, 5) if p < 2 else (1,))) for p in range(6)])
     predicted = [squares(p, *((1, 5) if p < 3 else (1,))) for p in range(6)]
