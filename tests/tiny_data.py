@@ -64,7 +64,7 @@ def _boxes(path, seed):
 
 
 def coco(root):
-    """COCO's layout: boxes of two of its categories."""
+    """COCO's layout: boxes of two of its categories, and one of each of them in an image for training."""
     from mmdet.datasets import CocoDataset
 
     categories = [dict(id=i, name=name) for i, name in enumerate(CocoDataset.METAINFO['classes'])]
@@ -82,6 +82,8 @@ def coco(root):
             for i, pair in enumerate(boxes)
             for j, (x0, y0, x1, y1) in enumerate(pair)
         ]
+        if part == 'train2017':  # the data check wants a box of each class
+            annotations += [dict(annotations[0], id=1000 + i, category_id=i) for i in range(len(categories))]
         content = dict(
             images=[dict(id=i, file_name=f'{i:012}.jpg', width=SIZE[0], height=SIZE[1]) for i in range(count)],
             annotations=annotations,
@@ -99,6 +101,8 @@ def voc(root, classes):
             boxes = _boxes(root / 'JPEGImages' / f'{name}.jpg', i)
             if name == 'train_0':
                 boxes.append((5, 5, 5, 9))
+            if name == 'train_1':  # the data check wants a box of each class
+                boxes.append((5, 5, 15, 14))
             objects = ''.join(
                 f'<object><name>{classes[j % len(classes)]}</name><difficult>0</difficult><bndbox><xmin>{x0 + 1}</xmin>'
                 f'<ymin>{y0 + 1}</ymin><xmax>{x1 + 1}</xmax><ymax>{y1 + 1}</ymax></bndbox></object>'
