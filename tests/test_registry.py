@@ -50,11 +50,11 @@ HEADS = (
     'mmattn.UNetBAHead',
     'mmattn.ResNetStem',
     'mmattn.SegDataCheckHook',
-    'mmattn.DetDataCheckHook',
     'mmattn.HELENDataset',
     'mmattn.LFWPLDataset',
     'mmattn.FaceParsingMetric',
-)  # what needs mmseg or mmdet
+)  # what needs mmseg
+DETECTION = ('mmattn.DetDataCheckHook',)  # what needs mmdet
 ENGINE = (
     'mmattn.CPUAmpOptimWrapper',
     'mmattn.CheckpointKeysHook',
@@ -160,8 +160,11 @@ def test_a_name_is_enough(run_python, mmengine_path, code, module):
     assert 'mmengine-' not in mmengine_path or f'mmengine-{version}' in mmengine_path
 
 
-def test_mmdet_is_optional(ask, mmengine_path):
-    assert set(ask(ENGINE + MMCV + HEADS, ('mmdet',), PYTHONPATH=mmengine_path).values()) == {''}
+def test_without_mmdet_only_its_hook_is_missing(ask, mmengine_path):
+    said = ask(ENGINE + MMCV + HEADS + DETECTION, ('mmdet',), PYTHONPATH=mmengine_path)
+    assert {said[name] for name in ENGINE + MMCV + HEADS} == {''}
+    for name in DETECTION:
+        assert f"ImportError: '{name}' needs mmdet," in said[name]
 
 
 def test_without_mmseg_only_the_heads_are_missing(ask, mmengine_path):
@@ -235,7 +238,9 @@ def test_folders_name_exactly_what_is_registered(run_python):
     declared = {folder: sorted(names) for folder, (_, names) in said['folders'].items()}
     for way in ('located', 'imported'):
         assert {folder: sorted(names) for folder, names in said[way].items()} == declared, way
-    assert sorted(f'mmattn.{name}' for names in declared.values() for name in names) == sorted(ENGINE + MMCV + HEADS)
+    assert sorted(f'mmattn.{name}' for names in declared.values() for name in names) == sorted(
+        ENGINE + MMCV + HEADS + DETECTION
+    )
 
 
 def test_subpackages_by_attribute(run_python):
