@@ -17,15 +17,17 @@ class SegDataCheckHook(DataCheckHook):
     of ``test_dataloader``, that derive from mmseg's ``BaseSegDataset``, inside wrappers, too. Faults are
 
     * an empty data set, an image without a mask, an unreadable file, an image and a mask of different sizes, a mask
-      that is a JPEG or has more than one value per pixel;
+      of a lossy format or with more than one value per pixel, an image of 12 bits in 16;
     * a label that is, after ``reduce_zero_label`` and ``label_map``, neither a class nor ignored; a mask whose pixels
       are all ignored; masks of 0 and 255 alone; a class without a pixel in all training masks;
     * what a folder holds beside the images and masks that are read: images with another suffix, links to nothing,
       folders named like images, masks without an image; not with ``ann_file``, which selects images on purpose;
-    * ``num_classes`` of a head that is not the number of classes of the data.
+    * ``num_classes`` of a head that is not the number of classes of the data, ``class_weight`` of another length, an
+      ``ignore_index`` in which heads, metrics and data differ; names of classes that repeat, or that validation has in
+      another order.
 
-    A class without a pixel in validation or test is a warning, as is a mask of the test set whose pixels are all
-    ignored.
+    A class without a pixel in validation or test is a warning, as are a mask of the test set whose pixels are all
+    ignored, and images that are listed twice or both in training and validation.
 
     Masks are decoded. Of a JPEG or PNG image the header and the last bytes are read, which finds a file that was cut
     short, not one damaged in its middle; images of other formats are decoded. What is not read by
