@@ -82,7 +82,7 @@ class DataCheckHook(Hook):
             raise ValueError(
                 '\n  '.join(
                     [
-                        f'The data check found {len(lines)} faults (listed in {report}; '
+                        f'The data check found {len(lines)} fault{"s" * (len(lines) > 1)} (listed in {report}; '
                         'default_hooks.data_check.enabled=False turns the check off):',
                         *lines[:SHOWN],
                         *more,

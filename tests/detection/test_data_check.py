@@ -158,7 +158,7 @@ def test_categories_that_are_no_class_do_not_matter_to_the_order(check, tmp_path
 
 def test_data_sets_that_are_concatenated_have_one_order(check, tmp_path):
     parts = [coco(tmp_path / 'a'), coco(tmp_path / 'b', categories=CLASSES[::-1])]
-    with pytest.raises(ValueError, match=r'found 1 faults.*\n.*train_dataloader.dataset.datasets.1.metainfo.classes'):
+    with pytest.raises(ValueError, match=r'found 1 fault .*\n.*train_dataloader.dataset.datasets.1.metainfo.classes'):
         check(dict(type='ConcatDataset', datasets=parts))
 
 

@@ -891,7 +891,7 @@ def test_train_takes_allow_absent_and_refuses_other_heads(root, tmp_path):
     options = ['default_hooks.data_check.allow_absent=[building]', 'model.auxiliary_head.num_classes=5']
     said = error_of(*command(tool, root, tmp_path / 'work', *options))
     head = 'model.auxiliary_head.num_classes: 5, but train_dataloader.dataset has 2 classes: background, building'
-    assert 'found 1 faults' in said
+    assert 'found 1 fault ' in said
     assert head in said
 
 
