@@ -211,7 +211,7 @@ def test_lengths_without_which_a_run_is_none(change, said):
 
 @pytest.fixture(scope='module')
 def fails(tiny_data):
-    """Run a command that must fail; return its last paragraph and all that it said."""
+    """Run a command that must fail; return its message and all that it said."""
 
     def fails(*command):
         done = subprocess.run(
@@ -223,7 +223,7 @@ def fails(tiny_data):
             stderr=subprocess.STDOUT,
         )
         assert done.returncode != 0, done.stdout
-        return done.stdout.rpartition('Traceback (most recent call last)')[2], done.stdout
+        return done.stdout.rpartition('.py: error: ')[2], done.stdout
 
     return fails
 
@@ -248,14 +248,14 @@ def test_a_checkpoint_that_does_not_fit_stops_test(fails, renamed, tmp_path, fla
     error, log = fails(
         sys.executable, ROOT / 'tools/test.py', CONFIG, renamed, '--work-dir', tmp_path, *flags, '--cfg-options', *SMALL
     )
-    assert re.search(r'RuntimeError: The checkpoint \S+/renamed\.pth does not fit', error)
+    assert re.search(r'^The checkpoint \S+/renamed\.pth does not fit', error)
     assert re.findall(r'decode_head\.[\w.]+', error) == ['decode_head.conv_seg.weight', 'decode_head.other.weight']
     assert 'Iter(test)' not in log
 
 
 @pytest.mark.parametrize(
     ('option', 'said'),
-    [('window_size=4', r'ValueError: .*window_size.*4'), ('no_such_option=1', r"TypeError: .*'no_such_option'")],
+    [('window_size=4', r'window_size.*4'), ('no_such_option=1', r"'no_such_option'")],
 )
 def test_a_wrong_option_stops_train_before_data_are_read(fails, tmp_path, option, said):
     error, log = fails(
@@ -269,7 +269,7 @@ def test_a_wrong_option_stops_train_before_data_are_read(fails, tmp_path, option
         f'model.decode_head.{option}',
         'train_dataloader.dataset.data_root=/no/such/folder',
     )
-    assert re.search(said, error.splitlines()[-1])
+    assert re.search(said, error.splitlines()[0])
     assert 'FileNotFoundError' not in log
 
 
@@ -286,7 +286,7 @@ def test_a_nan_loss_stops_train(fails, tmp_path):
         'default_hooks.checkpoint.interval=1',
         'optim_wrapper.optimizer.lr=1e30',
     )
-    found = re.search(r'FloatingPointError: Iteration (\d): loss = nan', error)
+    found = re.search(r'^Iteration (\d): loss = nan', error)
     assert found, log
     assert len(re.findall(r'img_dir/train/tile_\d\.png$', error, re.MULTILINE)) == 2
     assert not (tmp_path / f'iter_{found[1]}.pth').exists()
