@@ -1,5 +1,6 @@
 """What train.py and test.py, and the other tools, say to wrong configs, options, checkpoints, folders and signals."""
 
+import logging
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmattn.engine import check_checkpoint, load_config
+from mmattn.engine import check_checkpoint, command_line, load_config
 from mmattn.engine.checkpoint import AsideBackend
 
 from .test_tools import CONFIG, ROOT, SMALL, free_port
@@ -93,15 +94,24 @@ def test_an_option_that_does_not_fit(key, said):
         load_config(CONFIG, {key: 1})
 
 
-def test_a_new_key_is_a_warning_that_names_the_nearest(capfd):
+@pytest.fixture
+def logged(monkeypatch):
+    """What is logged, whichever logger the tests before have left: pairs of level and text."""
+    found = []
+    monkeypatch.setattr(command_line, 'print_log', lambda text, _, level: found.append((level, text)))
+    return found
+
+
+def test_a_new_key_is_a_warning_that_names_the_nearest(logged):
     cfg = load_config(CONFIG, {'train_cfg.max_itrs': 10})
     assert cfg.train_cfg.max_itrs == 10
-    said = ''.join(capfd.readouterr())
-    assert 'WARNING' in said
-    assert 'train_cfg.max_itrs is new in the config; did you mean train_cfg.max_iters?' in said
+    said = (
+        '--cfg-options train_cfg.max_itrs: train_cfg.max_itrs is new in the config; did you mean train_cfg.max_iters?'
+    )
+    assert logged == [(logging.WARNING, said)]
 
 
-def test_known_keys_are_no_warning(capfd):
+def test_known_keys_are_no_warning(logged):
     options = {
         'train_dataloader.dataset.pipeline.3.crop_size': (8, 8),
         'load_from': 'x',
@@ -109,7 +119,7 @@ def test_known_keys_are_no_warning(capfd):
     }
     cfg = load_config(CONFIG, {**options, 'custom_hooks': [], 'model': dict(_delete_=True, type='X')})
     assert cfg.train_dataloader.dataset.pipeline[3].crop_size == (8, 8)
-    assert 'is new' not in ''.join(capfd.readouterr())
+    assert not logged
 
 
 def test_an_option_without_a_value_is_wrong_usage(tool):
