@@ -96,7 +96,7 @@ def check(tmp_path):
             said = str(error)
         lines = report.read_text(encoding='utf-8').splitlines() if said else []
         assert report.exists() == bool(said)
-        assert all(line in said for line in [f'found {len(lines)} faults', *lines][:SHOWN] if lines)
+        assert all(line in said for line in [f'found {len(lines)} fault', *lines][:SHOWN] if lines)
         return dict(line.split(': ', 1) for line in lines)
 
     check.work_dir = work_dir
