@@ -28,6 +28,7 @@ from short_runs import ROOT, Run, arguments, each, markdown, runs, sheet, spread
 from torch import nn
 
 from mmattn.registry import DATASETS, MODELS
+from mmattn.utils.files import write_text
 from mmattn.video import PALETTE, ClipSession, Frame, VOSMetric, read_frame, read_mask
 from mmattn.video.overlay import draw_overlay
 from mmattn.video.similarity import region_similarity
@@ -91,9 +92,7 @@ def results(run: Run, jobs: int) -> dict[str, dict]:
                     run.folder / 'predictions.npz',
                     **{sample.clip: sample.pred_masks.data.numpy() for sample in samples},
                 )
-        aside = path.with_suffix('.part')
-        aside.write_text(json.dumps(found), encoding='utf-8')
-        aside.rename(path)
+        write_text(path, json.dumps(found))
     return json.loads(path.read_text(encoding='utf-8'))
 
 
