@@ -1,15 +1,12 @@
-// Schemas of the native kernels. Plain ATen rather than torch's stable ABI: that has at::parallel_for from torch 2.10
+// What the library says of itself. Plain ATen rather than torch's stable ABI: that has at::parallel_for from torch 2.10
 // on, and mmattn supports torch from 2.4 on.
-//
-// These are the bodies of the operators `mmattn::…`, which Python defines with their autograd and fake implementations;
-// a namespace of their own keeps the choice between kernel and reference there, in one visible branch.
 #include <Python.h>
 #include <torch/library.h>
 #include <torch/version.h>
 
 #include "cpu/capability.h"
 
-TORCH_LIBRARY(mmattn_native, m) {
+TORCH_LIBRARY_FRAGMENT(mmattn_native, m) {
   m.def("cpu_capability() -> str", [] { return std::string(mmattn::cpu_capability().name); });
   m.def("torch_version() -> str", [] { return std::string(TORCH_VERSION); });
 }

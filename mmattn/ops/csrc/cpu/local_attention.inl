@@ -245,11 +245,11 @@ struct LocalBackward {
     if (!own) {
       return;
     }
-    if (local.content) {
+    if (call.d_query.data) {
       scale_row(row, call.query.channels, area.pitch, area.width, call.scale);
       store_row(call.d_query, batch, head, y, area.width, row, area.pitch);
     }
-    if (call.window.data) {
+    if (call.d_window.data) {
       clear_absent(y);
       store_row(call.d_window, batch, head, y, area.width, key_weight(y, 0, 0), area.pitch);
     }
@@ -277,7 +277,7 @@ struct LocalBackward {
       softmax_backward(local.logits, p, local.n, d_logits, true);
       put(d_logits, key_weight(y, term + 1, member) + x, x);
     }
-    if (local.content && own) {
+    if (call.d_query.data && own) {
       local.sum_over(d_logits, local.key_at, D, row + member * D * pitch + x, pitch);
     }
   }
@@ -286,13 +286,15 @@ struct LocalBackward {
   void sums(int64_t batch, int64_t head, int64_t y) {
     const Neighbourhood& area = local.area;
     const int64_t n = area.list_back(y, local.entries), K = area.count, D = local.channels, Dv = local.value_channels;
-    for (int64_t member = 0; member < call.group; ++member) {
+    for (int64_t member = 0; call.d_value.data && member < call.group; ++member) {
       for (int64_t x = 0; x < area.width; x += LANES) {
         sum(n, x, weights, member * K, grads, member * Dv, Dv, row + member * Dv * area.pitch + x, false);
       }
     }
-    store_row(call.d_value, batch, head, y, area.width, row, area.pitch);
-    if (!local.content) {
+    if (call.d_value.data) {
+      store_row(call.d_value, batch, head, y, area.width, row, area.pitch);
+    }
+    if (!call.d_key.data) {
       return;
     }
     for (int64_t member = 0; member < call.group; ++member) {
