@@ -1,6 +1,5 @@
 """Attention operators: exact, differentiable, with extra memory linear in the number of positions."""
 
-from . import flops  # noqa: F401  (registers the formulas)
 from .dynamic_conv import dynamic_conv
 from .global_attention import global_attention, global_attention_weights
 from .grid_attention import grid_attention, grid_attention_weights
@@ -8,6 +7,7 @@ from .local_attention import local_attention, local_attention_weights
 from .projection import projection
 from .strided_attention import strided_attention, strided_attention_weights
 from .support import grid_support, strided_offsets, strided_support
+from .zscore import window_zscore
 
 __all__ = [
     'dynamic_conv',
@@ -23,4 +23,5 @@ __all__ = [
     'strided_attention_weights',
     'strided_offsets',
     'strided_support',
+    'window_zscore',
 ]

@@ -14,40 +14,56 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_map
 
+from . import native
+
 LIBRARY = torch.library.Library('mmattn', 'FRAGMENT')
 # A kernel for a device goes before that of `custom_op`, which is for the alias of all of them.
 KEYS = [f'Autograd{device}' for device in ('CPU', 'CUDA', 'MPS', 'XPU', 'Meta', 'PrivateUse1', 'Other')]
 
 
-def register(name: str) -> None:
+def register(name: str, differentiable: int = 1) -> None:
     """Register the derivative of ``mmattn::<name>``, which ``mmattn::<name>_backward`` computes, and vmap for both.
 
-    The first output is differentiable. The backward operator takes its gradient, then either all outputs or none, then
-    the arguments of the operator. It returns the gradients of the floating-point tensors among these, in their order.
-    The first dimension of all tensors is the batch. A second derivative is an error.
+    The first outputs are differentiable, as many as ``differentiable``. The backward operator takes their gradients,
+    then the outputs that it needs, the arguments of the operator, and whether each tensor among these needs a gradient.
+    It returns those gradients, in the order of the tensors. The first dimension of all tensors is the batch. A second
+    derivative is an error. Native code does the same where it is there, in less time.
     """
     op, backward = (getattr(torch.ops.mmattn, x).default for x in (name, f'{name}_backward'))
+    for each in (op, backward):
+        register_vmap(each, _fold_into_batch(each))
+    if native.WHY_NOT is None:
+        torch.ops.mmattn_native.register_derivative(name, differentiable)
+        return
 
-    def gradients(needed: Sequence[bool], grad: Tensor, *saved: Any) -> list[Tensor]:
-        return backward(grad, *saved)
+    def gradients(needed: Sequence[bool], grads: Sequence[Tensor | None], kept: Sequence[Tensor], *arguments: Any):
+        given = [torch.zeros_like(x) if grad is None else grad for grad, x in zip(grads, kept or grads)]
+        found = iter(backward(*given, *kept, *arguments, needed))
+        return [next(found) if wanted else None for wanted in needed]
 
     def twice(*_: Any) -> list[Tensor]:
         raise NotImplementedError(f'mmattn::{name} is not twice differentiable')
 
-    kept = len(backward._schema.arguments) - 1 - len(op._schema.arguments)
-    register_formula(name, gradients, _fold_into_batch(op), kept)
-    register_formula(f'{name}_backward', twice, _fold_into_batch(backward))
+    kept = len(backward._schema.arguments) - differentiable - 1 - len(op._schema.arguments)
+    register_formula(name, gradients, differentiable, kept)
+    register_formula(f'{name}_backward', twice, None)
 
 
-def register_formula(name: str, gradients: Callable, vmap: Callable, kept: int = 0) -> None:
-    """Register a derivative and a batching rule of ``mmattn::<name>``.
+def register_vmap(op: torch._ops.OpOverload, rule: Callable) -> None:
+    """:func:`torch.library.register_vmap`; torch 2.4 has no such rules."""
+    if hasattr(torch.library, 'register_vmap'):
+        torch.library.register_vmap(op, rule)
+
+
+def register_formula(name: str, gradients: Callable, differentiable: int | None = 1, kept: int = 0) -> None:
+    """Register a derivative of ``mmattn::<name>``.
 
     Args:
         name (str): of the operator.
-        gradients (Callable): called with whether each tensor among the arguments needs a gradient, the gradient of
-            the output, the first ``kept`` outputs and the arguments. Returns the gradients of the floating-point
-            tensors among the arguments, in their order.
-        vmap (Callable): as in :func:`torch.library.register_vmap`; torch 2.4 has no such rules.
+        gradients (Callable): called with whether each tensor among the arguments needs a gradient, the gradients of
+            the differentiable outputs, the first ``kept`` outputs, and the arguments. Returns a gradient or None for
+            each tensor among the arguments.
+        differentiable (int, optional): the first outputs that have a derivative; None for all. Defaults to 1.
         kept (int): outputs that the derivative needs. Defaults to 0.
     """
     op = getattr(torch.ops.mmattn, name).default
@@ -57,7 +73,7 @@ def register_formula(name: str, gradients: Callable, vmap: Callable, kept: int =
             with torch._C._AutoDispatchBelowAutograd():
                 return op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
 
-        tensors = [x for x in _leaves(arguments) if isinstance(x, Tensor)]
+        tensors = tensors_of(arguments)
         recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         if not recorded and forward_ad._current_level < 0:
             return below(*arguments)
@@ -70,18 +86,19 @@ def register_formula(name: str, gradients: Callable, vmap: Callable, kept: int =
         # The dispatcher comes here once for each of torch.func's transforms, so this is one level of them;
         # `Function.apply` would begin with all of them again.
         with enable_single_level_autograd_function():
-            outputs = super(torch.autograd.Function, _Call).apply(name, below, gradients, kept, fill, *tensors)
+            outputs = super(torch.autograd.Function, _Call).apply(
+                name, below, gradients, differentiable, kept, fill, *tensors
+            )
         return _as_returned(op, outputs)
 
     for key in KEYS:
         LIBRARY.impl(name, kernel, key, with_keyset=True)
-    if hasattr(torch.library, 'register_vmap'):
-        torch.library.register_vmap(op, vmap)
 
 
-def _leaves(arguments: Sequence) -> list:
-    """Return arguments with the items of lists among them; torch's pytrees would take as long as a small operator."""
-    return [y for x in arguments for y in (x if isinstance(x, list | tuple) else (x,))]
+def tensors_of(arguments: Sequence) -> list[Tensor]:
+    """Return the tensors among arguments and in lists among them; torch's pytrees would take longer."""
+    leaves = (y for x in arguments for y in (x if isinstance(x, list | tuple) else (x,)))
+    return [x for x in leaves if isinstance(x, Tensor)]
 
 
 def _replace(arguments: Sequence, by: Callable) -> list:
@@ -92,14 +109,14 @@ class _Call(torch.autograd.Function):
     """A call of an operator, as a node of autograd's graph."""
 
     @staticmethod
-    def forward(ctx, name, below, gradients, kept, fill, *tensors):  # type: ignore[override]
-        ctx.name, ctx.gradients, ctx.kept, ctx.fill = name, gradients, kept, fill
+    def forward(ctx, name, below, gradients, differentiable, kept, fill, *tensors):  # type: ignore[override]
+        ctx.name, ctx.gradients, ctx.differentiable, ctx.kept, ctx.fill = name, gradients, differentiable, kept, fill
         # Autograd switches itself off in here; the next of torch.func's transforms wants it.
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
             found = below(*fill(tensors))
         outputs = (found,) if isinstance(found, Tensor) else tuple(found)
         ctx.save_for_backward(*outputs[:kept], *tensors)
-        ctx.mark_non_differentiable(*outputs[1:kept])
+        ctx.mark_non_differentiable(*([] if differentiable is None else outputs[differentiable:]))
         ctx.set_materialize_grads(False)
         return outputs
 
@@ -109,9 +126,9 @@ class _Call(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         saved = ctx.saved_tensors  # read once: activation checkpointing refuses to unpack them a second time
         tensors = saved[ctx.kept :]
-        needed = ctx.needs_input_grad[-len(tensors) :]
-        found = iter(ctx.gradients(needed, grads[0], *saved[: ctx.kept], *ctx.fill(tensors)))
-        return *[None] * 5, *(next(found) if x.is_floating_point() else None for x in tensors)
+        needed = [wanted and x.is_floating_point() for wanted, x in zip(ctx.needs_input_grad[-len(tensors) :], tensors)]
+        found = ctx.gradients(needed, grads[: ctx.differentiable], saved[: ctx.kept], *ctx.fill(tensors))
+        return *[None] * 6, *found
 
     @staticmethod
     def jvp(ctx, *_):  # type: ignore[override]

@@ -7,38 +7,58 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from .window_logits import as_window_size
+from .window_bias import as_window_size
 
 
-def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, int]) -> None:
-    """Check that ``(B, heads, *positions, channels)`` tensors of ``axes`` (fewest, most) position axes fit together."""
+def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Check that ``(B, heads, *positions, channels)`` tensors of ``axes`` (fewest, most) position axes fit together.
+
+    Returns:
+        tuple[Tensor, Tensor, Tensor]: query, key and value of one dtype, which autocast may choose, and with a head of
+        key and value for each of the query.
+    """
     fewest, most = axes
     if not fewest <= query.dim() - 3 <= most or key.dim() != query.dim() or value.dim() != query.dim():
         raise ValueError(
             f'query, key and value must be (B, heads, *positions, channels) with {fewest} to {most} '
             f'position axes; got {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}'
         )
-    if key.shape[:2] != query.shape[:2] or key.shape[-1] != query.shape[-1]:
+    grouped = key.shape[1] != query.shape[1]
+    if (
+        key.shape[0] != query.shape[0]
+        or key.shape[-1] != query.shape[-1]
+        or (grouped and (key.shape[1] == 0 or query.shape[1] % key.shape[1] != 0))
+    ):
         raise ValueError(
-            f'key must share batch, heads and channels with query; got {tuple(key.shape)} for {tuple(query.shape)}'
+            'key must share batch and channels with query, and its heads must be those of query or divide them; got '
+            f'{tuple(key.shape)} for {tuple(query.shape)}'
         )
     if value.shape[:-1] != key.shape[:-1]:
         raise ValueError(
             f'value must share all but its channels with key; got {tuple(value.shape)} for {tuple(key.shape)}'
+        )
+    if not query.dtype == key.dtype == value.dtype and torch.is_autocast_enabled(query.device.type):
+        dtype = torch.get_autocast_dtype(query.device.type)
+        # as torch casts for scaled_dot_product_attention
+        query, key, value = (
+            x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (query, key, value)
         )
     if not query.dtype == key.dtype == value.dtype or not query.is_floating_point():
         raise TypeError(
             'query, key and value must share one floating-point dtype; got '
             f'{query.dtype}, {key.dtype} and {value.dtype}'
         )
+    if grouped:
+        key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], 1) for x in (key, value))
+    return query, key, value
 
 
-def check_device(**operands: Tensor | None) -> None:
+def check_device(first: Tensor, **others: Tensor | None) -> None:
     """Check that all tensors are on one device: with fake kernels, such as those of 'meta', nothing else notices."""
-    devices = {name: x.device for name, x in operands.items() if x is not None}
-    if len(set(devices.values())) > 1:
-        found = ', '.join(f'{name} on {device}' for name, device in devices.items())
-        raise ValueError(f'all tensors must be on one device; got {found}')
+    device = first.device
+    for name, x in others.items():
+        if x is not None and x.device != device:
+            raise ValueError(f'all tensors must be on one device; got {name} on {x.device}, and others on {device}')
 
 
 def check_positions(name: str, x: Tensor) -> None:
@@ -49,54 +69,53 @@ def check_positions(name: str, x: Tensor) -> None:
 
 def check_window(
     query: Tensor,
-    window: Tensor | None,
+    window_bias: Tensor | None,
     window_size: int | tuple[int, ...] | None,
-    outlier: Tensor | float,
-    normalize: bool,
+    outside_bias: Tensor | float,
     entries: Callable[[tuple[int, ...]], int],
 ) -> tuple[tuple[int, ...], Tensor | None, float]:
-    """Check the arguments of window logits.
+    """Check the arguments of window biases.
 
     Args:
-        query, window, window_size, outlier, normalize: as in the operators.
-        entries (Callable): the number of window logits for a window size.
+        query, window_bias, window_size, outside_bias: as in the operators.
+        entries (Callable): the number of window biases for a window size.
 
     Returns:
-        tuple[tuple[int, ...], Tensor | None, float]: window length an axis, outlier logits as a tensor, as a number.
+        tuple[tuple[int, ...], Tensor | None, float]: window length of each axis, ``outside_bias`` as a tensor, as a
+        number.
     """
-    if window is None:
-        if normalize:
-            raise ValueError('normalize=True needs window: it normalises window logits')
+    if window_bias is None:
         return (), None, 0.0
     if window_size is None:
-        raise ValueError('window_size is required with window')
+        raise ValueError('window_size is required with window_bias')
     sizes = as_window_size(window_size, query.dim() - 3)
-    expected = (*query.shape[:-1], entries(sizes))
-    if window.shape != expected:
-        raise ValueError(f'window must be {tuple(expected)} for window_size={window_size}; got {tuple(window.shape)}')
-    if not window.is_floating_point():
-        raise TypeError(f'window must be floating-point; got {window.dtype}')
-    if isinstance(outlier, Tensor):
-        if outlier.shape != query.shape[:-1]:
-            raise ValueError(f'outlier must be a number or {tuple(query.shape[:-1])}; got {tuple(outlier.shape)}')
-        if not outlier.is_floating_point():
-            raise TypeError(f'outlier must be floating-point; got {outlier.dtype}')
-        return sizes, outlier, 0.0
-    if outlier != -math.inf:
-        check_number('outlier', outlier)
-    elif normalize:
-        raise ValueError('normalize=True is undefined with an infinite outlier')
-    return sizes, None, float(outlier)
+    positions = query.shape[:-1]
+    expected = (*positions, entries(sizes))
+    if window_bias.shape != expected:
+        raise ValueError(
+            f'window_bias must be {tuple(expected)} for window_size={window_size}; got {tuple(window_bias.shape)}'
+        )
+    if not window_bias.is_floating_point():
+        raise TypeError(f'window_bias must be floating-point; got {window_bias.dtype}')
+    if isinstance(outside_bias, Tensor):
+        if outside_bias.shape != positions:
+            raise ValueError(f'outside_bias must be a number or {tuple(positions)}; got {tuple(outside_bias.shape)}')
+        if not outside_bias.is_floating_point():
+            raise TypeError(f'outside_bias must be floating-point; got {outside_bias.dtype}')
+        return sizes, outside_bias, 0.0
+    if outside_bias != -math.inf:
+        check_number('outside_bias', outside_bias)
+    return sizes, None, float(outside_bias)
 
 
-def expanded(name: str, logits: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return floating-point ``logits`` expanded to ``shape``, or name the argument that does not fit."""
-    if not logits.is_floating_point():
-        raise TypeError(f'{name} must be floating-point; got {logits.dtype}')
+def expanded(name: str, bias: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return floating-point ``bias`` expanded to ``shape``, or name the argument that does not fit."""
+    if not bias.is_floating_point():
+        raise TypeError(f'{name} must be floating-point; got {bias.dtype}')
     try:
-        return logits.expand(shape)
+        return bias.expand(shape)
     except RuntimeError:
-        raise ValueError(f'{name} must be broadcastable to {tuple(shape)}; got {tuple(logits.shape)}') from None
+        raise ValueError(f'{name} must be broadcastable to {tuple(shape)}; got {tuple(bias.shape)}') from None
 
 
 def check_count(name: str, number: int, least: int = 1) -> None:

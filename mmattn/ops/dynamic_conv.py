@@ -1,17 +1,62 @@
 """Dynamic convolution: every position filters the map with a depth-wise k×k kernel of its own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import autograd, native
 from .checks import check_count, check_device
 from .neighbourhood import Neighbourhood, slices, softmax, softmax_backward
-from .window_logits import accumulator, as_window_size
+from .operator import Operator, products
+from .window_bias import accumulator, as_window_size
 
 
-def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int, int], dilation: int = 1) -> Tensor:
+def _work(given: Any, *others: Tensor) -> Iterator[tuple]:
+    """Yield what is worked on at a time, a slice of the batch and one of the groups, and its operands.
+
+    Those are the value, the kernels of all its positions, ``(K, B, groups, H, W)``, and the others.
+    """
+    dtype = accumulator(given.value)
+    for part in slices(given.value.shape, 4 * (given.value.shape[-1] + given.logits.shape[-1]) * dtype.itemsize):
+        v, entries, *rest = (x[part].to(dtype) for x in (given.value, given.logits, *others))
+        yield part, v, softmax(entries.movedim(-1, 0), 0), *rest
+
+
+def _reference(given: Any) -> Tensor:
+    """Forward pass in PyTorch: output ``(B, groups, H, W, D)``."""
+    out = torch.empty_like(given.value)
+    area = Neighbourhood(given.value.shape[2:4], given.kernel_size, given.dilation)
+    for part, v, kernels in _work(given):
+        out[part] = area.gather(kernels, v)
+    return out
+
+
+def _reference_backward(grad: Tensor, given: Any) -> list[Tensor]:
+    """Gradients of value and logits."""
+    d_value, d_logits = torch.empty_like(given.value), torch.empty_like(given.logits)
+    area = Neighbourhood(given.value.shape[2:4], given.kernel_size, given.dilation)
+    for part, v, kernels, d_out in _work(given, grad):
+        d_value[part] = area.scatter(kernels, d_out)
+        d_logits[part] = softmax_backward(area.dot(d_out, v), kernels).movedim(0, -1)
+    return [d_value, d_logits]
+
+
+OPERATOR = Operator(
+    'dynamic_conv',
+    'Tensor value, Tensor logits, int[] kernel_size, int dilation',
+    'Tensor',
+    reference=_reference,
+    backward=_reference_backward,
+    fake=lambda given: torch.empty_like(given.value),
+    # The border is counted as the rest; predicting the logits is not the operator's.
+    flops=lambda given, backward: products((*given.value[:-1], 0), given.value, given.logits[-1], backward),
+    layout=torch.preserve_format,
+)
+
+
+@OPERATOR.public
+def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int, int], dilation: int = 1) -> tuple:
     """Depth-wise convolution of a 2-D map with a kernel for each position and group (Eq. 5 to 7, without W_c).
 
     y_i = Σ_j softmax_e [logits_i]_{j−i} v_j over the k² entries e of the kernel at i. It is a convolution with zero
@@ -34,6 +79,11 @@ def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int,
     Raises:
         TypeError: ``value`` or ``logits`` is not floating-point, or ``dilation`` no integer.
         ValueError: shapes that do not fit, an even kernel, a dilation below 1.
+
+    Example:
+        >>> value, logits = torch.randn(1, 8, 32, 32, 16), torch.randn(1, 8, 32, 32, 9)
+        >>> dynamic_conv(value, logits, kernel_size=3).shape
+        torch.Size([1, 8, 32, 32, 16])
     """
     if value.dim() != 5:
         raise ValueError(f'value must be (B, groups, H, W, channels); got {tuple(value.shape)}')
@@ -45,72 +95,5 @@ def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int,
     expected = (*value.shape[:-1], sizes[0] * sizes[1])
     if logits.shape != expected:
         raise ValueError(f'logits must be {tuple(expected)} for kernel_size={kernel_size}; got {tuple(logits.shape)}')
-    check_device(value=value, logits=logits)
-    return _dynamic_conv(value, logits, list(sizes), dilation)
-
-
-# Operands and settings, as they stand in the schema of the forward and the backward operator.
-ARGUMENTS = 'Tensor value, Tensor logits, int[] kernel_size, int dilation'
-
-
-@torch.library.custom_op('mmattn::dynamic_conv', mutates_args=(), schema=f'({ARGUMENTS}) -> Tensor')
-def _dynamic_conv(value: Tensor, logits: Tensor, kernel_size: Sequence[int], dilation: int) -> Tensor:
-    fits = native.takes('dynamic_conv', value, logits)
-    run = torch.ops.mmattn_native.dynamic_conv if fits else dynamic_conv_reference
-    return run(value, logits, kernel_size, dilation)
-
-
-@_dynamic_conv.register_fake
-def _(value: Tensor, *_: object) -> Tensor:
-    return torch.empty_like(value)
-
-
-@torch.library.custom_op(
-    'mmattn::dynamic_conv_backward', mutates_args=(), schema=f'(Tensor grad, {ARGUMENTS}) -> (Tensor, Tensor)'
-)
-def _dynamic_conv_backward(
-    grad: Tensor, value: Tensor, logits: Tensor, kernel_size: Sequence[int], dilation: int
-) -> tuple[Tensor, Tensor]:
-    fits = native.takes('dynamic_conv_backward', grad, value, logits)
-    run = torch.ops.mmattn_native.dynamic_conv_backward if fits else dynamic_conv_reference_backward
-    return run(grad, value, logits, kernel_size, dilation)
-
-
-@_dynamic_conv_backward.register_fake
-def _(grad: Tensor, value: Tensor, logits: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(value), torch.empty_like(logits)
-
-
-autograd.register('dynamic_conv')
-
-
-def _work(value: Tensor, logits: Tensor, *others: Tensor) -> Iterator[tuple]:
-    """Yield what is worked on at a time, a slice of the batch and one of the groups, and its operands.
-
-    Those are the value, the kernels of all its positions, ``(K, B, groups, H, W)``, and the others.
-    """
-    dtype = accumulator(value)
-    for part in slices(value.shape, 4 * (value.shape[-1] + logits.shape[-1]) * dtype.itemsize):
-        v, entries, *rest = (x[part].to(dtype) for x in (value, logits, *others))
-        yield part, v, softmax(entries.movedim(-1, 0), 0), *rest
-
-
-def dynamic_conv_reference(value: Tensor, logits: Tensor, kernel_size: Sequence[int], dilation: int) -> Tensor:
-    """Forward pass in PyTorch: output ``(B, groups, H, W, D)``."""
-    out = torch.empty_like(value)
-    area = Neighbourhood(value.shape[2:4], kernel_size, dilation)
-    for at, v, kernels in _work(value, logits):
-        out[at] = area.gather(kernels, v)
-    return out
-
-
-def dynamic_conv_reference_backward(
-    grad: Tensor, value: Tensor, logits: Tensor, kernel_size: Sequence[int], dilation: int
-) -> tuple[Tensor, Tensor]:
-    """Gradients of value and logits."""
-    d_value, d_logits = torch.empty_like(value), torch.empty_like(logits)
-    area = Neighbourhood(value.shape[2:4], kernel_size, dilation)
-    for at, v, kernels, d_out in _work(value, logits, grad):
-        d_value[at] = area.scatter(kernels, d_out)
-        d_logits[at] = softmax_backward(area.dot(d_out, v), kernels).movedim(0, -1)
-    return d_value, d_logits
+    check_device(value, logits=logits)
+    return value, logits, sizes, dilation

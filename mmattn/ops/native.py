@@ -1,15 +1,15 @@
-"""The native kernels: ``mmattn/_C.so``, where it was built, and which calls it takes."""
+"""The native kernels: ``mmattn/_C.so``, where it was built, and whether they or the references run."""
 
 import os
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import torch
-from torch import Tensor
 
-CAPABILITY = 8, 0  # the least that the CUDA kernels run on
-DTYPES = {'cpu': (torch.float32, torch.bfloat16), 'cuda': (torch.float32, torch.float16, torch.bfloat16)}
-ENVIRONMENT = {'MMATTN_WITH_OPS': ('0', '1'), 'MMATTN_CPU_CAPABILITY': ('default', 'avx2', 'avx512')}
+BACKENDS = ('auto', 'native', 'reference')
+ENVIRONMENT = {'MMATTN_BACKEND': BACKENDS, 'MMATTN_CPU_CAPABILITY': ('default', 'avx2', 'avx512')}
 BUILD = 'pip install --no-build-isolation .'
 
 
@@ -18,23 +18,32 @@ def _load() -> tuple[str | None, str | None]:
 
     Raises:
         ValueError: an environment variable has a value that means nothing; the kernels would be others than requested.
+        RuntimeError: MMATTN_BACKEND=native, and there are no kernels.
     """
     for name, values in ENVIRONMENT.items():
-        value = os.environ.get(name, values[-1])
+        value = os.environ.get(name, values[0])
         if value not in values:
             raise ValueError(f'the environment variable {name} must be one of {", ".join(values)}; got {value!r}')
-    if os.environ.get('MMATTN_WITH_OPS') == '0':
-        return None, 'MMATTN_WITH_OPS=0'
+    backend = os.environ.get('MMATTN_BACKEND', 'auto')
+    if backend == 'reference':
+        return None, 'MMATTN_BACKEND=reference'
     spec = find_spec('mmattn._C')
-    if spec is None or spec.origin is None:
-        return None, f'not built; {BUILD} builds them'
-    try:
-        torch.ops.load_library(spec.origin)
-    except OSError as error:  # most likely built against another torch
-        reason = f'{spec.origin} does not load with torch {torch.__version__}; {BUILD} builds it anew ({error})'
+    file = None if spec is None else spec.origin
+    reason = None
+    if file is None:
+        reason = f'not built; {BUILD} builds them'
+    else:
+        try:
+            torch.ops.load_library(file)
+        except OSError as error:  # most likely built against another torch
+            reason = f'{file} does not load with torch {torch.__version__}; {BUILD} builds it again ({error})'
+    if reason is None:
+        torch.ops.mmattn_native.set_backend(backend)
+    elif backend == 'native':
+        raise RuntimeError(f'MMATTN_BACKEND=native: there are no native kernels: {reason}')
+    elif file is not None:
         warnings.warn(f'mmattn: the operators run without native kernels: {reason}', stacklevel=2)
-        return spec.origin, reason
-    return spec.origin, None
+    return file, reason
 
 
 FILE, WHY_NOT = _load()
@@ -42,19 +51,43 @@ FILE, WHY_NOT = _load()
 
 def has_kernel(name: str, device: str = 'cpu') -> bool:
     """Whether an operator has a native kernel here, for 'cpu' or for 'cuda'."""
-    return (
-        WHY_NOT is None
-        and hasattr(torch.ops.mmattn_native, name)
-        and torch._C._dispatch_has_kernel_for_dispatch_key(f'mmattn_native::{name}', device.upper())
-    )
+    return WHY_NOT is None and torch._C._dispatch_has_kernel_for_dispatch_key(f'mmattn::{name}', device.upper())
 
 
-def takes(name: str, *operands: Tensor | None) -> bool:
-    """Whether the native kernel of an operator exists and takes these tensors, all of a device that has one."""
-    tensors = [x for x in operands if x is not None]
-    device = tensors[0].device
-    if not has_kernel(name, device.type):
-        return False
-    if device.type == 'cuda' and torch.cuda.get_device_capability(device) < CAPABILITY:
-        return False
-    return all(x.device == device and x.dtype in DTYPES[device.type] and x.numel() > 0 for x in tensors)
+@contextmanager
+def backend(name: str) -> Iterator[None]:
+    """Run the kernels ('native'), the references ('reference'), or what is chosen for each call ('auto'), in a block.
+
+    It holds for all threads. Without native kernels the references run.
+
+    Raises:
+        RuntimeError: 'native', and there are no kernels.
+    """
+    if WHY_NOT is not None:
+        if name == 'native':
+            raise RuntimeError(f'there are no native kernels: {WHY_NOT}')
+        yield
+        return
+    torch.ops.mmattn_native.set_backend(name)
+    try:
+        yield
+    finally:
+        torch.ops.mmattn_native.set_backend(os.environ.get('MMATTN_BACKEND', 'auto'))
+
+
+@contextmanager
+def kernels_run() -> Iterator[list[str]]:
+    """Yield a list that has, after the block, the names of the operators whose kernels ran in it."""
+    names: list[str] = []
+    if WHY_NOT is None:
+        torch.ops.mmattn_native.trace(True)
+    try:
+        yield names
+    finally:
+        if WHY_NOT is None:
+            names += torch.ops.mmattn_native.trace(False)
+
+
+def reference_of(name: str, reference: Callable) -> Callable:
+    """Return what runs where the dispatcher finds no kernel."""
+    return reference

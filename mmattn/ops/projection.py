@@ -1,5 +1,6 @@
 """Projection of each position's channels: a 1×1 convolution of a map whose channels lie side by side in memory."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import autograd
+from .operator import count_flops
 
 # What torch calls for a matrix product, MKL, reaches less than half of oneDNN's speed on AMD processors, and on one
 # thread its 1×1 convolutions are such products.
@@ -55,8 +57,9 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _gradients(
-    needed: Sequence[bool], grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
+    needed: Sequence[bool], grads: Sequence[Tensor], _: Sequence[Tensor], x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> list[Tensor | None]:
+    (grad,) = grads
     rows = grad.reshape(-1, grad.shape[-1])
     return [
         _projection(grad, weight.t(), None) if needed[0] else None,
@@ -89,4 +92,6 @@ def _vmap(
     return y.view(*x.shape[:-1], -1), 0
 
 
-autograd.register_formula('projection', _gradients, _vmap)
+autograd.register_vmap(torch.ops.mmattn.projection.default, _vmap)
+autograd.register_formula('projection', _gradients)
+count_flops('projection', lambda x, weight, *_: 2 * math.prod(x) * weight[0])

@@ -10,201 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import autograd, native
 from .checks import as_scale, check_device, check_operands, check_positions, check_queries, expanded
 from .chunks import chunks
 from .neighbourhood import softmax
-from .support import as_step, check_pattern, reaches, strided_offsets
-from .window_logits import accumulator
-
-
-def strided_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    pattern: str,
-    step: int | tuple[int, ...] | None = None,
-    scale: float | None = None,
-    offset_logits: Sequence[Tensor] = (),
-) -> Tensor:
-    """Softmax attention over a cube of keys, or over the keys at multiples of a step (Eq. 5.7 and 5.9; K there is V).
-
-    y_i = Σ_j softmax_j [scale · q_iᵀk_j + Σₐ Oₐ[i, jₐ − iₐ]] v_j over the positions j that have on each axis, with its
-    step h,
-
-    * 'block' (I¹): the same block of length h, ⌊j/h⌋ = ⌊i/h⌋;
-    * 'centred' (I¹): |j − i| < h;
-    * 'forward' (I¹, to the letter): 0 ≤ j − i < h;
-    * 'strided' (I²): j − i a multiple of h.
-
-    Child et al.'s two sub-layers are two calls, the first with one of I¹. Positions are the dimensions between heads
-    and channels: ``(L)``, ``(H, W)`` or ``(T, H, W)``, written ``*S`` for queries and ``*R`` for keys. These maps share
-    their first position and may differ in size: queries beyond the last key pass on what they see to the second
-    sub-layer, where they are keys. What is not in the map is no key; a query without any gives zeros. Differentiable in
-    every tensor. float16 and bfloat16 are accumulated in float32.
-
-    Args:
-        query (Tensor): float ``(B, heads, *S, D)``.
-        key (Tensor): float ``(B, heads, *R, D)``.
-        value (Tensor): float ``(B, heads, *R, Dv)``.
-        pattern (str): 'block', 'centred', 'forward' or 'strided'.
-        step (int or tuple[int, ...], optional): h, for all axes or for each. Defaults to ⌈√side⌉, which needs keys at
-            the positions of the queries.
-        scale (float, optional): factor of the content logits. Defaults to 1/√D.
-        offset_logits (sequence of Tensor): empty, or one an axis, float, the a-th broadcastable to
-            ``(B, heads, *S, K)``: a logit for each offset of :func:`strided_offsets`, q_iᵀE of Eq. 5.9. Offsets to what
-            is no key are not looked at.
-
-    Returns:
-        Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``.
-
-    Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype, ``offset_logits`` is not floating-point, or
-            ``scale`` is no number.
-        ValueError: shapes that do not fit, an empty map, an unknown pattern, a step below 1 or that is no integer, a
-            ``scale`` that is not finite.
-    """
-    out, _ = _strided_attention(
-        *_arguments(query, key, value, pattern=pattern, step=step, scale=scale, offset_logits=offset_logits)
-    )
-    return out
-
-
-@torch.no_grad()
-def strided_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings) -> Tensor:
-    """Return the weights with which :func:`strided_attention` sums the values, for some of its queries, for drawing.
-
-    Only the asked rows are computed. Not differentiable.
-
-    Args:
-        query, key (Tensor): as in :func:`strided_attention`.
-        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same in each batch item.
-        **settings: the other arguments of :func:`strided_attention`.
-
-    Returns:
-        Tensor: ``(B, heads, Q, *R)``, float64 for float64, else float32. Each row sums to 1, or to 0 where the query
-        has no key to attend to, and is 0 off the pattern.
-
-    Raises:
-        TypeError, ValueError: as :func:`strided_attention`; ``queries`` of another dtype or shape, or outside the map.
-    """
-    query, key, _, offset_logits, steps, pattern, scale = _arguments(query, key, key, **settings)
-    size, dtype = key.shape[2:-1], accumulator(query)
-    check_queries(queries, query.shape[2:-1])
-    at = queries.to(query.device).unbind(-1)
-    asked: tuple[slice | Tensor, ...] = (slice(None), slice(None), *at)
-    with torch.autocast(query.device.type, enabled=False):
-        logits = query[asked].to(dtype) * scale @ key.flatten(2, -2).to(dtype).transpose(-1, -2)
-        for axis, (i, length, step) in enumerate(zip(at, size, steps)):
-            j = torch.arange(length, device=query.device)
-            table = offset_logits[axis][asked] if offset_logits else None
-            entry = _entries(i[:, None], j, length, step, pattern, table)
-            along = _along(entry, table, dtype).unflatten(-1, _alone(length, axis, len(size)))
-            logits.unflatten(-1, size).add_(along)
-        return softmax(logits, -1).unflatten(-1, size)
-
-
-def _arguments(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    pattern: str,
-    step: int | tuple[int, ...] | None = None,
-    scale: float | None = None,
-    offset_logits: Sequence[Tensor] = (),
-) -> tuple:
-    """Check the arguments of :func:`strided_attention` and return those of the dispatcher operator."""
-    check_operands(query, key, value, axes=(1, 3))
-    check_pattern(pattern)
-    check_positions('query', query)
-    check_positions('key', key)
-    size, key_size = query.shape[2:-1], key.shape[2:-1]
-    steps = as_step(step, size, key_size)
-    if len(offset_logits) not in (0, len(size)):
-        raise ValueError(
-            f'offset_logits must be empty or hold one tensor for each of the {len(size)} axes; got {len(offset_logits)}'
-        )
-    logits = [
-        expanded(f'offset_logits[{axis}]', given, (*query.shape[:-1], len(offsets)))
-        for axis, (given, offsets) in enumerate(zip(offset_logits, strided_offsets(size, steps, pattern, key_size)))
-    ]
-    named = {f'offset_logits[{axis}]': x for axis, x in enumerate(logits)}
-    check_device(query=query, key=key, value=value, **named)
-    return query, key, value, logits, list(steps), pattern, as_scale(scale, query)
-
-
-# Operands and settings, as they stand in the schema of the forward and the backward operator.
-ARGUMENTS = 'Tensor query, Tensor key, Tensor value, Tensor[] offset_logits, int[] step, str pattern, float scale'
-
-
-@torch.library.custom_op('mmattn::strided_attention', mutates_args=(), schema=f'({ARGUMENTS}) -> (Tensor, Tensor)')
-def _strided_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    offset_logits: Sequence[Tensor],
-    step: Sequence[int],
-    pattern: str,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
-    fits = native.takes('strided_attention', query, key, value, *offset_logits)
-    run = torch.ops.mmattn_native.strided_attention if fits else strided_attention_reference
-    return run(query, key, value, offset_logits, step, pattern, scale)
-
-
-@_strided_attention.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    return (
-        value.new_empty(*query.shape[:-1], value.shape[-1]),
-        query.new_empty(query.shape[:-1], dtype=accumulator(query)),
-    )
-
-
-@torch.library.custom_op(
-    'mmattn::strided_attention_backward',
-    mutates_args=(),
-    schema=f'(Tensor grad, Tensor out, Tensor lse, {ARGUMENTS}) -> Tensor[]',
-)
-def _strided_attention_backward(
-    grad: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    offset_logits: Sequence[Tensor],
-    step: Sequence[int],
-    pattern: str,
-    scale: float,
-) -> list[Tensor]:
-    fits = native.takes('strided_attention_backward', grad, out, lse, query, key, value, *offset_logits)
-    run = torch.ops.mmattn_native.strided_attention_backward if fits else strided_attention_reference_backward
-    return run(grad, out, lse, query, key, value, offset_logits, step, pattern, scale)
-
-
-@_strided_attention_backward.register_fake
-def _(
-    grad: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    offset_logits: Sequence[Tensor],
-    *_: object,
-) -> list[Tensor]:
-    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value, *offset_logits)]
-
-
-autograd.register('strided_attention')
+from .operator import Operator, empty_laid_out_as, laid_out_as, products
+from .support import as_step, check_pattern, check_step, reaches, strided_offsets
+from .window_bias import accumulator
 
 
 def _alone(size: int, axis: int, axes: int) -> list[int]:
@@ -297,22 +114,15 @@ def _parts(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, ...]]
 class _Call:
     """The operands of one call, seen as groups: ``(B, heads, *groups, *positions, C)``."""
 
-    def __init__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        offset_logits: Sequence[Tensor],
-        step: Sequence[int],
-        pattern: str,
-        scale: float,
-    ) -> None:
+    def __init__(self, given: Any) -> None:
+        query, key, value, offset_bias, _, pattern, _ = given
+        step = as_step(given.step or None, query.shape[2:-1], key.shape[2:-1])
         self.rank = len(step)
         self.axes, self.key_axes = zip(
             *(_cut(*side, pattern) for side in zip(query.shape[2:-1], key.shape[2:-1], step))
         )
-        self.dtype, self.scale = accumulator(query), scale
-        self.query, *self.tables = (_groups(_pad(x, self.axes), self.axes) for x in (query, *offset_logits))
+        self.dtype, self.scale = accumulator(query), given.scale
+        self.query, *self.tables = (_groups(_pad(x, self.axes), self.axes) for x in (query, *offset_bias))
         self.key, self.value = (_groups(_pad(x, self.key_axes), self.key_axes) for x in (key, value))
         self.keys = self.key.shape[2 + self.rank : -1]
         tables: list[Tensor | None] = [*self.tables] or [None] * self.rank
@@ -363,17 +173,9 @@ class _Call:
             to[(*part[:2], *there)] += summands[(slice(None),) * (2 + self.rank) + these]
 
 
-def strided_attention_reference(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    offset_logits: Sequence[Tensor],
-    step: Sequence[int],
-    pattern: str,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
+def _reference(given: Any) -> tuple[Tensor, Tensor]:
     """Forward pass in PyTorch: output ``(B, heads, *S, Dv)`` and log-sum-exp of the logits ``(B, heads, *S)``."""
-    x = _Call(query, key, value, offset_logits, step, pattern, scale)
+    x, query, value = _Call(given), given.query, given.value
     out, outs = _zeros(query, x.axes, value.dtype, value.shape[-1])
     lse, lses = _zeros(query, x.axes, x.dtype, 1)
     with torch.autocast(query.device.type, enabled=False):
@@ -383,37 +185,27 @@ def strided_attention_reference(
             total = p.sub_(peak).exp_().sum(-1, keepdim=True)
             outs[part] = (p @ v).div_(total.masked_fill(total == 0, 1)).view(outs[part].shape)
             lses[part] = (peak + total.log()).view(lses[part].shape)
-    return _pad(out, x.axes, -1), _pad(lse, x.axes, -1).squeeze(-1)
+    return laid_out_as(value, _pad(out, x.axes, -1)), _pad(lse, x.axes, -1).squeeze(-1)
 
 
-def strided_attention_reference_backward(
-    grad: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    offset_logits: Sequence[Tensor],
-    step: Sequence[int],
-    pattern: str,
-    scale: float,
-) -> list[Tensor]:
-    """Gradients of the operands, in the order of the operator's arguments."""
-    x = _Call(query, key, value, offset_logits, step, pattern, scale)
+def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> list[Tensor]:
+    """Gradients of the tensors among the arguments, in their order."""
+    x = _Call(given)
+    query, key, value = given.query, given.key, given.value
     d_query, d_queries = _zeros(query, x.axes, query.dtype, query.shape[-1])
     d_key, d_keys = _zeros(key, x.key_axes, x.dtype, key.shape[-1])
     d_value, d_values = _zeros(value, x.key_axes, x.dtype, value.shape[-1])
-    d_offsets = [_zeros(query, x.axes, logits.dtype, logits.shape[-1]) for logits in offset_logits]
+    d_offsets = [_zeros(query, x.axes, bias.dtype, bias.shape[-1]) for bias in given.offset_bias]
     mean = (grad.to(x.dtype) * out).sum(-1, keepdim=True)
     lse = lse.masked_fill(lse == -math.inf, 0).unsqueeze(-1)
-    given = [_groups(_pad(y, x.axes), x.axes) for y in (grad, mean, lse)]
+    groups = [_groups(_pad(y, x.axes), x.axes) for y in (grad, mean, lse)]
     with torch.autocast(query.device.type, enabled=False):
         for part, q, k, v, p in x.work(tables=2):
-            d_out, mean, lse = (y[part].flatten(2 + x.rank, -2).to(x.dtype) for y in given)
+            d_out, mean, lse = (y[part].flatten(2 + x.rank, -2).to(x.dtype) for y in groups)
             p.sub_(lse).exp_()
             x.add_to_keys(d_values, part, p.transpose(-1, -2) @ d_out)
             ds = (d_out @ v.transpose(-1, -2)).sub_(mean).mul_(p)
-            d_queries[part] = (ds @ k).mul_(scale).view(d_queries[part].shape)
+            d_queries[part] = (ds @ k).mul_(given.scale).view(d_queries[part].shape)
             x.add_to_keys(d_keys, part, ds.transpose(-1, -2) @ q)
             pairs = ds.view(*x.query[part].shape[:-1], *x.keys)
             for axis, (_, d_table) in enumerate(d_offsets):
@@ -422,6 +214,150 @@ def strided_attention_reference_backward(
                 entries = along.new_zeros(*along.shape[:-1], d_table.shape[-1] + 1)
                 entries.scatter_(-1, x.entry(axis, part).expand_as(along), along)  # the last: what is no key
                 d_table[part] = entries[..., :-1]
-    d_key, d_value = (_pad(y, x.key_axes, -1).to(key.dtype) for y in (d_key, d_value))
-    d_query, *d_logits = (_pad(y, x.axes, -1) for y in (d_query, *(d_table for d_table, _ in d_offsets)))
-    return [d_query, d_key, d_value, *d_logits]
+    d_key, d_value = (_pad(y, x.key_axes, -1) for y in (d_key, d_value))
+    d_query, *d_bias = (_pad(y, x.axes, -1) for y in (d_query, *(d_table for d_table, _ in d_offsets)))
+    return [d_query, d_key, d_value, *d_bias]
+
+
+def _fake(given: Any) -> tuple[Tensor, Tensor]:
+    positions = given.query.shape[:-1]
+    return (
+        empty_laid_out_as(given.value, (*positions, given.value.shape[-1])),
+        given.query.new_empty(positions, dtype=accumulator(given.query)),
+    )
+
+
+def _flops(given: Any, backward: bool) -> int:
+    """The pairs of a pattern: all that one axis allows, with all that the others do."""
+    size, key_size = given.query[2:-1], given.key[2:-1]
+    pairs = math.prod(
+        sum(reaches(i, j, h, given.pattern) for i in range(queries) for j in range(keys))
+        for queries, keys, h in zip(size, key_size, as_step(given.step or None, size, key_size))
+    )
+    return products((*given.query[:2], given.query[-1]), given.value, pairs, backward)
+
+
+OPERATOR = Operator(
+    'strided_attention',
+    'Tensor query, Tensor key, Tensor value, Tensor[] offset_bias, SymInt[] step, str pattern, float scale',
+    '(Tensor, Tensor)',
+    reference=_reference,
+    backward=_reference_backward,
+    fake=_fake,
+    flops=_flops,
+    kept=('out', 'lse'),
+)
+
+
+@OPERATOR.public
+def strided_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    pattern: str,
+    step: int | tuple[int, ...] | None = None,
+    scale: float | None = None,
+    offset_bias: Sequence[Tensor] = (),
+) -> tuple:
+    """Softmax attention over a cube of keys, or over the keys at multiples of a step (Eq. 5.7 and 5.9; K there is V).
+
+    y_i = Σ_j softmax_j [scale · q_iᵀk_j + Σₐ Oₐ[i, jₐ − iₐ]] v_j over the positions j that have on each axis, with its
+    step h,
+
+    * 'block' (I¹): the same block of length h, ⌊j/h⌋ = ⌊i/h⌋;
+    * 'centred' (I¹): |j − i| < h;
+    * 'forward' (I¹, to the letter): 0 ≤ j − i < h;
+    * 'strided' (I²): j − i a multiple of h.
+
+    Child et al.'s two sub-layers are two calls, the first with one of I¹. Positions are the dimensions between heads
+    and channels: ``(L)``, ``(H, W)`` or ``(T, H, W)``, written ``*S`` for queries and ``*R`` for keys. These maps share
+    their first position and may differ in size: queries beyond the last key pass on what they see to the second
+    sub-layer, where they are keys. What is not in the map is no key; a query without any gives zeros. Differentiable in
+    every tensor. float16 and bfloat16 are accumulated in float32. Under autocast, operands of different dtypes are cast
+    to autocast's.
+
+    Args:
+        query (Tensor): float ``(B, heads, *S, D)``.
+        key (Tensor): float ``(B, heads, *R, D)``; with fewer heads, each is that of a group of query heads.
+        value (Tensor): float ``(B, heads, *R, Dv)``, with the heads of ``key``.
+        pattern (str): 'block', 'centred', 'forward' or 'strided'.
+        step (int or tuple[int, ...], optional): h, for all axes or for each. Defaults to ⌈√side⌉, which needs keys at
+            the positions of the queries.
+        scale (float, optional): factor of the content logits. Defaults to 1/√D.
+        offset_bias (sequence of Tensor): empty, or one an axis, float, the a-th broadcastable to
+            ``(B, heads, *S, K)``: a bias for each offset of :func:`strided_offsets`, q_iᵀE of Eq. 5.9. Offsets to what
+            is no key are not looked at.
+        return_lse (bool): return the log-sum-exp of each query's logits, too: ``(B, heads, *S)``, float64 for float64,
+            else float32, without a derivative. Defaults to False.
+
+    Returns:
+        Tensor: ``(B, heads, *S, Dv)``, dtype and order of dimensions in memory of ``value``; with ``return_lse``
+        a tuple of it and the log-sum-exp.
+
+    Raises:
+        TypeError: ``query``, ``key`` and ``value`` differ in dtype, ``offset_bias`` is not floating-point, or
+            ``scale`` is no number.
+        ValueError: shapes that do not fit, an empty map, an unknown pattern, a step below 1 or that is no integer, a
+            ``scale`` that is not finite.
+
+    Example:
+        >>> query, key, value = torch.randn(3, 1, 2, 4, 32, 32, 16).unbind()  # 2 heads of 16 channels, 4 frames
+        >>> strided_attention(query, key, value, pattern='block', step=(4, 8, 8)).shape
+        torch.Size([1, 2, 4, 32, 32, 16])
+    """
+    query, key, value = check_operands(query, key, value, axes=(1, 3))
+    check_pattern(pattern)
+    check_positions('query', query)
+    check_positions('key', key)
+    size, key_size = query.shape[2:-1], key.shape[2:-1]
+    steps = check_step(step, size, key_size)
+    if len(offset_bias) not in (0, len(size)):
+        raise ValueError(
+            f'offset_bias must be empty or hold one tensor for each of the {len(size)} axes; got {len(offset_bias)}'
+        )
+    biases: list[Tensor] = []
+    if offset_bias:
+        offsets = strided_offsets(size, step, pattern, key_size)
+        biases = [
+            expanded(f'offset_bias[{axis}]', given, (*query.shape[:-1], len(each)))
+            for axis, (given, each) in enumerate(zip(offset_bias, offsets))
+        ]
+    check_device(query, key=key, value=value, **{f'offset_bias[{axis}]': x for axis, x in enumerate(biases)})
+    return query, key, value, biases, steps, pattern, as_scale(scale, query)
+
+
+@torch.no_grad()
+def strided_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
+    """Return the weights with which :func:`strided_attention` sums the values, for some of its queries, for drawing.
+
+    Only the requested rows are computed. Not differentiable.
+
+    Args:
+        query, key (Tensor): as in :func:`strided_attention`.
+        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same in each batch item.
+        **settings: the other arguments of :func:`strided_attention`.
+
+    Returns:
+        Tensor: ``(B, heads, Q, *R)``, float64 for float64, else float32. Each row sums to 1, or to 0 where the query
+        has no key to attend to, and is 0 off the pattern.
+
+    Raises:
+        TypeError, ValueError: as :func:`strided_attention`; ``queries`` of another dtype or shape, or outside the map.
+    """
+    given = OPERATOR.Arguments(*strided_attention.arguments(query, key, key, **settings))
+    query, key, offset_bias, pattern = given.query, given.key, given.offset_bias, given.pattern
+    steps = as_step(given.step or None, query.shape[2:-1], key.shape[2:-1])
+    size, dtype = key.shape[2:-1], accumulator(query)
+    check_queries(queries, query.shape[2:-1])
+    at = queries.to(query.device).unbind(-1)
+    rows: tuple[slice | Tensor, ...] = (slice(None), slice(None), *at)
+    with torch.autocast(query.device.type, enabled=False):
+        logits = query[rows].to(dtype) * given.scale @ key.flatten(2, -2).to(dtype).transpose(-1, -2)
+        for axis, (i, length, step) in enumerate(zip(at, size, steps)):
+            j = torch.arange(length, device=query.device)
+            table = offset_bias[axis][rows] if offset_bias else None
+            entry = _entries(i[:, None], j, length, step, pattern, table)
+            along = _along(entry, table, dtype).unflatten(-1, _alone(length, axis, len(size)))
+            logits.unflatten(-1, size).add_(along)
+        return softmax(logits, -1).unflatten(-1, size)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .checks import check_queries
-from .window_logits import as_lengths
+from .window_bias import as_lengths
 
 PATTERNS = ('block', 'centred', 'forward', 'strided')
 
@@ -63,7 +63,7 @@ def strided_support(
 def strided_offsets(
     size: Sequence[int], step: int | Sequence[int] | None, pattern: str, key_size: Sequence[int] | None = None
 ) -> list[Tensor]:
-    """Return the offsets j − i along each axis that ``offset_logits`` of :func:`strided_attention` belong to.
+    """Return the offsets j − i along each axis that ``offset_bias`` of :func:`strided_attention` belong to.
 
     Args:
         size, step, pattern, key_size: as in :func:`strided_support`.
@@ -103,23 +103,29 @@ def check_pattern(pattern: str) -> None:
         raise ValueError(f'pattern must be one of {PATTERNS}; got {pattern!r}')
 
 
-def as_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: Sequence[int]) -> tuple[int, ...]:
-    """Return the step h of each axis: no longer than the map, which changes nothing; ⌈√side⌉ where there is none.
+def check_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: Sequence[int]) -> tuple[int, ...]:
+    """Return the step h of each axis, or nothing where there is none, which :func:`as_step` computes from the sizes.
 
     Raises:
-        ValueError: it has not one length an axis, a length is below 1, or there is none and the maps' sizes differ.
+        ValueError: it has not one length for each axis, a length is below 1, or there is none and the maps' sizes
+            differ.
     """
-    axes = len(size)
     if step is None:
         if tuple(size) != tuple(key_size):
             raise ValueError(
                 f'step must be given where keys are at other positions; got None for {tuple(size)} '
                 f'queries and {tuple(key_size)} keys'
             )
-        return tuple(math.ceil(math.sqrt(side)) for side in size)
-    steps = as_lengths(step, axes)
+        return ()
+    steps = as_lengths(step, len(size))
     if steps is None:
-        raise ValueError(f'step must be a length ≥ 1, or one for each of {axes} axes; got {step!r}')
+        raise ValueError(f'step must be a length ≥ 1, or one for each of {len(size)} axes; got {step!r}')
+    return steps
+
+
+def as_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: Sequence[int]) -> tuple[int, ...]:
+    """Return the step h of each axis: no longer than the map, which changes nothing; ⌈√side⌉ where there is none."""
+    steps = check_step(step, size, key_size) or tuple(math.ceil(math.sqrt(side)) for side in size)
     return tuple(min(h, max(sides)) for h, *sides in zip(steps, size, key_size))
 
 

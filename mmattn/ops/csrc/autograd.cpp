@@ -143,9 +143,9 @@ void recorded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* st
     records = records || x.requires_grad();
     tangents = tangents || torch::autograd::isFwGradDefined(x);
   });
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !tangents, op.schema().name(), " has no forward-mode derivative (torch.func.jvp, torch.autograd.forward_ad); use ",
-      "reverse mode (torch.func.vjp, torch.autograd.grad)");
+  TORCH_CHECK_NOT_IMPLEMENTED(!tangents, op.schema().name(),
+                              " has no forward-mode derivative (torch.func.jvp, torch.autograd.forward_ad); use ",
+                              "reverse mode (torch.func.vjp, torch.autograd.grad)");
   const Step step{op, keys, stack};
   if (!records || !at::GradMode::is_enabled()) {
     go_on(step);
@@ -169,8 +169,8 @@ void recorded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* st
 
 void register_derivative(const std::string& name, int64_t differentiable) {
   static std::list<torch::Library> libraries;  // a registration ends with its library
-  torch::Library& library = libraries.emplace_back(torch::Library::IMPL, "mmattn", c10::DispatchKey::Autograd, __FILE__,
-                                                   __LINE__);
+  torch::Library& library =
+      libraries.emplace_back(torch::Library::IMPL, "mmattn", c10::DispatchKey::Autograd, __FILE__, __LINE__);
   library.impl(name.c_str(), differentiable == 1 ? torch::CppFunction::makeFromBoxedFunction<&recorded<1>>()
                                                  : torch::CppFunction::makeFromBoxedFunction<&recorded<2>>());
   library.impl((name + "_backward").c_str(), torch::CppFunction::makeFromBoxedFunction<&recorded<0>>());

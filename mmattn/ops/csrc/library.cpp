@@ -8,6 +8,7 @@
 
 TORCH_LIBRARY_FRAGMENT(mmattn_native, m) {
   m.def("cpu_capability() -> str", [] { return std::string(mmattn::cpu_capability().name); });
+  m.def("set_cpu_capability(str most) -> ()", mmattn::set_cpu_capability);
   m.def("torch_version() -> str", [] { return std::string(TORCH_VERSION); });
 }
 

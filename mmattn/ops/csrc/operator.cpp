@@ -62,6 +62,11 @@ Tensor empty_laid_out_as(const Tensor& like, at::IntArrayRef sizes) {
   return at::empty_strided(sizes, strides, like.options());
 }
 
+Tensor laid_out_as(const Tensor& like, const Tensor& x) {
+  const Tensor to = empty_laid_out_as(like, x.sizes());
+  return x.scalar_type() == to.scalar_type() && x.strides() == to.strides() ? x : to.copy_(x);
+}
+
 std::atomic<Backend>& backend() {
   static std::atomic<Backend> chosen{Backend::automatic};
   return chosen;
@@ -107,8 +112,7 @@ void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Kernel kernel,
          const std::atomic<bool>* allowed) {
   const Backend chosen = backend();
   const Call call(op, *stack);
-  const bool taken =
-      chosen != Backend::reference && (!allowed || *allowed || chosen == Backend::native) && takes(call);
+  const bool taken = chosen != Backend::reference && (!allowed || *allowed || chosen == Backend::native) && takes(call);
   if (!taken) {
     TORCH_CHECK(chosen != Backend::native, "MMATTN_BACKEND=native: ", op.schema().name(),
                 " has no kernel for these tensors");
@@ -142,11 +146,10 @@ bool takes_tensors(const Call& call, std::initializer_list<const char*> may_be_e
   const c10::Device device = tensors[0].device();
   return std::all_of(tensors.begin(), tensors.end(), [&](const Tensor& x) {
     const at::ScalarType dtype = x.scalar_type();
-    const bool known = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kBool ||
-                       (dtype == at::kHalf && device.is_cuda());
-    const bool empty = x.numel() == 0 && std::none_of(may.begin(), may.end(), [&](const Tensor& y) {
-      return x.is_same(y) && x.size(-1) == 0;
-    });
+    const bool known =
+        dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kBool || (dtype == at::kHalf && device.is_cuda());
+    const bool empty = x.numel() == 0 && std::none_of(may.begin(), may.end(),
+                                                      [&](const Tensor& y) { return x.is_same(y) && x.size(-1) == 0; });
     return x.device() == device && known && !empty;
   });
 }

@@ -88,5 +88,7 @@ bool takes_tensors(const Call& call, std::initializer_list<const char*> may_be_e
 
 // Memory for an output whose dimensions are in the order of those of `like`.
 Tensor empty_laid_out_as(const Tensor& like, at::IntArrayRef sizes);
+// Such an output, of the dtype of `like`, with the numbers of `x`: `x` itself where it is one.
+Tensor laid_out_as(const Tensor& like, const Tensor& x);
 
 }  // namespace mmattn

@@ -1,6 +1,8 @@
 // The kernels, compiled once for each instruction set, and the choice between them on the machine that runs them.
 #pragma once
 
+#include <string>
+
 #include "global_attention.h"
 #include "grid_attention.h"
 #include "local_attention.h"
@@ -15,8 +17,6 @@ struct Kernels {
   GlobalAttentionKernels global_attention;
   GridKernel grid_attention;
   GridKernel grid_attention_backward;
-  GridPositionsKernel grid_statistics;
-  GridPositionsKernel grid_positions_backward;
   StridedKernel strided_attention;
   StridedKernel strided_attention_backward;
 };
@@ -28,5 +28,7 @@ extern const Kernels kernels_avx512;
 
 // The best of the instruction sets that this processor has, or that MMATTN_CPU_CAPABILITY=default|avx2|avx512 allows.
 const Kernels& cpu_capability();
+// The same for another value of that variable, which is read once.
+void set_cpu_capability(const std::string& most);
 
 }  // namespace mmattn

@@ -5,22 +5,18 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <list>
 #include <optional>
-#include <tuple>
 #include <vector>
 
+#include "../operator.h"
 #include "capability.h"
 #include "parallel_items.h"
 
 namespace mmattn {
 namespace {
-
-using at::Tensor;
-using std::optional;
 
 // Longest sides of a tile, which with its keys and values is to stay in the second-level cache.
 constexpr int64_t QUERIES = 128, KEYS = 384;
@@ -37,6 +33,11 @@ int64_t whole_vectors(int64_t columns) { return parts(columns, 16) * 16; }
 int64_t side_of(int64_t count, int64_t longest) {
   const int64_t pairs = std::max<int64_t>(1, parts(count, 2 * longest));
   return std::max<int64_t>(whole_vectors(parts(count, 2 * pairs)), 16);
+}
+
+// The keys from 0 on that some of the queries see.
+int64_t seen_by(const GlobalAttention& call, const Queries& q) {
+  return call.is_causal ? call.before + q.first + q.count : call.keys;
 }
 
 template <typename Work>
@@ -58,10 +59,16 @@ Volume gradient_of(const Tensor& x, std::vector<Tensor>& grads) {
 
 // A call, with the tensors that it points to.
 struct Operands {
-  Operands(const Tensor& query, const Tensor& key, const Tensor& value, const optional<Tensor>& window,
-           const optional<Tensor>& outlier, at::TensorList axis_logits, const optional<Tensor>& key_logits,
-           const optional<Tensor>& key_mask, at::IntArrayRef window_size, double outlier_value, double scale,
-           bool normalize, bool causal) {
+  explicit Operands(const Call& given) {
+    const Tensor &query = given.tensor("query"), &key = given.tensor("key"), &value = given.tensor("value");
+    const optional<Tensor> window = given.optional_tensor("window_bias"),
+                           outside = given.optional_tensor("outside_bias");
+    const std::vector<Tensor> axis_bias = given.tensors("axis_bias");
+    const optional<Tensor> key_bias = given.optional_tensor("key_bias"), key_mask = given.optional_tensor("key_mask");
+    const std::vector<int64_t> window_size = given.integers("window_size");
+    call.outside_value = static_cast<float>(given.number("outside_value"));
+    call.scale = static_cast<float>(given.number("scale"));
+    call.is_causal = given.flag("is_causal");
     call.batch = query.size(0);
     call.heads = query.size(1);
     call.queries = call.keys = 1;
@@ -77,18 +84,15 @@ struct Operands {
       call.queries *= call.size[axis];
       call.keys *= call.key_size[axis];
       call.reach[axis] = there && window ? window_size[axis - missing] / 2 : 0;
-      call.axis_pitch[axis] = axis_logits.empty() ? 0 : pitch_of(call.key_size[axis]) + 16;
-      if (there && !axis_logits.empty()) {
-        call.axis_logits[axis] = volume_of(axis_logits[axis - missing]);
+      call.axis_pitch[axis] = axis_bias.empty() ? 0 : pitch_of(call.key_size[axis]) + 16;
+      if (there && !axis_bias.empty()) {
+        call.axis_bias[axis] = volume_of(axis_bias[axis - missing]);
       }
     }
     call.query_tile = side_of(call.queries, QUERIES);
     call.key_tile = side_of(call.keys, KEYS);
     call.tile_pitch = pitch_of(call.key_tile);
-    call.scale = static_cast<float>(scale);
-    call.outlier_value = static_cast<float>(outlier_value);
-    call.normalize = normalize;
-    call.causal = causal;
+    call.before = call.keys - call.queries;
     call.query = volume_of(query);
     call.key = volume_of(key);
     call.value = volume_of(value);
@@ -97,22 +101,20 @@ struct Operands {
       call.window_pitch = pitch_of(call.entries);
       call.window = volume_of(*window);
     }
-    if (outlier) {
-      call.outlier = volume_of(outlier->unsqueeze(-1));
+    if (outside) {
+      call.outside = volume_of(outside->unsqueeze(-1));
     }
-    if (key_logits) {
-      call.key_logits = keep(key_logits->to(at::kFloat).contiguous()).const_data_ptr<float>();
+    if (key_bias) {
+      call.key_bias = keep(key_bias->to(at::kFloat).contiguous()).const_data_ptr<float>();
     }
     if (key_mask) {
-      const Tensor mask = keep(key_mask->flatten(1).contiguous());
-      call.key_mask = mask.const_data_ptr<bool>();
-      call.keys_up_to = keep(mask.cumsum(1)).const_data_ptr<int64_t>();
+      call.key_mask = keep(key_mask->contiguous()).const_data_ptr<bool>();
     }
   }
 
   const Tensor& keep(const Tensor& x) { return kept.emplace_back(x); }
 
-  bool has_positions() const { return call.window.data || call.axis_logits[2].data || call.key_logits; }
+  bool has_positions() const { return call.window.data || call.axis_bias[2].data || call.key_bias; }
 
   // Writes the logits of a tile, given its keys, (channels, keys); those of keys that are masked included.
   void logits(const GlobalAttentionKernels& kernels, const Queries& q, const Vectors& keys, const Tile& to) const {
@@ -140,13 +142,12 @@ struct Memory {
     const auto rows = [&](int64_t width) { return floats({tiles, call.query_tile, width}); };
     query = rows(call.query_pitch);
     window = rows(call.window_pitch);
-    inside = rows(call.normalize ? call.window_pitch : 0);
     out = rows(call.value_pitch);
     grad = rows(backward ? call.value_pitch : 0);
     for (int64_t axis = 0; axis < 3; ++axis) {
-      axis_logits[axis] = rows(call.axis_pitch[axis]);
+      axis_bias[axis] = rows(call.axis_pitch[axis]);
     }
-    numbers = floats({tiles, 7 * call.query_tile});
+    numbers = floats({tiles, 5 * call.query_tile});
   }
 
   // The queries of a map from `first` on, in the memory of one tile.
@@ -154,14 +155,13 @@ struct Memory {
     Queries q{map, first, std::min(call.query_tile, call.queries - first)};
     q.query = data(query, number);
     q.window = data(window, number);
-    q.inside = data(inside, number);
     q.out = data(out, number);
     q.grad = data(grad, number);
     for (int64_t axis = 0; axis < 3; ++axis) {
-      q.axis_logits[axis] = data(axis_logits[axis], number);
+      q.axis_bias[axis] = data(axis_bias[axis], number);
     }
     float* next = data(numbers, number);
-    for (float** each : {&q.outlier, &q.outside, &q.rstd, &q.peak, &q.keep, &q.total, &q.lse}) {
+    for (float** each : {&q.outside, &q.peak, &q.keep, &q.total, &q.lse}) {
       *each = next;
       next += call.query_tile;
     }
@@ -169,7 +169,7 @@ struct Memory {
   }
 
   const GlobalAttention& call;
-  Tensor query, window, inside, out, grad, axis_logits[3], numbers;
+  Tensor query, window, out, grad, axis_bias[3], numbers;
 };
 
 // The keys or values of all maps as the tiles' products want them, (keys, channels) or (channels, keys). In rows, what
@@ -198,17 +198,13 @@ struct Packed {
   Tensor vectors;
 };
 
-std::tuple<Tensor, Tensor> global_attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                                            const optional<Tensor>& window, const optional<Tensor>& outlier,
-                                            at::TensorList axis_logits, const optional<Tensor>& key_logits,
-                                            const optional<Tensor>& key_mask, at::IntArrayRef window_size,
-                                            double outlier_value, double scale, bool normalize, bool causal) {
-  Operands of(query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value, scale,
-              normalize, causal);
+std::vector<Tensor> global_attention(const Call& given) {
+  Operands of(given);
   GlobalAttention& call = of.call;
-  std::vector<int64_t> size = query.sizes().vec();
+  const Tensor& value = given.tensor("value");
+  std::vector<int64_t> size = given.tensor("query").sizes().vec();
   size.back() = value.size(-1);
-  const Tensor out = at::empty(size, value.options());
+  const Tensor out = empty_laid_out_as(value, size);
   size.pop_back();
   const Tensor lse = floats(size);
   call.out = volume_of(out);
@@ -222,7 +218,7 @@ std::tuple<Tensor, Tensor> global_attention(const Tensor& query, const Tensor& k
     const int64_t thread = at::get_thread_num();
     const Queries q = memory.tile(thread, i / tiles, i % tiles * call.query_tile);
     kernels.prepare(call, q);
-    const int64_t seen = causal ? q.first + q.count : call.keys;
+    const int64_t seen = seen_by(call, q);
     for (int64_t begin = 0; begin < seen; begin += call.key_tile) {
       const int64_t number = begin / call.key_tile;
       const Tile tile{data(logits, thread), call.tile_pitch, begin, std::min(seen, begin + call.key_tile)};
@@ -236,44 +232,45 @@ std::tuple<Tensor, Tensor> global_attention(const Tensor& query, const Tensor& k
   return {out, lse};
 }
 
-std::vector<Tensor> global_attention_backward(const Tensor& grad, const Tensor& out, const Tensor& lse,
-                                              const Tensor& query, const Tensor& key, const Tensor& value,
-                                              const optional<Tensor>& window, const optional<Tensor>& outlier,
-                                              at::TensorList axis_logits, const optional<Tensor>& key_logits,
-                                              const optional<Tensor>& key_mask, at::IntArrayRef window_size,
-                                              double outlier_value, double scale, bool normalize, bool causal) {
-  Operands of(query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value, scale,
-              normalize, causal);
+std::vector<Tensor> global_attention_backward(const Call& given) {
+  Operands of(given);
   GlobalAttention& call = of.call;
-  call.grad = volume_of(grad);
-  call.out = volume_of(out);
-  call.lse = volume_of(lse.unsqueeze(-1));
-  // Sums over the queries, in float32.
-  const Tensor d_key = at::zeros(key.sizes(), at::kFloat), d_value = at::zeros(value.sizes(), at::kFloat);
+  call.grad = volume_of(given.tensor("grad"));
+  call.out = volume_of(given.tensor("out"));
+  call.lse = volume_of(given.tensor("lse").unsqueeze(-1));
   std::vector<Tensor> grads;
-  call.d_query = gradient_of(query, grads);
-  grads.push_back(d_key);
-  grads.push_back(d_value);
-  if (window) {
-    call.d_window = gradient_of(*window, grads);
+  const auto own = [&](const Tensor& x) { return gradient_of(x, grads); };
+  // A sum over the queries, in float32.
+  const auto sum = [&](const Tensor& x) {
+    return grads.emplace_back(at::zeros(x.sizes(), at::kFloat)).data_ptr<float>();
+  };
+  call.d_query = given.needs("query") ? own(given.tensor("query")) : Volume{};
+  float* const d_key = given.needs("key") ? sum(given.tensor("key")) : nullptr;
+  float* const d_value = given.needs("value") ? sum(given.tensor("value")) : nullptr;
+  if (given.needs("window_bias")) {
+    call.d_window = own(*given.optional_tensor("window_bias"));
   }
-  if (outlier) {
-    grads.push_back(at::empty(outlier->sizes(), outlier->options()));
-    call.d_outlier = volume_of(grads.back().unsqueeze(-1));
+  if (given.needs("outside_bias")) {
+    const Tensor outside = *given.optional_tensor("outside_bias");
+    call.d_outside = volume_of(grads.emplace_back(at::empty(outside.sizes(), outside.options())).unsqueeze(-1));
   }
-  for (size_t axis = 0; axis < axis_logits.size(); ++axis) {
-    call.d_axis_logits[3 - axis_logits.size() + axis] = gradient_of(axis_logits[axis], grads);
+  const std::vector<Tensor> axis_bias = given.tensors("axis_bias");
+  for (size_t axis = 0; axis < axis_bias.size(); ++axis) {
+    if (given.needs("axis_bias", axis)) {
+      call.d_axis_bias[3 - axis_bias.size() + axis] = own(axis_bias[axis]);
+    }
   }
-  if (key_logits) {
-    grads.push_back(at::zeros(key_logits->sizes(), at::kFloat));
-    call.d_key_logits = grads.back().data_ptr<float>();
+  if (given.needs("key_bias")) {
+    call.d_key_bias = sum(*given.optional_tensor("key_bias"));
   }
 
   const GlobalAttentionKernels& kernels = cpu_capability().global_attention;
   const int64_t maps = call.batch * call.heads, D = call.channels, Dv = call.value_channels;
   const int64_t block = std::clamp<int64_t>(parts(call.queries, call.query_tile), 1, TILES);
   const int64_t key_tiles = parts(call.keys, call.key_tile), pitch = call.tile_pitch;
-  const Packed keys_across(call, call.key, true), values_across(call, call.value, true), keys(call, call.key, false);
+  const Packed keys_across(call, call.key, true), values_across(call, call.value, true);
+  const optional<Packed> keys =
+      call.d_query.data ? optional<Packed>(std::in_place, call, call.key, false) : std::nullopt;
   const int64_t logits = block * key_tiles * call.query_tile * pitch;
   const int64_t together = std::clamp<int64_t>(MOST / logits, 1, maps);
   const Memory memory(call, together * block, true);
@@ -287,7 +284,7 @@ std::vector<Tensor> global_attention_backward(const Tensor& grad, const Tensor& 
         return memory.tile(m * block + tile, map + m, start + tile * call.query_tile);
       };
       const auto grad_of = [&](int64_t m, int64_t tile, int64_t key_tile, const Queries& q) {
-        const int64_t begin = key_tile * call.key_tile, seen = causal ? q.first + q.count : call.keys;
+        const int64_t begin = key_tile * call.key_tile, seen = seen_by(call, q);
         float* tiles = data(d_logits, (m * key_tiles + key_tile) * block + tile);
         return Tile{tiles, pitch, begin, std::min(seen, begin + call.key_tile)};
       };
@@ -308,10 +305,14 @@ std::vector<Tensor> global_attention_backward(const Tensor& grad, const Tensor& 
                           values_across.tile(q.map, key_tile), {d.data, pitch});
           kernels.softmax_backward(call, q, p, d);
           // Sums over the queries: a key's weights are a column of the tile.
-          kernels.product(width, Dv, q.count, {p.data, 1, pitch}, {q.grad, call.value_pitch, kernels.lanes},
-                          {d_value.data_ptr<float>() + row * Dv, Dv, nullptr, of.all()});
-          kernels.product(width, D, q.count, {d.data, 1, pitch}, {q.query, call.query_pitch, kernels.lanes},
-                          {d_key.data_ptr<float>() + row * D, D, nullptr, of.all()});
+          if (d_value) {
+            kernels.product(width, Dv, q.count, {p.data, 1, pitch}, {q.grad, call.value_pitch, kernels.lanes},
+                            {d_value + row * Dv, Dv, nullptr, of.all()});
+          }
+          if (d_key) {
+            kernels.product(width, D, q.count, {d.data, 1, pitch}, {q.query, call.query_pitch, kernels.lanes},
+                            {d_key + row * D, D, nullptr, of.all()});
+          }
         }
       });
       parallel(work * tiles, [&](int64_t i) {
@@ -319,8 +320,10 @@ std::vector<Tensor> global_attention_backward(const Tensor& grad, const Tensor& 
         for (int64_t key_tile = 0; key_tile < key_tiles; ++key_tile) {
           const Tile d = grad_of(i / tiles, i % tiles, key_tile, q);
           if (d.begin < d.end) {
-            kernels.product(q.count, D, d.end - d.begin, {d.data, pitch, 1}, keys.tile(q.map, key_tile),
-                            {q.query, call.query_pitch, nullptr, key_tile > 0 ? of.all() : nullptr});
+            if (call.d_query.data) {
+              kernels.product(q.count, D, d.end - d.begin, {d.data, pitch, 1}, keys->tile(q.map, key_tile),
+                              {q.query, call.query_pitch, nullptr, key_tile > 0 ? of.all() : nullptr});
+            }
             kernels.gradients(call, q, d);
           }
         }
@@ -328,28 +331,26 @@ std::vector<Tensor> global_attention_backward(const Tensor& grad, const Tensor& 
       });
     }
   }
-  grads[1] = d_key.to(key.scalar_type());
-  grads[2] = d_value.to(value.scalar_type());
-  if (key_logits) {
-    grads.back() = grads.back().to(key_logits->scalar_type());
+  // The dtypes of those whose gradients are sums.
+  size_t next = call.d_query.data ? 1 : 0;
+  for (const char* name : {"key", "value"}) {
+    if (given.needs(name)) {
+      grads[next] = grads[next].to(given.tensor(name).scalar_type());
+      ++next;
+    }
+  }
+  if (call.d_key_bias) {
+    grads.back() = grads.back().to(given.optional_tensor("key_bias")->scalar_type());
   }
   return grads;
 }
 
+bool takes(const Call& given) { return takes_tensors(given, {"query", "key"}); }
+
 }  // namespace
 }  // namespace mmattn
 
-#define ARGUMENTS                                                                                               \
-  "Tensor query, Tensor key, Tensor value, Tensor? window, Tensor? outlier, Tensor[] axis_logits, "             \
-  "Tensor? key_logits, Tensor? key_mask, int[] window_size, float outlier_value, float scale, bool normalize, " \
-  "bool causal"
-
-TORCH_LIBRARY_FRAGMENT(mmattn_native, m) {
-  m.def("global_attention(" ARGUMENTS ") -> (Tensor, Tensor)");
-  m.def("global_attention_backward(Tensor grad, Tensor out, Tensor lse, " ARGUMENTS ") -> Tensor[]");
-}
-
-TORCH_LIBRARY_IMPL(mmattn_native, CPU, m) {
-  m.impl("global_attention", mmattn::global_attention);
-  m.impl("global_attention_backward", mmattn::global_attention_backward);
+TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
+  m.impl("global_attention", mmattn::on_cpu<mmattn::global_attention, mmattn::takes>());
+  m.impl("global_attention_backward", mmattn::on_cpu<mmattn::global_attention_backward, mmattn::takes>());
 }

@@ -17,34 +17,31 @@ struct GlobalAttention {
   int64_t entries;  // K
   int64_t query_pitch, value_pitch, window_pitch, axis_pitch[3],
       tile_pitch;  // from what is one query's to the next one's
-  float scale, outlier_value;
-  bool normalize, causal;
-  Volume query, key, value, window, outlier, axis_logits[3];
-  const float* key_logits;    // (batch · heads, M)
-  const bool* key_mask;       // (batch, M)
-  const int64_t* keys_up_to;  // (batch, M): how many keys of the mask, with this one
+  int64_t before;  // keys before the first query's position: with a window or is_causal, queries are at the last ones
+  float scale, outside_value;
+  bool is_causal;
+  Volume query, key, value, window, outside, axis_bias[3];
+  const float* key_bias;  // (batch · heads, M)
+  const bool* key_mask;   // (batch, M)
   Volume out, lse;
-  Volume grad, d_query, d_window, d_outlier, d_axis_logits[3];  // backward
-  float* d_key_logits;                                          // (batch · heads, M)
+  Volume grad, d_query, d_window, d_outside, d_axis_bias[3];  // backward; null where they are not needed
+  float* d_key_bias;                                          // (batch · heads, M)
 };
 
 // Some queries of one map, and what is theirs alone, in float32.
 struct Queries {
-  int64_t map;            // batch · heads + head
-  int64_t first, count;   // positions
-  float* query;           // (count, query_pitch), times the scale; then their gradient
-  float* window;          // (count, window_pitch), z-scored where that is asked for; then their gradient
-  float* inside;          // (count, window_pitch): 1 for the entries in the support of the z-score, else 0
-  float* outlier;         // (count); then their gradient
-  float* outside;         // (count): how many keys of that support are outside the window
-  float* rstd;            // (count), of the z-score
-  float* axis_logits[3];  // (count, axis_pitch); then their gradient
-  float* out;             // (count, value_pitch)
-  float* peak;            // (count): the greatest logit so far
-  float* keep;            // (count): what is left of `out` and `total` as the peak rises
-  float* total;           // (count): the sum of the exponentials; backward: Σ dy·y
-  float* lse;             // (count)
-  float* grad;            // (count, value_pitch)
+  int64_t map;           // batch · heads + head
+  int64_t first, count;  // positions
+  float* query;          // (count, query_pitch), times the scale; then their gradient
+  float* window;         // (count, window_pitch); then their gradient
+  float* outside;        // (count); then their gradient
+  float* axis_bias[3];   // (count, axis_pitch); then their gradient
+  float* out;            // (count, value_pitch)
+  float* peak;           // (count): the greatest logit so far
+  float* keep;           // (count): what is left of `out` and `total` as the peak rises
+  float* total;          // (count): the sum of the exponentials; backward: Σ dy·y
+  float* lse;            // (count)
+  float* grad;           // (count, value_pitch)
 };
 
 // Numbers of some queries and the keys from `begin` to `end`, a row a query, of whole vectors; and room for one more.

@@ -82,7 +82,8 @@ void store_rows(const Volume& to, const GlobalAttention& call, const Queries& q,
 // between `begin` and `end`.
 template <typename Run>
 void for_runs(const GlobalAttention& call, int64_t query, int64_t begin, int64_t end, const Run& run) {
-  const int64_t *size = call.size, *reach = call.reach;
+  const int64_t *size = call.key_size, *reach = call.reach;
+  query += call.before;
   const int64_t x = query % size[2], y = query / size[2] % size[1], z = query / size[2] / size[1];
   const int64_t x0 = most(0, x - reach[2]), x1 = least(size[2], x + reach[2] + 1);
   for (int64_t c = most(0, z - reach[0]); c <= least(size[0] - 1, z + reach[0]); ++c) {
@@ -93,74 +94,13 @@ void for_runs(const GlobalAttention& call, int64_t query, int64_t begin, int64_t
       const int64_t from = most(row + x0, begin);
       const int64_t entry_row = (c - z + reach[0]) * (2 * reach[1] + 1) + b - y + reach[1];
       const int64_t entry = entry_row * (2 * reach[2] + 1) + reach[2] - x;  // of the key at 0
-      // Under `causal`, the entries after the K that there are would lead to keys after the query.
+      // Under `is_causal`, the entries after the K that there are would lead to keys after the query.
       const int64_t to = least(least(row + x1, end), row + call.entries - entry);
       if (from < to) {
         run(from, entry + from - row, to - from);
       }
     }
   }
-}
-
-int64_t support(const GlobalAttention& call, const Queries& q, int64_t r) {
-  const int64_t last = call.causal ? q.first + r : call.keys - 1;
-  return call.keys_up_to ? call.keys_up_to[q.map / call.heads * call.keys + last] : last + 1;
-}
-
-// As `zscore` of ../../window_logits.py, for the window of query number r.
-void zscore(const GlobalAttention& call, const Queries& q, int64_t r) {
-  float* window = q.window + r * call.window_pitch;
-  float* inside = q.inside + r * call.window_pitch;
-  const bool* mask = call.key_mask ? call.key_mask + q.map / call.heads * call.keys : nullptr;
-  __builtin_memset(inside, 0, call.window_pitch * sizeof(float));
-  for_runs(call, q.first + r, 0, call.keys, [&](int64_t key, int64_t entry, int64_t length) {
-    for (int64_t x = 0; x < length; ++x) {
-      inside[entry + x] = !mask || mask[key + x] ? 1 : 0;
-    }
-  });
-  // Σ of f over the entries inside, what is outside being 0.
-  const auto over_window = [&](const auto& f) {
-    Vec sums{};
-    for (int64_t x = 0; x < call.entries; x += LANES) {
-      const Vec v = load(inside + x) > 0.5f ? f(load(window + x)) : Vec{};
-      store(window + x, v);
-      sums += v;
-    }
-    return total(sums);
-  };
-  const float count = support(call, q, r), within = sum(inside, call.entries), outside = count - within;
-  const float of_all = count > 1 ? count : 1;
-  const float middle = over_window([](Vec v) { return v; }) / (within > 1 ? within : 1);
-  float outlier = outside == 0 ? 0 : q.outlier[r] - middle;
-  const float mean = (over_window([&](Vec v) { return v - middle; }) + outside * outlier) / of_all;
-  over_window([&](Vec v) { return v - mean; });
-  outlier = outside == 0 ? 0 : outlier - mean;
-  Vec squares{};
-  for (int64_t x = 0; x < call.entries; x += LANES) {
-    squares += load(window + x) * load(window + x);
-  }
-  const float rstd = 1 / __builtin_sqrtf((total(squares) + outside * outlier * outlier) / of_all + 1e-5f);
-  over_window([&](Vec v) { return v * rstd; });
-  q.outlier[r] = outlier * rstd;
-  q.outside[r] = outside;
-  q.rstd[r] = rstd;
-}
-
-// As `zscore_backward`, there: from the gradients at the normalised logits, which are where `inside` was.
-void zscore_backward(const GlobalAttention& call, const Queries& q, int64_t r) {
-  float* window = q.window + r * call.window_pitch;
-  const float* grad = q.inside + r * call.window_pitch;
-  const float outside = q.outside[r], count = support(call, q, r);
-  const float grad_outlier = outside == 0 ? 0 : -sum(grad, call.entries);
-  Vec sums{};
-  for (int64_t x = 0; x < call.entries; x += LANES) {
-    sums += load(grad + x) * load(window + x);
-  }
-  const float along = (total(sums) + grad_outlier * q.outlier[r]) / (count > 1 ? count : 1);
-  for (int64_t x = 0; x < call.entries; x += LANES) {
-    store(window + x, (load(grad + x) - load(window + x) * along) * q.rstd[r]);
-  }
-  q.outlier[r] = (grad_outlier - outside * q.outlier[r] * along) * q.rstd[r];
 }
 
 // Queries, so that logits need no factor; or their gradients.
@@ -174,22 +114,19 @@ void prepare(const GlobalAttention& call, const Queries& q) {
   load_rows(call.query, call, q, q.query, call.query_pitch);
   scale_rows(call, q);
   for (int64_t axis = 0; axis < 3; ++axis) {
-    if (call.axis_logits[axis].data) {
-      load_rows(call.axis_logits[axis], call, q, q.axis_logits[axis], call.axis_pitch[axis]);
+    if (call.axis_bias[axis].data) {
+      load_rows(call.axis_bias[axis], call, q, q.axis_bias[axis], call.axis_pitch[axis]);
     }
   }
   if (!call.window.data) {
     return;
   }
   load_rows(call.window, call, q, q.window, call.window_pitch);
-  if (call.outlier.data) {
-    load_rows(call.outlier, call, q, q.outlier, 1);
+  if (call.outside.data) {
+    load_rows(call.outside, call, q, q.outside, 1);
   }
   for (int64_t r = 0; r < q.count; ++r) {
-    q.outlier[r] = call.outlier.data ? q.outlier[r] : call.outlier_value;
-    if (call.normalize) {
-      zscore(call, q, r);
-    }
+    q.outside[r] = call.outside.data ? q.outside[r] : call.outside_value;
   }
 }
 
@@ -221,10 +158,10 @@ inline void put(float value, const float* row, int64_t width, float* to) {
 
 void positions(const GlobalAttention& call, const Queries& q, Tile logits) {
   const int64_t begin = logits.begin, width = logits.end - begin;
-  const bool axes = call.axis_logits[2].data, empty = axes && !call.window.data;
+  const bool axes = call.axis_bias[2].data, empty = axes && !call.window.data;
   for (int64_t r = 0; r < q.count; ++r) {
     float* row = logits.data + r * logits.pitch;
-    const float value = call.window.data ? q.outlier[r] : 0;
+    const float value = call.window.data ? q.outside[r] : 0;
     for (int64_t x = 0; x < width && !empty; ++x) {
       row[x] = value;
     }
@@ -237,18 +174,18 @@ void positions(const GlobalAttention& call, const Queries& q, Tile logits) {
     if (axes) {
       const float* own[3];
       for (int64_t axis = 0; axis < 3; ++axis) {
-        own[axis] = q.axis_logits[axis] + r * call.axis_pitch[axis];
+        own[axis] = q.axis_bias[axis] + r * call.axis_pitch[axis];
       }
       for_key_rows(call, begin, logits.end, [&](int64_t key, int64_t length, const int64_t* place) {
         const float of_row =
-            (call.axis_logits[0].data ? own[0][place[0]] : 0) + (call.axis_logits[1].data ? own[1][place[1]] : 0);
+            (call.axis_bias[0].data ? own[0][place[0]] : 0) + (call.axis_bias[1].data ? own[1][place[1]] : 0);
         (empty ? put<false> : put<true>)(of_row, own[2] + place[2], length, row + key - begin);
       });
     }
-    if (call.key_logits) {
-      const float* key_logits = call.key_logits + q.map * call.keys + begin;
+    if (call.key_bias) {
+      const float* key_bias = call.key_bias + q.map * call.keys + begin;
       for (int64_t x = 0; x < width; ++x) {
-        row[x] += key_logits[x];
+        row[x] += key_bias[x];
       }
     }
   }
@@ -264,7 +201,7 @@ void drop_keys(const GlobalAttention& call, const Queries& q, int64_t r, const T
       row[x] = mask[x] ? row[x] : -INF;
     }
   }
-  const int64_t seen = call.causal ? least(width, q.first + r + 1 - logits.begin) : width;
+  const int64_t seen = call.is_causal ? least(width, call.before + q.first + r + 1 - logits.begin) : width;
   for (int64_t x = most(0, seen); x < round_up(width, LANES); ++x) {
     row[x] = -INF;
   }
@@ -322,8 +259,8 @@ void softmax_backward(const GlobalAttention& call, const Queries& q, Tile logits
       store(weights + x, p);
       store(d + x, (load(d + x) - mean) * p);
     }
-    if (call.d_key_logits) {
-      float* d_keys = call.d_key_logits + q.map * call.keys + logits.begin;
+    if (call.d_key_bias) {
+      float* d_keys = call.d_key_bias + q.map * call.keys + logits.begin;
       for (int64_t x = 0; x < width; ++x) {
         d_keys[x] += d[x];
       }
@@ -334,8 +271,8 @@ void softmax_backward(const GlobalAttention& call, const Queries& q, Tile logits
 void gradients(const GlobalAttention& call, const Queries& q, Tile grad) {
   for (int64_t r = 0; r < q.count; ++r) {
     const float* d = grad.data + r * grad.pitch;
-    if (call.window.data) {
-      float* d_window = (call.normalize ? q.inside : q.window) + r * call.window_pitch;
+    if (call.d_window.data || call.d_outside.data) {
+      float* d_window = q.window + r * call.window_pitch;
       if (grad.begin == 0) {
         __builtin_memset(d_window, 0, call.window_pitch * sizeof(float));
       }
@@ -343,10 +280,10 @@ void gradients(const GlobalAttention& call, const Queries& q, Tile grad) {
         __builtin_memcpy(d_window + entry, d + key - grad.begin, length * sizeof(float));
       });
     }
-    if (call.axis_logits[2].data) {
+    if (call.d_axis_bias[0].data || call.d_axis_bias[1].data || call.d_axis_bias[2].data) {
       float* own[3];
       for (int64_t axis = 0; axis < 3; ++axis) {
-        own[axis] = q.axis_logits[axis] + r * call.axis_pitch[axis];
+        own[axis] = q.axis_bias[axis] + r * call.axis_pitch[axis];
         if (grad.begin == 0) {
           __builtin_memset(own[axis], 0, call.axis_pitch[axis] * sizeof(float));
         }
@@ -369,25 +306,23 @@ void gradients(const GlobalAttention& call, const Queries& q, Tile grad) {
 }
 
 void finish_backward(const GlobalAttention& call, const Queries& q) {
-  for (int64_t r = 0; r < q.count && call.window.data; ++r) {
-    if (call.normalize) {
-      zscore_backward(call, q, r);
-    } else {
-      // The gradients of a softmax's logits sum to zero, so the outliers' sum is what the window leaves.
-      q.outlier[r] = -sum(q.window + r * call.window_pitch, call.entries);
-    }
+  // The gradients of a softmax's logits sum to zero, so the sum of those outside is what the window leaves.
+  for (int64_t r = 0; r < q.count && call.d_outside.data; ++r) {
+    q.outside[r] = -sum(q.window + r * call.window_pitch, call.entries);
   }
-  scale_rows(call, q);
-  store_rows(call.d_query, call, q, q.query, call.query_pitch);
-  if (call.window.data) {
+  if (call.d_query.data) {
+    scale_rows(call, q);
+    store_rows(call.d_query, call, q, q.query, call.query_pitch);
+  }
+  if (call.d_window.data) {
     store_rows(call.d_window, call, q, q.window, call.window_pitch);
   }
-  if (call.outlier.data) {
-    store_rows(call.d_outlier, call, q, q.outlier, 1);
+  if (call.d_outside.data) {
+    store_rows(call.d_outside, call, q, q.outside, 1);
   }
   for (int64_t axis = 0; axis < 3; ++axis) {
-    if (call.axis_logits[axis].data) {
-      store_rows(call.d_axis_logits[axis], call, q, q.axis_logits[axis], call.axis_pitch[axis]);
+    if (call.d_axis_bias[axis].data) {
+      store_rows(call.d_axis_bias[axis], call, q, q.axis_bias[axis], call.axis_pitch[axis]);
     }
   }
 }

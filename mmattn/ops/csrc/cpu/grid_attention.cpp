@@ -2,38 +2,31 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
+#include "../operator.h"
 #include "capability.h"
 #include "parallel_items.h"
 
 namespace mmattn {
 namespace {
 
-using at::Tensor;
-using std::optional;
-
 constexpr int64_t MOST_NUMBERS = 1 << 20;  // that 16 lines may have for a thread to load as many together
 
 // A call's tensors, (batch, heads, T, H, W, channels), T = 1 of a map.
 struct Operands {
-  Operands(const Tensor& query, const Tensor& key, const Tensor& value, const optional<Tensor>& window,
-           const optional<Tensor>& outlier, at::IntArrayRef window_size, double outlier_value, double scale,
-           bool normalize)
-      : query(with_three_axes(query)),
-        key(with_three_axes(key)),
-        value(with_three_axes(value)),
-        window(axes_of(window)),
-        outlier(outlier ? axes_of(outlier->unsqueeze(-1)) : outlier),
-        axes(query.dim() - 3),
-        outlier_value(static_cast<float>(outlier_value)),
-        scale(static_cast<float>(scale)),
-        normalize(normalize) {
-    std::copy(window_size.begin(), window_size.end(), this->window_size + 3 - window_size.size());
-    if (normalize) {
-      statistics = numbers(3);
-      positions(cpu_capability().grid_statistics, {}, {});
+  explicit Operands(const Call& given)
+      : query(with_three_axes(given.tensor("query"))),
+        key(with_three_axes(given.tensor("key"))),
+        value(with_three_axes(given.tensor("value"))),
+        window(axes_of(given.optional_tensor("window_bias"))),
+        axes(given.tensor("query").dim() - 3),
+        outside_value(static_cast<float>(given.number("outside_value"))),
+        scale(static_cast<float>(given.number("scale"))) {
+    if (const optional<Tensor> x = given.optional_tensor("outside_bias")) {
+      outside = with_three_axes(x->unsqueeze(-1));
     }
+    const std::vector<int64_t> sizes = given.integers("window_size");
+    std::copy(sizes.begin(), sizes.end(), window_size + 3 - sizes.size());
   }
 
   static optional<Tensor> axes_of(const optional<Tensor>& x) { return x ? with_three_axes(*x) : x; }
@@ -64,15 +57,14 @@ struct Operands {
     call.length = query.size(2 + axis);
     call.first = call.own = axis == 2;
     call.scale = scale;
-    call.outlier_value = outlier_value;
+    call.outside_value = outside_value;
     call.query = lines(query, axis);
     call.key = lines(key, axis);
     call.value = lines(value, axis);
     if (window) {
       call.window_size = window_size[axis];
       call.window = entries_of(*window, axis, entry, entries);
-      call.outlier = lines(outlier, axis);
-      call.statistics = lines(statistics, axis);
+      call.outside = lines(outside, axis);
     }
     return call;
   }
@@ -91,23 +83,6 @@ struct Operands {
     parallel_items(kernel, call, items, work);
   }
 
-  void positions(GridPositionsKernel kernel, const optional<Tensor>& d_window,
-                 const optional<Tensor>& d_outlier) const {
-    GridPositions call{};
-    call.heads = query.size(1);
-    std::copy_n(query.sizes().begin() + 2, 3, call.size);
-    std::copy_n(window_size, 3, call.window_size);
-    call.normalize = normalize;
-    call.outlier_value = outlier_value;
-    call.window = volume_of(window);
-    call.outlier = volume_of(outlier);
-    call.statistics = volume_of(statistics);
-    call.d_window = volume_of(d_window);
-    call.d_outlier = volume_of(d_outlier);
-    const int64_t items = query.size(0) * call.heads * call.size[0] * call.size[1];
-    parallel_items(kernel, call, items, 8 * call.size[2] * call.window.channels);
-  }
-
   static Volume lines(const optional<Tensor>& x, int64_t axis) {
     const int64_t outer = axis == 0 ? 1 : 0, inner = axis == 2 ? 1 : 2;
     return x ? volume_of(x->permute({0, 1, 2 + outer, 2 + inner, 2 + axis, 5})) : Volume{};
@@ -122,19 +97,16 @@ struct Operands {
   }
 
   const Tensor query, key, value;
-  const optional<Tensor> window, outlier;
+  const optional<Tensor> window;
+  optional<Tensor> outside;
   const int64_t axes;
   int64_t window_size[3] = {1, 1, 1};
-  const float outlier_value, scale;
-  const bool normalize;
-  optional<Tensor> statistics;
+  const float outside_value, scale;
 };
 
-std::tuple<Tensor, Tensor> grid_attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                                          const optional<Tensor>& window, const optional<Tensor>& outlier,
-                                          at::IntArrayRef window_size, double outlier_value, double scale,
-                                          bool normalize) {
-  const Operands operands(query, key, value, window, outlier, window_size, outlier_value, scale, normalize);
+std::vector<Tensor> grid_attention(const Call& given) {
+  const Operands operands(given);
+  const Tensor &query = given.tensor("query"), &value = given.tensor("value");
   const Tensor out = operands.numbers(value.size(-1)), peak = operands.numbers(1), total = operands.numbers(1);
   operands.for_arms([&](int64_t axis, int64_t entry, int64_t entries) {
     GridAttention call = operands.arm(axis, entry, entries);
@@ -146,27 +118,24 @@ std::tuple<Tensor, Tensor> grid_attention(const Tensor& query, const Tensor& key
     call.total = Operands::lines(total, axis);
     operands.run(cpu_capability().grid_attention, call);
   });
-  return {out.view(value.sizes()).to(value.scalar_type()),
+  return {laid_out_as(value, out.view(value.sizes())),
           total.log_().add_(peak).view(query.sizes().slice(0, query.dim() - 1))};
 }
 
-std::vector<Tensor> grid_attention_backward(const Tensor& grad, const Tensor& out, const Tensor& lse,
-                                            const Tensor& query, const Tensor& key, const Tensor& value,
-                                            const optional<Tensor>& window, const optional<Tensor>& outlier,
-                                            at::IntArrayRef window_size, double outlier_value, double scale,
-                                            bool normalize) {
-  const Operands operands(query, key, value, window, outlier, window_size, outlier_value, scale, normalize);
-  const Tensor d_query = operands.numbers(query.size(-1)), d_key = operands.numbers(key.size(-1)),
-               d_value = operands.numbers(value.size(-1)), mean = operands.numbers(1);
-  const Tensor d_out = with_three_axes(grad), found = with_three_axes(out.contiguous()),
-               found_lse = with_three_axes(lse.unsqueeze(-1));
-  optional<Tensor> d_window, d_outlier;
-  if (window) {
-    d_window = operands.numbers(window->size(-1));
-  }
-  if (outlier) {
-    d_outlier = operands.numbers(1);
-  }
+std::vector<Tensor> grid_attention_backward(const Call& given) {
+  const Operands operands(given);
+  const auto gradient = [&](const char* name) {
+    const optional<Tensor> x = given.needs(name) ? given.optional_tensor(name) : std::nullopt;
+    return x ? optional<Tensor>(operands.numbers(x->size(-1))) : std::nullopt;
+  };
+  const optional<Tensor> d_query = gradient("query"), d_key = gradient("key"), d_value = gradient("value");
+  const bool d_outside = given.needs("outside_bias");
+  const optional<Tensor> d_window = d_outside || given.needs("window_bias")
+                                        ? optional<Tensor>(operands.numbers(operands.window->size(-1)))
+                                        : std::nullopt;
+  const Tensor d_out = with_three_axes(given.tensor("grad")), mean = operands.numbers(1),
+               found = with_three_axes(given.tensor("out")),
+               found_lse = with_three_axes(given.tensor("lse").unsqueeze(-1));
   operands.for_arms([&](int64_t axis, int64_t entry, int64_t entries) {
     GridAttention call = operands.arm(axis, entry, entries);
     if (call.length == 1 && !call.own && entries == 0) {
@@ -184,32 +153,31 @@ std::vector<Tensor> grid_attention_backward(const Tensor& grad, const Tensor& ou
     }
     operands.run(cpu_capability().grid_attention_backward, call);
   });
-  if (normalize || outlier) {
-    operands.positions(cpu_capability().grid_positions_backward, d_window, d_outlier);
+  std::vector<Tensor> grads;
+  const auto give = [&](const char* name, const Tensor& x) {
+    const Tensor like = *given.optional_tensor(name);
+    grads.push_back(x.view(like.sizes()).to(like.scalar_type()));
+  };
+  for (const auto& [name, x] : {std::pair("query", &d_query), std::pair("key", &d_key), std::pair("value", &d_value)}) {
+    if (*x) {
+      give(name, **x);
+    }
   }
-  std::vector<Tensor> grads{d_query.view(query.sizes()), d_key.view(key.sizes()), d_value.view(value.sizes())};
-  if (window) {
-    grads.push_back(d_window->view(window->sizes()));
+  if (given.needs("window_bias")) {
+    give("window_bias", *d_window);
   }
-  if (outlier) {
-    grads.push_back(d_outlier->view(outlier->sizes()));
+  if (d_outside) {  // the gradients of a softmax's logits sum to zero
+    give("outside_bias", d_window->sum(-1).neg_());
   }
   return grads;
 }
 
+bool takes(const Call& given) { return takes_tensors(given); }
+
 }  // namespace
 }  // namespace mmattn
 
-#define ARGUMENTS                                                                                                     \
-  "Tensor query, Tensor key, Tensor value, Tensor? window, Tensor? outlier, int[] window_size, float outlier_value, " \
-  "float scale, bool normalize"
-
-TORCH_LIBRARY_FRAGMENT(mmattn_native, m) {
-  m.def("grid_attention(" ARGUMENTS ") -> (Tensor, Tensor)");
-  m.def("grid_attention_backward(Tensor grad, Tensor out, Tensor lse, " ARGUMENTS ") -> Tensor[]");
-}
-
-TORCH_LIBRARY_IMPL(mmattn_native, CPU, m) {
-  m.impl("grid_attention", mmattn::grid_attention);
-  m.impl("grid_attention_backward", mmattn::grid_attention_backward);
+TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
+  m.impl("grid_attention", mmattn::on_cpu<mmattn::grid_attention, mmattn::takes>());
+  m.impl("grid_attention_backward", mmattn::on_cpu<mmattn::grid_attention_backward, mmattn::takes>());
 }

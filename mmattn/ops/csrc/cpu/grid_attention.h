@@ -15,24 +15,13 @@ struct GridAttention {
   bool own;       // the position of the query itself is a key of this arm, and in its window
   float scale;
   int64_t window_size;
-  float outlier_value;
-  Volume query, key, value, window, outlier;  // of the window, the arm's entries
-  Volume statistics;                          // (middle, mean, 1/σ): z-score (x − middle − mean)/σ
+  float outside_value;
+  Volume query, key, value, window, outside;  // of the window, the arm's entries
   Volume out, peak, total;                    // of the logits of the arms so far: the largest, and Σ e^(x − peak)
   Volume grad, lse, mean;                     // mean: Σ_c grad out
-  Volume d_query, d_key, d_value, d_window;   // with out, peak and total contiguous, in float32
-};
-
-// The z-scores of a call's window logits, and the gradients at them: lines are those of the last axis, `window` has all
-// entries. The kernel of the backward pass turns gradients at z-scores, in `d_window`, into those at logits.
-struct GridPositions {
-  int64_t heads, size[3], window_size[3];
-  bool normalize;
-  float outlier_value;
-  Volume window, outlier, statistics, d_window, d_outlier;
+  Volume d_query, d_key, d_value, d_window;   // null where not needed; with peak and total contiguous, in float32
 };
 
 using GridKernel = OnItems<GridAttention>;
-using GridPositionsKernel = OnItems<GridPositions>;
 
 }  // namespace mmattn

@@ -25,22 +25,21 @@ struct Logits {
 
   Vec position(int64_t start, const Ints& key) const {
     if (radius < 0 || start > x + radius || start + LANES <= x - radius) {
-      return all(outlier);
+      return all(outside);
     }
     Vec own = load(window + start);
     if (without >= 0) {
       own = key < x ? own : load(window + start - 1);
     }
     const Ints inside = (key >= x - radius) & (key <= x + radius);
-    return inside ? (own - statistics[0] - statistics[1]) * statistics[2] : all(outlier);
+    return inside ? own : all(outside);
   }
 
   int32_t first, length;  // the line's place in the group
   int32_t x, without;     // the query's on the line, and that of what is no key there, or −1
   int32_t radius;         // negative without window logits
-  float scale, outlier;
+  float scale, outside;
   const float* window;  // the entry of key j of the line is window[j], or window[j − 1] behind a missing centre
-  const float* statistics;
 };
 
 // The lines of an item, its logits and weights.
@@ -62,8 +61,7 @@ struct Arm {
         value(arena.take<float>(rows * value_pitch)),
         keys(arena.take<float>(round_up(call.query.channels, LANES) * pitch)),
         window(arena.take<float>(call.window.data ? rows * window_pitch + 2 * margin : 0) + margin),
-        outlier(arena.take<float>(rows)),
-        statistics(arena.take<float>(rows * 3)),
+        outside(arena.take<float>(rows)),
         logits(arena.take<float>(tile * pitch)) {}
 
   // Calls body() for the lines of each item.
@@ -87,23 +85,10 @@ struct Arm {
       return;
     }
     load_lines(call.window, place, length, window, window_pitch);
-    const int64_t count = place.count * length;
-    if (call.outlier.data) {
-      load_lines(call.outlier, place, length, outlier, 1);
-    }
-    for (int64_t row = 0; row < count && !call.outlier.data; ++row) {
-      outlier[row] = call.outlier_value;
-    }
-    if (call.statistics.data) {
-      load_lines(call.statistics, place, length, statistics, 3);
-    }
-    for (int64_t row = 0; row < count; ++row) {
-      float* s = statistics + row * 3;
-      if (!call.statistics.data) {
-        s[0] = s[1] = 0;
-        s[2] = 1;
-      }
-      outlier[row] = (outlier[row] - s[0] - s[1]) * s[2];
+    if (call.outside.data) {
+      load_lines(call.outside, place, length, outside, 1);
+    } else {
+      fill(outside, place.count * length, call.outside_value);
     }
   }
 
@@ -116,9 +101,8 @@ struct Arm {
             small(call.own ? -1 : x),
             small(call.window.data ? radius : -1),
             call.scale,
-            call.window.data ? outlier[row] : 0,
-            window + row * window_pitch + radius - x,
-            statistics + row * 3};
+            call.window.data ? outside[row] : 0,
+            window + row * window_pitch + radius - x};
   }
 
   const GridAttention& call;
@@ -132,8 +116,7 @@ struct Arm {
   float* value;
   float* keys;  // transposed
   float* window;
-  float* outlier;
-  float* statistics;
+  float* outside;
   float* logits;
 };
 
@@ -219,6 +202,7 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
   Arm arm(call, arena);
   const int64_t L = arm.length, C = call.value.channels, D = call.query.channels, entries = call.window.channels;
   float* grad = arena.take<float>(arm.rows * arm.value_pitch);
+  float* out = arena.take<float>(call.first ? arm.rows * arm.value_pitch : 0);
   float* values = arena.take<float>(round_up(C, LANES) * arm.pitch);  // transposed
   float* lse = arena.take<float>(arm.rows);
   float* mean = arena.take<float>(arm.rows);
@@ -229,12 +213,12 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
   }
   fill(ones, most(arm.group, arm.tile), 1);
 
-  const auto means = [&](auto number) {
+  const auto means = [&] {
+    load_lines(call.out, arm.place, L, out, arm.value_pitch);
     Query query(0, L);
     for (int64_t row = 0; row < arm.place.count * L; ++row, query.next(L)) {
-      const auto* out = line_of<const decltype(number)>(call.out, arm.place, query.line) + query.x * call.out.stride[4];
       line_numbers(call.mean, arm.place, query.line)[query.x * call.mean.stride[4]] =
-          dot_row(grad + row * arm.value_pitch, out, C);
+          dot_row(grad + row * arm.value_pitch, out + row * arm.value_pitch, C);
     }
   };
 
@@ -274,7 +258,7 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
         store(p + j, v);
         store(d + j, v * (load(d + j) - mean[at]));
       }
-      if (call.window.data) {
+      if (call.d_window.data) {
         put_window(start / L + line, x, d + line * L);
       }
       for (int64_t j = 0; j < width; j += LANES) {
@@ -286,7 +270,7 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
   arm.for_items(begin, end, [&] {
     load_lines(call.grad, arm.place, L, grad, arm.value_pitch);
     if (call.first) {
-      call.out.bfloat16 ? means(uint16_t{}) : means(float{});
+      means();
     }
     load_lines(call.lse, arm.place, L, lse, 1);
     load_lines(call.mean, arm.place, L, mean, 1);
@@ -309,156 +293,21 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
             return {data, volume.stride[4], nullptr, add ? ones : nullptr};
           };
           const bool add = !call.first || x > 0;
-          product(queries, D, L, {d_logits + pairs, arm.pitch, 1},
-                  {arm.key + first * arm.query_pitch, arm.query_pitch, LANES}, to(call.d_query, x, !call.first));
-          product(L, D, queries, {d_logits + pairs, 1, arm.pitch},
-                  {arm.query + (first + x) * arm.query_pitch, arm.query_pitch, LANES}, to(call.d_key, 0, add));
-          product(L, C, queries, {arm.logits + pairs, 1, arm.pitch},
-                  {grad + (first + x) * arm.value_pitch, arm.value_pitch, LANES}, to(call.d_value, 0, add));
+          if (call.d_query.data) {
+            product(queries, D, L, {d_logits + pairs, arm.pitch, 1},
+                    {arm.key + first * arm.query_pitch, arm.query_pitch, LANES}, to(call.d_query, x, !call.first));
+          }
+          if (call.d_key.data) {
+            product(L, D, queries, {d_logits + pairs, 1, arm.pitch},
+                    {arm.query + (first + x) * arm.query_pitch, arm.query_pitch, LANES}, to(call.d_key, 0, add));
+          }
+          if (call.d_value.data) {
+            product(L, C, queries, {arm.logits + pairs, 1, arm.pitch},
+                    {grad + (first + x) * arm.value_pitch, arm.value_pitch, LANES}, to(call.d_value, 0, add));
+          }
           i += queries;
         }
       }
-    }
-  });
-  return arena.used;
-}
-
-// The window entries of a query on an axis whose key is there: those from `begin` to `end`.
-struct Entries {
-  int64_t begin, end;
-};
-
-// A query's window logits, all axes, and the outlier's.
-struct GridWindow {
-  GridWindow(const GridPositions& call, Arena& arena)
-      : call(call),
-        length(call.size[2]),
-        count(call.size[0] + call.size[1] + call.size[2] - 2),
-        pitch(pitch_of(call.window.channels)),
-        window(arena.take<float>(length * pitch + LANES)),
-        outlier(arena.take<float>(length)),
-        statistics(arena.take<float>(length * 3)) {}
-
-  // Calls query(x) for each query of the lines.
-  template <typename Query>
-  void for_queries(int64_t begin, int64_t end, const Query& query) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t map = item / call.size[1] / call.size[0];
-      place = {map / call.heads, map % call.heads, item / call.size[1] % call.size[0], item % call.size[1], 1};
-      load_lines(call.window, place, length, window, pitch);
-      if (call.outlier.data) {
-        load_lines(call.outlier, place, length, outlier, 1);
-      }
-      for (int64_t x = 0; x < length && !call.outlier.data; ++x) {
-        outlier[x] = call.outlier_value;
-      }
-      if (call.normalize) {
-        load_lines(call.statistics, place, length, statistics, 3);
-      }
-      for (int64_t x = 0; x < length; ++x) {
-        find_entries(x);
-        query(x);
-      }
-    }
-  }
-
-  void find_entries(int64_t x) {
-    const int64_t at[] = {place.outer, place.inner, x};
-    inside = 0;
-    int64_t start = 0;
-    for (int64_t axis = 2; axis >= 0; --axis) {
-      const int64_t k = call.window_size[axis], radius = k / 2, without = axis == 2 ? 0 : 1;
-      const int64_t last = least(k, radius + call.size[axis] - at[axis]) - without;
-      entries[axis] = {start + most(0, radius - at[axis]), start + last};
-      inside += last - most(0, radius - at[axis]);
-      start += k - without;
-    }
-    outside = count - inside;
-  }
-
-  // Σ of(entry) over those whose key is there, LANES at a time.
-  template <typename Of>
-  float sum(const Of& of) const {
-    Vec sum{};
-    for (const Entries& own : entries) {
-      for (int64_t i = own.begin; i < own.end; i += LANES) {
-        sum += i + LANES <= own.end ? of(i) : lanes() < static_cast<int32_t>(own.end - i) ? of(i) : Vec{};
-      }
-    }
-    return total(sum);
-  }
-
-  const GridPositions& call;
-  Place place{};
-  const int64_t length, count, pitch;
-  float* window;
-  float* outlier;
-  float* statistics;
-  Entries entries[3];
-  int64_t inside = 0, outside = 0;
-};
-
-// Two passes relative to the window's mean, which E[x²] − μ² would not be exact for.
-int64_t grid_statistics(const GridPositions& call, int64_t begin, int64_t end, void* scratch) {
-  Arena arena(scratch);
-  GridWindow of(call, arena);
-  if (!scratch) {
-    return arena.used;
-  }
-  of.for_queries(begin, end, [&](int64_t x) {
-    const float* w = of.window + x * of.pitch;
-    const float middle = of.sum([&](int64_t i) { return load(w + i); }) / of.inside;
-    const float outlier = of.outside ? of.outlier[x] - middle : 0;
-    const float mean = (of.sum([&](int64_t i) { return load(w + i) - middle; }) + of.outside * outlier) / of.count;
-    const float outlying = of.outside ? outlier - mean : 0;
-    const auto square = [&](int64_t i) {
-      const Vec v = load(w + i) - middle - mean;
-      return v * v;
-    };
-    const float variance = (of.sum(square) + of.outside * outlying * outlying) / of.count;
-    float* to = line_numbers(call.statistics, of.place, 0) + x * call.statistics.stride[4];
-    to[0] = middle;
-    to[1] = mean;
-    to[2] = 1 / __builtin_sqrtf(variance + 1e-5f);
-  });
-  return arena.used;
-}
-
-int64_t grid_positions_backward(const GridPositions& call, int64_t begin, int64_t end, void* scratch) {
-  Arena arena(scratch);
-  GridWindow of(call, arena);
-  const int64_t entries = call.window.channels;
-  float* grad = arena.take<float>(entries + LANES);
-  if (!scratch) {
-    return arena.used;
-  }
-  of.for_queries(begin, end, [&](int64_t x) {
-    float* d_window = line_numbers(call.d_window, of.place, 0) + x * call.d_window.stride[4];
-    __builtin_memcpy(grad, d_window, entries * sizeof(float));
-    float d_outlier = -of.sum([&](int64_t i) { return load(grad + i); });  // a softmax's gradients sum to zero
-    if (call.normalize) {
-      const float* w = of.window + x * of.pitch;
-      const float* s = of.statistics + x * 3;
-      const auto zscore = [&](int64_t i) { return (load(w + i) - s[0] - s[1]) * s[2]; };
-      const float outlier = of.outside ? (of.outlier[x] - s[0] - s[1]) * s[2] : 0;
-      d_outlier = of.outside ? d_outlier : 0;
-      const float along =
-          (of.sum([&](int64_t i) { return load(grad + i) * zscore(i); }) + d_outlier * outlier) / of.count;
-      d_outlier = (d_outlier - of.outside * outlier * along) * s[2];
-      for (int64_t i = 0; i < entries; ++i) {
-        d_window[i] = (0 - 0 * along) * s[2];  // of an entry whose key is not there; NaN is passed on
-      }
-      for (const Entries& own : of.entries) {
-        for (int64_t i = own.begin; i < own.end; i += LANES) {
-          const Vec v = (load(grad + i) - zscore(i) * along) * s[2];
-          for (int64_t lane = 0; lane < least(LANES, own.end - i); ++lane) {
-            d_window[i + lane] = v[lane];
-          }
-        }
-      }
-    }
-    if (call.d_outlier.data) {
-      line_numbers(call.d_outlier, of.place, 0)[x * call.d_outlier.stride[4]] = d_outlier;
     }
   });
   return arena.used;

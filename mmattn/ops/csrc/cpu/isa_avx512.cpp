@@ -12,9 +12,8 @@
 
 namespace mmattn {
 const Kernels kernels_avx512{
-    "avx512",          local_attention,           local_attention_backward, global_attention,
-    grid_attention,    grid_attention_backward,   grid_statistics,          grid_positions_backward,
-    strided_attention, strided_attention_backward};
+    "avx512",       local_attention,         local_attention_backward, global_attention,
+    grid_attention, grid_attention_backward, strided_attention,        strided_attention_backward};
 }
 #ifdef __clang__
 #pragma clang attribute pop

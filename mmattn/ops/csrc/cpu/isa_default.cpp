@@ -4,7 +4,6 @@
 
 namespace mmattn {
 const Kernels kernels_default{
-    "default",         local_attention,           local_attention_backward, global_attention,
-    grid_attention,    grid_attention_backward,   grid_statistics,          grid_positions_backward,
-    strided_attention, strided_attention_backward};
+    "default",      local_attention,         local_attention_backward, global_attention,
+    grid_attention, grid_attention_backward, strided_attention,        strided_attention_backward};
 }

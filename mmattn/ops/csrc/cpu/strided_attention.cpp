@@ -3,20 +3,20 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
 
+#include <cmath>
+
+#include "../operator.h"
 #include "capability.h"
 #include "parallel_items.h"
 
 namespace mmattn {
 namespace {
 
-using at::Tensor;
-
 // Queries of a row that are worked on together where each sees keys of its own.
 constexpr int64_t ROW = 16;
 
-StridedAxis axis_of(int64_t size, int64_t keys, int64_t step, c10::string_view pattern, bool last) {
+StridedAxis axis_of(int64_t size, int64_t keys, int64_t step, std::string_view pattern, bool last) {
   StridedAxis axis{};
   axis.size = size;
   axis.keys = keys;
@@ -39,45 +39,83 @@ StridedAxis axis_of(int64_t size, int64_t keys, int64_t step, c10::string_view p
   return axis;
 }
 
-StridedAttention call_of(const Tensor& query, const Tensor& key, const Tensor& value, at::TensorList offset_logits,
-                         at::IntArrayRef step, c10::string_view pattern, double scale) {
+// The step of each axis, those that a map has not included: no longer than the map, which changes nothing.
+std::vector<int64_t> steps_of(const Call& given, const Tensor& query, const Tensor& key) {
+  std::vector<int64_t> steps = given.integers("step");
+  const bool chosen = !steps.empty();
+  steps.insert(steps.begin(), chosen ? 3 - steps.size() : 3, 1);
+  for (int64_t a = 0; a < 3; ++a) {
+    const int64_t side = query.size(2 + a);
+    if (!chosen) {
+      steps[a] = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(side))));
+    }
+    steps[a] = std::min(steps[a], std::max(side, key.size(2 + a)));
+  }
+  return steps;
+}
+
+StridedAttention call_of(const Call& given) {
   StridedAttention call{};
-  const Tensor q = with_three_axes(query), k = with_three_axes(key);
-  const int64_t missing = 3 - static_cast<int64_t>(step.size());
+  const Tensor q = with_three_axes(given.tensor("query")), k = with_three_axes(given.tensor("key"));
+  const std::string_view pattern = given.text("pattern");
+  const std::vector<int64_t> step = steps_of(given, q, k);
   call.heads = q.size(1);
   for (int64_t a = 0; a < 3; ++a) {
-    call.axis[a] = axis_of(q.size(2 + a), k.size(2 + a), a < missing ? 1 : step[a - missing], pattern, a == 2);
+    call.axis[a] = axis_of(q.size(2 + a), k.size(2 + a), step[a], pattern, a == 2);
   }
   call.masked = pattern == "centred" || pattern == "forward";
-  call.scale = static_cast<float>(scale);
-  call.positional = !offset_logits.empty();
-  call.query = volume_of(query);
-  call.key = volume_of(key);
-  call.value = volume_of(value);
+  call.scale = static_cast<float>(given.number("scale"));
+  call.positional = !given.tensors("offset_bias").empty();
+  call.query = volume_of(q);
+  call.key = volume_of(k);
+  call.value = volume_of(given.tensor("value"));
   return call;
 }
 
-// Logits by offset of the axes that a map has not: zeros.
-std::vector<Tensor> tables_of(const Tensor& query, at::TensorList offset_logits) {
+// Biases by offset of the axes that a map has not: zeros.
+std::vector<Tensor> tables_of(const Tensor& query, at::TensorList offset_bias) {
   std::vector<Tensor> tables;
-  if (!offset_logits.empty()) {
+  if (!offset_bias.empty()) {
     std::vector<int64_t> size(query.sizes().begin(), query.sizes().end() - 1);
     size.push_back(1);
-    tables.assign(3 - offset_logits.size(), at::zeros({1}, query.options().dtype(at::kFloat)).expand(size));
-    tables.insert(tables.end(), offset_logits.begin(), offset_logits.end());
+    tables.assign(3 - offset_bias.size(), at::zeros({1}, query.options().dtype(at::kFloat)).expand(size));
+    tables.insert(tables.end(), offset_bias.begin(), offset_bias.end());
   }
   return tables;
 }
 
-void run(StridedKernel kernel, const StridedAttention& call, int64_t batch, bool whole_maps) {
-  int64_t groups = batch * call.heads, work = call.query.channels + call.value.channels;
+// Multiplications of a group, about.
+int64_t work_of(const StridedAttention& call) {
+  int64_t work = call.query.channels + call.value.channels;
   for (const StridedAxis& axis : call.axis) {
-    groups *= whole_maps ? 1 : axis.groups;
-    work *= whole_maps ? axis.size : axis.length;
+    work *= axis.length;
     work *= axis.apart ? (axis.keys + axis.step - 1) / axis.step
                        : std::min(axis.keys, axis.before + axis.length + axis.after);
   }
-  parallel_items(kernel, call, groups, work);
+  return work;
+}
+
+int64_t groups_of(const StridedAttention& call) {
+  return call.axis[0].groups * call.axis[1].groups * call.axis[2].groups;
+}
+
+// Groups that share keys add to the same gradients: of slabs of groups as thick as they reach, first those of even
+// number run side by side, then the others. The axis is the one with most slabs.
+void run_in_slabs(StridedKernel kernel, StridedAttention& call, int64_t batch) {
+  for (int a = 0; a < 3; ++a) {
+    const StridedAxis& axis = call.axis[a];
+    const int64_t groups = std::max<int64_t>(1, (axis.before + axis.after + axis.length - 1) / axis.length);
+    const int64_t slabs = (axis.groups + groups - 1) / groups;
+    if (slabs > call.slabs) {
+      call.slab_axis = a;
+      call.slab = groups;
+      call.slabs = slabs;
+    }
+  }
+  for (call.parity = 0; call.parity < std::min<int64_t>(2, call.slabs); ++call.parity) {
+    const int64_t items = batch * call.heads * ((call.slabs + 1 - call.parity) / 2);
+    parallel_items(kernel, call, items, work_of(call) * groups_of(call) / call.slabs);
+  }
 }
 
 Tensor numbers(at::IntArrayRef positions, int64_t channels, const Tensor& like) {
@@ -86,11 +124,10 @@ Tensor numbers(at::IntArrayRef positions, int64_t channels, const Tensor& like) 
   return at::empty(size, like.options().dtype(at::kFloat));
 }
 
-std::tuple<Tensor, Tensor> strided_attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                                             at::TensorList offset_logits, at::IntArrayRef step,
-                                             c10::string_view pattern, double scale) {
-  StridedAttention call = call_of(query, key, value, offset_logits, step, pattern, scale);
-  const std::vector<Tensor> tables = tables_of(query, offset_logits);
+std::vector<Tensor> strided_attention(const Call& given) {
+  StridedAttention call = call_of(given);
+  const Tensor &query = given.tensor("query"), &value = given.tensor("value");
+  const std::vector<Tensor> tables = tables_of(query, given.tensors("offset_bias"));
   for (size_t a = 0; a < tables.size(); ++a) {
     call.table[a] = volume_of(tables[a]);
   }
@@ -98,55 +135,66 @@ std::tuple<Tensor, Tensor> strided_attention(const Tensor& query, const Tensor& 
   const Tensor out = numbers(positions, value.size(-1), query), lse = numbers(positions, 1, query);
   call.out = volume_of(out);
   call.lse = volume_of(lse);
-  run(cpu_capability().strided_attention, call, query.size(0), false);
-  return {out.to(value.scalar_type()), lse.squeeze(-1)};
+  parallel_items(cpu_capability().strided_attention, call, query.size(0) * call.heads * groups_of(call), work_of(call));
+  return {laid_out_as(value, out), lse.squeeze(-1)};
 }
 
-std::vector<Tensor> strided_attention_backward(const Tensor& grad, const Tensor& out, const Tensor& lse,
-                                               const Tensor& query, const Tensor& key, const Tensor& value,
-                                               at::TensorList offset_logits, at::IntArrayRef step,
-                                               c10::string_view pattern, double scale) {
-  StridedAttention call = call_of(query, key, value, offset_logits, step, pattern, scale);
-  const std::vector<Tensor> tables = tables_of(query, offset_logits);
+std::vector<Tensor> strided_attention_backward(const Call& given) {
+  StridedAttention call = call_of(given);
+  const Tensor& query = given.tensor("query");
+  const std::vector<Tensor> offset_bias = given.tensors("offset_bias"), tables = tables_of(query, offset_bias);
   const auto positions = query.sizes().slice(0, query.dim() - 1);
-  const auto options = query.options().dtype(at::kFloat);
-  const Tensor found = out.contiguous(), found_lse = lse.unsqueeze(-1);
+  const Tensor lse = given.tensor("lse").unsqueeze(-1);
+  call.grad = volume_of(given.tensor("grad"));
+  call.out = volume_of(given.tensor("out"));
+  call.lse = volume_of(lse);
+  std::vector<Tensor> grads;
+  if (given.needs("query")) {
+    call.d_query = volume_of(grads.emplace_back(numbers(positions, query.size(-1), query)));
+  }
   // Zeros: keys that no group sees.
-  std::vector<Tensor> grads{numbers(positions, query.size(-1), query), at::zeros(key.sizes(), options),
-                            at::zeros(value.sizes(), options)};
-  call.grad = volume_of(grad);
-  call.out = volume_of(found);
-  call.lse = volume_of(found_lse);
-  call.d_query = volume_of(grads[0]);
-  call.d_key = volume_of(grads[1]);
-  call.d_value = volume_of(grads[2]);
+  const auto sum = [&](const char* name) {
+    const Tensor& x = given.tensor(name);
+    return given.needs(name) ? volume_of(grads.emplace_back(at::zeros(x.sizes(), x.options().dtype(at::kFloat))))
+                             : Volume{};
+  };
+  call.d_key = sum("key");
+  call.d_value = sum("value");
+  const size_t missing = tables.size() - offset_bias.size();
   for (size_t a = 0; a < tables.size(); ++a) {
     call.table[a] = volume_of(tables[a]);
-    grads.push_back(numbers(positions, tables[a].size(-1), query));
-    call.d_table[a] = volume_of(grads.back());
+    if (a >= missing && given.needs("offset_bias", a - missing)) {
+      call.d_table[a] = volume_of(grads.emplace_back(numbers(positions, tables[a].size(-1), query)));
+    }
   }
-  run(cpu_capability().strided_attention_backward, call, query.size(0), call.masked);
-  if (!tables.empty()) {
-    grads.erase(grads.begin() + 3, grads.end() - offset_logits.size());
+  if (call.masked) {
+    run_in_slabs(cpu_capability().strided_attention_backward, call, query.size(0));
+  } else {
+    parallel_items(cpu_capability().strided_attention_backward, call, query.size(0) * call.heads * groups_of(call),
+                   work_of(call));
   }
-  const auto dtype_of = [&](size_t i) { return i < 3 ? query.scalar_type() : offset_logits[i - 3].scalar_type(); };
-  for (size_t i = 0; i < grads.size(); ++i) {
-    grads[i] = grads[i].to(dtype_of(i));
+  size_t next = 0;
+  const auto cast = [&](bool needed, const Tensor& like) {
+    if (needed) {
+      grads[next] = grads[next].to(like.scalar_type());
+      ++next;
+    }
+  };
+  for (const char* name : {"query", "key", "value"}) {
+    cast(given.needs(name), given.tensor(name));
+  }
+  for (size_t a = 0; a < offset_bias.size(); ++a) {
+    cast(given.needs("offset_bias", a), offset_bias[a]);
   }
   return grads;
 }
 
+bool takes(const Call& given) { return takes_tensors(given); }
+
 }  // namespace
 }  // namespace mmattn
 
-#define ARGUMENTS "Tensor query, Tensor key, Tensor value, Tensor[] offset_logits, int[] step, str pattern, float scale"
-
-TORCH_LIBRARY_FRAGMENT(mmattn_native, m) {
-  m.def("strided_attention(" ARGUMENTS ") -> (Tensor, Tensor)");
-  m.def("strided_attention_backward(Tensor grad, Tensor out, Tensor lse, " ARGUMENTS ") -> Tensor[]");
-}
-
-TORCH_LIBRARY_IMPL(mmattn_native, CPU, m) {
-  m.impl("strided_attention", mmattn::strided_attention);
-  m.impl("strided_attention_backward", mmattn::strided_attention_backward);
+TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
+  m.impl("strided_attention", mmattn::on_cpu<mmattn::strided_attention, mmattn::takes>());
+  m.impl("strided_attention_backward", mmattn::on_cpu<mmattn::strided_attention_backward, mmattn::takes>());
 }

@@ -22,11 +22,14 @@ struct StridedAttention {
   int64_t heads;
   StridedAxis axis[3];
   bool masked;  // not all of a group see its keys, and groups share them
+  // Backward, where masked: an item is a slab of a map, `slab` groups on an axis, of the slabs of even or odd number.
+  int slab_axis;
+  int64_t slab, slabs, parity;
   float scale;
   bool positional;  // there are tables
   Volume query, key, value, table[3];
   Volume out, lse;                                   // these and what follows are contiguous, in float32
-  Volume grad, d_query, d_key, d_value, d_table[3];  // but grad and, in the backward pass, out
+  Volume grad, d_query, d_key, d_value, d_table[3];  // but grad and, in the backward pass, out; null: not needed
 };
 
 using StridedKernel = OnItems<StridedAttention>;

@@ -108,14 +108,17 @@ struct StridedGroup {
                       : least(axis.keys, axis.before + axis.length + axis.after);
   }
 
-  // Calls body() for the groups of number [begin, end).
+  // Calls body() for the groups of number [begin, end), or for those of a slab of them.
   template <typename Body>
-  void for_groups(int64_t begin, int64_t end, const Body& body) {
+  void for_groups(int64_t begin, int64_t end, const Body& body, int64_t slab = -1) {
     for (int64_t item = begin; item < end; ++item) {
       int64_t rest = item, group[3];
       for (int a = 2; a >= 0; --a) {
         group[a] = rest % call.axis[a].groups;
         rest /= call.axis[a].groups;
+      }
+      if (slab >= 0 && group[call.slab_axis] / call.slab != slab) {
+        continue;
       }
       head = rest % call.heads;
       batch = rest / call.heads;
@@ -252,6 +255,7 @@ int64_t strided_attention_backward(const StridedAttention& call, int64_t begin, 
   StridedGroup group(call, arena);
   const int64_t C = call.value.channels, D = call.query.channels, pitch = group.pitch;
   float* grad = arena.take<float>(group.most_queries * group.value_pitch);
+  float* out = arena.take<float>(group.most_queries * group.value_pitch);
   float* values = arena.take<float>(round_up(C, LANES) * pitch);  // transposed
   float* mean = arena.take<float>(group.most_queries);
   float* lse = arena.take<float>(group.most_queries);
@@ -311,12 +315,10 @@ int64_t strided_attention_backward(const StridedAttention& call, int64_t begin, 
     const int64_t m = group.m;
     group.of_queries(call.grad).load(grad, group.value_pitch);
     group.of_queries(call.lse).load(lse, 1);
-    const auto means = [&](auto number) {
-      using T = decltype(number);
-      group.of_queries(call.out).template for_rows<const T>(
-          [&](int64_t row, const T* out) { mean[row] = dot_row(grad + row * group.value_pitch, out, C); });
-    };
-    call.out.bfloat16 ? means(uint16_t{}) : means(float{});
+    group.of_queries(call.out).load(out, group.value_pitch);
+    for (int64_t row = 0; row < group.n; ++row) {
+      mean[row] = dot_row(grad + row * group.value_pitch, out + row * group.value_pitch, C);
+    }
     transpose(group.value, group.value_pitch, m, C, values, pitch);
     for (int64_t start = 0; start < group.n; start += group.tile) {
       const int64_t count = least(group.tile, group.n - start);
@@ -329,28 +331,49 @@ int64_t strided_attention_backward(const StridedAttention& call, int64_t begin, 
         for (int64_t j = 0; j < m; j += LANES) {
           store(d + j, load(p + j) * (load(d + j) - mean[row]));
         }
-        if (call.positional) {
+        if (call.d_table[0].data || call.d_table[1].data || call.d_table[2].data) {
           sum_tables(row, at, d);
         }
       });
       const float* keep = start > 0 ? ones : nullptr;
-      product(count, D, m, {d_logits, pitch, 1}, {group.key, group.query_pitch, LANES},
-              {d_query + start * group.query_pitch, group.query_pitch, scale});
-      product(m, D, count, {d_logits, 1, pitch}, {group.query + start * group.query_pitch, group.query_pitch, LANES},
-              {d_key, group.query_pitch, nullptr, keep});
-      product(m, C, count, {group.logits, 1, pitch}, {grad + start * group.value_pitch, group.value_pitch, LANES},
-              {d_value, group.value_pitch, nullptr, keep});
+      if (call.d_query.data) {
+        product(count, D, m, {d_logits, pitch, 1}, {group.key, group.query_pitch, LANES},
+                {d_query + start * group.query_pitch, group.query_pitch, scale});
+      }
+      if (call.d_key.data) {
+        product(m, D, count, {d_logits, 1, pitch}, {group.query + start * group.query_pitch, group.query_pitch, LANES},
+                {d_key, group.query_pitch, nullptr, keep});
+      }
+      if (call.d_value.data) {
+        product(m, C, count, {group.logits, 1, pitch}, {grad + start * group.value_pitch, group.value_pitch, LANES},
+                {d_value, group.value_pitch, nullptr, keep});
+      }
     }
-    group.of_queries(call.d_query).store(d_query, group.query_pitch, false);
-    group.of_keys(call.d_key).store(d_key, group.query_pitch, call.masked);
-    group.of_keys(call.d_value).store(d_value, group.value_pitch, call.masked);
-    for (int a = 0; a < 3 && call.positional; ++a) {
-      group.of_queries(call.d_table[a]).store(d_table[a], group.table_pitch[a], false);
+    if (call.d_query.data) {
+      group.of_queries(call.d_query).store(d_query, group.query_pitch, false);
+    }
+    if (call.d_key.data) {
+      group.of_keys(call.d_key).store(d_key, group.query_pitch, call.masked);
+    }
+    if (call.d_value.data) {
+      group.of_keys(call.d_value).store(d_value, group.value_pitch, call.masked);
+    }
+    for (int a = 0; a < 3; ++a) {
+      if (call.d_table[a].data) {
+        group.of_queries(call.d_table[a]).store(d_table[a], group.table_pitch[a], false);
+      }
     }
   };
 
-  // Groups that share keys are those of one item, which adds up their gradients.
-  const int64_t groups = call.masked ? call.axis[0].groups * call.axis[1].groups * call.axis[2].groups : 1;
-  group.for_groups(begin * groups, end * groups, attend);
+  if (!call.masked) {
+    group.for_groups(begin, end, attend);
+    return arena.used;
+  }
+  const int64_t groups = call.axis[0].groups * call.axis[1].groups * call.axis[2].groups;
+  const int64_t slabs = (call.slabs + 1 - call.parity) / 2;
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t map = item / slabs;
+    group.for_groups(map * groups, (map + 1) * groups, attend, item % slabs * 2 + call.parity);
+  }
   return arena.used;
 }

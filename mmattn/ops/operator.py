@@ -1,0 +1,157 @@
+"""The declaration of an operator: its schema, references, fake implementation, derivative and FLOPs, in one place."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import namedtuple
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+from . import autograd, native
+
+P = ParamSpec('P')
+LIBRARY = autograd.LIBRARY
+OPERATORS: dict[str, Operator] = {}
+
+
+class Operator:
+    """An operator ``mmattn::<name>`` and its derivative ``mmattn::<name>_backward``.
+
+    The dispatcher runs a native kernel where there is one that takes the tensors (``csrc``; the choice is that of
+    ``csrc/operator.cpp``), and else the reference, which is written in PyTorch. The arguments of a reference come as
+    one object, whose attributes have the names of the schema.
+
+    Args:
+        name (str): of the operator.
+        arguments (str): of its schema. The first dimension of all tensors is the batch.
+        outputs (str): of its schema.
+        reference (Callable): called with the arguments, returns the outputs.
+        backward (Callable): called with the gradient of each differentiable output, the ``kept`` outputs, the
+            arguments. Returns the gradient of each tensor among the arguments, None for those without.
+        fake (Callable): called with the arguments, returns outputs without data.
+        flops (Callable): called with the arguments, shapes in place of tensors, and whether the FLOPs of the backward
+            pass are wanted. Returns a number.
+        kept (sequence of str): names of the first outputs, those that the derivative needs. Defaults to none.
+        differentiable (int): the first outputs that have a derivative. Defaults to 1.
+        layout (torch.memory_format): of the gradients, for ``torch.empty_like``. Defaults to contiguous.
+
+    Example:
+        >>> SQUARE = Operator('square', 'Tensor x', 'Tensor', reference=lambda a: a.x**2,
+        ...                   backward=lambda grad, a: [2 * grad * a.x], fake=lambda a: torch.empty_like(a.x),
+        ...                   flops=lambda a, backward: math.prod(a.x))
+        >>> torch.ops.mmattn.square(torch.tensor([3.0]))
+        tensor([9.])
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: str,
+        outputs: str,
+        *,
+        reference: Callable,
+        backward: Callable,
+        fake: Callable,
+        flops: Callable,
+        kept: Sequence[str] = (),
+        differentiable: int = 1,
+        layout: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        self.name = name
+        self.Arguments = namedtuple('Arguments', re.findall(r'(\w+)(?:,|$)', arguments))  # type: ignore[misc]
+        self._reference, self._backward = reference, backward
+        self._fake, self._layout = fake, layout
+        self._given = differentiable + len(kept)  # what a backward call has before the arguments of the operator
+        given = [f'Tensor grad{i or ""}' for i in range(differentiable)] + [f'Tensor {x}' for x in kept]
+        derivative = f'({", ".join(given)}, {arguments}, bool[] needed) -> Tensor[]'
+        self._define(name, f'({arguments}) -> {outputs}', self.reference, self.fake)
+        self._define(f'{name}_backward', derivative, self.reference_backward, self.fake_backward)
+        self.run = getattr(torch.ops.mmattn, name).default
+        autograd.register(name, differentiable)
+        count_flops(name, lambda *shapes: flops(self.Arguments(*shapes), False))
+        count_flops(f'{name}_backward', lambda *shapes: flops(self.Arguments(*shapes[self._given : -1]), True))
+        OPERATORS[name] = self
+
+    def reference(self, *arguments: Any) -> Any:
+        """Evaluate the operator in PyTorch."""
+        return self._reference(self.Arguments(*arguments))
+
+    def reference_backward(self, *given: Any) -> list[Tensor]:
+        """Evaluate its derivative in PyTorch: the gradients that are needed, of the dtypes of the tensors."""
+        *before, arguments, needed = *given[: self._given], given[self._given : -1], given[-1]
+        grads = self._backward(*before, self.Arguments(*arguments))
+        found = zip(grads, autograd.tensors_of(arguments), needed, strict=True)
+        return [grad.to(x.dtype) for grad, x, wanted in found if wanted]
+
+    def fake(self, *arguments: Any) -> Any:
+        """Return outputs without data."""
+        return self._fake(self.Arguments(*arguments))
+
+    def fake_backward(self, *given: Any) -> list[Tensor]:
+        """Return gradients without data."""
+        tensors = autograd.tensors_of(given[self._given : -1])
+        return [torch.empty_like(x, memory_format=self._layout) for x, wanted in zip(tensors, given[-1]) if wanted]
+
+    def public(self, arguments: Callable[P, tuple]) -> Callable[P, Tensor]:
+        """Turn a function that checks the arguments of a user, and returns those of the schema, into the public one.
+
+        The public function returns the first output; with ``return_lse=True`` the first two. ``.arguments`` is the
+        function itself, for who needs the arguments alone.
+        """
+
+        @functools.wraps(arguments)
+        def operator(*args: P.args, **kwargs: P.kwargs) -> Any:
+            both = kwargs.pop('return_lse', False)
+            found = self.run(*arguments(*args, **kwargs))
+            return found if both or isinstance(found, Tensor) else found[0]
+
+        operator.arguments = arguments  # type: ignore[attr-defined]
+        return operator
+
+    def _define(self, name: str, schema: str, reference: Callable, fake: Callable) -> None:
+        LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        LIBRARY.impl(name, native.reference_of(name, reference), 'CompositeExplicitAutograd')
+        torch.library.register_fake(f'mmattn::{name}', fake, lib=LIBRARY)
+        # For native code that leaves a call to the reference.
+        LIBRARY.define(f'_reference_{name}{schema}')
+        LIBRARY.impl(f'_reference_{name}', reference, 'CompositeExplicitAutograd')
+
+
+def count_flops(name: str, formula: Callable[..., int]) -> None:
+    """Tell PyTorch's ``FlopCounterMode`` the FLOPs of ``mmattn::<name>``: those of its matrix products.
+
+    Args:
+        name (str): of the operator.
+        formula (Callable): called with the arguments, shapes in place of tensors.
+    """
+    op = getattr(torch.ops.mmattn, name)
+    register_flop_formula(op)(lambda *shapes, out_shape=None, **_: formula(*shapes))
+    flop_registry.setdefault(op, flop_registry.get(op.default))  # torch 2.4 files it under the overload
+
+
+def laid_out_as(like: Tensor, x: Tensor) -> Tensor:
+    """Return ``x`` of the dtype of ``like`` and with its order of dimensions in memory."""
+    to = empty_laid_out_as(like, x.shape)
+    return x if x.dtype == to.dtype and x.stride() == to.stride() else to.copy_(x)
+
+
+def empty_laid_out_as(like: Tensor, size: Sequence[int]) -> Tensor:
+    """Return memory for an output whose dimensions are in the order of those of ``like``."""
+    strides = like.stride()
+    order = sorted(range(like.dim()), key=lambda dim: -strides[dim])
+    return torch.empty_permuted(size, order, dtype=like.dtype, device=like.device)
+
+
+def products(query: Sequence[int], value: Sequence[int], keys: int, backward: bool = False) -> int:
+    """FLOPs of the products with ``keys`` keys a query, two for each multiply-accumulate.
+
+    Backward: the logits again, and the gradients of query, key, value and weights.
+    """
+    queries = math.prod(query[:-1])
+    return 2 * queries * keys * ((3 if backward else 1) * query[-1] + (2 if backward else 1) * value[-1])

@@ -1,0 +1,55 @@
+"""The layout of window biases.
+
+A query at position i has one bias for each offset o = j − i of an odd window centred on it, and one bias v_i for every
+key of its support outside the window (Eq. 3.12 of the bilateral-attention thesis). Entry r + o of an axis of length
+k = 2r + 1 belongs to offset o, in row-major order over the axes; entries whose key does not exist (off the map, or
+after the query where attention is causal) are dropped.
+"""
+
+import math
+from collections.abc import Sequence
+from numbers import Integral
+
+import torch
+from torch import Tensor
+
+
+def accumulator(x: Tensor) -> torch.dtype:
+    """Return the dtype in which sums over ``x`` are kept: float64 for float64, else float32."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def as_window_size(window_size: int | tuple[int, ...], axes: int, name: str = 'window_size') -> tuple[int, ...]:
+    """Return ``window_size``, an argument called ``name``, as one odd length an axis.
+
+    Raises:
+        ValueError: it has not one length an axis, or a length is even or below 1.
+    """
+    sizes = as_lengths(window_size, axes)
+    if sizes is None or any(k % 2 == 0 for k in sizes):
+        raise ValueError(f'{name} must be an odd length ≥ 1, or one for each of {axes} axes; got {window_size!r}')
+    return sizes
+
+
+def as_lengths(lengths: int | Sequence[int], axes: int) -> tuple[int, ...] | None:
+    """Return a length of at least 1 for each of ``axes`` axes, from one for all or one for each; None if it is not."""
+    each = tuple(lengths) if isinstance(lengths, Sequence) else (lengths,) * axes
+    if len(each) != axes or any(not isinstance(n, Integral) or isinstance(n, bool) or n < 1 for n in each):
+        return None
+    return tuple(map(int, each))
+
+
+def window_entries(window_size: tuple[int, ...], is_causal: bool = False) -> int:
+    """Return the number K of window biases of a query: all of them, or with ``is_causal`` those with j ≤ i."""
+    entries = math.prod(window_size)
+    return (entries + 1) // 2 if is_causal else entries
+
+
+def axis_index(length: int, k: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return, for each position of an axis and each window entry, the key's coordinate and whether it exists.
+
+    Returns:
+        tuple[Tensor, Tensor]: int64 ``(length, k)``, clamped to the axis; bool ``(length, k)``.
+    """
+    key = torch.arange(length, device=device)[:, None] + torch.arange(k, device=device) - k // 2
+    return key.clamp(0, length - 1), (key >= 0) & (key < length)

@@ -1,0 +1,203 @@
+"""The z-score of window biases: what the operators add to the logits, normalised over the support of each query.
+
+A query's bias of all keys outside its window is one number that counts as often as there are such keys. Rows are
+normalised a slice at a time, so that little more memory is needed than for the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .checks import check_device, check_window
+from .operator import Operator
+from .window_bias import accumulator, axis_index, window_entries
+
+EPS = 1e-5  # under the root
+SLICE_BYTES = 2**21  # of biases normalised at a time: they stay in a processor's cache
+SUPPORTS = ('global', 'grid')
+
+
+class _Support:
+    """Which window entries of the queries have a key, and how many keys a query has, for slices of queries."""
+
+    def __init__(self, given: Any) -> None:
+        window = given.window_bias
+        self.size, self.window_size = window.shape[2:-1], given.window_size
+        self.given, self.device = given, window.device
+        # (length, k) of each axis: the key's coordinate, and whether it is on the map
+        self.axes = [axis_index(*axis, self.device) for axis in zip(self.size, self.window_size)]
+
+    def slices(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Yield slices of the N queries, the entries with a key, ``(B or 1, 1, n, K)``, and the counts of keys."""
+        batch, heads, *_, entries = self.given.window_bias.shape
+        count = math.prod(self.size)
+        step = max(1, SLICE_BYTES // max(1, 4 * batch * heads * entries))
+        for start in range(0, count, step):
+            rows = torch.arange(start, min(start + step, count), device=self.device)
+            exists, total = (self._grid if self.given.support == 'grid' else self._global)(rows)
+            yield slice(start, start + len(rows)), exists, total
+
+    def _grid(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        arms, stride = [], 1
+        for axis in reversed(range(len(self.size))):
+            exists = self.axes[axis][1][rows // stride % self.size[axis]]
+            if axis != len(self.size) - 1:  # the centre is the query's own key, which the last axis has
+                centre = self.window_size[axis] // 2
+                exists = torch.cat([exists[:, :centre], exists[:, centre + 1 :]], -1)
+            arms.append(exists)
+            stride *= self.size[axis]
+        keys = sum(self.size) - len(self.size) + 1
+        return torch.cat(arms, -1)[None, None], torch.full((1, 1, 1), keys, device=self.device)
+
+    def _global(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        where, exists = torch.zeros_like(rows)[:, None], torch.ones_like(rows, dtype=torch.bool)[:, None]
+        stride = math.prod(self.size)
+        for (key, inside), length in zip(self.axes, self.size):
+            stride //= length
+            at = rows // stride % length
+            where = (where[:, :, None] * length + key[at][:, None]).flatten(1)
+            exists = (exists[:, :, None] & inside[at][:, None]).flatten(1)
+        entries, causal, mask = self.given.window_bias.shape[-1], self.given.is_causal, self.given.key_mask
+        where, exists = where[:, :entries], exists[:, :entries]
+        if mask is None:
+            count = rows + 1 if causal else torch.full_like(rows, math.prod(self.size))
+            return exists[None, None], count[None, None]
+        flat = mask.flatten(1)
+        counts = flat.cumsum(-1)[:, rows] if causal else flat.sum(-1, keepdim=True).expand(-1, len(rows))
+        return (exists & flat[:, where])[:, None], counts[:, None]
+
+
+def _reference(given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Two passes relative to the mean of the window: E[x²] − μ² would cancel where biases are far from 0."""
+    window = given.window_bias.flatten(2, -2)
+    dtype = accumulator(window)
+    outside = None if given.outside_bias is None else given.outside_bias.flatten(2).to(dtype)
+    out = window.new_empty(window.shape, dtype=dtype)
+    out_outside, rstd = (window.new_empty(window.shape[:-1], dtype=dtype) for _ in range(2))
+    for rows, exists, count in _Support(given).slices():
+        x = window[:, :, rows].to(dtype)
+        inside = exists.sum(-1)
+        others = count - inside
+        some = count.clamp(min=1)
+        v = x.new_full(x.shape[:-1], given.outside_value) if outside is None else outside[:, :, rows]
+        middle = x.masked_fill(~exists, 0).sum(-1) / inside.clamp(min=1)
+        x = torch.sub(x, middle.unsqueeze(-1), out=out[:, :, rows] if x.dtype == dtype else None)
+        x.masked_fill_(~exists, 0)
+        v = (v - middle).masked_fill_(others == 0, 0)
+        mean = (x.sum(-1) + others * v) / some
+        x.sub_(mean.unsqueeze(-1)).masked_fill_(~exists, 0)
+        v = v.sub_(mean).masked_fill_(others == 0, 0)
+        factor = ((x.square().sum(-1) + others * v.square()) / some + EPS).rsqrt()
+        x.mul_(factor.unsqueeze(-1))
+        out_outside[:, :, rows], rstd[:, :, rows] = v.mul_(factor), factor
+    size = given.window_bias.shape[2:-1]
+    return tuple(x.unflatten(2, size) for x in (out, out_outside, rstd))
+
+
+def _reference_backward(
+    grad: Tensor, grad_outside: Tensor, out: Tensor, out_outside: Tensor, rstd: Tensor, given: Any
+) -> list[Tensor | None]:
+    out, grad = out.flatten(2, -2), grad.flatten(2, -2)
+    out_outside, grad_outside, rstd = (x.flatten(2) for x in (out_outside, grad_outside, rstd))
+    d_window, d_outside = torch.empty_like(out), torch.empty_like(out_outside)
+    for rows, exists, count in _Support(given).slices():
+        z, z_outside, factor = out[:, :, rows], out_outside[:, :, rows], rstd[:, :, rows]
+        others, some = count - exists.sum(-1), count.clamp(min=1)
+        g = grad[:, :, rows].masked_fill(~exists, 0)
+        g_outside = grad_outside[:, :, rows].masked_fill(others == 0, 0)
+        mean = (g.sum(-1) + g_outside) / some
+        along = ((g * z).sum(-1) + g_outside * z_outside) / some
+        g.sub_(mean.unsqueeze(-1)).sub_(z * along.unsqueeze(-1)).mul_(factor.unsqueeze(-1))
+        d_window[:, :, rows] = g.masked_fill_(~exists, 0)
+        d_outside[:, :, rows] = (g_outside - others * (mean + z_outside * along)) * factor
+    size = given.window_bias.shape[2:-1]
+    grads: list[Tensor | None] = [d_window.unflatten(2, size)]
+    if given.outside_bias is not None:
+        grads.append(d_outside.unflatten(2, size))
+    return grads if given.key_mask is None else [*grads, None]
+
+
+def _fake(given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    window = given.window_bias
+    dtype = accumulator(window)
+    one, two = (window.new_empty(window.shape[:-1], dtype=dtype) for _ in range(2))
+    return window.new_empty(window.shape, dtype=dtype), one, two
+
+
+OPERATOR = Operator(
+    'window_zscore',
+    'Tensor window_bias, Tensor? outside_bias, Tensor? key_mask, int[] window_size, float outside_value, '
+    'bool is_causal, str support',
+    '(Tensor, Tensor, Tensor)',
+    reference=_reference,
+    backward=_reference_backward,
+    fake=_fake,
+    flops=lambda given, backward: 0,  # it has no matrix products
+    kept=('out', 'out_outside', 'rstd'),
+    differentiable=2,
+)
+
+
+def window_zscore(
+    window_bias: Tensor,
+    window_size: int | tuple[int, ...],
+    outside_bias: Tensor | float = 0.0,
+    *,
+    support: str = 'global',
+    key_mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Normalise window biases over the support of each query: (δp − μ) / √(var + 1e-5), column N(δp) of Table 3.3.
+
+    μ and var are the mean and the population variance of the biases of all keys that the query attends to, those
+    outside the window included. To be given to :func:`global_attention` or :func:`grid_attention`. Differentiable in
+    both tensors. Computed in float32, for float64 in float64.
+
+    Args:
+        window_bias (Tensor): float ``(B, heads, *S, K)``, as the operator that ``support`` names takes it.
+        window_size (int or tuple[int, ...]): odd window length k, for all axes or for each.
+        outside_bias (Tensor or float): v_i, the bias of keys outside the window: float ``(B, heads, *S)``, or one
+            finite number. Defaults to 0.
+        support (str): the keys of a query: 'global', all; 'grid', those of :func:`grid_attention`. Defaults to
+            'global'.
+        key_mask (Tensor, optional): bool ``(B, *S)``, True where a key may be attended to. Only with 'global'.
+        is_causal (bool): only keys with j ≤ i. Only with 'global'. Defaults to False.
+
+    Returns:
+        tuple[Tensor, Tensor]: normalised ``window_bias`` and ``outside_bias``, float32 or float64 ``(B, heads, *S, K)``
+        and ``(B, heads, *S)``; 0 for entries without a key.
+
+    Raises:
+        TypeError: biases are not floating-point.
+        ValueError: shapes that do not fit, an even window, another support, an ``outside_bias`` that is not finite;
+            what a tensor holds is not looked at, and a query with a bias of −∞ gets NaN.
+
+    Example:
+        >>> bias, outside = window_zscore(torch.randn(1, 8, 32, 32, 7 * 7), 7)
+        >>> query, key, value = torch.randn(3, 1, 8, 32, 32, 16).unbind()
+        >>> out = global_attention(query, key, value, window_bias=bias, window_size=7, outside_bias=outside)
+    """
+    if support not in SUPPORTS:
+        raise ValueError(f'support must be one of {SUPPORTS}; got {support!r}')
+    if support == 'grid' and (key_mask is not None or is_causal):
+        raise ValueError("key_mask and is_causal need support='global'")
+    axes = window_bias.dim() - 3
+    if not 1 <= axes <= 3:
+        raise ValueError(f'window_bias must be (B, heads, *positions, K); got {tuple(window_bias.shape)}')
+
+    def entries(sizes: tuple[int, ...]) -> int:
+        return sum(sizes) - len(sizes) + 1 if support == 'grid' else window_entries(sizes, is_causal)
+
+    sizes, outside, outside_value = check_window(window_bias, window_bias, window_size, outside_bias, entries)
+    if outside_value == -math.inf:
+        raise ValueError('outside_bias must be finite for a z-score; got -inf')
+    batch, size = window_bias.shape[0], window_bias.shape[2:-1]
+    if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (batch, *size)):
+        raise ValueError(f'key_mask must be bool {(batch, *size)}; got {key_mask.dtype} {tuple(key_mask.shape)}')
+    check_device(window_bias, outside_bias=outside, key_mask=key_mask)
+    return OPERATOR.run(window_bias, outside, key_mask, sizes, outside_value, is_causal, support)[:2]
