@@ -7,7 +7,7 @@ from torch import Tensor
 
 KINDS = ('content', 'position', 'bilateral')
 # The operators' arguments that say where a key lies; the others are content, scale and support.
-POSITION_ARGUMENTS = ('window', 'window_size', 'outlier', 'normalize', 'axis_logits')
+POSITION_ARGUMENTS = ('window_bias', 'window_size', 'outside_bias', 'axis_bias')
 
 
 class AttentionWeights:

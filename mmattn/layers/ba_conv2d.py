@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.modules.utils import _pair
 
 from mmattn.ops.checks import check_count
-from mmattn.ops.window_logits import as_window_size
+from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 
 from .local_bilateral_attention import LocalBilateralAttention, pointwise

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from mmattn.ops import grid_attention, grid_attention_weights
 from mmattn.ops.checks import check_count
-from mmattn.ops.window_logits import as_window_size
+from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 
 from .attention_weights import AttentionWeights
@@ -73,7 +73,7 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         if position == 'bilateral':
             sizes = as_window_size(window_size, axes=2)
             self.window_position = WindowPosition(
-                2, in_channels, channels, sizes, sum(sizes) - 1, channels, padding, smoothing
+                2, in_channels, channels, sizes, sum(sizes) - 1, channels, padding, smoothing, support='grid'
             )
         elif position == 'relative':
             self.relative_position = RelativePosition(2, channels, max_offset)
@@ -99,7 +99,7 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         if self.position == 'bilateral':
             position = self.window_position(x)
         elif self.position == 'relative':
-            position = self.relative_position.arm_logits(query * self.scale)
+            position = self.relative_position.arm_bias(query * self.scale)
         return dict(query=query, key=key, value=value, scale=self.scale, **position)
 
 

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from mmattn.ops import global_attention, global_attention_weights
 from mmattn.ops.checks import check_divisor
-from mmattn.ops.window_logits import as_window_size, window_entries
+from mmattn.ops.window_bias import as_window_size, window_entries
 from mmattn.registry import MODELS
 
 from .attention_weights import AttentionWeights
@@ -75,7 +75,16 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         if position == 'bilateral':
             sizes = as_window_size(window_size, axes=1)
             self.window_position = WindowPosition(
-                1, embed_dim, embed_dim, sizes, window_entries(sizes, causal), head_dim, padding, smoothing, num_heads
+                1,
+                embed_dim,
+                embed_dim,
+                sizes,
+                window_entries(sizes, causal),
+                head_dim,
+                padding,
+                smoothing,
+                num_heads,
+                is_causal=causal,
             )
         elif position == 'relative':
             self.relative_position = RelativePosition(1, head_dim, max_offset)
@@ -145,14 +154,15 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             F.linear(x, weight, bias).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for x, weight, bias in zip((query, key, value), weights, biases)
         )  # (B, heads, L or M, E/heads)
-        operands = dict(query=q, key=k, value=v, scale=self.scale, causal=self.causal)
-        if self.position == 'bilateral':
-            operands |= self.window_position(query.transpose(1, 2))
-        elif self.position == 'relative':
-            operands |= self.relative_position.axis_logits(q * self.scale)
+        operands = dict(query=q, key=k, value=v, scale=self.scale, is_causal=self.causal)
+        mask = None
         if key_padding_mask is not None:
             if key_padding_mask.dtype == torch.bool:
-                operands['key_mask'] = ~key_padding_mask
+                operands['key_mask'] = mask = ~key_padding_mask
             else:
-                operands['key_logits'] = key_padding_mask[:, None]
+                operands['key_bias'] = key_padding_mask[:, None]
+        if self.position == 'bilateral':
+            operands |= self.window_position(query.transpose(1, 2), mask)
+        elif self.position == 'relative':
+            operands |= self.relative_position.axis_bias(q * self.scale)
         return operands

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from mmattn.ops import global_attention, global_attention_weights
 from mmattn.ops.checks import check_count
-from mmattn.ops.window_logits import as_window_size, window_entries
+from mmattn.ops.window_bias import as_window_size, window_entries
 from mmattn.registry import MODELS
 
 from .attention_weights import AttentionWeights
@@ -112,5 +112,5 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         if self.position == 'bilateral':
             position = self.window_position(x)
         elif self.position == 'relative':
-            position = self.relative_position.axis_logits(query * self.scale)
+            position = self.relative_position.axis_bias(query * self.scale)
         return dict(query=query, key=key, value=value, scale=self.scale, **position)

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from mmattn.ops import dynamic_conv
 from mmattn.ops.checks import check_divisor
-from mmattn.ops.window_logits import as_window_size
+from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 
 

@@ -48,5 +48,5 @@ class GridAttention3d(MultiheadAttention3d):
         check_maps(query, key, self.embed_dims)
         operands = self.project(query, key, frame_numbers, frame_numbers)
         if self.relative_position is not None:
-            operands |= self.relative_position.arm_logits(operands['query'] * self.scale)
+            operands |= self.relative_position.arm_bias(operands['query'] * self.scale)
         return self.merge(grid_attention(**operands))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mmattn.ops import local_attention, local_attention_weights, projection
 from mmattn.ops.checks import check_count, check_divisor, check_number
-from mmattn.ops.window_logits import as_window_size
+from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 
 from .attention_weights import KINDS, AttentionWeights
@@ -132,7 +132,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         window = self._heads(project(self.gamma, projected[0])) if self.geometric else None
         heads = [self._heads(part) for part in projected]
         query, key = (heads[0], heads[0 if self.share else 1]) if self.content else (None, None)
-        return dict(query=query, key=key, value=heads[-1], scale=self.scale, window=window, **self.settings)
+        return dict(query=query, key=key, value=heads[-1], scale=self.scale, window_bias=window, **self.settings)
 
     def _heads(self, x: Tensor) -> Tensor:
         """View ``(B, M·C, H, W)`` as ``(B, M, H, W, C)``."""

@@ -15,7 +15,7 @@ class RelativePosition(nn.Module):
         axes (int): 1 for sequences, 2 for maps, 3 for videos. Of a map with more, these are the last ones.
         channels (int): D, channels of the query.
         max_offset (int): the furthest offset with a vector of its own.
-        concatenated (bool): each axis has its share of the D channels, for ``offset_logits``. Defaults to False: each
+        concatenated (bool): each axis has its share of the D channels, for :meth:`offset_bias`. Defaults to False: each
             has all.
 
     Raises:
@@ -35,7 +35,7 @@ class RelativePosition(nn.Module):
     def _vectors(self, axis: int, offsets: Tensor) -> Tensor:
         return self.tables[axis][offsets.clamp(-self.max_offset, self.max_offset) + self.max_offset]
 
-    def axis_logits(self, query: Tensor) -> dict:
+    def axis_bias(self, query: Tensor) -> dict:
         """Decomposed logits q·r_W[jx − ix] and q·r_H[jy − iy] of Bello et al. for ``global_attention``.
 
         Args:
@@ -47,9 +47,9 @@ class RelativePosition(nn.Module):
             vectors = self._vectors(axis, position - position[:, None]).to(query.dtype)  # (L, L, D)
             lines = query.movedim(2 + axis, -2)
             logits.append(torch.einsum('...id,ijd->...ij', lines, vectors).movedim(-2, 2 + axis))
-        return dict(axis_logits=logits)
+        return dict(axis_bias=logits)
 
-    def arm_logits(self, query: Tensor) -> dict:
+    def arm_bias(self, query: Tensor) -> dict:
         """Logits q·r_{j−i} along each arm, Shaw's encoding, for ``grid_attention``: windows that span the whole map.
 
         The self key uses the table of the last axis. Keys on an axis without a table have logit 0.
@@ -66,9 +66,9 @@ class RelativePosition(nn.Module):
                 offsets = torch.cat([offsets[: size[axis] - 1], offsets[size[axis] :]])
             vectors.append(self._vectors(axis - untold, offsets))
         window_size = (*[1] * untold, *(2 * length - 1 for length in size[untold:]))
-        return dict(window=query @ torch.cat(vectors).to(query.dtype).T, window_size=window_size)
+        return dict(window_bias=query @ torch.cat(vectors).to(query.dtype).T, window_size=window_size)
 
-    def offset_logits(self, query: Tensor, offsets: Sequence[Tensor]) -> dict:
+    def offset_bias(self, query: Tensor, offsets: Sequence[Tensor]) -> dict:
         """Logits q·[r_t, r_y, r_x], the axes' vectors concatenated (Eq. 5.9), for ``strided_attention``.
 
         Args:
@@ -80,4 +80,4 @@ class RelativePosition(nn.Module):
         parts = query.split([table.shape[1] for table in self.tables], -1)
         for axis, (part, offset) in enumerate(zip(parts, offsets[untold:])):
             logits.append(part @ self._vectors(axis, offset.to(query.device)).to(query.dtype).T)
-        return dict(offset_logits=logits)
+        return dict(offset_bias=logits)

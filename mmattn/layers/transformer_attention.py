@@ -9,7 +9,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from mmattn.ops import global_attention, global_attention_weights, local_attention, local_attention_weights
 from mmattn.ops.checks import check_count, check_divisor, check_number
-from mmattn.ops.window_logits import as_window_size
+from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 
 from .attention_weights import KINDS
@@ -127,7 +127,7 @@ class TransformerAttention2d(nn.Module):
         if self._is_local(x):
             y = local_attention(**operands)
         elif self.terms == '0010':  # one row of weights, and so one y, for all queries
-            weights = operands['key_logits'].flatten(2).softmax(-1)
+            weights = operands['key_bias'].flatten(2).softmax(-1)
             y = torch.einsum('bmn,bmnd->bmd', weights, operands['value'].flatten(2, 3))[:, :, None, None]
         else:
             y = global_attention(**operands)
@@ -159,16 +159,16 @@ class TransformerAttention2d(nn.Module):
                 if local:  # a product of one channel with 1
                     operands.update(query=torch.ones_like(logits).unsqueeze(-1), key=logits.unsqueeze(-1))
                 else:
-                    operands.update(key_logits=logits)
+                    operands.update(key_bias=logits)
         if e2 or e4:
             towards = self._towards(query if e2 else None, self.geom_bias if e4 else None)
             rows = torch.einsum('bmhwd,mhkd->bmhwk', towards, self._vectors(self.appr_geom_fc_y, x.shape[2], local))
             columns = torch.einsum('bmhwd,mwkd->bmhwk', towards, self._vectors(self.appr_geom_fc_x, x.shape[3], local))
             if local:
                 window = (rows.unsqueeze(-1) + columns.unsqueeze(-2)).flatten(-2)
-                operands.update(window=window.expand(*value.shape[:-1], -1))
+                operands.update(window_bias=window.expand(*value.shape[:-1], -1))
             else:
-                operands.update(axis_logits=(rows, columns))
+                operands.update(axis_bias=(rows, columns))
         if local:
             operands.update(kernel_size=self.spatial_range)
         return operands

@@ -4,6 +4,8 @@ import math
 
 from torch import Tensor, nn
 
+from mmattn.ops import window_zscore
+
 PADDINGS = ('learned', 'zero', 'neg_inf', 'mean', 'min')
 SMOOTHINGS = ('zscore', 'sqrt_dim')
 
@@ -22,6 +24,8 @@ class WindowPosition(nn.Module):
             local), 'mean' or 'min' (of all K entries, also those dropped at the border).
         smoothing (str): 'sqrt_dim' divides the logits by √d; 'zscore' normalises them over each query's support.
         num_heads (int): heads, each with logits of its own. Defaults to 1.
+        support (str): of the z-score, as in :func:`mmattn.ops.window_zscore`. Defaults to 'global'.
+        is_causal (bool): position i attends to j ≤ i only. Defaults to False.
 
     Raises:
         ValueError: an unknown ``padding`` or ``smoothing``, or 'zscore' with 'neg_inf', which is undefined.
@@ -38,6 +42,8 @@ class WindowPosition(nn.Module):
         padding: str,
         smoothing: str,
         num_heads: int = 1,
+        support: str = 'global',
+        is_causal: bool = False,
     ) -> None:
         super().__init__()
         if padding not in PADDINGS:
@@ -49,23 +55,30 @@ class WindowPosition(nn.Module):
         self.window_size = window_size
         self.padding = padding
         self.num_heads = num_heads
-        self.normalize = smoothing == 'zscore'
-        self.scale = 1.0 if self.normalize else dim**-0.5
+        self.support = dict(support=support, is_causal=is_causal) if smoothing == 'zscore' else None
+        self.scale = 1.0 if smoothing == 'zscore' else dim**-0.5
         conv = {1: nn.Conv1d, 2: nn.Conv2d}[axes]
         self.embedding = conv(in_channels, embed_channels, 1)
         self.logits = conv(embed_channels, num_heads * (entries + (padding == 'learned')), 1)
 
-    def forward(self, x: Tensor) -> dict:
-        """Return the operator's position arguments for a feature ``x`` of ``(B, in_channels, *S)``."""
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> dict:
+        """Return the operator's position arguments.
+
+        Args:
+            x (Tensor): a feature, ``(B, in_channels, *S)``.
+            key_mask (Tensor, optional): bool ``(B, *S)``, True where a key may be attended to.
+        """
         logits = self.logits(self.embedding(x)) * self.scale
         window = logits.unflatten(1, (self.num_heads, -1)).movedim(2, -1)  # (B, heads, *S, K or K + 1)
-        outlier: Tensor | float
+        outside: Tensor | float
         if self.padding == 'learned':
-            window, outlier = window[..., :-1], window[..., -1]
+            window, outside = window[..., :-1], window[..., -1]
         elif self.padding == 'mean':
-            outlier = window.mean(-1)
+            outside = window.mean(-1)
         elif self.padding == 'min':
-            outlier = window.amin(-1)
+            outside = window.amin(-1)
         else:
-            outlier = {'zero': 0.0, 'neg_inf': -math.inf}[self.padding]
-        return dict(window=window, window_size=self.window_size, outlier=outlier, normalize=self.normalize)
+            outside = {'zero': 0.0, 'neg_inf': -math.inf}[self.padding]
+        if self.support is not None:
+            window, outside = window_zscore(window, self.window_size, outside, key_mask=key_mask, **self.support)
+        return dict(window_bias=window, window_size=self.window_size, outside_bias=outside)

@@ -39,10 +39,20 @@ class Call:
         """Return the output, the gradients of all tensors, and attention weights where the operator has them."""
         leaves = {name: x.to(dtype).requires_grad_() for name, x in self.tensors.items()}
         tensors = dict(leaves)
-        for listed in ('axis_logits', 'offset_logits'):
+        for listed in ('axis_bias', 'offset_bias'):
             if parts := [name for name in leaves if name.startswith(listed)]:
                 tensors[listed] = [tensors.pop(name) for name in parts]
-        out = getattr(ops, self.operator)(**tensors, **self.settings)
+        function, settings = getattr(ops, self.operator), dict(self.settings)
+        if settings.pop('zscore', False):
+            shared = {name: settings[name] for name in ('key_mask', 'is_causal') if name in settings}
+            tensors['window_bias'], settings['outside_bias'] = ops.window_zscore(
+                tensors['window_bias'],
+                settings['window_size'],
+                tensors.pop('outside_bias', settings.get('outside_bias', 0.0)),
+                support=self.operator.removesuffix('_attention'),
+                **shared,
+            )
+        out = function(**tensors, **settings)
         towards = torch.linspace(-1, 1, out.numel(), dtype=dtype).view(out.shape)
         grads = torch.autograd.grad((out * towards).sum(), list(leaves.values()))
         found = {'output': out, **{f'gradient of {name}': x for name, x in zip(leaves, grads)}}
@@ -50,7 +60,7 @@ class Call:
         if weights:
             tensors.pop('value')
             positions = torch.tensor(QUERIES[out.dim() - 3])
-            found['weights'] = weights(**tensors, queries=positions, **self.settings)
+            found['weights'] = weights(**tensors, queries=positions, **settings)
         return {name: x.detach().double().numpy() for name, x in found.items()}
 
 
@@ -66,16 +76,16 @@ def calls() -> dict[str, Call]:
         return Call(operator, **settings).content(size).value(size)
 
     def windowed(operator: str, name: str, size, entries: int, learned: bool = False, **settings) -> None:
-        call = add(name, attention(operator, size, **settings).draw('window', 1, HEADS, *size, entries))
+        call = add(name, attention(operator, size, **settings).draw('window_bias', 1, HEADS, *size, entries))
         if learned:
-            call.draw('outlier', 1, HEADS, *size)
+            call.draw('outside_bias', 1, HEADS, *size)
 
     for axes, size in MAPS.items():
         if len(size) > 1:
             add(f'{axes}', attention('grid_attention', size))
             entries = 3 * len(size) - len(size) + 1
             windowed('grid_attention', f'{axes}, learned outlier', size, entries, learned=True, window_size=3)
-            windowed('grid_attention', f'{axes}, z-score', size, entries, learned=True, window_size=3, normalize=True)
+            windowed('grid_attention', f'{axes}, z-score', size, entries, learned=True, window_size=3, zscore=True)
         add(f'{axes}', attention('global_attention', size))
         windowed('global_attention', f'{axes}, learned outlier', size, 3 ** len(size), learned=True, window_size=3)
         for pattern in PATTERNS:
@@ -85,25 +95,27 @@ def calls() -> dict[str, Call]:
     for operator, square, oblong in (('global_attention', 9, 15), ('grid_attention', 5, 7)):
         add('scale', attention(operator, size, scale=0.3))
         windowed(operator, 'outlier of 0', size, square, window_size=3)
-        windowed(operator, 'outlier of 0.7', size, square, window_size=3, outlier=0.7)
-        windowed(operator, 'outlier of −inf', size, square, window_size=3, outlier=-math.inf)
+        windowed(operator, 'outlier of 0.7', size, square, window_size=3, outside_bias=0.7)
+        windowed(operator, 'outlier of −inf', size, square, window_size=3, outside_bias=-math.inf)
         windowed(operator, 'window of 3×5', size, oblong, learned=True, window_size=(3, 5))
-        windowed(operator, 'z-score', size, square, learned=True, window_size=3, normalize=True)
-        windowed(operator, 'z-score, outlier of 0.7', size, square, window_size=3, outlier=0.7, normalize=True)
+        windowed(operator, 'z-score', size, square, learned=True, window_size=3, zscore=True)
+        windowed(operator, 'z-score, outlier of 0.7', size, square, window_size=3, outside_bias=0.7, zscore=True)
 
     mask = torch.tensor([[[True, False, True, True], [False] * 4, [True, True, True, False]]])
-    add('causal', attention('global_attention', size, causal=True))
-    windowed('global_attention', 'causal, window', size, 5, learned=True, window_size=3, causal=True)
-    windowed('global_attention', 'causal, z-score', size, 5, True, window_size=3, causal=True, normalize=True)
+    add('causal', attention('global_attention', size, is_causal=True))
+    windowed('global_attention', 'causal, window', size, 5, learned=True, window_size=3, is_causal=True)
+    windowed('global_attention', 'causal, z-score', size, 5, True, window_size=3, is_causal=True, zscore=True)
     add('key mask', attention('global_attention', size, key_mask=mask))
-    add('key logits', attention('global_attention', size).draw('key_logits', 1, HEADS, *size))
+    add('key logits', attention('global_attention', size).draw('key_bias', 1, HEADS, *size))
     axes = add('axis logits', attention('global_attention', size))
-    axes.draw('axis_logits 0', 1, HEADS, *size, 3).draw('axis_logits 1', 1, HEADS, 1, 4, 4)
+    axes.draw('axis_bias 0', 1, HEADS, *size, 3).draw('axis_bias 1', 1, HEADS, 1, 4, 4)
     other = add('keys at other positions', Call('global_attention').content(size, (2, 5)).value((2, 5)))
-    other.draw('axis_logits 0', 1, HEADS, *size, 2).draw('axis_logits 1', 1, HEADS, *size, 5)
-    everything = attention('global_attention', size, scale=0.5, window_size=3, normalize=True, key_mask=mask)
-    everything.draw('window', 1, HEADS, *size, 9).draw('outlier', 1, HEADS, *size).draw('key_logits', 1, 1, *size)
-    add('everything', everything.draw('axis_logits 0', 1, HEADS, *size, 3).draw('axis_logits 1', 1, HEADS, *size, 4))
+    other.draw('axis_bias 0', 1, HEADS, *size, 2).draw('axis_bias 1', 1, HEADS, *size, 5)
+    everything = attention('global_attention', size, scale=0.5, window_size=3, zscore=True, key_mask=mask)
+    everything.draw('window_bias', 1, HEADS, *size, 9).draw('outside_bias', 1, HEADS, *size).draw(
+        'key_bias', 1, 1, *size
+    )
+    add('everything', everything.draw('axis_bias 0', 1, HEADS, *size, 3).draw('axis_bias 1', 1, HEADS, *size, 4))
 
     for name, settings in {'k 3': {}, 'k 3×5': {'kernel_size': (3, 5)}, 'dilation 2': {'dilation': 2},
                            'iterations 3': {'iterations': 3}, 'scale': {'scale': 0.3}}.items():  # fmt: skip
@@ -111,7 +123,7 @@ def calls() -> dict[str, Call]:
         add(f'{name}, content', attention('local_attention', size, **settings))
         windowed('local_attention', f'{name}, content and geometry', size, entries, **settings)
     geometry = add('geometry', Call('local_attention', query=None, key=None).value(size))
-    geometry.draw('window', 1, HEADS, *size, 9)
+    geometry.draw('window_bias', 1, HEADS, *size, 9)
 
     add('step of ⌈√side⌉', attention('strided_attention', size, pattern='block'))
     add('step 2×3', attention('strided_attention', size, pattern='strided', step=(2, 3)))
@@ -119,7 +131,7 @@ def calls() -> dict[str, Call]:
     for pattern in PATTERNS:
         logits = add(f'{pattern}, offset logits', attention('strided_attention', size, pattern=pattern, step=2))
         for axis, offsets in enumerate(ops.strided_offsets(size, 2, pattern)):
-            logits.draw(f'offset_logits {axis}', 1, HEADS, *size, len(offsets))
+            logits.draw(f'offset_bias {axis}', 1, HEADS, *size, len(offsets))
         keys = Call('strided_attention', pattern=pattern, step=2).content(size, (2, 5)).value((2, 5))
         add(f'{pattern}, keys at other positions', keys)
 

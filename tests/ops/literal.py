@@ -62,7 +62,9 @@ def cross(size, window_size):
     return table
 
 
-def dense(query, key, value, support, scale, window=None, entry=None, outlier=0.0, normalize=False, extra=0.0):
+def dense(
+    query, key, value, support, scale, window_bias=None, entry=None, outside_bias=0.0, normalize=False, extra=0.0
+):
     """Attention from a table of all pairs.
 
     Args:
@@ -78,9 +80,13 @@ def dense(query, key, value, support, scale, window=None, entry=None, outlier=0.
     query, key, value = (x.flatten(2, -2) for x in (query, key, value))
     logits = torch.einsum('bhid,bhjd->bhij', query, key) * (query.shape[-1] ** -0.5 if scale is None else scale) + extra
     support = support.expand(logits.shape)
-    if window is not None:
-        outlier = outlier if torch.is_tensor(outlier) else window.new_full(window.shape[:-1], outlier)
-        f = torch.cat([window, outlier.unsqueeze(-1)], -1).flatten(2, -2)
+    if window_bias is not None:
+        outside_bias = (
+            outside_bias
+            if torch.is_tensor(outside_bias)
+            else window_bias.new_full(window_bias.shape[:-1], outside_bias)
+        )
+        f = torch.cat([window_bias, outside_bias.unsqueeze(-1)], -1).flatten(2, -2)
         position = f.gather(-1, entry.clamp(min=0).expand(logits.shape))  # δp(i, j)
         if normalize:
             count = support.sum(-1, keepdim=True).clamp(min=1)
@@ -99,42 +105,44 @@ def global_attention(
     value,
     *,
     scale=None,
-    window=None,
+    window_bias=None,
     window_size=None,
-    outlier=0.0,
+    outside_bias=0.0,
     normalize=False,
-    axis_logits=(),
-    key_logits=None,
+    axis_bias=(),
+    key_bias=None,
     key_mask=None,
-    causal=False,
+    is_causal=False,
 ):
     size, key_size = query.shape[2:-1], key.shape[2:-1]
     support = torch.ones(math.prod(size), math.prod(key_size), dtype=torch.bool)
-    if causal:
+    if is_causal:
         support = torch.tensor([[j <= i for j in range(len(support))] for i in range(len(support))])
     if key_mask is not None:
         support = support & key_mask.flatten(1)[:, None, None]
     extra = query.new_zeros(())
-    for axis, logits in enumerate(axis_logits):  # A[i, coordinate of j]
+    for axis, logits in enumerate(axis_bias):  # A[i, coordinate of j]
         at = torch.tensor([c[axis] for c in coordinates(key_size)])
         extra = extra + logits.expand(*query.shape[:-1], key_size[axis]).flatten(2, -2)[..., at]
-    if key_logits is not None:
-        extra = extra + key_logits.expand(key.shape[:-1]).flatten(2).unsqueeze(2)
+    if key_bias is not None:
+        extra = extra + key_bias.expand(key.shape[:-1]).flatten(2).unsqueeze(2)
     entry = None
-    if window is not None:
+    if window_bias is not None:
         window_size = as_tuple(window_size, len(size))
         entry = box(tuple(size), window_size)
-        if causal:  # only the first half of f and the centre exist; the rest would be after the query
+        if is_causal:  # only the first half of f and the centre exist; the rest would be after the query
             entries = (math.prod(window_size) + 1) // 2
-            assert window.shape[-1] == entries
+            assert window_bias.shape[-1] == entries
             entry = entry.where(entry < entries, entries)
-    return dense(query, key, value, support, scale, window, entry, outlier, normalize, extra)
+    return dense(query, key, value, support, scale, window_bias, entry, outside_bias, normalize, extra)
 
 
-def grid_attention(query, key, value, *, scale=None, window=None, window_size=1, outlier=0.0, normalize=False):
+def grid_attention(
+    query, key, value, *, scale=None, window_bias=None, window_size=1, outside_bias=0.0, normalize=False
+):
     size = tuple(query.shape[2:-1])
     entry = cross(size, as_tuple(window_size, len(size)))
-    return dense(query, key, value, entry >= 0, scale, window, entry, outlier, normalize)
+    return dense(query, key, value, entry >= 0, scale, window_bias, entry, outside_bias, normalize)
 
 
 @functools.cache
@@ -158,7 +166,7 @@ def squash(x):
     return square / (1 + square) * x / norm
 
 
-def local_attention(query, key, value, *, kernel_size=3, dilation=1, scale=None, window=None, iterations=1):
+def local_attention(query, key, value, *, kernel_size=3, dilation=1, scale=None, window_bias=None, iterations=1):
     entry = neighbours(tuple(value.shape[2:-1]), as_tuple(kernel_size, 2), dilation)
     if query is None:
         query = key = value.new_zeros(*value.shape[:-1], 1)
@@ -169,7 +177,7 @@ def local_attention(query, key, value, *, kernel_size=3, dilation=1, scale=None,
     for _ in range(iterations - 1):
         a = (c + refined).masked_fill(entry < 0, -math.inf).softmax(-1)
         refined = refined + torch.einsum('bhid,bhjd->bhij', squash(a @ x_j), x_j)
-    return dense(query, key, value, entry >= 0, scale, window, entry, extra=refined)
+    return dense(query, key, value, entry >= 0, scale, window_bias, entry, extra=refined)
 
 
 def dynamic_conv(value, logits, *, kernel_size, dilation=1):
@@ -213,12 +221,12 @@ def strided(size, key_size, step, pattern):
     return support, places
 
 
-def strided_attention(query, key, value, *, pattern, step=None, scale=None, offset_logits=()):
+def strided_attention(query, key, value, *, pattern, step=None, scale=None, offset_bias=()):
     size, key_size = tuple(query.shape[2:-1]), tuple(key.shape[2:-1])
     step = tuple(math.ceil(math.sqrt(side)) for side in size) if step is None else as_tuple(step, len(size))
     support, places = strided(size, key_size, step, pattern)
     extra = query.new_zeros(())
-    for logits, place in zip(offset_logits, places):
+    for logits, place in zip(offset_bias, places):
         table = logits.expand(*query.shape[:-1], logits.shape[-1]).flatten(2, -2)
         extra = extra + table.gather(-1, place.expand(*table.shape[:-1], -1))
     return dense(query, key, value, support, scale, extra=extra)
@@ -227,8 +235,8 @@ def strided_attention(query, key, value, *, pattern, step=None, scale=None, offs
 LEARNED = 'learned'
 # Each kind of outlier logit, plain and z-scored; only neg_inf has no z-score.
 POSITIONS = [
-    pytest.param(outlier, normalize, id=f'{name}-{"zscore" if normalize else "plain"}')
-    for name, outlier in (('learned', LEARNED), ('zero', 0.0), ('neg_inf', -math.inf))
+    pytest.param(outside_bias, normalize, id=f'{name}-{"zscore" if normalize else "plain"}')
+    for name, outside_bias in (('learned', LEARNED), ('zero', 0.0), ('neg_inf', -math.inf))
     for normalize in (False, True)
     if not (normalize and name == 'neg_inf')
 ]
@@ -258,17 +266,17 @@ def operands(size, batch=1, heads=1, *, key_size=None, value_channels=2, dtype=t
     }
 
 
-def with_window(entries, size, window_size, outlier=LEARNED, batch=1, heads=1, **kwargs):
+def with_window(entries, size, window_size, outside_bias=LEARNED, batch=1, heads=1, **kwargs):
     """Tensors and settings of a call with ``entries`` window logits; without a window where ``outlier`` is None."""
     tensors = operands(size, batch, heads, **kwargs)
-    if outlier is None:
+    if outside_bias is None:
         return tensors, {}
     dtype = tensors['query'].dtype
-    tensors['window'] = randn(batch, heads, *size, entries, seed=4, dtype=dtype)
-    if outlier is LEARNED:
-        tensors['outlier'] = randn(batch, heads, *size, seed=5, dtype=dtype)
+    tensors['window_bias'] = randn(batch, heads, *size, entries, seed=4, dtype=dtype)
+    if outside_bias is LEARNED:
+        tensors['outside_bias'] = randn(batch, heads, *size, seed=5, dtype=dtype)
         return tensors, {'window_size': window_size}
-    return tensors, {'window_size': window_size, 'outlier': outlier}
+    return tensors, {'window_size': window_size, 'outside_bias': outside_bias}
 
 
 # Each way to weigh a neighbourhood: what with_kernel takes.
@@ -300,7 +308,7 @@ def with_kernel(
     settings['kernel_size'] = kernel_size
     if geometric:
         entries = math.prod(as_tuple(kernel_size, len(size)))
-        tensors['window'] = randn(batch, heads, *size, entries, seed=4, dtype=dtype)
+        tensors['window_bias'] = randn(batch, heads, *size, entries, seed=4, dtype=dtype)
     if not content:
         del tensors['query'], tensors['key']
         settings |= {'query': None, 'key': None}
@@ -358,8 +366,8 @@ def low_precision(dtype):
 
 def around_1e4(tensors, settings):
     """Move the position logits to 1e4, with a spread of ±2, or of ±2 steps of a dtype whose steps there are wider."""
-    step = 2.0 ** math.ceil(math.log2(max(1, 1e4 * torch.finfo(tensors['window'].dtype).eps)))
-    for name in {'window', 'outlier'} & tensors.keys():
+    step = 2.0 ** math.ceil(math.log2(max(1, 1e4 * torch.finfo(tensors['window_bias'].dtype).eps)))
+    for name in {'window_bias', 'outside_bias'} & tensors.keys():
         x = tensors[name]
         tensors[name] = (1e4 + (x.double() * 2).round().clamp(-2, 2) * step).to(x.dtype)
     return tensors, settings
@@ -389,7 +397,7 @@ AFTER = {
 }
 
 
-def moved_object(op, entries, outlier, normalize, corner):
+def moved_object(op, entries, outside_bias, normalize, corner):
     """Output at the pixels of a 2×3 object in an 8×9 map of zeros; q, k, v, f and v_i are linear in the map.
 
     A 3×5 window of its pixels stays inside the map where its upper left corner is from (1, 2) to (5, 4).
@@ -397,10 +405,12 @@ def moved_object(op, entries, outlier, normalize, corner):
     x = torch.zeros(1, 1, 8, 9, 4, dtype=torch.float64)
     pixels = (0, 0, slice(corner[0], corner[0] + 2), slice(corner[1], corner[1] + 3))
     x[pixels] = randn(2, 3, 4, seed=10)
-    query, key, value, window = (x @ randn(4, width, seed=11 + a) for a, width in enumerate((3, 3, 2, entries)))
-    if outlier is LEARNED:
-        outlier = (x @ randn(4, 1, seed=20)).squeeze(-1)
-    return op(query, key, value, window=window, window_size=(3, 5), outlier=outlier, normalize=normalize)[pixels]
+    query, key, value, window_bias = (x @ randn(4, width, seed=11 + a) for a, width in enumerate((3, 3, 2, entries)))
+    if outside_bias is LEARNED:
+        outside_bias = (x @ randn(4, 1, seed=20)).squeeze(-1)
+    return op(
+        query, key, value, window_bias=window_bias, window_size=(3, 5), outside_bias=outside_bias, normalize=normalize
+    )[pixels]
 
 
 def record_slices(monkeypatch, module):

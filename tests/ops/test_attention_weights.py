@@ -37,11 +37,11 @@ LOCAL_MAPS = {
 }
 
 
-def call(operator, size, window_size, outlier, **kwargs):
+def call(operator, size, window_size, outside_bias, **kwargs):
     """Query and key, window logits, and settings."""
     lengths = literal.as_tuple(window_size, len(size))
     entries = math.prod(lengths) if operator == 'global_attention' else sum(lengths) - len(size) + 1
-    tensors, settings = literal.with_window(entries, size, window_size, outlier, 2, 2, **kwargs)
+    tensors, settings = literal.with_window(entries, size, window_size, outside_bias, 2, 2, **kwargs)
     return {name: x for name, x in tensors.items() if name != 'value'}, settings
 
 
@@ -56,7 +56,7 @@ def weights(operator, tensors, queries, **settings):
 
 def literal_rows(operator, tensors, queries, **settings):
     """The literal operator's output where the values are unit vectors."""
-    key_size = tensors['key' if 'key' in tensors else 'window'].shape[2:-1]
+    key_size = tensors['key' if 'key' in tensors else 'window_bias'].shape[2:-1]
     count = math.prod(key_size)
     value = torch.eye(count, dtype=torch.float64).view(1, 1, *key_size, count).expand(2, 2, *[-1] * (len(key_size) + 1))
     table = getattr(literal, operator)(**tensors, value=value, **settings)
@@ -70,29 +70,31 @@ def assert_rows(operator, tensors, queries, **settings):
 
 
 @pytest.mark.parametrize('operator', OPERATORS)
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
 @pytest.mark.parametrize(('size', 'window_size', 'queries'), MAPS.values(), ids=MAPS)
-def test_rows_of_the_table_of_all_pairs(operator, size, window_size, queries, outlier, normalize):
-    tensors, settings = call(operator, size, window_size, outlier)
+def test_rows_of_the_table_of_all_pairs(operator, size, window_size, queries, outside_bias, normalize):
+    tensors, settings = call(operator, size, window_size, outside_bias)
     rows = assert_rows(operator, tensors, queries, normalize=normalize, scale=0.7, **settings)
     torch.testing.assert_close(rows.flatten(3).sum(-1), torch.ones(2, 2, len(queries), dtype=torch.float64))
 
 
-@pytest.mark.parametrize('causal', [False, True], ids=['', 'causal'])
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
-def test_further_logits_and_supports(outlier, normalize, causal):
+@pytest.mark.parametrize('is_causal', [False, True], ids=['', 'is_causal'])
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
+def test_further_logits_and_supports(outside_bias, normalize, is_causal):
     """Without a key to attend to, as in the second batch item, a row is zero."""
     size = (3, 4)
-    entries = (15 + 1) // 2 if causal else 15
-    tensors, settings = literal.with_window(entries, size, (3, 5), outlier, 2, 2)
+    entries = (15 + 1) // 2 if is_causal else 15
+    tensors, settings = literal.with_window(entries, size, (3, 5), outside_bias, 2, 2)
     del tensors['value']
     tensors |= {
-        'axis_logits': (randn(2, 1, 1, 4, 3, seed=6), randn(4, seed=7)),
-        'key_logits': randn(2, 1, 3, 4, seed=8),
+        'axis_bias': (randn(2, 1, 1, 4, 3, seed=6), randn(4, seed=7)),
+        'key_bias': randn(2, 1, 3, 4, seed=8),
         'key_mask': randn(2, *size, seed=9) > -0.5,
     }
     tensors['key_mask'][1] = False
-    rows = assert_rows('global_attention', tensors, [(0, 3), (2, 1)], normalize=normalize, causal=causal, **settings)
+    rows = assert_rows(
+        'global_attention', tensors, [(0, 3), (2, 1)], normalize=normalize, is_causal=is_causal, **settings
+    )
     assert not rows[1].any()
     torch.testing.assert_close(rows[0].sum((-2, -1)), torch.ones(2, 2, dtype=torch.float64))
 
@@ -121,7 +123,7 @@ def test_removed_neighbours():
     tensors, settings = local_call((3, 5), 3, iterations=2)
     removed = randn(2, 2, 3, 5, 9, seed=9) > 0
     removed[..., 4] = False
-    tensors['window'] = tensors['window'].masked_fill(removed, -math.inf)
+    tensors['window_bias'] = tensors['window_bias'].masked_fill(removed, -math.inf)
     assert_rows(LOCAL, tensors, [(0, 0), (1, 2), (2, 4)], **settings)
 
 
@@ -152,7 +154,7 @@ def test_only_the_asked_rows_are_computed(operator):
     """Three rows of 64×64 take 48 KiB each where the table of all pairs, or of all crosses, takes 64 or 2 MiB."""
     tensors, settings = {'query': torch.randn(1, 1, 64, 64, 8), 'key': torch.randn(1, 1, 64, 64, 8)}, {}
     entries = 31**2 if operator == 'global_attention' else 61
-    tensors |= {'window': torch.randn(1, 1, 64, 64, entries), 'outlier': torch.randn(1, 1, 64, 64)}
+    tensors |= {'window_bias': torch.randn(1, 1, 64, 64, entries), 'outside_bias': torch.randn(1, 1, 64, 64)}
     settings = {'window_size': 31, 'normalize': True}
     _, extra = extra_memory(lambda: weights(operator, tensors, [(0, 0), (20, 30), (63, 5)], **settings))
     assert extra < 0.5
@@ -161,7 +163,7 @@ def test_only_the_asked_rows_are_computed(operator):
 def test_only_the_asked_neighbourhoods_are_computed():
     """Where the neighbourhoods of all of 64×64, of 225 keys each, would take 3.5 MiB."""
     tensors = {name: torch.randn(1, 1, 64, 64, 8) for name in ('query', 'key')}
-    tensors['window'] = torch.randn(1, 1, 64, 64, 15**2)
+    tensors['window_bias'] = torch.randn(1, 1, 64, 64, 15**2)
     settings = {'kernel_size': 15, 'iterations': 3}
     _, extra = extra_memory(lambda: weights(LOCAL, tensors, [(0, 0), (20, 30), (63, 5)], **settings))
     assert extra < 0.5
@@ -201,16 +203,20 @@ WRONG = {
     'iterations_alone': (ValueError, 'iterations', {'query': None, 'key': None, 'iterations': 2}),
     'no_key': (ValueError, 'key', {'key': None}),
     'no_query': (ValueError, 'query', {'query': None}),
-    'no_logits': (ValueError, 'window', {'query': None, 'key': None, 'window': None}),
+    'no_logits': (ValueError, 'window_bias', {'query': None, 'key': None, 'window_bias': None}),
     'key_positions': (ValueError, 'query', {'key': randn(2, 2, 3, 4, 3)}),
     'dtypes': (TypeError, 'key', {'key': randn(2, 2, 3, 5, 3).float()}),
-    'window_entries': (ValueError, 'window', {'window': randn(2, 2, 3, 5, 15)}),
-    'window_entries_alone': (ValueError, 'window', {'query': None, 'key': None, 'window': randn(2, 2, 3, 5, 15)}),
-    'window_axes_alone': (ValueError, 'window', {'query': None, 'key': None, 'window': randn(2, 2, 15, 9)}),
+    'window_entries': (ValueError, 'window_bias', {'window_bias': randn(2, 2, 3, 5, 15)}),
+    'window_entries_alone': (
+        ValueError,
+        'window_bias',
+        {'query': None, 'key': None, 'window_bias': randn(2, 2, 3, 5, 15)},
+    ),
+    'window_axes_alone': (ValueError, 'window_bias', {'query': None, 'key': None, 'window_bias': randn(2, 2, 15, 9)}),
     'window_integers_alone': (
         TypeError,
-        'window',
-        {'query': None, 'key': None, 'window': torch.ones(2, 2, 3, 5, 9, dtype=torch.long)},
+        'window_bias',
+        {'query': None, 'key': None, 'window_bias': torch.ones(2, 2, 3, 5, 9, dtype=torch.long)},
     ),
     'unknown': (TypeError, 'kernel', {'kernel': 3}),
 }

@@ -27,8 +27,8 @@ def call(name):
     """Tensors and settings of a call with every kind of operand: tensors to differentiate, and the other arguments."""
     if name == 'global_attention':
         tensors, settings = with_window(9, SIZE, 3)
-        tensors['axis_logits'] = tuple(randn(1, 1, *SIZE, side, seed=6 + side) for side in SIZE)
-        tensors['key_logits'] = randn(1, 1, *SIZE, seed=7)
+        tensors['axis_bias'] = tuple(randn(1, 1, *SIZE, side, seed=6 + side) for side in SIZE)
+        tensors['key_bias'] = randn(1, 1, *SIZE, seed=7)
         return tensors, settings | {'key_mask': randn(1, *SIZE, seed=8) > -1}
     if name == 'grid_attention':
         tensors, settings = with_window(5, SIZE, 3)
@@ -37,7 +37,7 @@ def call(name):
         return with_kernel(SIZE, 3, iterations=2)
     if name == 'strided_attention':
         logits = tuple(randn(1, 1, *SIZE, 3, seed=9 + axis) for axis in range(2))
-        return operands(SIZE) | {'offset_logits': logits}, {'pattern': 'centred', 'step': 2}
+        return operands(SIZE) | {'offset_bias': logits}, {'pattern': 'centred', 'step': 2}
     if name == 'dynamic_conv':
         return {'value': randn(1, 1, *SIZE, 2), 'logits': randn(1, 1, *SIZE, 9, seed=1)}, {'kernel_size': 3}
     tensors = {'x': randn(2, 3, 4), 'weight': randn(5, 4, seed=1), 'bias': randn(5, seed=2)}
@@ -250,7 +250,7 @@ def test_torch_compile_at_several_sizes(name):
 def call_of_size(name, size):
     if name == 'global_attention':
         tensors, settings = with_window(9, size, 3)
-        tensors['axis_logits'] = tuple(randn(1, 1, *size, side, seed=6) for side in size)
+        tensors['axis_bias'] = tuple(randn(1, 1, *size, side, seed=6) for side in size)
         return tensors, settings
     if name == 'grid_attention':
         return with_window(5, size, 3)
@@ -258,5 +258,5 @@ def call_of_size(name, size):
         return with_kernel(size, 3, iterations=2)
     if name == 'strided_attention':
         logits = tuple(randn(1, 1, *size, 3, seed=9) for _ in range(2))
-        return operands(size) | {'offset_logits': logits}, {'pattern': 'centred', 'step': 2}
+        return operands(size) | {'offset_bias': logits}, {'pattern': 'centred', 'step': 2}
     return {'value': randn(1, 1, *size, 2), 'logits': randn(1, 1, *size, 9, seed=1)}, {'kernel_size': 3}

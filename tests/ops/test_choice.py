@@ -54,10 +54,10 @@ def test_what_cuda_takes_of_global_attention(monkeypatch, capability):
             (whole, 64, 64, whole, True),
         ):
             query, value = (torch.empty(1, 1, 5, n, dtype=dtype, device='cuda') for n in (channels, value_channels))
-            key_logits = torch.empty(5, dtype=logits, device='cuda')
+            key_bias = torch.empty(5, dtype=logits, device='cuda')
             kernel.reset_mock()
             of_global._global_attention._init_fn(
-                *of_global._arguments(query, query, value, scale=1.0, key_logits=key_logits)
+                *of_global._arguments(query, query, value, scale=1.0, key_bias=key_bias)
             )
             assert kernel.called == taken
 

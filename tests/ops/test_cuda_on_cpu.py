@@ -195,12 +195,12 @@ LONG = {'long': ((3, 37), (3, 51), 1, 1), 'long-3d': ((2, 2, 35), (1, 3, 5), 1, 
 
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
-def test_grid_attention(outlier, normalize, dtype):
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
+def test_grid_attention(outside_bias, normalize, dtype):
     for size, window_size, batch, heads in (GRIDS | LONG).values():
         check(
             'grid_attention',
-            grid_arguments(size, window_size, outlier, batch, heads, normalize=normalize, scale=0.7, dtype=dtype),
+            grid_arguments(size, window_size, outside_bias, batch, heads, normalize=normalize, scale=0.7, dtype=dtype),
         )
 
 
@@ -297,16 +297,16 @@ def check_global(arguments):
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
 @pytest.mark.parametrize(('size', 'window_size'), WHOLE, ids=str)
 def test_global_attention(size, window_size, dtype):
-    for normalize, causal in itertools.product((False, True), repeat=2):
-        tensors, settings = with_further(size, window_size, dtype=dtype, causal=causal)
+    for normalize, is_causal in itertools.product((False, True), repeat=2):
+        tensors, settings = with_further(size, window_size, dtype=dtype, is_causal=is_causal)
         check_global(global_arguments(tensors, normalize=normalize, **settings))
 
 
-@pytest.mark.parametrize('causal', [False, True], ids=['', 'causal'])
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
-def test_each_of_the_further_logits_of_global_attention(outlier, normalize, causal):
-    whole, settings = with_further((5, 9), 5, outlier, batch=1, causal=causal, dtype=torch.bfloat16)
-    names = ['axis_logits', 'key_logits', 'key_mask']
+@pytest.mark.parametrize('is_causal', [False, True], ids=['', 'is_causal'])
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
+def test_each_of_the_further_logits_of_global_attention(outside_bias, normalize, is_causal):
+    whole, settings = with_further((5, 9), 5, outside_bias, batch=1, is_causal=is_causal, dtype=torch.bfloat16)
+    names = ['axis_bias', 'key_bias', 'key_mask']
     for without in itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(4)):
         tensors = {name: x for name, x in whole.items() if name not in without}
         check_global(global_arguments(tensors, normalize=normalize, **settings))
@@ -349,7 +349,7 @@ def test_axes_of_more_places_than_shared_memory_holds():
     check_global(global_arguments(tensors | further(size, 1, key_size=key_size, dtype=torch.float16)))
 
 
-@pytest.mark.parametrize('more', [(), ('axis_logits',), ('axis_logits', 'key_logits')], ids=str)
+@pytest.mark.parametrize('more', [(), ('axis_bias',), ('axis_bias', 'key_bias')], ids=str)
 def test_global_attention_of_no_channels_to_compare(more):
     tensors = {
         name: x for name, x in with_further((5, 13), 3, dtype=torch.float16)[0].items() if name in ('value', *more)
@@ -369,13 +369,13 @@ def test_global_attention_of_no_query():
     ('dtype', 'number'), [(torch.bfloat16, math.nan), (torch.bfloat16, math.inf), (torch.float32, math.nan)], ids=str
 )
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
-@pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window', 'outlier', 'key_logits', 'axis_logits'])
+@pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window_bias', 'outside_bias', 'key_bias', 'axis_bias'])
 def test_nan_comes_out_of_global_attention_where_the_reference_has_it(fault, normalize, dtype, number):
     tensors, settings = with_further((7, 11), 3, heads=1, dtype=dtype)
-    if fault == 'axis_logits':
+    if fault == 'axis_bias':
         tensors[fault][1][0, 0, 2, 7, 1] = number
     else:
-        tensors[fault].flatten(0, -2 if fault in ('outlier', 'key_logits') else -3)[0, 7] = number
+        tensors[fault].flatten(0, -2 if fault in ('outside_bias', 'key_bias') else -3)[0, 7] = number
     actual, expected = both('global_attention', global_arguments(tensors, normalize=normalize, **settings))
     for i, (x, y) in enumerate(zip(actual, expected)):
         assert torch.equal(x.isnan(), y.isnan()), i
@@ -398,18 +398,18 @@ def test_logits_of_1e4_in_global_attention(large, normalize, dtype):
     if large == 'content':
         tensors |= {name: tensors[name] * 100 for name in ('query', 'key')}
     elif large == 'position':
-        tensors |= {name: tensors[name] * 1e4 for name in ('window', 'outlier')}
+        tensors |= {name: tensors[name] * 1e4 for name in ('window_bias', 'outside_bias')}
     else:
-        axis_logits = tuple(x * 1e4 for x in tensors['axis_logits'])
-        tensors |= {'axis_logits': axis_logits, 'key_logits': tensors['key_logits'] * 1e4}
+        axis_bias = tuple(x * 1e4 for x in tensors['axis_bias'])
+        tensors |= {'axis_bias': axis_bias, 'key_bias': tensors['key_bias'] * 1e4}
     actual, expected = both('global_attention', global_arguments(tensors, normalize=normalize, **settings))
     assert all(x.isfinite().all() for x in actual)
     torch.testing.assert_close(actual[0].double(), expected[0], atol=1e-2, rtol=torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
-def test_no_key_to_attend_to_in_global_attention(outlier, normalize):
-    tensors, settings = with_further((7, 11), 3, outlier, dtype=torch.bfloat16)
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
+def test_no_key_to_attend_to_in_global_attention(outside_bias, normalize):
+    tensors, settings = with_further((7, 11), 3, outside_bias, dtype=torch.bfloat16)
     tensors['key_mask'][1] = False
     out, lse, *grads = check_global(global_arguments(tensors, normalize=normalize, **settings))
     assert (lse[1] == -math.inf).all()
@@ -420,7 +420,7 @@ def test_no_key_to_attend_to_in_global_attention(outlier, normalize):
 def extra_of_global_attention(side):
     """Extra MiB of the forward and the backward pass."""
     tensors, settings = with_further((side, side), 3, batch=1, heads=1, dtype=torch.float16)
-    del tensors['axis_logits']  # themselves as long as a side
+    del tensors['axis_bias']  # themselves as long as a side
     arguments, kernels = global_arguments(tensors, normalize=True, **settings), torch.ops.cuda_on_cpu
     (out, lse), forward = extra_memory(lambda: kernels.global_attention(*arguments))
     _, backward = extra_memory(lambda: tuple(kernels.global_attention_backward(out, out, lse, *arguments)))

@@ -176,7 +176,7 @@ def test_only_the_border_differs_from_local_attention(kernel_size, dilation):
     tensors, settings = make((7, 8), kernel_size, dilation=dilation)
     tensors['value'] = tensors['value'].abs()
     ours = dynamic_conv(**tensors, **settings)
-    renormalised = local_attention(None, None, tensors['value'], window=tensors['logits'], **settings)
+    renormalised = local_attention(None, None, tensors['value'], window_bias=tensors['logits'], **settings)
     vertical, horizontal = (dilation * (k // 2) for k in literal.as_tuple(kernel_size, 2))
     inside = torch.zeros(7, 8, dtype=torch.bool)
     inside[vertical:-vertical, horizontal:-horizontal] = True

@@ -37,18 +37,18 @@ def test_backward_counts_the_logits_again_and_four_gradients():
 
 def test_local_attention_counts_what_products_with_k2_copies_count():
     """Border and dilation alike."""
-    q, v, window = randn(2, 3, 4, 5, 8), randn(2, 3, 4, 5, 16), randn(2, 3, 4, 5, 15)
+    q, v, window_bias = randn(2, 3, 4, 5, 8), randn(2, 3, 4, 5, 16), randn(2, 3, 4, 5, 15)
     pairs = 2 * 3 * 20 * 15
     key, value = randn(2 * 3 * 20, 8, 15), randn(2 * 3 * 20, 15, 16)
     copies = flops(lambda: q.reshape(-1, 1, 8) @ key @ value)
-    for settings in ({}, {'window': window}, {'dilation': 2}, {'scale': 1.0}):
+    for settings in ({}, {'window_bias': window_bias}, {'dilation': 2}, {'scale': 1.0}):
         assert (
             flops(lambda settings=settings: local_attention(q, q, v, kernel_size=(3, 5), **settings))
             == copies
             == 2 * pairs * (8 + 16)
         )
     # Geometric logits alone cost no product.
-    assert flops(lambda: local_attention(None, None, v, kernel_size=(3, 5), window=window)) == 2 * pairs * 16
+    assert flops(lambda: local_attention(None, None, v, kernel_size=(3, 5), window_bias=window_bias)) == 2 * pairs * 16
 
 
 @pytest.mark.parametrize('iterations', [1, 2, 3])
@@ -64,9 +64,9 @@ def test_refinement_counts_a_sum_of_keys_and_a_product_with_them_a_round(iterati
 
 def test_backward_of_geometric_logits_alone():
     """The gradients of the weights and of the values."""
-    v, window = randn(1, 1, 4, 5, 16).requires_grad_(), randn(1, 1, 4, 5, 9).requires_grad_()
-    out = local_attention(None, None, v, window=window)
-    assert flops(lambda: torch.autograd.grad(out.sum(), (v, window))) == 2 * 20 * 9 * 2 * 16
+    v, window_bias = randn(1, 1, 4, 5, 16).requires_grad_(), randn(1, 1, 4, 5, 9).requires_grad_()
+    out = local_attention(None, None, v, window_bias=window_bias)
+    assert flops(lambda: torch.autograd.grad(out.sum(), (v, window_bias))) == 2 * 20 * 9 * 2 * 16
 
 
 @pytest.mark.parametrize(('heads', 'iterations'), [(1, 1), (8, 1), (16, 1), (8, 3)])

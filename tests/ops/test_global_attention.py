@@ -49,10 +49,10 @@ MAPS = {
 KEY_SIZES = [((5,), (3,)), ((2,), (6,)), ((2, 3), (2, 3)), ((2, 3), (4, 1)), ((2, 1, 3), (1, 2, 2))]
 
 
-def with_window(size, window_size, outlier=LEARNED, batch=1, heads=1, *, causal=False, **kwargs):
+def with_window(size, window_size, outside_bias=LEARNED, batch=1, heads=1, *, is_causal=False, **kwargs):
     entries = math.prod(literal.as_tuple(window_size, len(size)))
     return literal.with_window(
-        (entries + 1) // 2 if causal else entries, size, window_size, outlier, batch, heads, **kwargs
+        (entries + 1) // 2 if is_causal else entries, size, window_size, outside_bias, batch, heads, **kwargs
     )
 
 
@@ -60,10 +60,10 @@ def further(size, batch=2, heads=1, *, key_size=None, dtype=torch.float64):
     """Axis logits, key logits and a key mask; the logits for ``heads`` heads, 1 for all."""
     key_size = key_size or size
     return {
-        'axis_logits': tuple(
+        'axis_bias': tuple(
             randn(batch, heads, *size, length, seed=6 + a, dtype=dtype) for a, length in enumerate(key_size)
         ),
-        'key_logits': randn(batch, heads, *key_size, seed=8, dtype=dtype),
+        'key_bias': randn(batch, heads, *key_size, seed=8, dtype=dtype),
         'key_mask': randn(batch, *key_size, seed=9) > -0.5,
     }
 
@@ -75,10 +75,10 @@ def assert_literal(tensors, op=lambda f: f, **settings):
     return actual
 
 
-@pytest.mark.parametrize(('outlier', 'normalize'), POSITIONS)
+@pytest.mark.parametrize(('outside_bias', 'normalize'), POSITIONS)
 @pytest.mark.parametrize(('size', 'window_size', 'batch', 'heads'), MAPS.values(), ids=MAPS)
-def test_window_logits(size, window_size, batch, heads, outlier, normalize):
-    tensors, settings = with_window(size, window_size, outlier, batch, heads)
+def test_window_logits(size, window_size, batch, heads, outside_bias, normalize):
+    tensors, settings = with_window(size, window_size, outside_bias, batch, heads)
     assert_literal(tensors, normalize=normalize, **settings)
 
 
@@ -118,27 +118,27 @@ EXTRAS = {
 }
 
 
-@pytest.mark.parametrize('causal', [False, True], ids=['', 'causal'])
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
+@pytest.mark.parametrize('is_causal', [False, True], ids=['', 'is_causal'])
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
 @pytest.mark.parametrize(('axes', 'keys', 'mask'), EXTRAS.values(), ids=EXTRAS)
-def test_further_logits_and_supports(axes, keys, mask, outlier, normalize, causal):
+def test_further_logits_and_supports(axes, keys, mask, outside_bias, normalize, is_causal):
     size = (3, 4)
-    tensors, settings = with_window(size, (3, 5), outlier, 2, 2, causal=causal)
+    tensors, settings = with_window(size, (3, 5), outside_bias, 2, 2, is_causal=is_causal)
     if axes:
-        tensors['axis_logits'] = tuple(randn(*shape, seed=6 + a) for a, shape in enumerate(AXES[axes]))
+        tensors['axis_bias'] = tuple(randn(*shape, seed=6 + a) for a, shape in enumerate(AXES[axes]))
     if keys:
-        tensors['key_logits'] = randn(*keys, seed=8)
+        tensors['key_bias'] = randn(*keys, seed=8)
     if mask:
         tensors['key_mask'] = randn(2, *size, seed=9) > -0.5
         tensors['key_mask'][1, 0] = False
-    assert_literal(tensors, normalize=normalize, causal=causal, **settings)
+    assert_literal(tensors, normalize=normalize, is_causal=is_causal, **settings)
 
 
 @pytest.mark.parametrize(('size', 'window_size'), [((6,), 3), ((6,), 21), ((2, 3), 7), ((2, 2, 3), 3)], ids=str)
-@pytest.mark.parametrize(('outlier', 'normalize'), POSITIONS)
-def test_causal(size, window_size, outlier, normalize):
-    tensors, settings = with_window(size, window_size, outlier, 2, 1, causal=True)
-    assert_literal(tensors, normalize=normalize, causal=True, **settings)
+@pytest.mark.parametrize(('outside_bias', 'normalize'), POSITIONS)
+def test_causal(size, window_size, outside_bias, normalize):
+    tensors, settings = with_window(size, window_size, outside_bias, 2, 1, is_causal=True)
+    assert_literal(tensors, normalize=normalize, is_causal=True, **settings)
 
 
 @pytest.mark.parametrize(('size', 'key_size'), KEY_SIZES, ids=str)
@@ -147,11 +147,11 @@ def test_further_logits_of_other_keys(size, key_size):
     assert_literal(tensors | further(size, key_size=key_size), scale=0.7)
 
 
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
-def test_no_key_to_attend_to(outlier, normalize):
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
+def test_no_key_to_attend_to(outside_bias, normalize):
     """All keys masked in one batch item: zeros, and zero gradients (assert_literal: the other item is as ever)."""
     size = (2, 3)
-    tensors, settings = with_window(size, 3, outlier, 2, 2)
+    tensors, settings = with_window(size, 3, outside_bias, 2, 2)
     tensors |= further(size, 2, 2)
     tensors['key_mask'] = torch.tensor([True, False])[:, None, None].repeat(1, *size)
     result = assert_literal(tensors, normalize=normalize, **settings)
@@ -166,20 +166,20 @@ def test_no_key_to_attend_to(outlier, normalize):
 def test_layouts(layout, after, normalize):
     tensors, settings = with_window((3, 4), 3, LEARNED, 2, 2, value_channels=3)
     tensors = {name: layout(x) for name, x in tensors.items()}
-    assert not any(x.is_contiguous() for name, x in tensors.items() if name != 'outlier')
+    assert not any(x.is_contiguous() for name, x in tensors.items() if name != 'outside_bias')
     assert_literal(tensors, after, normalize=normalize, **settings)
 
 
 @pytest.mark.parametrize('budget', [1, 20_000])
-@pytest.mark.parametrize('causal', [False, True], ids=['', 'causal'])
-@pytest.mark.parametrize(('outlier', 'normalize'), POSITIONS)
-def test_slices_of_queries(monkeypatch, budget, outlier, normalize, causal):
+@pytest.mark.parametrize('is_causal', [False, True], ids=['', 'is_causal'])
+@pytest.mark.parametrize(('outside_bias', 'normalize'), POSITIONS)
+def test_slices_of_queries(monkeypatch, budget, outside_bias, normalize, is_causal):
     """Many slices, of one query and of several with a shorter last one, give what one slice gives."""
     slices = record_slices(monkeypatch, 'mmattn.ops.global_attention')
     size = (5, 7)
-    tensors, settings = with_window(size, 3, outlier, 2, 2, causal=causal)
+    tensors, settings = with_window(size, 3, outside_bias, 2, 2, is_causal=is_causal)
     tensors |= further(size)
-    settings |= {'normalize': normalize, 'causal': causal}
+    settings |= {'normalize': normalize, 'is_causal': is_causal}
     whole = evaluate(global_attention, tensors, **settings)
     assert slices == [35, 35]  # forward and backward, in one slice each
     slices.clear()
@@ -223,26 +223,26 @@ WRONG = {
     'one_length_too_few': (ValueError, 'window_size', {'window_size': (3,)}),
     'one_length_too_many': (ValueError, 'window_size', {'window_size': (3, 5, 1)}),
     'no_window_size': (ValueError, 'window_size', {'window_size': None}),
-    'window_entries': (ValueError, 'window', {'window': randn(1, 2, 3, 4, 14)}),
-    'window_entries_causal': (ValueError, 'window', {'causal': True}),
-    'window_heads': (ValueError, 'window', {'window': randn(1, 1, 3, 4, 15)}),
-    'outlier_shape': (ValueError, 'outlier', {'outlier': randn(1, 2, 3, 4, 1)}),
-    'outlier_heads': (ValueError, 'outlier', {'outlier': randn(1, 1, 3, 4)}),
-    'outlier_dtype': (TypeError, 'outlier', {'outlier': torch.ones(1, 2, 3, 4, dtype=torch.long)}),
-    'window_dtype': (TypeError, 'window', {'window': torch.ones(1, 2, 3, 4, 15, dtype=torch.long)}),
-    'key_logits_dtype': (TypeError, 'key_logits', {'key_logits': torch.ones(1, 2, 3, 4, dtype=torch.long)}),
-    'normalize_neg_inf': (ValueError, 'normalize', {'outlier': -math.inf, 'normalize': True}),
-    'normalize_alone': (ValueError, 'normalize', {'window': None, 'normalize': True}),
-    'window_other_keys': (ValueError, 'window', {name: randn(1, 2, 4, 3, 3) for name in ('key', 'value')}),
+    'window_entries': (ValueError, 'window_bias', {'window_bias': randn(1, 2, 3, 4, 14)}),
+    'window_entries_causal': (ValueError, 'window_bias', {'is_causal': True}),
+    'window_heads': (ValueError, 'window_bias', {'window_bias': randn(1, 1, 3, 4, 15)}),
+    'outlier_shape': (ValueError, 'outside_bias', {'outside_bias': randn(1, 2, 3, 4, 1)}),
+    'outlier_heads': (ValueError, 'outside_bias', {'outside_bias': randn(1, 1, 3, 4)}),
+    'outlier_dtype': (TypeError, 'outside_bias', {'outside_bias': torch.ones(1, 2, 3, 4, dtype=torch.long)}),
+    'window_dtype': (TypeError, 'window_bias', {'window_bias': torch.ones(1, 2, 3, 4, 15, dtype=torch.long)}),
+    'key_logits_dtype': (TypeError, 'key_bias', {'key_bias': torch.ones(1, 2, 3, 4, dtype=torch.long)}),
+    'normalize_neg_inf': (ValueError, 'normalize', {'outside_bias': -math.inf, 'normalize': True}),
+    'normalize_alone': (ValueError, 'normalize', {'window_bias': None, 'normalize': True}),
+    'window_other_keys': (ValueError, 'window_bias', {name: randn(1, 2, 4, 3, 3) for name in ('key', 'value')}),
     'causal_other_keys': (
         ValueError,
-        'causal',
-        {'window': None, 'causal': True, **{name: randn(1, 2, 2, 4, 3) for name in ('key', 'value')}},
+        'is_causal',
+        {'window_bias': None, 'is_causal': True, **{name: randn(1, 2, 2, 4, 3) for name in ('key', 'value')}},
     ),
-    'axis_count': (ValueError, 'axis_logits', {'axis_logits': (randn(1, 2, 3, 4, 3),)}),
-    'axis_shape': (ValueError, 'axis_logits', {'axis_logits': (randn(1, 2, 3, 4, 3), randn(1, 2, 3, 4, 3))}),
-    'axis_rank': (ValueError, 'axis_logits', {'axis_logits': (randn(3), randn(1, 1, 2, 3, 4, 4))}),
-    'key_logits': (ValueError, 'key_logits', {'key_logits': randn(1, 2, 4, 3)}),
+    'axis_count': (ValueError, 'axis_bias', {'axis_bias': (randn(1, 2, 3, 4, 3),)}),
+    'axis_shape': (ValueError, 'axis_bias', {'axis_bias': (randn(1, 2, 3, 4, 3), randn(1, 2, 3, 4, 3))}),
+    'axis_rank': (ValueError, 'axis_bias', {'axis_bias': (randn(3), randn(1, 1, 2, 3, 4, 4))}),
+    'key_bias': (ValueError, 'key_bias', {'key_bias': randn(1, 2, 4, 3)}),
     'key_mask_shape': (ValueError, 'key_mask', {'key_mask': torch.ones(1, 4, 3, dtype=torch.bool)}),
     'key_mask_heads': (ValueError, 'key_mask', {'key_mask': torch.ones(1, 2, 3, 4, dtype=torch.bool)}),
     'key_mask_device': (ValueError, 'key_mask', {'key_mask': torch.ones(1, 3, 4, dtype=torch.bool, device='meta')}),
@@ -261,20 +261,20 @@ def test_wrong_arguments(error, name, changes):
 
 
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
-@pytest.mark.parametrize('outlier', [LEARNED, 0.0], ids=['learned', 'zero'])
-@pytest.mark.parametrize('support', ['all', 'masked', 'causal'])
-def test_constant_position_logits_leave_the_content(outlier, normalize, support):
+@pytest.mark.parametrize('outside_bias', [LEARNED, 0.0], ids=['learned', 'zero'])
+@pytest.mark.parametrize('support', ['all', 'masked', 'is_causal'])
+def test_constant_position_logits_leave_the_content(outside_bias, normalize, support):
     """Whatever the constant of a query; for the zero outlier only 0."""
-    size, causal = (3, 4), support == 'causal'
-    tensors, settings = with_window(size, (3, 5), outlier, 2, 2, causal=causal)
-    constant = tensors.get('outlier', torch.zeros(2, 2, *size, dtype=torch.float64))
-    tensors['window'] = constant.unsqueeze(-1).expand_as(tensors['window'])
+    size, is_causal = (3, 4), support == 'is_causal'
+    tensors, settings = with_window(size, (3, 5), outside_bias, 2, 2, is_causal=is_causal)
+    constant = tensors.get('outside_bias', torch.zeros(2, 2, *size, dtype=torch.float64))
+    tensors['window_bias'] = constant.unsqueeze(-1).expand_as(tensors['window_bias'])
     if support == 'masked':
         tensors['key_mask'] = randn(2, *size, seed=9) > -0.5
-    settings |= {'normalize': normalize, 'causal': causal}
+    settings |= {'normalize': normalize, 'is_causal': is_causal}
     actual = evaluate(global_attention, tensors, **settings)
-    content = {name: x for name, x in tensors.items() if name not in ('window', 'outlier')}
-    expected = evaluate(global_attention, content, causal=causal)
+    content = {name: x for name, x in tensors.items() if name not in ('window_bias', 'outside_bias')}
+    expected = evaluate(global_attention, content, is_causal=is_causal)
     assert_same({name: actual[name] for name in expected}, expected, 1e-12, 1e-12)
     assert all(x.isfinite().all() for x in actual.values())
 
@@ -282,7 +282,7 @@ def test_constant_position_logits_leave_the_content(outlier, normalize, support)
 @pytest.mark.parametrize('size', [(7,), (4, 5), (2, 3, 4)], ids=str)
 def test_neg_inf_restricts_attention_to_the_window(size):
     tensors, settings = with_window(size, 3, -math.inf)
-    tensors['window'] = torch.zeros_like(tensors['window'])
+    tensors['window_bias'] = torch.zeros_like(tensors['window_bias'])
     coordinates = torch.tensor(literal.coordinates(size))
     inside = ((coordinates[:, None] - coordinates).abs() <= 1).all(-1)
     logits = tensors['query'].flatten(2, -2) @ tensors['key'].flatten(2, -2).transpose(-1, -2) / math.sqrt(3)
@@ -291,17 +291,17 @@ def test_neg_inf_restricts_attention_to_the_window(size):
     torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
-def test_weights_sum_to_one(outlier, normalize):
-    tensors, settings = with_window((4, 5), 3, outlier)
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
+def test_weights_sum_to_one(outside_bias, normalize):
+    tensors, settings = with_window((4, 5), 3, outside_bias)
     tensors['value'] = torch.ones(1, 1, 4, 5, 1, dtype=torch.float64)
     out = global_attention(**tensors, normalize=normalize, **settings)
     torch.testing.assert_close(out, torch.ones_like(out), atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize(('outlier', 'normalize'), POSITIONS)
-def test_output_moves_with_an_object(outlier, normalize):
-    at = functools.partial(moved_object, global_attention, 3 * 5, outlier, normalize)
+@pytest.mark.parametrize(('outside_bias', 'normalize'), POSITIONS)
+def test_output_moves_with_an_object(outside_bias, normalize):
+    at = functools.partial(moved_object, global_attention, 3 * 5, outside_bias, normalize)
     for place in ((5, 4), (1, 4), (3, 2)):
         torch.testing.assert_close(at(place), at((1, 2)), atol=1e-12, rtol=1e-12)
     assert (at((0, 2)) - at((1, 2))).abs().max() > 1e-6  # the window leaves the map: entries are dropped
@@ -311,11 +311,11 @@ def test_output_moves_with_an_object(outlier, normalize):
 
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
 @pytest.mark.parametrize('more', [False, True], ids=['', 'further'])
-def test_low_precision_is_near_float64(dtype, outlier, normalize, more):
+def test_low_precision_is_near_float64(dtype, outside_bias, normalize, more):
     """Against the literal result, in float64, of the same rounded inputs."""
-    tensors, settings = with_window((4, 5), 3, outlier, 2, 2, dtype=dtype)
+    tensors, settings = with_window((4, 5), 3, outside_bias, 2, 2, dtype=dtype)
     if more:
         tensors |= further((4, 5), dtype=dtype)
     settings['normalize'] = normalize
@@ -341,23 +341,23 @@ def test_float32_logits_with_bfloat16_operands(normalize):
 
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize(('outlier', 'normalize'), POSITIONS)
-@pytest.mark.parametrize('large', ['content', 'position', 'outlier', 'further'])
-def test_logits_of_1e4(large, dtype, outlier, normalize):
+@pytest.mark.parametrize(('outside_bias', 'normalize'), POSITIONS)
+@pytest.mark.parametrize('large', ['content', 'position', 'outside_bias', 'further'])
+def test_logits_of_1e4(large, dtype, outside_bias, normalize):
     """Nothing overflows. A float32 logit of 1e4 is off by up to some 1e-3, its weight by as much of itself."""
-    tensors, settings = with_window((4, 5), 3, outlier, 2, 1, dtype=dtype)
+    tensors, settings = with_window((4, 5), 3, outside_bias, 2, 1, dtype=dtype)
     if large == 'content':
         tensors |= {name: tensors[name] * 100 for name in ('query', 'key')}
     elif large == 'position':
-        tensors['window'] = tensors['window'] * 1e4
+        tensors['window_bias'] = tensors['window_bias'] * 1e4
     elif large == 'further':
         logits = further((4, 5), dtype=dtype)
-        tensors['axis_logits'] = tuple(x * 1e4 for x in logits['axis_logits'])
-        tensors['key_logits'] = logits['key_logits'] * 1e4
-    elif outlier is LEARNED:
-        tensors['outlier'] = tensors['outlier'] * 1e4
-    elif outlier == 0.0:
-        settings['outlier'] = -1e4
+        tensors['axis_bias'] = tuple(x * 1e4 for x in logits['axis_bias'])
+        tensors['key_bias'] = logits['key_bias'] * 1e4
+    elif outside_bias is LEARNED:
+        tensors['outside_bias'] = tensors['outside_bias'] * 1e4
+    elif outside_bias == 0.0:
+        settings['outside_bias'] = -1e4
     settings['normalize'] = normalize
     actual = evaluate(global_attention, tensors, **settings)
     for name, x in actual.items():
@@ -367,15 +367,15 @@ def test_logits_of_1e4(large, dtype, outlier, normalize):
 
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize('outlier', [LEARNED, 0.0, 1e4], ids=['learned', 'zero', '1e4'])
+@pytest.mark.parametrize('outside_bias', [LEARNED, 0.0, 1e4], ids=['learned', 'zero', '1e4'])
 @pytest.mark.parametrize('window_size', [3, 7], ids=['window_inside', 'window_over_all'])
-def test_zscore_of_logits_around_1e4(dtype, outlier, window_size):
+def test_zscore_of_logits_around_1e4(dtype, outside_bias, window_size):
     """As near float64 as other logits: what E[x²] − μ² would cancel is a difference of neighbours, so exact.
 
     The mean of a few numbers of 1e4 may be off by an ulp, 1e-3: that moves all z-scores of a query alike, which the
     softmax does not see, and its square is nothing beside a variance of order 1.
     """
-    tensors, settings = around_1e4(*with_window((3, 4), window_size, outlier, 2, 1, dtype=dtype))
+    tensors, settings = around_1e4(*with_window((3, 4), window_size, outside_bias, 2, 1, dtype=dtype))
     settings['normalize'] = True
     actual = evaluate(global_attention, tensors, **settings)
     expected = evaluate(literal.global_attention, tensors, torch.float64, **settings)
@@ -383,14 +383,14 @@ def test_zscore_of_logits_around_1e4(dtype, outlier, window_size):
 
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize('outlier', [1e3, -1e5, -1e9])
+@pytest.mark.parametrize('outside_bias', [1e3, -1e5, -1e9])
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
-def test_outlier_of_no_key_changes_nothing(outlier, normalize, dtype):
+def test_outlier_of_no_key_changes_nothing(outside_bias, normalize, dtype):
     """Where the window covers the map, v_i is the logit of no key: neither the mean nor the variance holds it."""
     tensors, settings = with_window((3, 4), 7, 0.0, 2, 2, dtype=dtype)
     settings['normalize'] = normalize
     expected = evaluate(global_attention, tensors, **settings)
-    actual = evaluate(global_attention, tensors, **{**settings, 'outlier': outlier})
+    actual = evaluate(global_attention, tensors, **{**settings, 'outside_bias': outside_bias})
     assert_same(actual, expected, **low_precision(dtype))
 
 
@@ -398,14 +398,14 @@ def test_outlier_of_no_key_changes_nothing(outlier, normalize, dtype):
 
 FULL = {
     'content': {},
-    'window': {'window': True},
-    'zscore': {'window': True, 'normalize': True},
-    'everything': {'window': True, 'normalize': True, 'more': True},
+    'window_bias': {'window_bias': True},
+    'zscore': {'window_bias': True, 'normalize': True},
+    'everything': {'window_bias': True, 'normalize': True, 'more': True},
 }
 
 
-def full_call(window=False, more=False, normalize=False, dtype=torch.float32, size=(3, 4)):
-    tensors, settings = with_window(size, 3, LEARNED if window else None, 2, 2, dtype=dtype)
+def full_call(window_bias=False, more=False, normalize=False, dtype=torch.float32, size=(3, 4)):
+    tensors, settings = with_window(size, 3, LEARNED if window_bias else None, 2, 2, dtype=dtype)
     if more:
         tensors |= further(size, dtype=dtype)
     return tensors, {**settings, 'normalize': normalize}
@@ -416,7 +416,7 @@ def test_opcheck(which):
     check_operator(global_attention, *full_call(**which))
 
 
-@pytest.mark.parametrize('which', [FULL['window'], FULL['everything']], ids=['window', 'everything'])
+@pytest.mark.parametrize('which', [FULL['window_bias'], FULL['everything']], ids=['window_bias', 'everything'])
 def test_compile(which):
     torch.compiler.reset()
     compiled = torch.compile(global_attention, fullgraph=True, backend='aot_eager')
@@ -425,18 +425,18 @@ def test_compile(which):
 
 
 def test_autocast():
-    tensors, settings = full_call(window=True, more=True, normalize=True)
+    tensors, settings = full_call(window_bias=True, more=True, normalize=True)
     with torch.autocast('cpu', torch.bfloat16):
         actual = evaluate(global_attention, tensors, **settings)
     assert_same(actual, evaluate(global_attention, tensors, **settings), 0, 0)
 
 
 def test_gradcheck():
-    tensors, settings = full_call(window=True, more=True, normalize=True, dtype=torch.float64, size=(2, 3))
-    first, second = tensors.pop('axis_logits')
+    tensors, settings = full_call(window_bias=True, more=True, normalize=True, dtype=torch.float64, size=(2, 3))
+    first, second = tensors.pop('axis_bias')
     mask = tensors.pop('key_mask')
 
     def op(first, second, *args):
-        return global_attention(**dict(zip(tensors, args)), axis_logits=(first, second), key_mask=mask, **settings)
+        return global_attention(**dict(zip(tensors, args)), axis_bias=(first, second), key_mask=mask, **settings)
 
     assert torch.autograd.gradcheck(op, [x.requires_grad_() for x in (first, second, *tensors.values())])

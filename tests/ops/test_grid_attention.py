@@ -45,9 +45,9 @@ MAPS = {
 }
 
 
-def with_window(size, window_size, outlier=LEARNED, batch=1, heads=1, **kwargs):
+def with_window(size, window_size, outside_bias=LEARNED, batch=1, heads=1, **kwargs):
     entries = sum(literal.as_tuple(window_size, len(size))) - len(size) + 1
-    return literal.with_window(entries, size, window_size, outlier, batch, heads, **kwargs)
+    return literal.with_window(entries, size, window_size, outside_bias, batch, heads, **kwargs)
 
 
 def assert_literal(tensors, op=lambda f: f, **settings):
@@ -56,11 +56,11 @@ def assert_literal(tensors, op=lambda f: f, **settings):
     assert_same(actual, evaluate(op(literal.grid_attention), tensors, **settings))
 
 
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
 @pytest.mark.parametrize(('size', 'window_size', 'batch', 'heads'), MAPS.values(), ids=MAPS)
 @pytest.mark.parametrize('scale', [None, 0.3])
-def test_dense_attention_masked_to_the_cross(size, window_size, batch, heads, outlier, normalize, scale):
-    tensors, settings = with_window(size, window_size, outlier, batch, heads)
+def test_dense_attention_masked_to_the_cross(size, window_size, batch, heads, outside_bias, normalize, scale):
+    tensors, settings = with_window(size, window_size, outside_bias, batch, heads)
     assert_literal(tensors, normalize=normalize, scale=scale, **settings)
 
 
@@ -103,17 +103,17 @@ def test_every_key_of_the_cross_counts_once(size):
 def test_layouts(layout, after, normalize):
     tensors, settings = with_window((3, 4), 3, LEARNED, 2, 2, value_channels=3)
     tensors = {name: layout(x) for name, x in tensors.items()}
-    assert not any(x.is_contiguous() for name, x in tensors.items() if name != 'outlier')
+    assert not any(x.is_contiguous() for name, x in tensors.items() if name != 'outside_bias')
     assert_literal(tensors, after, normalize=normalize, **settings)
 
 
 @pytest.mark.parametrize('budget', [1, 20_000])
 @pytest.mark.parametrize('size', [(5, 7), (3, 5, 4)], ids=['2d', '3d'])
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
-def test_slices_of_lines(monkeypatch, budget, size, outlier, normalize):
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
+def test_slices_of_lines(monkeypatch, budget, size, outside_bias, normalize):
     """Many slices, of one line and of several with a shorter last one, give what one slice for each axis gives."""
     slices = record_slices(monkeypatch, 'mmattn.ops.grid_attention')
-    tensors, settings = with_window(size, 3, outlier, 2, 2)
+    tensors, settings = with_window(size, 3, outside_bias, 2, 2)
     settings['normalize'] = normalize
     whole = evaluate(grid_attention, tensors, **settings)
     assert len(slices) == 2 * len(size)  # forward and backward
@@ -158,13 +158,13 @@ WRONG = {
     'one_length_too_few': (ValueError, 'window_size', {'window_size': (3,)}),
     'one_length_too_many': (ValueError, 'window_size', {'window_size': (3, 5, 1)}),
     'no_window_size': (ValueError, 'window_size', {'window_size': None}),
-    'window_entries': (ValueError, 'window', {'window': randn(1, 2, 3, 4, 15)}),
-    'window_heads': (ValueError, 'window', {'window': randn(1, 1, 3, 4, 7)}),
-    'outlier_shape': (ValueError, 'outlier', {'outlier': randn(1, 2, 3, 4, 1)}),
-    'outlier_dtype': (TypeError, 'outlier', {'outlier': torch.ones(1, 2, 3, 4, dtype=torch.long)}),
-    'window_dtype': (TypeError, 'window', {'window': torch.ones(1, 2, 3, 4, 7, dtype=torch.long)}),
-    'normalize_neg_inf': (ValueError, 'normalize', {'outlier': -math.inf, 'normalize': True}),
-    'normalize_alone': (ValueError, 'normalize', {'window': None, 'normalize': True}),
+    'window_entries': (ValueError, 'window_bias', {'window_bias': randn(1, 2, 3, 4, 15)}),
+    'window_heads': (ValueError, 'window_bias', {'window_bias': randn(1, 1, 3, 4, 7)}),
+    'outlier_shape': (ValueError, 'outside_bias', {'outside_bias': randn(1, 2, 3, 4, 1)}),
+    'outlier_dtype': (TypeError, 'outside_bias', {'outside_bias': torch.ones(1, 2, 3, 4, dtype=torch.long)}),
+    'window_dtype': (TypeError, 'window_bias', {'window_bias': torch.ones(1, 2, 3, 4, 7, dtype=torch.long)}),
+    'normalize_neg_inf': (ValueError, 'normalize', {'outside_bias': -math.inf, 'normalize': True}),
+    'normalize_alone': (ValueError, 'normalize', {'window_bias': None, 'normalize': True}),
 }
 
 
@@ -179,13 +179,13 @@ def test_wrong_arguments(error, name, changes):
 
 
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
-@pytest.mark.parametrize('outlier', [LEARNED, 0.0], ids=['learned', 'zero'])
+@pytest.mark.parametrize('outside_bias', [LEARNED, 0.0], ids=['learned', 'zero'])
 @pytest.mark.parametrize('size', [(4, 5), (2, 3, 4)], ids=['2d', '3d'])
-def test_constant_position_logits_leave_the_content(size, outlier, normalize):
+def test_constant_position_logits_leave_the_content(size, outside_bias, normalize):
     """Whatever the constant of a query; for the zero outlier only 0."""
-    tensors, settings = with_window(size, 3, outlier, 2, 2)
-    constant = tensors.get('outlier', torch.zeros(2, 2, *size, dtype=torch.float64))
-    tensors['window'] = constant.unsqueeze(-1).expand_as(tensors['window'])
+    tensors, settings = with_window(size, 3, outside_bias, 2, 2)
+    constant = tensors.get('outside_bias', torch.zeros(2, 2, *size, dtype=torch.float64))
+    tensors['window_bias'] = constant.unsqueeze(-1).expand_as(tensors['window_bias'])
     actual = evaluate(grid_attention, tensors, normalize=normalize, **settings)
     expected = evaluate(grid_attention, operands(size, 2, 2))
     assert_same({name: actual[name] for name in expected}, expected, 1e-12, 1e-12)
@@ -195,7 +195,7 @@ def test_constant_position_logits_leave_the_content(size, outlier, normalize):
 @pytest.mark.parametrize('size', [(4, 5), (3, 4, 5)], ids=['2d', '3d'])
 def test_neg_inf_restricts_attention_to_the_windows(size):
     tensors, settings = with_window(size, 3, -math.inf)
-    tensors['window'] = torch.zeros_like(tensors['window'])
+    tensors['window_bias'] = torch.zeros_like(tensors['window_bias'])
     coordinates = torch.tensor(literal.coordinates(size))
     inside = (coordinates[:, None] - coordinates).abs().sum(-1) <= 1  # one step along one axis
     logits = tensors['query'].flatten(2, -2) @ tensors['key'].flatten(2, -2).transpose(-1, -2) / math.sqrt(3)
@@ -205,17 +205,17 @@ def test_neg_inf_restricts_attention_to_the_windows(size):
 
 
 @pytest.mark.parametrize('size', [(4, 5), (2, 3, 4)], ids=['2d', '3d'])
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
-def test_weights_sum_to_one(size, outlier, normalize):
-    tensors, settings = with_window(size, 3, outlier)
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
+def test_weights_sum_to_one(size, outside_bias, normalize):
+    tensors, settings = with_window(size, 3, outside_bias)
     tensors['value'] = torch.ones(1, 1, *size, 1, dtype=torch.float64)
     out = grid_attention(**tensors, normalize=normalize, **settings)
     torch.testing.assert_close(out, torch.ones_like(out), atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize(('outlier', 'normalize'), POSITIONS)
-def test_output_moves_with_an_object(outlier, normalize):
-    at = functools.partial(moved_object, grid_attention, 5 + 2, outlier, normalize)
+@pytest.mark.parametrize(('outside_bias', 'normalize'), POSITIONS)
+def test_output_moves_with_an_object(outside_bias, normalize):
+    at = functools.partial(moved_object, grid_attention, 5 + 2, outside_bias, normalize)
     for place in ((5, 4), (1, 4), (3, 2)):
         torch.testing.assert_close(at(place), at((1, 2)), atol=1e-12, rtol=1e-12)
     assert (at((0, 2)) - at((1, 2))).abs().max() > 1e-6  # the window leaves the map: entries are dropped
@@ -226,10 +226,10 @@ def test_output_moves_with_an_object(outlier, normalize):
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
 @pytest.mark.parametrize('size', [(4, 5), (2, 3, 4)], ids=['2d', '3d'])
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
-def test_low_precision_is_near_float64(size, dtype, outlier, normalize):
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
+def test_low_precision_is_near_float64(size, dtype, outside_bias, normalize):
     """Against the literal result, in float64, of the same rounded inputs."""
-    tensors, settings = with_window(size, 3, outlier, 2, 2, dtype=dtype)
+    tensors, settings = with_window(size, 3, outside_bias, 2, 2, dtype=dtype)
     settings['normalize'] = normalize
     actual = evaluate(grid_attention, tensors, **settings)
     assert {x.dtype for x in actual.values()} == {dtype}
@@ -250,19 +250,19 @@ def test_float32_logits_with_bfloat16_operands(normalize):
 
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize(('outlier', 'normalize'), POSITIONS)
-@pytest.mark.parametrize('large', ['content', 'position', 'outlier'])
-def test_logits_of_1e4(large, dtype, outlier, normalize):
+@pytest.mark.parametrize(('outside_bias', 'normalize'), POSITIONS)
+@pytest.mark.parametrize('large', ['content', 'position', 'outside_bias'])
+def test_logits_of_1e4(large, dtype, outside_bias, normalize):
     """Nothing overflows. A float32 logit of 1e4 is off by up to some 1e-3, its weight by as much of itself."""
-    tensors, settings = with_window((4, 5), 3, outlier, 2, 1, dtype=dtype)
+    tensors, settings = with_window((4, 5), 3, outside_bias, 2, 1, dtype=dtype)
     if large == 'content':
         tensors |= {name: tensors[name] * 100 for name in ('query', 'key')}
     elif large == 'position':
-        tensors['window'] = tensors['window'] * 1e4
-    elif outlier is LEARNED:
-        tensors['outlier'] = tensors['outlier'] * 1e4
-    elif outlier == 0.0:
-        settings['outlier'] = -1e4
+        tensors['window_bias'] = tensors['window_bias'] * 1e4
+    elif outside_bias is LEARNED:
+        tensors['outside_bias'] = tensors['outside_bias'] * 1e4
+    elif outside_bias == 0.0:
+        settings['outside_bias'] = -1e4
     settings['normalize'] = normalize
     actual = evaluate(grid_attention, tensors, **settings)
     for name, x in actual.items():
@@ -272,15 +272,15 @@ def test_logits_of_1e4(large, dtype, outlier, normalize):
 
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize('outlier', [LEARNED, 0.0, 1e4], ids=['learned', 'zero', '1e4'])
+@pytest.mark.parametrize('outside_bias', [LEARNED, 0.0, 1e4], ids=['learned', 'zero', '1e4'])
 @pytest.mark.parametrize('window_size', [3, 7], ids=['windows_inside', 'windows_over_all'])
-def test_zscore_of_logits_around_1e4(dtype, outlier, window_size):
+def test_zscore_of_logits_around_1e4(dtype, outside_bias, window_size):
     """As near float64 as other logits: what E[x²] − μ² would cancel is a difference of neighbours, so exact.
 
     The mean of a few numbers of 1e4 may be off by an ulp, 1e-3: that moves all z-scores of a query alike, which the
     softmax does not see, and its square is nothing beside a variance of order 1.
     """
-    tensors, settings = around_1e4(*with_window((3, 4), window_size, outlier, 2, 1, dtype=dtype))
+    tensors, settings = around_1e4(*with_window((3, 4), window_size, outside_bias, 2, 1, dtype=dtype))
     settings['normalize'] = True
     actual = evaluate(grid_attention, tensors, **settings)
     expected = evaluate(literal.grid_attention, tensors, torch.float64, **settings)
@@ -288,14 +288,14 @@ def test_zscore_of_logits_around_1e4(dtype, outlier, window_size):
 
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize('outlier', [1e3, -1e5, -1e9])
+@pytest.mark.parametrize('outside_bias', [1e3, -1e5, -1e9])
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
-def test_outlier_of_no_key_changes_nothing(outlier, normalize, dtype):
+def test_outlier_of_no_key_changes_nothing(outside_bias, normalize, dtype):
     """Where the windows cover the cross, v_i is the logit of no key: neither the mean nor the variance holds it."""
     tensors, settings = with_window((3, 4), 7, 0.0, 2, 2, dtype=dtype)
     settings['normalize'] = normalize
     expected = evaluate(grid_attention, tensors, **settings)
-    actual = evaluate(grid_attention, tensors, **{**settings, 'outlier': outlier})
+    actual = evaluate(grid_attention, tensors, **{**settings, 'outside_bias': outside_bias})
     assert_same(actual, expected, **low_precision(dtype))
 
 
@@ -303,14 +303,14 @@ def test_outlier_of_no_key_changes_nothing(outlier, normalize, dtype):
 
 CALLS = {
     'content': (None, False, (3, 4)),
-    'window': (LEARNED, False, (3, 4)),
+    'window_bias': (LEARNED, False, (3, 4)),
     'zscore': (LEARNED, True, (3, 4)),
     'zscore-3d': (0.0, True, (2, 3, 2)),
 }
 
 
-def full_call(outlier, normalize, size, dtype=torch.float32):
-    tensors, settings = with_window(size, 3, outlier, 2, 2, dtype=dtype)
+def full_call(outside_bias, normalize, size, dtype=torch.float32):
+    tensors, settings = with_window(size, 3, outside_bias, 2, 2, dtype=dtype)
     return tensors, {**settings, 'normalize': normalize}
 
 

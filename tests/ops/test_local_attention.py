@@ -68,7 +68,7 @@ def unfold(x, kernel_size, dilation):
     return x.unflatten(-1, (height, width)).unflatten(2, (channels, -1)).movedim((2, 3), (-2, -1))
 
 
-def unfolded(query, key, value, *, kernel_size=3, dilation=1, scale=None, window=None, iterations=1):
+def unfolded(query, key, value, *, kernel_size=3, dilation=1, scale=None, window_bias=None, iterations=1):
     """Another way to write it: k² copies of the maps, and a mask of what is there."""
     exists = unfold(torch.ones_like(value[..., :1]), kernel_size, dilation).squeeze(-2) > 0
     logits = torch.zeros(exists.shape, dtype=value.dtype).masked_fill(~exists, -math.inf)
@@ -78,8 +78,8 @@ def unfolded(query, key, value, *, kernel_size=3, dilation=1, scale=None, window
         for _ in range(iterations - 1):
             refined = torch.einsum('bhyxk,bhyxck->bhyxc', logits.softmax(-1), around)
             logits = logits + torch.einsum('bhyxc,bhyxck->bhyxk', literal.squash(refined), around)
-    if window is not None:
-        logits = logits + window
+    if window_bias is not None:
+        logits = logits + window_bias
     return torch.einsum('bhyxk,bhyxck->bhyxc', logits.softmax(-1), unfold(value, kernel_size, dilation))
 
 
@@ -117,11 +117,13 @@ def test_one_tensor_in_several_places(which, iterations, geometric):
     """Its gradient is the sum of those of its places."""
 
     def share(op):
-        return lambda window=None, **given: op(*map(given.get, which), window=window, iterations=iterations)
+        return lambda window_bias=None, **given: op(
+            *map(given.get, which), window_bias=window_bias, iterations=iterations
+        )
 
     tensors = {name: randn(2, 2, 4, 3, 3, seed=i) for i, name in enumerate(sorted(set(which)))}
     if geometric:
-        tensors['window'] = randn(2, 2, 4, 3, 9, seed=4)
+        tensors['window_bias'] = randn(2, 2, 4, 3, 9, seed=4)
     assert_literal(tensors, share)
 
 
@@ -191,7 +193,7 @@ WRONG = {
     'integers_alone': (TypeError, 'value', {'value': torch.ones(1, 2, 3, 4, 3, dtype=torch.long), **ALONE}),
     'no_query': (ValueError, 'query', {'query': None}),
     'no_key': (ValueError, 'key', {'key': None}),
-    'no_logits': (ValueError, 'window', {'window': None, **ALONE}),
+    'no_logits': (ValueError, 'window_bias', {'window_bias': None, **ALONE}),
     'even': (ValueError, 'kernel_size', {'kernel_size': 4}),
     'even_axis': (ValueError, 'kernel_size', {'kernel_size': (3, 4)}),
     'no_length': (ValueError, 'kernel_size', {'kernel_size': 0}),
@@ -203,11 +205,11 @@ WRONG = {
     'negative_dilation': (ValueError, 'dilation', {'dilation': -1}),
     'no_iterations': (ValueError, 'iterations', {'iterations': 0}),
     'iterations_alone': (ValueError, 'iterations', {'iterations': 2, **ALONE}),
-    'window_entries': (ValueError, 'window', {'window': randn(1, 2, 3, 4, 9)}),
-    'window_heads': (ValueError, 'window', {'window': randn(1, 1, 3, 4, 15)}),
-    'window_positions': (ValueError, 'window', {'window': randn(1, 2, 4, 3, 15)}),
-    'window_axes': (ValueError, 'window', {'window': randn(1, 2, 3, 4, 3, 5)}),
-    'window_integers': (TypeError, 'window', {'window': torch.ones(1, 2, 3, 4, 15, dtype=torch.long)}),
+    'window_entries': (ValueError, 'window_bias', {'window_bias': randn(1, 2, 3, 4, 9)}),
+    'window_heads': (ValueError, 'window_bias', {'window_bias': randn(1, 1, 3, 4, 15)}),
+    'window_positions': (ValueError, 'window_bias', {'window_bias': randn(1, 2, 4, 3, 15)}),
+    'window_axes': (ValueError, 'window_bias', {'window_bias': randn(1, 2, 3, 4, 3, 5)}),
+    'window_integers': (TypeError, 'window_bias', {'window_bias': torch.ones(1, 2, 3, 4, 15, dtype=torch.long)}),
 }
 
 
@@ -236,10 +238,10 @@ def test_a_large_bias_shifts_the_values_by_its_offset(kernel_size, dilation, con
     tensors, settings = with_kernel(size, kernel_size, heads=2, content=content, dilation=dilation)
     value = tensors['value']
     steps = offsets(kernel_size, dilation)
-    assert tensors['window'].shape[-1] == len(steps)
+    assert tensors['window_bias'].shape[-1] == len(steps)
     for entry, (down, right) in enumerate(steps):
-        tensors['window'] = torch.zeros(1, 2, *size, len(steps), dtype=torch.float64)
-        tensors['window'][..., entry] = 1e3
+        tensors['window_bias'] = torch.zeros(1, 2, *size, len(steps), dtype=torch.float64)
+        tensors['window_bias'][..., entry] = 1e3
         out = local_attention(**tensors, **settings)
         for y, x in literal.coordinates(size):
             if 0 <= y + down < size[0] and 0 <= x + right < size[1]:
@@ -273,7 +275,7 @@ def test_a_kernel_over_all_pairs_is_global_attention(size, kernel_size, scale):
 def test_geometric_logits_are_window_logits_of_global_attention(kernel_size):
     """Whose outlier logit −∞ leaves the keys of the window."""
     tensors, settings = with_kernel((4, 5), kernel_size, 2, 2)
-    expected = evaluate(global_attention, tensors, window_size=kernel_size, outlier=-math.inf)
+    expected = evaluate(global_attention, tensors, window_size=kernel_size, outside_bias=-math.inf)
     assert_same(evaluate(local_attention, tensors, **settings), expected)
 
 
@@ -291,12 +293,12 @@ def test_a_dilated_kernel_sees_every_other_pixel():
 def test_without_neighbours_a_pixel_keeps_its_value(switches):
     tensors, settings = with_kernel((3, 4), 3, 2, 2, dilation=4, **switches)
     torch.testing.assert_close(local_attention(**tensors, **settings), tensors['value'], atol=0, rtol=0)
-    tensors['window'] = randn(2, 2, 3, 4, 1)
+    tensors['window_bias'] = randn(2, 2, 3, 4, 1)
     out = local_attention(**tensors, **settings | {'kernel_size': 1, 'dilation': 1})
     torch.testing.assert_close(out, tensors['value'], atol=0, rtol=0)
 
 
-def algorithm_1(x, window, kernel_size, dilation, rounds):
+def algorithm_1(x, window_bias, kernel_size, dilation, rounds):
     """Algorithm 1 for each pixel i of ``(H, W, D)`` maps of projected features, then the softmax of Eq. 4.7."""
     height, width, _ = x.shape
     rows = []
@@ -316,8 +318,8 @@ def algorithm_1(x, window, kernel_size, dilation, rounds):
                 x_i = sum(a_l * x_l for a_l, x_l in zip(a, x_j))
                 u = (x_i @ x_i) / (1 + x_i @ x_i) * x_i / (x_i @ x_i).sqrt()
                 c = [c_l + u @ x_l for c_l, x_l in zip(c, x_j)]
-            if window is not None:
-                c = [c_l + window[y, z, entry] for c_l, (entry, _, _) in zip(c, around)]
+            if window_bias is not None:
+                c = [c_l + window_bias[y, z, entry] for c_l, (entry, _, _) in zip(c, around)]
             total = sum(c_l.exp() for c_l in c)
             rows.append(sum(c_l.exp() / total * x_l for c_l, x_l in zip(c, x_j)))
     return torch.stack(rows).view_as(x)
@@ -330,16 +332,23 @@ def test_passes_of_algorithm_1(iterations, kernel_size, dilation, geometric):
     """T passes are T − 1 rounds of its loop; one projection x, one head, no scale."""
     tensors = {'x': randn(4, 3, 3)}
     if geometric:
-        tensors['window'] = randn(4, 3, len(offsets(kernel_size)), seed=1)
+        tensors['window_bias'] = randn(4, 3, len(offsets(kernel_size)), seed=1)
 
-    def ours(x, window=None):
-        x, window = (None if t is None else t[None, None] for t in (x, window))
+    def ours(x, window_bias=None):
+        x, window_bias = (None if t is None else t[None, None] for t in (x, window_bias))
         return local_attention(
-            x, x, x, window=window, kernel_size=kernel_size, dilation=dilation, scale=1.0, iterations=iterations
+            x,
+            x,
+            x,
+            window_bias=window_bias,
+            kernel_size=kernel_size,
+            dilation=dilation,
+            scale=1.0,
+            iterations=iterations,
         )[0, 0]
 
-    def theirs(x, window=None):
-        return algorithm_1(x, window, kernel_size, dilation, iterations - 1)
+    def theirs(x, window_bias=None):
+        return algorithm_1(x, window_bias, kernel_size, dilation, iterations - 1)
 
     assert_same(evaluate(ours, tensors), evaluate(theirs, tensors))
 
@@ -374,9 +383,11 @@ def test_squash_of_nothing(dtype, iterations):
 )
 @pytest.mark.parametrize('iterations', [2, 3])
 def test_pixels_of_zeros(zeros, iterations):
-    tensors = {'x': randn(2, 1, 5, 6, 3), 'window': randn(2, 1, 5, 6, 9, seed=1)}
+    tensors = {'x': randn(2, 1, 5, 6, 3), 'window_bias': randn(2, 1, 5, 6, 9, seed=1)}
     tensors['x'][(slice(None), slice(None), *zeros)] = 0
-    actual = assert_literal(tensors, lambda op: lambda x, window: op(x, x, x, window=window, iterations=iterations))
+    actual = assert_literal(
+        tensors, lambda op: lambda x, window_bias: op(x, x, x, window_bias=window_bias, iterations=iterations)
+    )
     assert all(x.isfinite().all() for x in actual.values())
 
 
@@ -463,8 +474,8 @@ def test_logits_of_no_neighbour_change_nothing(number, switches, dilation):
     """Neither the output nor the weights; no gradient comes to them."""
     size = (4, 5)
     tensors, settings = with_kernel(size, 3, 2, 2, dilation=dilation, **switches)
-    nowhere = outside(size, 3, dilation).expand_as(tensors['window'])
-    other = {**tensors, 'window': tensors['window'].masked_fill(nowhere, number)}
+    nowhere = outside(size, 3, dilation).expand_as(tensors['window_bias'])
+    other = {**tensors, 'window_bias': tensors['window_bias'].masked_fill(nowhere, number)}
     actual = evaluate(local_attention, other, **settings)
     assert not actual['d_window'][nowhere].any()
     assert_same(actual, evaluate(local_attention, tensors, **settings), 0, 0)
@@ -475,7 +486,7 @@ def test_logits_of_no_neighbour_change_no_weights(number):
     size, queries = (4, 5), torch.tensor([(0, 0), (2, 3), (3, 2)])
     tensors, settings = with_kernel(size, 3, 2, 2)
     del tensors['value']
-    other = {**tensors, 'window': tensors['window'].masked_fill(outside(size, 3), number)}
+    other = {**tensors, 'window_bias': tensors['window_bias'].masked_fill(outside(size, 3), number)}
     actual, expected = (local_attention_weights(**x, queries=queries, **settings) for x in (other, tensors))
     torch.testing.assert_close(actual, expected, atol=0, rtol=0)
 
@@ -486,7 +497,7 @@ def test_neg_inf_removes_a_key(switches):
     tensors, settings = with_kernel((4, 5), 3, 2, 2, **switches)
     removed = randn(2, 2, 4, 5, 9, seed=9) > 0
     removed[..., 4] = False  # a pixel keeps itself
-    tensors['window'] = tensors['window'].masked_fill(removed, -math.inf)
+    tensors['window_bias'] = tensors['window_bias'].masked_fill(removed, -math.inf)
     actual = assert_literal(tensors, **settings)
     assert not actual['d_window'][removed].any()
     assert all(x.isfinite().all() for x in actual.values())
@@ -508,11 +519,14 @@ def test_low_precision_is_near_float64(size, kernel_size, dilation, switches, dt
 
 
 @pytest.mark.parametrize('switches', [BOTH, REFINED, SWITCHES['geometric']], ids=['bilateral', 'refined', 'geometric'])
-@pytest.mark.parametrize('wide', ['window', 'operands'])
+@pytest.mark.parametrize('wide', ['window_bias', 'operands'])
 def test_float32_with_bfloat16(wide, switches):
     """Geometric logits of float32 beside operands of bfloat16, or the other way round; gradients as their tensors."""
     tensors, settings = with_kernel((4, 5), 3, 2, 2, **switches)
-    dtypes = {name: torch.float32 if (name == 'window') == (wide == 'window') else torch.bfloat16 for name in tensors}
+    dtypes = {
+        name: torch.float32 if (name == 'window_bias') == (wide == 'window_bias') else torch.bfloat16
+        for name in tensors
+    }
     tensors = {name: x.to(dtypes[name]) for name, x in tensors.items()}
     actual = evaluate(local_attention, tensors, **settings)
     assert actual['output'].dtype == dtypes['value']
@@ -522,15 +536,15 @@ def test_float32_with_bfloat16(wide, switches):
 
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
-@pytest.mark.parametrize('large', ['content', 'window', 'both'])
+@pytest.mark.parametrize('large', ['content', 'window_bias', 'both'])
 @pytest.mark.parametrize('iterations', [1, 3])
 def test_logits_of_1e4(large, dtype, iterations):
     """Nothing overflows. A float32 logit of 1e4 is off by up to some 1e-3, its weight by as much of itself."""
     tensors, settings = with_kernel((4, 5), 3, 2, 2, dtype=dtype, iterations=iterations)
-    if large != 'window':
+    if large != 'window_bias':
         tensors |= {name: tensors[name] * 100 for name in ('query', 'key')}
     if large != 'content':
-        tensors['window'] = tensors['window'] * 1e4
+        tensors['window_bias'] = tensors['window_bias'] * 1e4
     actual = evaluate(local_attention, tensors, **settings)
     for name, x in actual.items():
         assert x.isfinite().all(), name
@@ -544,9 +558,9 @@ def test_a_constant_of_a_query_changes_nothing(dtype, constant):
     """As near float64 as other logits: the softmax subtracts it."""
     tensors, settings = with_kernel((4, 5), 3, 2, 2, content=False, dtype=dtype)
     step = 2.0 ** math.ceil(math.log2(max(1, 1e4 * torch.finfo(dtype).eps)))
-    tensors['window'] = (constant + (tensors['window'].double() * 2).round().clamp(-2, 2) * step).to(dtype)
+    tensors['window_bias'] = (constant + (tensors['window_bias'].double() * 2).round().clamp(-2, 2) * step).to(dtype)
     actual = evaluate(local_attention, tensors, **settings)
-    tensors['window'] = tensors['window'].double() - constant
+    tensors['window_bias'] = tensors['window_bias'].double() - constant
     tensors['value'] = tensors['value'].double()
     expected = evaluate(literal.local_attention, tensors, **settings)
     assert_same(actual, expected, **low_precision(dtype))
@@ -584,11 +598,11 @@ def test_compile(switches):
 def test_compile_one_tensor():
     torch.compiler.reset()
 
-    def shared(x, window):
-        return local_attention(x, x, x, window=window, iterations=3)
+    def shared(x, window_bias):
+        return local_attention(x, x, x, window_bias=window_bias, iterations=3)
 
     compiled = torch.compile(shared, fullgraph=True, backend='aot_eager')
-    tensors = {'x': randn(2, 2, 3, 4, 3), 'window': randn(2, 2, 3, 4, 9)}
+    tensors = {'x': randn(2, 2, 3, 4, 3), 'window_bias': randn(2, 2, 3, 4, 9)}
     assert_same(evaluate(compiled, tensors), evaluate(shared, tensors), 0, 0)
 
 

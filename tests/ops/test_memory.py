@@ -21,12 +21,18 @@ def of_global(length, normalize, kernel):
     def randn(*channels):
         return torch.randn(1, 1, length, length, *channels, generator=generator).requires_grad_()
 
-    query, key, value, window, outlier = inputs = randn(256), randn(256), randn(256), randn(31**2), randn()
+    query, key, value, window_bias, outside_bias = inputs = randn(256), randn(256), randn(256), randn(31**2), randn()
     cotangent = randn(256).detach()
     with nullcontext() if kernel else REFERENCE:
         out, forward = extra_memory(
             lambda: global_attention(
-                query, key, value, window=window, window_size=31, outlier=outlier, normalize=normalize
+                query,
+                key,
+                value,
+                window_bias=window_bias,
+                window_size=31,
+                outside_bias=outside_bias,
+                normalize=normalize,
             )
         )
         grads, backward = extra_memory(lambda: torch.autograd.grad(out, inputs, cotangent))
@@ -66,12 +72,14 @@ def test_extra_memory_grows_with_the_positions(kernel, normalize):
 def local(length, iterations):
     """As above, of 256 channels in 8 heads, each with its 3×3 geometric logits: local_attention."""
     generator = torch.Generator().manual_seed(0)
-    inputs = query, key, value, window = [
+    inputs = query, key, value, window_bias = [
         torch.randn(1, 8, length, length, channels, generator=generator).requires_grad_()
         for channels in (32, 32, 32, 9)
     ]
     cotangent = torch.ones(value.shape)
-    out, forward = extra_memory(lambda: local_attention(query, key, value, window=window, iterations=iterations))
+    out, forward = extra_memory(
+        lambda: local_attention(query, key, value, window_bias=window_bias, iterations=iterations)
+    )
     grads, backward = extra_memory(lambda: torch.autograd.grad(out, inputs, cotangent))
     assert [x.shape for x in grads] == [x.shape for x in inputs]
     return forward, max(forward, backward)

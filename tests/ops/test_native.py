@@ -109,16 +109,16 @@ def test_layouts(layout, channels, dtype):
 
 @pytest.mark.parametrize('iterations', [1, 3])
 def test_one_tensor_for_keys_and_values(iterations):
-    x, window = literal.randn(2, 2, 6, 21, 5), literal.randn(2, 2, 6, 21, 9, seed=1)
+    x, window_bias = literal.randn(2, 2, 6, 21, 5), literal.randn(2, 2, 6, 21, 9, seed=1)
 
-    def shared(value, window):
-        return local_attention(value, value, value, window=window, iterations=iterations)
+    def shared(value, window_bias):
+        return local_attention(value, value, value, window_bias=window_bias, iterations=iterations)
 
     shared.__name__ = 'local_attention'
-    check(shared, {'value': x.float(), 'window': window.float()})
+    check(shared, {'value': x.float(), 'window_bias': window_bias.float()})
 
 
-@pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window'])
+@pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window_bias'])
 def test_nan_comes_out_where_the_reference_has_it(fault):
     for iterations in (1, 3):
         tensors, settings = with_kernel((5, 21), 3, 1, 2, dtype=torch.float32, iterations=iterations)
@@ -145,7 +145,7 @@ def test_nan_comes_out_of_dynamic_conv_where_the_reference_has_it(fault):
 
 def test_nothing_but_neg_inf_gives_0():
     tensors, settings = with_kernel((5, 21), 3, 1, 2, dtype=torch.float32)
-    tensors['window'][0, 0, 2] = -math.inf
+    tensors['window_bias'][0, 0, 2] = -math.inf
     actual = check(local_attention, tensors, **settings)
     assert not actual['output'][0, 0, 2].any()
     assert all(x.isfinite().all() for x in actual.values())
@@ -188,7 +188,7 @@ def test_other_dtypes_go_to_the_reference(dtype):
 
 
 def test_maps_of_nothing_go_to_the_reference():
-    assert local_attention(None, None, torch.ones(0, 2, 3, 4, 5), window=torch.ones(0, 2, 3, 4, 9)).numel() == 0
+    assert local_attention(None, None, torch.ones(0, 2, 3, 4, 5), window_bias=torch.ones(0, 2, 3, 4, 9)).numel() == 0
 
 
 def test_collect_env_tells_what_runs():

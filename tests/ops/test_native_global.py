@@ -38,12 +38,16 @@ MAPS = [
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-def with_further(size, window_size, outlier=LEARNED, batch=2, heads=2, *, dtype=torch.float32, causal=False, **kwargs):
+def with_further(
+    size, window_size, outside_bias=LEARNED, batch=2, heads=2, *, dtype=torch.float32, is_causal=False, **kwargs
+):
     """A call with a window, axis logits, key logits and a mask that leaves one batch item without its first keys."""
-    tensors, settings = with_window(size, window_size, outlier, batch, heads, causal=causal, dtype=dtype, **kwargs)
+    tensors, settings = with_window(
+        size, window_size, outside_bias, batch, heads, is_causal=is_causal, dtype=dtype, **kwargs
+    )
     tensors |= further(size, batch, heads, dtype=dtype)
     tensors['key_mask'].flatten(1)[-1, :2] = False
-    return tensors, {**settings, 'causal': causal}
+    return tensors, {**settings, 'is_causal': is_causal}
 
 
 def check(tensors, op=global_attention, **settings):
@@ -69,18 +73,18 @@ def check(tensors, op=global_attention, **settings):
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
 @pytest.mark.parametrize(('size', 'window_size'), MAPS, ids=str)
 def test_maps(size, window_size, dtype):
-    for normalize, causal in itertools.product((False, True), repeat=2):
-        tensors, settings = with_further(size, window_size, dtype=dtype, causal=causal)
+    for normalize, is_causal in itertools.product((False, True), repeat=2):
+        tensors, settings = with_further(size, window_size, dtype=dtype, is_causal=is_causal)
         check(tensors, normalize=normalize, **settings)
 
 
 @pytest.mark.usefixtures('capability')
-@pytest.mark.parametrize('causal', [False, True], ids=['', 'causal'])
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
-def test_each_of_the_further_logits(outlier, normalize, causal):
+@pytest.mark.parametrize('is_causal', [False, True], ids=['', 'is_causal'])
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
+def test_each_of_the_further_logits(outside_bias, normalize, is_causal):
     size = (13, 37)
-    whole, settings = with_further(size, 5, outlier, causal=causal)
-    names = ['axis_logits', 'key_logits', 'key_mask']
+    whole, settings = with_further(size, 5, outside_bias, is_causal=is_causal)
+    names = ['axis_bias', 'key_bias', 'key_mask']
     for without in itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(4)):
         tensors = {name: x for name, x in whole.items() if name not in without}
         check(tensors, normalize=normalize, **settings)
@@ -97,7 +101,7 @@ def test_other_keys(size, key_size, dtype):
     check(tensors | further(size, key_size=key_size, dtype=dtype))
 
 
-@pytest.mark.parametrize('extra', [{}, {'axis_logits': 1}, {'axis_logits': 1, 'key_logits': 1}], ids=str)
+@pytest.mark.parametrize('extra', [{}, {'axis_bias': 1}, {'axis_bias': 1, 'key_bias': 1}], ids=str)
 def test_no_channels_to_compare(extra):
     size = (13, 37)
     tensors = {name: x for name, x in with_further(size, 3)[0].items() if name in {'value', *extra}}
@@ -128,13 +132,13 @@ def test_volumes_in_another_order(order):
         return x.permute(axes).contiguous().permute(torch.tensor(axes).argsort().tolist())
 
     check({name: lay(x) if torch.is_tensor(x) and name != 'key_mask' else x for name, x in tensors.items()}, **settings)
-    check(tensors | {'axis_logits': tuple(map(lay, tensors['axis_logits']))}, **settings)
+    check(tensors | {'axis_bias': tuple(map(lay, tensors['axis_bias']))}, **settings)
 
 
 def test_axis_logits_of_strides_0():
     tensors, settings = with_further((13, 37), 3)
     for first, last in (((2, 1, 1, 1, 13), (1, 2, 13, 1, 37)), ((1,), (37,))):
-        tensors['axis_logits'] = randn(*first, dtype=torch.float32), randn(*last, seed=1, dtype=torch.float32)
+        tensors['axis_bias'] = randn(*first, dtype=torch.float32), randn(*last, seed=1, dtype=torch.float32)
         check(tensors, **settings)
 
 
@@ -149,13 +153,13 @@ def assert_same_nan(tensors, settings):
 
 @pytest.mark.parametrize('number', [math.nan, math.inf])
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
-@pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window', 'outlier', 'key_logits', 'axis_logits'])
+@pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window_bias', 'outside_bias', 'key_bias', 'axis_bias'])
 def test_nan_comes_out_where_the_reference_has_it(fault, normalize, number):
     tensors, settings = with_further((13, 37), 3, heads=1)
-    if fault == 'axis_logits':
+    if fault == 'axis_bias':
         tensors[fault][1][0, 0, 2, 7, 1] = number
     else:
-        tensors[fault].flatten(0, -2 if fault in ('outlier', 'key_logits') else -3)[0, 7] = number
+        tensors[fault].flatten(0, -2 if fault in ('outside_bias', 'key_bias') else -3)[0, 7] = number
     assert_same_nan(tensors, {**settings, 'normalize': normalize})
 
 
@@ -166,9 +170,9 @@ def test_a_nan_of_a_masked_key_stays_out_of_the_weights():
     assert out.isfinite().all()
 
 
-@pytest.mark.parametrize(('outlier', 'normalize'), [CONTENT, *POSITIONS])
-def test_no_key_to_attend_to(outlier, normalize):
-    tensors, settings = with_further((13, 37), 3, outlier)
+@pytest.mark.parametrize(('outside_bias', 'normalize'), [CONTENT, *POSITIONS])
+def test_no_key_to_attend_to(outside_bias, normalize):
+    tensors, settings = with_further((13, 37), 3, outside_bias)
     tensors['key_mask'][1] = False
     for name, x in check(tensors, normalize=normalize, **settings).items():
         assert not x[1].any(), name
@@ -182,18 +186,18 @@ def test_every_number_of_the_results_is_written(monkeypatch, normalize):
     torch.use_deterministic_algorithms(True)
     try:
         assert torch.empty(3).isnan().all()
-        for (size, window_size), causal in itertools.product(MAPS, (False, True)):
-            tensors, settings = with_further(size, window_size, causal=causal)
+        for (size, window_size), is_causal in itertools.product(MAPS, (False, True)):
+            tensors, settings = with_further(size, window_size, is_causal=is_causal)
             check(tensors, normalize=normalize, **settings)
     finally:
         torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize(('size', 'batch', 'heads'), [((7, 9), 1, 1), ((23, 31), 1, 1), ((23, 31), 2, 3)], ids=str)
-@pytest.mark.parametrize('causal', [False, True], ids=['', 'causal'])
-def test_threads_change_no_bit(size, batch, heads, causal):
+@pytest.mark.parametrize('is_causal', [False, True], ids=['', 'is_causal'])
+def test_threads_change_no_bit(size, batch, heads, is_causal):
     found = []
-    tensors, settings = with_further(size, 5, LEARNED, batch, heads, causal=causal, value_channels=64)
+    tensors, settings = with_further(size, 5, LEARNED, batch, heads, is_causal=is_causal, value_channels=64)
     tensors |= {name: randn(batch, heads, *size, 64, dtype=torch.float32) for name in ('query', 'key')}
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
@@ -219,12 +223,14 @@ def test_no_query():
 def extra(side):
     """Extra MiB of both passes on a side × side map of 64 channels."""
     generator = torch.Generator().manual_seed(0)
-    inputs = query, key, value, window, outlier = [
+    inputs = query, key, value, window_bias, outside_bias = [
         torch.randn(1, 1, side, side, *channels, generator=generator).requires_grad_()
         for channels in ((64,), (64,), (64,), (81,), ())
     ]
     out, forward = extra_memory(
-        lambda: global_attention(query, key, value, window=window, window_size=9, outlier=outlier, normalize=True)
+        lambda: global_attention(
+            query, key, value, window_bias=window_bias, window_size=9, outside_bias=outside_bias, normalize=True
+        )
     )
     grads, backward = extra_memory(lambda: torch.autograd.grad(out, inputs, torch.ones_like(out)))
     assert [x.shape for x in grads] == [x.shape for x in inputs]
@@ -244,8 +250,8 @@ def with_axes(order):
     size = 48, 40
     maps = [torch.randn(1, 2, *size, channels, generator=generator) for channels in (16, *size, 16, 16)]
     in_order = [x.movedim((2, 3), order).contiguous().movedim(order, (2, 3)) for x in maps[:3]]
-    inputs = query, *axis_logits, key, value = [x.requires_grad_() for x in in_order + maps[3:]]
-    out, forward = extra_memory(lambda: global_attention(query, key, value, axis_logits=axis_logits))
+    inputs = query, *axis_bias, key, value = [x.requires_grad_() for x in in_order + maps[3:]]
+    out, forward = extra_memory(lambda: global_attention(query, key, value, axis_bias=axis_bias))
     _, backward = extra_memory(lambda: torch.autograd.grad(out, inputs, torch.ones_like(out)))
     return forward, backward
 

@@ -25,11 +25,11 @@ def wide(tensors, dtype):
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-def grid(size, window_size=None, outlier=LEARNED, channels=3, **kwargs):
+def grid(size, window_size=None, outside_bias=LEARNED, channels=3, **kwargs):
     """Tensors and settings of a call of ``grid_attention``."""
     entries = 0 if window_size is None else sum(as_tuple(window_size, len(size))) - len(size) + 1
     tensors, settings = literal.with_window(
-        entries, size, window_size, outlier if entries else None, 2, 2, **{'dtype': torch.float32, **kwargs}
+        entries, size, window_size, outside_bias if entries else None, 2, 2, **{'dtype': torch.float32, **kwargs}
     )
     for name, seed in (('query', 1), ('key', 2)):
         tensors[name] = literal.randn(*tensors[name].shape[:-1], channels, seed=seed, dtype=tensors[name].dtype)
@@ -57,8 +57,10 @@ GRIDS = [
 def test_grid_attention(size, window_size, dtype):
     for channels, value_channels in ((3, 2), (16, 18)):
         check(grid_attention, *grid(size, None, None, channels, value_channels=value_channels, dtype=dtype)[:1])
-        for outlier, normalize in (parameters.values for parameters in POSITIONS):
-            tensors, settings = grid(size, window_size, outlier, channels, value_channels=value_channels, dtype=dtype)
+        for outside_bias, normalize in (parameters.values for parameters in POSITIONS):
+            tensors, settings = grid(
+                size, window_size, outside_bias, channels, value_channels=value_channels, dtype=dtype
+            )
             # The z-score of one key multiplies what float32 leaves of a gradient of 0 by 1/√1e-5.
             check(grid_attention, tensors, normalize=normalize and size != (1, 1), scale=0.3, **settings)
 
@@ -109,14 +111,14 @@ def strided(size, key_size, step, pattern, channels=3, value_channels=2, dtype=t
         name: literal.randn(2, 2, *shape, seed=seed, dtype=dtype) for seed, (name, shape) in enumerate(shapes.items())
     }
     offsets = strided_offsets(size, step, pattern, key_size)
-    tensors['offset_logits'] = tuple(
+    tensors['offset_bias'] = tuple(
         literal.randn(2, 2, *size, len(offset), seed=3 + axis, dtype=dtype) for axis, offset in enumerate(offsets)
     )
     return tensors, {'step': step, 'pattern': pattern}
 
 
 def without_logits(tensors):
-    return {name: x for name, x in tensors.items() if name != 'offset_logits'}
+    return {name: x for name, x in tensors.items() if name != 'offset_bias'}
 
 
 @pytest.mark.usefixtures('capability')
@@ -152,11 +154,11 @@ def test_long_lines():
     check(grid_attention, tensors, **settings)
 
 
-@pytest.mark.parametrize('large', ['content', 'position', 'outlier'])
+@pytest.mark.parametrize('large', ['content', 'position', 'outside_bias'])
 @pytest.mark.parametrize('normalize', [False, True], ids=['plain', 'zscore'])
 def test_logits_of_1e4(large, normalize):
     tensors, settings = grid((4, 5), 3)
-    for name in {'content': ('query', 'key'), 'position': ('window',), 'outlier': ('outlier',)}[large]:
+    for name in {'content': ('query', 'key'), 'position': ('window_bias',), 'outside_bias': ('outside_bias',)}[large]:
         tensors[name] = tensors[name] * (100 if large == 'content' else 1e4)
     actual, expected = (
         evaluate(grid_attention, {name: x.to(dtype) for name, x in tensors.items()}, normalize=normalize, **settings)
@@ -166,7 +168,7 @@ def test_logits_of_1e4(large, normalize):
     torch.testing.assert_close(actual['output'].double(), expected['output'], atol=1e-2, rtol=1e-6)
 
 
-@pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window', 'outlier'])
+@pytest.mark.parametrize('fault', ['query', 'key', 'value', 'window_bias', 'outside_bias'])
 @pytest.mark.parametrize('size', [(5, 21), (4, 3, 17)], ids=str)
 def test_nan_comes_out_where_the_reference_has_it(fault, size):
     for normalize in (False, True):
@@ -185,7 +187,7 @@ def test_nan_comes_out_where_the_reference_has_it(fault, size):
 def test_strided_logits_of_1e4():
     for pattern in PATTERNS:
         tensors, settings = strided((4, 5), (4, 5), 2, pattern)
-        tensors['offset_logits'] = tuple(x * 1e4 for x in tensors['offset_logits'])
+        tensors['offset_bias'] = tuple(x * 1e4 for x in tensors['offset_bias'])
         actual, expected = (
             evaluate(strided_attention, wide(tensors, dtype), **settings) for dtype in (torch.float32, torch.float64)
         )
@@ -193,12 +195,12 @@ def test_strided_logits_of_1e4():
         torch.testing.assert_close(actual['output'].double(), expected['output'], atol=1e-2, rtol=1e-6)
 
 
-@pytest.mark.parametrize('fault', ['query', 'key', 'value', 'offset_logits'])
+@pytest.mark.parametrize('fault', ['query', 'key', 'value', 'offset_bias'])
 @pytest.mark.parametrize('pattern', ['block', 'strided'])
 def test_nan_comes_out_of_strided_attention_where_the_reference_has_it(pattern, fault):
     """The reference's groups are larger than what a query sees in the other patterns, and NaN spreads in them."""
     tensors, settings = strided((4, 5, 7), (4, 5, 7), 2, pattern)
-    faulty = tensors[fault][1] if fault == 'offset_logits' else tensors[fault]
+    faulty = tensors[fault][1] if fault == 'offset_bias' else tensors[fault]
     faulty[0, 1, 2, 2, 3, 1] = math.nan
     actual, expected = (
         evaluate(strided_attention, wide(tensors, dtype), **settings) for dtype in (torch.float32, torch.float64)

@@ -65,19 +65,19 @@ class Call:
         """One number, or one for each axis."""
         return self.draw(of) if self.draw(MAYBE) else tuple(self.draw(of) for _ in range(self.axes))
 
-    def window(self, size, entries):
+    def window_bias(self, size, entries):
         """Window logits and what goes with them, or nothing."""
         if not self.draw(MAYBE):
             return
         window_size = self.lengths(ODD)
         self.settings['window_size'] = window_size
-        self.tensors['window'] = self.map(size, entries(literal.as_tuple(window_size, self.axes)))
-        outlier = self.draw(st.sampled_from(('learned', 0.0, 0.7, -math.inf)))
-        if outlier == 'learned':
-            self.tensors['outlier'] = self.map(size)
+        self.tensors['window_bias'] = self.map(size, entries(literal.as_tuple(window_size, self.axes)))
+        outside_bias = self.draw(st.sampled_from(('learned', 0.0, 0.7, -math.inf)))
+        if outside_bias == 'learned':
+            self.tensors['outside_bias'] = self.map(size)
         else:
-            self.settings['outlier'] = outlier
-        self.settings['normalize'] = outlier != -math.inf and self.draw(MAYBE)
+            self.settings['outside_bias'] = outside_bias
+        self.settings['normalize'] = outside_bias != -math.inf and self.draw(MAYBE)
 
     def check(self, op):
         """Run it, or a call with something wrong in it."""
@@ -112,8 +112,8 @@ FAULTS = {
     'an even window': even,
     'keys of another dtype': change('key', lambda x: x.double()),
     'a query without channels': change('query', lambda x: x[..., 0]),
-    'one entry too many': change('window', lambda x: torch.cat([x, x[..., :1]], -1)),
-    'entries that are integers': change('window', lambda x: x.int()),
+    'one entry too many': change('window_bias', lambda x: torch.cat([x, x[..., :1]], -1)),
+    'entries that are integers': change('window_bias', lambda x: x.int()),
     'other heads': change('value', lambda x: torch.cat([x, x], 1)),
     'another batch': change('logits', lambda x: torch.cat([x, x], 0)),
 }
@@ -123,17 +123,17 @@ FAULTS = {
 def global_calls(draw):
     call = Call(draw, st.integers(1, 3))
     size = key_size = call.size()
-    causal = draw(MAYBE)
-    call.settings['causal'] = causal
-    call.window(size, lambda sizes: (math.prod(sizes) + 1) // 2 if causal else math.prod(sizes))
-    if 'window' not in call.tensors and not causal:
+    is_causal = draw(MAYBE)
+    call.settings['is_causal'] = is_causal
+    call.window_bias(size, lambda sizes: (math.prod(sizes) + 1) // 2 if is_causal else math.prod(sizes))
+    if 'window_bias' not in call.tensors and not is_causal:
         key_size = call.size()
     call.content(size, key_size)
     call.value(key_size)
     if draw(MAYBE):
-        call.tensors['axis_logits'] = tuple(call.map(size, side) for side in key_size)
+        call.tensors['axis_bias'] = tuple(call.map(size, side) for side in key_size)
     if draw(MAYBE):
-        call.tensors['key_logits'] = call.map(key_size)
+        call.tensors['key_bias'] = call.map(key_size)
     if draw(MAYBE):
         share = draw(st.sampled_from((0.0, 0.3, 0.9)))
         call.tensors['key_mask'] = call.randn(call.batch, *key_size).double().abs() > share
@@ -146,7 +146,7 @@ def grid_calls(draw):
     size = call.size()
     call.content(size, size)
     call.value(size)
-    call.window(size, lambda sizes: sum(sizes) - len(sizes) + 1)
+    call.window_bias(size, lambda sizes: sum(sizes) - len(sizes) + 1)
     return call
 
 
@@ -164,7 +164,7 @@ def local_calls(draw):
     call.settings.update(kernel_size=call.lengths(ODD), dilation=draw(st.integers(1, 4)))
     if not content or draw(MAYBE):
         entries = math.prod(literal.as_tuple(call.settings['kernel_size'], 2))
-        call.tensors['window'] = call.map(size, entries)
+        call.tensors['window_bias'] = call.map(size, entries)
     for name in ('query', 'key'):
         if call.tensors[name] is None:
             call.settings[name] = call.tensors.pop(name)
@@ -185,7 +185,7 @@ def strided_calls(draw):
     call.settings.update(pattern=pattern, step=step)
     if draw(MAYBE):
         offsets = strided_offsets(size, step, pattern, key_size)
-        call.tensors['offset_logits'] = tuple(call.map(size, len(x)) for x in offsets)
+        call.tensors['offset_bias'] = tuple(call.map(size, len(x)) for x in offsets)
     return call
 
 

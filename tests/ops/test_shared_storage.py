@@ -58,20 +58,20 @@ class Views:
 
 
 def global_attention(draw, batch, heads, size, channels):
-    causal = draw.any(False, True)
-    key_size = size if causal else draw.any(size, tuple(draw.side() for _ in size))
-    settings = {'causal': causal}
+    is_causal = draw.any(False, True)
+    key_size = size if is_causal else draw.any(size, tuple(draw.side() for _ in size))
+    settings = {'is_causal': is_causal}
     position = {}
     if key_size == size and draw.any(False, True):
         window_size = draw.any(1, 3)
         entries = window_size ** len(size)
-        position['window'] = draw.view(batch, heads, *size, (entries + 1) // 2 if causal else entries)
-        position['outlier'] = draw.view(batch, heads, *size)
+        position['window_bias'] = draw.view(batch, heads, *size, (entries + 1) // 2 if is_causal else entries)
+        position['outside_bias'] = draw.view(batch, heads, *size)
         settings |= {'window_size': window_size, 'normalize': draw.any(False, True)}
     if draw.any(False, True):
-        position['axis_logits'] = tuple(draw.view(batch, heads, *size, side) for side in key_size)
+        position['axis_bias'] = tuple(draw.view(batch, heads, *size, side) for side in key_size)
     if draw.any(False, True):
-        position['key_logits'] = draw.view(batch, heads, *key_size)
+        position['key_bias'] = draw.view(batch, heads, *key_size)
     return content(draw, batch, heads, size, channels, key_size) | position, settings
 
 
@@ -88,8 +88,8 @@ def grid_attention(draw, batch, heads, size, channels):
     tensors, settings = content(draw, batch, heads, size, channels), {}
     if draw.any(False, True):
         window_size = draw.any(1, 3)
-        tensors['window'] = draw.view(batch, heads, *size, len(size) * (window_size - 1) + 1)
-        tensors['outlier'] = draw.view(batch, heads, *size)
+        tensors['window_bias'] = draw.view(batch, heads, *size, len(size) * (window_size - 1) + 1)
+        tensors['outside_bias'] = draw.view(batch, heads, *size)
         settings = {'window_size': window_size, 'normalize': draw.any(False, True)}
     return tensors, settings
 
@@ -98,7 +98,7 @@ def local_attention(draw, batch, heads, size, channels):
     tensors = content(draw, batch, heads, size, channels)
     settings = {'kernel_size': draw.any(1, 3), 'dilation': draw.any(1, 2), 'iterations': draw.any(1, 1, 2, 3)}
     if draw.any(False, True):
-        tensors['window'] = draw.view(batch, heads, *size, settings['kernel_size'] ** 2)
+        tensors['window_bias'] = draw.view(batch, heads, *size, settings['kernel_size'] ** 2)
     return tensors, settings
 
 
@@ -107,7 +107,7 @@ def strided_attention(draw, batch, heads, size, channels):
     settings = {'pattern': draw.any(*PATTERNS), 'step': draw.any(1, 2, 3)}
     if draw.any(False, True):
         offsets = strided_offsets(size, settings['step'], settings['pattern'])
-        tensors['offset_logits'] = tuple(draw.view(batch, heads, *size, len(x)) for x in offsets)
+        tensors['offset_bias'] = tuple(draw.view(batch, heads, *size, len(x)) for x in offsets)
     return tensors, settings
 
 

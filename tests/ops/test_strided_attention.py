@@ -66,7 +66,7 @@ def with_offsets(size, step, pattern, batch=1, heads=1, *, key_size=None, logits
     tensors = operands(size, batch, heads, key_size=key_size, **kwargs)
     if logits:
         offsets = strided_offsets(size, step, pattern, key_size)
-        tensors['offset_logits'] = tuple(
+        tensors['offset_bias'] = tuple(
             randn(batch, heads if axis else 1, *size, len(x), seed=4 + axis, dtype=tensors['query'].dtype)
             for axis, x in enumerate(offsets)
         )
@@ -141,10 +141,10 @@ def as_map(layout):
 @every_pattern
 def test_layouts(layout, after, pattern):
     tensors, settings = with_offsets((2, 3, 4), 2, pattern, 2, 2, value_channels=3)
-    logits = tensors.pop('offset_logits')
+    logits = tensors.pop('offset_bias')
     tensors = {name: as_map(layout)(x) for name, x in tensors.items()}
     assert not any(x.is_contiguous() for x in tensors.values())
-    tensors['offset_logits'] = tuple(as_map(layout)(x) for x in logits)
+    tensors['offset_bias'] = tuple(as_map(layout)(x) for x in logits)
     assert_literal(tensors, after, **settings)
 
 
@@ -177,7 +177,7 @@ def same(*shape, dtype=torch.float64):
 
 
 def logits_of(*entries):
-    return {'offset_logits': tuple(randn(1, 2, 2, 3, 4, n) for n in entries)}
+    return {'offset_bias': tuple(randn(1, 2, 2, 3, 4, n) for n in entries)}
 
 
 WRONG = {
@@ -202,12 +202,12 @@ WRONG = {
         'step',
         {'step': None, **{n: randn(1, 2, 2, 4, 4, 3) for n in ('key', 'value')}},
     ),
-    'one_axis_too_few': (ValueError, 'offset_logits', logits_of(3, 3)),
-    'one_axis_too_many': (ValueError, 'offset_logits', logits_of(3, 3, 3, 3)),
-    'entries': (ValueError, r'offset_logits\[1\]', logits_of(3, 2, 3)),
-    'entries_of_another_pattern': (ValueError, r'offset_logits\[0\]', {'pattern': 'forward'}),
-    'logit_positions': (ValueError, r'offset_logits\[0\]', {'offset_logits': [randn(1, 2, 3, 2, 4, 3)] * 3}),
-    'integer_logits': (TypeError, r'offset_logits\[0\]', {'offset_logits': [torch.ones(3, dtype=torch.long)] * 3}),
+    'one_axis_too_few': (ValueError, 'offset_bias', logits_of(3, 3)),
+    'one_axis_too_many': (ValueError, 'offset_bias', logits_of(3, 3, 3, 3)),
+    'entries': (ValueError, r'offset_bias\[1\]', logits_of(3, 2, 3)),
+    'entries_of_another_pattern': (ValueError, r'offset_bias\[0\]', {'pattern': 'forward'}),
+    'logit_positions': (ValueError, r'offset_bias\[0\]', {'offset_bias': [randn(1, 2, 3, 2, 4, 3)] * 3}),
+    'integer_logits': (TypeError, r'offset_bias\[0\]', {'offset_bias': [torch.ones(3, dtype=torch.long)] * 3}),
 }
 
 
@@ -370,7 +370,7 @@ def test_offsets_concatenated_in_the_channels(pattern):
         part @ table[offset + side - 1].T
         for part, table, offset, side in zip(query.split(2, -1), tables, offsets, size)
     ]
-    actual = strided_attention(query, key, value, pattern=pattern, step=step, scale=1.0, offset_logits=logits)
+    actual = strided_attention(query, key, value, pattern=pattern, step=step, scale=1.0, offset_bias=logits)
     at = torch.tensor(literal.coordinates(size))
     apart = at - at[:, None]  # q − p, (N, N, 3)
     embeddings = torch.cat([table[apart[..., a] + size[a] - 1] for a, table in enumerate(tables)], -1)
@@ -391,7 +391,7 @@ def test_a_large_logit_shifts_the_values_by_its_offset(pattern):
         logits = [torch.full((len(x),), -500.0, dtype=torch.float64) for x in offsets]
         for x, entry in zip(logits, entries):
             x[entry] = 500
-        out = strided_attention(**tensors | {'offset_logits': logits}, **settings)
+        out = strided_attention(**tensors | {'offset_bias': logits}, **settings)
         for i, at in enumerate(literal.coordinates(size)):
             there = tuple(a + x[entry].item() for a, x, entry in zip(at, offsets, entries))
             if there in literal.coordinates(size) and mask[i][there]:
@@ -412,9 +412,7 @@ def test_logits_of_no_key_change_nothing(number, pattern):
         along = support.flatten(2).any(-1) if axis == 0 else support.movedim(axis + 1, 1).flatten(2).any(-1)
         nowhere.append(~(inside & along.gather(1, there.clamp(0, size[axis] - 1))).view(1, 1, *size, -1))
     assert any(x.any() for x in nowhere)
-    other = tensors | {
-        'offset_logits': tuple(x.masked_fill(n, number) for x, n in zip(tensors['offset_logits'], nowhere))
-    }
+    other = tensors | {'offset_bias': tuple(x.masked_fill(n, number) for x, n in zip(tensors['offset_bias'], nowhere))}
     actual = evaluate(strided_attention, other, **settings)
     assert_same(actual, evaluate(strided_attention, tensors, **settings), 0, 0)
     for axis, n in enumerate(nowhere):
@@ -429,8 +427,8 @@ def test_logits_of_no_key_change_nothing(number, pattern):
 def test_neg_inf_removes_keys(pattern):
     """From some queries all of them, which then give 0."""
     tensors, settings = with_offsets((3, 4, 5), 2, pattern, 2, 2)
-    removed = [randn(*x.shape, seed=9 + axis) > 0.5 for axis, x in enumerate(tensors['offset_logits'])]
-    tensors['offset_logits'] = tuple(x.masked_fill(r, -math.inf) for x, r in zip(tensors['offset_logits'], removed))
+    removed = [randn(*x.shape, seed=9 + axis) > 0.5 for axis, x in enumerate(tensors['offset_bias'])]
+    tensors['offset_bias'] = tuple(x.masked_fill(r, -math.inf) for x, r in zip(tensors['offset_bias'], removed))
     actual = assert_literal(tensors, **settings)
     assert not actual['output'].any(-1).all()
     for axis, r in enumerate(removed):
@@ -476,7 +474,7 @@ def test_logits_of_1e4(large, dtype, pattern):
     if large != 'offsets':
         tensors |= {name: tensors[name] * 100 for name in ('query', 'key')}
     if large != 'content':
-        tensors['offset_logits'] = tuple(x * 1e4 for x in tensors['offset_logits'])
+        tensors['offset_bias'] = tuple(x * 1e4 for x in tensors['offset_bias'])
     actual = evaluate(strided_attention, tensors, **settings)
     for name, x in actual.items():
         assert x.isfinite().all(), name
@@ -586,7 +584,7 @@ def extra(pattern, frames, height, width):
         for n in (16, 16, 16, *map(len, offsets))
     ]
     query, key, value, *logits = tensors
-    out, forward = extra_memory(lambda: strided_attention(query, key, value, pattern=pattern, offset_logits=logits))
+    out, forward = extra_memory(lambda: strided_attention(query, key, value, pattern=pattern, offset_bias=logits))
     grads, backward = extra_memory(lambda: torch.autograd.grad(out, tensors, torch.ones_like(out)))
     assert [x.shape for x in grads] == [x.shape for x in tensors]
     return forward, max(forward, backward)
@@ -669,8 +667,8 @@ def test_gradcheck(pattern):
     tensors, settings = full_call(pattern, True, (2, 1, 3), torch.float64)
     *names, _ = tensors
     assert torch.autograd.gradcheck(
-        lambda *args: strided_attention(**dict(zip(names, args)), offset_logits=args[3:], **settings),
-        [x.requires_grad_() for x in (*map(tensors.get, names), *tensors['offset_logits'])],
+        lambda *args: strided_attention(**dict(zip(names, args)), offset_bias=args[3:], **settings),
+        [x.requires_grad_() for x in (*map(tensors.get, names), *tensors['offset_bias'])],
     )
 
 

@@ -41,13 +41,13 @@ def test_scale(name, value):
 @pytest.mark.parametrize('name', ['global', 'grid'])
 def test_outlier(name, value):
     entries = {'global': 9, 'grid': 5}[name]
-    wrong(ATTENTION[name], 'outlier', value, window=literal.randn(1, 1, 2, 3, entries), window_size=3)
+    wrong(ATTENTION[name], 'outside_bias', value, window_bias=literal.randn(1, 1, 2, 3, entries), window_size=3)
 
 
 @pytest.mark.parametrize('value', [*LENGTHS, 2, (3, 2)], ids=repr)
 def test_lengths_of_windows(value):
     for name, entries in (('global', 9), ('grid', 5)):
-        wrong(ATTENTION[name], 'window_size', value, window=literal.randn(1, 1, 2, 3, entries))
+        wrong(ATTENTION[name], 'window_size', value, window_bias=literal.randn(1, 1, 2, 3, entries))
     for call in (ATTENTION['local'], CONVOLVED):
         wrong(call, 'kernel_size', value)
 
@@ -84,16 +84,16 @@ def test_without_channels_all_keys_weigh_the_same(call):
     torch.testing.assert_close(call(none, none, MAP), call(MAP * 0, MAP, MAP))
 
 
-@pytest.mark.parametrize('name', [*ATTENTION, 'window', 'dynamic'])
+@pytest.mark.parametrize('name', [*ATTENTION, 'window_bias', 'dynamic'])
 def test_two_devices(name):
     """A kernel for 'meta' would give a result without values, or one of unset memory."""
     there = MAP.to('meta')
     calls = {
-        'global': lambda: global_attention(MAP, MAP, MAP, key_logits=torch.zeros(3, device='meta')),
+        'global': lambda: global_attention(MAP, MAP, MAP, key_bias=torch.zeros(3, device='meta')),
         'grid': lambda: grid_attention(MAP, MAP, there),
         'local': lambda: local_attention(there, MAP, MAP),
         'strided': lambda: strided(MAP, there, MAP),
-        'window': lambda: local_attention(None, None, MAP, window=torch.zeros(1, 1, 2, 3, 9, device='meta')),
+        'window_bias': lambda: local_attention(None, None, MAP, window_bias=torch.zeros(1, 1, 2, 3, 9, device='meta')),
         'dynamic': lambda: dynamic_conv(MAP, torch.zeros(1, 1, 2, 3, 9, device='meta'), kernel_size=3),
     }
     with pytest.raises(ValueError, match=r'all tensors must be on one device; got .* on meta'):

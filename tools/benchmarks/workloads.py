@@ -88,17 +88,17 @@ def window_entry(side: int, k: int, device: str) -> Tensor:
     return (dy * k + dx).where(inside, k**2)[None, None]
 
 
-def realigned(window: Tensor, outlier: Tensor, entry: Tensor) -> Tensor:
+def realigned(window_bias: Tensor, outside_bias: Tensor, entry: Tensor) -> Tensor:
     """The table of position logits of all pairs, ``(1, 1, N, N)``."""
-    return torch.cat([window, outlier.unsqueeze(-1)], -1).flatten(2, 3).gather(-1, entry)
+    return torch.cat([window_bias, outside_bias.unsqueeze(-1)], -1).flatten(2, 3).gather(-1, entry)
 
 
-def flex(q: Tensor, k: Tensor, v: Tensor, window: Tensor, outlier: Tensor, size: int) -> Tensor:
+def flex(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor, size: int) -> Tensor:
     """FlexAttention with a score_mod, compiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
     width = q.shape[3]
-    logits = torch.cat([window, outlier.unsqueeze(-1)], -1)[0, 0].flatten(0, 1)
+    logits = torch.cat([window_bias, outside_bias.unsqueeze(-1)], -1)[0, 0].flatten(0, 1)
 
     def add_position(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         dy, dx = j // width - i // width + size // 2, j % width - i % width + size // 2
@@ -118,16 +118,16 @@ def bi_nl_calls(side: int, channels: int, k: int, dtype: torch.dtype, device: st
     """Bi-NL's core and its peers on a side × side map; those with a table of all pairs as far as it has room."""
     entry = window_entry(side, k, device) if side <= LARGEST_TABLE else None
 
-    def literal(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
+    def literal(q: Tensor, key: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
         logits = q.flatten(2, 3) @ key.flatten(2, 3).transpose(-1, -2) / q.shape[-1] ** 0.5
-        return ((logits + realigned(window, outlier, entry)).softmax(-1) @ v.flatten(2, 3)).view_as(v)
+        return ((logits + realigned(window_bias, outside_bias, entry)).softmax(-1) @ v.flatten(2, 3)).view_as(v)
 
-    def with_table(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
-        bias = realigned(window, outlier, entry)
+    def with_table(q: Tensor, key: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
+        bias = realigned(window_bias, outside_bias, entry)
         return F.scaled_dot_product_attention(*(x.flatten(2, 3) for x in (q, key, v)), bias).view_as(v)
 
-    def ours(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
-        return global_attention(q, key, v, window=window, window_size=k, outlier=outlier)
+    def ours(q: Tensor, key: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
+        return global_attention(q, key, v, window_bias=window_bias, window_size=k, outside_bias=outside_bias)
 
     inputs = [
         torch.randn(1, 1, side, side, *rest, dtype=dtype, device=device, requires_grad=True)
@@ -182,8 +182,8 @@ def bi_cc(full: bool, dtype: torch.dtype, device: str) -> Workload:
     """Bi-CC's core, with position logits, which mmcv's has not."""
     side, channels, k = (97, 512, 31) if full else (11, 16, 5)
 
-    def ours(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
-        return grid_attention(q, key, v, scale=1.0, window=window, window_size=k, outlier=outlier)
+    def ours(q: Tensor, key: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
+        return grid_attention(q, key, v, scale=1.0, window_bias=window_bias, window_size=k, outside_bias=outside_bias)
 
     inputs = [
         torch.randn(2, side, side, c, dtype=dtype, device=device)
@@ -219,7 +219,7 @@ def unfolded(x: Tensor, k: int) -> Tensor:
     return maps.view(batch, heads, channels, k**2, height, width)
 
 
-def unfold_attention(q: Tensor, k: Tensor, v: Tensor, window: Tensor, iterations: int) -> Tensor:
+def unfold_attention(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, iterations: int) -> Tensor:
     """The equations of local bilateral attention over unfolded maps."""
     inside = unfolded(torch.ones_like(q[..., :1]), 3)[:, :, 0] > 0
     keys, towards = unfolded(k, 3), q.movedim(-1, 2)
@@ -230,7 +230,7 @@ def unfold_attention(q: Tensor, k: Tensor, v: Tensor, window: Tensor, iterations
             total = (logits.softmax(2).unsqueeze(2) * keys).sum(3)
             norm = total.norm(dim=2, keepdim=True)
             towards = total * norm / (1 + norm**2)
-    weights = (logits + window.movedim(-1, 2)).softmax(2)
+    weights = (logits + window_bias.movedim(-1, 2)).softmax(2)
     return (weights.unsqueeze(2) * unfolded(v, 3)).sum(3).movedim(2, -1)
 
 
@@ -245,8 +245,8 @@ def ba_core(full: bool, dtype: torch.dtype, device: str, iterations: int) -> Wor
     """The core of local bilateral attention, 3×3 neighbours."""
     side, channels = (96, 256) if full else (17, 64)
 
-    def ours(q: Tensor, k: Tensor, v: Tensor, window: Tensor) -> Tensor:
-        return local_attention(q, k, v, window=window, kernel_size=3, scale=1.0, iterations=iterations)
+    def ours(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor) -> Tensor:
+        return local_attention(q, k, v, window_bias=window_bias, kernel_size=3, scale=1.0, iterations=iterations)
 
     inputs = [channels_first(1, 8, side, c, dtype, device) for c in (*[channels // 8] * 3, 9)]
     own, peers = calls(ours, {'unfold': partial(unfold_attention, iterations=iterations)}, inputs)
@@ -360,8 +360,10 @@ def grid(full: bool, dtype: torch.dtype, device: str, heads: int, positions: boo
     """Grid attention in 3-D; with windows of 9×9×11 and outliers, which the peer has not."""
     inputs = video_operands(full, heads, dtype, device)
 
-    def ours(q: Tensor, k: Tensor, v: Tensor, window: Tensor, outlier: Tensor) -> Tensor:
-        return grid_attention(q, k, v, window=window, window_size=(9, 9, 11), outlier=outlier.squeeze(-1))
+    def ours(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
+        return grid_attention(
+            q, k, v, window_bias=window_bias, window_size=(9, 9, 11), outside_bias=outside_bias.squeeze(-1)
+        )
 
     own, peers = calls(grid_attention, {'einsum': axes_einsum}, inputs)
     return Workload(
@@ -381,8 +383,8 @@ def strided(full: bool, dtype: torch.dtype, device: str, heads: int, positions: 
     step = (4, 8, 8)
     inputs = video_operands(full, heads, dtype, device)
 
-    def ours(q: Tensor, k: Tensor, v: Tensor, *offset_logits: Tensor) -> Tensor:
-        return strided_attention(q, k, v, pattern='block', step=step, offset_logits=offset_logits)
+    def ours(q: Tensor, k: Tensor, v: Tensor, *offset_bias: Tensor) -> Tensor:
+        return strided_attention(q, k, v, pattern='block', step=step, offset_bias=offset_bias)
 
     own, peers = calls(ours, {'reshape + SDPA': partial(blocks_sdpa, step=step)}, inputs)
     widths = [len(offsets) for offsets in strided_offsets(inputs[0].shape[2:5], step, 'block')]

@@ -1,0 +1,22 @@
+"""The operators with window biases, and ``normalize``: with the z-score of these in front."""
+
+import functools
+
+from mmattn import ops
+
+
+def _zscored(operator, support):
+    @functools.wraps(operator)
+    def call(*args, normalize=False, **kwargs):
+        if normalize:
+            shared = {name: kwargs[name] for name in ('key_mask', 'is_causal') if name in kwargs}
+            kwargs['window_bias'], kwargs['outside_bias'] = ops.window_zscore(
+                kwargs['window_bias'], kwargs['window_size'], kwargs.get('outside_bias', 0.0), support=support, **shared
+            )
+        return operator(*args, **kwargs)
+
+    return call
+
+
+global_attention = _zscored(ops.global_attention, 'global')
+grid_attention = _zscored(ops.grid_attention, 'grid')
