@@ -5,10 +5,9 @@ import math
 import pytest
 import torch
 
-from mmattn import ops
 from mmattn.utils.profiling import extra_memory
 
-from . import literal
+from . import literal, zscored
 from .literal import CONTENT, LEARNED, POSITIONS, SWITCHES, operands, randn
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
@@ -51,7 +50,7 @@ def local_call(size, kernel_size, **kwargs):
 
 
 def weights(operator, tensors, queries, **settings):
-    return getattr(ops, f'{operator}_weights')(**tensors, queries=torch.tensor(queries), **settings)
+    return zscored.operator(f'{operator}_weights')(**tensors, queries=torch.tensor(queries), **settings)
 
 
 def literal_rows(operator, tensors, queries, **settings):
@@ -184,7 +183,7 @@ def test_only_the_asked_neighbourhoods_are_computed():
 def test_wrong_queries_are_named(operator, queries):
     tensors, settings = local_call((3, 5), 3) if operator == LOCAL else call(operator, (3, 5), 3, LEARNED)
     with pytest.raises(ValueError, match=r'\bqueries\b'):
-        getattr(ops, f'{operator}_weights')(**tensors, queries=queries, **settings)
+        zscored.operator(f'{operator}_weights')(**tensors, queries=queries, **settings)
 
 
 @pytest.mark.parametrize('operator', OPERATORS)

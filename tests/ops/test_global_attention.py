@@ -6,8 +6,6 @@ import math
 import pytest
 import torch
 
-from mmattn.ops import global_attention
-
 from . import literal
 from .literal import (
     AFTER,
@@ -26,6 +24,7 @@ from .literal import (
     randn,
     record_slices,
 )
+from .zscored import global_attention
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
@@ -205,7 +204,7 @@ WRONG = {
     'key_axes': (ValueError, 'key', {'key': randn(1, 2, 12, 3)}),
     'value_axes': (ValueError, 'value', {'value': randn(1, 2, 12, 3)}),
     'key_batch': (ValueError, 'key', {'key': randn(2, 2, 3, 4, 3), 'value': randn(2, 2, 3, 4, 3)}),
-    'key_heads': (ValueError, 'key', {'key': randn(1, 1, 3, 4, 3), 'value': randn(1, 1, 3, 4, 3)}),
+    'key_heads': (ValueError, 'key', {'key': randn(1, 4, 3, 4, 3), 'value': randn(1, 4, 3, 4, 3)}),
     'key_channels': (ValueError, 'key', {'key': randn(1, 2, 3, 4, 2)}),
     'value_positions': (ValueError, 'value', {'value': randn(1, 2, 4, 3, 3)}),
     'value_heads': (ValueError, 'value', {'value': randn(1, 1, 3, 4, 3)}),
@@ -231,8 +230,7 @@ WRONG = {
     'outlier_dtype': (TypeError, 'outside_bias', {'outside_bias': torch.ones(1, 2, 3, 4, dtype=torch.long)}),
     'window_dtype': (TypeError, 'window_bias', {'window_bias': torch.ones(1, 2, 3, 4, 15, dtype=torch.long)}),
     'key_logits_dtype': (TypeError, 'key_bias', {'key_bias': torch.ones(1, 2, 3, 4, dtype=torch.long)}),
-    'normalize_neg_inf': (ValueError, 'normalize', {'outside_bias': -math.inf, 'normalize': True}),
-    'normalize_alone': (ValueError, 'normalize', {'window_bias': None, 'normalize': True}),
+    'normalize_neg_inf': (ValueError, 'outside_bias', {'outside_bias': -math.inf, 'normalize': True}),
     'window_other_keys': (ValueError, 'window_bias', {name: randn(1, 2, 4, 3, 3) for name in ('key', 'value')}),
     'causal_other_keys': (
         ValueError,

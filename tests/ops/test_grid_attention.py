@@ -6,8 +6,6 @@ import math
 import pytest
 import torch
 
-from mmattn.ops import grid_attention
-
 from . import literal
 from .literal import (
     AFTER,
@@ -26,6 +24,7 @@ from .literal import (
     randn,
     record_slices,
 )
+from .zscored import grid_attention
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
@@ -140,7 +139,7 @@ WRONG = {
     'four_axes': (ValueError, 'query', {name: randn(1, 2, 1, 1, 1, 1, 4) for name in ('query', 'key', 'value')}),
     'key_axes': (ValueError, 'key', {'key': randn(1, 2, 12, 3)}),
     'key_positions': (ValueError, 'key', {name: randn(1, 2, 3, 5, 3) for name in ('key', 'value')}),
-    'key_heads': (ValueError, 'key', {name: randn(1, 1, 3, 4, 3) for name in ('key', 'value')}),
+    'key_heads': (ValueError, 'key', {name: randn(1, 4, 3, 4, 3) for name in ('key', 'value')}),
     'key_channels': (ValueError, 'key', {'key': randn(1, 2, 3, 4, 2)}),
     'value_axes': (ValueError, 'value', {'value': randn(1, 2, 12, 3)}),
     'value_positions': (ValueError, 'value', {'value': randn(1, 2, 4, 3, 3)}),
@@ -163,8 +162,7 @@ WRONG = {
     'outlier_shape': (ValueError, 'outside_bias', {'outside_bias': randn(1, 2, 3, 4, 1)}),
     'outlier_dtype': (TypeError, 'outside_bias', {'outside_bias': torch.ones(1, 2, 3, 4, dtype=torch.long)}),
     'window_dtype': (TypeError, 'window_bias', {'window_bias': torch.ones(1, 2, 3, 4, 7, dtype=torch.long)}),
-    'normalize_neg_inf': (ValueError, 'normalize', {'outside_bias': -math.inf, 'normalize': True}),
-    'normalize_alone': (ValueError, 'normalize', {'window_bias': None, 'normalize': True}),
+    'normalize_neg_inf': (ValueError, 'outside_bias', {'outside_bias': -math.inf, 'normalize': True}),
 }
 
 
@@ -244,7 +242,7 @@ def test_float32_logits_with_bfloat16_operands(normalize):
     tensors |= {name: tensors[name].bfloat16() for name in ('query', 'key', 'value')}
     settings['normalize'] = normalize
     actual = evaluate(grid_attention, tensors, **settings)
-    assert {name for name, x in actual.items() if x.dtype == torch.float32} == {'d_window', 'd_outlier'}
+    assert {name for name, x in actual.items() if x.dtype == torch.float32} == {'d_window_bias', 'd_outside_bias'}
     expected = evaluate(literal.grid_attention, tensors, torch.float64, **settings)
     assert_same(actual, expected, **low_precision(torch.bfloat16))
 

@@ -181,7 +181,7 @@ WRONG = {
     'key_axes': (ValueError, 'key', {'key': randn(1, 2, 12, 3)}),
     'key_positions': (ValueError, 'key', {'key': randn(1, 2, 3, 5, 3)}),
     'key_value_positions': (ValueError, 'query', {name: randn(1, 2, 3, 5, 3) for name in ('key', 'value')}),
-    'key_heads': (ValueError, 'key', {name: randn(1, 1, 3, 4, 3) for name in ('key', 'value')}),
+    'key_heads': (ValueError, 'key', {name: randn(1, 4, 3, 4, 3) for name in ('key', 'value')}),
     'key_channels': (ValueError, 'key', {'key': randn(1, 2, 3, 4, 2)}),
     'value_axes': (ValueError, 'value', {'value': randn(1, 2, 12, 3)}),
     'value_axes_alone': (ValueError, 'value', {'value': randn(1, 2, 12, 3), **ALONE}),
@@ -477,7 +477,7 @@ def test_logits_of_no_neighbour_change_nothing(number, switches, dilation):
     nowhere = outside(size, 3, dilation).expand_as(tensors['window_bias'])
     other = {**tensors, 'window_bias': tensors['window_bias'].masked_fill(nowhere, number)}
     actual = evaluate(local_attention, other, **settings)
-    assert not actual['d_window'][nowhere].any()
+    assert not actual['d_window_bias'][nowhere].any()
     assert_same(actual, evaluate(local_attention, tensors, **settings), 0, 0)
 
 
@@ -499,7 +499,7 @@ def test_neg_inf_removes_a_key(switches):
     removed[..., 4] = False  # a pixel keeps itself
     tensors['window_bias'] = tensors['window_bias'].masked_fill(removed, -math.inf)
     actual = assert_literal(tensors, **settings)
-    assert not actual['d_window'][removed].any()
+    assert not actual['d_window_bias'][removed].any()
     assert all(x.isfinite().all() for x in actual.values())
 
 

@@ -1,16 +1,14 @@
 """The extra memory of global and local attention is bounded and grows at most as the number of positions."""
 
 import functools
-from contextlib import nullcontext
-from unittest import mock
 
 import pytest
 import torch
 
-from mmattn.ops import global_attention, local_attention, native
+from mmattn.ops import local_attention, native
 from mmattn.utils.profiling import extra_memory
 
-REFERENCE = mock.patch.object(native, 'WHY_NOT', 'the reference is what is measured')
+from .zscored import global_attention
 
 
 @functools.cache
@@ -23,7 +21,7 @@ def of_global(length, normalize, kernel):
 
     query, key, value, window_bias, outside_bias = inputs = randn(256), randn(256), randn(256), randn(31**2), randn()
     cotangent = randn(256).detach()
-    with nullcontext() if kernel else REFERENCE:
+    with native.backend('native' if kernel else 'reference'):
         out, forward = extra_memory(
             lambda: global_attention(
                 query,
@@ -88,7 +86,7 @@ def local(length, iterations):
 @pytest.mark.parametrize(('iterations', 'most', 'most_of_both'), [(1, 27, 65), (3, 45, 105)])
 def test_extra_memory_of_local_attention(iterations, most, most_of_both):
     """The unfolded keys and values alone are 2·9 copies of a map of 9 MiB: 162."""
-    with REFERENCE:
+    with native.backend('reference'):
         forward, both = local(96, iterations)
     print(f'extra at 96×96, T={iterations}: {forward:.0f} MiB forward, {both:.0f} MiB forward and backward')
     assert 1 < forward < most
@@ -99,7 +97,7 @@ def test_extra_memory_of_local_attention(iterations, most, most_of_both):
 @pytest.mark.parametrize('length', [48, 96])
 def test_extra_memory_of_local_attention_grows_with_the_positions(length, iterations):
     """At most; heads are worked on a few at a time where all of them would take more than a slice may."""
-    with REFERENCE:
+    with native.backend('reference'):
         measured = zip(local(length, iterations), local(2 * length, iterations))
     for small, large in measured:
         print(f'extra {small:.0f} MiB at {length}×{length}, {large:.0f} MiB at {2 * length}×{2 * length}')

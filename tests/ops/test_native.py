@@ -1,10 +1,8 @@
 """The native kernels against the reference in float64, on every instruction set that this processor has."""
 
-import contextlib
 import importlib
 import itertools
 import math
-from unittest import mock
 
 import pytest
 import torch
@@ -27,37 +25,26 @@ def capabilities():
     """The instruction sets that can be asked for and are there."""
     if native.WHY_NOT is not None:
         return []
-    with pytest.MonkeyPatch.context() as patch:
-        found = []
-        for name in ('default', 'avx2', 'avx512'):
-            patch.setenv('MMATTN_CPU_CAPABILITY', name)
-            found.append(torch.ops.mmattn_native.cpu_capability())
+    chosen, found = torch.ops.mmattn_native.cpu_capability(), []
+    for name in ('default', 'avx2', 'avx512'):
+        torch.ops.mmattn_native.set_cpu_capability(name)
+        found.append(torch.ops.mmattn_native.cpu_capability())
+    torch.ops.mmattn_native.set_cpu_capability(chosen)
     return list(dict.fromkeys(found))
 
 
 @pytest.fixture(params=capabilities())
-def capability(request, monkeypatch):
-    monkeypatch.setenv('MMATTN_CPU_CAPABILITY', request.param)
+def capability(request):
+    chosen = torch.ops.mmattn_native.cpu_capability()
+    torch.ops.mmattn_native.set_cpu_capability(request.param)
     assert torch.ops.mmattn_native.cpu_capability() == request.param
-
-
-@contextlib.contextmanager
-def kernels():
-    """Names of the native kernels that are chosen."""
-    chosen, takes = [], native.takes
-
-    def record(name, *operands):
-        if taken := takes(name, *operands):
-            chosen.append(name)
-        return taken
-
-    with mock.patch.object(native, 'takes', record):
-        yield chosen
+    yield
+    torch.ops.mmattn_native.set_cpu_capability(chosen)
 
 
 def check(op, tensors, tolerance=None, **settings):
     """The kernels of ``op`` run, forward and backward, and give what the reference gives in float64."""
-    with kernels() as chosen:
+    with native.kernels_run() as chosen:
         actual = evaluate(op, tensors, **settings)
     assert chosen == [op.__name__, f'{op.__name__}_backward']
     expected = evaluate(op, tensors, torch.float64, **settings)
@@ -182,7 +169,7 @@ def test_threads_change_no_bit(heads):
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float16])
 def test_other_dtypes_go_to_the_reference(dtype):
     tensors, settings = with_kernel((3, 4), 3, dtype=dtype)
-    with kernels() as chosen:
+    with native.kernels_run() as chosen:
         evaluate(local_attention, tensors, **settings)
     assert not chosen
 

@@ -2,18 +2,18 @@
 
 import itertools
 import math
-from unittest import mock
 
 import pytest
 import torch
 
-from mmattn.ops import global_attention, native
+from mmattn.ops import native
 from mmattn.utils.profiling import extra_memory
 
 from . import literal
 from .literal import AFTER, CONTENT, LAYOUTS, LEARNED, POSITIONS, assert_same, evaluate, low_precision, operands, randn
 from .test_global_attention import further, with_window
-from .test_native import capability, kernels  # noqa: F401
+from .test_native import capability  # noqa: F401
+from .zscored import global_attention
 
 pytestmark = pytest.mark.skipif(not native.has_kernel('global_attention'), reason=str(native.WHY_NOT))
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
@@ -55,11 +55,11 @@ def check(tensors, op=global_attention, **settings):
 
     The z-score of a query with a few keys may multiply its gradients, and so their roundings.
     """
-    with kernels() as chosen:
+    with native.kernels_run() as chosen:
         actual = evaluate(op, tensors, **settings)
     assert chosen == ['global_attention', 'global_attention_backward']
     expected = evaluate(op, tensors, torch.float64, **settings)
-    with mock.patch.object(native, 'takes', return_value=False):
+    with native.backend('reference'):
         reference = evaluate(op, tensors, **settings)
     atol = 4 * low_precision(tensors['value'].dtype)['atol']
     for name, x in expected.items():
@@ -210,7 +210,7 @@ def test_threads_change_no_bit(size, batch, heads, is_causal):
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float16])
 def test_other_dtypes_go_to_the_reference(dtype):
     tensors, settings = with_further((3, 4), 3, dtype=dtype)
-    with kernels() as chosen:
+    with native.kernels_run() as chosen:
         evaluate(global_attention, tensors, **settings)
     assert not chosen
 

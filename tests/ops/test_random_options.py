@@ -7,11 +7,12 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from mmattn.ops import dynamic_conv, global_attention, grid_attention, local_attention, strided_attention
+from mmattn.ops import dynamic_conv, local_attention, strided_attention
 from mmattn.ops.support import PATTERNS, strided_offsets
 
 from . import literal
 from .literal import LAYOUTS, assert_same, evaluate, low_precision
+from .zscored import global_attention, grid_attention
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 # The same calls in every run: what fails here fails again.

@@ -184,7 +184,7 @@ WRONG = {
     'no_axis': (ValueError, 'query', same(1, 2, 3)),
     'four_axes': (ValueError, 'query', same(1, 2, 1, 1, 1, 1, 3)),
     'key_axes': (ValueError, 'key', {'key': randn(1, 2, 12, 3)}),
-    'key_heads': (ValueError, 'key', {name: randn(1, 1, 2, 3, 4, 3) for name in ('key', 'value')}),
+    'key_heads': (ValueError, 'key', {name: randn(1, 4, 2, 3, 4, 3) for name in ('key', 'value')}),
     'key_channels': (ValueError, 'key', {'key': randn(1, 2, 2, 3, 4, 2)}),
     'value_axes': (ValueError, 'value', {'value': randn(1, 2, 12, 3)}),
     'value_positions': (ValueError, 'value', {'value': randn(1, 2, 2, 4, 3, 3)}),
@@ -416,7 +416,7 @@ def test_logits_of_no_key_change_nothing(number, pattern):
     actual = evaluate(strided_attention, other, **settings)
     assert_same(actual, evaluate(strided_attention, tensors, **settings), 0, 0)
     for axis, n in enumerate(nowhere):
-        assert not actual[f'd_offset_logits{axis or ""}'][n].any()
+        assert not actual[f'd_offset_bias{axis or ""}'][n].any()
     queries = torch.tensor(literal.coordinates(size))
     del tensors['value'], other['value']
     rows = [strided_attention_weights(**x, queries=queries, **settings) for x in (other, tensors)]
@@ -432,7 +432,7 @@ def test_neg_inf_removes_keys(pattern):
     actual = assert_literal(tensors, **settings)
     assert not actual['output'].any(-1).all()
     for axis, r in enumerate(removed):
-        assert not actual[f'd_offset_logits{axis or ""}'][r].any()
+        assert not actual[f'd_offset_bias{axis or ""}'][r].any()
 
 
 # Numbers of any size, in every dtype.
@@ -457,9 +457,9 @@ def test_float32_logits_with_bfloat16_operands(pattern):
     tensors |= {name: tensors[name].bfloat16() for name in ('query', 'key', 'value')}
     actual = evaluate(strided_attention, tensors, **settings)
     assert {name for name, x in actual.items() if x.dtype == torch.float32} == {
-        'd_offset_logits',
-        'd_offset_logits1',
-        'd_offset_logits2',
+        'd_offset_bias',
+        'd_offset_bias1',
+        'd_offset_bias2',
     }
     expected = evaluate(literal.strided_attention, tensors, torch.float64, **settings)
     assert_same(actual, expected, **low_precision(torch.bfloat16))

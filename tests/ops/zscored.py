@@ -8,7 +8,7 @@ from mmattn import ops
 def _zscored(operator, support):
     @functools.wraps(operator)
     def call(*args, normalize=False, **kwargs):
-        if normalize:
+        if normalize and kwargs.get('window_bias') is not None:
             shared = {name: kwargs[name] for name in ('key_mask', 'is_causal') if name in kwargs}
             kwargs['window_bias'], kwargs['outside_bias'] = ops.window_zscore(
                 kwargs['window_bias'], kwargs['window_size'], kwargs.get('outside_bias', 0.0), support=support, **shared
@@ -18,5 +18,12 @@ def _zscored(operator, support):
     return call
 
 
+def operator(name):
+    """Return the operator of a name, with ``normalize`` where it has window biases."""
+    return globals().get(name) or getattr(ops, name)
+
+
 global_attention = _zscored(ops.global_attention, 'global')
 grid_attention = _zscored(ops.grid_attention, 'grid')
+global_attention_weights = _zscored(ops.global_attention_weights, 'global')
+grid_attention_weights = _zscored(ops.grid_attention_weights, 'grid')

@@ -1,32 +1,24 @@
 // Derivatives of the operators, in their backward operators: what ../autograd.py does where there is no native code,
 // at a tenth of its time.
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 namespace mmattn {
 namespace {
 
 using at::Tensor;
-using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using torch::jit::Stack;
-
-// Where the operator is on the dispatcher's way through the keys.
-struct Step {
-  const c10::OperatorHandle& op;
-  c10::DispatchKeySet keys;
-  Stack* stack;
-};
-
-void go_on(const Step& step) {
-  const at::AutoDispatchBelowAutograd guard;
-  step.op.redispatchBoxed(step.keys & c10::after_autograd_keyset, step.stack);
-}
 
 // Calls visit(tensor) for the tensors among arguments, those in lists included.
 template <typename Visit>
@@ -42,129 +34,168 @@ void for_tensors(const c10::IValue* arguments, size_t count, const Visit& visit)
   }
 }
 
-std::string backward_of(const c10::OperatorHandle& op) { return op.schema().name() + "_backward"; }
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
 
-// A call of an operator as a node of autograd's graph.
-struct Derivative : torch::autograd::Function<Derivative> {
-  static variable_list forward(AutogradContext* ctx, const Step& step, int64_t differentiable, at::TensorList tensors) {
-    const size_t count = step.op.schema().arguments().size();
-    std::vector<c10::IValue> others(step.stack->end() - count, step.stack->end());  // holds no tensor alive
-    for (c10::IValue& x : others) {
-      if (x.isTensor()) {
-        x = c10::IValue(int64_t{-1});
-      } else if (x.isTensorList()) {
-        x = c10::IValue(static_cast<int64_t>(x.toTensorList().size()));
-      } else {
-        x = c10::ivalue::Tuple::create({x});
-      }
-    }
-    {
-      // Autograd switches itself off in here; the next of torch.func's transforms wants it.
-      const at::AutoGradMode grad_mode(true);
-      const c10::AutoFwGradMode forward_mode(true);
-      go_on(step);
-    }
-    variable_list outputs;
-    for_tensors(step.stack->data(), step.stack->size(), [&](const Tensor& x) { outputs.push_back(x); });
-    ctx->set_materialize_grads(false);
-    ctx->saved_data["operator"] = step.op.schema().name();
+// Recent releases of torch count the references of a node in the node; those before had std::shared_ptr.
+template <typename N>
+constexpr bool COUNTS_ITSELF = std::is_base_of_v<c10::intrusive_ptr_target, N>;
+
+template <typename N>
+auto pointer_to(N* node) {
+  if constexpr (COUNTS_ITSELF<N>) {
+    return c10::intrusive_ptr<N>::reclaim_copy(node);
+  } else {
+    return node->shared_from_this();
+  }
+}
+
+template <typename T, typename... Arguments>
+auto make_node(Arguments&&... arguments) {
+  if constexpr (COUNTS_ITSELF<T>) {
+    return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
+  } else {
+    T* const node = new T(std::forward<Arguments>(arguments)...);
+    return std::shared_ptr<T>(node, [](T* x) { deleteNode(x); });
+  }
+}
+
+// A call of an operator as a node of autograd's graph. Not a torch::autograd::Function: torch.func refuses those.
+class Derivative : public Node {
+ public:
+  Derivative(const c10::OperatorHandle& op, torch::autograd::edge_list&& edges, size_t differentiable)
+      : Node(std::move(edges)), of(op.schema().name()), differentiable(differentiable) {
     if (differentiable > 0) {
-      const auto backward = c10::Dispatcher::singleton().findSchemaOrThrow(backward_of(step.op).c_str(), "");
-      const size_t kept = backward.schema().arguments().size() - differentiable - count - 1;
-      variable_list saved(outputs.begin(), outputs.begin() + kept);
-      saved.insert(saved.end(), tensors.begin(), tensors.end());
-      ctx->save_for_backward(std::move(saved));
-      ctx->mark_non_differentiable({outputs.begin() + differentiable, outputs.end()});
-      ctx->saved_data["arguments"] = c10::ivalue::Tuple::create(std::move(others));
-      ctx->saved_data["kept"] = static_cast<int64_t>(kept);
-      ctx->saved_data["differentiable"] = differentiable;
-    } else {
-      ctx->saved_data["tensors"] = static_cast<int64_t>(tensors.size());
+      backward = c10::Dispatcher::singleton().findSchemaOrThrow((of + "_backward").c_str(), "");
+      kept = backward->schema().arguments().size() - differentiable - op.schema().arguments().size() - 1;
     }
-    return outputs;
   }
 
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const std::string name = ctx->saved_data["operator"].toStringRef();
-    if (ctx->saved_data.count("tensors")) {
-      const std::string of = name.substr(0, name.size() - std::string("_backward").size());
-      TORCH_CHECK_NOT_IMPLEMENTED(false, of, " is not twice differentiable");
+  // Keeps the arguments: what is no tensor as it is, tensors as saved variables, a number in their place.
+  void keep_arguments(const c10::IValue* arguments, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      const c10::IValue& x = arguments[i];
+      const bool list = x.isTensorList();
+      places.push_back(x.isTensor() ? ONE : list ? static_cast<int64_t>(x.toTensorList().size()) : NONE);
+      others.push_back(places.back() == NONE ? x : c10::IValue());
     }
-    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow((name + "_backward").c_str(), "");
-    const size_t kept = ctx->saved_data["kept"].toInt(), differentiable = ctx->saved_data["differentiable"].toInt();
-    const variable_list saved = ctx->get_saved_variables();  // once: checkpointing refuses to unpack them again
-    const size_t tensors = saved.size() - kept;
-    // Forward's arguments before the tensors: a step and a number.
-    variable_list found(2 + tensors);
+    for_tensors(arguments, count, [&](const Tensor& x) { tensors.emplace_back(x, false); });
+  }
+
+  void keep_outputs(const variable_list& found) {
+    for (size_t i = 0; i < kept; ++i) {
+      outputs.emplace_back(found[i], i < differentiable);
+    }
+  }
+
+  variable_list apply(variable_list&& grads) override {
+    if (differentiable == 0) {
+      const std::string name = of.substr(0, of.size() - std::string("_backward").size());
+      TORCH_CHECK_NOT_IMPLEMENTED(false, name, " is not twice differentiable");
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    variable_list found(tensors.size());
     if (std::none_of(grads.begin(), grads.end(), [](const Tensor& x) { return x.defined(); })) {
       return found;
     }
+    // Each is unpacked once: checkpointing refuses to do it again.
+    variable_list saved_outputs, saved;
+    for (SavedVariable& x : outputs) {
+      saved_outputs.push_back(x.unpack(pointer_to<Node>(this)));
+    }
+    for (SavedVariable& x : tensors) {
+      saved.push_back(x.unpack());
+    }
     Stack stack;
     for (size_t i = 0; i < differentiable; ++i) {
-      stack.emplace_back(grads[i].defined() ? grads[i] : at::zeros_like(saved[i]));
+      stack.emplace_back(grads[i].defined() ? grads[i] : at::zeros_like(saved_outputs[i]));
     }
-    stack.insert(stack.end(), saved.begin(), saved.begin() + kept);
-    auto given = saved.begin() + kept;
-    for (const c10::IValue& x : ctx->saved_data["arguments"].toTupleRef().elements()) {
-      if (x.isTuple()) {
-        stack.push_back(x.toTupleRef().elements()[0]);
-      } else if (x.toInt() < 0) {
-        stack.emplace_back(*given++);
+    stack.insert(stack.end(), saved_outputs.begin(), saved_outputs.end());
+    auto next = saved.begin();
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (places[i] == NONE) {
+        stack.push_back(others[i]);
+      } else if (places[i] == ONE) {
+        stack.emplace_back(*next++);
       } else {
-        stack.emplace_back(std::vector<Tensor>(given, given + x.toInt()));
-        given += x.toInt();
+        stack.emplace_back(std::vector<Tensor>(next, next + places[i]));
+        next += places[i];
       }
     }
-    std::vector<bool> needed(tensors);
-    c10::List<bool> flags;
-    for (size_t i = 0; i < tensors; ++i) {
-      needed[i] = saved[kept + i].is_floating_point() && ctx->needs_input_grad(i);
-      flags.push_back(needed[i]);
+    c10::List<bool> needed;
+    for (size_t i = 0; i < saved.size(); ++i) {
+      needed.push_back(saved[i].is_floating_point() && task_should_compute_output(i));
     }
-    stack.emplace_back(flags);
-    op.callBoxed(&stack);
+    stack.emplace_back(needed);
+    backward->callBoxed(&stack);
     const std::vector<Tensor> results = stack.back().toTensorVector();
-    for (size_t i = 0, next = 0; i < tensors; ++i) {
-      if (needed[i]) {
-        found[2 + i] = results[next++];
+    for (size_t i = 0, result = 0; i < saved.size(); ++i) {
+      if (needed.get(i)) {
+        found[i] = results[result++];
       }
     }
     return found;
   }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (std::vector<SavedVariable>* each : {&outputs, &tensors}) {
+      for (SavedVariable& x : *each) {
+        x.reset_data();
+      }
+    }
+  }
+
+  std::string name() const override { return of; }
+
+ private:
+  static constexpr int64_t ONE = -1, NONE = -2;
+
+  const std::string of;
+  const size_t differentiable;
+  size_t kept = 0;
+  std::optional<c10::OperatorHandle> backward;
+  std::vector<SavedVariable> outputs, tensors;
+  std::vector<int64_t> places;  // of each argument: a tensor, a list of so many, or neither
+  Stack others;
 };
 
 // The kernel for autograd of an operator: of one whose first `differentiable` outputs have a derivative, or of one that
 // has none.
-template <int64_t differentiable>
+template <size_t differentiable>
 void recorded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-  const size_t count = op.schema().arguments().size();
+  const size_t count = op.schema().arguments().size(), below = stack->size() - count;
   bool records = false, tangents = false;
-  for_tensors(stack->data() + stack->size() - count, count, [&](const Tensor& x) {
+  for_tensors(stack->data() + below, count, [&](const Tensor& x) {
     records = records || x.requires_grad();
     tangents = tangents || torch::autograd::isFwGradDefined(x);
   });
   TORCH_CHECK_NOT_IMPLEMENTED(!tangents, op.schema().name(),
                               " has no forward-mode derivative (torch.func.jvp, torch.autograd.forward_ad); use ",
                               "reverse mode (torch.func.vjp, torch.autograd.grad)");
-  const Step step{op, keys, stack};
-  if (!records || !at::GradMode::is_enabled()) {
-    go_on(step);
+  decltype(make_node<Derivative>(op, torch::autograd::edge_list(), differentiable)) node;
+  if (records && at::GradMode::is_enabled()) {
+    variable_list tensors;
+    for_tensors(stack->data() + below, count, [&](const Tensor& x) { tensors.push_back(x); });
+    node = make_node<Derivative>(op, torch::autograd::collect_next_edges(tensors), differentiable);
+    if (differentiable > 0) {
+      node->keep_arguments(stack->data() + below, count);
+    }
+  }
+  {
+    const at::AutoDispatchBelowAutograd guard;
+    op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+  }
+  if (!node) {
     return;
   }
-  variable_list tensors;
-  for_tensors(stack->data() + stack->size() - count, count, [&](const Tensor& x) { tensors.push_back(x); });
-  const size_t below = stack->size() - count;
-  Stack arguments(stack->end() - count, stack->end());
-  variable_list outputs = Derivative::apply(Step{op, keys, &arguments}, differentiable, at::TensorList(tensors));
-  stack->resize(below);
-  const auto& returns = op.schema().returns();
-  if (returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType) {
-    stack->emplace_back(std::move(outputs));
-    return;
+  variable_list outputs;
+  for_tensors(stack->data() + below, stack->size() - below, [&](const Tensor& x) { outputs.push_back(x); });
+  const size_t recorded = differentiable > 0 ? differentiable : outputs.size();
+  for (size_t i = 0; i < recorded; ++i) {
+    torch::autograd::set_history(outputs[i], node);
   }
-  for (Tensor& x : outputs) {
-    stack->emplace_back(std::move(x));
-  }
+  node->keep_outputs(outputs);
 }
 
 void register_derivative(const std::string& name, int64_t differentiable) {
