@@ -18,25 +18,25 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, i
         key and value for each of the query.
     """
     fewest, most = axes
-    if not fewest <= query.dim() - 3 <= most or key.dim() != query.dim() or value.dim() != query.dim():
+    queries, keys, values = query.shape, key.shape, value.shape
+    if not fewest <= len(queries) - 3 <= most or len(keys) != len(queries) or len(values) != len(queries):
         raise ValueError(
             f'query, key and value must be (B, heads, *positions, channels) with {fewest} to {most} '
-            f'position axes; got {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}'
+            f'position axes; got {tuple(queries)}, {tuple(keys)} and {tuple(values)}'
         )
-    grouped = key.shape[1] != query.shape[1]
+    heads, key_heads = queries[1], keys[1]
+    grouped = key_heads != heads
     if (
-        key.shape[0] != query.shape[0]
-        or key.shape[-1] != query.shape[-1]
-        or (grouped and (key.shape[1] == 0 or query.shape[1] % key.shape[1] != 0))
+        keys[0] != queries[0]
+        or keys[-1] != queries[-1]
+        or (grouped and (key_heads == 0 or heads == 0 or heads % key_heads != 0))
     ):
         raise ValueError(
             'key must share batch and channels with query, and its heads must be those of query or divide them; got '
-            f'{tuple(key.shape)} for {tuple(query.shape)}'
+            f'{tuple(keys)} for {tuple(queries)}'
         )
-    if value.shape[:-1] != key.shape[:-1]:
-        raise ValueError(
-            f'value must share all but its channels with key; got {tuple(value.shape)} for {tuple(key.shape)}'
-        )
+    if values[:-1] != keys[:-1]:
+        raise ValueError(f'value must share all but its channels with key; got {tuple(values)} for {tuple(keys)}')
     if not query.dtype == key.dtype == value.dtype and torch.is_autocast_enabled(query.device.type):
         dtype = torch.get_autocast_dtype(query.device.type)
         # as torch casts for scaled_dot_product_attention
@@ -49,7 +49,7 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, i
             f'{query.dtype}, {key.dtype} and {value.dtype}'
         )
     if grouped:
-        key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], 1) for x in (key, value))
+        key, value = (x.repeat_interleave(heads // key_heads, 1) for x in (key, value))
     return query, key, value
 
 

@@ -67,6 +67,7 @@ class Operator:
         self.Arguments = namedtuple('Arguments', re.findall(r'(\w+)(?:,|$)', arguments))  # type: ignore[misc]
         self._reference, self._backward = reference, backward
         self._fake, self._layout = fake, layout
+        self._returns_lse = outputs != 'Tensor'
         self._given = differentiable + len(kept)  # what a backward call has before the arguments of the operator
         given = [f'Tensor grad{i or ""}' for i in range(differentiable)] + [f'Tensor {x}' for x in kept]
         derivative = f'({", ".join(given)}, {arguments}, bool[] needed) -> Tensor[]'
@@ -105,11 +106,12 @@ class Operator:
         function itself, for who needs the arguments alone.
         """
 
+        run, single = self.run, not self._returns_lse
+
         @functools.wraps(arguments)
-        def operator(*args: P.args, **kwargs: P.kwargs) -> Any:
-            both = kwargs.pop('return_lse', False)
-            found = self.run(*arguments(*args, **kwargs))
-            return found if both or isinstance(found, Tensor) else found[0]
+        def operator(*args: P.args, return_lse: bool = False, **kwargs: P.kwargs) -> Any:
+            found = run(*arguments(*args, **kwargs))
+            return found if single or return_lse else found[0]
 
         operator.arguments = arguments  # type: ignore[attr-defined]
         return operator

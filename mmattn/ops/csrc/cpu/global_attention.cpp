@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -49,7 +48,6 @@ void parallel(int64_t count, const Work& work) {
   });
 }
 
-Tensor floats(at::IntArrayRef size) { return at::empty(size, at::kFloat); }
 float* data(const Tensor& x, int64_t number) { return x.data_ptr<float>() + number * x.stride(0); }
 
 // A gradient, put to the others.
@@ -102,7 +100,7 @@ struct Operands {
       call.window = volume_of(*window);
     }
     if (outside) {
-      call.outside = volume_of(outside->unsqueeze(-1));
+      call.outside = numbers_of(*outside);
     }
     if (key_bias) {
       call.key_bias = keep(key_bias->to(at::kFloat).contiguous()).const_data_ptr<float>();
@@ -129,47 +127,48 @@ struct Operands {
   Tensor tiles(int64_t count) const { return floats({count, call.query_tile * call.tile_pitch + 16}); }
 
   // What a Target keeps of each row, where that is all.
-  const float* all() const { return ones.const_data_ptr<float>(); }
+  static const float* all() {
+    static const std::vector<float> ones(std::max(QUERIES, KEYS), 1);
+    return ones.data();
+  }
 
   GlobalAttention call{};
   std::list<Tensor> kept;
-  Tensor ones = at::ones({std::max(QUERIES, KEYS)}, at::kFloat);
 };
 
 // Memory for what belongs to the queries of `tiles` tiles.
 struct Memory {
-  Memory(const GlobalAttention& call, int64_t tiles, bool backward) : call(call) {
-    const auto rows = [&](int64_t width) { return floats({tiles, call.query_tile, width}); };
-    query = rows(call.query_pitch);
-    window = rows(call.window_pitch);
-    out = rows(call.value_pitch);
-    grad = rows(backward ? call.value_pitch : 0);
-    for (int64_t axis = 0; axis < 3; ++axis) {
-      axis_bias[axis] = rows(call.axis_pitch[axis]);
-    }
-    numbers = floats({tiles, 5 * call.query_tile});
+  Memory(const GlobalAttention& call, int64_t tiles, bool backward)
+      : call(call), grad(backward ? call.value_pitch : 0) {
+    const int64_t axes = call.axis_pitch[0] + call.axis_pitch[1] + call.axis_pitch[2];
+    const int64_t row = call.query_pitch + call.window_pitch + call.value_pitch + grad + axes + 5;
+    all = floats({tiles, whole_vectors(call.query_tile * row)});
   }
 
   // The queries of a map from `first` on, in the memory of one tile.
   Queries tile(int64_t number, int64_t map, int64_t first) const {
     Queries q{map, first, std::min(call.query_tile, call.queries - first)};
-    q.query = data(query, number);
-    q.window = data(window, number);
-    q.out = data(out, number);
-    q.grad = data(grad, number);
+    float* next = data(all, number);
+    const auto take = [&](float*& rows, int64_t width) {
+      rows = next;
+      next += call.query_tile * width;
+    };
+    take(q.query, call.query_pitch);
+    take(q.window, call.window_pitch);
+    take(q.out, call.value_pitch);
+    take(q.grad, grad);
     for (int64_t axis = 0; axis < 3; ++axis) {
-      q.axis_bias[axis] = data(axis_bias[axis], number);
+      take(q.axis_bias[axis], call.axis_pitch[axis]);
     }
-    float* next = data(numbers, number);
     for (float** each : {&q.outside, &q.peak, &q.keep, &q.total, &q.lse}) {
-      *each = next;
-      next += call.query_tile;
+      take(*each, 1);
     }
     return q;
   }
 
   const GlobalAttention& call;
-  Tensor query, window, out, grad, axis_bias[3], numbers;
+  const int64_t grad;
+  Tensor all;
 };
 
 // The keys or values of all maps as the tiles' products want them, (keys, channels) or (channels, keys). In rows, what
@@ -208,7 +207,7 @@ std::vector<Tensor> global_attention(const Call& given) {
   size.pop_back();
   const Tensor lse = floats(size);
   call.out = volume_of(out);
-  call.lse = volume_of(lse.unsqueeze(-1));
+  call.lse = numbers_of(lse);
   const GlobalAttentionKernels& kernels = cpu_capability().global_attention;
   const int64_t tiles = parts(call.queries, call.query_tile), threads = at::get_num_threads();
   const Memory memory(call, threads, false);
@@ -237,7 +236,7 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
   GlobalAttention& call = of.call;
   call.grad = volume_of(given.tensor("grad"));
   call.out = volume_of(given.tensor("out"));
-  call.lse = volume_of(given.tensor("lse").unsqueeze(-1));
+  call.lse = numbers_of(given.tensor("lse"));
   std::vector<Tensor> grads;
   const auto own = [&](const Tensor& x) { return gradient_of(x, grads); };
   // A sum over the queries, in float32.
@@ -252,7 +251,7 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
   }
   if (given.needs("outside_bias")) {
     const Tensor outside = *given.optional_tensor("outside_bias");
-    call.d_outside = volume_of(grads.emplace_back(at::empty(outside.sizes(), outside.options())).unsqueeze(-1));
+    call.d_outside = numbers_of(grads.emplace_back(at::empty(outside.sizes(), outside.options())));
   }
   const std::vector<Tensor> axis_bias = given.tensors("axis_bias");
   for (size_t axis = 0; axis < axis_bias.size(); ++axis) {

@@ -12,29 +12,25 @@ namespace {
 
 constexpr int64_t MOST_NUMBERS = 1 << 20;  // that 16 lines may have for a thread to load as many together
 
-// A call's tensors, (batch, heads, T, H, W, channels), T = 1 of a map.
+// A call's tensors, and those of up to three axes, T = 1 of a map.
 struct Operands {
   explicit Operands(const Call& given)
-      : query(with_three_axes(given.tensor("query"))),
-        key(with_three_axes(given.tensor("key"))),
-        value(with_three_axes(given.tensor("value"))),
-        window(axes_of(given.optional_tensor("window_bias"))),
-        axes(given.tensor("query").dim() - 3),
+      : query(given.tensor("query")),
+        key(given.tensor("key")),
+        value(given.tensor("value")),
+        window(given.optional_tensor("window_bias")),
+        outside(given.optional_tensor("outside_bias")),
+        axes(query.dim() - 3),
         outside_value(static_cast<float>(given.number("outside_value"))),
         scale(static_cast<float>(given.number("scale"))) {
-    if (const optional<Tensor> x = given.optional_tensor("outside_bias")) {
-      outside = with_three_axes(x->unsqueeze(-1));
-    }
+    sizes_of(query, size);
     const std::vector<int64_t> sizes = given.integers("window_size");
     std::copy(sizes.begin(), sizes.end(), window_size + 3 - sizes.size());
   }
 
-  static optional<Tensor> axes_of(const optional<Tensor>& x) { return x ? with_three_axes(*x) : x; }
-
   // Numbers of each position.
   Tensor numbers(int64_t channels) const {
-    const auto size = query.sizes();
-    return at::empty({size[0], size[1], size[2], size[3], size[4], channels}, query.options().dtype(at::kFloat));
+    return floats({query.size(0), query.size(1), size[0], size[1], size[2], channels});
   }
 
   // Those for the last axis, each before it.
@@ -52,19 +48,19 @@ struct Operands {
     GridAttention call{};
     const int64_t outer = axis == 0 ? 1 : 0, inner = axis == 2 ? 1 : 2;
     call.heads = query.size(1);
-    call.outer = query.size(2 + outer);
-    call.inner = query.size(2 + inner);
-    call.length = query.size(2 + axis);
+    call.outer = size[outer];
+    call.inner = size[inner];
+    call.length = size[axis];
     call.first = call.own = axis == 2;
     call.scale = scale;
     call.outside_value = outside_value;
-    call.query = lines(query, axis);
-    call.key = lines(key, axis);
-    call.value = lines(value, axis);
+    call.query = lines(volume_of(query), axis);
+    call.key = lines(volume_of(key), axis);
+    call.value = lines(volume_of(value), axis);
     if (window) {
       call.window_size = window_size[axis];
       call.window = entries_of(*window, axis, entry, entries);
-      call.outside = lines(outside, axis);
+      call.outside = outside ? lines(numbers_of(*outside), axis) : Volume{};
     }
     return call;
   }
@@ -83,23 +79,27 @@ struct Operands {
     parallel_items(kernel, call, items, work);
   }
 
-  static Volume lines(const optional<Tensor>& x, int64_t axis) {
+  // The axes of a volume as those of an arm: lines along its axis, and the other two.
+  static Volume lines(Volume volume, int64_t axis) {
     const int64_t outer = axis == 0 ? 1 : 0, inner = axis == 2 ? 1 : 2;
-    return x ? volume_of(x->permute({0, 1, 2 + outer, 2 + inner, 2 + axis, 5})) : Volume{};
+    const int64_t stride[] = {volume.stride[2 + outer], volume.stride[2 + inner], volume.stride[2 + axis]};
+    std::copy_n(stride, 3, volume.stride + 2);
+    return volume;
   }
+  static Volume lines(const optional<Tensor>& x, int64_t axis) { return lines(volume_of(x), axis); }
 
   // Of window logits, those of an arm: there may be none.
   static Volume entries_of(const Tensor& x, int64_t axis, int64_t entry, int64_t entries) {
-    Volume volume = lines(x, axis);
+    Volume volume = lines(volume_of(x), axis);
     volume.data = static_cast<char*>(volume.data) + entry * volume.stride[5] * x.element_size();
     volume.channels = entries;
     return volume;
   }
 
   const Tensor query, key, value;
-  const optional<Tensor> window;
-  optional<Tensor> outside;
+  const optional<Tensor> window, outside;
   const int64_t axes;
+  int64_t size[3];
   int64_t window_size[3] = {1, 1, 1};
   const float outside_value, scale;
 };
@@ -113,9 +113,9 @@ std::vector<Tensor> grid_attention(const Call& given) {
     if (call.length == 1 && !call.own) {
       return;  // no key
     }
-    call.out = Operands::lines(out, axis);
-    call.peak = Operands::lines(peak, axis);
-    call.total = Operands::lines(total, axis);
+    call.out = Operands::lines(volume_of(out), axis);
+    call.peak = Operands::lines(volume_of(peak), axis);
+    call.total = Operands::lines(volume_of(total), axis);
     operands.run(cpu_capability().grid_attention, call);
   });
   return {laid_out_as(value, out.view(value.sizes())),
@@ -133,18 +133,16 @@ std::vector<Tensor> grid_attention_backward(const Call& given) {
   const optional<Tensor> d_window = d_outside || given.needs("window_bias")
                                         ? optional<Tensor>(operands.numbers(operands.window->size(-1)))
                                         : std::nullopt;
-  const Tensor d_out = with_three_axes(given.tensor("grad")), mean = operands.numbers(1),
-               found = with_three_axes(given.tensor("out")),
-               found_lse = with_three_axes(given.tensor("lse").unsqueeze(-1));
+  const Tensor mean = operands.numbers(1);
   operands.for_arms([&](int64_t axis, int64_t entry, int64_t entries) {
     GridAttention call = operands.arm(axis, entry, entries);
     if (call.length == 1 && !call.own && entries == 0) {
       return;
     }
-    call.grad = Operands::lines(d_out, axis);
-    call.out = Operands::lines(found, axis);
-    call.lse = Operands::lines(found_lse, axis);
-    call.mean = Operands::lines(mean, axis);
+    call.grad = Operands::lines(volume_of(given.tensor("grad")), axis);
+    call.out = Operands::lines(volume_of(given.tensor("out")), axis);
+    call.lse = Operands::lines(numbers_of(given.tensor("lse")), axis);
+    call.mean = Operands::lines(volume_of(mean), axis);
     call.d_query = Operands::lines(d_query, axis);
     call.d_key = Operands::lines(d_key, axis);
     call.d_value = Operands::lines(d_value, axis);

@@ -1,9 +1,11 @@
 // How a kernel runs: tensors as views, items shared out to threads, scratch memory for each.
 #pragma once
 
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <optional>
@@ -12,39 +14,63 @@
 
 namespace mmattn {
 
-// (batch, heads, *positions, channels) of up to three axes of positions; those that are not there are of one position.
-inline at::Tensor with_three_axes(at::Tensor x) {
-  while (x.dim() < 6) {
-    x = x.unsqueeze(2);
-  }
-  return x;
-}
-
+// A tensor (batch, heads, *positions, channels) of up to three axes of positions, or where `channels` is false, one
+// number a position. Axes that a map has not come first, of length 1.
 template <int DIMENSIONS>
-View<DIMENSIONS> view_of(const at::Tensor& x) {
-  TORCH_CHECK(x.dim() == DIMENSIONS && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16),
+View<DIMENSIONS> view_of(const at::Tensor& x, bool channels = true) {
+  const int64_t missing = DIMENSIONS - x.dim() - (channels ? 0 : 1);
+  TORCH_CHECK(missing >= 0 && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16),
               "native kernels take (batch, heads, *positions, channels) of float32 or bfloat16; got ", x.sizes(),
               " of ", x.scalar_type());
   View<DIMENSIONS> view;
   view.data = x.data_ptr();
-  view.channels = x.size(-1);
+  view.channels = channels ? x.size(-1) : 1;
   view.bfloat16 = x.scalar_type() == at::kBFloat16;
-  std::copy_n(x.strides().begin(), DIMENSIONS, view.stride);
+  view.stride[0] = x.stride(0);
+  view.stride[1] = x.stride(1);
+  for (int64_t dim = 2; dim < DIMENSIONS; ++dim) {
+    const int64_t of = dim - missing;
+    view.stride[dim] = of < 2 ? x.stride(2) * x.size(2) : of < x.dim() ? x.stride(of) : 1;
+  }
   return view;
 }
 
 inline Map map_of(const std::optional<at::Tensor>& x) { return x ? view_of<5>(*x) : Map{}; }
 
-inline Volume volume_of(const std::optional<at::Tensor>& x) { return x ? view_of<6>(with_three_axes(*x)) : Volume{}; }
+inline Volume volume_of(const at::Tensor& x) { return view_of<6>(x); }
+inline Volume volume_of(const std::optional<at::Tensor>& x) { return x ? view_of<6>(*x) : Volume{}; }
+
+// One number of each position.
+inline Volume numbers_of(const at::Tensor& x) { return view_of<6>(x, false); }
+
+// The length of each of three axes.
+inline void sizes_of(const at::Tensor& x, int64_t* size) {
+  for (int64_t axis = 0; axis < 3; ++axis) {
+    const int64_t dim = x.dim() - 4 + axis;
+    size[axis] = dim < 2 ? 1 : x.size(dim);
+  }
+}
+
+// at::empty without the way through the dispatcher, which takes as long as a small kernel; unless torch is to fill what
+// it hands out, to show what reads memory that nothing wrote.
+inline at::Tensor floats(at::IntArrayRef size) {
+  const at::Context& torch = at::globalContext();
+  if (torch.deterministicAlgorithms() && torch.deterministicFillUninitializedMemory()) {
+    return at::empty(size, at::kFloat);
+  }
+  return at::Tensor(at::detail::empty_cpu(size, at::kFloat));
+}
 
 // `work`: multiplications of an item, about; `least`: those that a thread is worth.
 template <typename Call>
 void parallel_items(OnItems<Call> kernel, const Call& call, int64_t items, int64_t work, int64_t least = 262144) {
   const int64_t bytes = kernel(call, 0, 0, nullptr);
-  const at::Tensor scratch = at::zeros({at::get_num_threads(), bytes}, at::kByte);
+  const int64_t pitch = (bytes + 63) / 64 * 16;  // in floats
+  const at::Tensor scratch = floats({at::get_num_threads() * pitch});
+  std::fill_n(scratch.data_ptr<float>(), scratch.numel(), 0.0f);
   const int64_t grain = std::max<int64_t>(1, least / std::max<int64_t>(1, work));
   at::parallel_for(0, items, grain, [&](int64_t begin, int64_t end) {
-    kernel(call, begin, end, scratch.data_ptr<uint8_t>() + at::get_thread_num() * bytes);
+    kernel(call, begin, end, scratch.data_ptr<float>() + at::get_thread_num() * pitch);
   });
 }
 

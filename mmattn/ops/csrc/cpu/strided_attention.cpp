@@ -40,34 +40,36 @@ StridedAxis axis_of(int64_t size, int64_t keys, int64_t step, std::string_view p
 }
 
 // The step of each axis, those that a map has not included: no longer than the map, which changes nothing.
-std::vector<int64_t> steps_of(const Call& given, const Tensor& query, const Tensor& key) {
+std::vector<int64_t> steps_of(const Call& given, const int64_t* size, const int64_t* key_size) {
   std::vector<int64_t> steps = given.integers("step");
   const bool chosen = !steps.empty();
   steps.insert(steps.begin(), chosen ? 3 - steps.size() : 3, 1);
   for (int64_t a = 0; a < 3; ++a) {
-    const int64_t side = query.size(2 + a);
     if (!chosen) {
-      steps[a] = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(side))));
+      steps[a] = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(size[a]))));
     }
-    steps[a] = std::min(steps[a], std::max(side, key.size(2 + a)));
+    steps[a] = std::min(steps[a], std::max(size[a], key_size[a]));
   }
   return steps;
 }
 
 StridedAttention call_of(const Call& given) {
   StridedAttention call{};
-  const Tensor q = with_three_axes(given.tensor("query")), k = with_three_axes(given.tensor("key"));
+  const Tensor &query = given.tensor("query"), &key = given.tensor("key");
+  int64_t size[3], key_size[3];
+  sizes_of(query, size);
+  sizes_of(key, key_size);
   const std::string_view pattern = given.text("pattern");
-  const std::vector<int64_t> step = steps_of(given, q, k);
-  call.heads = q.size(1);
+  const std::vector<int64_t> step = steps_of(given, size, key_size);
+  call.heads = query.size(1);
   for (int64_t a = 0; a < 3; ++a) {
-    call.axis[a] = axis_of(q.size(2 + a), k.size(2 + a), step[a], pattern, a == 2);
+    call.axis[a] = axis_of(size[a], key_size[a], step[a], pattern, a == 2);
   }
   call.masked = pattern == "centred" || pattern == "forward";
   call.scale = static_cast<float>(given.number("scale"));
   call.positional = !given.tensors("offset_bias").empty();
-  call.query = volume_of(q);
-  call.key = volume_of(k);
+  call.query = volume_of(query);
+  call.key = volume_of(key);
   call.value = volume_of(given.tensor("value"));
   return call;
 }
@@ -118,10 +120,10 @@ void run_in_slabs(StridedKernel kernel, StridedAttention& call, int64_t batch) {
   }
 }
 
-Tensor numbers(at::IntArrayRef positions, int64_t channels, const Tensor& like) {
+Tensor numbers(at::IntArrayRef positions, int64_t channels) {
   std::vector<int64_t> size(positions.begin(), positions.end());
   size.push_back(channels);
-  return at::empty(size, like.options().dtype(at::kFloat));
+  return floats(size);
 }
 
 std::vector<Tensor> strided_attention(const Call& given) {
@@ -132,7 +134,7 @@ std::vector<Tensor> strided_attention(const Call& given) {
     call.table[a] = volume_of(tables[a]);
   }
   const auto positions = query.sizes().slice(0, query.dim() - 1);
-  const Tensor out = numbers(positions, value.size(-1), query), lse = numbers(positions, 1, query);
+  const Tensor out = numbers(positions, value.size(-1)), lse = numbers(positions, 1);
   call.out = volume_of(out);
   call.lse = volume_of(lse);
   parallel_items(cpu_capability().strided_attention, call, query.size(0) * call.heads * groups_of(call), work_of(call));
@@ -144,13 +146,12 @@ std::vector<Tensor> strided_attention_backward(const Call& given) {
   const Tensor& query = given.tensor("query");
   const std::vector<Tensor> offset_bias = given.tensors("offset_bias"), tables = tables_of(query, offset_bias);
   const auto positions = query.sizes().slice(0, query.dim() - 1);
-  const Tensor lse = given.tensor("lse").unsqueeze(-1);
   call.grad = volume_of(given.tensor("grad"));
   call.out = volume_of(given.tensor("out"));
-  call.lse = volume_of(lse);
+  call.lse = numbers_of(given.tensor("lse"));
   std::vector<Tensor> grads;
   if (given.needs("query")) {
-    call.d_query = volume_of(grads.emplace_back(numbers(positions, query.size(-1), query)));
+    call.d_query = volume_of(grads.emplace_back(numbers(positions, query.size(-1))));
   }
   // Zeros: keys that no group sees.
   const auto sum = [&](const char* name) {
@@ -164,7 +165,7 @@ std::vector<Tensor> strided_attention_backward(const Call& given) {
   for (size_t a = 0; a < tables.size(); ++a) {
     call.table[a] = volume_of(tables[a]);
     if (a >= missing && given.needs("offset_bias", a - missing)) {
-      call.d_table[a] = volume_of(grads.emplace_back(numbers(positions, tables[a].size(-1), query)));
+      call.d_table[a] = volume_of(grads.emplace_back(numbers(positions, tables[a].size(-1))));
     }
   }
   if (call.masked) {
