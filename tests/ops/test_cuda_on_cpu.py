@@ -14,7 +14,7 @@ from mmattn.utils.profiling import extra_memory
 
 from . import literal
 from .literal import LAYOUTS, LEARNED, SWITCHES, low_precision, operands, randn, with_kernel
-from .test_cuda_compiles import CSRC, TORCH, built
+from .test_cuda_compiles import CSRC, OPERATOR, TORCH, built
 from .test_global_attention import further
 from .test_grid_attention import MAPS as GRIDS
 from .test_grid_attention import with_window
@@ -43,7 +43,7 @@ def on_cpu():
     command = ['g++', '-shared', '-fPIC', *flags, f'-I{HERE}', f'-I{CSRC}', *TORCH]
     sources = [HERE / 'calls.cpp', '-x', 'c++', *sorted((CSRC / 'cuda').glob('*.cu'))]
     libraries = [f'-L{cpp_extension.TORCH_LIB_PATH}', '-lc10', '-ltorch_cpu']
-    torch.ops.load_library(built(command, [*sources, *libraries], HERE, CSRC / 'cuda', name='on_cpu.so'))
+    torch.ops.load_library(built(command, [*sources, *libraries], HERE, CSRC / 'cuda', *OPERATOR, name='on_cpu.so'))
     library = torch.library.Library('cuda_on_cpu', 'DEF')
     for name in OPERATORS:
         for operator in (name, f'{name}_backward'):
