@@ -20,6 +20,26 @@ WITH_OPS = {'0': False, '1': True}.get(os.environ.get('MMATTN_WITH_OPS', '1'))
 if WITH_OPS is None:
     raise SystemExit(f'MMATTN_WITH_OPS must be 0 or 1; got {os.environ["MMATTN_WITH_OPS"]!r}')
 HAS_TORCH = find_spec('torch') is not None
+ARCHITECTURES = '8.0;9.0+PTX'
+
+
+def architectures(given: str) -> str:
+    """Return the CUDA architectures of TORCH_CUDA_ARCH_LIST that the operators can be built for, 8.0 and later.
+
+    NVIDIA's images list all architectures that their torch was built for.
+    """
+    older = 'Kepler', 'Maxwell', 'Pascal', 'Volta', 'Turing'
+    names = given.replace(';', ' ').split()
+    left_out = [name for name in names if name.startswith(older) or re.match(r'[0-7]\.', name)]
+    kept = [name for name in names if name not in left_out]
+    if not kept:
+        raise SystemExit(
+            'mmattn: its CUDA operators need an architecture of 8.0 or later in TORCH_CUDA_ARCH_LIST, such as '
+            f'{ARCHITECTURES!r}; got {given!r}. FORCE_CUDA=0 builds those for the CPU alone.'
+        )
+    if left_out:
+        print(f'mmattn: TORCH_CUDA_ARCH_LIST: {" ".join(left_out)} left out; the CUDA operators need 8.0 or later')
+    return ';'.join(kept)
 
 
 class BuildWithConfigs(build_py):
@@ -77,7 +97,7 @@ def native() -> dict:
     flags = ['-O3', '-g0', '-Wno-psabi', '-fvisibility=hidden', *(['-fopenmp'] if sys.platform == 'linux' else [])]
     extension = CppExtension
     if os.environ.get('FORCE_CUDA', '1' if torch.version.cuda and CUDA_HOME else '0') == '1':
-        os.environ.setdefault('TORCH_CUDA_ARCH_LIST', '8.0;9.0+PTX')
+        os.environ['TORCH_CUDA_ARCH_LIST'] = architectures(os.environ.get('TORCH_CUDA_ARCH_LIST') or ARCHITECTURES)
         extension, sources = CUDAExtension, sources + of_cuda
     return dict(
         ext_modules=[

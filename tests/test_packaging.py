@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -297,6 +298,36 @@ def test_the_original_mmengine_finds_the_configs(loaded, original_mmengine):
     said = loaded(str(original_mmengine))
     assert said['version'] == ORIGINAL_MMENGINE
     check(said)
+
+
+@pytest.fixture
+def architectures(monkeypatch):
+    """That function of ``setup.py``."""
+    monkeypatch.setenv('MMATTN_WITH_OPS', '0')
+    monkeypatch.setattr('setuptools.setup', lambda **_: None)
+    return runpy.run_path(str(ROOT / 'setup.py'))['architectures']
+
+
+@pytest.mark.parametrize(
+    ('given', 'built', 'left_out'),
+    [
+        ('5.2 6.0 6.1 7.0 7.5 8.0 8.6 9.0+PTX', '8.0;8.6;9.0+PTX', '5.2 6.0 6.1 7.0 7.5'),  # NVIDIA's images
+        ('7.5+PTX;8.0; 10.0', '8.0;10.0', '7.5+PTX'),
+        ('Volta Turing Ampere 9.0a', 'Ampere;9.0a', 'Volta Turing'),
+        ('8.0;9.0+PTX', '8.0;9.0+PTX', None),
+    ],
+)
+def test_architectures_before_ampere_are_left_out(architectures, capsys, given, built, left_out):
+    assert architectures(given) == built
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == (left_out is not None)
+    assert not said or f': {left_out} left out' in said[0]
+
+
+@pytest.mark.parametrize('given', ['7.0 7.5+PTX', 'Turing', ' ; '])
+def test_no_architecture_of_ampere_or_later(architectures, given):
+    with pytest.raises(SystemExit, match=rf"need an architecture of 8\.0 or later .*; got '{re.escape(given)}'"):
+        architectures(given)
 
 
 def test_importing_is_cheap(run_python):

@@ -15,21 +15,22 @@ import mmattn
 from ..conftest import cache_folder
 
 CSRC = Path(mmattn.__file__).parent / 'ops' / 'csrc'
+OPERATOR = [CSRC / 'operator.h', CSRC / 'operator.cpp']
 TORCH = [flag for path in cpp_extension.include_paths() for flag in ('-isystem', path)]
 NVCC = shutil.which('nvcc')
 
 
-def built(command, sources, *folders, name='built'):
-    """What a compiler makes of sources, from the cache where neither the command nor the files of folders changed.
+def built(command, sources, *included, name='built'):
+    """What a compiler makes of sources, from the cache where neither the command nor what is included changed.
 
     Args:
         command (list[str]): without sources and output.
         sources (list[Path]): what it compiles.
-        folders (Path): all that the sources include, but for torch and CUDA.
+        included (Path): files and folders, all that the sources include, but for torch and CUDA.
         name (str): of the file it makes.
     """
     digest = hashlib.sha256(repr([*command, *sources]).encode())
-    for path in sorted(path for folder in folders for path in folder.rglob('*.*')):
+    for path in sorted(path for x in included for path in ([x] if x.is_file() else x.rglob('*.*'))):
         digest.update(path.read_bytes())
     target = cache_folder() / 'compiled' / digest.hexdigest()[:32] / name
     if not target.exists():
@@ -64,4 +65,4 @@ def test_calls():
     *others, last = sorted((CSRC / 'cuda').glob('*.cpp'))
     flags = ['-O0', '-std=c++20', '-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE', '-Xcompiler', '-Wall,-Wextra,-Werror,-fPIC']
     included = [flag for path in others for flag in ('-include', path)]
-    built([NVCC, '-c', *flags, *TORCH, *included], [last], CSRC / 'cuda', name='calls.o')
+    built([NVCC, '-c', *flags, *TORCH, *included], [last], CSRC / 'cuda', OPERATOR[0], name='calls.o')

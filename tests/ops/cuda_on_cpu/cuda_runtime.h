@@ -197,28 +197,31 @@ inline float __shfl_xor_sync(unsigned mask, float x, int other) {
 using cudaStream_t = void*;
 enum cudaError_t { cudaSuccess, cudaErrorInvalidValue };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
-enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
+enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor, cudaDevAttrMaxSharedMemoryPerBlockOptin };
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes;
   cudaStream_t stream;
 };
 
+// The device, which a test may change.
+inline int capability = 8, shared_limit = mmattn::cuda::MOST_SHARED;
+
 inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
-  return static_cast<size_t>(bytes) <= mmattn::cuda::MOST_SHARED ? cudaSuccess : cudaErrorInvalidValue;
+  return bytes <= shared_limit ? cudaSuccess : cudaErrorInvalidValue;
 }
 inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = mmattn::cuda::MOST_SHARED;
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? capability : shared_limit;
   return cudaSuccess;
 }
 
 template <typename Call>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Call), const Call& call) {
-  if (config->dynamicSmemBytes > mmattn::cuda::MOST_SHARED || config->blockDim.x > 1024 || !config->gridDim.x) {
+  if (config->dynamicSmemBytes > static_cast<size_t>(shared_limit) || config->blockDim.x > 1024 || !config->gridDim.x) {
     return cudaErrorInvalidValue;
   }
   gridDim = config->gridDim;

@@ -1,6 +1,6 @@
 // nvcuda::wmma: a lane has some numbers of a fragment, which ones is not told. All lanes of a warp take part in a call,
 // with the same matrix, aligned as CUDA asks; a fragment is NaN before it is filled, and what is multiplied as tf32 was
-// rounded.
+// rounded. Sums are cut off to float32, not rounded.
 #pragma once
 
 #include "cuda_runtime.h"
@@ -135,6 +135,11 @@ float multiplied(Number x) {
   return x;
 }
 
+inline float cut_off(double x) {
+  const float near = static_cast<float>(x);
+  return std::isfinite(near) && std::abs(near) > std::abs(x) ? std::nextafter(near, 0.0f) : near;
+}
+
 template <int k, typename T, typename LeftLayout, typename RightLayout>
 void mma_sync(Sums<k>& to, const fragment<matrix_a, 16, 16, k, T, LeftLayout>& left,
               const fragment<matrix_b, 16, 16, k, T, RightLayout>& right, const Sums<k>& sums) {
@@ -145,11 +150,11 @@ void mma_sync(Sums<k>& to, const fragment<matrix_a, 16, 16, k, T, LeftLayout>& l
         [&](unsigned i, unsigned depth, unsigned column) { warp.right[depth][column] = multiplied<T>(right.x[i]); });
   });
   to.each([&](unsigned i, unsigned row, unsigned column) {
-    float sum = sums.x[i];
+    double sum = sums.x[i];
     for (unsigned depth = 0; depth < k; ++depth) {
-      sum += warp.left[row][depth] * warp.right[depth][column];
+      sum += static_cast<double>(warp.left[row][depth]) * warp.right[depth][column];
     }
-    to.x[i] = sum;
+    to.x[i] = cut_off(sum);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "device.h"
 #include "map.h"
 
 namespace mmattn::cuda {

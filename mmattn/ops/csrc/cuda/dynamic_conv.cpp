@@ -1,43 +1,31 @@
-#include <torch/library.h>
-
 #include "neighbourhood_of.h"
 
 namespace mmattn::cuda {
 namespace {
 
-using at::Tensor;
-
-Neighbourhood call_of(const Tensor& value, const Tensor& logits, at::IntArrayRef kernel_size, int64_t dilation) {
-  Neighbourhood call = neighbourhood_of(value, logits, kernel_size, dilation);
+Neighbourhood conv_call(const Call& given) {
+  Neighbourhood call = neighbourhood_of(given, "logits");
   call.padded = true;
   return call;
 }
 
-Tensor dynamic_conv(const Tensor& value, const Tensor& logits, at::IntArrayRef kernel_size, int64_t dilation) {
-  const c10::cuda::CUDAGuard guard(value.device());
-  Neighbourhood call = call_of(value, logits, kernel_size, dilation);
-  Tensor out = at::empty_like(value);
-  call.out = map_of(out);
-  C10_CUDA_CHECK(neighbourhood(call, c10::cuda::getCurrentCUDAStream()));
-  return out;
-}
+std::vector<Tensor> dynamic_conv(const Call& given) { return forward(conv_call(given), given); }
 
-std::tuple<Tensor, Tensor> dynamic_conv_backward(const Tensor& grad, const Tensor& value, const Tensor& logits,
-                                                 at::IntArrayRef kernel_size, int64_t dilation) {
-  const c10::cuda::CUDAGuard guard(value.device());
-  Neighbourhood call = call_of(value, logits, kernel_size, dilation);
-  Tensor d_value = at::empty_like(value), d_logits = at::empty_like(logits);
-  call.grad = map_of(grad);
-  call.d_value = map_of(d_value);
-  call.d_window = map_of(d_logits);
-  run_backward(call, value);
-  return {d_value, d_logits};
+std::vector<Tensor> dynamic_conv_backward(const Call& given) {
+  Neighbourhood call = conv_call(given);
+  std::vector<Tensor> grads;
+  call.d_value = gradient(given, "value", grads);
+  call.d_window = gradient(given, "logits", grads);
+  backward(call, given);
+  return grads;
 }
 
 }  // namespace
 }  // namespace mmattn::cuda
 
-TORCH_LIBRARY_IMPL(mmattn_native, CUDA, m) {
-  m.impl("dynamic_conv", mmattn::cuda::dynamic_conv);
-  m.impl("dynamic_conv_backward", mmattn::cuda::dynamic_conv_backward);
+TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
+  using namespace mmattn;
+  m.impl("dynamic_conv", on_cuda<cuda::dynamic_conv, cuda::takes_neighbourhood<cuda::conv_call, false>>());
+  m.impl("dynamic_conv_backward",
+         on_cuda<cuda::dynamic_conv_backward, cuda::takes_neighbourhood<cuda::conv_call, true>>());
 }

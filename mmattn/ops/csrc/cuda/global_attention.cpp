@@ -2,65 +2,72 @@
 
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
 
-#include <algorithm>
 #include <list>
-#include <tuple>
-#include <vector>
 
+#include "device.h"
 #include "tensors.h"
 
 namespace mmattn::cuda {
 namespace {
 
-using at::Tensor;
-using std::optional;
+// Channels of rows, with those of 0 after them.
+int whole(int64_t channels) { return static_cast<int>((channels + 15) / 16 * 16); }
+
+template <Sweep... sweeps>
+bool takes_global(const Call& given) {
+  if (!takes_tensors(given, {"query", "key"})) {
+    return false;
+  }
+  const Tensor &query = given.tensor("query"), &value = given.tensor("value");
+  const Dtype dtype = map_of(value).dtype;
+  const int channels = whole(query.size(-1)), value_channels = whole(value.size(-1));
+  const size_t most = most_shared(value.get_device());
+  return ((shared_bytes(dtype, channels, value_channels, sweeps) <= most) && ...);
+}
 
 // A call, with the tensors that it points to.
 struct Operands {
-  Operands(const Tensor& query, const Tensor& key, const Tensor& value, const optional<Tensor>& window,
-           const optional<Tensor>& outlier, at::TensorList axis_logits, const optional<Tensor>& key_logits,
-           const optional<Tensor>& key_mask, at::IntArrayRef window_size, double outlier_value, double scale,
-           bool normalize, bool causal)
-      : stream(c10::cuda::getCurrentCUDAStream()) {
+  explicit Operands(const Call& given) : stream(c10::cuda::getCurrentCUDAStream()) {
+    const Tensor &query = given.tensor("query"), &key = given.tensor("key"), &value = given.tensor("value");
+    const optional<Tensor> window = given.optional_tensor("window_bias");
+    const optional<Tensor> outside = given.optional_tensor("outside_bias");
+    const std::vector<Tensor> axis_bias = given.tensors("axis_bias");
+    const optional<Tensor> key_bias = given.optional_tensor("key_bias");
+    const optional<Tensor> key_mask = given.optional_tensor("key_mask");
+    const std::vector<int64_t> window_size = given.integers("window_size");
     call.dtype = map_of(value).dtype;
     call.heads = static_cast<int>(query.size(1));
     call.maps = query.size(0) * query.size(1);
     call.queries = call.keys = 1;
+    call.causal = given.flag("is_causal");
     const int64_t missing = 3 - (query.dim() - 3);
     for (int64_t axis = 0; axis < 3; ++axis) {
       const bool there = axis >= missing;
       call.size[axis] = there ? static_cast<int>(query.size(2 + axis - missing)) : 1;
       call.key_size[axis] = there ? static_cast<int>(key.size(2 + axis - missing)) : 1;
+      call.before[axis] = window || call.causal ? call.key_size[axis] - call.size[axis] : 0;
       call.reach[axis] = there && window ? static_cast<int>(window_size[axis - missing] / 2) : 0;
       call.queries *= call.size[axis];
       call.keys *= call.key_size[axis];
-      if (there && !axis_logits.empty()) {
-        call.axis_logits[axis] = table(axis_logits[axis - missing]);
+      if (there && !axis_bias.empty()) {
+        call.axis_bias[axis] = table(axis_bias[axis - missing]);
       }
     }
-    call.scale = static_cast<float>(scale);
-    call.causal = causal;
+    call.scale = static_cast<float>(given.number("scale"));
     call.query = rows(query);
     call.key = rows(key);
     call.value = rows(value);
     if (window) {  // a query's side by side: they are read as its keys come
       call.window = table(window->stride(-1) == 1 ? *window : window->contiguous());
-      call.outlier = outlier ? map_of(outlier->unsqueeze(-1)) : Map{};
-      call.outlier_number = static_cast<float>(outlier_value);
+      call.outside = outside ? map_of(outside->unsqueeze(-1)) : Map{};
+      call.outside_number = static_cast<float>(given.number("outside_value"));
     }
-    if (key_logits) {
-      call.key_logits = keep(key_logits->to(at::kFloat).contiguous()).data_ptr<float>();
+    if (key_bias) {
+      call.key_bias = keep(key_bias->to(at::kFloat).contiguous()).data_ptr<float>();
     }
     if (key_mask) {
-      const Tensor mask = keep(key_mask->flatten(1).contiguous());
-      call.key_mask = mask.data_ptr<bool>();
-      call.keys_up_to = normalize ? keep(mask.cumsum(1)).data_ptr<int64_t>() : nullptr;
-    }
-    if (normalize) {
-      call.zscore = keep(floats({3, call.maps, call.queries}, query)).data_ptr<float>();
-      C10_CUDA_CHECK(window_zscore(call, stream));
+      call.key_mask = keep(key_mask->contiguous()).data_ptr<bool>();
     }
   }
 
@@ -73,92 +80,95 @@ struct Operands {
 
   // (batch, heads, *positions, channels), with channels of 0 after them, up to a multiple of 16.
   Rows rows(const Tensor& x) {
-    const int64_t channels = x.size(-1), more = (16 - channels % 16) % 16;
+    const int64_t more = whole(x.size(-1)) - x.size(-1);
     Tensor rows = (more ? at::constant_pad_nd(x, {0, more}) : x).contiguous();
     if (reinterpret_cast<uintptr_t>(rows.data_ptr()) % 16) {
       rows = rows.clone();
     }
-    return {keep(rows).data_ptr(), static_cast<int>(channels + more)};
+    return {keep(rows).data_ptr(), whole(x.size(-1))};
   }
-
-  static Rows result(const Tensor& x) { return {x.data_ptr(), static_cast<int>(x.size(-1))}; }
 
   const c10::cuda::CUDAStream stream;
   GlobalAttention call{};
   std::list<Tensor> kept;
 };
 
-std::tuple<Tensor, Tensor> global_attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                                            const optional<Tensor>& window, const optional<Tensor>& outlier,
-                                            at::TensorList axis_logits, const optional<Tensor>& key_logits,
-                                            const optional<Tensor>& key_mask, at::IntArrayRef window_size,
-                                            double outlier_value, double scale, bool normalize, bool causal) {
+std::vector<Tensor> global_attention(const Call& given) {
+  const Tensor &query = given.tensor("query"), &value = given.tensor("value");
   const c10::cuda::CUDAGuard guard(query.device());
-  Operands of(query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value, scale,
-              normalize, causal);
+  Operands of(given);
   std::vector<int64_t> size = query.sizes().vec();
+  const Tensor lse = floats(at::IntArrayRef(size).slice(0, size.size() - 1), query);
   size.back() = value.size(-1);
-  const Tensor out = at::empty(size, value.options());
-  size.pop_back();
-  const Tensor lse = floats(size, query);
-  of.call.out = Operands::result(out);
+  const Tensor out = empty_laid_out_as(value, size);
+  const Tensor rows = out.is_contiguous() ? out : at::empty(size, value.options());
+  of.call.out = {rows.data_ptr(), static_cast<int>(rows.size(-1))};
   of.call.lse = lse.data_ptr<float>();
   C10_CUDA_CHECK(attend(of.call, Sweep::forward, of.stream));
-  return {out, lse};
+  return {out.is_same(rows) ? out : out.copy_(rows), lse};
 }
 
-std::vector<Tensor> global_attention_backward(const Tensor& grad, const Tensor& out, const Tensor& lse,
-                                              const Tensor& query, const Tensor& key, const Tensor& value,
-                                              const optional<Tensor>& window, const optional<Tensor>& outlier,
-                                              at::TensorList axis_logits, const optional<Tensor>& key_logits,
-                                              const optional<Tensor>& key_mask, at::IntArrayRef window_size,
-                                              double outlier_value, double scale, bool normalize, bool causal) {
+std::vector<Tensor> global_attention_backward(const Call& given) {
+  const Tensor &grad = given.tensor("grad"), &lse = given.tensor("lse"), &query = given.tensor("query");
   const c10::cuda::CUDAGuard guard(query.device());
-  Operands of(query, key, value, window, outlier, axis_logits, key_logits, key_mask, window_size, outlier_value, scale,
-              normalize, causal);
+  Operands of(given);
   GlobalAttention& call = of.call;
   const auto sums = query.options().dtype(at::kFloat);
   call.grad = of.rows(grad);
   call.lse = of.keep(lse.contiguous()).data_ptr<float>();
-  call.along = of.keep(grad.to(at::kFloat).mul(out).sum(-1)).data_ptr<float>();
+  call.along = of.keep(grad.to(at::kFloat).mul(given.tensor("out")).sum(-1)).data_ptr<float>();
   std::vector<Tensor> grads;
-  for (const Tensor& x : {query, key, value}) {
-    grads.push_back(at::empty(x.sizes(), x.options()));
-  }
-  call.d_query = Operands::result(grads[0]);
-  call.d_key = Operands::result(grads[1]);
-  call.d_value = Operands::result(grads[2]);
+  const auto rows = [&](const char* name) -> Rows {
+    const Tensor& x = given.tensor(name);
+    return given.needs(name)
+               ? Rows{grads.emplace_back(at::empty(x.sizes(), x.options())).data_ptr(), static_cast<int>(x.size(-1))}
+               : Rows{};
+  };
+  call.d_query = rows("query");
+  call.d_key = rows("key");
+  call.d_value = rows("value");
   // Entries without a key stay 0. The gradients of position logits are float32 first.
-  const Tensor d_window = window ? at::zeros(window->sizes(), sums) : Tensor();
-  Tensor d_outlier = normalize && outlier ? at::empty(outlier->sizes(), sums) : Tensor();
-  call.d_window = window ? d_window.data_ptr<float>() : nullptr;
-  call.d_outlier = d_outlier.defined() ? d_outlier.data_ptr<float>() : nullptr;
+  const bool of_window = given.needs("window_bias"), of_outside = given.needs("outside_bias");
+  Tensor d_window, d_key_bias;
+  if (of_window || of_outside) {
+    d_window = at::zeros(given.tensor("window_bias").sizes(), sums);
+    call.d_window = d_window.data_ptr<float>();
+  }
+  const std::vector<Tensor> axis_bias = given.tensors("axis_bias");
+  const int64_t axes = axis_bias.size();
   std::vector<Tensor> d_axes;
-  for (const Tensor& x : axis_logits) {
-    d_axes.push_back(at::zeros(x.sizes(), sums));
-    call.d_axis_logits[3 - axis_logits.size() + d_axes.size() - 1] = d_axes.back().data_ptr<float>();
+  bool of_axes = false;
+  for (int64_t axis = 0; axis < axes; ++axis) {
+    of_axes = of_axes || given.needs("axis_bias", axis);
   }
-  const Tensor d_keys = key_logits ? at::empty(key_logits->sizes(), sums) : Tensor();
-  call.d_key_logits = key_logits ? d_keys.data_ptr<float>() : nullptr;
+  for (int64_t axis = 0; of_axes && axis < axes; ++axis) {
+    d_axes.push_back(at::zeros(axis_bias[axis].sizes(), sums));
+    call.d_axis_bias[3 - axes + axis] = d_axes.back().data_ptr<float>();
+  }
+  if (given.needs("key_bias")) {
+    d_key_bias = at::empty(given.tensor("key_bias").sizes(), sums);
+    call.d_key_bias = d_key_bias.data_ptr<float>();
+  }
 
-  C10_CUDA_CHECK(attend(call, Sweep::queries, of.stream));
-  C10_CUDA_CHECK(attend(call, Sweep::keys, of.stream));
-  if (normalize) {
-    C10_CUDA_CHECK(window_zscore_backward(call, of.stream));
-  } else if (outlier) {
-    d_outlier = d_window.sum(-1).neg_();  // a softmax's gradients sum to zero
+  if (call.d_query.data || call.d_window || of_axes) {
+    C10_CUDA_CHECK(attend(call, Sweep::queries, of.stream));
   }
-  if (window) {
-    grads.push_back(d_window.to(window->scalar_type()));
+  if (call.d_key.data || call.d_value.data || call.d_key_bias) {
+    C10_CUDA_CHECK(attend(call, Sweep::keys, of.stream));
   }
-  if (outlier) {
-    grads.push_back(d_outlier.to(outlier->scalar_type()));
+  if (of_window) {
+    grads.push_back(d_window.to(given.tensor("window_bias").scalar_type()));
   }
-  for (size_t axis = 0; axis < d_axes.size(); ++axis) {
-    grads.push_back(d_axes[axis].to(axis_logits[axis].scalar_type()));
+  if (of_outside) {  // a softmax's gradients sum to zero
+    grads.push_back(d_window.sum(-1).neg_().to(given.tensor("outside_bias").scalar_type()));
   }
-  if (key_logits) {
-    grads.push_back(d_keys.to(key_logits->scalar_type()));
+  for (int64_t axis = 0; axis < axes; ++axis) {
+    if (given.needs("axis_bias", axis)) {
+      grads.push_back(d_axes[axis].to(axis_bias[axis].scalar_type()));
+    }
+  }
+  if (call.d_key_bias) {
+    grads.push_back(d_key_bias.to(given.tensor("key_bias").scalar_type()));
   }
   return grads;
 }
@@ -166,7 +176,10 @@ std::vector<Tensor> global_attention_backward(const Tensor& grad, const Tensor& 
 }  // namespace
 }  // namespace mmattn::cuda
 
-TORCH_LIBRARY_IMPL(mmattn_native, CUDA, m) {
-  m.impl("global_attention", mmattn::cuda::global_attention);
-  m.impl("global_attention_backward", mmattn::cuda::global_attention_backward);
+TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
+  using namespace mmattn;
+  using cuda::Sweep;
+  m.impl("global_attention", on_cuda<cuda::global_attention, cuda::takes_global<Sweep::forward>>());
+  m.impl("global_attention_backward",
+         on_cuda<cuda::global_attention_backward, cuda::takes_global<Sweep::queries, Sweep::keys>>());
 }

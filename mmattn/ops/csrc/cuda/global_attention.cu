@@ -7,6 +7,7 @@
 #include <cuda_pipeline.h>
 
 #include <cmath>
+#include <cstdint>
 #include <type_traits>
 
 #include "tensor_cores.cuh"
@@ -20,16 +21,13 @@ constexpr int OWN = 64, STREAM = 32;  // rows of a block, and those that it goes
 constexpr int NARROW = 64;
 template <typename T>
 constexpr int WIDE = 512 / sizeof(T);
-constexpr float EPS = 1e-5f;  // under the root of the z-score
-constexpr int ZSCORE_THREADS = 128;
 
 // What belongs to a query.
 struct Query {
-  int at[AXES];
+  int at[AXES];  // among the keys
   bool there;
-  float outlier, middle, mean, rstd;
-  float lse, along;
-  int64_t window, axis_logits[AXES];  // where they start
+  float outside, lse, along;
+  int64_t window, axis_bias[AXES];  // where they start
 };
 
 struct alignas(16) Key {
@@ -56,10 +54,14 @@ __device__ Query query_of(const GlobalAttention& call, int64_t map, int number) 
   query.window = start_of(call.window, map, call.heads, query.at);
 #pragma unroll
   for (int axis = 0; axis < AXES; ++axis) {
-    query.axis_logits[axis] = start_of(call.axis_logits[axis], map, call.heads, query.at);
+    query.axis_bias[axis] = start_of(call.axis_bias[axis], map, call.heads, query.at);
   }
-  const Map& outlier = call.outlier;
-  query.outlier = outlier.data ? load(outlier, start_of(outlier, map, call.heads, query.at)) : call.outlier_number;
+  const Map& outside = call.outside;
+  query.outside = outside.data ? load(outside, start_of(outside, map, call.heads, query.at)) : call.outside_number;
+#pragma unroll
+  for (int axis = 0; axis < AXES; ++axis) {
+    query.at[axis] += call.before[axis];
+  }
   return query;
 }
 
@@ -95,8 +97,8 @@ struct Shape {
   };
 
   // Rows of the block, then twice those that it goes over; forward, there is no gradient beside queries.
-  static size_t bytes(const GlobalAttention& call) {
-    const int content = call.query.channels + SKEW<T>, other = call.value.channels + SKEW<T>;
+  static size_t bytes(int query_channels, int value_channels) {
+    const int content = query_channels + SKEW<T>, other = value_channels + SKEW<T>;
     const int numbers = OWN * (FORWARD ? content : content + other) + 2 * STREAM * (content + other);
     return sizeof(Shared) + numbers * sizeof(T);
   }
@@ -173,14 +175,8 @@ struct Block {
       return;
     }
     Query query = query_of(call, map, from + threadIdx.x);
-    const int64_t number = map * call.queries + from + threadIdx.x, all = call.maps * call.queries;
-    if (query.there && call.zscore) {
-      query.middle = call.zscore[number];
-      query.mean = call.zscore[all + number];
-      query.rstd = call.zscore[2 * all + number];
-      query.outlier = (query.outlier - query.middle - query.mean) * query.rstd;
-    }
     if (query.there && !FORWARD) {
+      const int64_t number = map * call.queries + from + threadIdx.x;
       const float lse = call.lse[number];
       query.lse = lse == -INFINITY ? 0 : lse;
       query.along = call.along[number];
@@ -196,7 +192,7 @@ struct Block {
     const bool there = number < call.keys;
     Key key{};
     place(there ? number : 0, call.key_size, key.at);
-    key.logit = there && call.key_logits ? call.key_logits[map * call.keys + number] : 0;
+    key.logit = there && call.key_bias ? call.key_bias[map * call.keys + number] : 0;
     shared.key[threadIdx.x] = key;
     shared.attended[threadIdx.x] = there && (!call.key_mask || call.key_mask[map / call.heads * call.keys + number]);
   }
@@ -216,27 +212,27 @@ struct Block {
 
   // The logit of a pair from the product of the two, −∞ where the query does not attend to the key.
   __device__ float logit(float product, const Query& query, int query_number, int key, int key_number) const {
-    if (!query.there || !shared.attended[key] || (call.causal && key_number > query_number)) {
+    if (!query.there || !shared.attended[key] ||
+        (call.causal && key_number > query_number + call.keys - call.queries)) {
       return -INFINITY;
     }
     float sum = call.scale * product;
     if (call.window.data) {
-      float x = query.outlier;
+      float x = query.outside;
       const int e = entry(query, key);
       if (e >= 0) {
         x = number(call.window, query.window + e * call.window.stride[5]);
-        x = call.zscore ? (x - query.middle - query.mean) * query.rstd : x;
       }
       sum += x;
     }
 #pragma unroll
     for (int axis = 0; axis < AXES; ++axis) {
-      const Map& table = call.axis_logits[axis];
+      const Map& table = call.axis_bias[axis];
       if (table.data) {
-        sum += number(table, query.axis_logits[axis] + shared.key[key].at[axis] * table.stride[5]);
+        sum += number(table, query.axis_bias[axis] + shared.key[key].at[axis] * table.stride[5]);
       }
     }
-    return call.key_logits ? sum + shared.key[key].logit : sum;
+    return call.key_bias ? sum + shared.key[key].logit : sum;
   }
 
   // Products to logits, those of this thread. Four at a time: unrolled further, it is code that caches do not hold.
@@ -315,13 +311,13 @@ struct Block {
       const int key = key_of(n);
       weights[n] = __expf(shared.logits[row * PITCH + key] - query.lse);
       grads[n] = weights[n] * (shared.grads[row * PITCH + key] - query.along);
-      if (OWNS_QUERIES && call.window.data && query.there && keys_from + key < call.keys) {
+      if (OWNS_QUERIES && call.d_window && query.there && keys_from + key < call.keys) {
         if (const int e = entry(query, key); e >= 0) {
           call.d_window[number_of_query * call.window.channels + e] = grads[n];
         }
       }
     }
-    if (OWNS_QUERIES ? call.d_axis_logits[AXES - 1] != nullptr : call.d_key_logits != nullptr) {
+    if (OWNS_QUERIES ? call.d_axis_bias[AXES - 1] != nullptr : call.d_key_bias != nullptr) {
 #pragma unroll
       for (int n = 0; n < EACH; ++n) {
         shared.grads[row * PITCH + key_of(n)] = grads[n];
@@ -353,11 +349,11 @@ struct Block {
   __device__ Place axis_gradients(int r, int axis) const {
     if (!axis_sums) {
       const int64_t number = map * call.queries + first + r;
-      return {call.d_axis_logits[axis] + number * call.key_size[axis], 1};
+      return {call.d_axis_bias[axis] + number * call.key_size[axis], 1};
     }
     int before = 0;
     for (int a = 0; a < axis; ++a) {
-      before += call.d_axis_logits[a] ? call.key_size[a] : 0;
+      before += call.d_axis_bias[a] ? call.key_size[a] : 0;
     }
     return {axis_sums + before * OWN + r, OWN};
   }
@@ -367,7 +363,7 @@ struct Block {
   __device__ void each_axis(const Visit& visit) const {
     for (int i = threadIdx.x; i < OWN * AXES; i += THREADS) {
       const int r = i % OWN, axis = i / OWN;
-      if (call.d_axis_logits[axis] && shared.query[r].there) {
+      if (call.d_axis_bias[axis] && shared.query[r].there) {
         visit(r, axis, axis_gradients(r, axis));
       }
     }
@@ -392,6 +388,9 @@ struct Block {
   }
 
   __device__ void store(OwnResult& result, const Rows& to, int count, float factor) const {
+    if (!to.data) {
+      return;
+    }
     const int64_t number = map * (OWNS_QUERIES ? call.queries : call.keys) + first;
     result.store(static_cast<T*>(to.data) + number * to.channels, to.channels, count, factor, shared.logits);
   }
@@ -399,8 +398,9 @@ struct Block {
   __device__ void run() {
     const int own_count = min(OWN, (OWNS_QUERIES ? call.queries : call.keys) - first);
     // Keys after all of the block's queries, or queries before all of its keys, are left out.
-    const int begin = call.causal && !OWNS_QUERIES ? first : 0;
-    const int end = call.causal && OWNS_QUERIES ? first + own_count : OWNS_QUERIES ? call.keys : call.queries;
+    const int before = call.keys - call.queries;
+    const int begin = call.causal && !OWNS_QUERIES ? max(0, first - before) : 0;
+    const int end = call.causal && OWNS_QUERIES ? before + first + own_count : OWNS_QUERIES ? call.keys : call.queries;
     fetch<OWN>(OWNS_QUERIES ? call.query : call.key, first, OWNS_QUERIES ? call.queries : call.keys, own[0]);
     if (!FORWARD) {
       fetch<OWN>(OWNS_QUERIES ? call.grad : call.value, first, OWNS_QUERIES ? call.queries : call.keys, own[1]);
@@ -452,10 +452,16 @@ struct Block {
         result.multiply_rows(shared.factor);
         result.template add<wmma::row_major, STREAM>(weights, WEIGHTS_PITCH, other);
       } else if constexpr (OWNS_QUERIES) {
-        result.template add<wmma::row_major, STREAM>(grads, WEIGHTS_PITCH, now);
+        if (call.d_query.data) {
+          result.template add<wmma::row_major, STREAM>(grads, WEIGHTS_PITCH, now);
+        }
       } else {
-        result.template add<wmma::col_major, STREAM>(grads, WEIGHTS_PITCH, now);
-        d_value.template add<wmma::col_major, STREAM>(weights, WEIGHTS_PITCH, other);
+        if (call.d_key.data) {
+          result.template add<wmma::col_major, STREAM>(grads, WEIGHTS_PITCH, now);
+        }
+        if (call.d_value.data) {
+          d_value.template add<wmma::col_major, STREAM>(weights, WEIGHTS_PITCH, other);
+        }
       }
     }
 
@@ -474,7 +480,7 @@ struct Block {
     }
     if (sweep == Sweep::queries && axis_sums) {
       each_axis([&](int r, int axis, const Place& from) {
-        float* to = call.d_axis_logits[axis] + (at + r) * call.key_size[axis];
+        float* to = call.d_axis_bias[axis] + (at + r) * call.key_size[axis];
         for (int n = 0; n < call.key_size[axis]; ++n) {
           to[n] = from.data[n * from.pitch];
         }
@@ -482,8 +488,8 @@ struct Block {
     }
     if (sweep == Sweep::keys) {
       store(d_value, call.d_value, own_count, 1);
-      if (call.d_key_logits && static_cast<int>(threadIdx.x) < own_count) {
-        call.d_key_logits[at + threadIdx.x] = of_key;
+      if (call.d_key_bias && static_cast<int>(threadIdx.x) < own_count) {
+        call.d_key_bias[at + threadIdx.x] = of_key;
       }
     }
   }
@@ -503,21 +509,13 @@ template <typename T, int WIDTH, Sweep sweep>
 cudaError_t start(const GlobalAttention& call, cudaStream_t stream) {
   using Of = Shape<T, WIDTH, sweep>;
   Launch of{call, false};
-  size_t shared = Of::bytes(call);
-  if (sweep == Sweep::queries && call.d_axis_logits[AXES - 1]) {
-    int device = 0, most_shared = 0;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) {
-      error = cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    }
-    if (error != cudaSuccess) {
-      return error;
-    }
+  size_t shared = Of::bytes(call.query.channels, call.value.channels);
+  if (sweep == Sweep::queries && call.d_axis_bias[AXES - 1]) {
     size_t bytes = 0;
     for (int axis = 0; axis < AXES; ++axis) {
-      bytes += call.d_axis_logits[axis] ? OWN * call.key_size[axis] * sizeof(float) : 0;
+      bytes += call.d_axis_bias[axis] ? OWN * call.key_size[axis] * sizeof(float) : 0;
     }
-    of.sums_fit = shared + bytes <= static_cast<size_t>(most_shared);
+    of.sums_fit = shared + bytes <= most_shared();
     shared += of.sums_fit ? bytes : 0;
   }
   const int64_t tiles = ((Of::OWNS_QUERIES ? call.queries : call.keys) + OWN - 1) / OWN;
@@ -525,155 +523,45 @@ cudaError_t start(const GlobalAttention& call, cudaStream_t stream) {
   return launch(tiles_of<T, WIDTH, sweep>, blocks, Of::THREADS, shared, stream, of);
 }
 
-template <typename T, int WIDTH>
-cudaError_t start(const GlobalAttention& call, Sweep sweep, cudaStream_t stream) {
-  switch (sweep) {
-    case Sweep::forward:
-      return start<T, WIDTH, Sweep::forward>(call, stream);
-    case Sweep::queries:
-      return start<T, WIDTH, Sweep::queries>(call, stream);
+// Returns with<T, WIDTH>() for the dtype and the width of a call, or `none` where there are too many channels.
+template <typename Result, typename With>
+Result dispatch(Dtype dtype, int query_channels, int value_channels, Result none, const With& with) {
+  const int channels = query_channels > value_channels ? query_channels : value_channels;
+  const auto of = [&](auto number) {
+    using T = decltype(number);
+    return channels <= NARROW    ? with(number, std::integral_constant<int, NARROW>())
+           : channels <= WIDE<T> ? with(number, std::integral_constant<int, WIDE<T>>())
+                                 : none;
+  };
+  switch (dtype) {
+    case Dtype::float16:
+      return of(__half());
+    case Dtype::bfloat16:
+      return of(__nv_bfloat16());
     default:
-      return start<T, WIDTH, Sweep::keys>(call, stream);
+      return of(float());
   }
-}
-
-template <typename T>
-cudaError_t start(const GlobalAttention& call, Sweep sweep, cudaStream_t stream) {
-  const int channels = call.query.channels > call.value.channels ? call.query.channels : call.value.channels;
-  if (channels > WIDE<T>) {
-    return cudaErrorInvalidValue;
-  }
-  return channels <= NARROW ? start<T, NARROW>(call, sweep, stream) : start<T, WIDE<T>>(call, sweep, stream);
-}
-
-// A query's window, by a warp.
-struct Window {
-  const GlobalAttention& call;
-  const int64_t n;  // of all queries
-  const int lane;
-  Query query;
-  int64_t map;
-  float inside, outside, count;  // keys: in the window, outside, and both
-
-  __device__ Window(const GlobalAttention& call, int64_t n) : call(call), n(n), lane(threadIdx.x % 32) {
-    map = n / call.queries;
-    const int number = n % call.queries;
-    query = query_of(call, map, number);
-    const int last = call.causal ? number : call.keys - 1;
-    count = call.keys_up_to ? call.keys_up_to[map / call.heads * call.keys + last] : last + 1;
-    inside = sum([](int) { return 1; });
-    outside = count - inside;
-  }
-
-  // Whether the key of an entry is attended to.
-  __device__ bool attended(int entry) const {
-    int key = 0;
-    bool there = true;
-#pragma unroll
-    for (int axis = 0, rest = entry; axis < AXES; ++axis) {
-      int step = 1;
-      for (int a = axis + 1; a < AXES; ++a) {
-        step *= 2 * call.reach[a] + 1;
-      }
-      const int at = query.at[axis] + rest / step - call.reach[axis];
-      rest %= step;
-      there = there && at >= 0 && at < call.size[axis];
-      key = key * call.size[axis] + at;
-    }
-    return there && (!call.key_mask || call.key_mask[map / call.heads * call.keys + key]);
-  }
-
-  // Of the entries whose keys are attended to.
-  template <typename Number>
-  __device__ float sum(const Number& number) const {
-    float total = 0;
-    for (int entry = lane; entry < call.window.channels; entry += 32) {
-      total += attended(entry) ? number(entry) : 0;
-    }
-    for (int other = 1; other < 32; other *= 2) {
-      total += __shfl_xor_sync(~0u, total, other);
-    }
-    return total;
-  }
-
-  __device__ float logit(int entry) const { return load(call.window, query.window + entry * call.window.stride[5]); }
-
-  // Relative to the mean of the window, then two passes: E[x²] − μ² would cancel.
-  __device__ void normalize() const {
-    const float middle = sum([&](int entry) { return logit(entry); }) / fmaxf(inside, 1);
-    const float far = outside == 0 ? 0 : query.outlier - middle;
-    const float mean = (sum([&](int entry) { return logit(entry) - middle; }) + outside * far) / fmaxf(count, 1);
-    const float squares = sum([&](int entry) {
-      const float x = logit(entry) - middle - mean;
-      return x * x;
-    });
-    const float x = outside == 0 ? 0 : far - mean;
-    if (lane == 0) {
-      const int64_t all = call.maps * call.queries;
-      call.zscore[n] = middle;
-      call.zscore[all + n] = mean;
-      call.zscore[2 * all + n] = rsqrtf((squares + outside * x * x) / fmaxf(count, 1) + EPS);
-    }
-  }
-
-  // The gradients of all logits of a query sum to zero.
-  __device__ void backward() const {
-    const int64_t all = call.maps * call.queries;
-    const float middle = call.zscore[n], mean = call.zscore[all + n], rstd = call.zscore[2 * all + n];
-    float* grad = call.d_window + n * call.window.channels;
-    const auto zscore = [&](int entry) { return (logit(entry) - middle - mean) * rstd; };
-    const float far = outside == 0 ? 0 : (query.outlier - middle - mean) * rstd;
-    const float given = -sum([&](int entry) { return grad[entry]; }), d_far = outside == 0 ? 0 : given;
-    const float product = sum([&](int entry) { return grad[entry] * zscore(entry); });
-    const float along = (product + d_far * far) / fmaxf(count, 1);
-    for (int entry = lane; entry < call.window.channels; entry += 32) {
-      grad[entry] = (grad[entry] - (attended(entry) ? zscore(entry) : 0) * along) * rstd;
-    }
-    if (call.d_outlier && lane == 0) {
-      call.d_outlier[n] = (d_far - outside * far * along) * rstd;
-    }
-  }
-};
-
-template <bool BACKWARD>
-__global__ void normalize(const __grid_constant__ GlobalAttention call) {
-  const int64_t n = (static_cast<int64_t>(blockIdx.x) * ZSCORE_THREADS + threadIdx.x) / 32;
-  if (n < call.maps * call.queries) {
-    const Window window(call, n);
-    if (BACKWARD) {
-      window.backward();
-    } else {
-      window.normalize();
-    }
-  }
-}
-
-template <bool BACKWARD>
-cudaError_t start_zscore(const GlobalAttention& call, cudaStream_t stream) {
-  const int64_t threads = 32 * call.maps * call.queries;
-  const dim3 blocks(static_cast<unsigned>((threads + ZSCORE_THREADS - 1) / ZSCORE_THREADS));
-  return launch(normalize<BACKWARD>, blocks, ZSCORE_THREADS, 0, stream, call);
 }
 
 }  // namespace
 
+size_t shared_bytes(Dtype dtype, int query_channels, int value_channels, Sweep sweep) {
+  return dispatch(dtype, query_channels, value_channels, SIZE_MAX, [&](auto number, auto width) -> size_t {
+    using T = decltype(number);
+    return sweep == Sweep::forward   ? Shape<T, width, Sweep::forward>::bytes(query_channels, value_channels)
+           : sweep == Sweep::queries ? Shape<T, width, Sweep::queries>::bytes(query_channels, value_channels)
+                                     : Shape<T, width, Sweep::keys>::bytes(query_channels, value_channels);
+  });
+}
+
 cudaError_t attend(const GlobalAttention& call, Sweep sweep, cudaStream_t stream) {
-  switch (call.dtype) {
-    case Dtype::float16:
-      return start<__half>(call, sweep, stream);
-    case Dtype::bfloat16:
-      return start<__nv_bfloat16>(call, sweep, stream);
-    default:
-      return start<float>(call, sweep, stream);
-  }
-}
-
-cudaError_t window_zscore(const GlobalAttention& call, cudaStream_t stream) {
-  return start_zscore<false>(call, stream);
-}
-
-cudaError_t window_zscore_backward(const GlobalAttention& call, cudaStream_t stream) {
-  return start_zscore<true>(call, stream);
+  return dispatch(call.dtype, call.query.channels, call.value.channels, cudaErrorInvalidValue,
+                  [&](auto number, auto width) {
+                    using T = decltype(number);
+                    return sweep == Sweep::forward   ? start<T, width, Sweep::forward>(call, stream)
+                           : sweep == Sweep::queries ? start<T, width, Sweep::queries>(call, stream)
+                                                     : start<T, width, Sweep::keys>(call, stream);
+                  });
 }
 
 }  // namespace mmattn::cuda

@@ -1,16 +1,10 @@
 // The arms one after the other, the last axis first, each merged with those before it.
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
 
-#include "tensors.h"
-#include "tiles.h"
-#include "window_logits.h"
+#include "tiles_of.h"
 
 namespace mmattn::cuda {
 namespace {
-
-using at::Tensor;
-using std::optional;
 
 constexpr int LAST = AXES - 1;
 
@@ -24,37 +18,28 @@ Map part_of(const Tensor& x, int64_t first, int64_t entries) {
 
 // An operator's call, and its arms.
 struct Grid {
-  Grid(const Tensor& query, const Tensor& key, const Tensor& value, const optional<Tensor>& window,
-       const optional<Tensor>& outlier, at::IntArrayRef window_size, double outlier_value, double scale, bool normalize)
-      : stream(c10::cuda::getCurrentCUDAStream()), window(window) {
+  explicit Grid(const Call& given)
+      : stream(c10::cuda::getCurrentCUDAStream()), window_bias(given.optional_tensor("window_bias")) {
+    const Tensor& query = given.tensor("query");
     tiles.heads = static_cast<int>(query.size(1));
     tiles.maps = query.size(0) * query.size(1);
-    tiles.scale = static_cast<float>(scale);
+    tiles.scale = static_cast<float>(given.number("scale"));
     tiles.query = map_of(query);
-    tiles.key = map_of(key);
-    tiles.value = map_of(value);
-    positions.heads = tiles.heads;
-    positions.queries = tiles.maps;
+    tiles.key = map_of(given.tensor("key"));
+    tiles.value = map_of(given.tensor("value"));
+    if (window_bias) {
+      const optional<Tensor> outside = given.optional_tensor("outside_bias");
+      tiles.logits.outside = outside ? map_of(outside->unsqueeze(-1)) : Map{};
+      tiles.logits.outside_number = static_cast<float>(given.number("outside_value"));
+    }
+    const std::vector<int64_t> window_size = given.integers("window_size");
     for (int axis = 0; axis < AXES; ++axis) {
       const int64_t dim = axis - (AXES - (query.dim() - 3));
-      positions.size[axis] = dim < 0 ? 1 : static_cast<int>(query.size(2 + dim));
-      positions.window[axis] = dim < 0 || !window ? 1 : static_cast<int>(window_size[dim]);
-      positions.queries *= positions.size[axis];
-    }
-    if (window) {
-      positions.logits = map_of(window);
-      positions.outlier = outlier ? map_of(outlier->unsqueeze(-1)) : Map{};
-      positions.outlier_number = static_cast<float>(outlier_value);
-      tiles.logits.outlier = positions.outlier;
-      tiles.logits.outlier_number = positions.outlier_number;
-    }
-    if (normalize) {
-      kept = floats({3, positions.queries}, query);
-      tiles.logits.zscore = positions.zscore = kept.data_ptr<float>();
-      C10_CUDA_CHECK(zscore(positions, stream));
+      size[axis] = dim < 0 ? 1 : static_cast<int>(query.size(2 + dim));
+      window[axis] = dim < 0 || !window_bias ? 1 : static_cast<int>(window_size[dim]);
     }
     for (int axis = LAST; axis >= 0; --axis) {
-      if (axis == LAST || positions.size[axis] > 1) {
+      if (axis == LAST || size[axis] > 1) {
         arms.push_back(axis);
       }
     }
@@ -64,46 +49,44 @@ struct Grid {
   Tiles arm(int along, const Tensor& d_window = {}) const {
     Tiles call = tiles;
     for (int axis = 0; axis < AXES; ++axis) {
-      const int size = positions.size[axis];
-      call.axis[axis] = axis == along ? Axis{1, 0, 1, {size, size}, {size, size}, {0, 0}}
-                                      : Axis{size, 1, 1, {size, size}, {1, 1}, {0, 0}};
+      const int side = size[axis];
+      call.axis[axis] = axis == along ? Axis{1, 0, 1, {side, side}, {side, side}, {0, 0}}
+                                      : Axis{side, 1, 1, {side, side}, {1, 1}, {0, 0}};
       call.low[axis] = -ANY;
       call.high[axis] = ANY;
     }
     call.without_self = along != LAST;
-    if (window) {
+    if (window_bias) {
       int64_t first = 0;
       for (int axis = LAST; axis > along; --axis) {
         first += entries(axis);
       }
-      call.logits.table[along] = part_of(*window, first, entries(along));
+      call.logits.table[along] = part_of(*window_bias, first, entries(along));
       if (d_window.defined()) {
         call.logits.gradient[along] = part_of(d_window, first, entries(along));
       }
       call.logits.unit[along] = 1;
-      call.logits.centre[along] = call.logits.most[along] = positions.window[along] / 2;
+      call.logits.centre[along] = call.logits.most[along] = window[along] / 2;
       call.logits.without_centre[along] = along != LAST;
     }
     return call;
   }
 
-  int64_t entries(int axis) const { return positions.window[axis] - (axis != LAST); }
+  int64_t entries(int axis) const { return window[axis] - (axis != LAST); }
 
   const c10::cuda::CUDAStream stream;
-  const optional<Tensor>& window;
+  const optional<Tensor> window_bias;
   Tiles tiles{};
-  WindowLogits positions{};
-  Tensor kept;
+  int size[AXES], window[AXES];
   std::vector<int> arms;
 };
 
-std::tuple<Tensor, Tensor> grid_attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                                          const optional<Tensor>& window, const optional<Tensor>& outlier,
-                                          at::IntArrayRef window_size, double outlier_value, double scale,
-                                          bool normalize) {
+std::vector<Tensor> grid_attention(const Call& given) {
+  const Tensor &query = given.tensor("query"), &value = given.tensor("value");
   const c10::cuda::CUDAGuard guard(query.device());
-  const Grid grid(query, key, value, window, outlier, window_size, outlier_value, scale, normalize);
-  Tensor out = at::empty(value.sizes(), value.options()), lse = floats(query.sizes().slice(0, query.dim() - 1), query);
+  const Grid grid(given);
+  const Tensor out = empty_laid_out_as(value, value.sizes());
+  Tensor lse = floats(query.sizes().slice(0, query.dim() - 1), query);
   Tensor lse_before = grid.arms.size() > 1 ? at::empty_like(lse) : Tensor();
   const Tensor sums = out.scalar_type() == at::kFloat || grid.arms.size() == 1 ? out : floats(out.sizes(), out);
   for (size_t n = 0; n < grid.arms.size(); ++n) {
@@ -120,47 +103,42 @@ std::tuple<Tensor, Tensor> grid_attention(const Tensor& query, const Tensor& key
   return {out, lse};
 }
 
-std::vector<Tensor> grid_attention_backward(const Tensor& grad, const Tensor& out, const Tensor& lse,
-                                            const Tensor& query, const Tensor& key, const Tensor& value,
-                                            const optional<Tensor>& window, const optional<Tensor>& outlier,
-                                            at::IntArrayRef window_size, double outlier_value, double scale,
-                                            bool normalize) {
+std::vector<Tensor> grid_attention_backward(const Call& given) {
+  const Tensor &grad = given.tensor("grad"), &query = given.tensor("query");
   const c10::cuda::CUDAGuard guard(query.device());
-  Grid grid(query, key, value, window, outlier, window_size, outlier_value, scale, normalize);
-  const Tensor mean = grad.to(at::kFloat).mul(out).sum(-1), given = lse.contiguous();
-  const Tensor d_query = floats(query.sizes(), query), d_key = floats(key.sizes(), key);
-  const Tensor d_value = floats(value.sizes(), value);
-  const Tensor d_window = window ? at::zeros(window->sizes(), query.options().dtype(at::kFloat)) : Tensor();
-  for (const int axis : grid.arms) {
-    Tiles call = grid.arm(axis, d_window);
-    call.grad = map_of(grad);
-    call.lse = given.data_ptr<float>();
-    call.mean = mean.data_ptr<float>();
-    call.add = axis != LAST;
-    const std::pair<Pass, const Tensor&> passes[] = {
-        {Pass::query, d_query}, {Pass::key, d_key}, {Pass::value, d_value}};
-    for (const auto& [pass, to] : passes) {
-      call.out = map_of(to);
+  const Grid grid(given);
+  const Tensor mean = grad.to(at::kFloat).mul(given.tensor("out")).sum(-1), lse = given.tensor("lse").contiguous();
+  const bool of_window = given.needs("window_bias"), of_outside = given.needs("outside_bias");
+  Tensor d_window;
+  if (of_window || of_outside) {
+    d_window = at::zeros(grid.window_bias->sizes(), query.options().dtype(at::kFloat));
+  }
+  const std::tuple<Pass, const char*, bool> passes[] = {
+      {Pass::query, "query", d_window.defined()}, {Pass::key, "key", false}, {Pass::value, "value", false}};
+  std::vector<Tensor> grads;
+  for (const auto& [pass, name, of_positions] : passes) {
+    if (!given.needs(name) && !of_positions) {
+      continue;
+    }
+    const Tensor &x = given.tensor(name), sum = floats(x.sizes(), x);
+    for (const int axis : grid.arms) {
+      Tiles call = grid.arm(axis, d_window);
+      call.grad = map_of(grad);
+      call.lse = lse.data_ptr<float>();
+      call.mean = mean.data_ptr<float>();
+      call.add = axis != LAST;
+      call.out = map_of(sum);
       C10_CUDA_CHECK(tiles(call, pass, grid.stream));
     }
+    if (given.needs(name)) {
+      grads.push_back(sum.to(x.scalar_type()));
+    }
   }
-  std::vector<Tensor> grads = {d_query.to(query.scalar_type()), d_key.to(key.scalar_type()),
-                               d_value.to(value.scalar_type())};
-  if (!window) {
-    return grads;
+  if (of_window) {
+    grads.push_back(d_window.to(grid.window_bias->scalar_type()));
   }
-  Tensor d_outlier;
-  if (normalize) {
-    d_outlier = outlier ? floats(outlier->sizes(), query) : Tensor();
-    grid.positions.d_logits = d_window.data_ptr<float>();
-    grid.positions.d_outlier = outlier ? d_outlier.data_ptr<float>() : nullptr;
-    C10_CUDA_CHECK(zscore_backward(grid.positions, grid.stream));
-  } else if (outlier) {
-    d_outlier = d_window.sum(-1).neg_();  // a softmax's gradients sum to zero
-  }
-  grads.push_back(d_window.to(window->scalar_type()));
-  if (outlier) {
-    grads.push_back(d_outlier.to(outlier->scalar_type()));
+  if (of_outside) {  // a softmax's gradients sum to zero
+    grads.push_back(d_window.sum(-1).neg_().to(given.tensor("outside_bias").scalar_type()));
   }
   return grads;
 }
@@ -168,7 +146,8 @@ std::vector<Tensor> grid_attention_backward(const Tensor& grad, const Tensor& ou
 }  // namespace
 }  // namespace mmattn::cuda
 
-TORCH_LIBRARY_IMPL(mmattn_native, CUDA, m) {
-  m.impl("grid_attention", mmattn::cuda::grid_attention);
-  m.impl("grid_attention_backward", mmattn::cuda::grid_attention_backward);
+TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
+  using namespace mmattn;
+  m.impl("grid_attention", on_cuda<cuda::grid_attention, cuda::takes_tiles>());
+  m.impl("grid_attention_backward", on_cuda<cuda::grid_attention_backward, cuda::takes_tiles>());
 }

@@ -1,58 +1,36 @@
-#include <torch/library.h>
-
 #include "neighbourhood_of.h"
 
 namespace mmattn::cuda {
 namespace {
 
-using at::Tensor;
-using std::optional;
-
-Neighbourhood call_of(const optional<Tensor>& query, const optional<Tensor>& key, const Tensor& value,
-                      const optional<Tensor>& window, at::IntArrayRef kernel_size, int64_t dilation, double scale,
-                      int64_t iterations) {
-  Neighbourhood call = neighbourhood_of(value, window, kernel_size, dilation);
-  call.scale = static_cast<float>(scale);
-  call.iterations = static_cast<int>(iterations);
-  call.query = map_of(query);
-  call.key = map_of(key);
+Neighbourhood local_call(const Call& given) {
+  Neighbourhood call = neighbourhood_of(given, "window_bias");
+  call.scale = static_cast<float>(given.number("scale"));
+  call.iterations = static_cast<int>(given.integer("iterations"));
+  call.query = map_of(given.optional_tensor("query"));
+  call.key = map_of(given.optional_tensor("key"));
   return call;
 }
 
-Tensor local_attention(const optional<Tensor>& query, const optional<Tensor>& key, const Tensor& value,
-                       const optional<Tensor>& window, at::IntArrayRef kernel_size, int64_t dilation, double scale,
-                       int64_t iterations) {
-  const c10::cuda::CUDAGuard guard(value.device());
-  Neighbourhood call = call_of(query, key, value, window, kernel_size, dilation, scale, iterations);
-  Tensor out = at::empty_like(value);
-  call.out = map_of(out);
-  C10_CUDA_CHECK(neighbourhood(call, c10::cuda::getCurrentCUDAStream()));
-  return out;
-}
+std::vector<Tensor> local_attention(const Call& given) { return forward(local_call(given), given); }
 
-std::vector<Tensor> local_attention_backward(const Tensor& grad, const optional<Tensor>& query,
-                                             const optional<Tensor>& key, const Tensor& value,
-                                             const optional<Tensor>& window, at::IntArrayRef kernel_size,
-                                             int64_t dilation, double scale, int64_t iterations) {
-  const c10::cuda::CUDAGuard guard(value.device());
-  Neighbourhood call = call_of(query, key, value, window, kernel_size, dilation, scale, iterations);
-  call.grad = map_of(grad);
+std::vector<Tensor> local_attention_backward(const Call& given) {
+  Neighbourhood call = local_call(given);
   std::vector<Tensor> grads;
-  const auto empty = [&](const optional<Tensor>& like) {
-    return like ? map_of(grads.emplace_back(at::empty_like(*like))) : Map{};
-  };
-  call.d_query = empty(query);
-  call.d_key = empty(key);
-  call.d_value = empty(value);
-  call.d_window = empty(window);
-  run_backward(call, value);
+  call.d_query = gradient(given, "query", grads);
+  call.d_key = gradient(given, "key", grads);
+  call.d_value = gradient(given, "value", grads);
+  call.d_window = gradient(given, "window_bias", grads);
+  backward(call, given);
   return grads;
 }
 
 }  // namespace
 }  // namespace mmattn::cuda
 
-TORCH_LIBRARY_IMPL(mmattn_native, CUDA, m) {
-  m.impl("local_attention", mmattn::cuda::local_attention);
-  m.impl("local_attention_backward", mmattn::cuda::local_attention_backward);
+TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
+  using namespace mmattn;
+  m.impl("local_attention", on_cuda<cuda::local_attention, cuda::takes_neighbourhood<cuda::local_call, false>>());
+  m.impl("local_attention_backward",
+         on_cuda<cuda::local_attention_backward, cuda::takes_neighbourhood<cuda::local_call, true>>());
 }

@@ -311,7 +311,7 @@ struct Query {
     add_dot([&](int c) { return load4(call.grad, grad, c, dtype); }, call.value, d_logits);
     softmax_backward(d_logits, logits, d_logits, 0);
     save(logits, 0, n);
-    if (call.window.data) {
+    if (call.d_window.data) {
       const int64_t own = offset(call.d_window, at);
       each_entry([&](int entry) { store(call.d_window, own + entry * call.d_window.stride[5], d_logits[entry]); });
     }
@@ -345,6 +345,9 @@ struct Query {
       softmax_backward(logits, pass(t), d_logits, 1);
     }
     save(d_logits, 1, n);
+    if (!call.d_query.data) {
+      return;
+    }
     const int64_t own = offset(call.d_query, at);
     gather(d_logits, call.key, [&](int c, float4 x) { store4(call.d_query, own, c, call.scale * x, dtype); });
   }
@@ -391,18 +394,15 @@ __global__ void backward_of_keys(const Neighbourhood call) {
     return call.weights.data[(int64_t{slot} * entries + entry) * call.weights.slot + query * call.weights.position];
   };
   const int64_t to_value = offset(call.d_value, at);
-  for (int c = 4 * lane; c < call.value.channels; c += 4 * call.lanes) {
+  for (int c = 4 * lane; c < call.d_value.channels; c += 4 * call.lanes) {
     float4 sum{};
     each([&](int64_t query, int entry, const Position& there) {
       sum = sum + weight(0, query, entry) * load4(call.grad, offset(call.grad, there), c, dtype);
     });
     store4(call.d_value, to_value, c, sum, dtype);
   }
-  if (!call.query.data) {
-    return;
-  }
   const int64_t to_key = offset(call.d_key, at);
-  for (int c = 4 * lane; c < call.key.channels; c += 4 * call.lanes) {
+  for (int c = 4 * lane; c < call.d_key.channels; c += 4 * call.lanes) {
     float4 sum{};
     each([&](int64_t query, int entry, const Position& there) {
       sum = sum + (call.scale * weight(1, query, entry)) * load4(call.query, offset(call.query, there), c, dtype);
@@ -420,54 +420,52 @@ __global__ void backward_of_keys(const Neighbourhood call) {
   }
 }
 
-// Chooses the lanes of a query. Returns the threads of a block and its shared memory.
-cudaError_t arrange(Neighbourhood& call, bool backward, int& threads, size_t& shared) {
-  int device = 0, most_shared = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  }
+struct Block {
+  int threads;
+  size_t shared;
+};
+
+// Chooses the lanes of a query.
+Block arrange(Neighbourhood& call, bool backward, size_t most) {
   const bool side_by_side = call.value.stride[5] == 1 && (!call.key.data || call.key.stride[5] == 1);
   const int channels = call.key.channels > call.value.channels ? call.key.channels : call.value.channels;
   call.lanes = 1;
   while (side_by_side && call.lanes < 32 && 4 * call.lanes < channels) {
     call.lanes *= 2;
   }
+  int threads = 128;
   const auto bytes = [&] { return numbers(call, backward) * (threads / call.lanes + 1) * sizeof(float); };
-  for (threads = 128; threads > 32 && bytes() > DEFAULT_SHARED; threads /= 2) {
+  for (; threads > 32 && bytes() > DEFAULT_SHARED; threads /= 2) {
   }
-  for (; call.lanes < 32 && bytes() > static_cast<size_t>(most_shared); call.lanes *= 2) {
+  for (; call.lanes < 32 && bytes() > most; call.lanes *= 2) {
   }
-  shared = bytes();
-  return error;
+  return {threads, bytes()};
 }
 
 using Kernel = void (*)(Neighbourhood);
 
-cudaError_t run(Kernel float32, Kernel float16, Kernel bfloat16, const Neighbourhood& call, int threads, size_t shared,
+cudaError_t run(Kernel float32, Kernel float16, Kernel bfloat16, const Neighbourhood& call, const Block& block,
                 cudaStream_t stream) {
   const Dtype dtype = call.value.dtype;
   const Kernel kernel = dtype == Dtype::float16 ? float16 : dtype == Dtype::bfloat16 ? bfloat16 : float32;
-  const int64_t queries = threads / call.lanes, blocks = (call.positions + queries - 1) / queries;
-  return launch(kernel, dim3(static_cast<unsigned>(blocks)), threads, shared, stream, call);
+  const int64_t queries = block.threads / call.lanes, blocks = (call.positions + queries - 1) / queries;
+  return launch(kernel, dim3(static_cast<unsigned>(blocks)), block.threads, block.shared, stream, call);
 }
 
-#define RUN(KERNEL, SHARED) \
-  run(KERNEL<Dtype::float32>, KERNEL<Dtype::float16>, KERNEL<Dtype::bfloat16>, call, threads, SHARED, stream)
+#define RUN(KERNEL, BLOCK) \
+  run(KERNEL<Dtype::float32>, KERNEL<Dtype::float16>, KERNEL<Dtype::bfloat16>, call, BLOCK, stream)
 
 }  // namespace
 
+size_t shared_bytes(Neighbourhood call, bool backward, size_t most) { return arrange(call, backward, most).shared; }
+
 cudaError_t neighbourhood(Neighbourhood call, cudaStream_t stream) {
-  int threads;
-  size_t shared;
-  const cudaError_t error = arrange(call, false, threads, shared);
-  return error == cudaSuccess ? RUN(forward, shared) : error;
+  const Block block = arrange(call, false, most_shared());
+  return RUN(forward, block);
 }
 
 cudaError_t neighbourhood_backward(Neighbourhood call, cudaStream_t stream) {
-  int threads;
-  size_t shared;
-  cudaError_t error = arrange(call, true, threads, shared);
+  const Block block = arrange(call, true, most_shared());
   if (call.lanes == 1) {  // lanes are positions
     call.weights.slot = call.vectors.slot = call.positions;
     call.weights.position = call.vectors.position = 1;
@@ -476,10 +474,9 @@ cudaError_t neighbourhood_backward(Neighbourhood call, cudaStream_t stream) {
     call.weights.position = weight_slots(call);
     call.vectors.position = vector_slots(call);
   }
-  if (error == cudaSuccess) {
-    error = RUN(backward_of_queries, shared);
-  }
-  return error == cudaSuccess ? RUN(backward_of_keys, 0) : error;
+  const cudaError_t error = RUN(backward_of_queries, block);
+  const bool of_keys = call.d_key.data || call.d_value.data;
+  return error == cudaSuccess && of_keys ? RUN(backward_of_keys, (Block{block.threads, 0})) : error;
 }
 
 }  // namespace mmattn::cuda

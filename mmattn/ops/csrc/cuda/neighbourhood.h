@@ -24,7 +24,7 @@ struct Neighbourhood {
   int iterations;
   Map query, key, value, window;
   Map out;                                      // forward
-  Map grad, d_query, d_key, d_value, d_window;  // backward
+  Map grad, d_query, d_key, d_value, d_window;  // backward; null where they are not needed
   // Of the pairs of each query: p of the last pass, d_logits of the first; of each further pass d_logits and p.
   Kept weights;
   Kept vectors;  // of each further pass: the squashed sum of keys, the gradient of the sum
@@ -38,6 +38,9 @@ inline int64_t weight_slots(const Neighbourhood& call) {
 inline int64_t vector_slots(const Neighbourhood& call) {
   return int64_t{2} * (call.iterations - 1) * call.key.channels;
 }
+
+// Shared memory of a block, where it can have as much as `most`.
+size_t shared_bytes(Neighbourhood call, bool backward, size_t most);
 
 cudaError_t neighbourhood(Neighbourhood call, cudaStream_t stream);
 // With memory for `weights` and `vectors`, whose strides it chooses.

@@ -1,30 +1,57 @@
 // What the calls of local_attention and dynamic_conv share.
 #pragma once
 
+#include "device.h"
 #include "neighbourhood.h"
 #include "tensors.h"
 
 namespace mmattn::cuda {
 
-inline Neighbourhood neighbourhood_of(const at::Tensor& value, const std::optional<at::Tensor>& window,
-                                      at::IntArrayRef kernel_size, int64_t dilation) {
+inline Neighbourhood neighbourhood_of(const Call& given, const char* window) {
+  const Tensor& value = given.tensor("value");
+  const std::vector<int64_t> kernel = given.integers("kernel_size");
   Neighbourhood call{};
   call.heads = static_cast<int>(value.size(1));
   call.height = static_cast<int>(value.size(2));
   call.width = static_cast<int>(value.size(3));
   call.positions = value.size(0) * value.size(1) * value.size(2) * value.size(3);
-  call.kernel[0] = static_cast<int>(kernel_size[0]);
-  call.kernel[1] = static_cast<int>(kernel_size[1]);
-  call.dilation = static_cast<int>(dilation);
+  call.kernel[0] = static_cast<int>(kernel[0]);
+  call.kernel[1] = static_cast<int>(kernel[1]);
+  call.dilation = static_cast<int>(given.integer("dilation"));
   call.iterations = 1;
   call.value = map_of(value);
-  call.window = map_of(window);
+  call.window = map_of(given.optional_tensor(window));
   return call;
 }
 
-inline void run_backward(Neighbourhood& call, const at::Tensor& like) {
-  const at::Tensor weights = floats({call.positions, weight_slots(call)}, like);
-  const at::Tensor vectors = floats({call.positions, vector_slots(call)}, like);
+template <Neighbourhood call_of(const Call&), bool backward>
+bool takes_neighbourhood(const Call& given) {
+  if (!takes_tensors(given)) {
+    return false;
+  }
+  const size_t most = most_shared(given.tensor("value").get_device());
+  return shared_bytes(call_of(given), backward, most) <= most;
+}
+
+// Memory for the gradient of a tensor, where it is needed.
+inline Map gradient(const Call& given, const char* name, std::vector<Tensor>& grads) {
+  return given.needs(name) ? map_of(grads.emplace_back(at::empty_like(*given.optional_tensor(name)))) : Map{};
+}
+
+inline std::vector<Tensor> forward(Neighbourhood call, const Call& given) {
+  const c10::cuda::CUDAGuard guard(given.tensor("value").device());
+  const Tensor out = at::empty_like(given.tensor("value"));
+  call.out = map_of(out);
+  C10_CUDA_CHECK(neighbourhood(call, c10::cuda::getCurrentCUDAStream()));
+  return {out};
+}
+
+inline void backward(Neighbourhood call, const Call& given) {
+  const Tensor& value = given.tensor("value");
+  const c10::cuda::CUDAGuard guard(value.device());
+  call.grad = map_of(given.tensor("grad"));
+  const Tensor weights = floats({call.positions, weight_slots(call)}, value);
+  const Tensor vectors = floats({call.positions, vector_slots(call)}, value);
   call.weights.data = weights.data_ptr<float>();
   call.vectors.data = vectors.data_ptr<float>();
   C10_CUDA_CHECK(neighbourhood_backward(call, c10::cuda::getCurrentCUDAStream()));

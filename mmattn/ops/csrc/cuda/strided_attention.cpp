@@ -1,15 +1,11 @@
-#include <torch/library.h>
-
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
-#include "tensors.h"
-#include "tiles.h"
+#include "tiles_of.h"
 
 namespace mmattn::cuda {
 namespace {
-
-using at::Tensor;
 
 // An axis of `rows` positions, which are queries or keys, of `columns` of the others.
 Axis cut(int rows, int columns, int step, std::string_view pattern, bool rows_are_queries) {
@@ -34,30 +30,33 @@ Axis cut(int rows, int columns, int step, std::string_view pattern, bool rows_ar
   return axis;
 }
 
-Tiles call_of(const Tensor& query, const Tensor& key, const Tensor& value, at::TensorList offset_logits,
-              at::IntArrayRef step, c10::string_view pattern_name, double scale, bool rows_are_queries) {
-  const std::string_view pattern(pattern_name.data(), pattern_name.size());
+Tiles call_of(const Call& given, bool rows_are_queries) {
+  const Tensor &query = given.tensor("query"), &key = given.tensor("key");
+  const std::vector<Tensor> offset_bias = given.tensors("offset_bias");
+  const std::vector<int64_t> step = given.integers("step");
+  const std::string_view pattern = given.text("pattern");
   Tiles call{};
   call.heads = static_cast<int>(query.size(1));
   call.maps = query.size(0) * query.size(1);
-  call.scale = static_cast<float>(scale);
+  call.scale = static_cast<float>(given.number("scale"));
   call.query = map_of(query);
   call.key = map_of(key);
-  call.value = map_of(value);
+  call.value = map_of(given.tensor("value"));
   const bool within = pattern == "centred" || pattern == "forward";  // else all of the group
-  const int64_t missing = AXES - static_cast<int64_t>(step.size());
-  for (int64_t dim = 0; dim < static_cast<int64_t>(step.size()); ++dim) {
-    const int64_t axis = missing + dim;
-    const int h = static_cast<int>(step[dim]);
+  const int64_t axes = query.dim() - 3;
+  for (int64_t dim = 0; dim < axes; ++dim) {
+    const int64_t axis = AXES - axes + dim;
     int size[] = {static_cast<int>(query.size(2 + dim)), static_cast<int>(key.size(2 + dim))};
+    const int64_t chosen = step.empty() ? static_cast<int64_t>(std::ceil(std::sqrt(size[0]))) : step[dim];
+    const int h = static_cast<int>(std::min<int64_t>(chosen, std::max(size[0], size[1])));
     if (!rows_are_queries) {
       std::swap(size[0], size[1]);
     }
     call.axis[axis] = cut(size[0], size[1], h, pattern, rows_are_queries);
     call.low[axis] = !within ? -ANY : pattern == "forward" ? 0 : 1 - h;
     call.high[axis] = within ? h - 1 : ANY;
-    if (!offset_logits.empty()) {
-      call.logits.table[axis] = map_of(offset_logits[dim]);
+    if (!offset_bias.empty()) {
+      call.logits.table[axis] = map_of(offset_bias[dim]);
       call.logits.unit[axis] = pattern == "strided" ? h : 1;
       call.logits.centre[axis] = pattern == "forward" ? 0 : call.logits.table[axis].channels / 2;
       call.logits.most[axis] = ANY;
@@ -66,49 +65,60 @@ Tiles call_of(const Tensor& query, const Tensor& key, const Tensor& value, at::T
   return call;
 }
 
-std::tuple<Tensor, Tensor> strided_attention(const Tensor& query, const Tensor& key, const Tensor& value,
-                                             at::TensorList offset_logits, at::IntArrayRef step,
-                                             c10::string_view pattern, double scale) {
+std::vector<Tensor> strided_attention(const Call& given) {
+  const Tensor &query = given.tensor("query"), &value = given.tensor("value");
   const c10::cuda::CUDAGuard guard(query.device());
-  Tiles call = call_of(query, key, value, offset_logits, step, pattern, scale, true);
-  const auto positions = query.sizes().slice(0, query.dim() - 1);
-  std::vector<int64_t> shape = positions.vec();
-  shape.push_back(value.size(-1));
-  const Tensor out = at::empty(shape, value.options()), lse = floats(positions, query);
+  Tiles call = call_of(given, true);
+  std::vector<int64_t> size = query.sizes().vec();
+  const Tensor lse = floats(at::IntArrayRef(size).slice(0, size.size() - 1), query);
+  size.back() = value.size(-1);
+  const Tensor out = empty_laid_out_as(value, size);
   call.out = map_of(out);
   call.lse = lse.data_ptr<float>();
   C10_CUDA_CHECK(tiles(call, Pass::forward, c10::cuda::getCurrentCUDAStream()));
   return {out, lse};
 }
 
-std::vector<Tensor> strided_attention_backward(const Tensor& grad, const Tensor& out, const Tensor& lse,
-                                               const Tensor& query, const Tensor& key, const Tensor& value,
-                                               at::TensorList offset_logits, at::IntArrayRef step,
-                                               c10::string_view pattern, double scale) {
-  const c10::cuda::CUDAGuard guard(query.device());
-  const Tensor mean = grad.to(at::kFloat).mul(out).sum(-1), given = lse.contiguous();
-  std::vector<Tensor> grads;
-  for (const Tensor& x : {query, key, value}) {
-    grads.push_back(at::empty(x.sizes(), x.options()));
+std::vector<Tensor> strided_attention_backward(const Call& given) {
+  const Tensor& grad = given.tensor("grad");
+  const c10::cuda::CUDAGuard guard(grad.device());
+  const Tensor mean = grad.to(at::kFloat).mul(given.tensor("out")).sum(-1), lse = given.tensor("lse").contiguous();
+  const std::vector<Tensor> offset_bias = given.tensors("offset_bias");
+  const int64_t axes = offset_bias.size();
+  std::vector<Tensor> d_bias(axes), grads;
+  bool of_offsets = false;
+  for (int64_t axis = 0; axis < axes; ++axis) {
+    if (given.needs("offset_bias", axis)) {
+      d_bias[axis] = floats(offset_bias[axis].sizes(), grad);
+      of_offsets = true;
+    }
   }
-  std::vector<Tensor> d_logits;
-  for (const Tensor& x : offset_logits) {
-    d_logits.push_back(floats(x.sizes(), x));
-  }
-  const Pass passes[] = {Pass::query, Pass::key, Pass::value};
-  for (int n = 0; n < 3; ++n) {
-    Tiles call = call_of(query, key, value, offset_logits, step, pattern, scale, passes[n] == Pass::query);
-    for (size_t dim = 0; dim < d_logits.size(); ++dim) {
-      call.logits.gradient[AXES - d_logits.size() + dim] = map_of(d_logits[dim]);
+  const std::tuple<Pass, const char*, bool> passes[] = {
+      {Pass::query, "query", of_offsets}, {Pass::key, "key", false}, {Pass::value, "value", false}};
+  for (const auto& [pass, name, of_positions] : passes) {
+    if (!given.needs(name) && !of_positions) {
+      continue;
+    }
+    const Tensor &x = given.tensor(name), to = at::empty(x.sizes(), x.options());
+    Tiles call = call_of(given, pass == Pass::query);
+    for (int64_t axis = 0; axis < axes; ++axis) {
+      if (d_bias[axis].defined()) {
+        call.logits.gradient[AXES - axes + axis] = map_of(d_bias[axis]);
+      }
     }
     call.grad = map_of(grad);
-    call.lse = given.data_ptr<float>();
+    call.lse = lse.data_ptr<float>();
     call.mean = mean.data_ptr<float>();
-    call.out = map_of(grads[n]);
-    C10_CUDA_CHECK(tiles(call, passes[n], c10::cuda::getCurrentCUDAStream()));
+    call.out = map_of(to);
+    C10_CUDA_CHECK(tiles(call, pass, c10::cuda::getCurrentCUDAStream()));
+    if (given.needs(name)) {
+      grads.push_back(to);
+    }
   }
-  for (size_t dim = 0; dim < d_logits.size(); ++dim) {
-    grads.push_back(d_logits[dim].to(offset_logits[dim].scalar_type()));
+  for (int64_t axis = 0; axis < axes; ++axis) {
+    if (d_bias[axis].defined()) {
+      grads.push_back(d_bias[axis].to(offset_bias[axis].scalar_type()));
+    }
   }
   return grads;
 }
@@ -116,7 +126,8 @@ std::vector<Tensor> strided_attention_backward(const Tensor& grad, const Tensor&
 }  // namespace
 }  // namespace mmattn::cuda
 
-TORCH_LIBRARY_IMPL(mmattn_native, CUDA, m) {
-  m.impl("strided_attention", mmattn::cuda::strided_attention);
-  m.impl("strided_attention_backward", mmattn::cuda::strided_attention_backward);
+TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
+  using namespace mmattn;
+  m.impl("strided_attention", on_cuda<cuda::strided_attention, cuda::takes_tiles>());
+  m.impl("strided_attention_backward", on_cuda<cuda::strided_attention_backward, cuda::takes_tiles>());
 }

@@ -64,10 +64,20 @@ template <typename T, typename LeftLayout, typename RightLayout>
 __device__ void add_product(Sums<T>& sums, const Factor<wmma::matrix_a, T, LeftLayout>& left,
                             const Factor<wmma::matrix_b, T, RightLayout>& right) {
   if constexpr (std::is_same_v<T, float>) {
-    wmma::mma_sync(sums, left.rest, right.x, sums);
-    wmma::mma_sync(sums, left.x, right.rest, sums);
+    // Tensor cores cut off what of a sum is beyond a float32, and do not round it: over many products, the error would
+    // grow as their number. Theirs is only the sum of one product; those of products are rounded.
+    Sums<T> product;
+    wmma::fill_fragment(product, 0.0f);
+    wmma::mma_sync(product, left.rest, right.x, product);
+    wmma::mma_sync(product, left.x, right.rest, product);
+    wmma::mma_sync(product, left.x, right.x, product);
+#pragma unroll
+    for (int n = 0; n < product.num_elements; ++n) {
+      sums.x[n] += product.x[n];
+    }
+  } else {  // what is cut off is far less than the rounding of the result
+    wmma::mma_sync(sums, left.x, right.x, sums);
   }
-  wmma::mma_sync(sums, left.x, right.x, sums);
 }
 
 // The product of ROWS rows and COLUMNS columns, each with its `channels` side by side, by all warps of a block.

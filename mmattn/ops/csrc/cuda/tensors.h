@@ -10,6 +10,7 @@
 
 #include <optional>
 
+#include "../operator.h"
 #include "map.h"
 
 namespace mmattn::cuda {

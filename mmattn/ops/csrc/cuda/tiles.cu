@@ -3,6 +3,7 @@
 // computes the logits for itself. The forward pass is an online softmax.
 #include "tiles.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "device.cuh"
@@ -18,9 +19,9 @@ constexpr int OWN_ROWS = 8;               // of the result, of a warp; a thread 
 struct Spot {
   int at[AXES];
   bool there;
-  float outlier, middle, mean, rstd;  // of position logits
-  float lse, along;                   // along: Σ grad · out
-  int64_t table[AXES];                // where its position logits start
+  float outside;        // of position logits
+  float lse, along;     // along: Σ grad · out
+  int64_t table[AXES];  // where its position logits start
 };
 
 struct Shared {
@@ -92,11 +93,6 @@ struct Tile {
     return n;
   }
 
-  __device__ int64_t queries() const {
-    constexpr int side = ROWS_ARE_QUERIES ? 0 : 1;
-    return call.maps * call.axis[0].size[side] * call.axis[1].size[side] * call.axis[2].size[side];
-  }
-
   // Position n of the group, as a row or as a column.
   template <int side>
   __device__ Spot spot(int n) const {
@@ -113,21 +109,16 @@ struct Tile {
     if (!spot.there || (side == 0) != ROWS_ARE_QUERIES) {
       return spot;
     }
-    const int64_t n_query = number(spot);
     const OffsetLogits& logits = call.logits;
 #pragma unroll
     for (int axis = 0; axis < AXES; ++axis) {
       const Map& table = logits.table[axis];
       spot.table[axis] = map / call.heads * table.stride[0] + map % call.heads * table.stride[1] + offset(table, spot);
     }
-    spot.outlier =
-        logits.outlier.data ? load(head(logits.outlier), offset(logits.outlier, spot)) : logits.outlier_number;
-    if (logits.zscore) {
-      spot.middle = logits.zscore[n_query];
-      spot.mean = logits.zscore[queries() + n_query];
-      spot.rstd = logits.zscore[2 * queries() + n_query];
-    }
+    spot.outside =
+        logits.outside.data ? load(head(logits.outside), offset(logits.outside, spot)) : logits.outside_number;
     if (pass != Pass::forward) {
+      const int64_t n_query = number(spot);
       const float lse = call.lse[n_query];
       spot.lse = lse == -INFINITY ? 0 : lse;
       spot.along = pass == Pass::value ? 0 : call.mean[n_query];
@@ -147,7 +138,7 @@ struct Tile {
     return there && !(call.without_self && self);
   }
 
-  // Entry of a table; −1 for the outlier.
+  // Entry of a table; −1 for the outside.
   __device__ int entry(const Spot& i, const Spot& j, int axis) const {
     const OffsetLogits& logits = call.logits;
     int units = j.at[axis] - i.at[axis];
@@ -164,11 +155,7 @@ struct Tile {
       const Map& table = logits.table[axis];
       if (table.data) {
         const int e = entry(i, j, axis);
-        float logit = i.outlier;
-        if (e >= 0) {
-          logit = load(table, i.table[axis] + e * table.stride[5]);
-        }
-        sum += logits.zscore ? (logit - i.middle - i.mean) * i.rstd : logit;
+        sum += e >= 0 ? load(table, i.table[axis] + e * table.stride[5]) : i.outside;
       }
     }
     return sum;
@@ -447,6 +434,8 @@ __global__ void __launch_bounds__(THREADS) tile(const Launch launch) {
 
 }  // namespace
 
+size_t tiles_shared_bytes() { return sizeof(Shared); }
+
 cudaError_t tiles(Tiles call, Pass pass, cudaStream_t stream) {
   Launch of{call, false};
   size_t shared = sizeof(Shared);
@@ -456,7 +445,7 @@ cudaError_t tiles(Tiles call, Pass pass, cudaStream_t stream) {
       entries += gradient.channels;
     }
     const size_t bytes = entries * ROWS * sizeof(float);
-    of.sums_fit = shared + bytes <= 2 * DEFAULT_SHARED;
+    of.sums_fit = shared + bytes <= std::min(2 * DEFAULT_SHARED, most_shared());
     shared += of.sums_fit ? bytes : 0;
   }
   int64_t blocks = call.maps, rows = 1;

@@ -23,14 +23,14 @@ struct Axis {
 
 // Logits by the offset key − query, a sum over the axes that have some.
 struct OffsetLogits {
-  Map table[AXES], gradient[AXES];  // (batch, heads, *queries, entries); gradients: float32, dense entries
-  int unit[AXES];                   // offset of an entry to the next
-  int centre[AXES];                 // entry of offset 0
-  int most[AXES];                   // units; beyond is the outlier's logit
-  bool without_centre[AXES];        // entries after the centre are one earlier
-  Map outlier;                      // (batch, heads, *queries, 1)
-  float outlier_number;             // in place of it
-  const float* zscore;              // middle, mean and 1/σ of each query, (3, queries); null: as they are
+  // (batch, heads, *queries, entries). Gradients are float32, with dense entries; those that are not needed are null.
+  Map table[AXES], gradient[AXES];
+  int unit[AXES];             // offset of an entry to the next
+  int centre[AXES];           // entry of offset 0
+  int most[AXES];             // units; beyond is the outside's logit
+  bool without_centre[AXES];  // entries after the centre are one earlier
+  Map outside;                // (batch, heads, *queries, 1)
+  float outside_number;       // in place of it
 };
 
 struct Tiles {
@@ -51,6 +51,9 @@ struct Tiles {
 };
 
 enum class Pass { forward, query, key, value };
+
+// Least shared memory of a block.
+size_t tiles_shared_bytes();
 
 cudaError_t tiles(Tiles call, Pass pass, cudaStream_t stream);
 

@@ -1,0 +1,14 @@
+// What the calls of grid_attention and strided_attention share.
+#pragma once
+
+#include "device.h"
+#include "tensors.h"
+#include "tiles.h"
+
+namespace mmattn::cuda {
+
+inline bool takes_tiles(const Call& given) {
+  return takes_tensors(given) && tiles_shared_bytes() <= most_shared(given.tensor("value").get_device());
+}
+
+}  // namespace mmattn::cuda
