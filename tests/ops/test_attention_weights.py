@@ -154,7 +154,7 @@ def test_only_the_asked_rows_are_computed(operator):
     tensors, settings = {'query': torch.randn(1, 1, 64, 64, 8), 'key': torch.randn(1, 1, 64, 64, 8)}, {}
     entries = 31**2 if operator == 'global_attention' else 61
     tensors |= {'window_bias': torch.randn(1, 1, 64, 64, entries), 'outside_bias': torch.randn(1, 1, 64, 64)}
-    settings = {'window_size': 31, 'normalize': True}
+    settings = {'window_size': 31}
     _, extra = extra_memory(lambda: weights(operator, tensors, [(0, 0), (20, 30), (63, 5)], **settings))
     assert extra < 0.5
 

@@ -16,7 +16,8 @@ from .literal import operands, randn, with_kernel, with_window
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 SIZE = (2, 3)
 ATTENTION = ('global_attention', 'grid_attention', 'local_attention', 'strided_attention', 'dynamic_conv')
-OPERATORS = (*ATTENTION, 'projection')
+TWICE_ERROR = (*ATTENTION, 'window_zscore')
+OPERATORS = (*TWICE_ERROR, 'projection')
 needs_batching_rules = pytest.mark.skipif(
     not hasattr(torch.library, 'register_vmap'), reason='torch 2.4 has no batching rules for such operators'
 )
@@ -30,8 +31,10 @@ def call(name):
         tensors['key_bias'] = randn(1, 1, *SIZE, seed=7)
         return tensors, settings | {'key_mask': randn(1, *SIZE, seed=8) > -1}
     if name == 'grid_attention':
+        return with_window(5, SIZE, 3)
+    if name == 'window_zscore':
         tensors, settings = with_window(5, SIZE, 3)
-        return tensors, settings | {'normalize': True}
+        return {key: tensors[key] for key in ('window_bias', 'outside_bias')}, settings | {'support': 'grid'}
     if name == 'local_attention':
         return with_kernel(SIZE, 3, iterations=2)
     if name == 'strided_attention':
@@ -81,7 +84,8 @@ def dispatcher(name):
         return torch.ops.mmattn.projection, tuple(tensors.values())
     if name == 'dynamic_conv':
         return torch.ops.mmattn.dynamic_conv, (*tensors.values(), [3, 3], 1)
-    settings.pop('normalize', None)
+    if name == 'window_zscore':
+        return torch.ops.mmattn.window_zscore, (*tensors.values(), None, [3, 3], 0.0, False, 'grid')
     return getattr(torch.ops.mmattn, name), getattr(ops, name).arguments(**tensors, **settings)
 
 
@@ -156,7 +160,7 @@ def test_forward_mode_is_an_error(name, direct):
         hessian(lambda x: torch.utils._pytree.tree_leaves(run(x, *leaves[1:]))[0].sum())(leaves[0])
 
 
-@pytest.mark.parametrize('name', ATTENTION)
+@pytest.mark.parametrize('name', TWICE_ERROR)
 def test_a_second_derivative_is_an_error(name):
     function, leaves = loss(name)
     leaves = [x.requires_grad_() for x in leaves]

@@ -1,65 +1,44 @@
 """When a kernel runs and when the reference does; the native library missing or broken."""
 
-import importlib
 import os
 import re
 import subprocess
 import sys
-from unittest import mock
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mmattn.ops import native
-
-of_global = importlib.import_module('mmattn.ops.global_attention')
+from mmattn.ops import global_attention, local_attention, native
 
 
-def test_what_cuda_kernels_take(monkeypatch):
-    monkeypatch.setattr(native, 'has_kernel', lambda name, device: device in ('cpu', 'cuda'))
-    monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: capability)
-    capability = 8, 0
-    with FakeTensorMode():
-        x = torch.empty(2, 3, dtype=torch.float16, device='cuda')
-        assert native.takes('grid_attention', x, None, x.float(), x.bfloat16())
-        assert not native.takes('grid_attention', x, x.double())
-        assert not native.takes('grid_attention', x, torch.empty(2, 3))
-        assert not native.takes('grid_attention', torch.empty(0, 3, dtype=torch.float16, device='cuda'))
-        assert not native.takes('grid_attention', torch.empty(2, 3, device='meta'))
-        capability = 7, 5
-        assert not native.takes('grid_attention', x)
+def test_what_the_cpu_kernels_take():
+    """float32 and bfloat16, mixed among biases; everything else goes to the reference."""
+    x, mask = torch.ones(1, 1, 3, 4, 2), torch.ones(1, 3, 4, dtype=torch.bool)
+    for dtype, bias, taken in (
+        (torch.float32, torch.float32, True),
+        (torch.bfloat16, torch.float32, True),
+        (torch.float32, torch.bfloat16, True),
+        (torch.float64, torch.float64, False),
+        (torch.float16, torch.float32, False),
+        (torch.float32, torch.float64, False),
+    ):
+        y = x.to(dtype)
+        with native.kernels_run() as ran:
+            global_attention(y, y, y, key_bias=torch.ones(1, 1, 3, 4, dtype=bias), key_mask=mask)
+        assert bool(ran) == (taken and native.WHY_NOT is None)
 
 
-@pytest.mark.parametrize('capability', [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0)], ids=str)
-def test_what_cuda_takes_of_global_attention(monkeypatch, capability):
-    """Positions of up to 512 bytes, whatever the logits, or of 256 with less shared memory; else the reference."""
-    monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: capability)
-    large = capability[1] == 0 and capability[0] < 12
-    monkeypatch.setattr(native, 'has_kernel', lambda name, device: device in ('cpu', 'cuda'))
-    kernel = mock.Mock(side_effect=lambda query, *_: (query, query))
-    monkeypatch.setattr(torch.ops, 'mmattn_native', mock.Mock(global_attention=kernel))
-    monkeypatch.setattr(of_global, 'global_attention_reference', lambda rows: (rows.query, rows.query))
-    half, whole = torch.float16, torch.float32
-    with FakeTensorMode():
-        for dtype, channels, value_channels, logits, taken in (
-            (half, 256, 1, whole, large),
-            (torch.bfloat16, 0, 256, half, large),
-            (half, 257, 64, half, False),
-            (half, 128, 128, half, True),
-            (half, 64, 512, half, False),
-            (half, 64, 64, torch.float64, False),
-            (whole, 128, 128, whole, large),
-            (whole, 64, 129, whole, False),
-            (whole, 64, 64, whole, True),
-        ):
-            query, value = (torch.empty(1, 1, 5, n, dtype=dtype, device='cuda') for n in (channels, value_channels))
-            key_bias = torch.empty(5, dtype=logits, device='cuda')
-            kernel.reset_mock()
-            of_global._global_attention._init_fn(
-                *of_global._arguments(query, query, value, scale=1.0, key_bias=key_bias)
-            )
-            assert kernel.called == taken
+@pytest.mark.skipif(native.WHY_NOT is not None, reason=str(native.WHY_NOT))
+def test_backends():
+    x = torch.ones(1, 1, 3, 4, 2)
+    with native.backend('reference'), native.kernels_run() as ran:
+        local_attention(x, x, x)
+    assert not ran
+    with native.backend('native'):
+        local_attention(x, x, x)
+        with pytest.raises(RuntimeError, match='mmattn::local_attention has no kernel for these tensors'):
+            local_attention(*[x.double()] * 3)
+    local_attention(*[x.double()] * 3)
 
 
 def run(*arguments, **env):
@@ -77,15 +56,15 @@ print(local_attention(x, x, x).sum())
 
 
 def test_without_native_operators():
-    env = {'MMATTN_WITH_OPS': '0'}
+    env = {'MMATTN_BACKEND': 'reference'}
     assert run('-c', CALL, **env).stdout == 'tensor(24.)\n'
     said = run('-m', 'mmattn.utils.collect_env', **env).stdout
-    assert 'native operators: MMATTN_WITH_OPS=0' in said
+    assert 'native operators: MMATTN_BACKEND=reference' in said
     assert re.search('^local_attention: reference$', said, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
-    ('name', 'value'), [('MMATTN_WITH_OPS', 'off'), ('MMATTN_CPU_CAPABILITY', 'AVX2'), ('MMATTN_CPU_CAPABILITY', '')]
+    ('name', 'value'), [('MMATTN_BACKEND', 'off'), ('MMATTN_CPU_CAPABILITY', 'AVX2'), ('MMATTN_CPU_CAPABILITY', '')]
 )
 def test_a_variable_that_means_nothing(monkeypatch, name, value):
     monkeypatch.setenv(name, value)
@@ -103,7 +82,7 @@ def test_a_library_that_does_not_load_is_told(monkeypatch, tmp_path):
     """As of an extension that was built against another torch."""
     broken = tmp_path / '_C.so'
     broken.write_bytes(b'no library')
-    monkeypatch.delenv('MMATTN_WITH_OPS', raising=False)
+    monkeypatch.delenv('MMATTN_BACKEND', raising=False)
     monkeypatch.setattr(native, 'find_spec', lambda name: type('Spec', (), {'origin': str(broken)}))
     with pytest.warns(UserWarning, match=r'pip install --no-build-isolation \.'):
         file, reason = native._load()
@@ -111,3 +90,6 @@ def test_a_library_that_does_not_load_is_told(monkeypatch, tmp_path):
     assert torch.__version__ in reason
     monkeypatch.setattr(native, 'find_spec', lambda name: None)
     assert 'not built' in native._load()[1]
+    monkeypatch.setenv('MMATTN_BACKEND', 'native')
+    with pytest.raises(RuntimeError, match='MMATTN_BACKEND=native: there are no native kernels: not built'):
+        native._load()

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from mmattn.ops import strided_attention, strided_offsets
+from mmattn.ops import native, strided_attention, strided_offsets
 
 from . import literal, test_native
 from .literal import LAYOUTS, LEARNED, POSITIONS, as_tuple, assert_same, evaluate, low_precision

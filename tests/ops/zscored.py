@@ -2,6 +2,8 @@
 
 import functools
 
+import torch
+
 from mmattn import ops
 
 
@@ -21,6 +23,12 @@ def _zscored(operator, support):
 def operator(name):
     """Return the operator of a name, with ``normalize`` where it has window biases."""
     return globals().get(name) or getattr(ops, name)
+
+
+def window_zscore(window_bias, outside_bias, **settings):
+    """Both of its results in one tensor."""
+    found = ops.window_zscore(window_bias, outside_bias=outside_bias, **settings)
+    return torch.cat([found[0], found[1].unsqueeze(-1)], -1)
 
 
 global_attention = _zscored(ops.global_attention, 'global')

@@ -1,0 +1,378 @@
+"""What every operator promises, over all calls of ``tests/golden/operator_calls.py``."""
+
+import pytest
+import torch
+import torch._dynamo.testing
+from torch.nn import functional as F
+
+from mmattn import ops
+from mmattn.ops import native
+from mmattn.ops.operator import OPERATORS
+
+from ..golden.operator_calls import calls
+from . import literal, zscored
+from .literal import LAYOUTS, Calls, assert_same, evaluate, low_precision, randn
+
+one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
+LISTED = ('axis_bias', 'offset_bias')
+ALL = calls()
+# One of each operator with every kind of operand.
+RICH = {
+    'global_attention': ALL['global_attention: everything'],
+    'grid_attention': ALL['grid_attention: 3d, learned outlier'],
+    'local_attention': ALL['local_attention: k 3×5, content and geometry'],
+    'strided_attention': ALL['strided_attention: centred, offset logits'],
+    'dynamic_conv': ALL['dynamic_conv: k 3×5'],
+}
+WITH_LSE = ('global_attention', 'grid_attention', 'strided_attention')
+rich = pytest.mark.parametrize('name', RICH)
+
+
+def given(call, dtype=torch.float64):
+    """Tensors and settings of a golden call, as :func:`literal.evaluate` takes them."""
+    tensors = {name: x.to(dtype) for name, x in call.tensors.items()}
+    for listed in LISTED:
+        if parts := [name for name in tensors if name.startswith(listed)]:
+            tensors[listed] = tuple(tensors.pop(name) for name in parts)
+    settings = dict(call.settings)
+    if settings.pop('zscore', False):
+        settings['normalize'] = True
+    return tensors, settings
+
+
+def written_out(call):
+    """The operator from its equation."""
+    return F.linear if call.operator == 'projection' else getattr(literal, call.operator)
+
+
+def named_for_linear(call, tensors):
+    return {'input' if name == 'x' else name: x for name, x in tensors.items()}
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_values_and_gradients_are_those_of_the_equation(name):
+    call = ALL[name]
+    tensors, settings = given(call)
+    expected = evaluate(
+        written_out(call), named_for_linear(call, tensors) if call.operator == 'projection' else tensors, **settings
+    )
+    expected = {key.replace('d_input', 'd_x'): x for key, x in expected.items()}
+    operator = zscored.operator(call.operator)
+    assert_same(evaluate(operator, tensors, **settings), expected)
+    for dtype in (torch.float32, torch.bfloat16):
+        rounded = {key: tuple(y.to(dtype) for y in x) if isinstance(x, tuple) else x.to(dtype)
+                   for key, x in tensors.items()}  # fmt: skip
+        exact = evaluate(operator, rounded, torch.float64, **settings)
+        largest = max(x.abs().max().item() for x in exact.values())
+        tolerance = low_precision(dtype)
+        # the z-score of few keys multiplies its gradients
+        assert_same(
+            evaluate(operator, rounded, **settings),
+            exact,
+            **tolerance | {'atol': 4 * tolerance['atol'] * max(1, largest)},
+        )
+
+
+@pytest.mark.skipif(native.WHY_NOT is not None, reason=str(native.WHY_NOT))
+@rich
+def test_kernels_run_forward_and_backward(name):
+    tensors, settings = given(RICH[name], torch.float32)
+    settings.pop('normalize', None)
+    with native.kernels_run() as ran:
+        evaluate(getattr(ops, name), tensors, **settings)
+    assert ran == [name, f'{name}_backward']
+
+
+def flat(name, dtype=torch.float64):
+    """The dispatcher's operator, its arguments, and where the floating-point tensors among them are."""
+    tensors, settings = given(RICH[name], dtype)
+    settings.pop('normalize', None)
+    leaves, spec = torch.utils._pytree.tree_flatten(getattr(ops, name).arguments(**tensors, **settings))
+    places = [i for i, x in enumerate(leaves) if torch.is_tensor(x) and x.is_floating_point()]
+
+    def run(*found):
+        filled = list(leaves)
+        for place, x in zip(places, found, strict=True):
+            filled[place] = x
+        out = getattr(torch.ops.mmattn, name)(*torch.utils._pytree.tree_unflatten(filled, spec))
+        return out if torch.is_tensor(out) else out[0]
+
+    return run, [leaves[i] for i in places]
+
+
+@rich
+def test_the_dispatchers_operator_has_the_same_gradients(name):
+    tensors, settings = given(RICH[name])
+    settings.pop('normalize', None)
+    expected = evaluate(getattr(ops, name), tensors, **settings)
+    run, leaves = flat(name)
+    leaves = [x.detach().requires_grad_() for x in leaves]
+    out = run(*leaves)
+    cotangent = torch.arange(out.numel()).mul(7).remainder(13).sub(6).div(8).to(out.dtype).view(out.shape)
+    found = torch.autograd.grad(out, leaves, cotangent)
+    torch.testing.assert_close(out, expected.pop('output'), atol=1e-10, rtol=1e-10)
+    order = OPERATORS[name].Arguments._fields
+    in_order = sorted(expected, key=lambda key: (order.index(key[2:].rstrip('0123456789')), key))
+    for actual, key in zip(found, in_order, strict=True):
+        x = expected[key]  # biases are expanded for the dispatcher
+        torch.testing.assert_close(actual.sum_to_size(x.shape), x, atol=1e-10, rtol=1e-10)
+
+
+@rich
+def test_an_exported_graph_has_the_same_gradients(name):
+    tensors, settings = given(RICH[name], torch.float32)
+    settings.pop('normalize', None)
+    operator = getattr(ops, name)
+
+    class Module(torch.nn.Module):
+        def forward(self, **tensors):
+            return operator(**tensors, **settings)
+
+    exported = torch.export.export(Module(), (), tensors).module()
+    expected = evaluate(operator, tensors, **settings)
+    assert_same(evaluate(exported, tensors), expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
+@rich
+def test_only_needed_gradients_are_computed(name, dtype):
+    """The backward operator returns as many as need one, and they are those of a call where all do."""
+    run, leaves = flat(name, dtype)
+    every = [x.detach().requires_grad_() for x in leaves]
+    expected = torch.autograd.grad(run(*every).square().sum(), every)
+    for kept in range(len(leaves)):
+        for frozen in (False, True):  # one needs a gradient, or all but one do
+            those = [i for i in range(len(leaves)) if (i == kept) != frozen]
+            some = [x.detach().requires_grad_(i in those) for i, x in enumerate(leaves)]
+            with Calls() as seen:
+                found = torch.autograd.grad(run(*some).square().sum(), [some[i] for i in those])
+            assert sum(seen.seen[-1][1][-1]) == len(those)
+            for x, i in zip(found, those):
+                torch.testing.assert_close(x, expected[i])
+
+
+@rich
+def test_a_frozen_window_costs_no_memory(name):
+    """Memory of what the backward operator returns: nothing for what is frozen."""
+    _, leaves = flat(name, torch.float32)
+    with Calls() as seen:
+        run, leaves = flat(name, torch.float32)
+        leaves = [x.detach().requires_grad_() for x in leaves]
+        run(*leaves).sum().backward()
+    backward, arguments = seen.seen[-1]
+    assert backward(*arguments[:-1], [False] * len(arguments[-1])) == []
+
+
+@pytest.mark.parametrize('layout', [name for name in LAYOUTS if name != 'expanded'])
+@rich
+def test_the_output_has_the_dimension_order_of_value(name, layout):
+    for dtype in (torch.float32, torch.float64):
+        tensors, settings = given(RICH[name], dtype)
+        if tensors['value'].dim() != 5:
+            return
+        tensors['value'] = LAYOUTS[layout](tensors['value'])
+        settings.pop('normalize', None)
+        out = getattr(ops, name)(**tensors, **settings)
+        order = sorted(range(out.dim()), key=lambda d: -tensors['value'].stride(d))
+        assert out.permute(order).is_contiguous()
+        contiguous = getattr(ops, name)(**tensors | {'value': tensors['value'].contiguous()}, **settings)
+        torch.testing.assert_close(out, contiguous)
+
+
+@rich
+def test_autocast_casts_operands_of_different_dtypes(name):
+    if name == 'dynamic_conv':
+        pytest.skip('its two operands may differ in dtype')
+    tensors, settings = given(RICH[name], torch.float32)
+    settings.pop('normalize', None)
+    operator = getattr(ops, name)
+    mixed = tensors | {'query': tensors['query'].bfloat16()}
+    with pytest.raises(TypeError, match='share one floating-point dtype'):
+        operator(**mixed, **settings)
+    with torch.autocast('cpu'):
+        out = operator(**mixed, **settings)
+    cast = {key: tensors[key].bfloat16() for key in ('query', 'key', 'value')}
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(out, operator(**tensors | cast, **settings))
+
+
+GROUPED = [name for name in RICH if name != 'dynamic_conv']
+
+
+@pytest.mark.parametrize('name', GROUPED)
+def test_fewer_key_heads_are_shared_by_groups_of_query_heads(name):
+    size = (3, 4)
+    query, key, value = randn(2, 4, *size, 3, seed=1), randn(2, 2, *size, 3, seed=2), randn(2, 2, *size, 2, seed=3)
+    settings = {'pattern': 'centred', 'step': 2} if name == 'strided_attention' else {}
+    operator = getattr(ops, name)
+
+    def repeated(query, key, value, **settings):
+        key, value = (x[:, [0, 0, 1, 1]] for x in (key, value))
+        return getattr(literal, name)(query, key, value, **settings)
+
+    tensors = {'query': query, 'key': key, 'value': value}
+    assert_same(evaluate(operator, tensors, **settings), evaluate(repeated, tensors, **settings))
+
+
+@pytest.mark.parametrize('count', [1, 2, 3])
+@pytest.mark.parametrize('window', [False, True], ids=['content', 'window'])
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize('size', [(5,), (4, 3), (3, 2, 2)], ids=str)
+def test_fewer_queries_are_the_last_positions(size, dtype, window, count):
+    """Decoding: the outputs and gradients of the last queries of a call with all of them."""
+    for is_causal in (False, True):
+        if not (window or is_causal):
+            continue
+        tensors = {key: randn(2, 2, *size, 3, seed=i, dtype=dtype) for i, key in enumerate(('query', 'key', 'value'))}
+        settings = {'is_causal': is_causal}
+        if window:
+            entries = 3 ** len(size)
+            entries = (entries + 1) // 2 if is_causal else entries
+            tensors['window_bias'] = randn(2, 2, *size, entries, seed=4, dtype=dtype)
+            tensors['outside_bias'] = randn(2, 2, *size, seed=5, dtype=dtype)
+            settings['window_size'] = 3
+
+        def last_of_all(count=count, settings=settings, **tensors):
+            return literal.global_attention(**tensors, **settings)[:, :, -count:]
+
+        def of_last(count=count, settings=settings, **tensors):
+            own = {key: x if key in ('key', 'value') else x[:, :, -count:] for key, x in tensors.items()}
+            return ops.global_attention(**own, **settings)
+
+        tolerance = {} if dtype == torch.float64 else low_precision(dtype) | {'check_dtype': True}
+        assert_same(evaluate(of_last, tensors), evaluate(last_of_all, tensors), **tolerance)
+
+
+def test_queries_at_no_position_of_the_keys_are_an_error():
+    x, more = randn(1, 1, 4, 3, 2), randn(1, 1, 5, 3, 2)
+    for query, key in ((more, x), (x[:, :, :, :2], x)):
+        with pytest.raises(ValueError, match='is_causal need queries at the last positions'):
+            ops.global_attention(query, key, key, is_causal=True)
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize('name', WITH_LSE)
+def test_return_lse(name, dtype):
+    """The weights are exp(logit − lse): so are those of a key whose logit is known."""
+    size = (3, 4)
+    query, key, value = (randn(1, 2, *size, 3, seed=seed, dtype=dtype).requires_grad_() for seed in range(3))
+    settings = {'pattern': 'centred', 'step': 2} if name == 'strided_attention' else {}
+    out, lse = getattr(ops, name)(query, key, value, return_lse=True, **settings)
+    assert torch.equal(out, getattr(ops, name)(query, key, value, **settings))
+    assert lse.shape == query.shape[:-1]
+    assert not lse.requires_grad
+    weights = getattr(ops, f'{name}_weights')
+    positions = torch.cartesian_prod(*map(torch.arange, size))
+    own = weights(query, key, positions, **settings).flatten(3).diagonal(dim1=-2, dim2=-1)
+    logits = (query * key).sum(-1).flatten(2) * 3**-0.5
+    torch.testing.assert_close(own, (logits - lse.flatten(2)).exp(), atol=1e-6, rtol=1e-5)
+
+
+def test_attention_over_two_parts_of_the_keys_is_merged_by_their_lse():
+    tensors, settings = given(ALL['global_attention: 2d, learned outlier'])
+    whole = ops.global_attention(**tensors, **settings)
+    first = torch.rand(1, 3, 4, generator=torch.Generator().manual_seed(0)) < 0.5
+    parts = [ops.global_attention(**tensors, **settings, key_mask=m, return_lse=True) for m in (first, ~first)]
+    shares = torch.stack([lse for _, lse in parts]).softmax(0).unsqueeze(-1)
+    torch.testing.assert_close(sum(out * share for (out, _), share in zip(parts, shares)), whole)
+
+
+EMPTY = {
+    'no batch': lambda x: x[:0],
+    'no heads': lambda x: x[:, :0],
+    'no rows': lambda x: x[:, :, :0],
+    'no columns': lambda x: x[:, :, :, :0],
+    'no channels': lambda x: x[..., :0],
+}
+
+
+@pytest.mark.parametrize('fault', EMPTY)
+@pytest.mark.parametrize('name', RICH)
+def test_nothing_to_attend_to(name, fault):
+    """An empty result, zeros, or an error of this package; never one of torch's."""
+    for dtype in (torch.float32, torch.float64):
+        size = (3, 4)
+        operands = {'value': randn(2, 2, *size, 3, dtype=dtype)}
+        if name == 'dynamic_conv':
+            operands['logits'], settings = randn(2, 2, *size, 9, dtype=dtype), {'kernel_size': 3}
+            if fault == 'no channels':
+                operands['value'] = operands['value'][..., :0]
+        else:
+            operands |= {'query': randn(2, 2, *size, 3, dtype=dtype), 'key': randn(2, 2, *size, 3, dtype=dtype)}
+            settings = {'pattern': 'centred', 'step': 2} if name == 'strided_attention' else {}
+        if fault != 'no channels' or name != 'dynamic_conv':
+            operands = {key: EMPTY[fault](x) for key, x in operands.items()}
+        tensors = {key: x.detach().requires_grad_() for key, x in operands.items()}
+        if fault in ('no rows', 'no columns') and name in ('grid_attention', 'strided_attention'):
+            with pytest.raises(ValueError, match='at least one position'):
+                getattr(ops, name)(**tensors, **settings)
+            continue
+        out = getattr(ops, name)(**tensors, **settings)
+        assert out.numel() == 0
+        assert out.shape[:-1] == operands['value'].shape[:-1]
+        grads = torch.autograd.grad(out.sum(), list(tensors.values()))
+        assert all(not grad.any() for grad in grads)
+
+
+def test_no_keys_are_an_error_and_no_queries_an_empty_result():
+    x = randn(1, 1, 3, 2)
+    with pytest.raises(ValueError, match='key must have at least one position'):
+        ops.global_attention(x, x[:, :, :0], x[:, :, :0])
+    assert ops.global_attention(x[:, :, :0], x, x).shape == (1, 1, 0, 2)
+
+
+@pytest.mark.parametrize('pattern', ['centred', 'forward'])
+def test_threads_change_no_bit_of_shared_keys(pattern):
+    """Slabs of groups add to the gradients of the same keys in turn."""
+    size = (3, 17, 19)
+    tensors = {
+        key: randn(1, 1, *size, 4, seed=i, dtype=torch.float32) for i, key in enumerate(('query', 'key', 'value'))
+    }
+    found = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.append(evaluate(ops.strided_attention, tensors, pattern=pattern, step=(2, 4, 3)))
+    torch.set_num_threads(1)
+    for others in found[1:]:
+        for key, x in others.items():
+            assert torch.equal(x, found[0][key]), key
+    exact = evaluate(ops.strided_attention, tensors, torch.float64, pattern=pattern, step=(2, 4, 3))
+    assert_same(found[0], exact, **low_precision(torch.float32))
+
+
+def test_one_graph_of_strided_attention_without_a_step_for_five_shapes():
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend('aot_eager')
+    compiled = torch.compile(
+        lambda *x: ops.strided_attention(*x, pattern='block'), backend=counter, dynamic=True, fullgraph=True
+    )
+    sizes = ((6, 5), (7, 9), (10, 8), (12, 17), (20, 11))
+    for height, width in sizes:
+        x = [randn(1, 2, height, width, 3, seed=seed, dtype=torch.float32) for seed in range(3)]
+        torch.testing.assert_close(compiled(*x), ops.strided_attention(*x, pattern='block'))
+    assert counter.frame_count == 1
+
+    class Module(torch.nn.Module):
+        def forward(self, query, key, value):
+            return ops.strided_attention(query, key, value, pattern='block')
+
+    height, width = torch.export.Dim('height', min=2), torch.export.Dim('width', min=2)
+    x = tuple(randn(1, 2, 6, 5, 3, seed=seed, dtype=torch.float32) for seed in range(3))
+    shapes = {key: {2: height, 3: width} for key in ('query', 'key', 'value')}
+    exported = torch.export.export(Module(), x, dynamic_shapes=shapes).module()
+    for height, width in sizes:
+        x = [randn(1, 2, height, width, 3, seed=seed, dtype=torch.float32) for seed in range(3)]
+        torch.testing.assert_close(exported(*x), ops.strided_attention(*x, pattern='block'))
+
+
+def test_every_operator_is_in_these_tests():
+    assert set(OPERATORS) == {*RICH, 'window_zscore'}
+    assert {call.operator for call in ALL.values()} == {*RICH, 'projection'}
+
+
+def test_the_argument_lists_of_public_functions_end_in_those_of_the_schema():
+    for name, operator in OPERATORS.items():
+        schema = [argument.name for argument in operator.run._schema.arguments]
+        assert schema == list(operator.Arguments._fields)
+        backward = [a.name for a in getattr(torch.ops.mmattn, f'{name}_backward').default._schema.arguments]
+        assert backward[-1 - len(schema) : -1] == schema
