@@ -249,7 +249,7 @@ def global_attention(
     """
     query, key, value = check_operands(query, key, value, axes=(1, 3))
     size, key_size = query.shape[2:-1], key.shape[2:-1]
-    if 0 not in size:
+    if 0 in key_size and 0 not in size:
         check_positions('key', key)
     if (window_bias is not None or is_causal) and (size[1:] != key_size[1:] or size[0] > key_size[0]):
         raise ValueError(
@@ -276,8 +276,9 @@ def global_attention(
         raise ValueError(
             f'key_mask must be bool {(key.shape[0], *key_size)}; got {key_mask.dtype} {tuple(key_mask.shape)}'
         )
-    check_device(query, key=key, value=value, window_bias=window_bias, outside_bias=outside, key_bias=key_bias,
-                 key_mask=key_mask, **{f'axis_bias[{axis}]': x for axis, x in enumerate(axes)})  # fmt: skip
+    check_device(query, key=key, value=value, window_bias=window_bias, outside_bias=outside, key_bias=key_bias)
+    if key_mask is not None or axes:
+        check_device(query, key_mask=key_mask, **{f'axis_bias[{axis}]': x for axis, x in enumerate(axes)})
     scale = as_scale(scale, query)
     return query, key, value, window_bias, outside, axes, key_bias, key_mask, sizes, outside_value, scale, is_causal
 

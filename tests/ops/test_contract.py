@@ -376,3 +376,64 @@ def test_the_argument_lists_of_public_functions_end_in_those_of_the_schema():
         assert schema == list(operator.Arguments._fields)
         backward = [a.name for a in getattr(torch.ops.mmattn, f'{name}_backward').default._schema.arguments]
         assert backward[-1 - len(schema) : -1] == schema
+
+
+@pytest.mark.parametrize('support', ['global', 'grid', 'causal', 'masked'])
+def test_window_zscore(support):
+    """Mean 0 and variance 1 over the keys of each query, those outside the window included; gradients; opcheck."""
+    size, k = (3, 4), 3
+    entries = {'global': 9, 'grid': 5, 'causal': 5, 'masked': 9}[support]
+    settings = {'support': 'grid'} if support == 'grid' else {'is_causal': support == 'causal'}
+    if support == 'masked':
+        settings['key_mask'] = randn(2, *size, seed=9) > -0.5
+    bias, outside = (randn(2, 2, *size, *more, seed=len(more)).requires_grad_() for more in ((entries,), ()))
+    z, z_outside = ops.window_zscore(bias, k, outside, **settings)
+    place = (literal.cross if support == 'grid' else literal.box)(size, (k, k))
+    keys = place >= 0
+    if support == 'causal':
+        place = place.where(place < entries, entries)
+        keys = torch.ones_like(place).tril().bool()
+    keys = keys[None, None].expand(2, 2, -1, -1)
+    if support == 'masked':
+        keys = keys & settings['key_mask'].flatten(1)[:, None, None]
+
+    def of_all_pairs(inside, outside):
+        table = torch.cat([inside, outside.unsqueeze(-1)], -1).flatten(2, 3)
+        return table.gather(-1, place.clamp(min=0).expand(2, 2, -1, -1))
+
+    raw, found = of_all_pairs(bias, outside), of_all_pairs(z, z_outside)
+    count = keys.sum(-1, keepdim=True)
+    mean = raw.where(keys, 0).sum(-1, keepdim=True) / count
+    deviation = ((raw - mean).square().where(keys, 0).sum(-1, keepdim=True) / count + 1e-5).sqrt()
+    torch.testing.assert_close(found.where(keys, 0), ((raw - mean) / deviation).where(keys, 0))
+    function = lambda bias, outside: ops.window_zscore(bias, k, outside, **settings)  # noqa: E731
+    assert torch.autograd.gradcheck(function, (bias, outside))
+    mask = settings.get('key_mask')
+    arguments = (bias, outside, mask, [k, k], 0.0, support == 'causal', 'grid' if support == 'grid' else 'global')
+    torch.library.opcheck(torch.ops.mmattn.window_zscore, arguments)
+
+
+def test_window_zscore_of_far_biases_is_exact():
+    """E[x²] − μ² would cancel."""
+    bias, outside = randn(1, 1, 5, 5, 9), randn(1, 1, 5, 5, seed=1)
+    expected = ops.window_zscore(bias, 3, outside)
+    found = ops.window_zscore((bias + 2**16).float(), 3, (outside + 2**16).float())
+    # 2⁻⁷ is the step of float32 there
+    for x, y in zip(found, expected):
+        torch.testing.assert_close(x.double(), y, atol=2e-2, rtol=0)
+
+
+WRONG = {
+    'support': ({'support': 'local'}, "support must be one of .*; got 'local'"),
+    'mask of the grid': ({'support': 'grid', 'is_causal': True}, "need support='global'"),
+    'entries': ({'window_size': 5}, 'window_bias must be'),
+    'infinite': ({'outside_bias': float('-inf')}, 'outside_bias must be finite'),
+    'mask': ({'key_mask': torch.ones(1, 5, 4, dtype=torch.bool)}, 'key_mask must be bool'),
+}
+
+
+@pytest.mark.parametrize('name', WRONG)
+def test_wrong_arguments_of_window_zscore(name):
+    changes, message = WRONG[name]
+    with pytest.raises(ValueError, match=message):
+        ops.window_zscore(**{'window_bias': randn(1, 1, 5, 5, 9), 'window_size': 3} | changes)

@@ -1,4 +1,4 @@
-"""What the benchmark of the operators runs: workloads P1 to P7, each ours beside what a user would pick instead.
+"""What the benchmark of the operators runs: workloads P1 to P8, each ours beside what a user would pick instead.
 
 A builder returns a workload in full size, or a small one, on which the peers have to agree with ours.
 """
@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.layers import LocalBilateralAttention, TransformerAttention2d
-from mmattn.ops import dynamic_conv, global_attention, grid_attention, local_attention, strided_attention
+from mmattn.ops import (
+    dynamic_conv,
+    global_attention,
+    grid_attention,
+    local_attention,
+    strided_attention,
+    window_zscore,
+)
 from mmattn.ops.support import strided_offsets
 
 FORWARD, BOTH = 'forward', 'forward + backward'
@@ -160,6 +167,30 @@ def bi_nl(full: bool, dtype: torch.dtype, device: str) -> Workload:
             **both_passes('SDPA with a table', 0.35, None),
         },
         {'SDPA, content only': Call(global_attention, own.inputs[:3])},
+    )
+
+
+@workload('P1z')
+def bi_nl_zscore(full: bool, dtype: torch.dtype, device: str) -> Workload:
+    """Bi-NL's core with the z-score of its window biases in front."""
+    side, channels, k = (97, 256, 31) if full else (21, 256, 7)
+    own, peers = bi_nl_calls(side, channels, k, dtype, device)
+
+    def zscored(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outside: Tensor) -> Tensor:
+        window, outside = window_zscore(window, k, outside)
+        return global_attention(q, key, v, window_bias=window, window_size=k, outside_bias=outside)
+
+    def table(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outside: Tensor) -> Tensor:
+        bias = realigned(window, outside, window_entry(side, k, device))
+        mean, var = bias.mean(-1, keepdim=True), bias.var(-1, correction=0, keepdim=True)
+        bias = (bias - mean) / (var + 1e-5).sqrt()
+        return F.scaled_dot_product_attention(*(x.flatten(2, 3) for x in (q, key, v)), bias.to(q.dtype)).view_as(v)
+
+    return Workload(
+        'Bi-NL core with the z-score, 1×97×97×256, k = 31',
+        Call(zscored, own.inputs),
+        {'SDPA with a table': Call(table, own.inputs), 'SDPA, content only': peers['SDPA, content only']},
+        alike={'SDPA, content only': None},
     )
 
 
@@ -421,4 +452,35 @@ def generalized(full: bool, dtype: torch.dtype, device: str, terms: str) -> Work
         own,
         peers,
         both_passes(peer, 0.5, 0.05) if terms == '1111' else {},
+    )
+
+
+# P8: what a call costs before and after its kernel
+
+
+@workload('P8 global', operator='global_attention')
+@workload('P8 local', operator='local_attention')
+def overhead(full: bool, dtype: torch.dtype, device: str, operator: str) -> Workload:
+    """A map so small that the kernels take almost no time."""
+    function = {'global_attention': global_attention, 'local_attention': local_attention}[operator]
+    maps = [torch.randn(1, 1, 4, 4, 8, dtype=dtype, device=device, requires_grad=True) for _ in range(3)]
+    sequences = [x.detach().flatten(2, 3).requires_grad_() for x in maps]
+
+    def many(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def calls(*operands: Tensor) -> Tensor:
+            for _ in range(200 if full else 1):
+                found = function(*operands)
+                if found.requires_grad:  # that of the last call is with whoever measures
+                    torch.autograd.grad(found.sum(), operands)
+            return function(*operands)
+
+        return calls
+
+    peer = 'SDPA'
+    return Workload(
+        f'{operator}, one head of 8 channels, 4×4, 201 calls',
+        Call(many(function), maps),
+        {peer: Call(many(F.scaled_dot_product_attention), sequences)},
+        {(peer, FORWARD): (3.0, None), (peer, BOTH): (2.5, None)},
+        {peer: None},
     )

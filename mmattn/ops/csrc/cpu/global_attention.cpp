@@ -179,21 +179,24 @@ struct Packed {
       : tiles(parts(call.keys, call.key_tile)), lanes(cpu_capability().global_attention.lanes) {
     const int64_t columns = transposed ? call.key_tile : from.channels;
     height = transposed ? from.channels : call.key_tile;
-    vectors = floats({call.batch * call.heads * tiles, height * whole_vectors(columns)});
-    const int64_t pitch = pitch_of(columns);
-    const Tensor rows = floats({at::get_num_threads(), height * pitch});
-    parallel(vectors.size(0), [&](int64_t i) {
+    const int64_t pitch = pitch_of(columns), all = call.batch * call.heads * tiles;
+    size = height * whole_vectors(columns);
+    // The packed tiles, and after them scratch memory of each thread.
+    vectors = floats({all * size + at::get_num_threads() * height * pitch});
+    parallel(all, [&](int64_t i) {
       const int64_t begin = i % tiles * call.key_tile, end = std::min(call.keys, begin + call.key_tile);
-      const Tile tile{data(rows, at::get_thread_num()), pitch, begin, end};
-      cpu_capability().global_attention.pack(call, from, i / tiles, transposed, tile, height, data(vectors, i));
+      const Tile rows{data_at(all * size) + at::get_thread_num() * height * pitch, pitch, begin, end};
+      cpu_capability().global_attention.pack(call, from, i / tiles, transposed, rows, height, data_at(i * size));
     });
   }
 
+  float* data_at(int64_t offset) const { return vectors.data_ptr<float>() + offset; }
+
   Vectors tile(int64_t map, int64_t number) const {
-    return {data(vectors, map * tiles + number), lanes, height * lanes};
+    return {data_at((map * tiles + number) * size), lanes, height * lanes};
   }
 
-  int64_t tiles, lanes, height;
+  int64_t tiles, lanes, height, size;
   Tensor vectors;
 };
 

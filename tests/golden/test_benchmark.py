@@ -1,0 +1,45 @@
+"""``tools/benchmarks/ops.py --json``, as it was recorded: all workloads, by kernels, with the extra memory of then."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from mmattn.ops import native
+from mmattn.utils.profiling import extra_memory
+
+ROOT = Path(__file__).parents[2]
+RECORDS = json.loads((Path(__file__).parent / 'benchmark.json').read_text(encoding='utf-8'))
+MEASURED = ('P2', 'P3', 'P5', 'P6')  # those of a fraction of a second
+
+
+@pytest.fixture(scope='module')
+def workloads():
+    sys.path.insert(0, str(ROOT / 'tools/benchmarks'))
+    try:
+        import workloads
+    finally:
+        sys.path.pop(0)
+    return workloads.WORKLOADS
+
+
+def test_every_workload_is_recorded_by_its_kernel(workloads):
+    assert {record['workload'] for record in RECORDS} == set(workloads)
+    assert {record['workload'] for record in RECORDS if not record['kernel']} == {'P7 0010'}  # one product
+
+
+@pytest.mark.skipif(native.WHY_NOT is not None, reason=str(native.WHY_NOT))
+@pytest.mark.parametrize('name', MEASURED)
+def test_a_forward_pass_takes_the_memory_that_it_took(workloads, name):
+    recorded = next(x['ours_mib'] for x in RECORDS if x['workload'] == name and x['pass'] == 'forward')
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)  # as recorded: each has scratch memory of its own
+    try:
+        call = workloads[name](True, torch.float32, 'cpu').ours
+        with torch.no_grad():
+            _, extra = extra_memory(lambda: call.function(*call.inputs))
+    finally:
+        torch.set_num_threads(threads)
+    assert extra <= 1.1 * recorded + 1
