@@ -100,9 +100,9 @@ def reference_of(name: str, reference: Callable) -> Callable:
     def run(*arguments: Any) -> Any:
         from . import verdict  # which needs the operators
 
-        if verdict.settled() is None and any(isinstance(x, torch.Tensor) and x.is_cuda for x in arguments):
-            if verdict.decide().get(name.removesuffix('_backward')) == '':
-                return getattr(torch.ops.mmattn, name).default(*arguments)
+        on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in arguments)
+        if on_gpu and verdict.settled() is None and verdict.decide().get(name.removesuffix('_backward')) == '':
+            return getattr(torch.ops.mmattn, name).default(*arguments)
         return reference(*arguments)
 
     return run

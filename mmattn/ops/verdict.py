@@ -1,9 +1,9 @@
 """Which kernels may run on a GPU: those that a check on such a GPU found correct and fast enough.
 
-``python -m mmattn.utils.check_gpu`` makes a verdict: a file in the cache, for one kind of GPU, one torch and one build of
-the kernels. Without a verdict the references run. A process decides once, for all GPUs that it sees: at the first call
-of an operator on a GPU, from the files alone, or in :func:`decide_together`, for all processes of a run. An operator
-itself never communicates with other processes: one that they do not all call would wait forever.
+``python -m mmattn.utils.check_gpu`` makes a verdict: a file in the cache, for one kind of GPU, one torch and one build
+of the kernels. Without a verdict the references run. A process decides once, for all GPUs that it sees: at the first
+call of an operator on a GPU, from the files alone, or in :func:`decide_together`, for all processes of a run. A call of
+an operator never communicates with other processes, because it would wait forever for those that do not make it.
 """
 
 import functools

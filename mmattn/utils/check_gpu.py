@@ -1,9 +1,9 @@
 """Check the CUDA kernels of the operators on the GPUs of this machine: ``python -m mmattn.utils.check_gpu``.
 
-For each operator, values and gradients of the kernel are compared with those of the reference in float64. Then its times
-are compared with those of the reference, and of what PyTorch and mmcv have for the same. The verdict is written to the
-cache: from then on the kernels that are correct, and take at most 1.1 times the time of the best alternative on every
-workload, run on such GPUs. The exit code is 1 if the check cannot run, or if a kernel is incorrect.
+For each operator, values and gradients of the kernel are compared with those of the reference in float64. Then its
+times are compared with those of the reference, and of what PyTorch and mmcv have for the same. The verdict is written
+to the cache: from then on the kernels that are correct, and take at most 1.1 times the time of the best alternative on
+every workload, run on such GPUs. The exit code is 1 if the check cannot run, or if a kernel is incorrect.
 
 The check needs torch alone. Each operator is checked in a process of its own: a kernel that crashes makes the GPU
 unusable for the whole process.
@@ -35,7 +35,7 @@ DTYPES = {
     'cuda': (torch.float32, torch.float16, torch.bfloat16),
     'cpu': (torch.float32, torch.bfloat16),  # of which there are kernels
 }
-PASSES = ('forward', 'forward + backward')
+FORWARD, FORWARD_AND_BACKWARD = 'forward', 'forward + backward'
 REPEATS = 15
 QUICK_REPEATS = 3
 TIMEOUT = 1800.0  # seconds, for one operator
@@ -104,7 +104,7 @@ def check_all(device: str, quick: bool) -> dict[str, dict]:
 
 
 def isolated(operator: str, device: str, quick: bool, timeout: float = TIMEOUT) -> dict[str, Any]:
-    """Return what :func:`check` finds in a new process; an operator is incorrect if the process ends without a result."""
+    """Return what :func:`check` finds in a new process; without a result, the operator is incorrect."""
     context = multiprocessing.get_context('spawn')
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(sender, operator, device, quick))
@@ -173,9 +173,10 @@ def compare_all(operator: str, device: str, quick: bool) -> bool:
 def compare(operator: str, case: Case, dtype: torch.dtype) -> tuple[bool, str]:
     """Return whether the kernels ran, and what is wrong with their results, or an empty text.
 
-    Both get the same numbers, those of ``dtype``. A number may be off by the eps of ``dtype``, relative to itself, and by
-    twice that, or 1e-5 in float32, relative to the largest of its tensor: a result is rounded once, the backward pass
-    starts from the rounded output, and sums are of float32. A tensor that nearly vanishes is measured by the others.
+    Both get the same numbers, those of ``dtype``. A number may be off by the eps of ``dtype``, relative to itself, and
+    by twice that, or 1e-5 in float32, relative to the largest of its tensor: a result is rounded once, the backward
+    pass starts from the rounded output, and sums are of float32. A tensor that nearly vanishes is measured by the
+    others.
     """
     with native.kernels_run() as kernels:
         actual = evaluate(operator, case, dtype, dtype)
@@ -208,9 +209,9 @@ def evaluate(operator: str, case: Case, dtype: torch.dtype, computed: torch.dtyp
         for name, given in case.tensors.items()
     }
     output = getattr(mmattn.ops, operator)(**arguments, **case.settings)
-    generator = torch.Generator(output.device).manual_seed(1)
-    cotangent = torch.randn(output.shape, generator=generator, device=output.device, dtype=torch.float64)
-    grads = torch.autograd.grad(output, list(leaves.values()), cotangent.to(dtype).to(computed))
+    # Drawn on the CPU: the same numbers for every device.
+    cotangent = torch.randn(output.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
+    grads = torch.autograd.grad(output, list(leaves.values()), cotangent.to(output.device, computed))
     return {'output': output.detach(), **dict(zip(leaves, grads))}
 
 
@@ -218,12 +219,12 @@ def evaluate(operator: str, case: Case, dtype: torch.dtype, computed: torch.dtyp
 
 
 def time_all(operator: str, device: str, quick: bool) -> tuple[float | None, str]:
-    """Time all workloads in float32 and in 16 bits, and return the worst ratio to the best alternative, and which one."""
+    """Time all workloads in float32 and in 16 bits; return the worst ratio to the best alternative, and which one."""
     print(' ratio  kernel/ms  workload: alternatives/ms', flush=True)
     worst: tuple[float, str] | None = None
     for dtype in DTYPES[device.partition(':')[0]][:2]:
         for work in gpu_cases.workloads(operator, device, dtype, quick):
-            for of in PASSES:
+            for of in (FORWARD, FORWARD_AND_BACKWARD):
                 with native.kernels_run() as kernels:
                     timed(work.ours, work.inputs, of)()
                 if operator not in kernels:
@@ -241,7 +242,7 @@ def measure(work: Workload, of: str, device: str, repeats: int) -> tuple[list[st
     """Return the names of those that compute the same as the kernel, and the times of all, in seconds."""
     calls = {'kernel': timed(work.ours, work.inputs, of), 'reference': _by_reference(timed(work.ours, work.inputs, of))}
     rivals = ['reference']
-    for name, function in (work.rivals | work.less).items():
+    for name, function in [*work.rivals.items(), *work.less.items()]:
         call = timed(function, work.inputs if name in work.rivals else work.inputs[:3], of)
         try:
             call()
@@ -267,7 +268,7 @@ def timed(function: Callable[..., Tensor], inputs: list[Tensor], of: str) -> Cal
         out = function(*inputs)
         return torch.autograd.grad(out, inputs, torch.ones_like(out))
 
-    return forward if of == PASSES[0] else both
+    return forward if of == FORWARD else both
 
 
 def _by_reference(call: Callable[[], Any]) -> Callable[[], Any]:

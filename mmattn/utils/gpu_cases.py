@@ -1,7 +1,7 @@
 """What the check of a GPU runs: calls whose results are compared, and workloads whose times are."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -31,19 +31,20 @@ class Workload:
     title: str
     ours: Callable[..., Tensor]
     inputs: list[Tensor]
-    rivals: dict[str, Callable[..., Tensor]] = field(default_factory=dict)
-    less: dict[str, Callable[..., Tensor]] = field(default_factory=dict)  # of the first three inputs
+    rivals: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)
+    less: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)  # of the first three inputs
 
 
 class Draw:
     """Draws tensors of normal numbers, always the same ones for a device."""
 
     def __init__(self, device: str, dtype: torch.dtype = torch.float64) -> None:
-        self.options = dict(device=device, dtype=dtype)
+        self.device, self.dtype = device, dtype
         self.generator = torch.Generator(device).manual_seed(0)
 
     def __call__(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, generator=self.generator, **self.options)
+        """Return a tensor of this shape."""
+        return torch.randn(*shape, generator=self.generator, device=self.device, dtype=self.dtype)
 
     def maps(self, *shape: int) -> Tensor:
         """Return a tensor ``(B, heads, H, W, C)`` with the strides of a convolution's output."""
@@ -151,7 +152,7 @@ def _global_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     side, k = (21, 7) if quick else (97, 31)
     for channels in (32,) if quick else (256, 64):  # a kernel takes fewer in float32
         inputs = [draw(1, 1, side, side, *rest) for rest in ((channels,), (channels,), (channels,), (k * k,), ())]
-        entry = _window_entry(side, k, str(draw.options['device']))
+        entry = _window_entry(side, k, draw.device)
         rivals = {'SDPA with a table': partial(_sdpa_with_table, entry=entry)}
         if not quick:
             rivals['FlexAttention'] = partial(_flex_attention, size=k)
@@ -165,7 +166,8 @@ def _global_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
 
 
 def _sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(*(x.flatten(2, -2) for x in (query, key, value))).view_as(value)
+    q, k, v = (x.flatten(2, -2) for x in (query, key, value))
+    return F.scaled_dot_product_attention(q, k, v).view_as(value)
 
 
 def _window_entry(side: int, k: int, device: str) -> Tensor:
@@ -178,7 +180,8 @@ def _window_entry(side: int, k: int, device: str) -> Tensor:
 
 def _sdpa_with_table(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside: Tensor, *, entry: Tensor) -> Tensor:
     table = torch.cat([window_bias, outside.unsqueeze(-1)], -1).flatten(2, 3).gather(-1, entry)
-    return F.scaled_dot_product_attention(*(x.flatten(2, 3) for x in (q, k, v)), table).view_as(v)
+    queries, keys, values = (x.flatten(2, 3) for x in (q, k, v))
+    return F.scaled_dot_product_attention(queries, keys, values, table).view_as(v)
 
 
 def _flex_attention(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside: Tensor, *, size: int) -> Tensor:
