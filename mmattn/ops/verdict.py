@@ -62,7 +62,8 @@ def machines() -> list[dict[str, str]]:
 
 def path_of(kind: dict[str, str]) -> Path:
     """Return the file of the verdict for a kind of GPU, in the cache of the user."""
-    cache = os.environ.get('MMATTN_CACHE') or Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache', 'mmattn')
+    caches = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')  # without a home, a folder named ~
+    cache = os.environ.get('MMATTN_CACHE') or Path(caches, 'mmattn')
     key = hashlib.sha256(json.dumps(kind, sort_keys=True).encode()).hexdigest()[:12]
     return Path(cache, 'verdicts', f'{"-".join(kind["gpu"].split()).replace("/", "-")}-{key}.json')
 
