@@ -117,7 +117,10 @@ setup(
     license='Apache-2.0',
     license_files=['LICENSE'],
     packages=find_packages(include=['mmattn', 'mmattn.*']),
-    package_data={'mmattn.ops': ['README.md', 'csrc/*', 'csrc/*/*'], 'mmattn.visualization': ['*.html']},
+    package_data={
+        'mmattn.ops': ['README.md', 'csrc/*', 'csrc/*/*', 'verdicts/*.json'],
+        'mmattn.visualization': ['*.html'],
+    },
     python_requires='>=3.10',
     keywords=['attention', 'semantic segmentation', 'object detection', 'video object segmentation', 'OpenMMLab'],
     classifiers=[

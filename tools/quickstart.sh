@@ -24,6 +24,10 @@ run() { # NAME CONFIG FOLDER
 
 case "${1:-}" in ''|--peer) ;; *) sed -n '2,7p' "$0" >&2; exit 2 ;; esac
 bash tools/environment/setup.sh
+if .venv/bin/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+    say 'checking the kernels on this GPU'
+    .venv/bin/python -m mmattn.utils.check_gpu --once || say 'what was not found correct runs in PyTorch'
+fi
 .venv/bin/python tools/dataset_converters/sample_data.py buildings
 config=configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py
 run Bi-CC $config ''

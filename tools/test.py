@@ -10,6 +10,7 @@ from mmengine.runner import Runner
 from mmattn.engine import (
     add_common_arguments,
     check_checkpoint,
+    choose_kernels,
     config_from,
     leave_process_group,
     prepare_for_cpu,
@@ -70,6 +71,7 @@ def main() -> None:
             check_writable(folder)
     prepare_for_cpu(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    choose_kernels()
     if pictures is not None:
         runner.register_hook(pictures)
     runner.call_hook('before_test_loop')  # a stage of our own, before data sets are built

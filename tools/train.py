@@ -10,6 +10,7 @@ from mmengine.runner import Runner
 from mmattn.engine import (
     add_common_arguments,
     check_checkpoint,
+    choose_kernels,
     config_from,
     has_checkpoint,
     leave_process_group,
@@ -61,6 +62,7 @@ def main() -> None:
     prepare_for_cpu(cfg)
     try:
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+        choose_kernels()
         runner.call_hook('before_loops')  # a stage of our own, before data sets are built
         runner.train()
     except KeyboardInterrupt:

@@ -4,6 +4,7 @@ from .checkpoint import CheckpointHook, check_checkpoint, has_checkpoint, latest
 from .checks import CheckpointKeysHook, InvalidLossHook
 from .command_line import add_common_arguments, add_config_options, config_from, leave_process_group, load_config
 from .cpu import CPUAmpOptimWrapper, prepare_for_cpu
+from .operators import choose_kernels
 from .preemption import PreemptionHook
 from .reproducible_data import DefaultSampler, InfiniteSampler, SeedAugmentation
 from .safe_globals import add_safe_globals
@@ -21,6 +22,7 @@ __all__ = [
     'add_config_options',
     'add_safe_globals',
     'check_checkpoint',
+    'choose_kernels',
     'config_from',
     'has_checkpoint',
     'latest_checkpoint',

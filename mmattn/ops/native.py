@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
@@ -89,5 +90,19 @@ def kernels_run() -> Iterator[list[str]]:
 
 
 def reference_of(name: str, reference: Callable) -> Callable:
-    """Return what runs where the dispatcher finds no kernel."""
-    return reference
+    """Return what runs in place of a kernel: the reference.
+
+    The first call on a GPU decides whether the kernels run on it (``verdict.py``), and is made again where they do.
+    """
+    if not has_kernel(name, 'cuda'):
+        return reference
+
+    def run(*arguments: Any) -> Any:
+        from . import verdict  # which needs the operators
+
+        on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in arguments)
+        if on_gpu and verdict.settled() is None and verdict.decide().get(name.removesuffix('_backward')) == '':
+            return getattr(torch.ops.mmattn, name).default(*arguments)
+        return reference(*arguments)
+
+    return run

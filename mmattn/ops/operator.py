@@ -118,11 +118,11 @@ class Operator:
 
     def _define(self, name: str, schema: str, reference: Callable, fake: Callable) -> None:
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        LIBRARY.impl(name, native.reference_of(name, reference), 'CompositeExplicitAutograd')
+        LIBRARY.impl(name, reference, 'CompositeExplicitAutograd')
         torch.library.register_fake(f'mmattn::{name}', fake, lib=LIBRARY)
         # For native code that leaves a call to the reference.
         LIBRARY.define(f'_reference_{name}{schema}')
-        LIBRARY.impl(f'_reference_{name}', reference, 'CompositeExplicitAutograd')
+        LIBRARY.impl(f'_reference_{name}', native.reference_of(name, reference), 'CompositeExplicitAutograd')
 
 
 def count_flops(name: str, formula: Callable[..., int]) -> None:

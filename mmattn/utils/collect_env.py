@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 import mmattn
-from mmattn.ops import native
+from mmattn.ops import native, verdict
 
 OPERATORS = ('global_attention', 'grid_attention', 'local_attention', 'strided_attention', 'dynamic_conv')
 # A package, or the distributions that may have brought it.
@@ -20,7 +20,7 @@ DISTRIBUTIONS = {
 
 
 def collect_env() -> dict[str, str]:
-    """Return versions, what is built, the instruction set in use, and what each operator runs on the CPU."""
+    """Return versions, what is built, the instruction set in use, and what each operator runs on CPU and GPU."""
     env = {
         'mmattn': f'{mmattn.__version__} ({os.path.dirname(mmattn.__file__)})',
         'Python': platform.python_version(),
@@ -36,8 +36,12 @@ def collect_env() -> dict[str, str]:
         env['native operators'] = native.WHY_NOT
     for name in OPERATORS:
         env[name] = 'kernel for float32 and bfloat16, else reference' if native.has_kernel(name) else 'reference'
-    on_cuda = [name for name in OPERATORS if native.has_kernel(name, 'cuda')]
-    env['CUDA kernels'] = ', '.join(on_cuda) or 'not built'
+    env['CUDA kernels'] = ', '.join(verdict.operators()) or 'not built'
+    if torch.cuda.is_available():
+        for name, reason in verdict.reasons(verdict.machines()).items():
+            env[f'{name} on CUDA'] = f'reference: {reason}' if reason else 'kernel'
+            if reason == verdict.NOT_VERIFIED:
+                env['to check the CUDA kernels'] = verdict.COMMAND
     return env
 
 

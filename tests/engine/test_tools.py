@@ -64,6 +64,7 @@ def test_train_leaves_log_checkpoint_and_metrics(trained):
     assert (folder / 'iter_2.pth').exists()
     assert len(losses(log)) == 2
     assert 'mIoU' in log
+    assert log.count('Operators on the CPU: ') == 1
 
 
 def test_mmsegs_own_train_runs_our_config_and_agrees(run, trained, tmp_path):
@@ -140,6 +141,7 @@ def test_two_processes_train_on_cpus(run, tmp_path):
     assert 'GPU number: 2' in log
     assert re.search(r'\d+ SyncBN entries of the model are BN', log)
     assert len(losses(log)) == 2
+    assert log.count('Operators on the CPU: ') == 1
     assert not any('module.' in name for name in weights(tmp_path / 'iter_2.pth'))
 
 

@@ -1,0 +1,33 @@
+"""Which operators of a run have kernels, decided for all of its processes and written to its log."""
+
+import logging
+
+import torch
+from mmengine.logging import print_log
+
+from mmattn.ops import native, verdict
+
+
+def choose_kernels() -> None:
+    """Decide which kernels run on the GPUs, and log what runs. All processes of a distributed run must call this.
+
+    The tools call it when the Runner is built: then there is a process group, and no operator has run on a GPU.
+    """
+    against = verdict.decide_together()
+    if torch.cuda.is_available():
+        print_log(
+            f'Operators on the GPU: {describe(against)}',
+            'current',
+            logging.WARNING if verdict.NOT_VERIFIED in against.values() else logging.INFO,
+        )
+    else:
+        print_log(f'Operators on the CPU: {"kernels" if native.WHY_NOT is None else native.WHY_NOT}', 'current')
+
+
+def describe(against: dict[str, str]) -> str:
+    """Return a line that names what each operator runs, and why it is not the kernel."""
+    if not against:
+        return f'PyTorch ({native.WHY_NOT or "the kernels were built without CUDA"})'
+    texts = [f'{name}: {f"PyTorch ({reason})" if reason else "kernel"}' for name, reason in against.items()]
+    command = f'; to check the kernels, run: {verdict.COMMAND}' if verdict.NOT_VERIFIED in against.values() else ''
+    return ', '.join(texts) + command

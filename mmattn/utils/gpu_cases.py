@@ -1,0 +1,344 @@
+"""What the check of a GPU runs: calls whose results are compared, and workloads whose times are."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mmattn import ops
+
+Tensors = dict[str, Any]  # arguments by name: a tensor, or a list of them
+
+
+@dataclass
+class Case:
+    """A call whose results are compared, in float64."""
+
+    title: str
+    tensors: Tensors
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Workload:
+    """A call whose time is compared. ``rivals`` compute the same; those in ``less`` leave the positions out."""
+
+    title: str
+    ours: Callable[..., Tensor]
+    inputs: list[Tensor]
+    rivals: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)
+    less: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)  # of the first three inputs
+
+
+class Draw:
+    """Draws tensors of normal numbers, always the same ones for a device."""
+
+    def __init__(self, device: str, dtype: torch.dtype = torch.float64) -> None:
+        self.device, self.dtype = device, dtype
+        self.generator = torch.Generator(device).manual_seed(0)
+
+    def __call__(self, *shape: int) -> Tensor:
+        """Return a tensor of this shape."""
+        return torch.randn(*shape, generator=self.generator, device=self.device, dtype=self.dtype)
+
+    def maps(self, *shape: int) -> Tensor:
+        """Return a tensor ``(B, heads, H, W, C)`` with the strides of a convolution's output."""
+        *positions, channels = shape
+        return self(*positions[:2], channels, *positions[2:]).movedim(2, -1)
+
+    def operands(self, at: tuple, size: tuple, channels: tuple, key_size: tuple = ()) -> Tensors:
+        """Return query, key and value of ``at`` samples and heads."""
+        keys = key_size or size
+        return {
+            'query': self(*at, *size, channels[0]),
+            'key': self(*at, *keys, channels[0]),
+            'value': self(*at, *keys, channels[1]),
+        }
+
+    def mask(self, *shape: int) -> Tensor:
+        """Return a mask that is True for most."""
+        return self(*shape) > -1
+
+
+def cases(operator: str, device: str, quick: bool) -> Iterator[Case]:
+    """Yield the calls of an operator: a large map, odd shapes, and every option."""
+    return globals()[f'_{operator}_cases'](Draw(device), quick)
+
+
+def _global_attention_cases(draw: Draw, quick: bool) -> Iterator[Case]:
+    side, k = (21, 7) if quick else (97, 31)
+    for channels in (32,) if quick else (64, 256):
+        tensors = draw.operands((1, 1), (side, side), (channels, channels))
+        tensors |= {'window_bias': draw(1, 1, side, side, k * k), 'outside_bias': draw(1, 1, side, side)}
+        yield Case(f'{side}×{side}, {channels} channels, window {k}×{k}', tensors, {'window_size': k})
+    tensors = draw.operands((1, 1), (side, side), (128, 64))
+    yield Case(f'{side}×{side}, 128 channels, causal', tensors, {'is_causal': True})
+    tensors = draw.operands((2, 3), (3, 7, 13), (24, 40))
+    tensors |= {'window_bias': draw(2, 3, 3, 7, 13, 105), 'outside_bias': draw(2, 3, 3, 7, 13)}
+    tensors |= {'axis_bias': [draw(2, 3, 3, 7, 13, n) for n in (3, 7, 13)], 'key_bias': draw(2, 3, 3, 7, 13)}
+    tensors['key_mask'] = draw.mask(2, 3, 7, 13)
+    yield Case('3×7×13, every bias and a mask', tensors, {'window_size': (3, 5, 7), 'scale': 0.3})
+    tensors = draw.operands((1, 2), (5, 11), (20, 12), key_size=(9, 11)) | {'window_bias': draw(1, 2, 5, 11, 8)}
+    yield Case('5×11 of 9×11, causal, window', tensors, {'window_size': (3, 5), 'is_causal': True})
+    tensors = draw.operands((1, 1), (101,), (7, 9), key_size=(67,)) | {'axis_bias': [draw(1, 1, 101, 67)]}
+    yield Case('101 queries, 67 keys, axis biases', tensors)
+    tensors = draw.operands((1, 1), (19, 23), (16, 16)) | {'window_bias': draw(1, 1, 19, 23, 9)}
+    yield Case('19×23, window alone', tensors, {'window_size': 3, 'outside_bias': -torch.inf})
+
+
+def _grid_attention_cases(draw: Draw, quick: bool) -> Iterator[Case]:
+    side, k, channels = (21, 7, (8, 16)) if quick else (97, 31, (64, 512))
+    tensors = draw.operands((2, 1), (side, side), channels)
+    tensors |= {'window_bias': draw(2, 1, side, side, 2 * k - 1), 'outside_bias': draw(2, 1, side, side)}
+    yield Case(f'{side}×{side}, {channels[0]} and {channels[1]} channels, window {k}', tensors, {'window_size': k})
+    tensors = draw.operands((1, 3), (5, 7, 9), (24, 40)) | {'window_bias': draw(1, 3, 5, 7, 9, 9)}
+    yield Case('5×7×9, windows', tensors, {'window_size': (3, 5, 3), 'outside_bias': 0.7, 'scale': 0.3})
+    yield Case('19×23, content alone', draw.operands((1, 2), (19, 23), (5, 3)))
+    tensors = draw.operands((1, 1), (19, 23), (16, 16)) | {'window_bias': draw(1, 1, 19, 23, 5)}
+    yield Case('19×23, window alone', tensors, {'window_size': 3, 'outside_bias': -torch.inf})
+
+
+def _local_attention_cases(draw: Draw, quick: bool) -> Iterator[Case]:
+    side = 17 if quick else 96
+    tensors = {name: draw.maps(1, 8, side, side, 32) for name in ('query', 'key', 'value')}
+    tensors['window_bias'] = draw.maps(1, 8, side, side, 9)
+    yield Case(f'{side}×{side}, 8 heads', tensors, {'kernel_size': 3})
+    tensors = draw.operands((2, 2), (33, 47), (6, 6)) | {'window_bias': draw(2, 2, 33, 47, 9)}
+    yield Case('33×47, refined', tensors, {'kernel_size': 3, 'iterations': 3, 'scale': 0.3})
+    tensors = draw.operands((1, 3), (17, 19), (5, 7))
+    yield Case('17×19, 13×13 neighbours, dilation 2', tensors, {'kernel_size': 13, 'dilation': 2})
+    tensors = {'value': draw(1, 3, 17, 19, 7), 'window_bias': draw(1, 3, 17, 19, 15)}
+    yield Case('17×19, geometry alone', tensors, {'query': None, 'key': None, 'kernel_size': (3, 5)})
+
+
+def _dynamic_conv_cases(draw: Draw, quick: bool) -> Iterator[Case]:
+    for side, groups, k in ((17, 8, 3), (17, 16, 5)) if quick else ((96, 8, 3), (48, 16, 13)):
+        tensors = {'value': draw.maps(1, groups, side, side, 256 // groups)}
+        tensors['logits'] = draw.maps(1, groups, side, side, k * k)
+        yield Case(f'{side}×{side}, {groups} groups, {k}×{k}', tensors, {'kernel_size': k})
+    tensors = {'value': draw(2, 3, 17, 19, 5), 'logits': draw(2, 3, 17, 19, 15)}
+    yield Case('17×19, 5×3, dilation 2', tensors, {'kernel_size': (5, 3), 'dilation': 2})
+
+
+def _strided_attention_cases(draw: Draw, quick: bool) -> Iterator[Case]:
+    def offsets(at: tuple, size: tuple, step: tuple, pattern: str) -> list[Tensor]:
+        return [draw(*at, *size, len(found)) for found in ops.strided_offsets(size, step, pattern)]
+
+    size, step = ((8, 16, 8) if quick else (16, 64, 64)), (4, 8, 8)
+    tensors = draw.operands((1, 1), size, (32, 32)) | {'offset_bias': offsets((1, 1), size, step, 'block')}
+    yield Case(f'{"×".join(map(str, size))}, block', tensors, {'pattern': 'block', 'step': step})
+    size, step = (5, 9, 11), (2, 3, 4)
+    for pattern in ('block', 'centred', 'forward', 'strided'):
+        tensors = draw.operands((1, 2), size, (24, 40)) | {'offset_bias': offsets((1, 2), size, step, pattern)}
+        yield Case(f'5×9×11, {pattern}', tensors, {'pattern': pattern, 'step': step})
+    yield Case('19×23, strided', draw.operands((2, 1), (19, 23), (7, 5)), {'pattern': 'strided', 'scale': 0.3})
+    tensors = draw.operands((1, 2), (5, 9), (7, 5), key_size=(7, 9))
+    yield Case('5×9 of 7×9, centred', tensors, {'pattern': 'centred', 'step': 3})
+
+
+def workloads(operator: str, device: str, dtype: torch.dtype, quick: bool) -> Iterator[Workload]:
+    """Yield the workloads of an operator, with what computes the same in PyTorch and mmcv."""
+    for work in globals()[f'_{operator}_workloads'](Draw(device, dtype), quick):
+        work.inputs = [x.requires_grad_() for x in work.inputs]
+        yield work
+
+
+def _global_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
+    side, k = (21, 7) if quick else (97, 31)
+    for channels in (32,) if quick else (256, 64):  # a kernel takes fewer in float32
+        inputs = [draw(1, 1, side, side, *rest) for rest in ((channels,), (channels,), (channels,), (k * k,), ())]
+        entry = _window_entry(side, k, draw.device)
+        rivals = {'SDPA with a table': partial(_sdpa_with_table, entry=entry)}
+        if not quick:
+            rivals['FlexAttention'] = partial(_flex_attention, size=k)
+
+        def ours(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
+            return ops.global_attention(
+                query, key, value, window_bias=window_bias, window_size=k, outside_bias=outside_bias
+            )
+
+        yield Workload(f'{side}×{side}, {channels} channels', ours, inputs, rivals, {'SDPA': _sdpa})
+
+
+def _sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    q, k, v = (x.flatten(2, -2) for x in (query, key, value))
+    return F.scaled_dot_product_attention(q, k, v).view_as(value)
+
+
+def _window_entry(side: int, k: int, device: str) -> Tensor:
+    """Return the entry of a query's window that belongs to a key, k² outside of it, ``(1, 1, N, N)``."""
+    y, x = (c.flatten() for c in torch.meshgrid(*[torch.arange(side, device=device)] * 2, indexing='ij'))
+    dy, dx = y - y[:, None] + k // 2, x - x[:, None] + k // 2
+    inside = (dy >= 0) & (dy < k) & (dx >= 0) & (dx < k)
+    return (dy * k + dx).where(inside, k * k)[None, None]
+
+
+def _sdpa_with_table(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside: Tensor, *, entry: Tensor) -> Tensor:
+    table = torch.cat([window_bias, outside.unsqueeze(-1)], -1).flatten(2, 3).gather(-1, entry)
+    queries, keys, values = (x.flatten(2, 3) for x in (q, k, v))
+    return F.scaled_dot_product_attention(queries, keys, values, table).view_as(v)
+
+
+def _flex_attention(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside: Tensor, *, size: int) -> Tensor:
+    width = q.shape[3]
+    biases = torch.cat([window_bias, outside.unsqueeze(-1)], -1)[0, 0].flatten(0, 1)
+
+    def add_position(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        dy, dx = j // width - i // width + size // 2, j % width - i % width + size // 2
+        inside = (dy >= 0) & (dy < size) & (dx >= 0) & (dx < size)
+        return score + biases[i, torch.where(inside, dy * size + dx, size * size)]
+
+    return _compiled_flex_attention()(*(x.flatten(2, 3) for x in (q, k, v)), score_mod=add_position).view_as(v)
+
+
+@cache
+def _compiled_flex_attention() -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention  # torch 2.5
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def _grid_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
+    side, k, channels = (11, 5, 16) if quick else (97, 31, 512)
+    query, key, value = (draw.maps(2, 1, side, side, c) / c**0.25 for c in (channels // 8, channels // 8, channels))
+    positions = [draw(2, 1, side, side, *rest) for rest in ((2 * k - 1,), ())]
+    mmcv = {'mmcv CrissCrossAttention': _criss_cross} if _criss_cross_attention() else {}
+    unscaled = partial(ops.grid_attention, scale=1.0)
+    title = f'2×{side}×{side}, {channels // 8} and {channels} channels'
+    yield Workload(f'{title}, content alone', unscaled, [query, key, value], mmcv)
+    yield Workload(title, _with_window(unscaled, k), [query, key, value, *positions], {}, mmcv)
+    size, windows = ((4, 8, 8) if quick else (16, 64, 64)), (9, 9, 11)
+    title = f'{"×".join(map(str, size))}, 32 channels'
+    inputs = [draw(1, 1, *size, 32) for _ in range(3)]
+    positions = [draw(1, 1, *size, *rest) for rest in ((27,), ())]
+    axes = {'einsum along the axes': _axes_einsum}
+    yield Workload(f'{title}, content alone', ops.grid_attention, inputs, axes)
+    yield Workload(title, _with_window(ops.grid_attention, windows), [*inputs, *positions], {}, axes)
+
+
+def _with_window(operator: Callable[..., Tensor], window_size: int | tuple[int, ...]) -> Callable[..., Tensor]:
+    def ours(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
+        return operator(query, key, value, window_bias=window_bias, window_size=window_size, outside_bias=outside_bias)
+
+    return ours
+
+
+@cache
+def _criss_cross_attention() -> Any:
+    try:
+        from mmcv.ops import CrissCrossAttention
+    except ImportError:
+        return None
+    return CrissCrossAttention
+
+
+def _criss_cross(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """mmcv's CrissCrossAttention between its projections and its residual."""
+    block = _criss_cross_attention().__new__(_criss_cross_attention())
+    nn.Module.__init__(block)
+    for name, x in (('query_conv', query), ('key_conv', key), ('value_conv', value)):
+        object.__setattr__(block, name, lambda _, x=x: x.squeeze(1).movedim(-1, 1))
+    object.__setattr__(block, 'gamma', lambda out: out)
+    nothing = value.new_zeros(()).expand(len(value), value.shape[-1], *value.shape[2:4])
+    return block(nothing).movedim(1, -1).unsqueeze(1)
+
+
+def _axes_einsum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Grid attention by products along each axis, the position itself counted once."""
+    logits = []
+    for axis, (keys, pairs) in enumerate((('nyx', 'tyxn'), ('tnx', 'tyxn'), ('tyn', 'tyxn'))):
+        arm = torch.einsum(f'bhtyxc,bh{keys}c->bh{pairs}', query, key) * query.shape[-1] ** -0.5
+        if axis < 2:  # the position itself is in the last arm
+            length = query.shape[2 + axis]
+            same = torch.eye(length, dtype=torch.bool, device=query.device)
+            arm = arm.masked_fill(same.view(*(length if a == axis else 1 for a in range(3)), length), -torch.inf)
+        logits.append(arm)
+    weights = torch.cat(logits, -1).softmax(-1).split(query.shape[2:5], -1)
+    arms = [torch.einsum(f'bhtyxn,bh{keys}c->bhtyxc', w, value) for w, keys in zip(weights, ('nyx', 'tnx', 'tyn'))]
+    return arms[0] + arms[1] + arms[2]
+
+
+def _local_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
+    side, channels = (17, 64) if quick else (96, 256)
+    for iterations in (1, 3):
+
+        def ours(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, n: int = iterations) -> Tensor:
+            return ops.local_attention(
+                query, key, value, window_bias=window_bias, kernel_size=3, scale=1.0, iterations=n
+            )
+
+        # of a norm at which the refined logits of float16 are finite
+        inputs = [draw.maps(1, 8, side, side, channels // 8) / 4 for _ in range(3)] + [draw.maps(1, 8, side, side, 9)]
+        rivals = {'unfold': partial(_unfold_attention, iterations=iterations)}
+        refined = ', refined' if iterations > 1 else ''
+        yield Workload(f'{side}×{side}, {channels} channels, 8 heads{refined}', ours, inputs, rivals)
+
+
+def _unfolded(x: Tensor, k: int) -> Tensor:
+    """Return the k² neighbours ``(B, heads, C, k², H, W)`` of ``(B, heads, H, W, C)``."""
+    batch, heads, height, width, channels = x.shape
+    maps = F.unfold(x.movedim(-1, 2).flatten(1, 2), k, padding=k // 2)
+    return maps.view(batch, heads, channels, k * k, height, width)
+
+
+def _unfold_attention(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, *, iterations: int) -> Tensor:
+    inside = _unfolded(torch.ones_like(query[..., :1]), 3)[:, :, 0] > 0
+    keys, towards = _unfolded(key, 3), query.movedim(-1, 2)
+    logits = torch.zeros_like(inside, dtype=query.dtype).masked_fill(~inside, -torch.inf)
+    for i in range(iterations):
+        logits = logits + (keys * towards.unsqueeze(3)).sum(2)
+        if i < iterations - 1:
+            total = (logits.softmax(2).unsqueeze(2) * keys).sum(3)
+            norm = total.norm(dim=2, keepdim=True)
+            towards = total * norm / (1 + norm**2)
+    weights = (logits + window_bias.movedim(-1, 2)).softmax(2)
+    return (weights.unsqueeze(2) * _unfolded(value, 3)).sum(3).movedim(2, -1)
+
+
+def _dynamic_conv_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
+    for side, groups, k in ((17, 8, 3), (17, 16, 5)) if quick else ((96, 8, 3), (48, 16, 13)):
+        inputs = [draw.maps(1, groups, side, side, c) for c in (256 // groups, k * k)]
+        rivals = {'unfold': partial(_unfold_dynamic_conv, k=k)}
+        title = f'{side}×{side}, 256 channels, {groups} groups, {k}×{k}'
+        yield Workload(title, partial(ops.dynamic_conv, kernel_size=k), inputs, rivals)
+
+
+def _unfold_dynamic_conv(value: Tensor, logits: Tensor, *, k: int) -> Tensor:
+    weights = logits.movedim(-1, 2).softmax(2).unsqueeze(2)
+    return (_unfolded(value, k) * weights).sum(3).movedim(2, -1)
+
+
+def _strided_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
+    size, step = ((8, 16, 8) if quick else (16, 64, 64)), (4, 8, 8)
+    widths = [len(found) for found in ops.strided_offsets(size, step, 'block')]
+
+    def ours(query: Tensor, key: Tensor, value: Tensor, *offset_bias: Tensor) -> Tensor:
+        return ops.strided_attention(query, key, value, pattern='block', step=step, offset_bias=offset_bias)
+
+    cubes = {'SDPA of cubes': partial(_cubes_sdpa, step=step)}
+    for heads, positions in itertools.product((1, 8), (False, True)):
+        inputs = [draw(1, heads, *size, 32 // heads) for _ in range(3)]
+        title = f'{"×".join(map(str, size))}, 32 channels, heads: {heads}'
+        if positions:
+            yield Workload(title, ours, [*inputs, *(draw(1, heads, *size, n) for n in widths)], {}, cubes)
+        else:
+            yield Workload(f'{title}, content alone', ours, inputs, cubes)
+
+
+def _cubes_sdpa(query: Tensor, key: Tensor, value: Tensor, *, step: tuple[int, ...]) -> Tensor:
+    """Attention within cubes, which are moved to the heads."""
+    counts = [side // length for side, length in zip(query.shape[2:5], step)]
+
+    def cubes(x: Tensor) -> Tensor:
+        for axis, length in enumerate(step):
+            x = x.unflatten(2 + 2 * axis, (-1, length))  # (B, heads, T, t, Y, y, X, x, C) in the end
+        return x.permute(0, 1, 2, 4, 6, 3, 5, 7, 8).flatten(5, 7).flatten(1, 4)
+
+    out = F.scaled_dot_product_attention(cubes(query), cubes(key), cubes(value))
+    out = out.unflatten(1, (query.shape[1], *counts)).unflatten(5, step)
+    return out.permute(0, 1, 2, 5, 3, 6, 4, 7, 8).reshape(query.shape)

@@ -1,0 +1,280 @@
+"""Which kernels run on a GPU; the GPUs here have names and nothing else."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from mmattn.engine.operators import describe
+from mmattn.ops import native, verdict
+from mmattn.utils import check_gpu
+from mmattn.utils.collect_env import collect_env
+
+pytestmark = pytest.mark.skipif(native.WHY_NOT is not None, reason=str(native.WHY_NOT))
+NAMES = ['local_attention', 'dynamic_conv']
+FOUND = {'correct': True, 'ratio': 0.5, 'beside': 'unfold', 'message': ''}
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch, tmp_path):
+    """A machine whose only GPU is called 'NVIDIA Fake/1', and what its library is told to allow."""
+    gpus = [SimpleNamespace(name='NVIDIA Fake/1', major=9, minor=0)]
+    allowed = {}
+    monkeypatch.setenv('MMATTN_CACHE', str(tmp_path / 'cache'))
+    monkeypatch.delenv('MMATTN_BACKEND', raising=False)
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: len(gpus))
+    monkeypatch.setattr(torch.cuda, 'get_device_properties', gpus.__getitem__)
+    monkeypatch.setattr(native, 'has_kernel', lambda name, device='cpu': name.removesuffix('_backward') in NAMES)
+    monkeypatch.setattr(verdict, '_settled', None)
+    monkeypatch.setattr(torch.ops.mmattn_native, 'allow', allowed.__setitem__)
+    return SimpleNamespace(gpus=gpus, allowed=allowed)
+
+
+def write(**changes):
+    """Write the verdict of the GPU in which the kernel of local_attention is as in FOUND, with these changes."""
+    check_gpu.write(verdict.machine(0), {'local_attention': FOUND | changes, 'dynamic_conv': FOUND})
+
+
+def reason():
+    return verdict.reasons(verdict.machines())['local_attention']
+
+
+@pytest.mark.parametrize(
+    ('changes', 'expected'),
+    [
+        ({}, ''),
+        ({'ratio': 1.1}, ''),
+        ({'ratio': 1.101}, 'slower: 1.10 times the time of unfold'),
+        ({'ratio': None}, 'not measured'),
+        ({'correct': False, 'message': 'off by 3', 'ratio': 0.1}, 'incorrect: off by 3'),
+    ],
+    ids=['fast', 'as slow as may be', 'slower', 'not measured', 'incorrect'],
+)
+def test_a_kernel_runs_where_it_is_correct_and_at_most_a_tenth_slower(machine, changes, expected):
+    write(**changes)
+    assert verdict.decide() == {'local_attention': expected, 'dynamic_conv': ''}
+    runs = not expected
+    assert machine.allowed == {
+        'local_attention': runs,
+        'local_attention_backward': runs,
+        'dynamic_conv': True,
+        'dynamic_conv_backward': True,
+    }
+
+
+@pytest.mark.parametrize('changed', ['gpu', 'capability', 'torch', 'cuda', 'mmattn', 'library'])
+def test_a_verdict_holds_for_one_gpu_torch_and_build(machine, monkeypatch, tmp_path, changed):
+    write()
+    assert reason() == ''
+    if changed == 'gpu':
+        machine.gpus[0].name = 'NVIDIA Other'
+    elif changed == 'capability':
+        machine.gpus[0].minor = 1
+    elif changed == 'torch':
+        monkeypatch.setattr(torch, '__version__', '9.9')
+    elif changed == 'cuda':
+        monkeypatch.setattr(torch.version, 'cuda', '99.0')
+    elif changed == 'mmattn':
+        monkeypatch.setattr('mmattn.__version__', '9.9')
+    else:
+        (tmp_path / '_C.so').write_bytes(b'another build')
+        monkeypatch.setattr(native, 'FILE', str(tmp_path / '_C.so'))
+        monkeypatch.setattr(verdict, '_library', verdict._library.__wrapped__)
+    assert reason() == verdict.NOT_VERIFIED
+
+
+def test_every_kind_of_gpu_of_a_machine_needs_a_verdict(machine):
+    write()
+    machine.gpus.append(machine.gpus[0])
+    assert reason() == ''
+    machine.gpus.append(SimpleNamespace(name='NVIDIA Other', major=8, minor=0))
+    assert reason() == verdict.NOT_VERIFIED
+
+
+def test_a_verdict_of_the_package_holds_too(monkeypatch, tmp_path):
+    write()
+    path = verdict.path_of(verdict.machine(0))
+    monkeypatch.setattr(verdict, 'SHIPPED', tmp_path)
+    path.rename(tmp_path / 'any.json')
+    assert reason() == ''
+    path.write_text('half a fi')  # which is none
+    assert reason() == ''
+
+
+def test_an_operator_that_a_verdict_does_not_name_is_not_verified():
+    check_gpu.write(verdict.machine(0), {'dynamic_conv': FOUND})
+    assert verdict.reasons(verdict.machines()) == {'local_attention': verdict.NOT_VERIFIED, 'dynamic_conv': ''}
+
+
+def test_where_no_gpu_is_seen_nothing_is_verified(machine):
+    machine.gpus.clear()
+    assert reason() == verdict.NOT_VERIFIED
+
+
+def test_a_failed_write_leaves_the_verdict_as_it_was(monkeypatch):
+    write()
+    path = verdict.path_of(verdict.machine(0))
+    before = path.read_bytes()
+
+    def fails(*_):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(os, 'replace', fails)
+    with pytest.raises(OSError, match='No space left on device'):
+        write(ratio=9)
+    assert [each.read_bytes() for each in path.parent.iterdir()] == [before]
+    assert json.loads(before)['machine'] == verdict.machine(0)
+
+
+def test_the_cache_is_that_of_the_system(monkeypatch, tmp_path):
+    monkeypatch.delenv('MMATTN_CACHE')
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'xdg'))
+    assert verdict.path_of(verdict.machine(0)).parent == tmp_path / 'xdg/mmattn/verdicts'
+    monkeypatch.delenv('XDG_CACHE_HOME')
+    monkeypatch.setenv('HOME', str(tmp_path))
+    assert verdict.path_of(verdict.machine(0)).parent == tmp_path / '.cache/mmattn/verdicts'
+
+
+# The first call
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """What calls run: 'reference' the function that C++ calls in place of a kernel, 'operator' the operator itself."""
+    made = []
+    monkeypatch.setattr(torch.ops.mmattn.local_attention, 'default', lambda x: made.append('operator'))
+    return made
+
+
+def reference_of(name, made):
+    return native.reference_of(name, lambda x: made.append('reference'))
+
+
+def on_gpu():
+    with FakeTensorMode():
+        return torch.empty(2, device='cuda')
+
+
+def test_a_first_call_on_a_gpu_goes_to_the_kernel_that_the_verdict_allows(made):
+    write()
+    reference = reference_of('local_attention', made)
+    reference(torch.empty(2))  # on the CPU: nothing to decide
+    assert verdict.settled() is None
+    reference(on_gpu())
+    assert verdict.settled() == {'local_attention': '', 'dynamic_conv': ''}
+    reference(on_gpu())  # of tensors that the kernel does not take: no second attempt
+    assert made == ['reference', 'operator', 'reference']
+
+
+def test_without_a_verdict_the_reference_runs_and_one_line_names_the_command(made):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        for name in ('local_attention', 'local_attention_backward', 'dynamic_conv', 'local_attention'):
+            reference_of(name, made)(on_gpu())
+    assert made == ['reference'] * 4
+    (line,) = said
+    assert str(line.message).endswith('to check them, run: python -m mmattn.utils.check_gpu')
+    assert '\n' not in str(line.message)
+
+
+def test_a_gpu_that_was_checked_is_not_warned_of(made, recwarn):
+    write(ratio=2.0)
+    reference_of('local_attention', made)(on_gpu())
+    assert made == ['reference']
+    assert not recwarn.list
+
+
+def test_a_build_without_kernels_runs_the_reference_itself(monkeypatch):
+    monkeypatch.setattr(native, 'has_kernel', lambda name, device='cpu': device == 'cpu')
+    reference = object()
+    assert native.reference_of('local_attention', reference) is reference
+
+
+def test_whoever_asks_for_the_kernels_gets_them(monkeypatch):
+    monkeypatch.setenv('MMATTN_BACKEND', 'native')
+    assert verdict.reasons(verdict.machines()) == dict.fromkeys(NAMES, '')
+
+
+# What is told
+
+
+def test_the_log_and_collect_env_tell_what_runs_and_why():
+    write(ratio=1.5)
+    against = verdict.reasons(verdict.machines())
+    slower = 'slower: 1.50 times the time of unfold'
+    assert describe(against) == f'dynamic_conv: kernel, local_attention: PyTorch ({slower})'
+    env = collect_env()
+    assert env['local_attention on CUDA'] == f'reference: {slower}'
+    assert env['dynamic_conv on CUDA'] == 'kernel'
+    assert 'to check the CUDA kernels' not in env
+
+
+def test_without_a_verdict_they_name_the_command():
+    against = verdict.reasons(verdict.machines())
+    assert describe(against).endswith(f'; to check the kernels, run: {verdict.COMMAND}')
+    env = collect_env()
+    assert env['dynamic_conv on CUDA'] == 'reference: not verified on this GPU'
+    assert env['to check the CUDA kernels'] == verdict.COMMAND
+
+
+def test_without_kernels_they_tell_so(monkeypatch):
+    monkeypatch.setattr(native, 'has_kernel', lambda name, device='cpu': device == 'cpu')
+    assert describe(verdict.reasons(verdict.machines())) == 'PyTorch (the kernels were built without CUDA)'
+    assert collect_env()['CUDA kernels'] == 'not built'
+
+
+# Two processes
+
+RANK = """
+import sys
+from types import SimpleNamespace
+import torch
+from torch import distributed
+from mmattn.ops import native, verdict
+
+rank, port, *names = int(sys.argv[1]), *sys.argv[2:]
+gpu = SimpleNamespace(name=names[rank], major=9, minor=0)
+torch.cuda.is_available = lambda: True
+torch.cuda.device_count = lambda: 1
+torch.cuda.get_device_properties = lambda index: gpu
+native.has_kernel = lambda name, device='cpu': name in ('local_attention', 'dynamic_conv')
+distributed.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
+found = verdict.decide_together()
+assert found == verdict.settled()
+print(found['local_attention'])
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize('verified', [0, 1], ids=['rank 0 has the verdict', 'rank 1 has the verdict'])
+@pytest.mark.parametrize('other', ['NVIDIA Fake/1', 'NVIDIA Other'])
+def test_rank_0_decides_for_all_and_different_gpus_run_the_reference(tmp_path, machine, verified, other):
+    machine.gpus[0].name = ('NVIDIA Fake/1', other)[verified]
+    write()  # to the cache of one of the two processes
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+    caches = [str(tmp_path / ('cache' if rank == verified else 'empty')) for rank in range(2)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, '-c', RANK, str(rank), str(port), 'NVIDIA Fake/1', other],
+            env={**os.environ, 'MMATTN_CACHE': caches[rank], 'OMP_NUM_THREADS': '1'},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    same = other == 'NVIDIA Fake/1'
+    expected = verdict.DIFFERENT if not same else verdict.NOT_VERIFIED if verified == 1 else ''
+    assert [out.strip() for out, _ in said] == [expected] * 2
