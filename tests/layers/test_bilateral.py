@@ -43,14 +43,14 @@ def position_logits(layer, x, heads, d, padding, smoothing):
     logits = F.linear(F.linear(x, *weights(f.embedding)), *weights(f.logits))
     logits = torch.stack(logits.chunk(heads, -1), 1) / (1 if smoothing == 'zscore' else math.sqrt(d))
     if padding == 'learned':
-        return dict(window=logits[..., :-1], outlier=logits[..., -1])
+        return dict(window_bias=logits[..., :-1], outside_bias=logits[..., -1])
     outlier = {
         'zero': lambda: 0.0,
         'neg_inf': lambda: -math.inf,
         'mean': lambda: logits.mean(-1),
         'min': lambda: logits.min(-1).values,
     }[padding]()
-    return dict(window=logits, outlier=outlier)
+    return dict(window_bias=logits, outside_bias=outlier)
 
 
 def literally(kind, layer, x, window_size, padding, smoothing, causal=False):
@@ -61,7 +61,7 @@ def literally(kind, layer, x, window_size, padding, smoothing, causal=False):
         )
         position = position_logits(layer, x, 2, 4, padding, smoothing)
         y = literal.global_attention(
-            q, k, v, scale=1 / 2, window_size=window_size, normalize=normalize, causal=causal, **position
+            q, k, v, scale=1 / 2, window_size=window_size, normalize=normalize, is_causal=causal, **position
         )
         return F.linear(torch.cat(y.unbind(1), -1), layer.out_proj.weight, layer.out_proj.bias)
     rows = x.movedim(1, -1)  # (B, H, W, C)

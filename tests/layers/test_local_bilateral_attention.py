@@ -95,7 +95,7 @@ def literally(
         heads(query) if content else None,
         heads(key) if content else None,
         heads(value),
-        window=window,
+        window_bias=window,
         kernel_size=kernel_size,
         iterations=iterations,
         dilation=dilation,
@@ -155,7 +155,7 @@ def test_weights_by_content_and_by_position():
     x, queries = literal.randn(1, 4, 4, 5), torch.tensor([[1, 2]])
     content, position = (layer.attention_weights(x, queries=queries, kind=kind) for kind in ('content', 'position'))
     operands = layer.operands(x)
-    window = operands.pop('window')
+    window = operands.pop('window_bias')
     value = torch.eye(20, dtype=torch.float64).view(1, 1, 4, 5, 20).expand(1, 2, -1, -1, -1)
     alone = literal.local_attention(**{**operands, 'value': value})[:, :, 1, 2]
     torch.testing.assert_close(content.flatten(3)[:, :, 0], alone, atol=1e-12, rtol=1e-12)

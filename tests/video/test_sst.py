@@ -198,8 +198,12 @@ def test_training_and_prediction_agree(options, root):
     (_, first), (_, second) = session.segment(frames)
     np.testing.assert_array_equal(first, squares(0, 5, 9))
     foreground = logits[:, :, 1, :30, :44].softmax(1)[:, 1]
-    expected = np.array([0, 5, 9])[aggregate(foreground, model.aggregation).argmax(0).numpy()]
-    np.testing.assert_array_equal(second, expected)
+    odds = aggregate(foreground, model.aggregation)
+    expected = np.array([0, 5, 9])[odds.argmax(0).numpy()]
+    best = odds.topk(2, 0).values
+    differs = second != expected
+    assert (best[0] - best[1]).numpy()[differs].max(initial=0) < 1e-5  # equal odds but for rounding
+    assert differs.mean() < 0.01
     assert len(np.unique(expected)) > 1
 
 
