@@ -183,6 +183,8 @@ struct Packed {
     size = height * whole_vectors(columns);
     // The packed tiles, and after them scratch memory of each thread.
     vectors = floats({all * size + at::get_num_threads() * height * pitch});
+    // Zeros in the columns that fill a vector: what is there by chance may be denormal, with which products take long.
+    std::fill(data_at(all * size), data_at(vectors.numel()), 0.0f);
     parallel(all, [&](int64_t i) {
       const int64_t begin = i % tiles * call.key_tile, end = std::min(call.keys, begin + call.key_tile);
       const Tile rows{data_at(all * size) + at::get_thread_num() * height * pitch, pitch, begin, end};
