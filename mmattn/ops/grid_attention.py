@@ -124,7 +124,7 @@ def _reference(given: Any) -> tuple[Tensor, Tensor]:
             merged = torch.logaddexp(before, peak + total.log())
             _lines(out, axis)[:, :, lines].mul_((before - merged).exp()).add_(arm.mul_((peak - merged).exp()))
             before.copy_(merged)
-    return laid_out_as(value, out), lse
+    return (laid_out_as(value, out) if value.stride(-1) == 1 else out.to(value.dtype)), lse
 
 
 def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> list[Tensor]:
@@ -159,9 +159,9 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> l
 
 
 def _fake(given: Any) -> tuple[Tensor, Tensor]:
-    return empty_laid_out_as(given.value, given.value.shape), given.query.new_empty(
-        given.query.shape[:-1], dtype=accumulator(given.query)
-    )
+    value, query = given.value, given.query
+    out = empty_laid_out_as(value, value.shape) if value.stride(-1) == 1 else value.new_empty(value.shape)
+    return out, query.new_empty(query.shape[:-1], dtype=accumulator(query))
 
 
 OPERATOR = Operator(
@@ -212,8 +212,9 @@ def grid_attention(
             else float32, without a derivative. Defaults to False.
 
     Returns:
-        Tensor: ``(B, heads, *S, Dv)``, dtype and order of dimensions in memory of ``value``; with ``return_lse``
-        a tuple of it and the log-sum-exp.
+        Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``, and its order of dimensions in memory where the channels of a
+        position are side by side there, else contiguous: another order would take as long to write as the attention
+        of a criss-cross. With ``return_lse`` a tuple of it and the log-sum-exp.
 
     Raises:
         TypeError: ``query``, ``key`` and ``value`` differ in dtype, they or any biases are not floating-point, or

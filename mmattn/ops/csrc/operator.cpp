@@ -50,7 +50,7 @@ bool Call::needs(const char* name, int64_t item) const {
   TORCH_INTERNAL_ASSERT(false, "the operator has no argument ", name);
 }
 
-Tensor empty_laid_out_as(const Tensor& like, at::IntArrayRef sizes) {
+Tensor empty_laid_out_as(const Tensor& like, at::IntArrayRef sizes, optional<at::ScalarType> dtype) {
   std::vector<int64_t> order(sizes.size()), strides(sizes.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return like.stride(a) > like.stride(b); });
@@ -59,7 +59,7 @@ Tensor empty_laid_out_as(const Tensor& like, at::IntArrayRef sizes) {
     strides[*dim] = stride;
     stride *= std::max<int64_t>(1, sizes[*dim]);
   }
-  return at::empty_strided(sizes, strides, like.options());
+  return at::empty_strided(sizes, strides, like.options().dtype(dtype.value_or(like.scalar_type())));
 }
 
 Tensor laid_out_as(const Tensor& like, const Tensor& x) {

@@ -87,7 +87,7 @@ torch::CppFunction on_cuda() {
 bool takes_tensors(const Call& call, std::initializer_list<const char*> may_be_empty = {});
 
 // Memory for an output whose dimensions are in the order of those of `like`.
-Tensor empty_laid_out_as(const Tensor& like, at::IntArrayRef sizes);
+Tensor empty_laid_out_as(const Tensor& like, at::IntArrayRef sizes, optional<at::ScalarType> dtype = std::nullopt);
 // Such an output, of the dtype of `like`, with the numbers of `x`: `x` itself where it is one.
 Tensor laid_out_as(const Tensor& like, const Tensor& x);
 

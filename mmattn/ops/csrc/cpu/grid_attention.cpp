@@ -33,6 +33,12 @@ struct Operands {
     return floats({query.size(0), query.size(1), size[0], size[1], size[2], channels});
   }
 
+  // Numbers for the output: laid out as the value where the channels of a position are side by side there, which is how
+  // they are accumulated. The way from one layout to the other takes as long as the attention of a criss-cross.
+  static Tensor output(const Tensor& value) {
+    return value.stride(-1) == 1 ? empty_laid_out_as(value, value.sizes(), at::kFloat) : floats(value.sizes());
+  }
+
   // Those for the last axis, each before it.
   template <typename Body>
   void for_arms(const Body& body) const {
@@ -107,7 +113,7 @@ struct Operands {
 std::vector<Tensor> grid_attention(const Call& given) {
   const Operands operands(given);
   const Tensor &query = given.tensor("query"), &value = given.tensor("value");
-  const Tensor out = operands.numbers(value.size(-1)), peak = operands.numbers(1), total = operands.numbers(1);
+  const Tensor out = operands.output(value), peak = operands.numbers(1), total = operands.numbers(1);
   operands.for_arms([&](int64_t axis, int64_t entry, int64_t entries) {
     GridAttention call = operands.arm(axis, entry, entries);
     if (call.length == 1 && !call.own) {
@@ -118,8 +124,7 @@ std::vector<Tensor> grid_attention(const Call& given) {
     call.total = Operands::lines(volume_of(total), axis);
     operands.run(cpu_capability().grid_attention, call);
   });
-  return {laid_out_as(value, out.view(value.sizes())),
-          total.log_().add_(peak).view(query.sizes().slice(0, query.dim() - 1))};
+  return {out.to(value.scalar_type()), total.log_().add_(peak).view(query.sizes().slice(0, query.dim() - 1))};
 }
 
 std::vector<Tensor> grid_attention_backward(const Call& given) {

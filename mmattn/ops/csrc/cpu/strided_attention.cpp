@@ -134,11 +134,15 @@ std::vector<Tensor> strided_attention(const Call& given) {
     call.table[a] = volume_of(tables[a]);
   }
   const auto positions = query.sizes().slice(0, query.dim() - 1);
-  const Tensor out = numbers(positions, value.size(-1)), lse = numbers(positions, 1);
+  std::vector<int64_t> size(positions.begin(), positions.end());
+  size.push_back(value.size(-1));
+  // Written as it is returned where the channels of a position are side by side.
+  const bool direct = value.scalar_type() == at::kFloat && value.stride(-1) == 1;
+  const Tensor out = direct ? empty_laid_out_as(value, size) : floats(size), lse = numbers(positions, 1);
   call.out = volume_of(out);
   call.lse = volume_of(lse);
   parallel_items(cpu_capability().strided_attention, call, query.size(0) * call.heads * groups_of(call), work_of(call));
-  return {laid_out_as(value, out), lse.squeeze(-1)};
+  return {direct ? out : laid_out_as(value, out), lse.squeeze(-1)};
 }
 
 std::vector<Tensor> strided_attention_backward(const Call& given) {

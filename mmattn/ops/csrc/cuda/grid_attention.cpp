@@ -85,7 +85,8 @@ std::vector<Tensor> grid_attention(const Call& given) {
   const Tensor &query = given.tensor("query"), &value = given.tensor("value");
   const c10::cuda::CUDAGuard guard(query.device());
   const Grid grid(given);
-  const Tensor out = empty_laid_out_as(value, value.sizes());
+  const Tensor out =
+      value.stride(-1) == 1 ? empty_laid_out_as(value, value.sizes()) : at::empty(value.sizes(), value.options());
   Tensor lse = floats(query.sizes().slice(0, query.dim() - 1), query);
   Tensor lse_before = grid.arms.size() > 1 ? at::empty_like(lse) : Tensor();
   const Tensor sums = out.scalar_type() == at::kFloat || grid.arms.size() == 1 ? out : floats(out.sizes(), out);
