@@ -55,7 +55,7 @@ class WindowPosition(nn.Module):
         self.window_size = window_size
         self.padding = padding
         self.num_heads = num_heads
-        self.support = dict(support=support, is_causal=is_causal) if smoothing == 'zscore' else None
+        self.support: dict | None = dict(support=support, is_causal=is_causal) if smoothing == 'zscore' else None
         self.scale = 1.0 if smoothing == 'zscore' else dim**-0.5
         conv = {1: nn.Conv1d, 2: nn.Conv2d}[axes]
         self.embedding = conv(in_channels, embed_channels, 1)

@@ -37,7 +37,7 @@ def register(name: str, differentiable: int = 1) -> None:
         return
 
     def gradients(needed: Sequence[bool], grads: Sequence[Tensor | None], kept: Sequence[Tensor], *arguments: Any):
-        given = [torch.zeros_like(x) if grad is None else grad for grad, x in zip(grads, kept or grads)]
+        given = [torch.zeros_like(kept[i]) if grad is None else grad for i, grad in enumerate(grads)]
         found = iter(backward(*given, *kept, *arguments, needed))
         return [next(found) if wanted else None for wanted in needed]
 

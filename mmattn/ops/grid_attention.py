@@ -212,9 +212,9 @@ def grid_attention(
             else float32, without a derivative. Defaults to False.
 
     Returns:
-        Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``, and its order of dimensions in memory where the channels of a
-        position are side by side there, else contiguous: another order would take as long to write as the attention
-        of a criss-cross. With ``return_lse`` a tuple of it and the log-sum-exp.
+        Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``, and its order of dimensions in memory where the channels of
+        a position are adjacent there, else contiguous: another order would take as long to write as the attention of
+        a criss-cross. With ``return_lse`` a tuple of it and the log-sum-exp.
 
     Raises:
         TypeError: ``query``, ``key`` and ``value`` differ in dtype, they or any biases are not floating-point, or

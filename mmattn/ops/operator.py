@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import re
 from collections import namedtuple
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,9 +16,17 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from . import autograd, native
 
-P = ParamSpec('P')
 LIBRARY = autograd.LIBRARY
 OPERATORS: dict[str, Operator] = {}
+
+
+class PublicOperator(Protocol):
+    """What :meth:`Operator.public` returns."""
+
+    arguments: Callable[..., tuple]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Check the arguments and run the operator."""
 
 
 class Operator:
@@ -64,7 +73,8 @@ class Operator:
         layout: torch.memory_format = torch.contiguous_format,
     ) -> None:
         self.name = name
-        self.Arguments = namedtuple('Arguments', re.findall(r'(\w+)(?:,|$)', arguments))  # type: ignore[misc]
+        fields = re.findall(r'(\w+)(?:,|$)', arguments)
+        self.Arguments: Any = namedtuple('Arguments', fields)  # type: ignore[misc]
         self._reference, self._backward = reference, backward
         self._fake, self._layout = fake, layout
         self._returns_lse = outputs != 'Tensor'
@@ -99,22 +109,33 @@ class Operator:
         tensors = autograd.tensors_of(given[self._given : -1])
         return [torch.empty_like(x, memory_format=self._layout) for x, wanted in zip(tensors, given[-1]) if wanted]
 
-    def public(self, arguments: Callable[P, tuple]) -> Callable[P, Tensor]:
+    def public(self, arguments: Callable[..., tuple]) -> PublicOperator:
         """Turn a function that checks the arguments of a user, and returns those of the schema, into the public one.
 
         The public function returns the first output; with ``return_lse=True`` the first two. ``.arguments`` is the
         function itself, for who needs the arguments alone.
         """
+        run = self.run
+        signature = inspect.signature(arguments)
 
-        run, single = self.run, not self._returns_lse
+        if self._returns_lse:
 
-        @functools.wraps(arguments)
-        def operator(*args: P.args, return_lse: bool = False, **kwargs: P.kwargs) -> Any:
-            found = run(*arguments(*args, **kwargs))
-            return found if single or return_lse else found[0]
+            @functools.wraps(arguments)
+            def operator(*args: Any, return_lse: bool = False, **kwargs: Any) -> Any:
+                found = run(*arguments(*args, **kwargs))
+                return found if return_lse else found[0]
 
+            lse = inspect.Parameter('return_lse', inspect.Parameter.KEYWORD_ONLY, default=False, annotation='bool')
+            signature = signature.replace(parameters=[*signature.parameters.values(), lse])
+        else:
+
+            @functools.wraps(arguments)
+            def operator(*args: Any, **kwargs: Any) -> Any:
+                return run(*arguments(*args, **kwargs))
+
+        operator.__signature__ = signature.replace(return_annotation='Tensor')  # type: ignore[attr-defined]
         operator.arguments = arguments  # type: ignore[attr-defined]
-        return operator
+        return operator  # type: ignore[return-value]
 
     def _define(self, name: str, schema: str, reference: Callable, fake: Callable) -> None:
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -144,9 +165,11 @@ def laid_out_as(like: Tensor, x: Tensor) -> Tensor:
 
 
 def empty_laid_out_as(like: Tensor, size: Sequence[int]) -> Tensor:
-    """Return memory for an output whose dimensions are in the order of those of ``like``."""
+    """Return memory for an output with the order of dimensions of ``like``; contiguous where that is expanded."""
     strides = like.stride()
-    order = sorted(range(like.dim()), key=lambda dim: -strides[dim])
+    order = list(range(like.dim()))
+    if 0 not in strides:
+        order.sort(key=lambda dim: -strides[dim])
     return torch.empty_permuted(size, order, dtype=like.dtype, device=like.device)
 
 

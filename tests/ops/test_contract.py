@@ -1,5 +1,7 @@
 """What every operator promises, over all calls of ``tests/golden/operator_calls.py``."""
 
+import inspect
+
 import pytest
 import torch
 import torch._dynamo.testing
@@ -442,3 +444,11 @@ def test_wrong_arguments_of_window_zscore(name):
     changes, message = WRONG[name]
     with pytest.raises(ValueError, match=message):
         ops.window_zscore(**{'window_bias': randn(1, 1, 5, 5, 9), 'window_size': 3} | changes)
+
+
+def test_signatures():
+    for name in WITH_LSE:
+        assert 'return_lse' in inspect.signature(getattr(ops, name)).parameters
+    x = randn(1, 1, 3, 4, 2)
+    with pytest.raises(TypeError, match='return_lse'):
+        ops.local_attention(x, x, x, return_lse=True)

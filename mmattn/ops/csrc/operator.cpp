@@ -53,7 +53,10 @@ bool Call::needs(const char* name, int64_t item) const {
 Tensor empty_laid_out_as(const Tensor& like, at::IntArrayRef sizes, optional<at::ScalarType> dtype) {
   std::vector<int64_t> order(sizes.size()), strides(sizes.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return like.stride(a) > like.stride(b); });
+  const at::IntArrayRef given = like.strides();
+  if (std::find(given.begin(), given.end(), 0) == given.end()) {
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return given[a] > given[b]; });
+  }
   int64_t stride = 1;
   for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
     strides[*dim] = stride;

@@ -86,7 +86,7 @@ torch::CppFunction on_cuda() {
 // kind or empty. Without channels, those in `may_be_empty` are taken, too.
 bool takes_tensors(const Call& call, std::initializer_list<const char*> may_be_empty = {});
 
-// Memory for an output whose dimensions are in the order of those of `like`.
+// Memory for an output whose dimensions are in the order of those of `like`; contiguous where that is expanded.
 Tensor empty_laid_out_as(const Tensor& like, at::IntArrayRef sizes, optional<at::ScalarType> dtype = std::nullopt);
 // Such an output, of the dtype of `like`, with the numbers of `x`: `x` itself where it is one.
 Tensor laid_out_as(const Tensor& like, const Tensor& x);
