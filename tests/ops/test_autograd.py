@@ -257,6 +257,9 @@ def call_of_size(name, size):
         return tensors, settings
     if name == 'grid_attention':
         return with_window(5, size, 3)
+    if name == 'window_zscore':
+        tensors, settings = with_window(9, size, 3)
+        return {key: tensors[key] for key in ('window_bias', 'outside_bias')}, settings
     if name == 'local_attention':
         return with_kernel(size, 3, iterations=2)
     if name == 'strided_attention':
