@@ -84,6 +84,9 @@ def _pad(x: Tensor, axes: Sequence[_Axis], sign: int = 1) -> Tensor:
     padding = [0, 0]
     for axis in reversed(axes):
         padding += [sign * axis.before, sign * (axis.padded - axis.before - axis.size)]
+    if x.numel() == 0:  # torch 2.4 does not pad such a tensor
+        size = [axis.padded if sign > 0 else axis.size for axis in axes]
+        return x.new_zeros((*x.shape[:2], *size, x.shape[-1]))
     return F.pad(x, padding) if any(padding) else x
 
 

@@ -130,9 +130,10 @@ def test_an_exported_graph_has_the_same_gradients(name):
         def forward(self, **tensors):
             return operator(**tensors, **settings)
 
-    exported = torch.export.export(Module(), (), tensors).module()
-    expected = evaluate(operator, tensors, **settings)
-    assert_same(evaluate(exported, tensors), expected, atol=1e-6, rtol=1e-6)
+    masks = {key: settings.pop(key) for key in ('key_mask',) if key in settings}
+    exported = torch.export.export(Module(), (), tensors | masks).module()
+    expected = evaluate(operator, tensors, **settings, **masks)
+    assert_same(evaluate(exported, tensors, **masks), expected, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
