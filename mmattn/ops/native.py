@@ -62,18 +62,21 @@ def backend(name: str) -> Iterator[None]:
     It holds for all threads. Without native kernels the references run.
 
     Raises:
+        ValueError: another name.
         RuntimeError: 'native', and there are no kernels.
     """
+    if name not in BACKENDS:
+        raise ValueError(f'backend must be one of {", ".join(BACKENDS)}; got {name!r}')
     if WHY_NOT is not None:
         if name == 'native':
             raise RuntimeError(f'there are no native kernels: {WHY_NOT}')
         yield
         return
-    torch.ops.mmattn_native.set_backend(name)
+    before = torch.ops.mmattn_native.set_backend(name)
     try:
         yield
     finally:
-        torch.ops.mmattn_native.set_backend(os.environ.get('MMATTN_BACKEND', 'auto'))
+        torch.ops.mmattn_native.set_backend(before)
 
 
 @contextmanager

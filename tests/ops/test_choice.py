@@ -36,9 +36,16 @@ def test_backends():
     assert not ran
     with native.backend('native'):
         local_attention(x, x, x)
+        with native.backend('reference'):
+            local_attention(*[x.double()] * 3)
         with pytest.raises(RuntimeError, match='mmattn::local_attention has no kernel for these tensors'):
             local_attention(*[x.double()] * 3)
     local_attention(*[x.double()] * 3)
+    with (
+        pytest.raises(ValueError, match="backend must be one of auto, native, reference; got 'fast'"),
+        native.backend('fast'),
+    ):
+        pass
 
 
 def run(*arguments, **env):

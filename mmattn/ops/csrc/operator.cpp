@@ -98,8 +98,13 @@ std::vector<std::string> switch_trace(bool on) {
   return std::exchange(traced, {});
 }
 
-void choose(const std::string& name) {
-  backend() = name == "native" ? Backend::native : name == "reference" ? Backend::reference : Backend::automatic;
+// Returns the name of the one before.
+std::string choose(const std::string& name) {
+  const Backend chosen = name == "native"      ? Backend::native
+                         : name == "reference" ? Backend::reference
+                                               : Backend::automatic;
+  const Backend before = backend().exchange(chosen);
+  return before == Backend::native ? "native" : before == Backend::reference ? "reference" : "auto";
 }
 
 }  // namespace
@@ -160,7 +165,7 @@ bool takes_tensors(const Call& call, std::initializer_list<const char*> may_be_e
 }  // namespace mmattn
 
 TORCH_LIBRARY_FRAGMENT(mmattn_native, m) {
-  m.def("set_backend(str name) -> ()", mmattn::choose);
+  m.def("set_backend(str name) -> str", mmattn::choose);
   m.def("allow(str name, bool allowed) -> ()",
         [](const std::string& name, bool allowed) { mmattn::allowed("mmattn::" + name) = allowed; });
   m.def("trace(bool on) -> str[]", mmattn::switch_trace);
