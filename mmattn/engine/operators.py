@@ -21,13 +21,16 @@ def choose_kernels() -> None:
             logging.WARNING if verdict.NOT_VERIFIED in against.values() else logging.INFO,
         )
     else:
-        print_log(f'Operators on the CPU: {"kernels" if native.WHY_NOT is None else native.WHY_NOT}', 'current')
+        print_log(
+            f'Operators on the CPU: {"kernels" if native.UNAVAILABLE_REASON is None else native.UNAVAILABLE_REASON}',
+            'current',
+        )
 
 
 def describe(against: dict[str, str]) -> str:
     """Return a line that names what each operator runs, and why it is not the kernel."""
     if not against:
-        return f'PyTorch ({native.WHY_NOT or "the kernels were built without CUDA"})'
+        return f'PyTorch ({native.UNAVAILABLE_REASON or "the kernels were built without CUDA"})'
     texts = [f'{name}: {f"PyTorch ({reason})" if reason else "kernel"}' for name, reason in against.items()]
     command = f'; to check the kernels, run: {verdict.COMMAND}' if verdict.NOT_VERIFIED in against.values() else ''
     return ', '.join(texts) + command

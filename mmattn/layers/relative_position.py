@@ -58,14 +58,14 @@ class RelativePosition(nn.Module):
             query (Tensor): ``(B, heads, *S, D)``, scaled already.
         """
         size = query.shape[2:-1]
-        untold = len(size) - len(self.tables)
+        axes_without_table = len(size) - len(self.tables)
         vectors = []
-        for axis in reversed(range(untold, len(size))):
+        for axis in reversed(range(axes_without_table, len(size))):
             offsets = torch.arange(1 - size[axis], size[axis], device=query.device)
             if axis != len(size) - 1:  # self has its place on the last axis
                 offsets = torch.cat([offsets[: size[axis] - 1], offsets[size[axis] :]])
-            vectors.append(self._vectors(axis - untold, offsets))
-        window_size = (*[1] * untold, *(2 * length - 1 for length in size[untold:]))
+            vectors.append(self._vectors(axis - axes_without_table, offsets))
+        window_size = (*[1] * axes_without_table, *(2 * length - 1 for length in size[axes_without_table:]))
         return dict(window_bias=query @ torch.cat(vectors).to(query.dtype).T, window_size=window_size)
 
     def offset_bias(self, query: Tensor, offsets: Sequence[Tensor]) -> dict:
@@ -75,9 +75,9 @@ class RelativePosition(nn.Module):
             query (Tensor): ``(B, heads, *S, D)``, scaled already.
             offsets (sequence of Tensor): int64 ``(K)`` an axis, those of ``strided_offsets``.
         """
-        untold = len(offsets) - len(self.tables)
-        logits = [query.new_zeros(len(offset)) for offset in offsets[:untold]]
+        axes_without_table = len(offsets) - len(self.tables)
+        logits = [query.new_zeros(len(offset)) for offset in offsets[:axes_without_table]]
         parts = query.split([table.shape[1] for table in self.tables], -1)
-        for axis, (part, offset) in enumerate(zip(parts, offsets[untold:])):
+        for axis, (part, offset) in enumerate(zip(parts, offsets[axes_without_table:])):
             logits.append(part @ self._vectors(axis, offset.to(query.device)).to(query.dtype).T)
         return dict(offset_bias=logits)

@@ -32,7 +32,7 @@ def register(name: str, differentiable: int = 1) -> None:
     op, backward = (getattr(torch.ops.mmattn, x).default for x in (name, f'{name}_backward'))
     for each in (op, backward):
         register_vmap(each, _fold_into_batch(each))
-    if native.WHY_NOT is None:
+    if native.UNAVAILABLE_REASON is None:
         torch.ops.mmattn_native.register_derivative(name, differentiable)
         return
 

@@ -47,12 +47,14 @@ def _load() -> tuple[str | None, str | None]:
     return file, reason
 
 
-FILE, WHY_NOT = _load()
+FILE, UNAVAILABLE_REASON = _load()
 
 
 def has_kernel(name: str, device: str = 'cpu') -> bool:
     """Whether an operator has a native kernel here, for 'cpu' or for 'cuda'."""
-    return WHY_NOT is None and torch._C._dispatch_has_kernel_for_dispatch_key(f'mmattn::{name}', device.upper())
+    return UNAVAILABLE_REASON is None and torch._C._dispatch_has_kernel_for_dispatch_key(
+        f'mmattn::{name}', device.upper()
+    )
 
 
 @contextmanager
@@ -67,9 +69,9 @@ def backend(name: str) -> Iterator[None]:
     """
     if name not in BACKENDS:
         raise ValueError(f'backend must be one of {", ".join(BACKENDS)}; got {name!r}')
-    if WHY_NOT is not None:
+    if UNAVAILABLE_REASON is not None:
         if name == 'native':
-            raise RuntimeError(f'there are no native kernels: {WHY_NOT}')
+            raise RuntimeError(f'there are no native kernels: {UNAVAILABLE_REASON}')
         yield
         return
     before = torch.ops.mmattn_native.set_backend(name)
@@ -83,12 +85,12 @@ def backend(name: str) -> Iterator[None]:
 def kernels_run() -> Iterator[list[str]]:
     """Yield a list that has, after the block, the names of the operators whose kernels ran in it."""
     names: list[str] = []
-    if WHY_NOT is None:
+    if UNAVAILABLE_REASON is None:
         torch.ops.mmattn_native.trace(True)
     try:
         yield names
     finally:
-        if WHY_NOT is None:
+        if UNAVAILABLE_REASON is None:
             names += torch.ops.mmattn_native.trace(False)
 
 

@@ -16,7 +16,7 @@ from mmengine.logging import print_log
 from .agreement import disagreements
 from .class_check import IGNORED, class_faults, classes_of_labels
 from .data_parts import EmptyError, Part, build, data_set_configs, is_local, read, reads_whole_folders
-from .image_facts import MISSING, Facts, ImageFile, look_at_all
+from .image_facts import MISSING, Facts, ImageFile, inspect_files
 from .unread_files import unread_files
 
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
@@ -52,7 +52,7 @@ def find_faults(
                 faults[where].append(str(error) or f'{dataset["type"]} raises {error!r}')
     incomplete = {where.partition('.')[0] for where in faults}
     files = dict.fromkeys(file for part in parts for sample in part.samples for file in sample if file is not None)
-    facts, looked = look_at_all(files, work_dir / 'data_check.json')
+    facts, looked = inspect_files(files, work_dir / 'data_check.json')
     for path, reason in (
         *disagreements(cfg, parts),
         *class_faults(cfg.get('model'), parts, facts, incomplete, allow_absent),

@@ -45,7 +45,7 @@ class Facts(NamedTuple):
     fault: str = ''
 
 
-def look_at_all(files: Collection[ImageFile], cache: Path) -> tuple[dict[ImageFile, Facts], int]:
+def inspect_files(files: Collection[ImageFile], cache: Path) -> tuple[dict[ImageFile, Facts], int]:
     """Look at files, except at those that have not changed in size or time since they went into the cache.
 
     Args:

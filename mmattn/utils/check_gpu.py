@@ -69,8 +69,8 @@ def main() -> int:
 
 def _gpus(device: str | None) -> list[str]:
     """Return the GPU of this name, or the first GPU of each kind."""
-    if native.WHY_NOT is not None:
-        raise SystemExit(f'there are no kernels: {native.WHY_NOT}')
+    if native.UNAVAILABLE_REASON is not None:
+        raise SystemExit(f'there are no kernels: {native.UNAVAILABLE_REASON}')
     if not torch.cuda.is_available():
         raise SystemExit(f'there is no GPU that torch {torch.__version__} can use')
     if not verdict.operators():

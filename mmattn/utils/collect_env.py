@@ -29,11 +29,11 @@ def collect_env() -> dict[str, str]:
         'CPU threads': str(torch.get_num_threads()),
     }
     env |= {name: _installed(*names) for name, names in DISTRIBUTIONS.items()}
-    if native.WHY_NOT is None:
+    if native.UNAVAILABLE_REASON is None:
         built, capability = (getattr(torch.ops.mmattn_native, name)() for name in ('torch_version', 'cpu_capability'))
         env |= {'native operators': f'{native.FILE}, built with torch {built}', 'instruction set': capability}
     else:
-        env['native operators'] = native.WHY_NOT
+        env['native operators'] = native.UNAVAILABLE_REASON
     for name in OPERATORS:
         env[name] = 'kernel for float32 and bfloat16, else reference' if native.has_kernel(name) else 'reference'
     env['CUDA kernels'] = ', '.join(verdict.operators()) or 'not built'

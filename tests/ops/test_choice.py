@@ -25,10 +25,10 @@ def test_what_the_cpu_kernels_take():
         y = x.to(dtype)
         with native.kernels_run() as ran:
             global_attention(y, y, y, key_bias=torch.ones(1, 1, 3, 4, dtype=bias), key_mask=mask)
-        assert bool(ran) == (taken and native.WHY_NOT is None)
+        assert bool(ran) == (taken and native.UNAVAILABLE_REASON is None)
 
 
-@pytest.mark.skipif(native.WHY_NOT is not None, reason=str(native.WHY_NOT))
+@pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON))
 def test_backends():
     x = torch.ones(1, 1, 3, 4, 2)
     with native.backend('reference'), native.kernels_run() as ran:
@@ -79,7 +79,7 @@ def test_a_variable_that_means_nothing(monkeypatch, name, value):
         native._load()
 
 
-@pytest.mark.skipif(native.WHY_NOT is not None, reason=str(native.WHY_NOT))
+@pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON))
 def test_the_library_can_be_imported():
     """As tools do that import every module of a package."""
     assert run('-c', 'import torch, mmattn._C; print(torch.ops.mmattn_native.torch_version())').stdout

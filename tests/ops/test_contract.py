@@ -75,7 +75,7 @@ def test_values_and_gradients_are_those_of_the_equation(name):
         )
 
 
-@pytest.mark.skipif(native.WHY_NOT is not None, reason=str(native.WHY_NOT))
+@pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON))
 @rich
 def test_kernels_run_forward_and_backward(name):
     tensors, settings = given(RICH[name], torch.float32)

@@ -296,7 +296,7 @@ def test_flops(dilation):
 def test_extra_memory(reference):
     """The unfolded map would be 13² copies of 4.5 MiB: 761."""
     if not reference and not native.has_kernel('dynamic_conv'):
-        pytest.skip(str(native.WHY_NOT))
+        pytest.skip(str(native.UNAVAILABLE_REASON))
     value = torch.randn(2, 4, 48, 48, 64).requires_grad_()
     logits = torch.randn(2, 4, 48, 48, 13**2).requires_grad_()  # 12 MiB
     with native.backend('reference' if reference else 'native'):

@@ -39,7 +39,7 @@ def of_global(length, normalize, kernel):
 
 
 KERNEL = pytest.param(
-    True, marks=pytest.mark.skipif(not native.has_kernel('global_attention'), reason=str(native.WHY_NOT)), id='kernel'
+    True, marks=pytest.mark.skipif(not native.has_kernel('global_attention'), reason=str(native.UNAVAILABLE_REASON)), id='kernel'
 )
 
 
@@ -106,7 +106,7 @@ def test_extra_memory_of_local_attention_grows_with_the_positions(length, iterat
         assert large < 4.5 * small
 
 
-@pytest.mark.skipif(not native.has_kernel('local_attention'), reason=str(native.WHY_NOT))
+@pytest.mark.skipif(not native.has_kernel('local_attention'), reason=str(native.UNAVAILABLE_REASON))
 @pytest.mark.parametrize('iterations', [1, 3])
 def test_extra_memory_of_native_local_attention(iterations):
     """Some rows of keys, values and what belongs to their queries, whatever the map's height."""

@@ -14,7 +14,7 @@ from . import literal
 from .literal import LAYOUTS, SWITCHES, assert_same, evaluate, low_precision, with_kernel
 
 of_global = importlib.import_module('mmattn.ops.global_attention')
-pytestmark = pytest.mark.skipif(native.WHY_NOT is not None, reason=str(native.WHY_NOT))
+pytestmark = pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON))
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
 SIZES = [(1, 1), (1, 19), (17, 1), (5, 7), (3, 16), (13, 37), (2, 65)]
@@ -23,7 +23,7 @@ KERNELS = [(3, 1), ((1, 5), 2), (5, 3), ((9, 31), 1)]  # kernel_size, dilation
 
 def capabilities():
     """The instruction sets that can be asked for and are there."""
-    if native.WHY_NOT is not None:
+    if native.UNAVAILABLE_REASON is not None:
         return []
     chosen, found = torch.ops.mmattn_native.cpu_capability(), []
     for name in ('default', 'avx2', 'avx512'):

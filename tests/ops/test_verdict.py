@@ -17,7 +17,7 @@ from mmattn.ops import native, verdict
 from mmattn.utils import check_gpu
 from mmattn.utils.collect_env import collect_env
 
-pytestmark = pytest.mark.skipif(native.WHY_NOT is not None, reason=str(native.WHY_NOT))
+pytestmark = pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON))
 NAMES = ['local_attention', 'dynamic_conv']
 FOUND = {'correct': True, 'ratio': 0.5, 'beside': 'unfold', 'message': ''}
 

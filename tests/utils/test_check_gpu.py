@@ -24,7 +24,7 @@ from mmattn.utils.check_gpu import (
 
 from ..ops.literal import one_thread
 
-pytestmark = pytest.mark.skipif(native.WHY_NOT is not None, reason=str(native.WHY_NOT))
+pytestmark = pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON))
 threads = pytest.fixture(autouse=True, scope='module')(one_thread)
 
 
@@ -238,7 +238,7 @@ def test_what_is_missing_is_told(monkeypatch, gpus, missing, message):
     elif missing == 'build':
         monkeypatch.setattr(verdict, 'operators', list)
     elif missing == 'library':
-        monkeypatch.setattr(native, 'WHY_NOT', 'not built')
+        monkeypatch.setattr(native, 'UNAVAILABLE_REASON', 'not built')
     with pytest.raises(SystemExit, match=message):
         main(monkeypatch, '--device', 'cuda:3')
 

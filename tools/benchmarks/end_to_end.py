@@ -87,8 +87,8 @@ def main() -> None:
     parser.add_argument('configs', nargs='*', default=DEFAULT, help='paths, or paths in configs/')
     parser.add_argument('--repeats', type=int, default=5)
     args = parser.parse_args()
-    if native.WHY_NOT is not None:
-        raise SystemExit(f'there are no kernels to measure: {native.WHY_NOT}')
+    if native.UNAVAILABLE_REASON is not None:
+        raise SystemExit(f'there are no kernels to measure: {native.UNAVAILABLE_REASON}')
     todo = [(name, load(name)) for name in args.configs]
     rows = [(name, *iteration_times(cfg, args.repeats)) for name, cfg in track(todo, 'configs')]
     print('| | with kernels, s | without, s | ratio |\n|---|---|---|---|')

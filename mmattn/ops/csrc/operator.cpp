@@ -116,11 +116,12 @@ void trace(const std::string& name) {
   }
 }
 
-void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Kernel kernel, Takes takes,
+void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Kernel kernel, CanRun can_run,
          const std::atomic<bool>* allowed) {
   const Backend chosen = backend();
   const Call call(op, *stack);
-  const bool taken = chosen != Backend::reference && (!allowed || *allowed || chosen == Backend::native) && takes(call);
+  const bool taken =
+      chosen != Backend::reference && (!allowed || *allowed || chosen == Backend::native) && can_run(call);
   if (!taken) {
     TORCH_CHECK(chosen != Backend::native, "MMATTN_BACKEND=native: ", op.schema().name(),
                 " has no kernel for these tensors");
@@ -145,7 +146,7 @@ void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Kernel kernel,
   }
 }
 
-bool takes_tensors(const Call& call, std::initializer_list<const char*> may_be_empty) {
+bool can_run_on(const Call& call, std::initializer_list<const char*> may_be_empty) {
   std::vector<Tensor> may;
   for (const char* name : may_be_empty) {
     may.push_back(call.tensor(name));

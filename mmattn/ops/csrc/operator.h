@@ -51,7 +51,7 @@ class Call {
 // A kernel returns the outputs of a call, or of a backward operator the gradients that are needed, in order.
 using Kernel = std::vector<Tensor> (*)(const Call&);
 // Whether a kernel takes a call.
-using Takes = bool (*)(const Call&);
+using CanRun = bool (*)(const Call&);
 
 // Which implementation of an operator runs. The environment variable MMATTN_BACKEND says so at first, see ../native.py.
 enum class Backend { automatic, native, reference };
@@ -62,29 +62,29 @@ std::atomic<bool>& allowed(const std::string& name);
 void trace(const std::string& name);
 
 // Runs the kernel, or leaves the call to the reference in Python.
-void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Kernel kernel, Takes takes,
+void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Kernel kernel, CanRun can_run,
          const std::atomic<bool>* allowed);
 
 // The dispatcher's form of a kernel.
-template <Kernel kernel, Takes takes, bool verified = false>
+template <Kernel kernel, CanRun can_run, bool verified = false>
 void implementation(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   static const std::atomic<bool>* const may = verified ? &allowed(op.schema().name()) : nullptr;
-  run(op, stack, kernel, takes, may);
+  run(op, stack, kernel, can_run, may);
 }
 
-template <Kernel kernel, Takes takes>
+template <Kernel kernel, CanRun can_run>
 torch::CppFunction on_cpu() {
-  return torch::CppFunction::makeFromBoxedFunction<&implementation<kernel, takes>>();
+  return torch::CppFunction::makeFromBoxedFunction<&implementation<kernel, can_run>>();
 }
 
-template <Kernel kernel, Takes takes>
+template <Kernel kernel, CanRun can_run>
 torch::CppFunction on_cuda() {
-  return torch::CppFunction::makeFromBoxedFunction<&implementation<kernel, takes, true>>();
+  return torch::CppFunction::makeFromBoxedFunction<&implementation<kernel, can_run, true>>();
 }
 
 // Whether all tensors are of one device and of dtypes that the kernels for it take, and none but masks is of another
 // kind or empty. Without channels, those in `may_be_empty` are taken, too.
-bool takes_tensors(const Call& call, std::initializer_list<const char*> may_be_empty = {});
+bool can_run_on(const Call& call, std::initializer_list<const char*> may_be_empty = {});
 
 // Memory for an output whose dimensions are in the order of those of `like`; contiguous where that is expanded.
 Tensor empty_laid_out_as(const Tensor& like, at::IntArrayRef sizes, optional<at::ScalarType> dtype = std::nullopt);

@@ -8,7 +8,7 @@
 namespace mmattn {
 namespace {
 
-bool takes(const Call& given) { return takes_tensors(given); }
+bool can_run(const Call& given) { return can_run_on(given); }
 
 LocalAttention call_of(const Call& given) {
   const Tensor& value = given.tensor("value");
@@ -55,6 +55,6 @@ std::vector<Tensor> dynamic_conv_backward(const Call& given) {
 }  // namespace mmattn
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("dynamic_conv", mmattn::on_cpu<mmattn::dynamic_conv, mmattn::takes>());
-  m.impl("dynamic_conv_backward", mmattn::on_cpu<mmattn::dynamic_conv_backward, mmattn::takes>());
+  m.impl("dynamic_conv", mmattn::on_cpu<mmattn::dynamic_conv, mmattn::can_run>());
+  m.impl("dynamic_conv_backward", mmattn::on_cpu<mmattn::dynamic_conv_backward, mmattn::can_run>());
 }

@@ -349,12 +349,12 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
   return grads;
 }
 
-bool takes(const Call& given) { return takes_tensors(given, {"query", "key"}); }
+bool can_run(const Call& given) { return can_run_on(given, {"query", "key"}); }
 
 }  // namespace
 }  // namespace mmattn
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("global_attention", mmattn::on_cpu<mmattn::global_attention, mmattn::takes>());
-  m.impl("global_attention_backward", mmattn::on_cpu<mmattn::global_attention_backward, mmattn::takes>());
+  m.impl("global_attention", mmattn::on_cpu<mmattn::global_attention, mmattn::can_run>());
+  m.impl("global_attention_backward", mmattn::on_cpu<mmattn::global_attention_backward, mmattn::can_run>());
 }

@@ -24,7 +24,7 @@ void for_parts(const Volume& volume, const GlobalAttention& call, const int64_t*
   const int64_t length = goes_on ? size[0] * size[1] * size[2] : size[2];
   for (int64_t done = 0; done < count;) {
     const int64_t x = (first + done) % length, line = (first + done) / length;
-    const int64_t here = least(count - done, length - x);
+    const int64_t here = min_of(count - done, length - x);
     part(start + line / size[1] * stride[0] + line % size[1] * stride[1] + x * stride[2], done, here);
     done += here;
   }
@@ -85,17 +85,17 @@ void for_runs(const GlobalAttention& call, int64_t query, int64_t begin, int64_t
   const int64_t *size = call.key_size, *reach = call.reach;
   query += call.before;
   const int64_t x = query % size[2], y = query / size[2] % size[1], z = query / size[2] / size[1];
-  const int64_t x0 = most(0, x - reach[2]), x1 = least(size[2], x + reach[2] + 1);
-  for (int64_t c = most(0, z - reach[0]); c <= least(size[0] - 1, z + reach[0]); ++c) {
-    const int64_t first = most(most(0, y - reach[1]), begin / size[2] - c * size[1]);
-    const int64_t last = least(least(size[1] - 1, y + reach[1]), (end - 1) / size[2] - c * size[1]);
+  const int64_t x0 = max_of(0, x - reach[2]), x1 = min_of(size[2], x + reach[2] + 1);
+  for (int64_t c = max_of(0, z - reach[0]); c <= min_of(size[0] - 1, z + reach[0]); ++c) {
+    const int64_t first = max_of(max_of(0, y - reach[1]), begin / size[2] - c * size[1]);
+    const int64_t last = min_of(min_of(size[1] - 1, y + reach[1]), (end - 1) / size[2] - c * size[1]);
     for (int64_t b = first; b <= last; ++b) {
       const int64_t row = (c * size[1] + b) * size[2];
-      const int64_t from = most(row + x0, begin);
+      const int64_t from = max_of(row + x0, begin);
       const int64_t entry_row = (c - z + reach[0]) * (2 * reach[1] + 1) + b - y + reach[1];
       const int64_t entry = entry_row * (2 * reach[2] + 1) + reach[2] - x;  // of the key at 0
       // Under `is_causal`, the entries after the K that there are would lead to keys after the query.
-      const int64_t to = least(least(row + x1, end), row + call.entries - entry);
+      const int64_t to = min_of(min_of(row + x1, end), row + call.entries - entry);
       if (from < to) {
         run(from, entry + from - row, to - from);
       }
@@ -137,7 +137,7 @@ void for_key_rows(const GlobalAttention& call, int64_t begin, int64_t end, const
   const int64_t* size = call.key_size;
   int64_t place[3] = {begin / size[2] / size[1], begin / size[2] % size[1], begin % size[2]};
   for (int64_t key = begin; key < end; place[2] = 0) {
-    const int64_t length = least(end - key, size[2] - place[2]);
+    const int64_t length = min_of(end - key, size[2] - place[2]);
     part(key, length, place);
     key += length;
     if (++place[1] == size[1]) {  // a division for each row would take as long as the row
@@ -201,8 +201,8 @@ void drop_keys(const GlobalAttention& call, const Queries& q, int64_t r, const T
       row[x] = mask[x] ? row[x] : -INF;
     }
   }
-  const int64_t seen = call.is_causal ? least(width, call.before + q.first + r + 1 - logits.begin) : width;
-  for (int64_t x = most(0, seen); x < round_up(width, LANES); ++x) {
+  const int64_t seen = call.is_causal ? min_of(width, call.before + q.first + r + 1 - logits.begin) : width;
+  for (int64_t x = max_of(0, seen); x < round_up(width, LANES); ++x) {
     row[x] = -INF;
   }
 }
@@ -217,7 +217,7 @@ void softmax(const GlobalAttention& call, const Queries& q, Tile logits) {
       q.total[r] = 0;
     }
     const float before = q.peak[r], highest = highest_of(row, width), peak = highest > before ? highest : before;
-    q.keep[r] = peak > before ? exp(all(before - peak))[0] : 1;
+    q.keep[r] = peak > before ? exp(splat(before - peak))[0] : 1;
     q.peak[r] = peak;
     q.total[r] = q.total[r] * q.keep[r] + exponentials(row, width, peak == -INF ? 0 : peak);
   }

@@ -175,12 +175,12 @@ std::vector<Tensor> grid_attention_backward(const Call& given) {
   return grads;
 }
 
-bool takes(const Call& given) { return takes_tensors(given); }
+bool can_run(const Call& given) { return can_run_on(given); }
 
 }  // namespace
 }  // namespace mmattn
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("grid_attention", mmattn::on_cpu<mmattn::grid_attention, mmattn::takes>());
-  m.impl("grid_attention_backward", mmattn::on_cpu<mmattn::grid_attention_backward, mmattn::takes>());
+  m.impl("grid_attention", mmattn::on_cpu<mmattn::grid_attention, mmattn::can_run>());
+  m.impl("grid_attention_backward", mmattn::on_cpu<mmattn::grid_attention_backward, mmattn::can_run>());
 }

@@ -20,19 +20,19 @@ struct Logits {
   Vec at(int64_t column, const float* products) const {
     const Ints key = lanes() + static_cast<int32_t>(column - first);  // on the line
     const Ints visible = (key >= 0) & (key < length) & (key != without);
-    return visible ? load(products + column) * scale + position(column - first, key) : all(-INF);
+    return visible ? load(products + column) * scale + position(column - first, key) : splat(-INF);
   }
 
   Vec position(int64_t start, const Ints& key) const {
     if (radius < 0 || start > x + radius || start + LANES <= x - radius) {
-      return all(outside);
+      return splat(outside);
     }
     Vec own = load(window + start);
     if (without >= 0) {
       own = key < x ? own : load(window + start - 1);
     }
     const Ints inside = (key >= x - radius) & (key <= x + radius);
-    return inside ? own : all(outside);
+    return inside ? own : splat(outside);
   }
 
   int32_t first, length;  // the line's place in the group
@@ -51,7 +51,7 @@ struct Arm {
         group(call.fold * call.length),
         rows(round_up(call.lines * call.length, LANES) + LANES),
         pitch(pitch_of(group)),
-        tile(most(16, least(group, 16384 / pitch / 8 * 8))),
+        tile(max_of(16, min_of(group, 16384 / pitch / 8 * 8))),
         query_pitch(pitch_of(call.query.channels)),
         value_pitch(pitch_of(call.value.channels)),
         window_pitch(pitch_of(call.window.channels)),
@@ -71,7 +71,7 @@ struct Arm {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t map = item / parts / call.outer, first = item % parts * call.lines;
       place = {map / call.heads, map % call.heads, item / parts % call.outer, first,
-               least(call.lines, call.inner - first)};
+               min_of(call.lines, call.inner - first)};
       load();
       body();
     }
@@ -145,7 +145,7 @@ int64_t grid_attention(const GridAttention& call, int64_t begin, int64_t end, vo
       const auto [line, x] = query;
       const Logits logits = arm.logits_of(start + row + i, x, line * L);
       float* p = arm.logits + i * arm.pitch;
-      Vec peaks = all(-INF);
+      Vec peaks = splat(-INF);
       for (int64_t j = 0; j < width; j += LANES) {
         const Vec v = logits.at(j, p);
         store(p + j, v);
@@ -176,15 +176,15 @@ int64_t grid_attention(const GridAttention& call, int64_t begin, int64_t end, vo
 
   arm.for_items(begin, end, [&] {
     for (int64_t start = 0; start < arm.place.count * L; start += arm.group) {
-      const int64_t n = least(arm.group, arm.place.count * L - start), width = round_up(n, LANES);
+      const int64_t n = min_of(arm.group, arm.place.count * L - start), width = round_up(n, LANES);
       transpose(arm.key + start * arm.query_pitch, arm.query_pitch, n, call.query.channels, arm.keys, arm.pitch);
       for (int64_t row = 0; row < n; row += arm.tile) {
-        const int64_t count = least(arm.tile, n - row);
+        const int64_t count = min_of(arm.tile, n - row);
         product(count, width, call.query.channels, {arm.query + (start + row) * arm.query_pitch, arm.query_pitch, 1},
                 {arm.keys, arm.pitch, LANES}, {arm.logits, arm.pitch});
         weigh(start, row, count, width);
         for (int64_t i = 0; i < count;) {  // lines, or the tile's part of one
-          const int64_t line = (row + i) / L, x = (row + i) % L, queries = least(count - i, L - x);
+          const int64_t line = (row + i) / L, x = (row + i) % L, queries = min_of(count - i, L - x);
           float* out = line_numbers(call.out, arm.place, start / L + line) + x * call.out.stride[4];
           product(queries, call.value.channels, L, {arm.logits + i * arm.pitch + line * L, arm.pitch, 1},
                   {arm.value + (start + line * L) * arm.value_pitch, arm.value_pitch, LANES},
@@ -207,11 +207,11 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
   float* lse = arena.take<float>(arm.rows);
   float* mean = arena.take<float>(arm.rows);
   float* d_logits = arena.take<float>(arm.tile * arm.pitch + 4 * LANES) + 2 * LANES;
-  float* ones = arena.take<float>(most(arm.group, arm.tile));
+  float* ones = arena.take<float>(max_of(arm.group, arm.tile));
   if (!scratch) {
     return arena.used;
   }
-  fill(ones, most(arm.group, arm.tile), 1);
+  fill(ones, max_of(arm.group, arm.tile), 1);
 
   const auto means = [&] {
     load_lines(call.out, arm.place, L, out, arm.value_pitch);
@@ -250,7 +250,7 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
       const auto [line, x] = query;
       const int64_t at = start + row + i;
       const Logits logits = arm.logits_of(at, x, line * L);
-      const Vec shift = all(lse[at] == -INF ? 0 : lse[at]);
+      const Vec shift = splat(lse[at] == -INF ? 0 : lse[at]);
       float* p = arm.logits + i * arm.pitch;
       float* d = d_logits + i * arm.pitch;
       for (int64_t j = 0; j < width; j += LANES) {
@@ -275,18 +275,18 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
     load_lines(call.lse, arm.place, L, lse, 1);
     load_lines(call.mean, arm.place, L, mean, 1);
     for (int64_t start = 0; start < arm.place.count * L; start += arm.group) {
-      const int64_t n = least(arm.group, arm.place.count * L - start), width = round_up(n, LANES);
+      const int64_t n = min_of(arm.group, arm.place.count * L - start), width = round_up(n, LANES);
       transpose(arm.key + start * arm.query_pitch, arm.query_pitch, n, D, arm.keys, arm.pitch);
       transpose(arm.value + start * arm.value_pitch, arm.value_pitch, n, C, values, arm.pitch);
       for (int64_t row = 0; row < n; row += arm.tile) {
-        const int64_t count = least(arm.tile, n - row);
+        const int64_t count = min_of(arm.tile, n - row);
         product(count, width, D, {arm.query + (start + row) * arm.query_pitch, arm.query_pitch, 1},
                 {arm.keys, arm.pitch, LANES}, {arm.logits, arm.pitch});
         product(count, width, C, {grad + (start + row) * arm.value_pitch, arm.value_pitch, 1},
                 {values, arm.pitch, LANES}, {d_logits, arm.pitch});
         weigh(start, row, count, width);
         for (int64_t i = 0; i < count;) {
-          const int64_t line = (row + i) / L, x = (row + i) % L, queries = least(count - i, L - x);
+          const int64_t line = (row + i) / L, x = (row + i) % L, queries = min_of(count - i, L - x);
           const int64_t first = start + line * L, pairs = i * arm.pitch + line * L;
           const auto to = [&](const Volume& volume, int64_t position, bool add) -> Target {
             float* data = line_numbers(volume, arm.place, first / L) + position * volume.stride[4];

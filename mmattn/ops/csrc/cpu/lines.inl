@@ -14,7 +14,7 @@ T* line_of(const Volume& volume, const Place& at, int64_t line = 0) {
 // n numbers and up to LANES − 1 after them.
 inline void fill(float* to, int64_t n, float x) {
   for (int64_t i = 0; i < n; i += LANES) {
-    store(to + i, all(x));
+    store(to + i, splat(x));
   }
 }
 

@@ -10,7 +10,7 @@
 namespace mmattn {
 namespace {
 
-bool takes(const Call& given) { return takes_tensors(given); }
+bool can_run(const Call& given) { return can_run_on(given); }
 
 LocalAttention call_of(const Call& given) {
   const Tensor& value = given.tensor("value");
@@ -63,6 +63,6 @@ std::vector<Tensor> local_attention_backward(const Call& given) {
 }  // namespace mmattn
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("local_attention", mmattn::on_cpu<mmattn::local_attention, mmattn::takes>());
-  m.impl("local_attention_backward", mmattn::on_cpu<mmattn::local_attention_backward, mmattn::takes>());
+  m.impl("local_attention", mmattn::on_cpu<mmattn::local_attention, mmattn::can_run>());
+  m.impl("local_attention_backward", mmattn::on_cpu<mmattn::local_attention_backward, mmattn::can_run>());
 }

@@ -29,11 +29,11 @@ struct Local {
   void start(int64_t batch, int64_t head, int64_t y) {
     this->batch = batch;
     this->head = head;
-    next = most(0, y - area.radius);
+    next = max_of(0, y - area.radius);
   }
 
   void move_to(int64_t y) {
-    for (; next <= least(area.height - 1, y + area.radius); ++next) {
+    for (; next <= min_of(area.height - 1, y + area.radius); ++next) {
       load_row(call.value, batch, head, next, area.width, values.row(next), area.pitch);
       if (content && !one) {
         load_row(call.key, batch, head, next, area.width, keys.row(next), area.pitch);
@@ -113,7 +113,7 @@ struct Local {
     for (int64_t c = 0; c < channels; ++c) {
       along += load(grad + c * LANES) * (load(x + c * LANES) / peak);
     }
-    along /= max(unit, all(TINY));
+    along /= max(unit, splat(TINY));
     const Vec square = size * size;
     const Vec across = size / (1.0f + square);
     along *= (1.0f - square) / ((1.0f + square) * (1.0f + square));
@@ -131,7 +131,7 @@ struct Local {
   };
 
   Norm norm(const float* x) const {
-    Vec peak = all(TINY), unit{};
+    Vec peak = splat(TINY), unit{};
     for (int64_t c = 0; c < channels; ++c) {
       peak = max(abs(load(x + c * LANES)), peak);
     }
@@ -167,7 +167,7 @@ template <typename Rows>
 void for_maps(const LocalAttention& call, int64_t begin, int64_t end, const Rows& rows) {
   while (begin < end) {
     const int64_t map = begin / call.height, y0 = begin % call.height;
-    const int64_t y1 = least(call.height, y0 + end - begin);
+    const int64_t y1 = min_of(call.height, y0 + end - begin);
     rows(map / call.heads, map % call.heads, y0, y1);
     begin += y1 - y0;
   }
@@ -216,7 +216,7 @@ int64_t local_attention(const LocalAttention& call, int64_t begin, int64_t end, 
 struct LocalBackward {
   LocalBackward(const LocalAttention& call, Arena& arena)
       : call(call),
-        local(call, arena, most(0, call.iterations - 1)),
+        local(call, arena, max_of(0, call.iterations - 1)),
         terms(local.content ? 2 * local.rounds + 1 : 1),
         weights(arena, local.area, call.group * local.area.count),
         grads(arena, local.area, call.value.channels),
@@ -224,7 +224,7 @@ struct LocalBackward {
         key_vectors(arena, local.area, terms * call.key.channels),
         d_logits(arena.take<float>(local.area.count * LANES)),
         d_sum(arena.take<float>(local.channels * LANES)),
-        row(arena.take<float>(most(call.key.channels, call.value.channels) * local.area.pitch)),
+        row(arena.take<float>(max_of(call.key.channels, call.value.channels) * local.area.pitch)),
         grad_at(arena.take<const float*>(local.area.count)) {}
 
   // Weights and gradients of the logits of the queries of row y, and the gradients that are theirs alone if `own`.
@@ -378,10 +378,10 @@ int64_t local_attention_backward(const LocalAttention& call, int64_t begin, int6
   }
   const Neighbourhood& area = work.local.area;
   for_maps(call, begin, end, [&](int64_t batch, int64_t head, int64_t y0, int64_t y1) {
-    int64_t next = most(0, y0 - area.radius);
+    int64_t next = max_of(0, y0 - area.radius);
     work.local.start(batch, head, next);
     for (int64_t y = y0; y < y1; ++y) {
-      for (; next <= least(area.height - 1, y + area.radius); ++next) {
+      for (; next <= min_of(area.height - 1, y + area.radius); ++next) {
         work.queries(batch, head, next, y0 <= next && next < y1);
       }
       work.sums(batch, head, y);

@@ -15,11 +15,11 @@ struct Neighbourhood {
         columns(kernel[1]),
         up(kernel[0] / 2),
         side(kernel[1] / 2),
-        reach_up(padded ? up : least(up, (height - 1) / dilation)),
-        reach_side(padded ? side : least(side, (width - 1) / dilation)),
+        reach_up(padded ? up : min_of(up, (height - 1) / dilation)),
+        reach_side(padded ? side : min_of(side, (width - 1) / dilation)),
         radius(reach_up * dilation),
         padded(padded),
-        rows(least(height, 2 * radius + 1)),
+        rows(min_of(height, 2 * radius + 1)),
         margin(round_up(reach_side * dilation, 16)),
         // An odd number of cache lines, so that the channels of a position are not in the same sets of the cache.
         pitch((2 * margin + round_up(width, 16)) | 16) {}
@@ -130,18 +130,18 @@ void drop_outside(const Neighbourhood& area, const Entry* entries, int64_t n, in
     if (first < 0 || first + LANES > area.width) {
       const Ints at = lanes() + static_cast<int32_t>(first);
       const Ints inside = (at >= 0) & (at < static_cast<int32_t>(area.width));
-      store(logits + i * LANES, inside ? load(logits + i * LANES) : all(-INF));
+      store(logits + i * LANES, inside ? load(logits + i * LANES) : splat(-INF));
     }
   }
 }
 
 // Softmax over n logits. Of nothing but −∞: 0 if `or_zero`, else NaN.
 void softmax(const float* logits, int64_t n, float* weights, bool or_zero) {
-  Vec peak = all(-INF);
+  Vec peak = splat(-INF);
   for (int64_t i = 0; i < n; ++i) {
     peak = max(load(logits + i * LANES), peak);
   }
-  peak = peak == all(-INF) ? Vec{} : peak;
+  peak = peak == splat(-INF) ? Vec{} : peak;
   Vec sum{};
   for (int64_t i = 0; i < n; ++i) {
     const Vec e = exp(load(logits + i * LANES) - peak);

@@ -108,7 +108,7 @@ void transpose(const float* from, int64_t pitch_from, int64_t rows, int64_t colu
 
 // The largest of n numbers, but for NaN.
 inline float highest_of(const float* p, int64_t n) {
-  Vec peak = all(-INF);
+  Vec peak = splat(-INF);
   for (int64_t i = 0; i < n; i += LANES) {
     peak = max(load(p + i), peak);
   }

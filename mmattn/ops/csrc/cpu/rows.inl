@@ -1,8 +1,8 @@
 // Rows of maps in scratch memory: float32 whatever their dtype, a channel at a time, positions side by side, so that a
 // vector is LANES positions of one channel.
 
-inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 inline int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 // Hands out scratch memory; from none, it only counts.
@@ -66,7 +66,7 @@ inline void store_float_as(uint16_t* p, Vec v) {
 template <typename Body>
 inline void for_blocks(int64_t length, const Body& body) {
   for (int64_t start = 0; start < length; start += LANES) {
-    body(least(start, length - LANES));
+    body(min_of(start, length - LANES));
   }
 }
 

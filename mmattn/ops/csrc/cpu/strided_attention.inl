@@ -13,7 +13,7 @@ Box queries_of(const StridedAttention& call, const int64_t* group) {
   for (int a = 0; a < 3; ++a) {
     const StridedAxis& axis = call.axis[a];
     box.first[a] = axis.apart ? group[a] : group[a] * axis.length;
-    box.count[a] = most(0, least(axis.length, (axis.size - box.first[a] + axis.step - 1) / axis.step));
+    box.count[a] = max_of(0, min_of(axis.length, (axis.size - box.first[a] + axis.step - 1) / axis.step));
   }
   return box;
 }
@@ -23,9 +23,9 @@ Box keys_of(const StridedAttention& call, const int64_t* group) {
   for (int a = 0; a < 3; ++a) {
     const StridedAxis& axis = call.axis[a];
     const int64_t first = axis.apart ? group[a] : group[a] * axis.length;
-    box.first[a] = most(0, first - axis.before);
-    const int64_t last = axis.apart ? axis.keys : least(axis.keys, first + axis.length + axis.after);
-    box.count[a] = most(0, (last - box.first[a] + axis.step - 1) / axis.step);
+    box.first[a] = max_of(0, first - axis.before);
+    const int64_t last = axis.apart ? axis.keys : min_of(axis.keys, first + axis.length + axis.after);
+    box.count[a] = max_of(0, (last - box.first[a] + axis.step - 1) / axis.step);
   }
   return box;
 }
@@ -85,7 +85,7 @@ struct StridedGroup {
         most_queries(call.axis[0].length * call.axis[1].length * call.axis[2].length),
         most_keys(keys_on(0) * keys_on(1) * keys_on(2)),
         pitch(pitch_of(most_keys)),
-        tile(most(16, least(most_queries, 16384 / pitch / 8 * 8))),
+        tile(max_of(16, min_of(most_queries, 16384 / pitch / 8 * 8))),
         query_pitch(pitch_of(call.query.channels)),
         value_pitch(pitch_of(call.value.channels)),
         query(arena.take<float>(round_up(most_queries, LANES) * query_pitch)),
@@ -105,7 +105,7 @@ struct StridedGroup {
   int64_t keys_on(int a) const {
     const StridedAxis& axis = call.axis[a];
     return axis.apart ? (axis.keys + axis.step - 1) / axis.step
-                      : least(axis.keys, axis.before + axis.length + axis.after);
+                      : min_of(axis.keys, axis.before + axis.length + axis.after);
   }
 
   // Calls body() for the groups of number [begin, end), or for those of a slab of them.
@@ -192,7 +192,7 @@ struct StridedGroup {
       }
       for (int64_t j = 0; j < m && adds; j += LANES) {
         const Vec more = mmattn::load(extra + j);
-        store(s + j, more == all(-INF) ? more : mmattn::load(s + j) + more);
+        store(s + j, more == splat(-INF) ? more : mmattn::load(s + j) + more);
       }
       for (int64_t j = m; j < round_up(m, LANES); ++j) {
         s[j] = -INF;
@@ -233,7 +233,7 @@ int64_t strided_attention(const StridedAttention& call, int64_t begin, int64_t e
   }
   group.for_groups(begin, end, [&] {
     for (int64_t start = 0; start < group.n; start += group.tile) {
-      const int64_t count = least(group.tile, group.n - start);
+      const int64_t count = min_of(group.tile, group.n - start);
       group.for_queries(start, count, [&](int64_t i, float* p, const int64_t*) {
         const float peak = highest_of(p, group.m);
         const float shift = peak == -INF ? 0 : peak;
@@ -321,7 +321,7 @@ int64_t strided_attention_backward(const StridedAttention& call, int64_t begin, 
     }
     transpose(group.value, group.value_pitch, m, C, values, pitch);
     for (int64_t start = 0; start < group.n; start += group.tile) {
-      const int64_t count = least(group.tile, group.n - start);
+      const int64_t count = min_of(group.tile, group.n - start);
       product(count, round_up(m, LANES), C, {grad + start * group.value_pitch, group.value_pitch, 1},
               {values, pitch, LANES}, {d_logits, pitch});
       group.for_queries(start, count, [&](int64_t i, float* p, const int64_t* at) {

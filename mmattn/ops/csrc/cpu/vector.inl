@@ -11,7 +11,7 @@ typedef float Unaligned __attribute__((vector_size(4 * MMATTN_LANES), aligned(4)
 
 inline Vec load(const float* p) { return *reinterpret_cast<const Unaligned*>(p); }
 inline void store(float* p, Vec v) { *reinterpret_cast<Unaligned*>(p) = v; }
-inline Vec all(float x) { return Vec{} + x; }
+inline Vec splat(float x) { return Vec{} + x; }
 inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
 inline Vec abs(Vec a) { return max(a, -a); }
 
@@ -97,7 +97,7 @@ inline Vec exp(Vec x) {
   const Vec t = x * 1.44269504f + ROUND;
   const Vec n = t - ROUND;
   const Vec f = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
-  Vec p = all(1.9875691500e-4f);
+  Vec p = splat(1.9875691500e-4f);
   p = p * f + 1.3981999507e-3f;
   p = p * f + 8.3334519073e-3f;
   p = p * f + 4.1665795894e-2f;

@@ -15,8 +15,8 @@ namespace {
 int whole(int64_t channels) { return static_cast<int>((channels + 15) / 16 * 16); }
 
 template <Sweep... sweeps>
-bool takes_global(const Call& given) {
-  if (!takes_tensors(given, {"query", "key"})) {
+bool can_run_global(const Call& given) {
+  if (!can_run_on(given, {"query", "key"})) {
     return false;
   }
   const Tensor &query = given.tensor("query"), &value = given.tensor("value");
@@ -179,7 +179,7 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
 TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
   using namespace mmattn;
   using cuda::Sweep;
-  m.impl("global_attention", on_cuda<cuda::global_attention, cuda::takes_global<Sweep::forward>>());
+  m.impl("global_attention", on_cuda<cuda::global_attention, cuda::can_run_global<Sweep::forward>>());
   m.impl("global_attention_backward",
-         on_cuda<cuda::global_attention_backward, cuda::takes_global<Sweep::queries, Sweep::keys>>());
+         on_cuda<cuda::global_attention_backward, cuda::can_run_global<Sweep::queries, Sweep::keys>>());
 }

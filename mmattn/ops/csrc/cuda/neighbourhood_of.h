@@ -25,8 +25,8 @@ inline Neighbourhood neighbourhood_of(const Call& given, const char* window) {
 }
 
 template <Neighbourhood call_of(const Call&), bool backward>
-bool takes_neighbourhood(const Call& given) {
-  if (!takes_tensors(given)) {
+bool can_run_neighbourhood(const Call& given) {
+  if (!can_run_on(given)) {
     return false;
   }
   const size_t most = most_shared(given.tensor("value").get_device());

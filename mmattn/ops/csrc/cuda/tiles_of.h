@@ -7,8 +7,8 @@
 
 namespace mmattn::cuda {
 
-inline bool takes_tiles(const Call& given) {
-  return takes_tensors(given) && tiles_shared_bytes() <= most_shared(given.tensor("value").get_device());
+inline bool can_run_tiles(const Call& given) {
+  return can_run_on(given) && tiles_shared_bytes() <= most_shared(given.tensor("value").get_device());
 }
 
 }  // namespace mmattn::cuda
