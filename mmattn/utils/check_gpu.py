@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 
 from mmattn.ops import native, verdict
-from mmattn.utils import files, gpu_cases
+from mmattn.utils import gpu_cases
+from mmattn.utils.files import write_text
 from mmattn.utils.gpu_cases import Case, Workload
 
 OPERATORS = ('local_attention', 'dynamic_conv', 'grid_attention', 'strided_attention', 'global_attention')
@@ -90,7 +91,7 @@ def _gpus(device: str | None) -> list[str]:
 def write(kind: dict[str, str], found: dict[str, dict]) -> None:
     """Write the verdict, and print what runs from now on."""
     path = verdict.path_of(kind)
-    files.write_text(path, json.dumps({'machine': kind, 'operators': found}, indent=2, ensure_ascii=False) + '\n')
+    write_text(path, json.dumps({'machine': kind, 'operators': found}, indent=2, ensure_ascii=False) + '\n')
     print(f'\nOn {kind["gpu"]}, by {path}:')
     for name, each in found.items():
         reason = verdict.reason_against(each)

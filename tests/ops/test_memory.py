@@ -39,7 +39,9 @@ def of_global(length, normalize, kernel):
 
 
 KERNEL = pytest.param(
-    True, marks=pytest.mark.skipif(not native.has_kernel('global_attention'), reason=str(native.UNAVAILABLE_REASON)), id='kernel'
+    True,
+    marks=pytest.mark.skipif(not native.has_kernel('global_attention'), reason=str(native.UNAVAILABLE_REASON)),
+    id='kernel',
 )
 
 
