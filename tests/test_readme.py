@@ -162,6 +162,8 @@ def test_options_of_commands_are_those_of_the_tools():
 
 
 def test_every_page_is_reached_from_the_readme():
+    index = {path for path, _ in links('README.md')}
+    assert not [str(path) for path in ROOT.glob('docs/*.md') if path not in index]
     reached, new = set(), {ROOT / 'README.md'}
     while new:
         reached |= new
