@@ -74,7 +74,7 @@ def native() -> dict:
     code = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob('mmattn/ops/csrc/**/*.*'))
     of_cuda = [path for path in code if '/cuda/' in path and path.endswith(('.cpp', '.cu'))]
     sources = [path for path in code if path.endswith('.cpp') and path not in of_cuda]
-    depends = [path for path in code if path not in sources + of_cuda]
+    depends = [path for path in code if path not in sources + of_cuda and not path.endswith('.md')]
     if not HAS_TORCH:
         return dict(ext_modules=[Extension('mmattn._C', sources)], cmdclass={'build_ext': WithoutTorch})
     import torch

@@ -24,6 +24,7 @@ SHIPPED = (
     'CHANGELOG.md',
     'CONTRIBUTING.md',
     'LICENSE',
+    'docs',
     'mmattn',
     'configs',
     'tools',

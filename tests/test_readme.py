@@ -1,4 +1,4 @@
-"""The Python of the README is run or built; links and commands of all pages lead somewhere."""
+"""The configs of the README and of docs are run or built; links and commands of all pages lead somewhere."""
 
 import re
 import subprocess
@@ -12,7 +12,11 @@ from . import tiny_data
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / 'README.md').read_text()
-SNIPPETS = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
+SNIPPETS = [
+    snippet
+    for path in [ROOT / 'README.md', *ROOT.glob('docs/*.md')]
+    for snippet in re.findall(r'```python\n(.*?)```', path.read_text(), re.DOTALL)
+]
 
 
 def test_the_config_for_own_data_trains(tmp_path):
@@ -85,24 +89,98 @@ def test_a_stock_detector_with_attention_in_its_backbone_builds(tmp_path):
     assert sum(isinstance(module, TransformerAttention2d) for module in backbone.modules()) == 6 + 3
 
 
-PAGES = [
-    'README.md',
-    'CONTRIBUTING.md',
-    'docker/README.md',
-    'mmattn/ops/README.md',
-    *(path.relative_to(ROOT).as_posix() for path in ROOT.glob('configs/*/README.md')),
-]
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for pattern in ('*.md', 'docker/*.md', 'docs/**/*.md', 'mmattn/ops/**/*.md', 'configs/*/*.md')
+    for path in ROOT.glob(pattern)
+)
+CODE = re.compile(r'^```(\w+)\n(.*?)^```', re.DOTALL | re.MULTILINE)
+
+
+def prose(page):
+    """The text of a page without its blocks of code."""
+    return CODE.sub('', (ROOT / page).read_text())
+
+
+def links(page):
+    """Paths and anchors that a page links to in this repository; an anchor alone is of the page itself."""
+    for path, anchor in re.findall(r'\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)', prose(page)):
+        yield ((ROOT / page).parent / path if path else ROOT / page).resolve(), anchor
+
+
+def anchors(path):
+    """What GitHub makes of the headings of a page."""
+    headings = re.findall(r'^#+ (.+)$', CODE.sub('', path.read_text()), re.MULTILINE)
+    return {re.sub(r'[^\w\- ]', '', heading).strip().lower().replace(' ', '-') for heading in headings}
 
 
 @pytest.mark.parametrize('page', PAGES)
 def test_links_and_commands_lead_somewhere(page):
     text = (ROOT / page).read_text()
-    links = [(ROOT / page).parent / link for link in re.findall(r'\]\(((?!http)[^)#]+)\)', text)]
     named = [
         ROOT / path
         for path in re.findall(r'(?<![\w./-])((?:tools|docker)/[\w./-]+\.(?:py|sh))\b', text)
         + re.findall(r'(?<![\w./])configs/[\w./-]+\.py\b', text)
     ]
-    assert links or named
+    linked = list(links(page))
+    assert linked or named
     own = ROOT / 'configs/ccnet/bicc.py'  # the reader's
-    assert not [str(path) for path in links + named if not path.exists() and path != own]
+    assert not [str(path) for path, _ in linked if not path.exists()]
+    assert not [str(path) for path in named if not path.exists() and path != own]
+    assert not [f'{path}#{anchor}' for path, anchor in linked if anchor and anchor not in anchors(path)]
+
+
+@pytest.mark.parametrize('page', PAGES)
+def test_blocks_of_code_are_of_their_language(page):
+    for language, code in CODE.findall((ROOT / page).read_text()):
+        if language == 'python':
+            compile(code, page, 'exec')
+        elif language == 'bash':
+            done = subprocess.run(['bash', '-n'], input=code, capture_output=True, text=True)
+            assert (done.returncode, done.stderr) == (0, '')
+        else:
+            assert language in ('diff', 'text')
+
+
+def test_options_of_commands_are_those_of_the_tools():
+    """Each ``--option`` of a command is in the code of its tool, or in what all tools share."""
+    shared = (ROOT / 'mmattn/engine/command_line.py').read_text()
+    commands = [
+        (page, *command)
+        for page in PAGES
+        for language, code in CODE.findall((ROOT / page).read_text())
+        if language == 'bash'
+        for command in re.findall(r'^[^#\n]*\bpython (tools/\S+\.py)([^#\n]*)', code.replace('\\\n', ' '), re.MULTILINE)
+    ]
+    assert len(commands) > 30
+    assert not [
+        (page, tool, option)
+        for page, tool, arguments in commands
+        for option in re.findall(r'(?<!\S)--[a-z-]+', arguments)
+        if f"'{option}'" not in (ROOT / tool).read_text() + shared
+    ]
+
+
+def test_every_page_is_reached_from_the_readme():
+    index = {path for path, _ in links('README.md')}
+    assert not [str(path) for path in ROOT.glob('docs/*.md') if path not in index]
+    reached, new = set(), {ROOT / 'README.md'}
+    while new:
+        reached |= new
+        new = {
+            path for page in new for path, _ in links(page.relative_to(ROOT)) if path.suffix == '.md' and path.exists()
+        } - reached
+    assert {ROOT / page for page in PAGES} == reached
+
+
+def test_the_readme_is_one_page():
+    assert len(README.splitlines()) <= 150
+
+
+def test_components_lists_what_is_registered_and_what_is_public():
+    import mmattn.ops
+
+    registered = re.findall(r'^\w+ (mmattn\.\w+)$', (ROOT / 'tests/golden/registered.txt').read_text(), re.MULTILINE)
+    text = (ROOT / 'docs/components.md').read_text()
+    assert set(re.findall(r'\bmmattn\.[A-Z]\w+', text)) == set(registered)
+    assert not [name for name in mmattn.ops.__all__ if not re.search(rf'\b{name}`', text)]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests beside one family of OpenMMLab, one torch and one Python, as a user has them: the archive of the sources
-# and its extras in an environment of its own, whatever pip picks for the rest. The last line is a row for README.md.
+# and its extras in an environment of its own, whatever pip picks for the rest. The last line is a row for docs/compatibility.md.
 #
 #     bash tools/misc/compatibility.sh openmmlab 2.13.0 python3.11                   the originals, all tests
 #     bash tools/misc/compatibility.sh onedl 2.13.0 python3.12 tests/layers -k grid  arguments for pytest
