@@ -108,6 +108,12 @@ def check_window(
     return sizes, None, float(outside_bias)
 
 
+def check_mask(key_mask: Tensor | None, shape: tuple[int, ...]) -> None:
+    """Check that ``key_mask``, if it is there, is bool of this shape."""
+    if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != shape):
+        raise ValueError(f'key_mask must be bool {shape}; got {key_mask.dtype} {tuple(key_mask.shape)}')
+
+
 def expanded(name: str, bias: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return floating-point ``bias`` expanded to ``shape``, or name the argument that does not fit."""
     if not bias.is_floating_point():

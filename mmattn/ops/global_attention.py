@@ -19,10 +19,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import as_scale, check_device, check_operands, check_positions, check_queries, check_window, expanded
+from .checks import (
+    as_scale,
+    check_device,
+    check_mask,
+    check_operands,
+    check_positions,
+    check_queries,
+    check_window,
+    expanded,
+)
 from .chunks import chunks
 from .operator import Operator, empty_laid_out_as, laid_out_as, products
-from .window_bias import accumulator, axis_index, window_entries
+from .window_bias import accumulator, window_entries, window_keys
 
 
 class _Rows:
@@ -53,18 +62,8 @@ class _Rows:
 
     def realign(self, rows: slice | Tensor) -> tuple[Tensor, Tensor]:
         """Flat key index ``(n, K)`` of each window entry of each query, and whether it exists."""
-        device = self.query.device
-        index = torch.arange(self.before, self.key.shape[2], device=device)[rows]
-        where = index.new_zeros(len(index), 1)
-        exists = torch.ones_like(where, dtype=torch.bool)
-        stride = math.prod(self.key_size)
-        for length, k in zip(self.key_size, self.given.window_size):
-            stride //= length
-            key, inside = (x[index // stride % length] for x in axis_index(length, k, device))  # (n, k)
-            where = (where[:, :, None] + key[:, None] * stride).flatten(1)
-            exists = (exists[:, :, None] & inside[:, None]).flatten(1)
-        entries = window_entries(self.given.window_size, self.given.is_causal)
-        return where[:, :entries], exists[:, :entries]
+        queries = torch.arange(self.before, self.key.shape[2], device=self.query.device)[rows]
+        return window_keys(queries, self.key_size, self.given.window_size, self.given.is_causal)
 
     def logits(self, rows: slice | Tensor) -> tuple[Tensor, tuple | None]:
         """Logits ``(B, heads, n, M)`` of some queries, and what the window's gradient needs of it."""
@@ -272,10 +271,7 @@ def global_attention(
         ]
     if key_bias is not None:
         key_bias = expanded('key_bias', key_bias, key.shape[:-1])
-    if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (key.shape[0], *key_size)):
-        raise ValueError(
-            f'key_mask must be bool {(key.shape[0], *key_size)}; got {key_mask.dtype} {tuple(key_mask.shape)}'
-        )
+    check_mask(key_mask, (key.shape[0], *key_size))
     check_device(query, key=key, value=value, window_bias=window_bias, outside_bias=outside, key_bias=key_bias)
     if key_mask is not None or axes:
         check_device(query, key_mask=key_mask, **{f'axis_bias[{axis}]': x for axis, x in enumerate(axes)})

@@ -113,7 +113,7 @@ class Operator:
         """Turn a function that checks the arguments of a user, and returns those of the schema, into the public one.
 
         The public function returns the first output; with ``return_lse=True`` the first two. ``.arguments`` is the
-        function itself, for who needs the arguments alone.
+        function itself, which returns the arguments alone.
         """
         run = self.run
         signature = inspect.signature(arguments)

@@ -53,3 +53,28 @@ def axis_index(length: int, k: int, device: torch.device) -> tuple[Tensor, Tenso
     """
     key = torch.arange(length, device=device)[:, None] + torch.arange(k, device=device) - k // 2
     return key.clamp(0, length - 1), (key >= 0) & (key < length)
+
+
+def window_keys(
+    queries: Tensor, size: Sequence[int], window_size: Sequence[int], is_causal: bool
+) -> tuple[Tensor, Tensor]:
+    """Return, for some queries and each entry of their windows, the flat index of the key and whether it exists.
+
+    Args:
+        queries (Tensor): int64 ``(n)``, flat indices of positions.
+        size (sequence of int): the map's.
+        window_size (sequence of int): odd window length of each axis.
+        is_causal (bool): only the entries with j ≤ i.
+
+    Returns:
+        tuple[Tensor, Tensor]: int64 ``(n, K)``, within the map; bool ``(n, K)``.
+    """
+    where, exists = torch.zeros_like(queries)[:, None], torch.ones_like(queries, dtype=torch.bool)[:, None]
+    stride = math.prod(size)
+    for length, k in zip(size, window_size):
+        stride //= length
+        key, inside = (x[queries // stride % length] for x in axis_index(length, k, queries.device))  # (n, k)
+        where = (where[:, :, None] * length + key[:, None]).flatten(1)
+        exists = (exists[:, :, None] & inside[:, None]).flatten(1)
+    entries = window_entries(tuple(window_size), is_causal)
+    return where[:, :entries], exists[:, :entries]

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import check_device, check_window
+from .checks import check_device, check_mask, check_window
+from .chunks import chunks
 from .operator import Operator
-from .window_bias import accumulator, axis_index, window_entries
+from .window_bias import accumulator, axis_index, window_entries, window_keys
 
 EPS = 1e-5  # under the root
 SLICE_BYTES = 2**21  # of biases normalised at a time: they stay in a processor's cache
@@ -26,44 +27,31 @@ class _Support:
     """Which window entries of the queries have a key, and how many keys a query has, for slices of queries."""
 
     def __init__(self, given: Any) -> None:
-        window = given.window_bias
-        self.size, self.window_size = window.shape[2:-1], given.window_size
-        self.given, self.device = given, window.device
-        # (length, k) of each axis: the key's coordinate, and whether it is on the map
-        self.axes = [axis_index(*axis, self.device) for axis in zip(self.size, self.window_size)]
+        self.given, self.device = given, given.window_bias.device
+        self.size, self.window_size = given.window_bias.shape[2:-1], given.window_size
 
     def slices(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield slices of the N queries, the entries with a key, ``(B or 1, 1, n, K)``, and the counts of keys."""
         batch, heads, *_, entries = self.given.window_bias.shape
-        count = math.prod(self.size)
-        step = max(1, SLICE_BYTES // max(1, 4 * batch * heads * entries))
-        for start in range(0, count, step):
-            rows = torch.arange(start, min(start + step, count), device=self.device)
-            exists, total = (self._grid if self.given.support == 'grid' else self._global)(rows)
-            yield slice(start, start + len(rows)), exists, total
+        support = self._grid if self.given.support == 'grid' else self._global
+        for rows in chunks(math.prod(self.size), 4 * batch * heads * entries, SLICE_BYTES):
+            yield rows, *support(torch.arange(rows.start, rows.stop, device=self.device))
 
     def _grid(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         arms, stride = [], 1
         for axis in reversed(range(len(self.size))):
-            exists = self.axes[axis][1][rows // stride % self.size[axis]]
+            length, k = self.size[axis], self.window_size[axis]
+            exists = axis_index(length, k, self.device)[1][rows // stride % length]
             if axis != len(self.size) - 1:  # the centre is the query's own key, which the last axis has
-                centre = self.window_size[axis] // 2
-                exists = torch.cat([exists[:, :centre], exists[:, centre + 1 :]], -1)
+                exists = torch.cat([exists[:, : k // 2], exists[:, k // 2 + 1 :]], -1)
             arms.append(exists)
-            stride *= self.size[axis]
+            stride *= length
         keys = sum(self.size) - len(self.size) + 1
         return torch.cat(arms, -1)[None, None], torch.full((1, 1, 1), keys, device=self.device)
 
     def _global(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        where, exists = torch.zeros_like(rows)[:, None], torch.ones_like(rows, dtype=torch.bool)[:, None]
-        stride = math.prod(self.size)
-        for (key, inside), length in zip(self.axes, self.size):
-            stride //= length
-            at = rows // stride % length
-            where = (where[:, :, None] * length + key[at][:, None]).flatten(1)
-            exists = (exists[:, :, None] & inside[at][:, None]).flatten(1)
-        entries, causal, mask = self.given.window_bias.shape[-1], self.given.is_causal, self.given.key_mask
-        where, exists = where[:, :entries], exists[:, :entries]
+        causal, mask = self.given.is_causal, self.given.key_mask
+        where, exists = window_keys(rows, self.size, self.window_size, causal)
         if mask is None:
             count = rows + 1 if causal else torch.full_like(rows, math.prod(self.size))
             return exists[None, None], count[None, None]
@@ -86,7 +74,7 @@ def _reference(given: Any) -> tuple[Tensor, Tensor, Tensor]:
         some = count.clamp(min=1)
         v = x.new_full(x.shape[:-1], given.outside_value) if outside is None else outside[:, :, rows]
         middle = x.masked_fill(~exists, 0).sum(-1) / inside.clamp(min=1)
-        x = torch.sub(x, middle.unsqueeze(-1), out=out[:, :, rows] if x.dtype == dtype else None)
+        x = torch.sub(x, middle.unsqueeze(-1), out=out[:, :, rows])
         x.masked_fill_(~exists, 0)
         v = (v - middle).masked_fill_(others == 0, 0)
         mean = (x.sum(-1) + others * v) / some
@@ -156,7 +144,8 @@ def window_zscore(
 
     μ and var are the mean and the population variance of the biases of all keys that the query attends to, those
     outside the window included. To be given to :func:`global_attention` or :func:`grid_attention`. Differentiable in
-    both tensors. Computed in float32, for float64 in float64.
+    both tensors. Computed in float32, for float64 in float64. The keys are at the positions ``*S`` of the queries, no
+    more of them: the biases of the last queries alone have another support.
 
     Args:
         window_bias (Tensor): float ``(B, heads, *S, K)``, as the operator that ``support`` names takes it.
@@ -186,9 +175,12 @@ def window_zscore(
         raise ValueError(f'support must be one of {SUPPORTS}; got {support!r}')
     if support == 'grid' and (key_mask is not None or is_causal):
         raise ValueError("key_mask and is_causal need support='global'")
-    axes = window_bias.dim() - 3
-    if not 1 <= axes <= 3:
-        raise ValueError(f'window_bias must be (B, heads, *positions, K); got {tuple(window_bias.shape)}')
+    fewest = 2 if support == 'grid' else 1
+    if not fewest <= window_bias.dim() - 3 <= 3:
+        raise ValueError(
+            f'window_bias must be (B, heads, *positions, K) with {fewest} to 3 position axes; got '
+            f'{tuple(window_bias.shape)}'
+        )
 
     def entries(sizes: tuple[int, ...]) -> int:
         return sum(sizes) - len(sizes) + 1 if support == 'grid' else window_entries(sizes, is_causal)
@@ -196,8 +188,6 @@ def window_zscore(
     sizes, outside, outside_value = check_window(window_bias, window_bias, window_size, outside_bias, entries)
     if outside_value == -math.inf:
         raise ValueError('outside_bias must be finite for a z-score; got -inf')
-    batch, size = window_bias.shape[0], window_bias.shape[2:-1]
-    if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (batch, *size)):
-        raise ValueError(f'key_mask must be bool {(batch, *size)}; got {key_mask.dtype} {tuple(key_mask.shape)}')
+    check_mask(key_mask, (window_bias.shape[0], *window_bias.shape[2:-1]))
     check_device(window_bias, outside_bias=outside, key_mask=key_mask)
     return OPERATOR.run(window_bias, outside, key_mask, sizes, outside_value, is_causal, support)[:2]
