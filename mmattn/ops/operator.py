@@ -42,7 +42,8 @@ class Operator:
         outputs (str): of its schema.
         reference (Callable): called with the arguments, returns the outputs.
         backward (Callable): called with the gradient of each differentiable output, the ``kept`` outputs, the
-            arguments. Returns the gradient of each tensor among the arguments, None for those without.
+            arguments. Returns the gradient of each tensor among the arguments, None for those without;
+            those that are not needed are dropped. (Native kernels do not compute them.)
         fake (Callable): called with the arguments, returns outputs without data.
         flops (Callable): called with the arguments, shapes in place of tensors, and whether the FLOPs of the backward
             pass are wanted. Returns a number.

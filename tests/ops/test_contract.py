@@ -155,6 +155,7 @@ def test_only_needed_gradients_are_computed(name, dtype):
                 torch.testing.assert_close(x, expected[i])
 
 
+@pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason='the reference computes all gradients')
 def test_a_frozen_window_costs_no_memory():
     """Its gradient would be another 4 MiB that nobody gets; what is returned does not count."""
     query, key, value = (randn(1, 1, 33, 33, 8, seed=seed, dtype=torch.float32).requires_grad_() for seed in range(3))
