@@ -1,44 +1,65 @@
 #!/usr/bin/env bash
 # From nothing to a trained, evaluated and drawn Bi-CC segmentor on real aerial images; on CPUs, or a GPU if there is one.
 #
-#     bash tools/quickstart.sh          everything lands in work_dirs/quickstart
-#     bash tools/quickstart.sh --peer   the same, then mmseg's CCHead in the same budget, for comparison
+#     bash tools/quickstart.sh          all results are in work_dirs/quickstart
+#     bash tools/quickstart.sh --peer   the same, then criss-cross attention without positions in the same budget
 #
-# Safe to run twice; interrupted, it goes on where it stopped.
+# Safe to run twice; interrupted, it resumes where it stopped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source tools/environment/steps.sh
 
-say() { printf '\033[1m[mmattn]\033[0m %s\n' "$*"; }
+config=configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py
 work=work_dirs/quickstart
+sample=data/buildings
+export MMATTN_LOG=$PWD/$work/quickstart.log
 results=()
 
-run() { # NAME CONFIG FOLDER
-    local folder=$work${3:+/$3}
-    say "$1: training"
-    .venv/bin/python tools/train.py "$2" --work-dir "$folder" --resume
-    say "$1: testing"
+run() { # NAME FOLDER [OPTIONS…]
+    local name=$1 folder=$2
+    shift 2
+    step "$name: training" .venv/bin/python tools/train.py $config --work-dir "$folder" --resume "$@"
     rm -rf "$folder/test"
-    .venv/bin/python tools/test.py "$2" "$folder/iter_100.pth" --work-dir "$folder/test" --show-dir "$folder/test"
-    results+=(--result "$1=$(echo "$folder"/test/*/*.json)")
+    step "$name: testing" .venv/bin/python tools/test.py $config "$folder/iter_100.pth" --work-dir "$folder/test" \
+        --show-dir "$folder/test" "$@"
+    results+=(--result "$name=$(echo "$folder"/test/*/*.json)")
+}
+get_sample() { PYTHONPATH=$PWD .venv/bin/python tools/dataset_converters/sample_data.py buildings; }
+sample_is_there() {
+    local code=0
+    wait $getting || code=$?
+    cat $work/sample.log
+    rm $work/sample.log
+    return $code
+}
+score() { .venv/bin/python tools/analysis_tools/majority_baseline.py $config "${results[@]}" --out $work/miou.md; }
+draw() { # what the model attends to from a roof, a lawn and bare ground of a held-out tile
+    .venv/bin/python tools/visualization/attention_maps.py $config $work/iter_100.pth \
+        $sample/img_dir/val/Ortoimagem_MI_2970-1-SO_967.png \
+        --query 105,160 --query 265,205 --query 470,260 --out $work/attention_maps.png
 }
 
-case "${1:-}" in ''|--peer) ;; *) sed -n '2,7p' "$0" >&2; exit 2 ;; esac
+case "$*" in ''|--peer) ;; *) sed -n '2,7p' "$0" >&2; exit 2 ;; esac
+mkdir -p $work
+say "log: $work/quickstart.log"
+bash tools/environment/dependencies.sh
+get_sample >$work/sample.log 2>&1 & # while mmattn is built
+getting=$!
+trap 'kill $getting 2>/dev/null || true' EXIT
 bash tools/environment/setup.sh
+step 'sample: 12 aerial images with masks of buildings' sample_is_there
 if .venv/bin/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-    say 'checking the kernels on this GPU'
-    .venv/bin/python -m mmattn.utils.check_gpu --once || say 'what was not found correct runs in PyTorch'
+    step 'checking the kernels on this GPU' .venv/bin/python -m mmattn.utils.check_gpu --once ||
+        say 'PyTorch runs what was not found correct'
 fi
-.venv/bin/python tools/dataset_converters/sample_data.py buildings
-config=configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py
-run Bi-CC $config ''
-if [ "${1:-}" = --peer ]; then run CC "${config/bi-cc_/cc_}" peer; fi
+run Bi-CC $work
+if [ "${1:-}" = --peer ]; then run CC $work/peer --cfg-options model.decode_head.position=none; fi
+step 'scoring the prediction of the majority class' score
+step 'drawing attention maps' draw
 
-say 'mIoU on the held-out tiles, beside predicting the majority class everywhere:'
-.venv/bin/python tools/analysis_tools/majority_baseline.py $config "${results[@]}" --out $work/miou.md
-say 'what the model attends to from a roof, a lawn and bare ground of a held-out tile:'
-.venv/bin/python tools/visualization/attention_maps.py $config $work/iter_100.pth \
-    data/buildings/img_dir/val/Ortoimagem_MI_2970-1-SO_967.png \
-    --query 105,160 --query 265,205 --query 470,260 --out $work/attention_maps.png
-say "log, checkpoint: $work"
-say 'pictures (left: truth, right: prediction):'
-find $work/test -name '*.png' | sort
+say 'mIoU on the held-out tiles, compared with predicting the majority class everywhere:'
+cat $work/miou.md
+say 'pictures:'
+find $work/test -name '*.png' | sort | sed 's/$/    image with its truth, image with its prediction/'
+printf '%s\n' "$work/attention_maps.png    what three pixels attend to"
+say 'next: docs/custom_data.md, your own images; docs/components.md, all components'

@@ -3,7 +3,7 @@
 # Up to four processes share them, each with one thread (-n 0: this one alone, as a debugger wants it).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-bash tools/environment/setup.sh
+bash tools/environment/setup.sh --with-mmcv-ops
 .venv/bin/ruff check .
 .venv/bin/ruff format --quiet --check . || { echo 'not formatted: .venv/bin/ruff format .' >&2; exit 1; }
 find mmattn/ops/csrc tests/ops/cuda_on_cpu -type f ! -name '*.md' -print0 | xargs -0 .venv/bin/clang-format --dry-run --Werror

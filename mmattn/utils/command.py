@@ -25,17 +25,22 @@ DEBUG = 'MMATTN_DEBUG'
 EXPECTED = (OSError, ValueError, RuntimeError, ImportError, FloatingPointError, MemoryError, EOFError, UnpicklingError)
 # What other packages say that no user can act on, by its text. Of level DEBUG, but printed: a data format of the
 # vendor's own is not installed. Of the default configs: a hook that is switched off, a metric without a prefix,
-# mmengine's own calls of what it has deprecated, a registry of inferencers that mmseg neither has nor needs.
+# mmengine's own calls of what it has deprecated, a registry of inferencers that mmseg neither has nor needs, an operator
+# of a lane detector that mmseg imports with mmdet.
 IRRELEVANT = re.compile(
     r'Could not import OneDL(\. Skipping OneDL datasets\.)?$'
     r'|The prefix is not set in metric class \w+\.$'
     r'|"FileClient" will be deprecated in future\. '
     r'|"HardDiskBackend" is the alias of "LocalBackend" '
     r'|Failed to search registry with scope "\w+" in the "function" registry tree\. '
+    r'|Line NMS is not compiled\.'
 )
 SWITCHED_OFF = 'The draw is False, it means that the hook for visualization will not take effect'
-# mmcv warns of an installation without operators, but also if its own imports are circular.
-CIRCULAR = r'Fail to import ``MultiScaleDeformableAttention`` from ``mmcv\.ops\.multi_scale_deform_attn``'
+# mmcv without its operators: what mmengine and mmcv say at import, and what a component says that needs them.
+WITHOUT_OPERATORS = r'Fail to import ``MultiScaleDeformableAttention`` from ``mmcv\.ops\.multi_scale_deform_attn``'
+NEEDS_OPERATORS = re.compile(
+    r"No module named 'mmcv\._ext'|[Ii]nstall (onedl-)?mmcv for .* ops|Cannot find None in registry"
+)
 LOCAL_RANKS = ('LOCAL_RANK', 'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK')
 HEAD_START = 3.0  # seconds
 
@@ -106,10 +111,22 @@ def describe(error: BaseException) -> str:
         path = error.filename if error.filename is not None else _open_file(error)
         message = error.strerror if path is None else f'{_text(path)}: {error.strerror}'
     component = _component(error)
+    if NEEDS_OPERATORS.search(message) and not has_mmcv_operators():
+        return (
+            'The config needs the operators of mmcv, which is installed without them. Compile them: bash '
+            'tools/environment/setup.sh --with-mmcv-ops   (in an environment of your own: pip install '
+            '--no-build-isolation --no-deps --force-reinstall --no-cache-dir onedl-mmcv)'
+        )
     if not _is_expected(error) or not message:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         message = f'{type(error).__name__}: {message or frame.line} ({frame.filename}:{frame.lineno})'
     return f'building {component!r}: {message}' if component is not None and component not in message else message
+
+
+def has_mmcv_operators() -> bool:
+    """Whether mmcv is installed with its compiled operators; it is not imported."""
+    mmcv = find_spec('mmcv')
+    return mmcv is not None and any(Path(mmcv.origin or '').parent.glob('_ext.*'))
 
 
 def _is_expected(error: BaseException) -> bool:
@@ -184,9 +201,7 @@ def _exit(code: int, message: str) -> NoReturn:
 
 def _silence() -> None:
     """Silence what other packages say at import that is not the user's concern, by its exact text."""
-    mmcv = find_spec('mmcv')
-    if mmcv is not None and any(Path(mmcv.origin or '').parent.glob('_ext.*')):  # the operators are there
-        warnings.filterwarnings('ignore', CIRCULAR)
+    warnings.filterwarnings('ignore', WITHOUT_OPERATORS)
     warnings.filterwarnings('ignore', SWITCHED_OFF)
     if find_spec('mmengine') is None:
         return

@@ -1,63 +1,73 @@
 #!/usr/bin/env bash
-# Makes .venv, or completes one that was interrupted: the locked packages, torch, mmcv with its operators. It reads nothing
-# but this folder, so that an image can keep what it makes in a layer that a change of mmattn leaves alone.
+# Makes .venv, or completes one that was interrupted: the locked packages, torch and mmcv. It reads nothing but this folder,
+# so that a layer of an image that holds its result does not depend on mmattn.
 #
+#     bash tools/environment/dependencies.sh [--with-mmcv-ops]
+#
+# --with-mmcv-ops     compile the operators of mmcv, which takes minutes. MMDetection, deformable convolution and some heads
+#                     of MMSegmentation need them. Default: without, unless a wheel with them is in MMATTN_CACHE. An
+#                     environment that has them keeps them.
 # PYTHON              interpreter for .venv (3.11 to 3.13); default: python3
 # MMATTN_ACCELERATOR  cpu or cuda; default: cuda if nvidia-smi lists a GPU
 # MMATTN_CACHE        where built wheels and downloads are kept; default: ~/.cache/mmattn
 # TORCH_INDEX_URL     where the CPU build of torch comes from if no local wheel folder (PIP_FIND_LINKS) has it
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+source tools/environment/steps.sh
 
 torch=2.13.0
 mmcv=2.3.6
 python=${PYTHON:-python3}
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
-say() { printf '\033[1m[mmattn]\033[0m %s\n' "$*"; }
-fail() { printf '[mmattn] error: %s\n' "$*" >&2; exit 1; }
-quietly() { # run pip, and show what it said only if it fails
-    local log; log=$(mktemp)
-    "$@" >"$log" 2>&1 || { tail -n 20 "$log" >&2; rm -f "$log"; return 1; }
-    rm -f "$log"
-}
-
+case "$*" in '') with_ops= ;; --with-mmcv-ops) with_ops=1 ;; *) fail "the one option is --with-mmcv-ops; got $*" ;; esac
 accelerator=${MMATTN_ACCELERATOR:-cpu}
 if [ -z "${MMATTN_ACCELERATOR:-}" ] && command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU
 then accelerator=cuda; fi
 case $accelerator in cpu|cuda) ;; *) fail "MMATTN_ACCELERATOR is '$accelerator': set it to cpu or cuda" ;; esac
 stamp="$accelerator torch-$torch mmcv-$mmcv $(cksum <tools/environment/lock.txt)"
-if [ "$(cat .venv/dependencies-stamp 2>/dev/null)" = "$stamp" ] && [ -x .venv/bin/python ]; then exit 0; fi
+installed=$(cat .venv/dependencies-stamp 2>/dev/null) || true
+if compgen -G '.venv/lib/python*/site-packages/mmcv/_ext*.so' >/dev/null; then has_ops=1; else has_ops=; fi
+if [ "$installed" = "$stamp" ] && [ -x .venv/bin/python ] && [ -n "$has_ops" -o -z "$with_ops" ]; then exit 0; fi
 
 command -v "$python" >/dev/null || fail "no '$python': set PYTHON to a Python of 3.11 to 3.13"
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' ||
     fail "$("$python" --version) is not supported: set PYTHON to a Python of 3.11 to 3.13"
 if [ ! -x .venv/bin/pip ]; then
-    say 'making .venv'
-    "$python" -m venv --clear .venv || fail 'cannot make .venv (on Debian: apt install python3-venv)'
+    step 'making .venv' "$python" -m venv --clear .venv || fail 'cannot make .venv (on Debian: apt install python3-venv)'
 fi
 python=.venv/bin/python
 rm -f .venv/dependencies-stamp
 
-say 'installing the locked packages'
-quietly $python -m pip install --no-deps -r tools/environment/lock.txt || fail 'pip could not install tools/environment/lock.txt'
+step 'installing the locked packages' $python -m pip install --no-deps -r tools/environment/lock.txt ||
+    fail 'pip could not install tools/environment/lock.txt'
 
-if ! $python -c "import sys, torch; sys.exit(torch.__version__.split('+')[0] != '$torch' or (torch.version.cuda is None) != ('$accelerator' == 'cpu'))" 2>/dev/null; then
-    say "installing torch $torch ($accelerator)"
-    quietly $python -m pip uninstall --yes torch # to pip, the build for the other accelerator is the version asked for
+install_torch() {
+    $python -m pip uninstall --yes torch # pip takes the build for the other accelerator for the requested version
     if [ $accelerator = cuda ]; then
-        quietly $python -m pip install "torch==$torch" || fail "pip could not install torch==$torch"
+        $python -m pip install "torch==$torch" || { echo "pip could not install torch==$torch"; return 1; }
         $python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' ||
-            fail "pip's torch==$torch is a build for CPUs: MMATTN_ACCELERATOR=cpu does with it"
-    else # a folder of wheels that pip is set up with comes first
-        quietly $python -m pip install --no-deps --no-index "torch==$torch" 2>/dev/null ||
-            quietly $python -m pip install --no-deps --index-url "${TORCH_INDEX_URL:-https://download.pytorch.org/whl/cpu}" "torch==$torch" ||
-            fail "no CPU build of torch==$torch: set TORCH_INDEX_URL to an index that has it"
+            { echo "pip's torch==$torch is a build for CPUs: set MMATTN_ACCELERATOR=cpu to use it"; return 1; }
+    else # a local folder of wheels comes first
+        $python -m pip install --no-deps --no-index "torch==$torch" ||
+            $python -m pip install --no-deps --index-url "${TORCH_INDEX_URL:-https://download.pytorch.org/whl/cpu}" "torch==$torch" ||
+            { echo "no CPU build of torch==$torch: set TORCH_INDEX_URL to an index that has it"; return 1; }
     fi
+}
+if ! $python -c "import sys, torch; sys.exit(torch.__version__.split('+')[0] != '$torch' or (torch.version.cuda is None) != ('$accelerator' == 'cpu'))" 2>/dev/null; then
+    step "installing torch $torch ($accelerator)" install_torch || exit 1
 fi
 
 export MMATTN_ACCELERATOR=$accelerator
-mmcv_wheel=$(bash tools/environment/mmcv_wheel.sh "$PWD/$python" onedl-mmcv $mmcv) || exit 1
-say 'installing mmcv'
-quietly $python -m pip install --no-deps "$mmcv_wheel" || fail 'pip could not install the mmcv wheel'
+cached=$(bash tools/environment/mmcv_wheel.sh "$PWD/$python" onedl-mmcv $mmcv --cached)
+if [ -n "$with_ops$has_ops$cached" ]; then
+    wheel=$(bash tools/environment/mmcv_wheel.sh "$PWD/$python" onedl-mmcv $mmcv) || exit 1
+    # pip takes mmcv without operators for the same version.
+    step 'installing mmcv with its operators' $python -m pip install --no-deps --force-reinstall "$wheel" || exit 1
+else
+    # pip builds in an environment without torch, where mmcv leaves its operators out. Its cache of wheels must not serve
+    # somebody who compiles mmcv with them later.
+    step 'installing mmcv without its operators' $python -m pip install --no-deps --force-reinstall --no-cache-dir \
+        --no-binary onedl-mmcv "onedl-mmcv==$mmcv" || exit 1
+fi
 printf '%s' "$stamp" >.venv/dependencies-stamp

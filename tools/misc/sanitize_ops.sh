@@ -5,7 +5,7 @@
 # of the operators take hours; -n 1 -k "native or random_options", those of the kernels alone, a quarter of one.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-bash tools/environment/setup.sh
+bash tools/environment/setup.sh --with-mmcv-ops
 export PATH=$PWD/.venv/bin:$PATH
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
