@@ -25,8 +25,8 @@ DEBUG = 'MMATTN_DEBUG'
 EXPECTED = (OSError, ValueError, RuntimeError, ImportError, FloatingPointError, MemoryError, EOFError, UnpicklingError)
 # What other packages say that no user can act on, by its text. Of level DEBUG, but printed: a data format of the
 # vendor's own is not installed. Of the default configs: a hook that is switched off, a metric without a prefix,
-# mmengine's own calls of what it has deprecated, a registry of inferencers that mmseg neither has nor needs, an operator
-# of a lane detector that mmseg imports with mmdet.
+# mmengine's own calls of what it has deprecated, a registry of inferencers that mmseg neither has nor needs, an
+# operator of a lane detector that mmseg imports with mmdet.
 IRRELEVANT = re.compile(
     r'Could not import OneDL(\. Skipping OneDL datasets\.)?$'
     r'|The prefix is not set in metric class \w+\.$'
