@@ -2,7 +2,8 @@
 #
 # MMATTN_LOG  file for the output of the steps; default: a temporary file, which is printed if a step fails
 
-say() { printf '\033[1m[mmattn]\033[0m %s\n' "$*"; }
+if [ -t 1 ]; then tag=$'\033[1m[mmattn]\033[0m'; else tag='[mmattn]'; fi
+say() { printf '%s %s\n' "$tag" "$*"; }
 fail() { printf '[mmattn] error: %s\n' "$*" >&2; exit 1; }
 
 # step LABEL COMMAND…: run the command with its output in the log, and print one line with its seconds. Meanwhile, a terminal
@@ -21,7 +22,7 @@ step() {
     wait "$ticker" 2>/dev/null || true
     if [ -t 1 ]; then printf '\r\033[K'; fi
     if [ $code = 0 ]; then
-        printf '\033[1m[mmattn]\033[0m %-62s %4d s\n' "$label" $((SECONDS - start))
+        printf '%s %-62s %4d s\n' "$tag" "$label" $((SECONDS - start))
     else
         tail -c +$((before + 1)) "$log" | tail -n 20 >&2
         printf '[mmattn] failed after %d s: %s%s\n' $((SECONDS - start)) "$label" "${MMATTN_LOG:+; all output: $log}" >&2
@@ -41,7 +42,7 @@ show_progress() { # LABEL LOG BYTES
             bar=$(printf '%*s' $((done * 20 / total)) '' | tr ' ' '#')
             bar=$(printf '[%-20s] %s' "$bar" "$counter")
         fi
-        if [ -t 1 ]; then printf '\r\033[K[mmattn] %s %d s %s' "$1" "$seconds" "$bar"
+        if [ -t 1 ]; then printf '\r\033[K%s %s %d s %s' "$tag" "$1" "$seconds" "$bar"
         else printf '[mmattn] %s: %d s %s\n' "$1" "$seconds" "$bar"; fi
     done
 }

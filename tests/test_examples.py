@@ -1,0 +1,51 @@
+"""The usage examples of docstrings: each public class and operator has one, and it runs as printed."""
+
+import doctest
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import mmattn.ops
+from mmattn import registry
+from mmattn.registry import FOLDERS
+
+PACKAGE = Path(mmattn.ops.__file__).parents[1]
+EXAMPLE = re.compile(r'^\s*>>> ', re.MULTILINE)
+MODULES = [
+    '.'.join(path.relative_to(PACKAGE.parent).with_suffix('').parts)
+    for path in sorted(PACKAGE.rglob('*.py'))
+    if '.mim' not in path.parts and EXAMPLE.search(path.read_text(encoding='utf-8'))
+]
+
+
+@pytest.mark.parametrize('name', MODULES)
+def test_examples_run_as_printed(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    module = importlib.import_module(name)
+    finder = doctest.DocTestFinder()
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    report: list[str] = []
+    for test in finder.find(module, name, globs={**vars(mmattn.ops), **vars(module), 'torch': torch}):
+        runner.run(test, out=report.append)
+    assert runner.failures == 0, ''.join(report)
+    assert runner.tries > 0
+
+
+def components():
+    """Yield the names and classes that the registries hold."""
+    for folder in FOLDERS:
+        importlib.import_module(folder)
+    for each in vars(registry).values():
+        if isinstance(each, registry.FolderRegistry):
+            yield from each.module_dict.items()
+
+
+def test_every_component_and_operator_has_an_example():
+    operators = [(name, getattr(mmattn.ops, name)) for name in mmattn.ops.__all__]
+    public = dict([*components(), *((name, what) for name, what in operators if callable(what))])
+    assert [name for name, what in public.items() if not EXAMPLE.search(inspect.getdoc(what) or '')] == []
