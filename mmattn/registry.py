@@ -9,7 +9,9 @@ from importlib.util import find_spec
 
 from mmengine import registry as mmengine_registry
 from mmengine.config.utils import MODULE2PACKAGE
-from mmengine.registry import DefaultScope, Registry
+from mmengine.registry import Registry
+
+from ._compat import default_scopes
 
 # mmengine's `get_config('mmattn::…')` and `_base_ = 'mmattn::…'` look up here where the package is. A module in place
 # of the distribution's name has them ask Python, which finds an editable install, too; mmengine 0.10.7 would not.
@@ -137,8 +139,7 @@ class FolderRegistry(Registry):
             if name in self.module_dict:
                 return self.module_dict[name]
         if not scope:
-            configured = [scope.scope_name for scope in reversed(DefaultScope._instance_dict.values())]
-            for sibling in dict.fromkeys([*configured, 'mmseg', 'mmdet']):
+            for sibling in dict.fromkeys([*default_scopes(), 'mmseg', 'mmdet']):
                 if sibling not in ('mmattn', 'mmengine') and find_spec(sibling) is not None:
                     return self.parent.get(f'{sibling}.{name}')
         return self.parent.get(key)  # not super().get(key), which would import all folders
