@@ -1,14 +1,17 @@
-"""The registries of scope ``mmattn``, and which folder registers what.
+"""The registries of scope ``mmattn``, and which folder registers which name.
 
 mmengine imports this module by itself when a config names ``mmattn.X``, so no ``custom_imports`` is needed. It imports
 mmengine alone: mmengine takes an ImportError in here for "not in the registry" and hides the cause.
 """
 
+from importlib import import_module
 from importlib.util import find_spec
 
 from mmengine import registry as mmengine_registry
 from mmengine.config.utils import MODULE2PACKAGE
-from mmengine.registry import DefaultScope, Registry
+from mmengine.registry import Registry
+
+from ._compat import default_scopes
 
 # mmengine's `get_config('mmattn::…')` and `_base_ = 'mmattn::…'` look up here where the package is. A module in place
 # of the distribution's name has them ask Python, which finds an editable install, too; mmengine 0.10.7 would not.
@@ -21,7 +24,7 @@ DISTRIBUTIONS = {
     'mmdet': ('onedl-mmdetection', 'mmdet'),
 }
 
-# folder: (the packages it needs beside mmengine and torch, the names that it registers)
+# folder: (the packages that it needs in addition to mmengine and torch, the names that it registers)
 FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     'mmattn.engine': (
         (),
@@ -91,25 +94,33 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     'mmattn.visualization': ((), ('AttentionMapHook',)),
 }
+FOLDER_OF = {name: folder for folder, (_, names) in FOLDERS.items() for name in names}
+
+
+def _missing(folder: str) -> list[str]:
+    """Return the packages that a folder needs and that are not installed."""
+    return [package for package in FOLDERS[folder][0] if find_spec(package) is None]
 
 
 class FolderRegistry(Registry):
-    """A registry filled by the folders of this package whose dependencies are installed.
+    """A registry that imports the folder of a name when the name is first looked up.
 
-    A missing package costs its own folder and nothing else; one that is installed but broken raises its own
-    ImportError.
+    The other folders are not imported. A missing package affects the folders that need it and nothing else. A package
+    that is installed but broken raises its own ImportError.
 
     Args:
         name (str): attribute of ``mmengine.registry`` that is the parent.
-        *folders (str): keys of ``FOLDERS`` whose import registers modules here.
     """
 
-    def __init__(self, name: str, *folders: str) -> None:
+    def __init__(self, name: str) -> None:
         parent = getattr(mmengine_registry, name)
-        self._missing = {folder: [p for p in FOLDERS[folder][0] if find_spec(p) is None] for folder in folders}
-        locations = [folder for folder, missing in self._missing.items() if not missing]
-        super().__init__(parent.name, parent=parent, scope='mmattn', locations=locations)
-        self._imported = not locations  # else mmengine looks for `mmattn.utils.register_all_modules`
+        super().__init__(parent.name, parent=parent, scope='mmattn')
+
+    def import_from_location(self) -> None:
+        """Import every folder whose dependencies are installed, to list what is registered."""
+        for folder in FOLDERS:
+            if not _missing(folder):
+                import_module(folder)
 
     def get(self, key: str) -> type | None:
         """Return the class registered as ``key``, here or in the scope that the config is written for.
@@ -118,34 +129,45 @@ class FolderRegistry(Registry):
         their ``default_scope`` is mmseg or mmdet, whose ``LoadAnnotations``, say, is not mmengine's.
 
         Raises:
-            ImportError: ``key`` lives in a folder whose dependency is not installed; the message tells how to get it.
+            ImportError: ``key`` is of a folder whose dependency is not installed; the message has the command that
+                installs it.
         """
         scope, _, name = key.rpartition('.')
-        for folder, missing in self._missing.items():
-            if missing and scope in ('', 'mmattn') and name in FOLDERS[folder][1]:
-                continued, original = (' '.join(names) for names in zip(*(DISTRIBUTIONS[p] for p in missing)))
-                raise ImportError(
-                    f"'mmattn.{name}' needs {' and '.join(missing)}, not installed here: "
-                    f'pip install {continued} (maintained) or pip install {original} (original)'
-                )
-        self.import_from_location()
-        if not scope and name not in self.module_dict:
-            configured = [scope.scope_name for scope in reversed(DefaultScope._instance_dict.values())]
-            for sibling in dict.fromkeys([*configured, 'mmseg', 'mmdet']):
+        if scope in ('', 'mmattn'):
+            if name not in self.module_dict and name in FOLDER_OF:
+                _import_folder_of(name)
+            if name in self.module_dict:
+                return self.module_dict[name]
+        if not scope:
+            for sibling in dict.fromkeys([*default_scopes(), 'mmseg', 'mmdet']):
                 if sibling not in ('mmattn', 'mmengine') and find_spec(sibling) is not None:
                     return self.parent.get(f'{sibling}.{name}')
-        return super().get(key)
+        return self.parent.get(key)  # not super().get(key), which would import all folders
 
 
-MODELS = FolderRegistry('MODELS', 'mmattn.layers', 'mmattn.segmentation', 'mmattn.video')
-OPTIM_WRAPPERS = FolderRegistry('OPTIM_WRAPPERS', 'mmattn.engine')
-HOOKS = FolderRegistry(
-    'HOOKS', 'mmattn.engine', 'mmattn.segmentation', 'mmattn.detection', 'mmattn.video', 'mmattn.visualization'
-)
-DATA_SAMPLERS = FolderRegistry('DATA_SAMPLERS', 'mmattn.engine')
-TRANSFORMS = FolderRegistry('TRANSFORMS', 'mmattn.engine', 'mmattn.video')
-DATASETS = FolderRegistry('DATASETS', 'mmattn.segmentation.face_parsing', 'mmattn.video')
-METRICS = FolderRegistry('METRICS', 'mmattn.segmentation.face_parsing', 'mmattn.video')
+def _import_folder_of(name: str) -> None:
+    """Import the folder that registers ``name``.
+
+    Raises:
+        ImportError: a package that it needs is not installed.
+    """
+    missing = _missing(FOLDER_OF[name])
+    if missing:
+        continued, original = (' '.join(names) for names in zip(*(DISTRIBUTIONS[p] for p in missing)))
+        raise ImportError(
+            f"'mmattn.{name}' needs {' and '.join(missing)}, not installed here: "
+            f'pip install {continued} (maintained) or pip install {original} (original)'
+        )
+    import_module(FOLDER_OF[name])
+
+
+DATASETS = FolderRegistry('DATASETS')
+DATA_SAMPLERS = FolderRegistry('DATA_SAMPLERS')
+HOOKS = FolderRegistry('HOOKS')
+METRICS = FolderRegistry('METRICS')
+MODELS = FolderRegistry('MODELS')
+OPTIM_WRAPPERS = FolderRegistry('OPTIM_WRAPPERS')
+TRANSFORMS = FolderRegistry('TRANSFORMS')
 # Nothing of ours yet, but a config with `_base_ = 'mmattn::…'` is looked up in each of them.
 EVALUATOR, LOOPS, MODEL_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS, VISBACKENDS, VISUALIZERS = map(
     FolderRegistry,

@@ -2,70 +2,23 @@
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 import mmattn
+from mmattn.registry import FOLDERS
 
 PACKAGE = Path(mmattn.__file__).parent
-MMCV = (
-    'mmattn.BilateralNonLocal2d',
-    'mmattn.BilateralCrissCrossAttention',
-    'mmattn.BilateralMultiheadAttention',
-    'mmattn.LocalBilateralAttention',
-    'mmattn.BAConv2d',
-    'mmattn.DynamicConv2d',
-    'mmattn.TransformerAttention2d',
-    'mmattn.AttendedResidual',
-    'mmattn.GridAttention3d',
-    'mmattn.StridedAttention3d',
-    'mmattn.VideoTransformerLayer',
-    'mmattn.SST',
-    'mmattn.ClipDataPreprocessor',
-    'mmattn.VideoFolderDataset',
-    'mmattn.DAVISDataset',
-    'mmattn.YouTubeVOSDataset',
-    'mmattn.SampleClip',
-    'mmattn.LoadClipFrames',
-    'mmattn.LoadClipMasks',
-    'mmattn.LoadGivenMasks',
-    'mmattn.PackClip',
-    'mmattn.ClipResize',
-    'mmattn.ClipRandomAffine',
-    'mmattn.ClipRandomCrop',
-    'mmattn.ClipRandomFlip',
-    'mmattn.ClipColorJitter',
-    'mmattn.ClipCopyPaste',
-    'mmattn.VOSMetric',
-    'mmattn.VOSVisualizationHook',
-)  # what needs mmcv
-HEADS = (
-    'mmattn.BiNLHead',
-    'mmattn.BiCCHead',
-    'mmattn.AttentionHead',
-    'mmattn.DeepLabV3PlusBAHead',
-    'mmattn.UNetBAHead',
-    'mmattn.ResNetStem',
-    'mmattn.SegDataCheckHook',
-    'mmattn.HELENDataset',
-    'mmattn.LFWPLDataset',
-    'mmattn.FaceParsingMetric',
-)  # what needs mmseg
-DETECTION = ('mmattn.DetDataCheckHook',)  # what needs mmdet
-ENGINE = (
-    'mmattn.CPUAmpOptimWrapper',
-    'mmattn.CheckpointKeysHook',
-    'mmattn.InvalidLossHook',
-    'mmattn.CheckpointHook',
-    'mmattn.PreemptionHook',
-    'mmattn.InfiniteSampler',
-    'mmattn.DefaultSampler',
-    'mmattn.SeedAugmentation',
-    'mmattn.AttentionMapHook',
-)  # what needs mmengine alone
+# The registry of each name, and the packages that it needs.
+RECORDED = Path(__file__).with_name('golden') / 'registered.txt'
+REGISTRY = {name: registry for registry, name in map(str.split, RECORDED.read_text(encoding='utf-8').splitlines())}
+NEEDS = {f'mmattn.{name}': needs for needs, names in FOLDERS.values() for name in names}
+ENGINE, MMCV, HEADS, DETECTION = (
+    [name for name, needs in NEEDS.items() if needs == packages]
+    for packages in ((), ('mmcv',), ('mmcv', 'mmseg'), ('mmcv', 'mmdet'))
+)
 
 HEAD = {'type': 'mmattn.BiCCHead', 'in_channels': 8, 'channels': 8, 'num_classes': 2, 'window_size': 3}
 LAYER = {'type': 'mmattn.BilateralNonLocal2d', 'in_channels': 8, 'window_size': 3}
@@ -82,18 +35,16 @@ FRESH = {
     "found = OPTIM_WRAPPERS.get('mmattn.CPUAmpOptimWrapper')": 'mmattn.engine',
 }
 
-# Hides the packages, asks for every name twice and prints {name: the error, or ''}.
+# Hides the packages, looks up every name twice and prints {name: the error, or ''}.
 ASK = """
-import json, re, sys
+import json, sys
 hidden, names = {hidden!r}, {names!r}
 sys.modules.update(dict.fromkeys(hidden))
-from mmengine.registry import DATA_SAMPLERS, DATASETS, HOOKS, METRICS, MODELS, OPTIM_WRAPPERS, TRANSFORMS
-kinds = {{'OptimWrapper$': OPTIM_WRAPPERS, 'Hook$': HOOKS, 'Sampler$': DATA_SAMPLERS, 'Dataset$': DATASETS,
-         'Metric$': METRICS, '(Augmentation|Clip|Frames|Masks)$|Clip(Resize|Random|Color|Copy)': TRANSFORMS}}
+import mmengine.registry
 said = {{}}
-for name in names * 2:
+for name, registry in names * 2:
     try:
-        found = next((kinds[kind] for kind in kinds if re.search(kind, name)), MODELS).get(name)
+        found = getattr(mmengine.registry, registry).get(name)
         now = '' if found.__name__ == name.removeprefix('mmattn.') else f'found {{found}}'
     except ImportError as error:
         now = f'ImportError: {{error}}'
@@ -101,12 +52,13 @@ for name in names * 2:
 print(json.dumps(said))
 """
 
-# Prints the names of every registry of scope mmattn, by folder: what the registries import by themselves (`located`),
-# and what importing every module of the package adds up to (`imported`).
+# Prints the names of every registry of scope mmattn, by folder: what the import of each folder alone, in a process of
+# its own, registers from the folder (`alone`), what listing the registries imports (`listed`), and what importing every
+# module of the package adds up to (`imported`).
 REGISTERED = """
-import json, pkgutil
+import json, os, pkgutil, sys
 from importlib import import_module
-import mmattn, mmattn.registry, mmengine.registry
+import mmattn, mmattn.registry, mmcv, mmengine.registry, mmseg.models
 from mmengine.registry import Registry
 
 children = [root.children['mmattn'] for root in vars(mmengine.registry).values()
@@ -122,12 +74,24 @@ def by_folder():
             names.setdefault(folder, []).append(name)
     return names
 
-for child in children:
-    child.import_from_location()
-located = by_folder()
+assert not by_folder()
+alone = {}
+for folder in folders:
+    read, write = os.pipe()
+    if os.fork() == 0:
+        import_module(folder)
+        with os.fdopen(write, 'w') as pipe:
+            json.dump(by_folder()[folder], pipe)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        alone[folder] = json.load(pipe)
+    os.wait()
+children[0].import_from_location()
+listed = by_folder()
 for module in pkgutil.walk_packages(mmattn.__path__, 'mmattn.'):
     import_module(module.name)
-print(json.dumps(dict(located=located, imported=by_folder(), folders=folders)))
+print(json.dumps(dict(alone=alone, listed=listed, imported=by_folder(), folders=folders)))
 """
 
 
@@ -143,7 +107,7 @@ def mmengine_path(request):
 @pytest.fixture
 def ask(run_python):
     def ask(names, hidden=(), **env):
-        said = run_python(ASK.format(names=list(names), hidden=hidden), **env)
+        said = run_python(ASK.format(names=[(name, REGISTRY[name]) for name in names], hidden=hidden), **env)
         return json.loads(said.splitlines()[-1])  # mmseg.datasets prints
 
     return ask
@@ -197,11 +161,23 @@ def test_a_broken_folder_tells_its_own_cause(ask, mmengine_path, tmp_path):
     broken = tmp_path / 'mmattn' / 'segmentation' / '__init__.py'
     broken.write_text(f"raise ImportError('cannot import name cause_xyz')\n{broken.read_text()}")
     said = ask(ENGINE + MMCV + HEADS, PYTHONPATH=f'{tmp_path}{os.pathsep}{mmengine_path}')
-    # in registries that do not list the folder
-    kinds = '(Wrapper|Sampler|Augmentation|Clip|Frames|Masks)$|Clip(Re|Ra|Co)'
-    beside = {name for name in ENGINE + MMCV if re.search(kinds, name)}
-    assert {said[name] for name in beside} == {''}
-    assert {said[name] for name in said.keys() - beside} == {'ImportError: cannot import name cause_xyz'}
+    assert {said[name] for name in ENGINE + MMCV} == {''}
+    assert {said[name] for name in HEADS} == {'ImportError: cannot import name cause_xyz'}
+
+
+def test_a_name_imports_its_own_folder_alone(run_python):
+    """mmseg is imported first: one of its modules imports mmdet where that is installed."""
+    code = """
+import sys
+import mmseg.models
+from mmengine.registry import MODELS
+before = set(sys.modules)
+MODELS.get('mmattn.BiCCHead')
+loaded = sys.modules.keys() - before
+others = ('mmattn.video', 'mmattn.detection', 'mmattn.visualization', 'mmdet')
+print('mmattn.segmentation.bi_cc_head' in loaded, [name for name in loaded if name.startswith(others)])
+"""
+    assert run_python(code).splitlines()[-1] == 'True []'
 
 
 def test_an_unknown_name_is_not_in_the_registry(run_python):
@@ -236,11 +212,9 @@ print('built in', *(type(x).__module__.partition('.')[0] for x in built))
 def test_folders_name_exactly_what_is_registered(run_python):
     said = json.loads(run_python(REGISTERED).splitlines()[-1])  # mmseg.datasets prints
     declared = {folder: sorted(names) for folder, (_, names) in said['folders'].items()}
-    for way in ('located', 'imported'):
+    for way in ('alone', 'listed', 'imported'):
         assert {folder: sorted(names) for folder, names in said[way].items()} == declared, way
-    assert sorted(f'mmattn.{name}' for names in declared.values() for name in names) == sorted(
-        ENGINE + MMCV + HEADS + DETECTION
-    )
+    assert NEEDS.keys() == REGISTRY.keys() == {*ENGINE, *MMCV, *HEADS, *DETECTION}
 
 
 def test_subpackages_by_attribute(run_python):

@@ -15,7 +15,7 @@ from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 from PIL import Image, UnidentifiedImageError
 
-from mmattn.engine.data_check import data_set_configs
+from mmattn.engine.hooks.data_check import data_set_configs
 
 ORIENTATION = 0x0112  # the EXIF tag; from 5 on, loading swaps width and height
 THREADS = 4  # more would wait for Python's lock

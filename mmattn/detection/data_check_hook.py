@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mmengine.runner import Runner
 
-from mmattn.engine.data_check import DataCheckHook
+from mmattn.engine.hooks.data_check import DataCheckHook
 from mmattn.registry import HOOKS
 
 
@@ -27,7 +27,7 @@ class DetDataCheckHook(DataCheckHook):
     ``num_classes`` of the heads fits is checked by mmdet's ``NumClassCheckHook``.
 
     Only the headers of images are read. Files that are not on a local disk are not looked at. When the check runs, and
-    in which process, is in :class:`~mmattn.engine.data_check.DataCheckHook`.
+    in which process, is in :class:`~mmattn.engine.hooks.data_check.DataCheckHook`.
 
     Args:
         enabled (bool): False turns the check off; in the shipped configs by

@@ -1,12 +1,12 @@
 """What mmengine's Runner cannot do without a GPU, and the command line that the tools share."""
 
-from .checkpoint import CheckpointHook, check_checkpoint, has_checkpoint, latest_checkpoint
-from .checks import CheckpointKeysHook, InvalidLossHook
 from .command_line import add_common_arguments, add_config_options, config_from, leave_process_group, load_config
 from .cpu import CPUAmpOptimWrapper, prepare_for_cpu
+from .data_sampling import DefaultSampler, InfiniteSampler, SeedAugmentation
+from .hooks.checkpoint import CheckpointHook, check_checkpoint, has_checkpoint, latest_checkpoint
+from .hooks.checks import CheckpointKeysHook, InvalidLossHook
+from .hooks.preemption import PreemptionHook
 from .operators import choose_kernels
-from .preemption import PreemptionHook
-from .reproducible_data import DefaultSampler, InfiniteSampler, SeedAugmentation
 from .safe_globals import add_safe_globals
 
 __all__ = [

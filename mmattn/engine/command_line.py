@@ -181,7 +181,7 @@ def _fault(path: Path, error: Exception) -> str:
 
 def _look_up(cfg: Config, key: str) -> None:
     """Warn if a config has nothing of this key, and raise a ValueError if it is no setting at all."""
-    value, parts = cfg._cfg_dict, key.split('.')
+    value, parts = cfg.to_dict(), key.split('.')
     for depth, part in enumerate(parts):
         if isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]

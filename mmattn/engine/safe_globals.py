@@ -1,5 +1,7 @@
 """Loading mmengine's checkpoints with torch ≥ 2.6, which unpickles only the types that it was told are safe."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
@@ -11,8 +13,7 @@ def add_safe_globals() -> None:
     The original mmengine does not, and cannot load what it saved itself. The list is that of the continued mmengine's
     ``get_torch_safe_globals`` with all numbers of NumPy: it leaves out float32, the type of mmseg's best mIoU.
     """
-    multiarray = (np._core if hasattr(np, '_core') else np.core).multiarray
+    # The functions that make arrays and numbers of a pickle; where they are depends on NumPy's version.
+    pickled_by: list[Any] = [np.zeros(0).__reduce__()[0], np.float64().__reduce__()[0]]
     numbers = {type(np.dtype(code)) for code in np.typecodes['AllInteger'] + np.typecodes['AllFloat']}
-    torch.serialization.add_safe_globals(
-        [HistoryBuffer, slice, getattr, multiarray._reconstruct, multiarray.scalar, np.ndarray, np.dtype, *numbers]
-    )
+    torch.serialization.add_safe_globals([HistoryBuffer, slice, getattr, *pickled_by, np.ndarray, np.dtype, *numbers])

@@ -4,6 +4,7 @@ import torch
 from mmcv.cnn import Scale
 from torch import Tensor, nn
 
+from mmattn._compat import before_loading
 from mmattn.ops import grid_attention, grid_attention_weights
 from mmattn.ops.checks import check_count
 from mmattn.ops.window_bias import as_window_size
@@ -69,7 +70,7 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         self.gamma = Scale(0.0)
         # Sharded training takes no 0-dimensional parameters; the stock block's is reshaped as it is loaded.
         self.gamma.scale = nn.Parameter(torch.zeros(1))
-        self.gamma._register_load_state_dict_pre_hook(_as_vector)
+        before_loading(self.gamma, _as_vector)
         if position == 'bilateral':
             sizes = as_window_size(window_size, axes=2)
             self.window_position = WindowPosition(

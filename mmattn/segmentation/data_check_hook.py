@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mmengine.runner import Runner
 
-from mmattn.engine.data_check import DataCheckHook
+from mmattn.engine.hooks.data_check import DataCheckHook
 from mmattn.registry import HOOKS
 
 
@@ -36,7 +36,7 @@ class SegDataCheckHook(DataCheckHook):
 
     All faults go to ``data_check.txt`` in the work dir. What was seen of the files is kept in ``data_check.json``
     there: a later run looks again only at files whose size or time has changed. When the check runs, and in which
-    process, is in :class:`~mmattn.engine.data_check.DataCheckHook`.
+    process, is in :class:`~mmattn.engine.hooks.data_check.DataCheckHook`.
 
     Args:
         enabled (bool): False turns the check off; in the shipped configs by

@@ -12,7 +12,8 @@ from mmengine.registry import DATASETS
 from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
 
-from mmattn.engine import data_check
+from mmattn._compat import loads_masks_as
+from mmattn.engine.hooks import data_check
 
 from .image_facts import ImageFile
 from .unread_files import unread_files
@@ -78,9 +79,7 @@ def read(where: str, cfg: dict) -> Part:
     image_loader = next(
         (t for t in transforms if getattr(type(t), 'transform', None) is LoadImageFromFile.transform), None
     )
-    mask_loader = next(
-        (t for t in transforms if getattr(type(t), '_load_seg_map', None) is LoadAnnotations._load_seg_map), None
-    )
+    mask_loader = next((t for t in transforms if loads_masks_as(t, LoadAnnotations)), None)
     if not (image_loader or mask_loader):
         print_log(f'Data check: {where} is left out, its files are read by other transforms', 'current')
         return Part(where, dataset, [])

@@ -180,8 +180,10 @@ def _exit(code: int, message: str) -> NoReturn:
     distributed: Any = sys.modules.get('torch.distributed')
     initialized = distributed is not None and distributed.is_available() and distributed.is_initialized()
     if initialized:
+        from mmattn._compat import process_store  # late: it imports mmengine
+
         with suppress(Exception):  # the store is gone with the process that held it, which may have been killed
-            first = distributed.distributed_c10d._get_default_store().add('mmattn/failed', 1) == 1
+            first = process_store(distributed).add('mmattn/failed', 1) == 1
             message = message if first else ''
     elif any(os.environ.get(f'{name}', '0') != '0' for name in LOCAL_RANKS):
         time.sleep(HEAD_START)  # the first process mostly fails alike; then the launcher ends this one here

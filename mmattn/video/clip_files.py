@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import mmcv
@@ -38,6 +38,37 @@ def read_frame(path: str | Path) -> np.ndarray:
         raise
     except Exception as error:
         raise ValueError(f'{path}: {_reason(error)}') from error
+
+
+class ClipFrames:
+    """The frames of a clip as a sequence; each is read from its file when it is taken, and none is kept.
+
+    Args:
+        paths (sequence of str): the files.
+        size (tuple[int, int]): height and width of the clip's masks, which the frames must have.
+
+    Raises:
+        FileNotFoundError, ValueError: when a frame is taken: as :func:`read_frame`, or it is of another size; the
+            message names it.
+    """
+
+    def __init__(self, paths: Sequence[str], size: tuple[int, int]) -> None:
+        self.paths = paths
+        self.size = size
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, position: int) -> np.ndarray:
+        """Return the frame at ``position``, uint8 ``(H, W, 3)``, BGR."""
+        path = self.paths[position]
+        image = read_frame(path)
+        if image.shape[:2] != tuple(self.size):
+            raise ValueError(
+                f'{path}: {image.shape[1]}×{image.shape[0]}, but the masks of {Path(path).parent.name} are '
+                f'{self.size[1]}×{self.size[0]} (width×height)'
+            )
+        return image
 
 
 def orientation(path: Path) -> int:

@@ -9,7 +9,7 @@ from mmengine.structures import BaseDataElement, PixelData
 
 from mmattn.registry import TRANSFORMS
 
-from .clip_files import read_frame
+from .clip_files import ClipFrames, read_frame
 from .masks import keep_objects, object_ids, read_mask
 
 META_KEYS = (
@@ -149,6 +149,8 @@ class PackClip(BaseTransform):
 
       * ``given``: a dict from positions in the clip to uint8 ``(H, W)`` tensors with the ids of the objects that begin
         there, and 0; in training ``{0: …}``;
+      * ``frames``, of a whole clip, as in a test: :class:`~mmattn.video.clip_files.ClipFrames`, a sequence that reads a
+        frame when it is taken;
       * ``gt_masks``, if all masks are loaded, as in training: ``PixelData`` whose ``data``, uint8 ``(T, H, W)``, are
         ids, 0, and 255 for pixels that do not count, which lie beyond the image; the objects are those of ``given``;
       * meta information: ``first_frames`` (dict: ids, ascending, to the positions where the objects begin),
@@ -172,6 +174,7 @@ class PackClip(BaseTransform):
             sample.given = {0: torch.where(masks[0] == 255, 0, masks[0])}
         else:
             sample.given = {position: torch.from_numpy(mask) for position, mask in results['given'].items()}
+            sample.frames = ClipFrames(results['frame_paths'], results['ori_shape'])
         sample.set_metainfo({key: results[key] for key in META_KEYS if key in results})
         packed = {'data_samples': sample}
         if 'frames' in results:

@@ -1,26 +1,19 @@
 """Objects followed through a clip whose frames come one after the other, in memory that its length does not change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import mmcv
 import numpy as np
 import torch
+from mmengine.structures import BaseDataElement
 from torch import Tensor
 from torch.nn import functional as F
 
 from .aggregation import aggregate
-from .clip_files import read_frame
 from .expand_mask_project import shrink_masks
 from .masks import object_ids
-
-if TYPE_CHECKING:
-    from mmengine.structures import BaseDataElement
-
-    from .sst import SST
+from .network import SSTNetwork
 
 FRAMES_AT_ONCE = 4  # in the backbone, which sees each by itself
 
@@ -55,13 +48,17 @@ class ClipSession:
     goes through the model in parts, each part is seen together with the reference frames.
 
     Args:
-        model (SST): in eval mode.
-        scale, max_frames, sampling: as in ``test_cfg`` of :class:`~mmattn.video.SST`; ``sampling`` only for clips of
-            files.
+        model (SSTNetwork): such as an :class:`~mmattn.video.SST`, in eval mode.
+        scale, max_frames, sampling: as in ``test_cfg`` of :class:`~mmattn.video.SST`; ``sampling`` is for
+            :meth:`segment_clip`.
     """
 
     def __init__(
-        self, model: SST, scale: tuple[int, int] | None = None, max_frames: int | None = None, sampling: str = 'dense'
+        self,
+        model: SSTNetwork,
+        scale: tuple[int, int] | None = None,
+        max_frames: int | None = None,
+        sampling: str = 'dense',
     ) -> None:
         self.model = model
         self.scale = scale
@@ -106,16 +103,18 @@ class ClipSession:
         if part and not skip([frame.number for frame in part]):
             yield from self._segment_part(part)
 
-    def segment_files(self, sample: BaseDataElement) -> np.ndarray:
-        """Return the ids in a clip of files: uint8 ``(T, H, W)``.
+    def segment_clip(self, sample: BaseDataElement) -> np.ndarray:
+        """Return the ids in a whole clip: uint8 ``(T, H, W)``.
+
+        No more than ``max_frames`` of its frames and one are held at a time.
 
         Args:
             sample (BaseDataElement): as ``PackClip`` makes it of a whole clip.
 
         Raises:
-            FileNotFoundError, ValueError: a frame cannot be read, or is not of the masks' size; it is named.
+            FileNotFoundError, ValueError: as ``frames`` of the sample raises for a frame.
         """
-        count = len(sample.frame_paths)
+        count = len(sample.frames)
         ids = np.zeros((count, *sample.ori_shape), np.uint8)
         position = {number: i for i, number in enumerate(sample.frame_numbers)}
         if self.sampling == 'sparse' and self.max_frames is not None and count > self.max_frames:
@@ -255,12 +254,6 @@ class ClipSession:
 
 
 def _frame(sample: BaseDataElement, position: int, given: bool = False) -> Frame:
-    """Read a frame of a clip, with its mask."""
-    path = sample.frame_paths[position]
-    image = read_frame(path)
-    if image.shape[:2] != tuple(sample.ori_shape):
-        raise ValueError(
-            f'{path}: {image.shape[1]}×{image.shape[0]}, but the masks of {Path(path).parent.name} are '
-            f'{sample.ori_shape[1]}×{sample.ori_shape[0]} (width×height)'
-        )
-    return Frame(sample.frame_numbers[position], image, sample.given[position].cpu().numpy() if given else None)
+    """Return a frame of a clip, with its mask."""
+    mask = sample.given[position].cpu().numpy() if given else None
+    return Frame(sample.frame_numbers[position], sample.frames[position], mask)

@@ -4,47 +4,28 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from mmcv.cnn import ConvModule
-from mmengine.model import BaseModel
 from mmengine.structures import BaseDataElement, PixelData
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from mmattn.registry import MODELS
 
-from .aggregation import AGGREGATIONS
-from .expand_mask_project import AppearanceModel, ExpandMaskProject, shrink_masks
+from .expand_mask_project import shrink_masks
 from .masks import VOID
+from .network import SSTNetwork
 from .session import ClipSession
 
 SAMPLINGS = ('dense', 'sparse')
 
 
 @MODELS.register_module()
-class SST(BaseModel):
+class SST(SSTNetwork):
     """Follow objects, given by a mask each, through a clip: an encoder of the video, a decoder of each object.
 
-    A 2-D backbone sees each frame by itself. The encoder's self-attention makes of its features the video stream. Each
-    object's stream is its reference frame's features after Expand-Mask-Project, repeated for every frame; the decoder's
-    cross-attention with the video stream warps it, and a last convolution tells the object from its background.
+    The network, and how it works, is :class:`~mmattn.video.network.SSTNetwork`.
 
     Args:
-        backbone (dict): config of a 2-D backbone of any registry; its last output, of stride 8, is what is used.
-        in_channels (int): channels of that output.
-        embed_dims (int): C, channels of the streams. Defaults to 128.
-        attention (dict): config of the attention layers. Defaults to ``mmattn.GridAttention3d`` with 8 heads.
-        encoder_layers, decoder_layers (int): Default to 3.
-        query (str): what asks in the decoder's cross-attention, 'video' (the signature of section 5.3, Eq. 5.5) or
-            'object' (the text under Eq. 5.1). Defaults to 'video'.
-        feedforward_channels (int, optional): width of the feed-forward networks. Defaults to 4 · C.
-        dropout (float): Defaults to 0.
-        appearance (bool): an appearance model's log-probability (Eq. 5.8) as one more channel of the video; each object
-            has a video stream of its own then. Defaults to False.
-        refine_channels (int, optional): channels of the backbone's first output, of stride 4, with which the last
-            convolution refines. Defaults to None: it works at stride 8.
-        norm_cfg (dict): norm of the refinement. Defaults to GroupNorm, which does not mix objects.
-        aggregation (str): how objects share the pixels, see :func:`~mmattn.video.aggregation.aggregate`. Defaults to
-            'soft'.
+        *args: as in :class:`~mmattn.video.network.SSTNetwork`.
         dice_weight (float): of a second loss, 1 less the soft Dice coefficient of each object in each frame, which
             small objects feel as much as large ones. Defaults to 0: cross-entropy alone.
         test_cfg (dict, optional):
@@ -55,70 +36,22 @@ class SST(BaseModel):
               longer clip goes through in parts. All by default ("dense evaluation", Table 5.4);
             * ``sampling`` (str): parts are 'dense', consecutive frames, or 'sparse', frames from all over the clip.
               Defaults to 'dense'.
-        data_preprocessor (dict, optional): Defaults to :class:`~mmattn.video.ClipDataPreprocessor`.
-        init_cfg (dict, optional): as in mmengine.
+        **kwargs: as in :class:`~mmattn.video.network.SSTNetwork`.
 
     Raises:
         ValueError: an unknown option.
     """
 
-    def __init__(
-        self,
-        backbone: dict,
-        in_channels: int,
-        embed_dims: int = 128,
-        attention: dict = dict(type='mmattn.GridAttention3d', num_heads=8),
-        encoder_layers: int = 3,
-        decoder_layers: int = 3,
-        query: str = 'video',
-        feedforward_channels: int | None = None,
-        dropout: float = 0.0,
-        appearance: bool = False,
-        refine_channels: int | None = None,
-        norm_cfg: dict = dict(type='GN', num_groups=32),
-        aggregation: str = 'soft',
-        dice_weight: float = 0.0,
-        test_cfg: dict | None = None,
-        data_preprocessor: dict | None = None,
-        init_cfg: dict | None = None,
-    ) -> None:
-        super().__init__(data_preprocessor or dict(type='mmattn.ClipDataPreprocessor'), init_cfg)
-        if query not in ('video', 'object'):
-            raise ValueError(f"query must be 'video' or 'object'; got {query!r}")
-        if aggregation not in AGGREGATIONS:
-            raise ValueError(f'aggregation must be one of {AGGREGATIONS}; got {aggregation!r}')
-        self.aggregation = aggregation
+    def __init__(self, *args, dice_weight: float = 0.0, test_cfg: dict | None = None, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
         self.dice_weight = dice_weight
         self.test_cfg = _checked(test_cfg or {})
-        self.backbone = MODELS.build(backbone)
-        self.projection = nn.Conv2d(in_channels, embed_dims, 1)
-        layer: dict[str, Any] = dict(
-            type='mmattn.VideoTransformerLayer',
-            embed_dims=embed_dims,
-            attention=attention,
-            dropout=dropout,
-            feedforward_channels=feedforward_channels,
-            query='memory' if query == 'video' else 'x',
-        )
-        self.encoder, self.decoder = (
-            nn.ModuleList(MODELS.build(layer) for _ in range(count)) for count in (encoder_layers, decoder_layers)
-        )
-        self.encoder_norm, self.decoder_norm = nn.LayerNorm(embed_dims), nn.LayerNorm(embed_dims)
-        self.expand_mask_project = ExpandMaskProject(embed_dims)
-        self.appearance: nn.Module | None = None
-        if appearance:
-            self.appearance = AppearanceModel(embed_dims)
-            self.appearance_projection = nn.Linear(embed_dims + 1, embed_dims)
-        self.refinement: nn.Module | None = None
-        if refine_channels is not None:
-            self.refinement = ConvModule(embed_dims + refine_channels, embed_dims, 3, padding=1, norm_cfg=norm_cfg)
-        self.score = nn.Conv2d(embed_dims, 2, 1)  # background, foreground
 
     def forward(self, inputs: Any, data_samples: list[BaseDataElement], mode: str = 'tensor') -> Any:
         """Run the model.
 
         Args:
-            inputs (Tensor, optional): float ``(B, T, 3, H, W)``; 'predict' reads the files itself.
+            inputs (Tensor, optional): float ``(B, T, 3, H, W)``; 'predict' takes the frames of the samples.
             data_samples (list of BaseDataElement): as ``PackClip`` makes them.
             mode (str): 'loss' (a dict of losses), 'predict' (the samples, with ``pred_masks``) or 'tensor' (a list of
                 float ``(O, 2, T, H, W)``, the logits of background and foreground of a clip's objects).
@@ -165,82 +98,15 @@ class SST(BaseModel):
     def predict(self, data_samples: list[BaseDataElement]) -> list[BaseDataElement]:
         """Add ``pred_masks`` to the samples of whole clips: ``data``, uint8 ``(T, H, W)``, ids in the files' size.
 
-        The frames are read from ``frame_paths`` as they are needed.
+        A frame is taken from ``frames`` when it is needed; no more than ``max_frames`` and one are held at a time.
 
         Raises:
             FileNotFoundError, ValueError: a frame cannot be read, or is not of the masks' size; it is named.
         """
         for sample in data_samples:
             session = ClipSession(self, **self.test_cfg)
-            sample.pred_masks = PixelData(data=torch.from_numpy(session.segment_files(sample)))
+            sample.pred_masks = PixelData(data=torch.from_numpy(session.segment_clip(sample)))
         return data_samples
-
-    def extract_feat(self, frames: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the features of normalised frames.
-
-        Args:
-            frames (Tensor): float ``(N, 3, H, W)``.
-
-        Returns:
-            tuple[Tensor, Tensor | None]: ``(N, h, w, C)`` of stride 8; with refinement, ``(N, C', H/4, W/4)``.
-        """
-        outs = self.backbone(frames)
-        features = self.projection(outs[-1]).permute(0, 2, 3, 1)
-        return features, outs[0] if self.refinement is not None else None
-
-    def object_streams(
-        self, features: Tensor, frame_numbers: Tensor, reference: Tensor, masks: Tensor, clip: Tensor
-    ) -> Tensor:
-        """Follow objects through clips, at once in training, else one after the other, which takes less memory.
-
-        Args:
-            features (Tensor): ``(B, T, h, w, C)`` of :meth:`extract_feat`.
-            frame_numbers (Tensor): int64 ``(B, T)``.
-            reference (Tensor): ``(O, h, w, C)``, features of each object's reference frame.
-            masks (Tensor): float ``(O, h, w)``, its mask there, see :func:`shrink_masks`.
-            clip (Tensor): int64 ``(O)``, which of the B clips it is in.
-
-        Returns:
-            Tensor: ``(O, T, h, w, C)``, for :meth:`head`.
-        """
-        video = self._encode(features, frame_numbers) if self.appearance is None else None
-        streams = []
-        for some in [slice(None)] if torch.is_grad_enabled() else range(len(clip)):
-            x, m, b = (y[some].view(-1, *y.shape[1:]) for y in (reference, masks, clip))
-            if self.appearance is not None:  # a video stream for each object
-                own = features[b]
-                own = self.appearance_projection(torch.cat([own, self.appearance(own, x, m)], -1))
-                memory = self._encode(own, frame_numbers[b])
-            else:
-                memory = video[b]  # type: ignore[index]
-            stream = self.expand_mask_project(x, m).unsqueeze(1).expand_as(memory)
-            for layer in self.decoder:
-                stream = layer(stream, memory, frame_numbers[b])
-            streams.append(self.decoder_norm(stream))
-        return torch.cat(streams)
-
-    def _encode(self, features: Tensor, frame_numbers: Tensor) -> Tensor:
-        """Add temporal context: the video stream, ``(B, T, h, w, C)``."""
-        for layer in self.encoder:
-            features = layer(features, frame_numbers=frame_numbers)
-        return self.encoder_norm(features)
-
-    def head(self, stream: Tensor, fine: Tensor | None, size: Sequence[int]) -> Tensor:
-        """Return the logits of background and foreground.
-
-        Args:
-            stream (Tensor): ``(N, h, w, C)``, the object's in N frames.
-            fine (Tensor, optional): ``(N, C', H/4, W/4)``, those frames' of :meth:`extract_feat`.
-            size (sequence of int): of the padded frames.
-
-        Returns:
-            Tensor: ``(N, 2, *size)``.
-        """
-        x = stream.permute(0, 3, 1, 2)
-        if self.refinement is not None and fine is not None:
-            x = F.interpolate(x, fine.shape[-2:], mode='bilinear', align_corners=False)
-            x = self.refinement(torch.cat([x, fine.to(x.dtype)], 1))
-        return F.interpolate(self.score(x), tuple(size), mode='bilinear', align_corners=False)
 
     def _clip_logits(self, inputs: Tensor, data_samples: list[BaseDataElement]) -> list[Tensor]:
         """Return the logits ``(O, 2, T, H, W)`` of each clip's objects, whose reference is the first frame."""

@@ -13,7 +13,6 @@ from PIL import Image
 from mmattn.registry import HOOKS
 from mmattn.utils.files import atomic_write
 
-from .clip_files import read_frame
 from .masks import read_mask
 from .overlay import draw_overlay
 
@@ -71,7 +70,7 @@ class VOSVisualizationHook(Hook):
         for sample in samples if self.draw and is_main_process() else ():  # only it has a visualizer that writes
             for position in range(0, len(sample.frame_paths), self.interval):
                 path, mask_path = sample.frame_paths[position], sample.mask_paths[position]
-                left = frame = read_frame(path)
+                left = frame = sample.frames[position]
                 if mask_path is not None:
                     left = draw_overlay(frame, read_mask(mask_path, sample.single_object), OPACITY)
                 right = draw_overlay(frame, sample.pred_masks.data[position].cpu().numpy(), OPACITY)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mmattn.engine import check_checkpoint, command_line, load_config
-from mmattn.engine.checkpoint import AsideBackend
+from mmattn.engine.hooks.checkpoint import AsideBackend
 
 from .test_tools import CONFIG, ROOT, SMALL, free_port
 
@@ -262,7 +262,7 @@ def test_ctrl_c_says_how_to_resume(tiny_data, tmp_path, processes):
 FULL_DISK = """
 import resource, runpy, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-from mmattn.engine.checkpoint import AsideBackend
+from mmattn.engine.hooks.checkpoint import AsideBackend
 put = AsideBackend.put
 def limited(*args):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from .test_resume import Trainer, differences, load
+from .hooks.test_resume import Trainer, differences, load
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 MODULE = """

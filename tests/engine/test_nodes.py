@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from .test_resume import CONFIG, assert_same_end
+from .hooks.test_resume import CONFIG, assert_same_end
 from .test_tools import ROOT, free_port, metrics
 
 SLURM_CONF = """

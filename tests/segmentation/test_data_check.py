@@ -18,7 +18,7 @@ from mmengine.registry import DATASETS, init_default_scope
 from mmengine.runner import Runner
 from PIL import Image
 
-from mmattn.engine.data_check import SHOWN
+from mmattn.engine.hooks.data_check import SHOWN
 from mmattn.segmentation import SegDataCheckHook, agreement, class_check, data_check, image_facts
 from mmattn.segmentation.class_check import classes_of_labels
 

@@ -9,7 +9,7 @@ from mmengine.dataset import DefaultSampler, pseudo_collate
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from mmattn.engine.reproducible_data import InfiniteSampler, SeedAugmentation
+from mmattn.engine.data_sampling import InfiniteSampler, SeedAugmentation
 from mmattn.video import datasets as module
 from mmattn.video.clip_files import read_frame
 from mmattn.video.datasets import DAVISDataset, VideoFolderDataset, YouTubeVOSDataset

@@ -1,6 +1,7 @@
 """The model: Expand-Mask-Project, appearance, aggregation by hand; what must hold of whole clips and their parts."""
 
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from mmattn.registry import MODELS
+from mmattn.video import clip_files
 from mmattn.video.aggregation import aggregate
+from mmattn.video.clip_files import ClipFrames, read_frame
 from mmattn.video.datasets import DAVISDataset, VideoFolderDataset, YouTubeVOSDataset
 from mmattn.video.expand_mask_project import AppearanceModel, ExpandMaskProject, shrink_masks
 from mmattn.video.loading import LoadClipFrames, LoadClipMasks, LoadGivenMasks, PackClip, SampleClip
@@ -382,6 +385,40 @@ def test_frames_before_any_object_are_background():
     np.testing.assert_array_equal(found[2], squares(2, 1))
 
 
+@pytest.mark.parametrize('sampling', ['dense', 'sparse'])
+def test_no_more_frames_of_a_long_clip_are_held(tmp_path, monkeypatch, sampling):
+    """The frames alive at once are those of a part and the one taken last, in a clip of 50 frames and of 500."""
+    clips.clip(tmp_path, 'a', [squares(0, 1, size=(16, 24))])
+    (item,) = VideoFolderDataset(data_root=str(tmp_path))
+    alive = most = 0
+
+    def read(path):
+        nonlocal alive, most
+        image = read_frame(path)
+        alive += 1
+        most = max(most, alive)
+        weakref.finalize(image, release)
+        return image
+
+    def release():
+        nonlocal alive
+        alive -= 1
+
+    monkeypatch.setattr(clip_files, 'read_frame', read)
+    model = build(decoder_layers=1, test_cfg=dict(max_frames=10, sampling=sampling))
+    peaks = []
+    for length in (50, 500):
+        long = dict(item, frame_paths=item['frame_paths'] * length, frame_numbers=range(length))
+        sample = PackClip()(LoadGivenMasks()(long))['data_samples']
+        assert alive == 0  # packing reads none
+        most = 0
+        assert predict(model, sample).shape == (length, 16, 24)
+        peaks.append(most)
+    assert peaks[0] == peaks[1] <= 11
+    held = [*sample.frames]
+    assert alive == len(held) == 500  # what is held counts
+
+
 def test_what_is_wrong_is_named(root, sample, tmp_path):
     model = build()
     image = np.zeros((30, 44, 3), np.uint8)
@@ -398,7 +435,7 @@ def test_what_is_wrong_is_named(root, sample, tmp_path):
         [*ClipSession(model).segment([Frame(0, image, squares(0, 1)), Frame(9, image[:20])])]
     small = tmp_path / 'small.png'
     write_mask(small, np.zeros((10, 10), int))
-    sample.set_metainfo(dict(frame_paths=[*sample.frame_paths[:-1], str(small)]))
+    sample.frames = ClipFrames([*sample.frame_paths[:-1], str(small)], sample.ori_shape)
     with pytest.raises(ValueError, match=r'small\.png: 10×10, but the masks of .* are 44×30'):
         predict(model, sample)
     for options, name in (

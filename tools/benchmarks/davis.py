@@ -29,7 +29,7 @@ from torch import nn
 
 from mmattn.registry import DATASETS, MODELS
 from mmattn.utils.files import write_text
-from mmattn.video import PALETTE, ClipSession, Frame, VOSMetric, read_frame, read_mask
+from mmattn.video import PALETTE, ClipSession, Frame, VOSMetric, read_mask
 from mmattn.video.overlay import draw_overlay
 from mmattn.video.similarity import region_similarity
 
@@ -137,8 +137,8 @@ def draw(todo: list[Run], work_dir: Path) -> None:
     overlays, predictions = [], []
     for sample in clips(todo[0]):
         found = [np.load(run.folder / 'predictions.npz')[sample.clip] for run in todo]
-        for position in (round(share * (len(sample.frame_paths) - 1)) for share in SHOWN):
-            frame = read_frame(sample.frame_paths[position])
+        for position in (round(share * (len(sample.frames) - 1)) for share in SHOWN):
+            frame = sample.frames[position]
             truth = read_mask(sample.mask_paths[position], sample.single_object)
             overlays.append(
                 [
@@ -163,7 +163,7 @@ def main() -> None:
     found = [*each(lambda run: results(run, args.jobs), todo, args.jobs)]
     repeated = clips(todo[0])
     for sample in repeated:
-        sample.pred_masks = PixelData(data=sample.given[0].expand(len(sample.frame_paths), -1, -1))
+        sample.pred_masks = PixelData(data=sample.given[0].expand(len(sample.frames), -1, -1))
     names = [sample.clip for sample in repeated]
     rows = []
     for method in METHODS:

@@ -16,7 +16,7 @@ train_pipeline = [
     dict(type='mmattn.ClipColorJitter'),
     dict(type='mmattn.PackClip'),
 ]
-# The model reads the frames of a clip as it needs them.
+# The frames of a clip are read when the model takes them.
 test_pipeline = [dict(type='mmattn.LoadGivenMasks'), dict(type='mmattn.PackClip')]
 train_dataloader = dict(
     batch_size=1,

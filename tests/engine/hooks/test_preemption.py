@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from mmengine.logging import MMLogger
 
-from mmattn.engine import CheckpointHook, PreemptionHook, preemption
+from mmattn.engine import CheckpointHook, PreemptionHook
+from mmattn.engine.hooks import preemption
 
 from .test_resume import Trainer, assert_same_end, load
 
@@ -242,7 +243,8 @@ def test_a_second_signal_ends_the_process(seconds, code):
             f"""
 import os, signal
 from types import SimpleNamespace
-from mmattn.engine import CheckpointHook, PreemptionHook, preemption
+from mmattn.engine import CheckpointHook, PreemptionHook
+from mmattn.engine.hooks import preemption
 preemption.SAME_SIGNAL = {seconds}
 hook = PreemptionHook()
 hook.before_loops(SimpleNamespace(hooks=[CheckpointHook()]))
@@ -270,7 +272,7 @@ def test_the_flexible_runner(train, tmp_path):
 ENDED_AT_ONCE = """
 import faulthandler, multiprocessing, os, signal, time
 os.register_at_fork(after_in_child=lambda: time.sleep(.3))  # comes before what mmattn does in a new process
-from mmattn.engine import preemption
+from mmattn.engine.hooks import preemption
 faulthandler.dump_traceback_later(30, exit=True)
 signal.signal(signal.SIGTERM, lambda *_: None)
 preemption._kept_from_children.add(signal.SIGTERM)

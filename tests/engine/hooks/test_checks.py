@@ -21,7 +21,7 @@ from mmattn.engine import CheckpointKeysHook, InvalidLossHook, add_common_argume
 from mmattn.engine.command_line import check_lengths
 from mmattn.layers import BilateralCrissCrossAttention
 
-from .test_tools import CONFIG, ROOT, SMALL
+from ..test_tools import CONFIG, ROOT, SMALL
 
 
 class Net(BaseModel):

@@ -13,6 +13,7 @@ from mmengine.structures import BaseDataElement
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader
 
+from mmattn._compat import checkpoint_path, copy_versions
 from mmattn.registry import HOOKS
 
 
@@ -104,12 +105,11 @@ class CheckpointKeysHook(Hook):
         stripped = type(given)((re.sub(r'^module\.', '', key), value) for key, value in given.items())
         expected = type(given)((key, value) for key, value in stripped.items() if not self.allow.search(key))
         expected.update((key, value) for key, value in model.state_dict().items() if self.allow.search(key))
-        if hasattr(given, '_metadata'):  # the modules' versions, by which they convert
-            expected._metadata = given._metadata
+        copy_versions(given, expected)
         try:
             model.load_state_dict(expected)
         except RuntimeError as error:
-            name = runner._load_from or f'of {runner.work_dir}'
+            name = checkpoint_path(runner) or f'of {runner.work_dir}'
             raise RuntimeError(
                 f'The checkpoint {name} does not fit the model (patterns of keys that may differ go to '
                 f'default_hooks.checkpoint_keys.allow). {error}'

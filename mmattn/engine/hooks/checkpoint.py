@@ -18,10 +18,10 @@ from mmengine.fileio import BaseStorageBackend, LocalBackend, register_backend
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
+from mmattn._compat import forget_info, resumes_without_path, set_checkpoint_path, set_position
+from mmattn.engine.data_sampling import continue_data, sampler_of
 from mmattn.registry import HOOKS
 from mmattn.utils.files import atomic_write, hold, remove_temporary_files
-
-from .reproducible_data import continue_data, sampler_of
 
 LEGACY = b'\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.'  # a checkpoint from before torch 1.6 begins like this
 
@@ -64,8 +64,8 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
 
     def before_loops(self, runner: Runner) -> None:
         """Choose the checkpoint to resume from: mmengine would take the last one, complete or not."""
-        if runner._resume and runner._load_from is None:
-            runner._load_from = latest_checkpoint(runner.work_dir, self.filename_tmpl)
+        if resumes_without_path(runner):
+            set_checkpoint_path(runner, latest_checkpoint(runner.work_dir, self.filename_tmpl))
 
     def before_run(self, runner: Runner) -> None:
         """Likewise under tools other than ours; FlexibleRunner has resumed by then, one iteration too far on."""
@@ -73,7 +73,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         found = runner.message_hub.runtime_info.get('to_resume')
         # `found` first: where nothing is trained, runner.iter would build the training loop, data set and all.
         if found and runner.iter == found['iter'] + 1:
-            runner.train_loop._epoch, runner.train_loop._iter = found['epoch'], found['iter']
+            set_position(runner.train_loop, found['epoch'], found['iter'])
 
     def before_train(self, runner: Runner) -> None:
         """Restore the generators and the position in the data, and see to it that files are written aside.
@@ -185,8 +185,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
 
 def _forget(runner: Runner) -> None:
     """Leave what resuming asks for out of what is saved from now on."""
-    runner.message_hub.pop_info('to_resume')
-    runner.message_hub._resumed_keys.pop('to_resume', None)
+    forget_info(runner.message_hub, 'to_resume')
 
 
 def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') -> str | None:

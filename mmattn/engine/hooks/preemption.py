@@ -14,10 +14,10 @@ from mmengine.hooks import EMAHook, Hook
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import Runner
 
+from mmattn.engine.command_line import leave_process_group
 from mmattn.registry import HOOKS
 
 from .checkpoint import CheckpointHook
-from .command_line import leave_process_group
 
 SAME_SIGNAL = 5.0  # seconds in which a launcher may pass on a signal that the whole job got anyway
 

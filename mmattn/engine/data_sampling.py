@@ -16,6 +16,7 @@ import torch
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop
 from torch.utils.data import DataLoader, Sampler, get_worker_info
 
+from mmattn._compat import replace_batch_sampler
 from mmattn.registry import DATA_SAMPLERS, TRANSFORMS
 
 
@@ -155,7 +156,7 @@ def continue_data(loop: BaseLoop, seed: int | None, batches_done: int = 0) -> bo
     """
     if isinstance(loop, EpochBasedTrainLoop) and batches_done:
         loader, epoch, run_iter = loop.dataloader, loop.epoch, loop.run_iter
-        vars(loader)['batch_sampler'] = _RestOfEpoch(loader.batch_sampler, batches_done)  # torch forbids setting it
+        replace_batch_sampler(loader, _RestOfEpoch(loader.batch_sampler, batches_done))
         loop.run_iter = lambda idx, batch: run_iter(idx + batches_done * (loop.epoch == epoch), batch)
     sampler = sampler_of(loop.dataloader)
     if not isinstance(sampler, InfiniteSampler | DefaultSampler):

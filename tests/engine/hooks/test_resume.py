@@ -32,9 +32,9 @@ from mmattn.engine import (
     add_safe_globals,
     latest_checkpoint,
 )
-from mmattn.engine.reproducible_data import SampleIndex, continue_data, sampler_of
+from mmattn.engine.data_sampling import SampleIndex, continue_data, sampler_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TRAIN = ROOT / 'tools/train.py'
 MMSEGS_TRAIN = Path(mmseg.__file__).parent / '.mim/tools/train.py'
 

@@ -1,0 +1,74 @@
+"""The private members of mmengine, mmcv and torch that mmattn uses: a function each, and why there is no other way.
+
+mmattn.registry imports this module, so it imports nothing but mmengine's registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mmengine.registry import DefaultScope
+
+if TYPE_CHECKING:
+    from mmengine.logging import MessageHub
+    from mmengine.runner import BaseLoop, Runner
+    from torch import nn
+    from torch.utils.data import DataLoader
+
+
+def default_scopes() -> list[str]:
+    """Return the names of the default scopes, the last one first; mmengine itself tells the last one alone."""
+    return [scope.scope_name for scope in reversed(DefaultScope._instance_dict.values())]
+
+
+def resumes_without_path(runner: Runner) -> bool:
+    """Return whether a run is to be resumed and mmengine is to find the checkpoint, which it may not have verified."""
+    return runner._resume and runner._load_from is None
+
+
+def checkpoint_path(runner: Runner) -> str | None:
+    """Return the checkpoint that a run starts from; the Runner has it in no public attribute."""
+    return runner._load_from
+
+
+def set_checkpoint_path(runner: Runner, path: str | None) -> None:
+    """Set the checkpoint that a run starts from, between the construction of the Runner and its start."""
+    runner._load_from = path
+
+
+def set_position(loop: BaseLoop, epoch: int, iteration: int) -> None:
+    """Set the position of a training loop, whose properties cannot be set."""
+    loop._epoch, loop._iter = epoch, iteration
+
+
+def forget_info(message_hub: MessageHub, key: str) -> None:
+    """Remove runtime information; mmengine's ``pop_info`` leaves the record that it is to be saved."""
+    message_hub.pop_info(key)
+    message_hub._resumed_keys.pop(key, None)
+
+
+def replace_batch_sampler(loader: DataLoader, batch_sampler: Any) -> None:
+    """Give a data loader another batch sampler, which torch forbids once it is built; a new loader has new workers."""
+    vars(loader)['batch_sampler'] = batch_sampler
+
+
+def copy_versions(source: dict, target: dict) -> None:
+    """Copy the versions of modules, by which modules convert old weights, from one state dict to another."""
+    if hasattr(source, '_metadata'):
+        target._metadata = source._metadata  # type: ignore[attr-defined]
+
+
+def before_loading(module: nn.Module, hook: Callable[..., None]) -> None:
+    """Have ``hook(state_dict, prefix, …)`` called before weights are loaded; not public in torch 2.4."""
+    module._register_load_state_dict_pre_hook(hook)
+
+
+def process_store(distributed: Any) -> Any:
+    """Return the store that the processes of a group share; torch returns it by no public function."""
+    return distributed.distributed_c10d._get_default_store()
+
+
+def loads_masks_as(transform: object, stock: Any) -> bool:
+    """Return whether a transform reads masks by the code of ``stock``; subclasses that replace the method do not."""
+    return getattr(type(transform), '_load_seg_map', None) is stock._load_seg_map
