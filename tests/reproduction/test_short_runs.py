@@ -24,13 +24,13 @@ TOOL = Path(__file__).parents[2] / 'tools/benchmarks/short_runs.py'
 def rows(data, monkeypatch, tmp_path):
     """Run the tool for some methods of a data set and seed 0; return the rows of results.json by name."""
 
-    def run(module, *methods, iterations=2):
+    def run(module, *methods, **settings):
         name = module.__name__.rpartition('.')[2]
         chosen = {method: module.RUNS.methods[method] for method in methods}
-        monkeypatch.setattr(module, 'RUNS', module.RUNS._replace(methods=chosen))
+        monkeypatch.setattr(module, 'RUNS', module.RUNS._replace(methods=chosen, **settings))
         root = data[module.RUNS.dataset]
-        settings = ['--data-root', root, '--seeds', 0, '--iters', iterations, '--work-dir', tmp_path]
-        monkeypatch.setattr(sys, 'argv', [TOOL.name, name, *map(str, settings)])
+        arguments = [name, '--data-root', root, '--seeds', 0, '--iters', 2, '--work-dir', tmp_path]
+        monkeypatch.setattr(sys, 'argv', [TOOL.name, *map(str, arguments)])
         handler = signal.getsignal(signal.SIGTERM)
         try:
             runpy.run_path(str(TOOL), run_name='__main__')
@@ -68,7 +68,7 @@ def test_bccd(rows, tmp_path, capsys):
 
 def test_fasseg(rows, tmp_path):
     ours = 'U-Net-BA, UNetBAHead'
-    metrics = rows(fasseg, ours)[ours]['seeds']['0']['metrics']
+    metrics = rows(fasseg, ours, baseline=ours)[ours]['seeds']['0']['metrics']
     runs = folder(fasseg, ours, tmp_path)
     upright = logged(runs)
     assert {name: metrics[name] for name in ('overall', 'accuracy')} == {
