@@ -160,6 +160,7 @@ setup(
             'tqdm',
         ],
         'video': ['opencv-python', 'pillow', 'prettytable', 'rich'],
+        'reproduction': ['matplotlib', 'pillow', 'prettytable', 'rich', 'scipy'],
         'dev': [
             'build',
             'clang-format',

@@ -26,7 +26,7 @@ SERVER.set_forkserver_preload(PACKAGES)
 
 
 def run_script(command, env, cwd=None, timeout=300):
-    """Run ``[script, *arguments]``; return a CompletedProcess whose ``stdout`` has both streams, as lines are printed."""
+    """Run ``[script, *arguments]``; return a CompletedProcess whose ``stdout`` has both streams."""
     arguments = [str(part) for part in command]
     with tempfile.TemporaryFile('w+b') as said:
         process = SERVER.Process(

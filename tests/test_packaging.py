@@ -263,7 +263,7 @@ def test_only_an_extra_requires_openmmlab(described):
     }
     assert wanted.pop('') == {'torch', 'numpy'}
     assert {name: wanted.pop(name) for name in families} == families
-    assert set(wanted) == {'det', 'video', 'dev'}
+    assert set(wanted) == {'det', 'video', 'reproduction', 'dev'}
     brought = set().union(*wanted.values())
     assert not [name for name in brought if name.startswith(('mm', 'onedl'))]
     assert 'opencv-python-headless' not in brought
@@ -341,3 +341,14 @@ def test_importing_is_cheap(run_python):
     assert 'mmattn' in loaded
     assert not loaded & HEAVY
     assert min(seconds) < 0.05
+
+
+def test_components_do_without_what_reproduction_needs(run_python):
+    """mmseg imports SciPy and Matplotlib, the layers do not."""
+    code = (
+        'import sys, mmattn.layers; print(*sys.modules); import mmattn.segmentation, mmattn.video; print(*sys.modules)'
+    )
+    layers, all_modules = (set(line.split()) for line in run_python(code).splitlines()[-2:])
+    assert not layers & {'scipy', 'matplotlib', 'mmattn.utils.complexity'}
+    assert 'mmattn.layers' in layers
+    assert not {name for name in all_modules if name.startswith('mmattn.reproduction')}

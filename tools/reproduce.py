@@ -7,33 +7,26 @@
 Without further arguments it is the paper's protocol on the paper's data set, one process and one GPU a run.
 ``--dataset`` names another one for the same task, ``--iters`` shortens the training and its schedule, ``--scale`` makes
 images and crops smaller and takes a narrow network for CPUs, trained from scratch (``--network paper``: not that;
-``--network small``: that alone). What was replaced is said at the head of the table.
+``--network small``: that alone). The head of the table says what was replaced.
 
 The work dir gets, for each row, a complete config (``tools/train.py CONFIG --cfg-options randomness.seed=0`` repeats a
-run by hand) and, for each row and seed, a folder. Interrupted or killed, the same command goes on where it stopped;
-finished runs are not repeated, further seeds are added. Other settings need another work dir. At the end there are
-table.md (the paper's figure; ours, mean ± deviation; the difference to the table's baseline, paired by seed, with its
-95 % confidence interval; parameters, multiply-accumulates, time, memory), plot.png and results.json.
+run by hand) and, for each row and seed, a folder. Interrupted or killed, the same command resumes; finished
+runs are not repeated, further seeds are added. Other settings need another work dir. At the end there are table.md (the
+paper's figure; ours, mean ± deviation; the difference to the table's baseline, paired by seed, with its 95 % confidence
+interval; parameters, multiply-accumulates, time, memory), plot.png and results.json.
 """
 
 import argparse
-import os
-import platform
-import statistics
 from pathlib import Path
-from queue import Queue
 
 from mmattn.utils.command import run
 
 import torch
-from benchmarks.short_runs import Run, each, finish, last_scores, lock, markdown, peak_memory, scalars, test
-from mmengine.config import Config
-from reproduction.plan import Method, check_data, plan, words, write_configs
-from reproduction.protocol import Protocol, data_sets, input_size, length, metrics_of, read_data
-from reproduction.report import Measured, Result, Setup, write_report
-from reproduction.tables import Row, read_tables
 
-from mmattn.utils.files import check_writable
+from mmattn.reproduction.protocol import Protocol, data_sets
+from mmattn.reproduction.report import markdown
+from mmattn.reproduction.reproduce import reproduce
+from mmattn.reproduction.tables import Row, read_tables
 
 
 def parse_args() -> argparse.Namespace:
@@ -113,109 +106,22 @@ def print_tables(tables: dict[str, list[Row]]) -> None:
     print(markdown(['variable'], ([name, variable] for name, variable in data_sets().items())))
 
 
-def with_workers(cfg: Config, workers: int | None) -> list[str]:
-    """Return the options that give each data loader of a config so many processes."""
-    loaders = [key for key in ('train_dataloader', 'val_dataloader', 'test_dataloader') if cfg.get(key) is not None]
-    return (
-        []
-        if workers is None
-        else [
-            f'{loader}.{key}={value}'
-            for loader in loaders
-            for key, value in (('num_workers', workers), ('persistent_workers', workers > 0))
-        ]
-    )
-
-
-def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Result:
-    """Train a method's stages with one seed, or what is missing of them, and return the last one's result."""
-    start: list[str] = []
-    for stage, (path, cfg) in enumerate(zip(method.paths, method.configs), 1):
-        steps, unit = length(cfg)
-        folder = run.folder if stage == len(method.paths) else run.folder / f'stage_{stage}'
-        staged = run._replace(config=str(path.resolve()), options=start + with_workers(cfg, workers), folder=folder)
-        last = folder / f'{unit}_{steps}.pth'
-        finish(staged, jobs, last)
-        start = [f'load_from={last}']
-    _, keys, factor = metrics_of(cfg)
-    arguments = method.rows[0].test
-    found = None if arguments else last_scores(run.folder, next(iter(keys)), steps)
-    found = found or test(staged, jobs, last, *arguments)
-    logs = scalars(run.folder)
-    times = [line['time'] for log in logs for line in log[1:] or log if 'loss' in line]
-    memory = max((line['memory'] for log in logs for line in log if 'memory' in line), default=peak_memory(run.folder))
-    if not times:
-        raise SystemExit(f'{last} is there, but no log of its training: remove {run.folder}')
-    return Result({name: factor * found[key] for key, name in keys.items()}, statistics.median(times), memory)
-
-
-def run_all(args: argparse.Namespace, methods: list[Method]) -> dict[tuple[str, int], Result]:
-    """Train what is missing, and return the results by method and seed."""
-    named = {method.name: method for method in methods}
-    places: Queue[dict[str, str]] = Queue()
-    visible = list(filter(None, os.environ.get('CUDA_VISIBLE_DEVICES', '').split(',')))  # --gpus counts those
-    for gpu in (args.gpus or [None]) * args.jobs:
-        places.put({} if gpu is None else {'CUDA_VISIBLE_DEVICES': visible[int(gpu)] if visible else gpu})
-    jobs = places.qsize()
-
-    def work(run: Run) -> Result:
-        environment = places.get()
-        try:
-            return run_stages(run._replace(environment=environment), named[run.method], args.workers, jobs)
-        finally:
-            places.put(environment)
-
-    todo = [
-        Run(method.name, seed, '', [], args.work_dir / f'{method.paths[-1].stem}_seed-{seed}')
-        for seed in args.seeds
-        for method in methods
-    ]
-    try:
-        return {(run.method, run.seed): result for run, result in each(work, todo, jobs)}
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt('the same command continues') from None
-
-
 def main() -> None:
-    """Plan, run what is missing, report."""
+    """Train what is missing, write the report and print its table."""
     args = parse_args()
-    protocol = Protocol(args.dataset, args.iters, args.scale, args.network == 'small', args.amp)
-    data = None if args.dataset is None else read_data(args.dataset, args.data_root)
-    check_writable(args.work_dir)
-    methods = plan(args.rows_of_table, protocol, data, args.rows)
-    check_data(methods)
-    deviations = words(methods, protocol, data)
-    with lock(args.work_dir):
-        write_configs(methods, args.work_dir / 'configs', [f'Table {args.table}', *deviations])
-        counts = {method.name: method.counts() for method in methods}
-        found = run_all(args, methods)
-        cuda = torch.cuda.is_available()
-        device = torch.cuda.get_device_name() if cuda else f'CPU ({platform.machine()})'
-        setup = Setup(
-            args.table,
-            args.dataset or ' and '.join(sorted({row.data for method in methods for row in method.rows})),
-            deviations,
-            ' or '.join(dict.fromkeys('{1}×{0}'.format(*input_size(m.configs[-1])) for m in methods)),
-            f'{device}, torch {torch.__version__}',
-            'CUDA tensors' if cuda else 'resident set of the process',
+    print(
+        reproduce(
+            args.rows_of_table,
+            Protocol(args.dataset, args.iters, args.scale, args.network == 'small', args.amp),
+            args.work_dir,
+            data_root=args.data_root,
+            names=args.rows,
+            seeds=args.seeds,
+            gpus=args.gpus,
+            jobs=args.jobs,
+            workers=args.workers,
         )
-        print(
-            write_report(
-                [
-                    Measured(
-                        method.name,
-                        method.rows,
-                        method.baseline,
-                        f'configs/{method.paths[-1].name}',
-                        *counts[method.name],
-                        {seed: found[method.name, seed] for seed in args.seeds},
-                    )
-                    for method in methods
-                ],
-                setup,
-                args.work_dir,
-            )
-        )
+    )
 
 
 if __name__ == '__main__':

@@ -3,14 +3,14 @@
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from mmattn import ops
+from mmattn.utils import alternatives
 
 Tensors = dict[str, Any]  # arguments by name: a tensor, or a list of them
 
@@ -152,62 +152,24 @@ def _global_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     side, k = (21, 7) if quick else (97, 31)
     for channels in (32,) if quick else (256, 64):  # a kernel takes fewer in float32
         inputs = [draw(1, 1, side, side, *rest) for rest in ((channels,), (channels,), (channels,), (k * k,), ())]
-        entry = _window_entry(side, k, draw.device)
-        rivals = {'SDPA with a table': partial(_sdpa_with_table, entry=entry)}
+        entry = alternatives.window_entry(side, k, draw.device)
+        rivals = {'SDPA with a table': partial(alternatives.sdpa_with_table, entry=entry)}
         if not quick:
-            rivals['FlexAttention'] = partial(_flex_attention, size=k)
+            rivals['FlexAttention'] = partial(alternatives.flex_attention, size=k)
 
         def ours(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
             return ops.global_attention(
                 query, key, value, window_bias=window_bias, window_size=k, outside_bias=outside_bias
             )
 
-        yield Workload(f'{side}×{side}, {channels} channels', ours, inputs, rivals, {'SDPA': _sdpa})
-
-
-def _sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    q, k, v = (x.flatten(2, -2) for x in (query, key, value))
-    return F.scaled_dot_product_attention(q, k, v).view_as(value)
-
-
-def _window_entry(side: int, k: int, device: str) -> Tensor:
-    """Return the entry of a query's window that belongs to a key, k² outside of it, ``(1, 1, N, N)``."""
-    y, x = (c.flatten() for c in torch.meshgrid(*[torch.arange(side, device=device)] * 2, indexing='ij'))
-    dy, dx = y - y[:, None] + k // 2, x - x[:, None] + k // 2
-    inside = (dy >= 0) & (dy < k) & (dx >= 0) & (dx < k)
-    return (dy * k + dx).where(inside, k * k)[None, None]
-
-
-def _sdpa_with_table(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside: Tensor, *, entry: Tensor) -> Tensor:
-    table = torch.cat([window_bias, outside.unsqueeze(-1)], -1).flatten(2, 3).gather(-1, entry)
-    queries, keys, values = (x.flatten(2, 3) for x in (q, k, v))
-    return F.scaled_dot_product_attention(queries, keys, values, table).view_as(v)
-
-
-def _flex_attention(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside: Tensor, *, size: int) -> Tensor:
-    width = q.shape[3]
-    biases = torch.cat([window_bias, outside.unsqueeze(-1)], -1)[0, 0].flatten(0, 1)
-
-    def add_position(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        dy, dx = j // width - i // width + size // 2, j % width - i % width + size // 2
-        inside = (dy >= 0) & (dy < size) & (dx >= 0) & (dx < size)
-        return score + biases[i, torch.where(inside, dy * size + dx, size * size)]
-
-    return _compiled_flex_attention()(*(x.flatten(2, 3) for x in (q, k, v)), score_mod=add_position).view_as(v)
-
-
-@cache
-def _compiled_flex_attention() -> Callable[..., Tensor]:
-    from torch.nn.attention.flex_attention import flex_attention  # torch 2.5
-
-    return torch.compile(flex_attention, dynamic=False)
+        yield Workload(f'{side}×{side}, {channels} channels', ours, inputs, rivals, {'SDPA': alternatives.sdpa})
 
 
 def _grid_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     side, k, channels = (11, 5, 16) if quick else (97, 31, 512)
     query, key, value = (draw.maps(2, 1, side, side, c) / c**0.25 for c in (channels // 8, channels // 8, channels))
     positions = [draw(2, 1, side, side, *rest) for rest in ((2 * k - 1,), ())]
-    mmcv = {'mmcv CrissCrossAttention': _criss_cross} if _criss_cross_attention() else {}
+    mmcv = {'mmcv CrissCrossAttention': alternatives.criss_cross} if alternatives.criss_cross_attention() else {}
     unscaled = partial(ops.grid_attention, scale=1.0)
     title = f'2×{side}×{side}, {channels // 8} and {channels} channels'
     yield Workload(f'{title}, content alone', unscaled, [query, key, value], mmcv)
@@ -216,7 +178,7 @@ def _grid_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     title = f'{"×".join(map(str, size))}, 32 channels'
     inputs = [draw(1, 1, *size, 32) for _ in range(3)]
     positions = [draw(1, 1, *size, *rest) for rest in ((27,), ())]
-    axes = {'einsum along the axes': _axes_einsum}
+    axes = {'einsum along the axes': alternatives.axes_einsum}
     yield Workload(f'{title}, content alone', ops.grid_attention, inputs, axes)
     yield Workload(title, _with_window(ops.grid_attention, windows), [*inputs, *positions], {}, axes)
 
@@ -226,41 +188,6 @@ def _with_window(operator: Callable[..., Tensor], window_size: int | tuple[int, 
         return operator(query, key, value, window_bias=window_bias, window_size=window_size, outside_bias=outside_bias)
 
     return ours
-
-
-@cache
-def _criss_cross_attention() -> Any:
-    try:
-        from mmcv.ops import CrissCrossAttention
-    except ImportError:
-        return None
-    return CrissCrossAttention
-
-
-def _criss_cross(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """mmcv's CrissCrossAttention between its projections and its residual."""
-    block = _criss_cross_attention().__new__(_criss_cross_attention())
-    nn.Module.__init__(block)
-    for name, x in (('query_conv', query), ('key_conv', key), ('value_conv', value)):
-        object.__setattr__(block, name, lambda _, x=x: x.squeeze(1).movedim(-1, 1))
-    object.__setattr__(block, 'gamma', lambda out: out)
-    nothing = value.new_zeros(()).expand(len(value), value.shape[-1], *value.shape[2:4])
-    return block(nothing).movedim(1, -1).unsqueeze(1)
-
-
-def _axes_einsum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Grid attention by products along each axis, the position itself counted once."""
-    logits = []
-    for axis, (keys, pairs) in enumerate((('nyx', 'tyxn'), ('tnx', 'tyxn'), ('tyn', 'tyxn'))):
-        arm = torch.einsum(f'bhtyxc,bh{keys}c->bh{pairs}', query, key) * query.shape[-1] ** -0.5
-        if axis < 2:  # the position itself is in the last arm
-            length = query.shape[2 + axis]
-            same = torch.eye(length, dtype=torch.bool, device=query.device)
-            arm = arm.masked_fill(same.view(*(length if a == axis else 1 for a in range(3)), length), -torch.inf)
-        logits.append(arm)
-    weights = torch.cat(logits, -1).softmax(-1).split(query.shape[2:5], -1)
-    arms = [torch.einsum(f'bhtyxn,bh{keys}c->bhtyxc', w, value) for w, keys in zip(weights, ('nyx', 'tnx', 'tyn'))]
-    return arms[0] + arms[1] + arms[2]
 
 
 def _local_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
@@ -274,43 +201,17 @@ def _local_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
 
         # of a norm at which the refined logits of float16 are finite
         inputs = [draw.maps(1, 8, side, side, channels // 8) / 4 for _ in range(3)] + [draw.maps(1, 8, side, side, 9)]
-        rivals = {'unfold': partial(_unfold_attention, iterations=iterations)}
+        rivals = {'unfold': partial(alternatives.unfold_attention, iterations=iterations)}
         refined = ', refined' if iterations > 1 else ''
         yield Workload(f'{side}×{side}, {channels} channels, 8 heads{refined}', ours, inputs, rivals)
-
-
-def _unfolded(x: Tensor, k: int) -> Tensor:
-    """Return the k² neighbours ``(B, heads, C, k², H, W)`` of ``(B, heads, H, W, C)``."""
-    batch, heads, height, width, channels = x.shape
-    maps = F.unfold(x.movedim(-1, 2).flatten(1, 2), k, padding=k // 2)
-    return maps.view(batch, heads, channels, k * k, height, width)
-
-
-def _unfold_attention(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, *, iterations: int) -> Tensor:
-    inside = _unfolded(torch.ones_like(query[..., :1]), 3)[:, :, 0] > 0
-    keys, towards = _unfolded(key, 3), query.movedim(-1, 2)
-    logits = torch.zeros_like(inside, dtype=query.dtype).masked_fill(~inside, -torch.inf)
-    for i in range(iterations):
-        logits = logits + (keys * towards.unsqueeze(3)).sum(2)
-        if i < iterations - 1:
-            total = (logits.softmax(2).unsqueeze(2) * keys).sum(3)
-            norm = total.norm(dim=2, keepdim=True)
-            towards = total * norm / (1 + norm**2)
-    weights = (logits + window_bias.movedim(-1, 2)).softmax(2)
-    return (weights.unsqueeze(2) * _unfolded(value, 3)).sum(3).movedim(2, -1)
 
 
 def _dynamic_conv_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     for side, groups, k in ((17, 8, 3), (17, 16, 5)) if quick else ((96, 8, 3), (48, 16, 13)):
         inputs = [draw.maps(1, groups, side, side, c) for c in (256 // groups, k * k)]
-        rivals = {'unfold': partial(_unfold_dynamic_conv, k=k)}
+        rivals = {'unfold': partial(alternatives.unfold_dynamic_conv, k=k)}
         title = f'{side}×{side}, 256 channels, {groups} groups, {k}×{k}'
         yield Workload(title, partial(ops.dynamic_conv, kernel_size=k), inputs, rivals)
-
-
-def _unfold_dynamic_conv(value: Tensor, logits: Tensor, *, k: int) -> Tensor:
-    weights = logits.movedim(-1, 2).softmax(2).unsqueeze(2)
-    return (_unfolded(value, k) * weights).sum(3).movedim(2, -1)
 
 
 def _strided_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
@@ -320,7 +221,7 @@ def _strided_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     def ours(query: Tensor, key: Tensor, value: Tensor, *offset_bias: Tensor) -> Tensor:
         return ops.strided_attention(query, key, value, pattern='block', step=step, offset_bias=offset_bias)
 
-    cubes = {'SDPA of cubes': partial(_cubes_sdpa, step=step)}
+    cubes = {'SDPA of cubes': partial(alternatives.cubes_sdpa, step=step)}
     for heads, positions in itertools.product((1, 8), (False, True)):
         inputs = [draw(1, heads, *size, 32 // heads) for _ in range(3)]
         title = f'{"×".join(map(str, size))}, 32 channels, heads: {heads}'
@@ -328,17 +229,3 @@ def _strided_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
             yield Workload(title, ours, [*inputs, *(draw(1, heads, *size, n) for n in widths)], {}, cubes)
         else:
             yield Workload(f'{title}, content alone', ours, inputs, cubes)
-
-
-def _cubes_sdpa(query: Tensor, key: Tensor, value: Tensor, *, step: tuple[int, ...]) -> Tensor:
-    """Attention within cubes, which are moved to the heads."""
-    counts = [side // length for side, length in zip(query.shape[2:5], step)]
-
-    def cubes(x: Tensor) -> Tensor:
-        for axis, length in enumerate(step):
-            x = x.unflatten(2 + 2 * axis, (-1, length))  # (B, heads, T, t, Y, y, X, x, C) in the end
-        return x.permute(0, 1, 2, 4, 6, 3, 5, 7, 8).flatten(5, 7).flatten(1, 4)
-
-    out = F.scaled_dot_product_attention(cubes(query), cubes(key), cubes(value))
-    out = out.unflatten(1, (query.shape[1], *counts)).unflatten(5, step)
-    return out.permute(0, 1, 2, 5, 3, 6, 4, 7, 8).reshape(query.shape)

@@ -11,7 +11,6 @@ from functools import partial
 import torch
 from mmcv.cnn import ConvModule, fuse_conv_bn
 from mmcv.cnn.bricks import GeneralizedAttention
-from mmcv.ops import CrissCrossAttention
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,6 +24,7 @@ from mmattn.ops import (
     window_zscore,
 )
 from mmattn.ops.support import strided_offsets
+from mmattn.utils import alternatives
 
 FORWARD, BOTH = 'forward', 'forward + backward'
 OURS = 'mmattn'
@@ -87,51 +87,14 @@ def both_passes(peer: str, *ratios: float | None) -> dict[tuple[str, str], tuple
 LARGEST_TABLE = 97  # side of a map
 
 
-def window_entry(side: int, k: int, device: str) -> Tensor:
-    """The entry of a query's window that belongs to a key, k² outside of it, ``(1, 1, N, N)``; made once, not timed."""
-    y, x = (c.flatten() for c in torch.meshgrid(*[torch.arange(side, device=device)] * 2, indexing='ij'))
-    dy, dx = y - y[:, None] + k // 2, x - x[:, None] + k // 2
-    inside = (dy >= 0) & (dy < k) & (dx >= 0) & (dx < k)
-    return (dy * k + dx).where(inside, k**2)[None, None]
-
-
-def realigned(window_bias: Tensor, outside_bias: Tensor, entry: Tensor) -> Tensor:
-    """The table of position logits of all pairs, ``(1, 1, N, N)``."""
-    return torch.cat([window_bias, outside_bias.unsqueeze(-1)], -1).flatten(2, 3).gather(-1, entry)
-
-
-def flex(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor, size: int) -> Tensor:
-    """FlexAttention with a score_mod, compiled."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    width = q.shape[3]
-    logits = torch.cat([window_bias, outside_bias.unsqueeze(-1)], -1)[0, 0].flatten(0, 1)
-
-    def add_position(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        dy, dx = j // width - i // width + size // 2, j % width - i % width + size // 2
-        inside = (dy >= 0) & (dy < size) & (dx >= 0) & (dx < size)
-        return score + logits[i, torch.where(inside, dy * size + dx, size**2)]
-
-    global _compiled_flex
-    if _compiled_flex is None:
-        _compiled_flex = torch.compile(flex_attention, dynamic=False)
-    return _compiled_flex(*(x.flatten(2, 3) for x in (q, k, v)), score_mod=add_position).view_as(v)
-
-
-_compiled_flex: Callable[..., Tensor] | None = None
-
-
 def bi_nl_calls(side: int, channels: int, k: int, dtype: torch.dtype, device: str) -> tuple[Call, dict[str, Call]]:
     """Bi-NL's core and its peers on a side × side map; those with a table of all pairs as far as it has room."""
-    entry = window_entry(side, k, device) if side <= LARGEST_TABLE else None
+    entry = alternatives.window_entry(side, k, device) if side <= LARGEST_TABLE else None
 
     def literal(q: Tensor, key: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
         logits = q.flatten(2, 3) @ key.flatten(2, 3).transpose(-1, -2) / q.shape[-1] ** 0.5
-        return ((logits + realigned(window_bias, outside_bias, entry)).softmax(-1) @ v.flatten(2, 3)).view_as(v)
-
-    def with_table(q: Tensor, key: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
-        bias = realigned(window_bias, outside_bias, entry)
-        return F.scaled_dot_product_attention(*(x.flatten(2, 3) for x in (q, key, v)), bias).view_as(v)
+        logits = logits + alternatives.position_table(window_bias, outside_bias, entry)
+        return (logits.softmax(-1) @ v.flatten(2, 3)).view_as(v)
 
     def ours(q: Tensor, key: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
         return global_attention(q, key, v, window_bias=window_bias, window_size=k, outside_bias=outside_bias)
@@ -140,17 +103,14 @@ def bi_nl_calls(side: int, channels: int, k: int, dtype: torch.dtype, device: st
         torch.randn(1, 1, side, side, *rest, dtype=dtype, device=device, requires_grad=True)
         for rest in ((channels,), (channels,), (channels,), (k**2,), ())
     ]
+    with_table = partial(alternatives.sdpa_with_table, entry=entry)
     tables = {} if entry is None else {'literal': literal, 'SDPA with a table': with_table}
     own, peers = calls(ours, tables, inputs)
-    peers['SDPA, content only'] = Call(content_only, inputs[:3])
-    forward_only = Call(partial(flex, size=k), [x.detach() for x in inputs], (FORWARD,))  # all that it can on a CPU
-    peers['FlexAttention'] = forward_only if device == 'cpu' else Call(partial(flex, size=k), inputs)
+    peers['SDPA, content only'] = Call(alternatives.sdpa, inputs[:3])
+    flex = partial(alternatives.flex_attention, size=k)
+    forward_only = Call(flex, [x.detach() for x in inputs], (FORWARD,))  # all that it can on a CPU
+    peers['FlexAttention'] = forward_only if device == 'cpu' else Call(flex, inputs)
     return own, peers
-
-
-def content_only(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """PyTorch's attention, without positions."""
-    return F.scaled_dot_product_attention(*(x.flatten(2, -2) for x in (q, k, v))).view_as(v)
 
 
 @workload('P1')
@@ -181,7 +141,7 @@ def bi_nl_zscore(full: bool, dtype: torch.dtype, device: str) -> Workload:
         return global_attention(q, key, v, window_bias=window, window_size=k, outside_bias=outside)
 
     def table(q: Tensor, key: Tensor, v: Tensor, window: Tensor, outside: Tensor) -> Tensor:
-        bias = realigned(window, outside, window_entry(side, k, device))
+        bias = alternatives.position_table(window, outside, alternatives.window_entry(side, k, device))
         mean, var = bias.mean(-1, keepdim=True), bias.var(-1, correction=0, keepdim=True)
         bias = (bias - mean) / (var + 1e-5).sqrt()
         return F.scaled_dot_product_attention(*(x.flatten(2, 3) for x in (q, key, v)), bias.to(q.dtype)).view_as(v)
@@ -195,17 +155,6 @@ def bi_nl_zscore(full: bool, dtype: torch.dtype, device: str) -> Workload:
 
 
 # P2: the core of Bi-CC
-
-
-def mmcv_criss_cross(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """mmcv's CrissCrossAttention between its projections and its residual; q, k, v ``(B, 1, H, W, C)``."""
-    block = CrissCrossAttention.__new__(CrissCrossAttention)
-    nn.Module.__init__(block)
-    for name, x in (('query_conv', q), ('key_conv', k), ('value_conv', v)):
-        object.__setattr__(block, name, lambda _, x=x: x.squeeze(1).movedim(-1, 1))
-    object.__setattr__(block, 'gamma', lambda out: out)
-    nothing = v.new_zeros(()).expand(len(v), v.shape[-1], *v.shape[2:4])
-    return block(nothing).movedim(1, -1).unsqueeze(1)
 
 
 @workload('P2')
@@ -234,35 +183,13 @@ def bi_cc(full: bool, dtype: torch.dtype, device: str) -> Workload:
     return Workload(
         'Bi-CC core, 2×97×97, 64 and 512 channels, k = 31',
         Call(ours, inputs + positions),
-        {peer: Call(mmcv_criss_cross, inputs)},
+        {peer: Call(alternatives.criss_cross, inputs)},
         both_passes(peer, 0.5, 0.25),
         {peer: Call(partial(grid_attention, scale=1.0), inputs)},
     )
 
 
 # P3: the core of BA
-
-
-def unfolded(x: Tensor, k: int) -> Tensor:
-    """Return the k² neighbours ``(B, heads, C, k², H, W)`` of ``(B, heads, H, W, C)``."""
-    batch, heads, height, width, channels = x.shape
-    maps = F.unfold(x.movedim(-1, 2).flatten(1, 2), k, padding=k // 2)
-    return maps.view(batch, heads, channels, k**2, height, width)
-
-
-def unfold_attention(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, iterations: int) -> Tensor:
-    """The equations of local bilateral attention over unfolded maps."""
-    inside = unfolded(torch.ones_like(q[..., :1]), 3)[:, :, 0] > 0
-    keys, towards = unfolded(k, 3), q.movedim(-1, 2)
-    logits = torch.zeros_like(inside, dtype=q.dtype).masked_fill(~inside, -torch.inf)
-    for i in range(iterations):
-        logits = logits + (keys * towards.unsqueeze(3)).sum(2)
-        if i < iterations - 1:
-            total = (logits.softmax(2).unsqueeze(2) * keys).sum(3)
-            norm = total.norm(dim=2, keepdim=True)
-            towards = total * norm / (1 + norm**2)
-    weights = (logits + window_bias.movedim(-1, 2)).softmax(2)
-    return (weights.unsqueeze(2) * unfolded(v, 3)).sum(3).movedim(2, -1)
 
 
 def channels_first(batch: int, heads: int, side: int, channels: int, dtype: torch.dtype, device: str) -> Tensor:
@@ -280,16 +207,10 @@ def ba_core(full: bool, dtype: torch.dtype, device: str, iterations: int) -> Wor
         return local_attention(q, k, v, window_bias=window_bias, kernel_size=3, scale=1.0, iterations=iterations)
 
     inputs = [channels_first(1, 8, side, c, dtype, device) for c in (*[channels // 8] * 3, 9)]
-    own, peers = calls(ours, {'unfold': partial(unfold_attention, iterations=iterations)}, inputs)
+    own, peers = calls(ours, {'unfold': partial(alternatives.unfold_attention, iterations=iterations)}, inputs)
     return Workload(
         f'BA core, 256 channels, 8 heads, 96×96, T = {iterations}', own, peers, both_passes('unfold', 0.05, 0.1)
     )
-
-
-def unfold_dynamic_conv(value: Tensor, logits: Tensor, k: int) -> Tensor:
-    """The equation of dynamic convolution over k² copies of the map."""
-    weights = logits.movedim(-1, 2).softmax(2).unsqueeze(2)
-    return (unfolded(value, k) * weights).sum(3).movedim(2, -1)
 
 
 @workload('dynamic_conv, 3×3', groups=8, side=96, k=3)
@@ -297,7 +218,8 @@ def unfold_dynamic_conv(value: Tensor, logits: Tensor, k: int) -> Tensor:
 def dynamic(full: bool, dtype: torch.dtype, device: str, groups: int, side: int, k: int) -> Workload:
     """Dynamic convolution, 256 channels."""
     inputs = [channels_first(1, groups, side if full else 17, c, dtype, device) for c in (256 // groups, k**2)]
-    own, peers = calls(partial(dynamic_conv, kernel_size=k), {'unfold': partial(unfold_dynamic_conv, k=k)}, inputs)
+    unfold = partial(alternatives.unfold_dynamic_conv, k=k)
+    own, peers = calls(partial(dynamic_conv, kernel_size=k), {'unfold': unfold}, inputs)
     return Workload(f'dynamic convolution, 256 channels, {groups} groups, {side}×{side}, {k}×{k}', own, peers)
 
 
@@ -339,39 +261,6 @@ def ba_block(full: bool, dtype: torch.dtype, device: str, row: dict, evaluation:
 # P5 and P6: video
 
 
-def axes_einsum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Grid attention by products along each axis, the position itself counted once."""
-    logits = []
-    for axis, letters in enumerate(('tyx,nyx->tyxn', 'tyx,tnx->tyxn', 'tyx,tyn->tyxn')):
-        query, rest = letters.split(',')
-        keys, pairs = rest.split('->')
-        arm = torch.einsum(f'bh{query}c,bh{keys}c->bh{pairs}', q, k) * q.shape[-1] ** -0.5
-        if axis < 2:  # the position itself is in the last arm
-            length = q.shape[2 + axis]
-            same = torch.eye(length, dtype=torch.bool, device=q.device)
-            arm = arm.masked_fill(same.view(*(length if a == axis else 1 for a in range(3)), length), -torch.inf)
-        logits.append(arm)
-    weights = torch.cat(logits, -1).softmax(-1).split(q.shape[2:5], -1)
-    return sum(
-        torch.einsum(f'bh{pairs},bh{keys}c->bhtyxc', weight, v)
-        for weight, pairs, keys in zip(weights, ('tyxn',) * 3, ('nyx', 'tnx', 'tyn'))
-    )
-
-
-def blocks_sdpa(q: Tensor, k: Tensor, v: Tensor, step: tuple[int, int, int]) -> Tensor:
-    """Attention within cubes: they are moved to the heads, as PyTorch's fast kernel takes four dimensions."""
-    counts = [side // length for side, length in zip(q.shape[2:5], step)]
-
-    def cubes(x: Tensor) -> Tensor:
-        for axis, length in enumerate(step):
-            x = x.unflatten(2 + 2 * axis, (-1, length))  # (B, heads, T, t, Y, y, X, x, C) in the end
-        return x.permute(0, 1, 2, 4, 6, 3, 5, 7, 8).flatten(5, 7).flatten(1, 4)
-
-    out = F.scaled_dot_product_attention(cubes(q), cubes(k), cubes(v))
-    out = out.unflatten(1, (q.shape[1], *counts)).unflatten(5, step)
-    return out.permute(0, 1, 2, 5, 3, 6, 4, 7, 8).reshape(q.shape)
-
-
 def video_operands(full: bool, heads: int, dtype: torch.dtype, device: str) -> list[Tensor]:
     """q, k and v of 16 × 64 × 64 voxels and 32 channels."""
     size = (16, 64, 64) if full else (8, 16, 8)
@@ -396,7 +285,7 @@ def grid(full: bool, dtype: torch.dtype, device: str, heads: int, positions: boo
             q, k, v, window_bias=window_bias, window_size=(9, 9, 11), outside_bias=outside_bias.squeeze(-1)
         )
 
-    own, peers = calls(grid_attention, {'einsum': axes_einsum}, inputs)
+    own, peers = calls(grid_attention, {'einsum': alternatives.axes_einsum}, inputs)
     return Workload(
         f'grid attention, 32 channels, heads: {heads}, 16×64×64',
         Call(ours, with_positions(inputs, [27, 1])) if positions else own,
@@ -417,7 +306,7 @@ def strided(full: bool, dtype: torch.dtype, device: str, heads: int, positions: 
     def ours(q: Tensor, k: Tensor, v: Tensor, *offset_bias: Tensor) -> Tensor:
         return strided_attention(q, k, v, pattern='block', step=step, offset_bias=offset_bias)
 
-    own, peers = calls(ours, {'reshape + SDPA': partial(blocks_sdpa, step=step)}, inputs)
+    own, peers = calls(ours, {'reshape + SDPA': partial(alternatives.cubes_sdpa, step=step)}, inputs)
     widths = [len(offsets) for offsets in strided_offsets(inputs[0].shape[2:5], step, 'block')]
     return Workload(
         f'strided attention, cubes of 4×8×8, 32 channels, heads: {heads}, 16×64×64',

@@ -3,15 +3,11 @@ _base_ = './camvid.py'
 data_root = '{{$BUILDINGS_ROOT:data/buildings}}'
 metainfo = dict(classes=('background', 'building'), palette=[[40, 60, 80], [255, 140, 0]])
 crop_size = (256, 256)
-train_pipeline = [
-    dict(type='mmattn.SeedAugmentation'),
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations'),
-    dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.9),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PackSegInputs'),
-]
-test_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
+train_pipeline = _base_.train_pipeline
+train_pipeline[4].update(crop_size=crop_size, cat_max_ratio=0.9)
+del train_pipeline[6], train_pipeline[3]
+test_pipeline = _base_.test_pipeline
+del test_pipeline[1]
 train_dataloader = dict(
     batch_size=8,
     num_workers=2,

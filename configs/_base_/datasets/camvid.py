@@ -1,5 +1,6 @@
 # CamVid, 11 classes at 480×360, in mmseg's layout: img_dir/{train,val}/*.jpg and ann_dir/{train,val}/*.png, 255
 # ignored. `CAMVID_ROOT` moves the data.
+_base_ = './segmentation.py'
 dataset_type = 'BaseSegDataset'
 data_root = '{{$CAMVID_ROOT:data/camvid}}'
 metainfo = dict(
@@ -32,40 +33,15 @@ metainfo = dict(
 )
 scale = (480, 360)
 crop_size = (360, 360)
-train_pipeline = [
-    dict(type='mmattn.SeedAugmentation'),
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations'),
-    dict(type='RandomResize', scale=scale, ratio_range=(0.75, 2.0), keep_ratio=True),
-    dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PhotoMetricDistortion'),
-    dict(type='PackSegInputs'),
-]
-# Annotations are loaded after `Resize`: they are compared at their own size.
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=scale, keep_ratio=True),
-    dict(type='LoadAnnotations'),
-    dict(type='PackSegInputs'),
-]
-tta_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(
-        type='TestTimeAug',
-        transforms=[
-            [dict(type='Resize', scale_factor=r, keep_ratio=True) for r in (0.75, 1.0, 1.25, 1.5)],
-            [dict(type='RandomFlip', prob=p, direction='horizontal') for p in (0.0, 1.0)],
-            [dict(type='LoadAnnotations')],
-            [dict(type='PackSegInputs')],
-        ],
-    ),
-]
+train_pipeline = _base_.train_pipeline
+train_pipeline[3].scale = scale
+train_pipeline[4].crop_size = crop_size
+test_pipeline = _base_.test_pipeline
+test_pipeline[1].scale = scale
+tta_pipeline = _base_.tta_pipeline
+tta_pipeline[1].transforms[0] = [dict(type='Resize', scale_factor=r, keep_ratio=True) for r in (0.75, 1.0, 1.25, 1.5)]
 train_dataloader = dict(
     batch_size=8,
-    num_workers=4,
-    persistent_workers=True,
-    sampler=dict(type='mmattn.InfiniteSampler', shuffle=True),
     dataset=dict(
         type=dataset_type,
         metainfo=metainfo,
@@ -75,10 +51,6 @@ train_dataloader = dict(
     ),
 )
 val_dataloader = dict(
-    batch_size=1,
-    num_workers=4,
-    persistent_workers=True,
-    sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
         type=dataset_type,
         metainfo=metainfo,
@@ -88,5 +60,3 @@ val_dataloader = dict(
     ),
 )
 test_dataloader = val_dataloader
-val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
-test_evaluator = val_evaluator

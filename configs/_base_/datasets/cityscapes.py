@@ -1,60 +1,23 @@
 # Cityscapes as the thesis trains on it: scale 0.75–2.0, crops of 769×769. `CITYSCAPES_ROOT` moves the data.
+_base_ = './segmentation.py'
 dataset_type = 'CityscapesDataset'
 data_root = '{{$CITYSCAPES_ROOT:data/cityscapes}}'
 crop_size = (769, 769)
-train_pipeline = [
-    dict(type='mmattn.SeedAugmentation'),
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations'),
-    dict(type='RandomResize', scale=(2048, 1024), ratio_range=(0.75, 2.0), keep_ratio=True),
-    dict(type='RandomCrop', crop_size=crop_size, cat_max_ratio=0.75),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PhotoMetricDistortion'),
-    dict(type='PackSegInputs'),
-]
-# Annotations are loaded after `Resize`: they are compared at their own size.
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=(2048, 1024), keep_ratio=True),
-    dict(type='LoadAnnotations'),
-    dict(type='PackSegInputs'),
-]
-tta_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(
-        type='TestTimeAug',
-        transforms=[
-            [dict(type='Resize', scale_factor=r, keep_ratio=True) for r in (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)],
-            [dict(type='RandomFlip', prob=p, direction='horizontal') for p in (0.0, 1.0)],
-            [dict(type='LoadAnnotations')],
-            [dict(type='PackSegInputs')],
-        ],
-    ),
-]
 train_dataloader = dict(
     batch_size=2,
-    num_workers=4,
-    persistent_workers=True,
-    sampler=dict(type='mmattn.InfiniteSampler', shuffle=True),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,
         data_prefix=dict(img_path='leftImg8bit/train', seg_map_path='gtFine/train'),
-        pipeline=train_pipeline,
+        pipeline=_base_.train_pipeline,
     ),
 )
 val_dataloader = dict(
-    batch_size=1,
-    num_workers=4,
-    persistent_workers=True,
-    sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,
         data_prefix=dict(img_path='leftImg8bit/val', seg_map_path='gtFine/val'),
-        pipeline=test_pipeline,
+        pipeline=_base_.test_pipeline,
     ),
 )
 test_dataloader = val_dataloader
-val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
-test_evaluator = val_evaluator

@@ -9,16 +9,12 @@ metainfo = dict(
 )
 scale = (256, 256)
 crop_size = (192, 160)
-train_pipeline = [
-    dict(type='mmattn.SeedAugmentation'),
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations'),
-    dict(type='RandomResize', scale=scale, ratio_range=(0.75, 1.25), keep_ratio=True),
-    dict(type='RandomCrop', crop_size=crop_size),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PackSegInputs'),
-]
-test_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
+train_pipeline = _base_.train_pipeline
+train_pipeline[3].update(scale=scale, ratio_range=(0.75, 1.25))
+train_pipeline[4] = dict(type='RandomCrop', crop_size=crop_size)
+del train_pipeline[6]
+test_pipeline = _base_.test_pipeline
+del test_pipeline[1]
 train_dataloader = dict(num_workers=2, dataset=dict(metainfo=metainfo, data_root=data_root, pipeline=train_pipeline))
 val_dataloader = dict(num_workers=2, dataset=dict(metainfo=metainfo, data_root=data_root, pipeline=test_pipeline))
 test_dataloader = val_dataloader

@@ -1,28 +1,18 @@
 # HELEN, 11 classes, as `tools/dataset_converters/helen.py` writes it: img_dir/{train,val,test}/*.jpg and
 # ann_dir/{train,val,test}/*.png. `HELEN_ROOT` moves the data. The thesis says neither scale nor crop nor augmentation:
 # these are ours. Images vary in size: their longer side becomes 512, in tests, too.
+_base_ = './segmentation.py'
 dataset_type = 'mmattn.HELENDataset'
 data_root = '{{$HELEN_ROOT:data/helen}}'
 scale = (512, 512)
 crop_size = (448, 448)
-train_pipeline = [
-    dict(type='mmattn.SeedAugmentation'),
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations'),
-    dict(type='RandomResize', scale=scale, ratio_range=(0.75, 1.25), keep_ratio=True),
-    dict(type='RandomCrop', crop_size=crop_size),
-    # In a mirrored face left and right brow, and left and right eye, change names.
-    dict(type='RandomFlip', prob=0.5, swap_seg_labels=[(2, 3), (4, 5)]),
-    dict(type='PhotoMetricDistortion'),
-    dict(type='PackSegInputs'),
-]
-# Annotations are loaded after `Resize`: they are compared at their own size.
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=scale, keep_ratio=True),
-    dict(type='LoadAnnotations'),
-    dict(type='PackSegInputs'),
-]
+train_pipeline = _base_.train_pipeline
+train_pipeline[3].update(scale=scale, ratio_range=(0.75, 1.25))
+train_pipeline[4] = dict(type='RandomCrop', crop_size=crop_size)
+# In a mirrored face left and right brow, and left and right eye, change names.
+train_pipeline[5].swap_seg_labels = [(2, 3), (4, 5)]
+test_pipeline = _base_.test_pipeline
+test_pipeline[1].scale = scale
 # No flips: mmseg mirrors the scores back, but does not exchange those of left and right.
 tta_pipeline = [
     dict(type='LoadImageFromFile'),
@@ -37,9 +27,6 @@ tta_pipeline = [
 ]
 train_dataloader = dict(
     batch_size=12,
-    num_workers=4,
-    persistent_workers=True,
-    sampler=dict(type='mmattn.InfiniteSampler', shuffle=True),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,
@@ -48,10 +35,6 @@ train_dataloader = dict(
     ),
 )
 val_dataloader = dict(
-    batch_size=1,
-    num_workers=4,
-    persistent_workers=True,
-    sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,
@@ -60,10 +43,6 @@ val_dataloader = dict(
     ),
 )
 test_dataloader = dict(
-    batch_size=1,
-    num_workers=4,
-    persistent_workers=True,
-    sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
         type=dataset_type,
         data_root=data_root,
@@ -73,6 +52,7 @@ test_dataloader = dict(
 )
 # The columns of the thesis's Table 4.3; overall is that of the inner components, without skin and hair.
 val_evaluator = dict(
+    _delete_=True,
     type='mmattn.FaceParsingMetric',
     groups=dict(
         brows=('left_brow', 'right_brow'),

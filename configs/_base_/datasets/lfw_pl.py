@@ -6,17 +6,12 @@ dataset_type = 'mmattn.LFWPLDataset'
 data_root = '{{$LFW_PL_ROOT:data/lfw_pl}}'
 scale = (250, 250)
 crop_size = (224, 224)
-train_pipeline = [
-    dict(type='mmattn.SeedAugmentation'),
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations'),
-    dict(type='RandomResize', scale=scale, ratio_range=(0.75, 1.25), keep_ratio=True),
-    dict(type='RandomCrop', crop_size=crop_size),
-    dict(type='RandomFlip', prob=0.5),
-    dict(type='PhotoMetricDistortion'),
-    dict(type='PackSegInputs'),
-]
-test_pipeline = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')]
+train_pipeline = _base_.train_pipeline
+train_pipeline[3].scale = scale
+train_pipeline[4].crop_size = crop_size
+train_pipeline[5].pop('swap_seg_labels')
+test_pipeline = _base_.test_pipeline
+del test_pipeline[1]
 tta_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(

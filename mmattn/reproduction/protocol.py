@@ -8,12 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis_tools import get_flops
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, init_default_scope
 
 import mmattn.registry  # noqa: F401
-from mmattn.utils import config_path
+from mmattn.utils import complexity, config_path
 
 from .tables import Row
 
@@ -84,13 +83,13 @@ METRICS: dict[str, tuple[str, dict[str, str], float]] = {
     'IoUMetric': ('mmseg', {'mIoU': 'mIoU', 'aAcc': 'aAcc'}, 1),
     'mmattn.FaceParsingMetric': ('mmseg', {'overall': 'overall', 'accuracy': 'accuracy'}, 1),
     'CocoMetric': ('mmdet', {'coco/bbox_mAP': 'mAP', 'coco/bbox_mAP_50': 'AP50'}, 100),
-    'VOCMetric': ('mmdet', {'pascal_voc/mAP': 'mAP', 'pascal_voc/AP50': 'AP50'}, 100),
+    'VOCMetric': ('mmdet', {'pascal_voc/mAP': 'mAP', 'pascal_voc/AP50': 'AP50', 'pascal_voc/AP75': 'AP75'}, 100),
     'mmattn.VOSMetric': ('mmengine', {'JF': 'J&F', 'J': 'J', 'F': 'F'}, 1),
 }
 
 
 class Protocol(NamedTuple):
-    """What is asked for in place of the paper's protocol."""
+    """What is requested in place of the paper's protocol."""
 
     dataset: str | None = None  # a file of _base_/datasets; None: the paper's
     iterations: int | None = None
@@ -99,8 +98,8 @@ class Protocol(NamedTuple):
     amp: bool = False
 
 
-class ProtocolError(SystemExit):
-    """A request that no run can follow: the command ends with its message."""
+class ProtocolError(ValueError):
+    """A request that no run can follow."""
 
 
 @cache
@@ -183,7 +182,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
         cfg = deepcopy(shipped(name))
         small = small_of(cfg) if protocol.small else None
         for key in DATA:
-            cfg[key] = deepcopy((cfg if own else data).get(key))
+            cfg[key] = deepcopy((cfg if data is None or own else data).get(key))
         if not own:
             cfg.val_cfg, cfg.test_cfg = dict(type='ValLoop'), dict(type='TestLoop')
         if small is not None:
@@ -234,7 +233,7 @@ def length(cfg: Config) -> tuple[int, str]:
 
 def input_size(cfg: Config) -> tuple[int, int]:
     """Return height and width of the crops in training, or of what images are resized to."""
-    size = get_flops.input_size(cfg)
+    size = complexity.input_size(cfg)
     if size is None:
         raise ProtocolError('the training images have no size of their own')
     return size
@@ -246,7 +245,7 @@ def metrics_of(cfg: Config) -> tuple[str, dict[str, str], float]:
     Raises:
         ProtocolError: there is no truth to score with.
     """
-    evaluator = cfg.get('test_evaluator') or {}
+    evaluator: Any = cfg.get('test_evaluator') or {}
     if cfg.get('val_evaluator') is None or evaluator.get('type') not in METRICS:
         raise ProtocolError(
             f'the truth of the test images in {cfg.test_dataloader.dataset.data_root} is not public: '
@@ -294,7 +293,7 @@ def _scale_images(cfg: Config, scale: float) -> None:
 def _multiply_sizes(part: Any, scale: float) -> bool:
     """Multiply the sizes in a part of a config; tell whether any image is resized there."""
     resized = False
-    for transform in get_flops.dicts(part):
+    for transform in complexity.dicts(part):
         for key in ('scale', 'crop_size'):
             if isinstance(transform.get(key), list | tuple):
                 transform[key] = tuple(int(side * scale + 0.5) for side in transform[key])
@@ -311,7 +310,7 @@ def _fit_to_data(cfg: Config) -> None:
     init_default_scope(cfg.default_scope)
     with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
         metainfo = dataset.get('metainfo') or getattr(registry.get(dataset.type), 'METAINFO', {})
-    for part in get_flops.dicts(cfg.model):
+    for part in complexity.dicts(cfg.model):
         if 'num_classes' in part:
             part.num_classes = len(metainfo['classes'])
 
@@ -323,7 +322,7 @@ def _fit_to_crop(cfg: Config) -> None:
     crop = input_size(cfg)
     cfg.model.data_preprocessor.size = crop
     cfg.model.test_cfg = dict(mode='whole')
-    for part in get_flops.dicts(cfg.model):
+    for part in complexity.dicts(cfg.model):
         if 'align_corners' in part:
             part.align_corners = all(side % 8 == 1 for side in crop)
 

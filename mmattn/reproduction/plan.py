@@ -5,11 +5,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from pprint import pformat
 
-from analysis_tools.get_flops import build, count
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, init_default_scope
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+from mmattn.utils.complexity import count
 from mmattn.utils.files import write_text
 
 from .protocol import Protocol, ProtocolError, adapt, choose, deviations, input_size, metrics_of
@@ -41,10 +40,7 @@ class Method:
         """Return parameters and multiply-accumulates of the network in inference, for one input."""
         cfg = self.configs[-1]
         frames = next((step.num_frames for step in cfg.train_dataloader.dataset.pipeline if 'num_frames' in step), 1)
-        with FakeTensorMode():
-            model = build(cfg)
-            macs = count(model, (3, *input_size(cfg)), frames).get_total_flops() / 2
-        return sum(p.numel() for p in model.parameters()), macs
+        return count(cfg, (3, *input_size(cfg)), frames)
 
 
 def plan(rows: list[Row], protocol: Protocol, data: Config | None, names: list[str] | None = None) -> list[Method]:
@@ -114,7 +110,7 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> N
             before = Config.fromfile(path)
             if before.to_dict() != cfg.to_dict():
                 changed += difflib.unified_diff(
-                    _text(before).splitlines(), _text(cfg).splitlines(), f'{path}', 'now asked for', '', '', 0, ''
+                    _text(before).splitlines(), _text(cfg).splitlines(), f'{path}', 'requested now', '', '', 0, ''
                 )
     if changed:
         raise ProtocolError(
@@ -146,8 +142,8 @@ def _select(rows: list[Row], names: list[str] | None) -> list[Row]:
     return [row for row in rows if row in chosen or (row.name, row.setting) in baselines]
 
 
-def _check(dataset: dict, scope: str) -> None:
-    where = f'{dataset.data_root} (--data-root, or the variables that --list prints, say where the data are)'
+def _check(dataset: ConfigDict, scope: str) -> None:
+    where = f'{dataset.data_root} (--data-root, or an environment variable, says where the data are)'
     if not Path(dataset.data_root).is_dir():
         raise ProtocolError(f'there is no folder {where}')
     init_default_scope(scope)

@@ -1,12 +1,11 @@
 """What is made of the runs of a table: statistics, a Markdown table, a plot."""
 
 import json
-import math
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.short_runs import markdown, spread
 from scipy import stats
 
 from mmattn.utils.files import atomic_write, write_text
@@ -17,24 +16,34 @@ from .tables import Row
 class Setup(NamedTuple):
     """What was run: the table, the data, what differs from the paper's protocol, the inputs' size, the machine."""
 
-    table: str
+    table: str  # '': of no paper
     data: str
     deviations: list[str]
     inputs: str  # width×height
     device: str
     memory: str  # which is measured
 
+    @property
+    def title(self) -> str:
+        """What the report is called."""
+        return f'Table {self.table}' if self.table else 'Short runs'
+
+    @property
+    def whose(self) -> str:
+        """Whose protocol the runs differ from, or follow."""
+        return "paper's" if self.table else "configs'"
+
 
 class Result(NamedTuple):
-    """A finished run: its metrics in percent by name, median seconds an iteration, MiB at most (None: not kept)."""
+    """A finished run: its metrics in percent by name, the first of which is compared, and what its training took."""
 
     metrics: dict[str, float]
-    seconds: float
-    memory: float | None
+    seconds: float | None  # median of an iteration; None: nothing was trained
+    memory: float | None  # MiB at most; None: not kept
 
 
 class Measured(NamedTuple):
-    """A method that was run: its name, the rows of the paper that it stands for, its baseline's name, its config.
+    """A row of the report: its name, the rows of the paper that it stands for, its baseline's name, its config.
 
     ``parameters`` and ``macs`` (multiply-accumulates) are those of the network in inference, for one input.
     """
@@ -83,7 +92,8 @@ def difference(ours: list[float], baseline: list[float], confidence: float = 0.9
     mean = statistics.mean(pairs)
     if len(pairs) == 1:
         return Difference(mean, None, None)
-    reach = stats.t.ppf((1 + confidence) / 2, len(pairs) - 1) * statistics.stdev(pairs) / math.sqrt(len(pairs))
+    # not ttest_rel, which has no interval for equal differences
+    reach = float(stats.t.interval(confidence, len(pairs) - 1)[1] * stats.sem(pairs))
     return Difference(mean, mean - reach, mean + reach)
 
 
@@ -101,8 +111,8 @@ def differences(methods: list[Measured]) -> dict[str, Difference]:
 def write_report(methods: list[Measured], setup: Setup, folder: Path) -> str:
     """Write results.json, plot.png and table.md to a folder; return the last."""
     write_text(folder / 'results.json', json.dumps(_content(methods, setup), indent=1, ensure_ascii=False) + '\n')
-    title = f'Table {setup.table} on {setup.data}' + (", not the paper's protocol" if setup.deviations else '')
-    plot(methods, title, not setup.deviations, folder / 'plot.png')
+    title = f'{setup.title} on {setup.data}' + (f', not the {setup.whose} protocol' if setup.deviations else '')
+    plot(methods, title, bool(setup.table) and not setup.deviations, folder / 'plot.png')
     text = markdown_page(methods, setup)
     write_text(folder / 'table.md', text)
     return text
@@ -123,8 +133,8 @@ def markdown_page(methods: list[Measured], setup: Setup) -> str:
             'of rows); * marks intervals off zero. '
         )
     return (
-        f'**Table {setup.table}** on {setup.data}, seed{"s"[: len(seeds) > 1]} {", ".join(map(str, seeds))}. '
-        + (f"**Not the paper's protocol**: {shrunk}." if shrunk else "The paper's protocol.")
+        f'**{setup.title}** on {setup.data}, seed{"s"[: len(seeds) > 1]} {", ".join(map(str, seeds))}. '
+        + (f'**Not the {setup.whose} protocol**: {shrunk}.' if shrunk else f'The {setup.whose} protocol.')
         + '\n\n'
         + table(methods, setup.memory)
         + f'\n{statistic}Parameters and multiply-accumulates of the network in inference, without '
@@ -138,7 +148,7 @@ def table(methods: list[Measured], memory: str) -> str:
     first, *others = methods[0].metrics
     printed = {f'{next(iter(row.metrics))}, {row.data}' for method in methods for row in method.rows if row.metrics}
     heads = [
-        f'paper: {" / ".join(sorted(printed)) or "–"}',
+        *([f'paper: {" / ".join(sorted(printed))}'] if printed else []),
         *(f'{first}, seed {seed}' for seed in methods[0].results),
         f'{first}, mean',
         'difference to the baseline',
@@ -151,21 +161,20 @@ def table(methods: list[Measured], memory: str) -> str:
     to_baseline = differences(methods)
     rows = []
     for method in methods:
-        results = list(method.results.values())
+        seconds = [result.seconds for result in method.results.values() if result.seconds is not None]
+        memories = [result.memory for result in method.results.values() if result.memory is not None]
         rows.append(
             [
                 method.name,
-                of_paper(method.rows),
+                *([of_paper(method.rows)] if printed else []),
                 *(f'{value:.2f}' for value in method.values(first)),
                 spread(method.values(first)),
                 str(to_baseline.get(method.name, 'baseline')),
                 *(spread(method.values(metric)) for metric in others),
                 f'{method.parameters / 1e6:.3f}',
                 f'{method.macs / 1e9:.3f}',
-                f'{statistics.median(result.seconds for result in results):.3g}',
-                max(
-                    (f'{result.memory:.0f}' for result in results if result.memory is not None), key=float, default='–'
-                ),
+                f'{statistics.median(seconds):.3g}' if seconds else '–',
+                f'{max(memories):.0f}' if memories else '–',
             ]
         )
     return markdown(heads, rows)
@@ -209,6 +218,19 @@ def plot(methods: list[Measured], title: str, with_paper: bool, path: Path) -> N
     with atomic_write(path) as temporary:
         figure.savefig(temporary, dpi=110)
     pyplot.close(figure)
+
+
+def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table; the first column has no head."""
+    heads = ['', *heads]
+    lines = [heads, ['---'] * len(heads), *rows]
+    return ''.join('| ' + ' | '.join(line) + ' |\n' for line in lines)
+
+
+def spread(values: list[float]) -> str:
+    """Write mean and sample deviation; of one value, the value."""
+    found = deviation(values)
+    return f'{statistics.mean(values):.2f}' + ('' if found is None else f' ± {found:.2f}')
 
 
 def deviation(values: list[float]) -> float | None:

@@ -1,0 +1,178 @@
+"""Trains the rows of a table over several seeds, or what is missing of that, and writes the report."""
+
+import os
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Queue
+
+import torch
+from mmengine.config import Config
+
+from mmattn.utils.files import check_writable
+
+from .plan import Method, check_data, plan, words, write_configs
+from .protocol import Protocol, input_size, length, metrics_of, read_data
+from .report import Measured, Result, Setup, write_report
+from .runs import Run, each, finish, lock, peak_memory, scalars, scores
+from .tables import Row
+
+# Makes of a finished run, its result and the number of runs at a time the rows of the report, by name.
+Examine = Callable[[Run, Result, int], dict[str, Result]]
+
+
+def reproduce(
+    rows: list[Row],
+    protocol: Protocol,
+    work_dir: Path,
+    *,
+    data_root: Path | None = None,
+    names: list[str] | None = None,
+    seeds: Sequence[int] = (0, 1, 2),
+    gpus: Sequence[str] = (),
+    jobs: int = 1,
+    workers: int | None = None,
+    examine: Examine | None = None,
+) -> str:
+    """Train the rows of a table, or what is missing of them, and write the report to the work dir.
+
+    The work dir gets a complete config of each row, a folder of each run (``ROW_seed-SEED``), table.md, plot.png
+    and results.json. Interrupted or killed, the same call resumes; further seeds are added.
+
+    Args:
+        rows (list[Row]): of one table, see :func:`read_tables`.
+        protocol (Protocol): what replaces the paper's.
+        work_dir (Path): the folder.
+        data_root (Path, optional): where the protocol's data set is. Defaults to None: where its config has it.
+        names (list[str], optional): of the rows to run, with their baselines; * for any text. Defaults to None: all.
+        seeds (sequence of int): of the trainings; one gives no intervals.
+        gpus (sequence of str): numbers of GPUs, ``jobs`` runs at a time on each. Defaults to (): the first, if any.
+        jobs (int): runs at a time; they share the cores.
+        workers (int, optional): data loading processes of a run. Defaults to None: those of the config.
+        examine (Callable, optional): makes of a finished run, its result and ``jobs`` the rows of the report, by name.
+            Defaults to None: one row, of the method's name.
+
+    Returns:
+        str: table.md.
+
+    Raises:
+        ProtocolError: the rows cannot be run like this, or the work dir has runs with other settings.
+        BlockingIOError: another process uses the work dir.
+        RuntimeError: a training or a test has failed.
+    """
+    data = None if protocol.dataset is None else read_data(protocol.dataset, data_root)
+    check_writable(work_dir)
+    methods = plan(rows, protocol, data, names)
+    check_data(methods)
+    deviations = words(methods, protocol, data)
+    table = rows[0].table
+    cuda = torch.cuda.is_available()
+    device = torch.cuda.get_device_name() if cuda else f'CPU ({platform.machine()})'
+    setup = Setup(
+        table,
+        protocol.dataset or ' and '.join(sorted({row.data for method in methods for row in method.rows})),
+        deviations,
+        ' or '.join(dict.fromkeys('{1}×{0}'.format(*input_size(method.configs[-1])) for method in methods)),
+        f'{device}, torch {torch.__version__}',
+        'CUDA tensors' if cuda else 'resident set of the process',
+    )
+    with lock(work_dir):
+        write_configs(methods, work_dir / 'configs', [setup.title, *deviations])
+        counts = {method.name: method.counts() for method in methods}
+        found = run_all(methods, seeds, work_dir, gpus, jobs, workers, examine)
+        measured: dict[str, Measured] = {}
+        for (run, results), method in zip(found, [*methods] * len(seeds)):
+            for name, result in results.items():
+                row = measured.setdefault(
+                    name,
+                    Measured(
+                        name,
+                        method.rows if name == method.name else [],
+                        method.baseline if name != method.baseline else None,
+                        f'configs/{method.paths[-1].name}',
+                        *((0, 0.0) if result.seconds is None else counts[method.name]),
+                        {},
+                    ),
+                )
+                row.results[run.seed] = result
+        return write_report([*measured.values()], setup, work_dir)
+
+
+def run_all(
+    methods: list[Method],
+    seeds: Sequence[int],
+    work_dir: Path,
+    gpus: Sequence[str],
+    jobs: int,
+    workers: int | None,
+    examine: Examine | None,
+) -> list[tuple[Run, dict[str, Result]]]:
+    """Train what is missing, and return the results of each run by row, all methods with the first seed first.
+
+    The arguments are those of :func:`reproduce`.
+    """
+    named = {method.name: method for method in methods}
+    places: Queue[dict[str, str]] = Queue()
+    visible = list(filter(None, os.environ.get('CUDA_VISIBLE_DEVICES', '').split(',')))  # gpus counts those
+    for gpu in [*(gpus or [''])] * jobs:
+        places.put({} if not gpu else {'CUDA_VISIBLE_DEVICES': visible[int(gpu)] if visible else gpu})
+    sharing = places.qsize()
+
+    def work(run: Run) -> dict[str, Result]:
+        environment = places.get()
+        try:
+            result = run_stages(run._replace(environment=environment), named[run.method], workers, sharing)
+            return {run.method: result} if examine is None else examine(run, result, sharing)
+        finally:
+            places.put(environment)
+
+    try:
+        todo = [run_of(method.name, method.paths[-1], seed, work_dir) for seed in seeds for method in methods]
+        return [*each(work, todo, sharing)]
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt('the same command continues') from None
+
+
+def run_of(method: str, config: Path, seed: int, work_dir: Path) -> Run:
+    """Return the run of a method, by its config, and a seed."""
+    return Run(method, seed, config.resolve(), work_dir / f'{config.stem}_seed-{seed}')
+
+
+def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Result:
+    """Train a method's stages with one seed, or what is missing of them, and return the last one's result."""
+    start: list[str] = []
+    for stage, (path, cfg) in enumerate(zip(method.paths, method.configs), 1):
+        folder = run.folder if stage == len(method.paths) else run.folder / f'stage_{stage}'
+        staged = run._replace(config=path.resolve(), options=start + _with_workers(cfg, workers), folder=folder)
+        last = checkpoint(folder, cfg)
+        finish(staged, jobs, last)
+        start = [f'load_from={last}']
+    _, keys, factor = metrics_of(cfg)
+    found = scores(staged, jobs, last, next(iter(keys)), length(cfg)[0], *method.rows[0].test)
+    logs = scalars(run.folder)
+    times = [line['time'] for log in logs for line in log[1:] or log if 'loss' in line]
+    memory = max((line['memory'] for log in logs for line in log if 'memory' in line), default=peak_memory(run.folder))
+    if not times:
+        raise RuntimeError(f'{last} is there, but no log of its training: remove {run.folder}')
+    return Result({name: factor * found[key] for key, name in keys.items()}, statistics.median(times), memory)
+
+
+def checkpoint(folder: Path, cfg: Config) -> Path:
+    """Return where the last checkpoint of a training is, or will be."""
+    steps, unit = length(cfg)
+    return folder / f'{unit}_{steps}.pth'
+
+
+def _with_workers(cfg: Config, workers: int | None) -> list[str]:
+    """Return the options that give each data loader of a config so many processes."""
+    loaders = [key for key in ('train_dataloader', 'val_dataloader', 'test_dataloader') if cfg.get(key) is not None]
+    return (
+        []
+        if workers is None
+        else [
+            f'{loader}.{key}={value}'
+            for loader in loaders
+            for key, value in (('num_workers', workers), ('persistent_workers', workers > 0))
+        ]
+    )

@@ -1,0 +1,137 @@
+"""What a user would pick instead of the operators: PyTorch's attention, einsum, unfolded maps, mmcv's block.
+
+Query, key and value are ``(B, heads, *positions, C)``; what else they take is in the layout of the operator that they
+replace. What depends on the size alone is a keyword.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Global attention without positions, by PyTorch."""
+    q, k, v = (x.flatten(2, -2) for x in (query, key, value))
+    return F.scaled_dot_product_attention(q, k, v).view_as(value)
+
+
+def window_entry(side: int, k: int, device: str) -> Tensor:
+    """Return the entry of a query's window that belongs to a key, k² outside of it, ``(1, 1, N, N)``."""
+    y, x = (c.flatten() for c in torch.meshgrid(*[torch.arange(side, device=device)] * 2, indexing='ij'))
+    dy, dx = y - y[:, None] + k // 2, x - x[:, None] + k // 2
+    inside = (dy >= 0) & (dy < k) & (dx >= 0) & (dx < k)
+    return (dy * k + dx).where(inside, k * k)[None, None]
+
+
+def position_table(window_bias: Tensor, outside: Tensor, entry: Tensor) -> Tensor:
+    """Return the position logits of all pairs, ``(1, 1, N, N)``; ``entry`` is that of :func:`window_entry`."""
+    return torch.cat([window_bias, outside.unsqueeze(-1)], -1).flatten(2, 3).gather(-1, entry)
+
+
+def sdpa_with_table(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside: Tensor, *, entry: Tensor) -> Tensor:
+    """Global attention with the position logits of all pairs, by PyTorch."""
+    table = position_table(window_bias, outside, entry)
+    queries, keys, values = (x.flatten(2, 3) for x in (q, k, v))
+    return F.scaled_dot_product_attention(queries, keys, values, table).view_as(v)
+
+
+def flex_attention(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside: Tensor, *, size: int) -> Tensor:
+    """Global attention on a map with windows of size×size, by FlexAttention, compiled."""
+    width = q.shape[3]
+    biases = torch.cat([window_bias, outside.unsqueeze(-1)], -1)[0, 0].flatten(0, 1)
+
+    def add_position(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        dy, dx = j // width - i // width + size // 2, j % width - i % width + size // 2
+        inside = (dy >= 0) & (dy < size) & (dx >= 0) & (dx < size)
+        return score + biases[i, torch.where(inside, dy * size + dx, size * size)]
+
+    return _compiled_flex_attention()(*(x.flatten(2, 3) for x in (q, k, v)), score_mod=add_position).view_as(v)
+
+
+@cache
+def _compiled_flex_attention() -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention  # torch 2.5
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+@cache
+def criss_cross_attention() -> Any:
+    """Return the class of mmcv, or None if mmcv is not there."""
+    try:
+        from mmcv.ops import CrissCrossAttention
+    except ImportError:
+        return None
+    return CrissCrossAttention
+
+
+def criss_cross(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """mmcv's CrissCrossAttention between its projections and its residual."""
+    block = criss_cross_attention().__new__(criss_cross_attention())
+    nn.Module.__init__(block)
+    for name, x in (('query_conv', query), ('key_conv', key), ('value_conv', value)):
+        object.__setattr__(block, name, lambda _, x=x: x.squeeze(1).movedim(-1, 1))
+    object.__setattr__(block, 'gamma', lambda out: out)
+    nothing = value.new_zeros(()).expand(len(value), value.shape[-1], *value.shape[2:4])
+    return block(nothing).movedim(1, -1).unsqueeze(1)
+
+
+def axes_einsum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Grid attention by products along each axis, the position itself counted once."""
+    logits = []
+    for axis, (keys, pairs) in enumerate((('nyx', 'tyxn'), ('tnx', 'tyxn'), ('tyn', 'tyxn'))):
+        arm = torch.einsum(f'bhtyxc,bh{keys}c->bh{pairs}', query, key) * query.shape[-1] ** -0.5
+        if axis < 2:  # the position itself is in the last arm
+            length = query.shape[2 + axis]
+            same = torch.eye(length, dtype=torch.bool, device=query.device)
+            arm = arm.masked_fill(same.view(*(length if a == axis else 1 for a in range(3)), length), -torch.inf)
+        logits.append(arm)
+    weights = torch.cat(logits, -1).softmax(-1).split(query.shape[2:5], -1)
+    arms = [torch.einsum(f'bhtyxn,bh{keys}c->bhtyxc', w, value) for w, keys in zip(weights, ('nyx', 'tnx', 'tyn'))]
+    return arms[0] + arms[1] + arms[2]
+
+
+def _unfolded(x: Tensor, k: int) -> Tensor:
+    """Return the k² neighbours ``(B, heads, C, k², H, W)`` of ``(B, heads, H, W, C)``."""
+    batch, heads, height, width, channels = x.shape
+    maps = F.unfold(x.movedim(-1, 2).flatten(1, 2), k, padding=k // 2)
+    return maps.view(batch, heads, channels, k * k, height, width)
+
+
+def unfold_attention(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, *, iterations: int) -> Tensor:
+    """Local bilateral attention over 3×3 unfolded neighbours."""
+    inside = _unfolded(torch.ones_like(query[..., :1]), 3)[:, :, 0] > 0
+    keys, towards = _unfolded(key, 3), query.movedim(-1, 2)
+    logits = torch.zeros_like(inside, dtype=query.dtype).masked_fill(~inside, -torch.inf)
+    for i in range(iterations):
+        logits = logits + (keys * towards.unsqueeze(3)).sum(2)
+        if i < iterations - 1:
+            total = (logits.softmax(2).unsqueeze(2) * keys).sum(3)
+            norm = total.norm(dim=2, keepdim=True)
+            towards = total * norm / (1 + norm**2)
+    weights = (logits + window_bias.movedim(-1, 2)).softmax(2)
+    return (weights.unsqueeze(2) * _unfolded(value, 3)).sum(3).movedim(2, -1)
+
+
+def unfold_dynamic_conv(value: Tensor, logits: Tensor, *, k: int) -> Tensor:
+    """Dynamic convolution over k² copies of the map."""
+    weights = logits.movedim(-1, 2).softmax(2).unsqueeze(2)
+    return (_unfolded(value, k) * weights).sum(3).movedim(2, -1)
+
+
+def cubes_sdpa(query: Tensor, key: Tensor, value: Tensor, *, step: tuple[int, ...]) -> Tensor:
+    """Attention within cubes, which are moved to the heads."""
+    counts = [side // length for side, length in zip(query.shape[2:5], step)]
+
+    def cubes(x: Tensor) -> Tensor:
+        for axis, length in enumerate(step):
+            x = x.unflatten(2 + 2 * axis, (-1, length))  # (B, heads, T, t, Y, y, X, x, C) in the end
+        return x.permute(0, 1, 2, 4, 6, 3, 5, 7, 8).flatten(5, 7).flatten(1, 4)
+
+    out = F.scaled_dot_product_attention(cubes(query), cubes(key), cubes(value))
+    out = out.unflatten(1, (query.shape[1], *counts)).unflatten(5, step)
+    return out.permute(0, 1, 2, 5, 3, 6, 4, 7, 8).reshape(query.shape)

@@ -1,0 +1,179 @@
+"""Multiply-accumulates and parameters of a config's model, and of a family of configs compared with the paper's.
+
+PyTorch's counter is used: convolutions and matrix products, including those inside this package's operators; norms,
+activations and softmaxes are not counted. Shapes alone are computed, so any input size takes seconds and no memory. A
+deformable convolution counts as the convolution that it replaces and that of its offsets. The second stage of a
+detector counts for the proposals that it keeps in testing. A video model follows one object through the frames.
+"""
+
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmcv.ops import DeformConv2dPack, ModulatedDeformConv2dPack
+from mmengine.config import Config
+from mmengine.fileio import load
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS, init_default_scope
+from prettytable import PrettyTable
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def count(cfg: Config, shape: tuple[int, ...], frames: int = 8, module: str = '') -> tuple[int, float]:
+    """Return parameters and multiply-accumulates of a config's model in inference, without its auxiliary heads.
+
+    Args:
+        cfg (Config): as read from the file; not changed.
+        shape (tuple[int, ...]): of one input, ``(channels, height, width)``.
+        frames (int): of a clip, for video models.
+        module (str): name of the submodule that is counted, for an input of its own; the whole model by default.
+
+    Returns:
+        tuple[int, float]: the number of parameters and the number of multiply-accumulates.
+
+    Example:
+        >>> cfg = Config.fromfile(config_path('bi_cc/bi-cc_r50-d8_4xb2-80k_cityscapes-769x769.py'))
+        >>> parameters, macs = count(cfg, (3, 769, 769))
+    """
+    counted, counter = _count(cfg, shape, frames, module)
+    return _parameters(counted), counter.get_total_flops() / 2
+
+
+def table_by_module(cfg: Config, shape: tuple[int, ...], frames: int = 8, depth: int = 3) -> str:
+    """Return the counts of :func:`count` as text, with a table of modules down to ``depth`` levels."""
+    model, counter = _count(cfg, shape, frames)
+    table = PrettyTable(['module', 'G multiply-accumulates'], align='l')
+    for name, flops in sorted(counter.get_flop_counts().items()):
+        if name != 'Global' and name.count('.') < depth:
+            table.add_row([name, f'{sum(flops.values()) / 2e9:.2f}'])
+    return (
+        f'{table}\ninput {shape[-2]}×{shape[-1]}: {counter.get_total_flops() / 2e9:.2f} G multiply-accumulates, '
+        f'{_parameters(model) / 1e6:.2f} M parameters'
+    )
+
+
+def table_with_paper(metafile: Path, name: str | None = None) -> PrettyTable | None:
+    """Return a table of our counts and the paper's, which a metafile has under ``Complexity`` of a model.
+
+    The counts are those of one ``Module`` ('' is the model) for one ``Input`` (channels, height, width). With a
+    ``Base``, ours is the paper's figure for the base config plus what the module of this config adds to it: heads that
+    differ from the paper's cancel.
+
+    Args:
+        metafile (Path): of a folder of configs.
+        name (str, optional): of the only model to count. Defaults to None: all models with the paper's figures.
+
+    Returns:
+        PrettyTable or None: None if the paper has no figures.
+    """
+    models = [model for model in load(metafile)['Models'] if 'Complexity' in model and name in (None, model['Name'])]
+
+    @cache
+    def counted(config: str, module: str, shape: tuple[int, ...]) -> tuple[int, float]:
+        return count(Config.fromfile(metafile.parent / config), shape, module=module)
+
+    table = PrettyTable(
+        ['row', 'K parameters', 'in the paper', 'G MACs', 'of the paper', 'difference', 'of what is added'], align='r'
+    )
+    for model in sorted(models, key=lambda model: model['Complexity']['Row']):
+        paper = model['Complexity']
+        what = paper['Module'], tuple(paper['Input'])
+        parameters, macs = counted(Path(model['Config']).name, *what)
+        billions, added = macs / 1e9, '-'
+        if 'Base' in paper:
+            base = paper['Base']['MACs (G)']
+            extra = (macs - counted(paper['Base']['Config'], *what)[1]) / 1e9
+            billions = base + extra
+            if paper['MACs (G)'] > base:
+                added = f'{extra / (paper["MACs (G)"] - base) - 1:+.2%}'
+        table.add_row(
+            [
+                paper['Row'],
+                f'{parameters / 1e3:.2f}',
+                paper.get('Parameters (K)', '-'),
+                f'{billions:.2f}',
+                f'{paper["MACs (G)"]:.2f}',
+                f'{billions / paper["MACs (G)"] - 1:+.2%}',
+                added,
+            ]
+        )
+    return table if models else None
+
+
+def input_size(cfg: Config) -> tuple[int, int] | None:
+    """Return height and width of the crops in training, or of what images are scaled to; None if they are neither."""
+    for key in ('crop_size', 'scale'):
+        for transform in dicts(cfg.get('train_dataloader')):
+            if isinstance(transform.get(key), list | tuple):
+                first, second = transform[key]
+                return (first, second) if key == 'crop_size' else (second, first)
+    return None
+
+
+def dicts(value: Any) -> Iterator[Any]:
+    """Yield all dictionaries in a part of a config, outer ones first."""
+    if isinstance(value, dict):
+        yield value
+    if isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from dicts(part)
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -> tuple[nn.Module, FlopCounterMode]:
+    """Return a submodule of a config's model, of shapes alone, and the counter that saw one input through it."""
+    with FakeTensorMode():
+        counted = _build(cfg).get_submodule(module)
+        x = torch.empty(1, *shape)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            if hasattr(counted, 'bbox_head') or hasattr(counted, 'rpn_head'):
+                _detect(counted, x)
+            elif hasattr(counted, 'object_streams'):
+                _follow(counted, x.expand(frames, *shape))
+            elif hasattr(counted, 'data_preprocessor'):
+                counted(x, mode='tensor')
+            else:
+                counted(x)
+    return counted, counter
+
+
+def _build(cfg: Config) -> nn.Module:
+    """Build a config's model for inference, so without its auxiliary heads."""
+    init_default_scope(cfg.get('default_scope', 'mmseg'))
+    model_cfg = {key: value for key, value in cfg.model.items() if key not in ('auxiliary_head', 'pretrained')}
+    model = revert_sync_batchnorm(MODELS.build(model_cfg)).eval()
+    for module in model.modules():
+        if isinstance(module, DeformConv2dPack | ModulatedDeformConv2dPack):  # mmcv's operator knows no fake tensors
+            module.forward = partial(_as_convolution, module)
+    return model
+
+
+def _as_convolution(module: Any, x: Tensor) -> Tensor:
+    """A deformable convolution's offsets, and a convolution in its place."""
+    module.conv_offset(x)
+    return F.conv2d(x, module.weight, None, module.stride, module.padding, module.dilation, module.groups)
+
+
+def _detect(model: Any, x: Tensor) -> None:
+    """Run a detector without what depends on the image: the choice of proposals."""
+    features = model.extract_feat(x)
+    (model.rpn_head if hasattr(model, 'rpn_head') else model.bbox_head)(features)
+    if hasattr(model, 'roi_head'):
+        head, proposals = model.roi_head.bbox_head, model.test_cfg.rpn.max_per_img
+        head(x.new_empty(proposals, head.in_channels, *head.roi_feat_size))
+
+
+def _follow(model: Any, frames: Tensor) -> None:
+    """Follow one object through a clip."""
+    features, fine = model.extract_feat(frames)
+    numbers, first, clip = torch.arange(len(frames)).unsqueeze(0), features[:1], torch.zeros(1, dtype=torch.long)
+    streams = model.object_streams(features.unsqueeze(0), numbers, first, first[..., 0], clip)
+    model.head(streams[0], fine, frames.shape[-2:])

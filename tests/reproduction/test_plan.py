@@ -1,0 +1,193 @@
+"""The configs that are made of a table's rows: on other data, shorter, smaller."""
+
+import re
+
+import pytest
+from mmengine.config import Config
+from mmengine.runner import Runner
+
+from mmattn.reproduction.plan import check_data, plan, words
+from mmattn.reproduction.protocol import Protocol, metrics_of, read_data
+from mmattn.reproduction.tables import read_tables
+from mmattn.utils import config_path
+
+TABLES = read_tables()
+# A data set for each of the rows' tasks.
+DATA = {
+    '2': ('camvid', 'bccd'),
+    '3': ('camvid', 'bccd'),
+    '3.1': ('camvid',),
+    '3.2': ('camvid',),
+    '3.3': ('camvid',),
+    '3.4': ('camvid',),
+    '4.2': ('camvid',),
+    '4.3': ('fasseg',),
+    '4.4': ('fasseg', 'lfw_pl'),
+    '5.1': ('davis_240p',),
+    '5.2': ('davis_240p',),
+    '5.3': ('davis_2016',),
+    '5.4': ('davis_2017',),
+}
+
+
+def small(dataset, data, iterations=2):
+    protocol = Protocol(dataset, iterations, 0.1 if dataset == 'camvid' else 1.0, small=True)
+    return protocol, read_data(dataset, data[dataset])
+
+
+@pytest.mark.parametrize(('table', 'dataset'), [(table, name) for table, names in DATA.items() for name in names])
+def test_rows_differ_in_the_model_alone(table, dataset, data):
+    """Same data, batch, budget and optimizer for all rows, and no two of them are the same."""
+    protocol, source = small(dataset, data)
+    methods = plan(TABLES[table], protocol, source)
+    check_data(methods)
+    configs = [method.configs[-1].to_dict() for method in methods]
+    models = [config.pop('model') for config in configs]
+    classes = dict(camvid=11, bccd=3, fasseg=6, lfw_pl=3).get(dataset)
+    assert set(re.findall(r"'num_classes': (\d+)", str(models))) == ({str(classes)} if classes else set())
+    assert all(config == configs[0] for config in configs)
+    assert configs[0]['train_cfg'] == dict(type='IterBasedTrainLoop', max_iters=2, val_interval=2)
+    assert all(model not in models[:i] for i, model in enumerate(models))
+    assert {row.name for method in methods for row in method.rows} == {row.name for row in TABLES[table]}
+    names = [method.name for method in methods]
+    assert len(set(names)) == len(names)
+    assert {method.baseline for method in methods if method.baseline} <= set(names)
+    own = dataset == 'lfw_pl'
+    assert [f'{dataset} in place of {methods[0].rows[0].data}' in words(methods, protocol, source)] == [not own]
+
+
+@pytest.mark.parametrize(
+    ('table', 'dataset'),
+    [
+        *((table, None) for table in TABLES if table not in '23'),
+        ('2', 'cityscapes'),
+        ('2', 'coco_detection'),
+        ('3', 'cityscapes'),
+        ('3', 'coco_detection'),
+        ('3.1', 'ade20k'),
+    ],
+)
+def test_the_papers_protocol_is_the_shipped_config(table, dataset):
+    """Model, optimizer and schedule are untouched; one process has the batch of all, and scores at the end."""
+    data = dataset and read_data(dataset, None)
+    for method in plan(TABLES[table], Protocol(dataset), data):
+        shipped = [Config.fromfile(config_path(name)) for name in method.rows[0].configs]
+        assert len(method.configs) == len(shipped)
+        for cfg, known in zip(method.configs, shipped):
+            known.merge_from_dict(method.rows[0].options)
+            for key in ('model', 'optim_wrapper', 'param_scheduler', 'test_dataloader', 'tta_pipeline'):
+                assert cfg.get(key) == known.get(key)
+            known.train_dataloader.batch_size = method.rows[0].batch_size
+            assert cfg.train_dataloader == known.train_dataloader
+            assert cfg.default_hooks.checkpoint.save_best is None
+        assert words([method], Protocol(dataset), data) == []
+
+
+def test_rows_that_become_the_same_are_run_once(data):
+    methods = plan(TABLES['3.2'], *small('camvid', data))
+    assert [method.name for method in methods] == ['NL', 'NL + RPE', 'Bi-NL', 'CC', 'CC + RPE', 'Bi-CC']
+    assert [[row.setting for row in method.rows] for method in methods] == [['R50', 'R101']] * 6
+    assert [method.baseline for method in methods] == [None, 'NL', 'NL', None, 'CC', 'CC']
+    apart = plan(TABLES['3.2'], Protocol('camvid', 2), read_data('camvid', data['camvid']), ['Bi-CC'])
+    assert [(method.name, method.baseline) for method in apart] == [
+        ('CC, R50', None),
+        ('Bi-CC, R50', 'CC, R50'),
+        ('CC, R101', None),
+        ('Bi-CC, R101', 'CC, R101'),
+    ]
+
+
+def test_iterations_shorten_the_schedule_in_proportion(data):
+    """By iterations and by epochs, whose warm-up is a tenth at most."""
+    (cityscapes,) = plan(TABLES['3.2'], Protocol(iterations=800), None, ['NL'])[:1]
+    assert cityscapes.configs[0].param_scheduler == [
+        dict(type='PolyLR', eta_min=0, power=0.9, begin=0, end=800, by_epoch=False)
+    ]
+    assert words([cityscapes], Protocol(iterations=800), None) == ['800 iterations of 80,000']
+    (helen,) = (
+        method for method in plan(TABLES['4.3'], Protocol(iterations=1000), None) if method.name == 'U-Net-BA, aligned'
+    )
+    assert [(step.begin, step.end) for step in helen.configs[0].param_scheduler] == [(0, 29), (29, 1000)]
+    (coco,) = plan(TABLES['2'], Protocol('coco_detection', 1200), read_data('coco_detection', None), ['w/o'])[:1]
+    warm_up, steps = coco.configs[0].param_scheduler
+    assert (warm_up.end, steps.end, steps.milestones) == (120, 1200, [800, 1100])
+    assert not warm_up.by_epoch
+    assert not steps.by_epoch
+    assert coco.configs[0].train_dataloader.sampler.type == 'mmattn.InfiniteSampler'
+    assert words([coco], Protocol('coco_detection', 1200), read_data('coco_detection', None)) == [
+        '1,200 iterations of 12 epochs'
+    ]
+
+
+def test_scale_makes_images_crops_and_tests_smaller(data):
+    (method,) = plan(TABLES['3.2'], Protocol('camvid', 2, 0.5), read_data('camvid', None), ['NL'])[:1]
+    cfg = method.configs[0]
+    train, test = (loader.dataset.pipeline for loader in (cfg.train_dataloader, cfg.test_dataloader))
+    assert [step.scale for step in train + test if 'scale' in step] == [(240, 180), (240, 180)]
+    assert cfg.model.data_preprocessor.size == (180, 180)
+    assert cfg.model.test_cfg == dict(mode='whole')
+    assert not cfg.model.decode_head.align_corners
+    assert cfg.model.decode_head.num_classes == cfg.model.auxiliary_head.num_classes == 11
+    # Images that are tested as they are, are resized.
+    cfg = plan(TABLES['4.3'], Protocol('fasseg', 2, 0.5), read_data('fasseg', None))[0].configs[0]
+    assert [step.type for step in cfg.test_dataloader.dataset.pipeline] == [
+        'LoadImageFromFile',
+        'Resize',
+        'LoadAnnotations',
+        'PackSegInputs',
+    ]
+    cfg = plan(TABLES['3.1'], Protocol('camvid', 2, 0.5), read_data('camvid', None), ['NL'])[0].configs[0]
+    assert [step.scale_factor for step in cfg.tta_pipeline[1].transforms[0]] == [0.375, 0.5, 0.625, 0.75]
+    # The crop of the paper is 8·k + 1, and stays so.
+    cfg = plan(TABLES['3.2'], Protocol(scale=0.5), None, ['NL'])[0].configs[0]
+    assert cfg.model.data_preprocessor.size == (385, 385)
+    assert cfg.model.decode_head.align_corners
+
+
+def test_classes_are_those_of_the_data(data):
+    """Also where the data set's class, not its config, has them."""
+    (method,) = plan(TABLES['3.2'], Protocol('ade20k', 2), read_data('ade20k', None), ['NL'])[:1]
+    assert method.configs[0].model.decode_head.num_classes == 150
+    coco = Protocol('coco_detection', 2, small=True), read_data('coco_detection', None)
+    (method,) = plan(TABLES['2'], *coco, ['w/o'])[:1]
+    assert method.configs[0].model.roi_head.bbox_head.num_classes == 80
+
+
+def test_stages_are_one_on_another_data_set(data):
+    methods = plan(TABLES['5.2'], Protocol(iterations=2, small=True), None)
+    assert [len(method.configs) for method in methods] == [3, 3]
+    assert [cfg.val_cfg is None for cfg in methods[0].configs] == [True, True, False]  # YouTube-VOS has no truth
+    protocol = Protocol('davis_240p', 2)
+    methods = plan(TABLES['5.2'], protocol, read_data('davis_240p', None))
+    assert [len(method.configs) for method in methods] == [1, 1]
+    assert 'the first stage alone' in words(methods, protocol, read_data('davis_240p', None))
+
+
+@pytest.mark.parametrize(
+    ('table', 'dataset', 'name'),
+    [
+        ('3.3', 'camvid', 'Bi-CC, −∞, √d'),
+        ('4.2', 'camvid', 'i: both, 8 heads, shared, 3 passes'),
+        ('2', 'camvid', '1111: E1 E2 E3 E4'),
+        ('3', 'bccd', 'dynamic, n_k = 13'),
+        ('4.3', 'fasseg', 'U-Net-BA'),
+        ('5.3', 'davis_240p', 'T Embedding'),
+    ],
+)
+def test_a_row_trains_and_is_scored(table, dataset, name, data, tmp_path):
+    method = next(
+        method
+        for method in plan(TABLES[table], *small(dataset, data, 1), [name])
+        if method.rows[0].name == name and 'dcn' not in method.rows[0].configs[-1]
+    )
+    cfg = method.configs[-1]
+    cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path), 'ERROR', f'{table} {name} {dataset}'
+    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        loader.update(num_workers=0, persistent_workers=False, batch_size=min(loader.batch_size, 2))
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    _, keys, factor = metrics_of(cfg)
+    assert all(0 <= factor * runner.message_hub.get_scalar(f'val/{key}').current() <= 100 for key in keys)
+    parameters, macs = method.counts()
+    assert parameters > 1e4
+    assert macs > 1e5

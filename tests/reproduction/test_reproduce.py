@@ -1,0 +1,241 @@
+"""tools/reproduce.py on small images: its list, its errors, its runs, its report."""
+
+import fcntl
+import json
+import os
+import re
+import runpy
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from mmattn.reproduction import reproduce
+from mmattn.reproduction.report import Result, difference
+from mmattn.reproduction.tables import read_tables
+
+TOOL = Path(__file__).parents[2] / 'tools' / 'reproduce.py'
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Run the tool in this process; return what it printed. An error has what it printed, too."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, 'argv', ['reproduce.py', *map(str, arguments)])
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            runpy.run_path(str(TOOL), run_name='__main__')
+        except SystemExit as error:
+            if error.code:
+                raise SystemExit(f'{error} {capsys.readouterr().err}') from None
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_list_names_tables_rows_and_data_sets(call):
+    tables = read_tables()
+    said = call('--list')
+    assert re.findall(r'^Table (.+)$', said, re.M) == list(tables)
+    assert all(row.name in said for rows in tables.values() for row in rows)
+    assert {'camvid', 'fasseg', 'bccd', 'davis_2016', 'cityscapes'} <= set(re.findall(r'^\| (\w+) \|', said, re.M))
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ((), 'a table, or --list'),
+        (('9.9',), "'9.9' is none of 2, 3, 3.1"),
+        (('3.2', '--seeds', -1), r'from 0 on, each once; got \[-1\]'),
+        (('3.2', '--seeds', 0, 1, 0), r'each once.*\[0, 1, 0\]'),
+        (('3.2', '--scale', 1.5), 'got 1.5'),
+        (('3.2', '--iters', 0), '--iters is 1 or more'),
+        (('3.2', '--jobs', 0), '--jobs is 1 or more'),
+        (('3.2', '--gpus', '0,99'), '--gpus takes numbers below'),
+        (('3.2', '--data-root', '.'), '--data-root needs --dataset'),
+        (('3.2', '--dataset', 'nowhere'), "'nowhere' is none of ade20k, bccd"),
+        (('3.2', '--dataset', 'bccd'), "'bccd' does not fit table 3.2, which is on Cityscapes"),
+        (('5.2', '--dataset', 'camvid'), "'camvid' does not fit table 5.2"),
+        (('3.2', '--dataset', 'camvid', '--rows', 'XL'), "'XL' is none of NL, NL"),
+        (('3.2', '--dataset', 'camvid', '--data-root', 'missing'), 'there is no folder .*missing'),
+        (('3.2', '--dataset', 'camvid', '--data-root', '.'), 'the data are not in .*(No such file|nothing)'),
+        (('5.1',), 'not public: give another --dataset'),
+        (('2',), 'table 2 is on COCO and Cityscapes, scored by different metrics: say by --dataset'),
+    ],
+)
+def test_bad_input_is_an_error_before_work_starts(arguments, message, call, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=message):
+        call(*arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_work_dir_in_use_is_an_error(call, data, tmp_path):
+    with open(tmp_path / '.lock', 'w') as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(SystemExit, match='in use by another process'):
+            call('3.2', '--dataset', 'camvid', '--work-dir', tmp_path)
+
+
+def test_runs_are_shared_between_gpus_and_reported(call, data, tmp_path, monkeypatch):
+    """The runs are not trained here; their results are drawn."""
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
+    monkeypatch.setattr(reproduce, 'run_stages', run := Recorder())
+    said = call(
+        '4.2',
+        '--dataset',
+        'camvid',
+        '--scale',
+        0.1,
+        '--gpus',
+        '0,1',
+        '--jobs',
+        2,
+        '--seeds',
+        3,
+        5,
+        '--work-dir',
+        tmp_path,
+    )
+    assert len(run.calls) == 20
+    assert set(run.calls) == {('0', 4), ('1', 4)}
+    assert run.most == 2
+    found = json.loads((tmp_path / 'results.json').read_text())
+    assert found['deviations'] == [
+        'camvid in place of Cityscapes',
+        '160 iterations of 40,000',
+        'ResNet-18 of half the width and a decoder of 64 channels, trained from scratch by AdamW 0.003',
+        'inputs of 36×36',
+    ]
+    rows = {row['name']: row for row in found['rows']}
+    assert len(rows) == 10
+    assert rows['j: 3×3 convolution']['difference'] is None
+    assert rows['e: both, 8 heads']['paper'] == [dict(setting='', data='Cityscapes', metrics=dict(mIoU=79.72))]
+    # Beside a, e has γ: 64 channels to 8 heads of 3×3 logits, with bias and norm.
+    assert rows['e: both, 8 heads']['parameters'] - rows['a: content, 8 heads']['parameters'] == 64 * 72 + 3 * 72
+    for name, row in rows.items():
+        ours, baseline = ([run.scores[name, seed] for seed in (3, 5)] for name in (name, 'j: 3×3 convolution'))
+        assert row['mean']['mIoU'] == pytest.approx(statistics.mean(ours))
+        assert row['deviation']['mIoU'] == pytest.approx(statistics.stdev(ours))
+        if row['baseline']:
+            assert list(row['difference'].values()) == pytest.approx(list(difference(ours, baseline)))
+        line = next(line for line in said.splitlines() if line.startswith(f'| {name} |'))
+        assert f'{statistics.mean(ours):.2f} ± {statistics.stdev(ours):.2f}' in line
+    assert "**Not the paper's protocol**: camvid in place of Cityscapes; 160 iterations of 40,000;" in said
+    assert (tmp_path / 'table.md').read_text() in said
+    with Image.open(tmp_path / 'plot.png') as plot:
+        assert plot.size[0] > 400
+        assert len(set(plot.convert('RGB').getdata())) > 20
+    assert not list(tmp_path.glob('*part*'))
+
+
+def test_one_seed_is_reported_without_intervals(call, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 1)
+    monkeypatch.setattr(reproduce, 'run_stages', run := Recorder())
+    rows = ['--rows', 'NL', '--seeds', 7, '--gpus', 0, '--work-dir', tmp_path]
+    said = call('3.2', '--dataset', 'camvid', '--scale', 0.1, *rows)
+    (row, *_) = json.loads((tmp_path / 'results.json').read_text())['rows']
+    assert row['deviation']['mIoU'] is None
+    assert row['mean']['mIoU'] == run.scores['NL', 7]
+    assert 'camvid, seed 7. ' in said
+    assert 'One seed: no deviation and no confidence interval.' in said
+    assert '±' not in said
+    assert '95 %' not in said
+
+
+class Recorder:
+    """In place of a run: keeps on which GPU it is, how many are at once on one, and its scores."""
+
+    def __init__(self):
+        self.calls, self.now, self.most, self.scores = [], [], 0, {}
+
+    def __call__(self, run, method, workers, jobs):
+        gpu = run.environment['CUDA_VISIBLE_DEVICES']
+        self.calls.append((gpu, jobs))
+        self.now.append(gpu)
+        self.most = max(self.most, self.now.count(gpu))
+        time.sleep(0.05)
+        self.now.remove(gpu)
+        self.scores[run.method, run.seed] = score = 20 + (hash(run.method) % 1000) / 100 + run.seed**2 / 10
+        return Result(dict(mIoU=score, aAcc=50.0), 0.5, 100.0)
+
+
+def test_killed_it_goes_on_and_repeats_nothing(call, data, tmp_path):
+    """Through the real tools: killed in the second run, and again without; other settings; a lost validation."""
+    arguments = [
+        '3.2',
+        '--dataset',
+        'camvid',
+        '--data-root',
+        data['camvid'],
+        '--rows',
+        'NL',
+        '--seeds',
+        '0',
+        '1',
+        '--scale',
+        '0.1',
+        '--workers',
+        '0',
+        '--work-dir',
+        tmp_path,
+    ]
+    killed = subprocess.Popen(
+        [sys.executable, TOOL, *arguments, '--iters', '12'],
+        env={**os.environ, 'OMP_NUM_THREADS': '1'},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    first, second = (tmp_path / f'nl_r50-d8_4xb2-80k_cityscapes-769x769_seed-{seed}' for seed in (0, 1))
+    deadline = time.monotonic() + 280
+    while not any(second.glob('iter_*.pth')):
+        assert killed.poll() is None, killed.stdout.read().decode()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    killed.terminate()
+    killed.communicate(timeout=60)
+    assert killed.returncode != 0
+    assert not (tmp_path / 'results.json').exists()
+    before = {path: path.stat().st_mtime_ns for path in first.rglob('*')}
+
+    said = call(*arguments, '--iters', 12)
+    assert {path: path.stat().st_mtime_ns for path in first.rglob('*')} == before
+    commands = re.findall(r'^\$ .*', (second / 'output.log').read_text(), re.M)
+    assert ['--resume' in command for command in commands] == [False, True]
+    found = json.loads((tmp_path / 'results.json').read_text())
+    (row,) = found['rows']
+    for folder, result in zip((first, second), row['seeds'].values()):
+        lines = [
+            json.loads(line)
+            for path in sorted(folder.glob('*/vis_data/scalars.json'))
+            for line in path.read_text().splitlines()
+        ]
+        assert [line['iter'] for line in lines if 'iter' in line][-1] == 12
+        assert result['metrics']['mIoU'] == lines[-1]['mIoU']
+        assert 0 < result['seconds'] < 60
+        assert 50 < result['memory'] < 1e5
+    assert row['mean']['mIoU'] == pytest.approx(statistics.mean(r['metrics']['mIoU'] for r in row['seeds'].values()))
+    assert "**Not the paper's protocol**: camvid in place of Cityscapes; 12 iterations of 80,000;" in said
+
+    with pytest.raises(SystemExit, match=r"other settings(.|\n)*-train_cfg.*12(.|\n)*\+train_cfg.*'max_iters': 5"):
+        call(*arguments, '--iters', 5)
+
+    log = next(first.glob('*/vis_data/scalars.json'))
+    log.write_text(''.join(f'{line}\n' for line in log.read_text().splitlines() if 'mIoU' not in line))
+    for folder in (first, second):  # written when a training has ended, if what waits for it lives on
+        (folder / 'peak_memory.json').unlink()
+    assert re.search(r'\| – \|$', call(*arguments, '--iters', 12), re.M)
+    for result in row['seeds'].values():
+        result['memory'] = None
+    assert json.loads((tmp_path / 'results.json').read_text()) == found
+    assert (first / 'test' / 'metrics.json').is_file()

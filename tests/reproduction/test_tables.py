@@ -1,0 +1,40 @@
+"""The papers' tables, as the metafiles have them."""
+
+import re
+
+from mmattn.reproduction.tables import read_tables
+from mmattn.utils import config_path
+
+from .test_plan import DATA
+
+TABLES = read_tables()
+
+
+def test_every_table_has_its_rows_and_baselines():
+    assert set(TABLES) == set(DATA)
+    for table, rows in TABLES.items():
+        places = [(row.setting, row.order) for row in rows]
+        assert len(set(places)) == len(places), table
+        assert {(row.baseline, row.setting) for row in rows if row.baseline} <= {
+            (row.name, row.setting) for row in rows if row.baseline is None
+        }, table
+        assert all(config_path(name).is_file() for row in rows for name in row.configs)
+
+
+def test_tables_are_those_of_the_readmes():
+    """Each config that a README has beside figures of a paper is a row, or a stage of one; the figures are the same."""
+    known = {name for rows in TABLES.values() for row in rows for name in row.configs}
+    for folder in (path.parent.name for path in config_path().glob('*/metafile.yml')):
+        section = re.search(r'## Paper and here\n(.*?)\n## ', config_path(f'{folder}/README.md').read_text(), re.S)[1]
+        linked = {
+            f'{folder}/{name}'
+            for line in section.splitlines()
+            if line.startswith('|')
+            for name in re.findall(r'\]\(([^)]+\.py)\)', line)
+        }
+        assert len(linked) > 3
+        assert linked - known <= {'unet_ba/unet-ba_r18-d32_1xb12-100e_helen-448x448.py'}  # in no table
+        for row in (row for rows in TABLES.values() for row in rows if row.configs[-1].startswith(folder)):
+            lines = ' '.join(line for line in section.splitlines() if row.configs[-1].split('/')[1] in line)
+            printed = set(map(float, re.findall(r'(?<=[ |])\d+\.\d+(?=[ |])', lines)))
+            assert set(row.metrics.values()) <= printed, row

@@ -1,1 +1,0 @@
-"""The parts of ``tools/reproduce.py``: the papers' tables, the protocol of a run, the report."""
