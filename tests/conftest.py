@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from . import tiny_data as tiny_data_sets
-from .forked_tools import run_script
+from .forked_tools import run_command
 
 
 def pytest_addoption(parser):
@@ -93,17 +93,7 @@ def run(tiny_data):
             'PATH': f'{Path(sys.executable).parent}:{os.environ["PATH"]}',
             **env,
         }
-        if command[0] == sys.executable and str(command[1]).endswith('.py') and not env:
-            done = run_script(command[1:], environment)
-        else:
-            done = subprocess.run(
-                [str(part) for part in command],
-                env=environment,
-                text=True,
-                timeout=300,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
+        done = run_command(command, environment, merged=True)
         assert done.returncode == 0, done.stdout[-4000:]  # the end says why
         return done.stdout
 

@@ -11,56 +11,61 @@ import sys
 import tempfile
 from pathlib import Path
 
-# The first silences what the others say at import, as it does in a tool.
-PACKAGES = [
-    'mmattn.utils.command',
-    'torch',
-    'mmseg.models',
-    'mmseg.datasets',
-    'mmseg.engine',
-    'mmattn.layers',
-    'mmattn.engine',
-]
 SERVER = multiprocessing.get_context('forkserver')
-SERVER.set_forkserver_preload(PACKAGES)
+SERVER.set_forkserver_preload(
+    [
+        'mmattn.utils.command',  # first, as in a tool: it silences what the others print at import
+        'torch',
+        'mmseg.models',
+        'mmseg.datasets',
+        'mmseg.engine',
+        'mmattn.layers',
+        'mmattn.engine',
+    ]
+)
 
 
-def run_script(command, env, cwd=None, timeout=300):
-    """Run ``[script, *arguments]``; return a CompletedProcess whose ``stdout`` has both streams."""
-    arguments = [str(part) for part in command]
-    with tempfile.TemporaryFile('w+b') as said:
-        process = SERVER.Process(
-            target=_run, args=(arguments, dict(env), str(cwd or Path.cwd()), os.fspath(_path(said)))
-        )
+def run_command(command, env=None, merged=False, timeout=300):
+    """Run a command as ``subprocess.run`` does with ``text=True``; a Python script runs in a fork of the server.
+
+    Its environment variables are set in the fork: those that are read at import need a command of another form, such as
+    ``[sys.executable, '-u', script]``.
+
+    Args:
+        command (list): words or paths.
+        env (dict, optional): environment variables. Defaults to those of the tests.
+        merged (bool): ``stdout`` has both streams. Defaults to False.
+        timeout (float): seconds.
+    """
+    words = [str(word) for word in command]
+    env = dict(os.environ if env is None else env)
+    if words[0] != sys.executable or not words[1].endswith('.py'):
+        stderr = subprocess.STDOUT if merged else subprocess.PIPE
+        return subprocess.run(words, env=env, text=True, stdout=subprocess.PIPE, stderr=stderr, timeout=timeout)
+    with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
+        names = out.name, out.name if merged else err.name
+        process = SERVER.Process(target=_run_script, args=(words[1:], env, os.getcwd(), names))
         process.start()
         process.join(timeout)
         if process.is_alive():
             process.kill()
             process.join()
-            raise subprocess.TimeoutExpired(arguments, timeout)
-        said.seek(0)
-        return subprocess.CompletedProcess(arguments, process.exitcode, said.read().decode())
+            raise subprocess.TimeoutExpired(words, timeout)
+        said = (Path(file.name).read_text(encoding='utf-8') for file in (out, err))
+        return subprocess.CompletedProcess(words, process.exitcode, *said)
 
 
-def _path(file):
-    return f'/proc/{os.getpid()}/fd/{file.fileno()}'
-
-
-def _run(arguments, env, cwd, out):
-    output = os.open(out, os.O_WRONLY | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+def _run_script(arguments, env, folder, names):
+    for descriptor, name in enumerate(names, 1):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_APPEND), descriptor)
     for stream in sys.stdout, sys.stderr:
         stream.reconfigure(line_buffering=True)
     os.environ.clear()
     os.environ.update(env)
-    os.chdir(cwd)
+    os.chdir(folder)
     import torch
 
     torch.set_num_threads(int(env.get('OMP_NUM_THREADS', torch.get_num_threads())))
     sys.argv = arguments
     sys.path[:] = [str(Path(arguments[0]).parent), *(entry for entry in sys.path if entry)]
-    try:
-        runpy.run_path(arguments[0], run_name='__main__')
-    finally:
-        sys.stdout.flush()
+    runpy.run_path(arguments[0], run_name='__main__')

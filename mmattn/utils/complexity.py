@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmcv.ops import DeformConv2dPack, ModulatedDeformConv2dPack
 from mmengine.config import Config
 from mmengine.fileio import load
 from mmengine.model import revert_sync_batchnorm
@@ -22,6 +21,13 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
+
+try:
+    from mmcv.ops import DeformConv2dPack, ModulatedDeformConv2dPack
+except ImportError:  # mmcv without its operators: no model has a deformable convolution
+    DEFORMABLE: tuple[type, ...] = ()
+else:
+    DEFORMABLE = DeformConv2dPack, ModulatedDeformConv2dPack
 
 
 def count(cfg: Config, shape: tuple[int, ...], frames: int = 8, module: str = '') -> tuple[int, float]:
@@ -151,7 +157,7 @@ def _build(cfg: Config) -> nn.Module:
     model_cfg = {key: value for key, value in cfg.model.items() if key not in ('auxiliary_head', 'pretrained')}
     model = revert_sync_batchnorm(MODELS.build(model_cfg)).eval()
     for module in model.modules():
-        if isinstance(module, DeformConv2dPack | ModulatedDeformConv2dPack):  # mmcv's operator knows no fake tensors
+        if isinstance(module, DEFORMABLE):  # mmcv's operator knows no fake tensors
             module.forward = partial(_as_convolution, module)
     return model
 

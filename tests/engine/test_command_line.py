@@ -15,6 +15,7 @@ import torch
 from mmattn.engine import check_checkpoint, command_line, load_config
 from mmattn.engine.hooks.checkpoint import AsideBackend
 
+from ..forked_tools import run_command
 from .test_tools import CONFIG, ROOT, SMALL, free_port
 
 
@@ -23,7 +24,7 @@ def tool(tiny_data):
     """Run one of the tools; return its exit code, stdout and stderr."""
 
     def tool(name, *arguments, **env):
-        words = [sys.executable] if name.endswith('.py') else ['bash']
+        words = [sys.executable, *(['-u'] if env else [])] if name.endswith('.py') else ['bash']
         environment = {
             **os.environ,
             **tiny_data,
@@ -34,7 +35,7 @@ def tool(tiny_data):
             **env,
         }
         words += [str(ROOT / 'tools' / name), *map(str, arguments)]
-        done = subprocess.run(words, env=environment, text=True, capture_output=True, timeout=300)
+        done = run_command(words, environment)
         return done.returncode, done.stdout, done.stderr
 
     return tool

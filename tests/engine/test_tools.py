@@ -5,13 +5,14 @@ import json
 import os
 import re
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import mmseg
 import pytest
 import torch
+
+from ..forked_tools import run_command
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'
@@ -246,7 +247,7 @@ def test_get_flops_prints_the_rows_of_table_4_2(run):
 
 def test_get_flops_of_a_folder_takes_no_options():
     tool, folder = ROOT / 'tools/analysis_tools/get_flops.py', ROOT / 'configs/deeplabv3plus_ba'
-    done = subprocess.run([sys.executable, tool, folder, '--shape', '512'], text=True, capture_output=True)
+    done = run_command([sys.executable, tool, folder, '--shape', '512'])
     assert done.returncode == 2
     assert 'is a folder: its metafile says what is counted' in done.stderr
 
@@ -341,7 +342,7 @@ def test_a_published_model_is_named_by_its_hash_and_scores_the_same(run, trained
     ],
 )
 def test_flags_that_do_not_fit_are_named(tool, flags, said):
-    done = subprocess.run([sys.executable, ROOT / 'tools' / tool, CONFIG, *flags], capture_output=True, text=True)
+    done = run_command([sys.executable, ROOT / 'tools' / tool, CONFIG, *flags])
     assert done.returncode == 1
     assert said in done.stderr.splitlines()[-1]
 
@@ -364,7 +365,7 @@ def test_flags_that_do_not_fit_are_named(tool, flags, said):
     ],
 )
 def test_numbers_of_which_nothing_would_come_are_refused(tool, flags, said):
-    done = subprocess.run([sys.executable, ROOT / 'tools' / tool, CONFIG, *flags], capture_output=True, text=True)
+    done = run_command([sys.executable, ROOT / 'tools' / tool, CONFIG, *flags])
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert 'Traceback' not in done.stderr

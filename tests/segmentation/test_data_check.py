@@ -23,6 +23,7 @@ from mmattn.segmentation import SegDataCheckHook, agreement, class_check, data_c
 from mmattn.segmentation.class_check import classes_of_labels
 
 from ..engine.test_tools import CONFIG, ROOT, SMALL
+from ..forked_tools import run_command
 
 CLASSES = 2
 SIZE = (40, 48)  # height, width
@@ -814,7 +815,7 @@ def test_train_stops_before_training_and_names_all(root, tmp_path, processes):
         else ['bash', ROOT / 'tools/dist_train.sh', CONFIG, 2]
     )
     arguments, env = command(tool, root, tmp_path / 'work')
-    done = subprocess.run(arguments, env=env, text=True, timeout=300, capture_output=True)
+    done = run_command(arguments, env)
     assert done.returncode != 0
     assert done.stderr.count('train.py: error: The data check found') == 1  # of both processes, the first says it
     assert 'Traceback' not in done.stderr
@@ -849,7 +850,7 @@ def test_other_tools_check_before_the_first_batch(root, tmp_path, monkeypatch, e
 
 
 def error_of(arguments, env):
-    done = subprocess.run(arguments, env=env, text=True, timeout=300, capture_output=True)
+    done = run_command(arguments, env)
     assert done.returncode != 0
     assert 'Iter(' not in done.stdout
     return done.stderr

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 import zlib
 from base64 import b64decode
@@ -20,6 +19,7 @@ from PIL import Image
 from mmattn.layers import BilateralNonLocal2d, LocalBilateralAttention, TransformerAttention2d
 from mmattn.visualization import AttentionRun, attention_explorer, attention_maps, attention_runs
 
+from ..forked_tools import run_command
 from .browser import Browser
 from .test_attention_maps import LAYERS, build, load
 
@@ -183,9 +183,7 @@ def command(data_root, tmp_path):
 
 def test_the_tool_writes_one_file(command, tmp_path):
     out = tmp_path / 'new' / 'page.html'
-    done = subprocess.run(
-        [sys.executable, TOOL, *command(), '--grid', '3', '--out', out], capture_output=True, text=True, timeout=300
-    )
+    done = run_command([sys.executable, TOOL, *command(), '--grid', '3', '--out', out])
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(rf'{out}: 0\.\d\d MiB', done.stdout.splitlines()[-1])
     assert [path.name for path in out.parent.iterdir()] == ['page.html']

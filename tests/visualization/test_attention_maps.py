@@ -1,7 +1,6 @@
 """Attention maps of a shipped config's model: captured, drawn, by the tool and during training."""
 
 import runpy
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +23,8 @@ from mmattn.visualization import (
     draw_attention_maps,
     read_image,
 )
+
+from ..forked_tools import run_command
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / 'tools/visualization/attention_maps.py'
@@ -215,7 +216,7 @@ def command(data_root, tmp_path, name, *arguments):
 def test_the_tool_writes_one_picture(data_root, tmp_path):
     out = tmp_path / 'new' / 'maps.png'
     arguments = command(data_root, tmp_path, 'cc', '--query', '5,12', '--query', '47,39', '--out', out)
-    done = subprocess.run([sys.executable, TOOL, *arguments], capture_output=True, text=True, timeout=300)
+    done = run_command([sys.executable, TOOL, *arguments])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(out)
     assert [path.name for path in out.parent.iterdir()] == ['maps.png']

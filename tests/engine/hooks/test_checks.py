@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from argparse import ArgumentParser
 from contextlib import nullcontext
@@ -21,6 +20,7 @@ from mmattn.engine import CheckpointKeysHook, InvalidLossHook, add_common_argume
 from mmattn.engine.command_line import check_lengths
 from mmattn.layers import BilateralCrissCrossAttention
 
+from ...forked_tools import run_command
 from ..test_tools import CONFIG, ROOT, SMALL
 
 
@@ -214,14 +214,7 @@ def fails(tiny_data):
     """Run a command that must fail; return its message and all that it said."""
 
     def fails(*command):
-        done = subprocess.run(
-            [str(part) for part in command],
-            env={**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1'},
-            text=True,
-            timeout=300,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        done = run_command(command, {**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1'}, merged=True)
         assert done.returncode != 0, done.stdout
         return done.stdout.rpartition('.py: error: ')[2], done.stdout
 
