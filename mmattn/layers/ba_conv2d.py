@@ -16,8 +16,15 @@ from .local_bilateral_attention import LocalBilateralAttention, pointwise
 class BAConv2d(LocalBilateralAttention):
     """Local bilateral attention with the interface of ``nn.Conv2d``, for ``conv_cfg=dict(type='mmattn.BAConv2d', …)``.
 
-    What attention cannot replace stays a convolution: for a kernel of 1, a stride or groups other than 1, the class
-    builds a plain ``nn.Conv2d``. The last norm and the activation are left to the ``ConvModule`` around it.
+    The call returns a plain ``nn.Conv2d``, which is no instance of this class, when attention cannot replace the
+    convolution:
+
+    * ``kernel_size`` is 1 in both directions,
+    * ``stride`` is not 1 in a direction, or
+    * ``groups`` is not 1.
+
+    The arguments of attention are then not used. The last norm and the activation are left to the ``ConvModule`` around
+    it.
 
     Args:
         in_channels, out_channels (int): as in ``nn.Conv2d``.
@@ -28,7 +35,15 @@ class BAConv2d(LocalBilateralAttention):
             follow that of ``ConvModule``, so networks with SyncBN name it here, too.
 
     Raises:
-        ValueError: a padding that changes the map's size, two dilations, or as the layer raises.
+        TypeError: an argument that neither ``nn.Conv2d`` nor the layer has.
+        ValueError: a padding that changes the map's size, two dilations, or as the layer raises; a plain convolution
+            raises as ``nn.Conv2d`` does.
+
+    Example:
+        >>> type(BAConv2d(64, 64, 3, padding=1, num_heads=4)).__name__
+        'BAConv2d'
+        >>> type(BAConv2d(64, 64, 3, stride=2, padding=1, num_heads=4)).__name__
+        'Conv2d'
     """
 
     def __new__(

@@ -1,4 +1,7 @@
-"""dynamic_conv against the equations written out, and what must hold for it (spec/attended_residual.md)."""
+"""dynamic_conv against the equations written out, and what must hold for it.
+
+The source is *An Empirical Study of Spatial Attention Mechanisms in Deep Networks*.
+"""
 
 import functools
 import math

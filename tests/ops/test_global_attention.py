@@ -1,4 +1,7 @@
-"""global_attention against a table of all pairs, and what must hold for it (spec/segmentation.md)."""
+"""global_attention against a table of all pairs, and what must hold for it.
+
+The equations are those of chapter 3 of *The Attention Mechanism in Vision and Language Analysis*.
+"""
 
 import functools
 import math

@@ -1,4 +1,7 @@
-"""grid_attention against a table of all pairs masked to the cross, and what must hold for it (spec/segmentation.md)."""
+"""grid_attention against a table of all pairs masked to the cross, and what must hold for it.
+
+The equations are those of section 3.4.4 of *The Attention Mechanism in Vision and Language Analysis*.
+"""
 
 import functools
 import math

@@ -1,4 +1,7 @@
-"""local_attention against the equations written out, and what must hold for it (spec/local_bilateral.md)."""
+"""local_attention against the equations written out, and what must hold for it.
+
+The equations are those of chapter 4 of *The Attention Mechanism in Vision and Language Analysis*.
+"""
 
 import functools
 import math
