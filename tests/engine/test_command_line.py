@@ -168,6 +168,7 @@ def test_what_is_a_checkpoint(tmp_path):
     check_checkpoint('https://host/model.pth')
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     'command',
     [
@@ -212,6 +213,7 @@ def test_an_error_of_the_config_names_the_component_and_the_log_has_the_tracebac
     assert 'Traceback (most recent call last)' in log.read_text('utf-8')
 
 
+@pytest.mark.e2e
 def test_of_two_processes_one_says_what_is_wrong(tool, tmp_path):
     code, _, said = tool('dist_train.sh', tmp_path / 'none.py', 2, PORT=free_port())
     assert code == 1
@@ -224,6 +226,7 @@ def test_of_two_processes_one_says_what_is_wrong(tool, tmp_path):
     assert 'Traceback' not in said
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize('processes', [1, 2])
 def test_ctrl_c_says_how_to_resume(tiny_data, tmp_path, processes):
     tool = (
@@ -274,6 +277,7 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 """
 
 
+@pytest.mark.e2e
 def test_a_disk_that_is_full_at_a_checkpoint(tool, tiny_data, tmp_path):
     script = tmp_path / 'full_disk.py'
     script.write_text(FULL_DISK, encoding='utf-8')
@@ -301,6 +305,7 @@ def test_a_failed_write_keeps_the_file_that_is_there(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.e2e
 @pytest.mark.skipif(not Path('/proc/self').is_dir(), reason='no folder in which not even root can write')
 def test_a_folder_that_cannot_be_written_to_is_an_error_before_work(tool, trained, tmp_path):
     checkpoint = trained / 'iter_2.pth'

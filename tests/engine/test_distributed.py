@@ -35,6 +35,8 @@ DETECTION_MODULE = """
 from mmdet.models.task_modules import RandomSampler
 from mmdet.registry import TASK_UTILS
 
+pytestmark = pytest.mark.e2e
+
 @TASK_UTILS.register_module()
 class FirstSampler(RandomSampler):
     def random_choice(self, gallery, num):

@@ -51,6 +51,8 @@ import os, time
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, TRANSFORMS
 
+pytestmark = pytest.mark.e2e
+
 @HOOKS.register_module(name='Killer')
 class Slow(Hook):
     def after_train_iter(self, runner, *args, **kwargs):

@@ -68,6 +68,7 @@ def test_train_leaves_log_checkpoint_and_metrics(trained):
     assert log.count('Operators on the CPU: ') == 1
 
 
+@pytest.mark.e2e
 def test_mmsegs_own_train_runs_our_config_and_agrees(run, trained, tmp_path):
     stock = Path(mmseg.__file__).parent / '.mim/tools/train.py'
     log = run(sys.executable, stock, CONFIG, '--work-dir', tmp_path, '--cfg-options', *SMALL)
@@ -77,6 +78,7 @@ def test_mmsegs_own_train_runs_our_config_and_agrees(run, trained, tmp_path):
         assert torch.equal(tensor, expected[name]), name
 
 
+@pytest.mark.e2e
 def test_resume_continues_at_the_last_checkpoint(run, trained, tmp_path):
     (tmp_path / 'iter_2.pth').write_bytes((trained[0] / 'iter_2.pth').read_bytes())
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_2.pth'))
@@ -93,6 +95,7 @@ def test_resume_continues_at_the_last_checkpoint(run, trained, tmp_path):
     assert 'Iter(train) [1/3]' not in log
 
 
+@pytest.mark.e2e
 def test_amp_trains_in_bfloat16_on_a_cpu(run, trained, tmp_path):
     log = run(
         sys.executable,
@@ -120,6 +123,7 @@ atexit.register(lambda: os.write(1, b'of gloo: %d\\n' % sum('gloo' in name for n
 """
 
 
+@pytest.mark.e2e
 def test_two_processes_train_on_cpus(run, tmp_path):
     """To the end: a thread of gloo that outlives the interpreter may abort the process, now and then."""
     (tmp_path / 'sitecustomize.py').write_text(AT_EXIT)
@@ -176,6 +180,7 @@ def test_testing_gives_the_same_metrics_however_launched(run, trained, tmp_path,
     assert metrics(tmp_path)['mIoU'] == pytest.approx(expected, abs=1e-4)  # the log rounds to two digits
 
 
+@pytest.mark.e2e
 def test_test_draws_writes_predictions_and_augments(run, trained, tmp_path):
     run(
         sys.executable,
@@ -233,6 +238,7 @@ def test_get_flops_counts_the_stock_head_and_ours_alike(run):
     assert counts['cc'][0] > 1
 
 
+@pytest.mark.slow
 def test_get_flops_prints_the_rows_of_table_4_2(run):
     """Multiply-accumulates of a to f and j within 1 % of the paper's; g to i do not follow from its text."""
     said = run(sys.executable, ROOT / 'tools/analysis_tools/get_flops.py', ROOT / 'configs/deeplabv3plus_ba')
@@ -252,6 +258,7 @@ def test_get_flops_of_a_folder_takes_no_options():
     assert 'is a folder: its metafile says what is counted' in done.stderr
 
 
+@pytest.mark.slow
 def test_get_flops_prints_the_tables_of_the_empirical_study(run):
     """All 46 figures of Tables 2 and 3 within 1 %, and what is added, too.
 
@@ -270,6 +277,7 @@ def test_get_flops_prints_the_tables_of_the_empirical_study(run):
         assert abs(float(of_added)) <= (1.3 if kind.startswith('attn11') and task == 'detection' else 1), (task, kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('name', 'expected'),
     [
@@ -297,6 +305,7 @@ def test_get_flops_counts_detectors_and_deformable_convolutions(run, name, expec
     assert ours - regular == pytest.approx(added / 1e9, abs=0.02 + 0.1 * added / 1e9)
 
 
+@pytest.mark.e2e
 def test_browse_dataset_draws_every_training_image(run, tmp_path):
     run(
         sys.executable,
@@ -311,6 +320,7 @@ def test_browse_dataset_draws_every_training_image(run, tmp_path):
     assert [path.stem for path in sorted(tmp_path.iterdir())] == [f'{i:05}_tile_{i}' for i in range(4)]
 
 
+@pytest.mark.e2e
 def test_a_published_model_is_named_by_its_hash_and_scores_the_same(run, trained, tmp_path):
     published = Path(
         run(

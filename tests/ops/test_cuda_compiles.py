@@ -14,6 +14,8 @@ import mmattn
 
 from ..conftest import cache_folder
 
+pytestmark = pytest.mark.kernels
+
 CSRC = Path(mmattn.__file__).parent / 'ops' / 'csrc'
 OPERATOR = [CSRC / 'operator.h', CSRC / 'operator.cpp']
 TORCH = [flag for path in cpp_extension.include_paths() for flag in ('-isystem', path)]

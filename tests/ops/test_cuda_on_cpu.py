@@ -32,7 +32,10 @@ OUTSIDE = [
 ]
 MOST_SHARED = 163 << 10  # of cuda_on_cpu/cuda_runtime.h
 
-pytestmark = pytest.mark.skipif(shutil.which('g++') is None, reason='there is no g++ to compile them with')
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.skipif(shutil.which('g++') is None, reason='there is no g++ to compile them with'),
+]
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
 

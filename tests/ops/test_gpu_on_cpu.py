@@ -15,6 +15,7 @@ from .test_cuda_compiles import CSRC, TORCH, built
 
 HERE = Path(__file__).parent / 'gpu_on_cpu'
 pytestmark = [
+    pytest.mark.kernels,
     pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON)),
     pytest.mark.skipif(shutil.which('g++') is None, reason='there is no g++ to compile the kernel with'),
 ]

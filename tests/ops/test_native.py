@@ -14,7 +14,10 @@ from . import literal
 from .literal import LAYOUTS, SWITCHES, assert_same, evaluate, low_precision, with_kernel
 
 of_global = importlib.import_module('mmattn.ops.global_attention')
-pytestmark = pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON))
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON)),
+]
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
 SIZES = [(1, 1), (1, 19), (17, 1), (5, 7), (3, 16), (13, 37), (2, 65)]

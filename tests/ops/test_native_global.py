@@ -15,7 +15,10 @@ from .test_global_attention import further, with_window
 from .test_native import capability  # noqa: F401
 from .zscored import global_attention
 
-pytestmark = pytest.mark.skipif(not native.has_kernel('global_attention'), reason=str(native.UNAVAILABLE_REASON))
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.skipif(not native.has_kernel('global_attention'), reason=str(native.UNAVAILABLE_REASON)),
+]
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
 # size, window_size: sides of 1, primes, windows wider than the map, several tiles of queries and of keys

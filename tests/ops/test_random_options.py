@@ -14,6 +14,8 @@ from . import literal
 from .literal import LAYOUTS, assert_same, evaluate, low_precision
 from .zscored import global_attention, grid_attention
 
+pytestmark = pytest.mark.kernels
+
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 # The same calls in every run: what fails here fails again.
 a_thousandth = hypothesis.settings(

@@ -14,6 +14,8 @@ from mmattn.ops.support import PATTERNS, strided_offsets
 from . import literal, zscored
 from .literal import assert_same, evaluate, low_precision
 
+pytestmark = pytest.mark.kernels
+
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 CALLS = 400  # of each operator
 STORAGE = {dtype: literal.randn(2**15, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)}

@@ -17,6 +17,8 @@ from mmattn.reproduction.short_runs import bccd, davis, fasseg
 from mmattn.utils import config_path
 from mmattn.video import read_mask
 
+pytestmark = pytest.mark.e2e
+
 TOOL = Path(__file__).parents[2] / 'tools/benchmarks/short_runs.py'
 
 

@@ -804,6 +804,7 @@ def command(tool, data, work_dir, *options):
     }
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize('processes', [1, 2])
 def test_train_stops_before_training_and_names_all(root, tmp_path, processes):
     """An empty folder for validation, over which mmengine itself would stumble, and faults in the training data."""
@@ -856,6 +857,7 @@ def error_of(arguments, env):
     return done.stderr
 
 
+@pytest.mark.e2e
 def test_test_stops_before_testing_and_names_all(root, tmp_path):
     """A missing mask used to be a traceback midway, and a folder without images numpy's."""
     add(root, 'no_mask', part='val')
@@ -886,6 +888,7 @@ def test_only_validating_checks_what_validates(check, root):
     }
 
 
+@pytest.mark.e2e
 def test_train_takes_allow_absent_and_refuses_other_heads(root, tmp_path):
     labels(root, 0)
     tool = [sys.executable, ROOT / 'tools/train.py', CONFIG]

@@ -13,6 +13,8 @@ from PIL import Image
 
 from ..tiny_data import SIZE
 
+pytestmark = pytest.mark.e2e
+
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / 'configs/unet_ba/unet-ba_r18-d8-half_1xb8-480_fasseg-192x160.py'
 SMALL = [

@@ -16,6 +16,8 @@ from mmattn.video import read_mask
 
 from . import clips
 
+pytestmark = pytest.mark.e2e
+
 ROOT = Path(__file__).parents[2]
 DAVIS = ROOT / 'configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
 YOUTUBE_VOS = ROOT / 'configs/sst/sst-strided_r50-d8_4xb1-20k_youtube-vos-2018-480x864.py'

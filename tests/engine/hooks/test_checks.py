@@ -236,6 +236,7 @@ def renamed(tiny_data, tmp_path_factory):
     return path
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize('flags', [[], ['--tta']])
 def test_a_checkpoint_that_does_not_fit_stops_test(fails, renamed, tmp_path, flags):
     error, log = fails(
@@ -246,6 +247,7 @@ def test_a_checkpoint_that_does_not_fit_stops_test(fails, renamed, tmp_path, fla
     assert 'Iter(test)' not in log
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ('option', 'said'),
     [('window_size=4', r'window_size.*4'), ('no_such_option=1', r"'no_such_option'")],
@@ -266,6 +268,7 @@ def test_a_wrong_option_stops_train_before_data_are_read(fails, tmp_path, option
     assert 'FileNotFoundError' not in log
 
 
+@pytest.mark.e2e
 def test_a_nan_loss_stops_train(fails, tmp_path):
     error, log = fails(
         sys.executable,

@@ -307,6 +307,7 @@ def test_killed_and_resumed(train, uninterrupted, tmp_path, workers, kill):
     assert_same_end(tmp_path, uninterrupted[workers])
 
 
+@pytest.mark.e2e
 def test_two_hooks(train, uninterrupted, tmp_path):
     """Both restore the generators."""
     (train.folder / 'two_hooks.py').write_text(TWO_HOOKS)
@@ -317,10 +318,12 @@ def test_two_hooks(train, uninterrupted, tmp_path):
     assert_same_end(work_dir, uninterrupted[0], 'other_6.pth', 'iter_6.pth')
 
 
+@pytest.mark.e2e
 def test_workers_do_not_matter(uninterrupted):
     assert_same_end(uninterrupted[0], uninterrupted[3])
 
 
+@pytest.mark.e2e
 def test_the_stock_hook_and_sampler_do_not_resume_exactly(train, tmp_path):
     """Else the tests here could not fail."""
     assert train(tmp_path / 'whole', *STOCK) == [0], train.log
@@ -333,6 +336,7 @@ def test_the_stock_hook_and_sampler_do_not_resume_exactly(train, tmp_path):
     assert "The checkpoint holds the 'rng_state' of 0 processes, this run has 1" in train.log
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize('config', ['config.py', 'epochs.py'])
 def test_without_a_seed_in_the_config(train, tmp_path, config):
     """A resumed process draws another seed, but takes the sampler's from the checkpoint; by iteration and by epoch."""
@@ -344,6 +348,7 @@ def test_without_a_seed_in_the_config(train, tmp_path, config):
     assert_same_end(work_dir, tmp_path / 'whole', last)
 
 
+@pytest.mark.e2e
 def test_killed_while_writing_the_only_checkpoint(train, uninterrupted, tmp_path):
     options = ['default_hooks.checkpoint.max_keep_ckpts=1', 'default_hooks.checkpoint.interval=2']
     assert train(tmp_path, *options, kill='write 4') == [-signal.SIGKILL], train.log
@@ -357,6 +362,7 @@ def test_killed_while_writing_the_only_checkpoint(train, uninterrupted, tmp_path
     assert_same_end(tmp_path, uninterrupted[0])
 
 
+@pytest.mark.e2e
 def test_the_stock_hook_leaves_no_checkpoint_when_killed_while_writing(train, tmp_path):
     options = [*STOCK, 'default_hooks.checkpoint.max_keep_ckpts=1', 'default_hooks.checkpoint.interval=2']
     assert train(tmp_path, *options, kill='write 4') == [-signal.SIGKILL], train.log
@@ -364,6 +370,7 @@ def test_the_stock_hook_leaves_no_checkpoint_when_killed_while_writing(train, tm
     assert not zipfile.is_zipfile(tmp_path / 'iter_4.pth')
 
 
+@pytest.mark.e2e
 def test_a_truncated_checkpoint_is_passed_over(train, uninterrupted, tmp_path):
     """By mmseg's own train.py, too."""
     work_dir = interrupted_copy(uninterrupted[0], tmp_path / 'work', 'iter_4.pth')
@@ -374,6 +381,7 @@ def test_a_truncated_checkpoint_is_passed_over(train, uninterrupted, tmp_path):
     assert_same_end(work_dir, uninterrupted[0])
 
 
+@pytest.mark.e2e
 def test_two_processes(train, tmp_path):
     """Each with random numbers of its own."""
     options = dict(processes=2, workers=1)
@@ -386,6 +394,7 @@ def test_two_processes(train, tmp_path):
     assert differences(first, second)
 
 
+@pytest.mark.e2e
 def test_the_original_mmengine(original_mmengine, tiny_data, tmp_path):
     """It loads its own checkpoints, mIoU and all, resumes exactly, and skips the data trained on without loading it."""
     train = Trainer(tmp_path, tiny_data, original_mmengine)
