@@ -16,6 +16,8 @@ import mmattn.utils.command
 from PIL import Image
 from short_runs import ROOT, Run, arguments, call, each, markdown, runs, sheet, spread, train
 
+from mmattn.utils.files import replace_folder
+
 ITERATIONS = 150
 RUN = f'fpn_1xb8-{ITERATIONS}_bccd-320x240.py'
 METHODS: dict[str, tuple[str, list[str]]] = {
@@ -32,21 +34,20 @@ def drawn(run: Run, jobs: int) -> list[Path]:
     """Return pictures of a finished run's detections beside the ground truth, drawn by tools/test.py."""
     folder = run.folder / 'shown'
     if not folder.is_dir():
-        aside = run.folder / 'shown.part'
-        call(
-            run,
-            jobs,
-            'test.py',
-            ROOT / 'configs' / run.config,
-            run.folder / f'iter_{ITERATIONS}.pth',
-            '--work-dir',
-            run.folder / 'test',
-            '--show-dir',
-            aside.resolve(),
-            '--cfg-options',
-            'model.test_cfg.rcnn.score_thr=0.3',
-        )
-        aside.rename(folder)
+        with replace_folder(folder) as scratch:
+            call(
+                run,
+                jobs,
+                'test.py',
+                ROOT / 'configs' / run.config,
+                run.folder / f'iter_{ITERATIONS}.pth',
+                '--work-dir',
+                run.folder / 'test',
+                '--show-dir',
+                (scratch / 'new').resolve(),
+                '--cfg-options',
+                'model.test_cfg.rcnn.score_thr=0.3',
+            )
     return sorted(folder.rglob('*.png')) + sorted(folder.rglob('*.jpg'))
 
 
