@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def default_scopes() -> list[str]:
-    """Return the names of the default scopes, the last one first; mmengine itself tells the last one alone."""
+    """Return the names of the default scopes, the last one first; mmengine's functions return the last one only."""
     return [scope.scope_name for scope in reversed(DefaultScope._instance_dict.values())]
 
 
 def resumes_without_path(runner: Runner) -> bool:
-    """Return whether a run is to be resumed and mmengine is to find the checkpoint, which it may not have verified."""
+    """Return whether a run is resumed without a path; mmengine would take the last checkpoint, complete or not."""
     return runner._resume and runner._load_from is None
 
 
 def checkpoint_path(runner: Runner) -> str | None:
-    """Return the checkpoint that a run starts from; the Runner has it in no public attribute."""
+    """Return the checkpoint that a run starts from; no public attribute of the Runner has it."""
     return runner._load_from
 
 
@@ -49,7 +49,7 @@ def forget_info(message_hub: MessageHub, key: str) -> None:
 
 
 def replace_batch_sampler(loader: DataLoader, batch_sampler: Any) -> None:
-    """Give a data loader another batch sampler, which torch forbids once it is built; a new loader has new workers."""
+    """Set the batch sampler of a data loader; torch forbids it, and a new loader would start new workers."""
     vars(loader)['batch_sampler'] = batch_sampler
 
 
@@ -60,12 +60,12 @@ def copy_versions(source: dict, target: dict) -> None:
 
 
 def before_loading(module: nn.Module, hook: Callable[..., None]) -> None:
-    """Have ``hook(state_dict, prefix, …)`` called before weights are loaded; not public in torch 2.4."""
+    """Have ``hook(state_dict, prefix, …)`` called before weights are loaded; torch 2.4 has no public method for it."""
     module._register_load_state_dict_pre_hook(hook)
 
 
 def process_store(distributed: Any) -> Any:
-    """Return the store that the processes of a group share; torch returns it by no public function."""
+    """Return the store that the processes of a group share; torch has no public function for it."""
     return distributed.distributed_c10d._get_default_store()
 
 

@@ -13,9 +13,10 @@ from mmengine.config import Config
 from mmengine.fileio import list_from_file, load
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from mmattn.engine.hooks.data_check import data_set_configs
+from mmattn.utils.images import unreadable
 
 ORIENTATION = 0x0112  # the EXIF tag; from 5 on, loading swaps width and height
 THREADS = 4  # more would wait for Python's lock
@@ -185,10 +186,8 @@ def _size(path: str) -> tuple[int, int] | str:
             return (height, width) if image.getexif().get(ORIENTATION, 1) >= 5 else (width, height)
     except FileNotFoundError:
         return 'no such file'
-    except UnidentifiedImageError:  # its message names an object in memory
-        return 'unreadable: no image format that PIL knows'
     except Exception as error:  # decoders raise all kinds
-        return f'unreadable: {error}'
+        return unreadable(error)
 
 
 def _absent(

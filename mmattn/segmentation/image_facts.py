@@ -7,7 +7,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import cv2
 import mmcv
@@ -16,11 +16,8 @@ from mmengine.utils import ProgressBar
 from PIL import Image, UnidentifiedImageError
 
 from mmattn.utils.files import write_text
-from mmattn.utils.images import lossy_mask_fault
+from mmattn.utils.images import ENDS, lossy_mask_fault, open_whole, unreadable
 
-# What whole files end with, and what a JPEG's pixels begin with.
-ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'IEND\xaeB`\x82'}
-JPEG_SCAN = b'\xff\xda'
 ORIENTATION = 0x0112  # the EXIF tag; from 5 on, loading swaps width and height
 MISSING = 'no such file'
 CONVERTER = 'tools/dataset_converters/color_labels.py'
@@ -95,16 +92,14 @@ def look(file: ImageFile) -> Facts:
         if os.path.getsize(file.path) == 0:
             raise ValueError('the file is empty')
         return _look_at_mask(file) if file.is_mask else _look_at_image(file)
-    except UnidentifiedImageError:  # its message names an object in memory
-        return Facts(fault='unreadable: no image format that PIL knows')
     except Exception as error:  # decoders raise all kinds
-        return Facts(fault=f'unreadable: {" ".join(str(error).split()) or repr(error)}')
+        return Facts(fault=unreadable(error))
 
 
 def _look_at_image(file: ImageFile) -> Facts:
     """Read header and end of a JPEG or PNG, and decode it if the end is missing; leave anything else to mmcv."""
     with open(file.path, 'rb') as stream, suppress(UnidentifiedImageError):
-        image = _open_whole(stream)
+        image = open_whole(stream)
         if fault := _too_dark(file.path, image):
             return Facts(fault=fault)
         if image.format in ENDS:
@@ -150,26 +145,6 @@ def _decode(file: ImageFile) -> np.ndarray:
     if pixels is None:
         raise ValueError(f'{file.backend} cannot decode it')
     return pixels
-
-
-def _open_whole(stream: BinaryIO) -> Image.Image:
-    """Open an image with PIL; decode it if it lacks its format's end.
-
-    Raises:
-        OSError: it is cut short, or its end was never filled.
-    """
-    stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8))
-    end = stream.read()
-    stream.seek(0)
-    image = Image.open(stream)
-    if not end.endswith(ENDS.get(image.format or '', b'')):
-        image.load()
-        if image.format == 'JPEG' and not any(end):  # no fault to a decoder
-            stream.seek(0)
-            content = stream.read()
-            if content.rfind(ENDS['JPEG']) < content.rfind(JPEG_SCAN):
-                raise OSError('it ends in zeros')
-    return image
 
 
 def _key(file: ImageFile) -> str:

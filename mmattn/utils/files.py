@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO
 from uuid import uuid4
 
@@ -47,6 +47,37 @@ def write_text(path: str | Path, text: str) -> None:
     """Write ``text`` as UTF-8, by :func:`atomic_write`."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding='utf-8')
+
+
+@contextmanager
+def replace_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a scratch folder in the same folder; its subfolder ``new`` becomes ``path`` when the block ends.
+
+    A folder ``path`` that exists is removed only after that. If the block raises, it stays as it is.
+
+    Args:
+        path (str or Path): the folder; the folder that it is in is created.
+
+    Raises:
+        OSError: the folder cannot be created, or the block left no ``new``.
+
+    Example:
+        >>> with replace_folder('pictures') as scratch:
+        ...     (scratch / 'new').mkdir()
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f'{path.name}.part-', dir=path.parent) as folder:
+        yield Path(folder)
+        old = Path(folder, 'old')
+        if path.exists():
+            path.rename(old)
+        try:
+            Path(folder, 'new').rename(path)
+        except BaseException:
+            if old.exists():
+                old.rename(path)
+            raise
 
 
 def remove_temporary_files(folder: str | Path) -> None:

@@ -1,7 +1,13 @@
-"""What an image file must not be: a mask whose compression changes labels, a picture whose bits PIL would cut off."""
+"""What is wrong with an image file: cut short, a lossy mask, a picture with more bits than PIL keeps."""
 
-from PIL import Image
+import os
+from typing import BinaryIO
 
+from PIL import Image, UnidentifiedImageError
+
+# What whole files end with, and what a JPEG's pixels begin with.
+ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'IEND\xaeB`\x82'}
+JPEG_SCAN = b'\xff\xda'
 # By PIL's names. WebP and JPEG 2000 may be lossless, but a file does not say whether its encoder changed the pixels.
 LOSSY_FORMATS = frozenset(('AVIF', 'BLP', 'DDS', 'FTEX', 'HEIF', 'JPEG', 'JPEG2000', 'MPO', 'WEBP'))
 LOSSY_COMPRESSIONS = frozenset(('jpeg', 'tiff_jpeg', 'webp'))  # within TIFF
@@ -32,3 +38,33 @@ def deep_picture_fault(image: Image.Image) -> str:
     if image.mode.startswith(('I', 'F')):
         return f'pictures must have 8 bits per channel; this one is of mode {image.mode} (16 or 32 bits)'
     return ''
+
+
+def open_whole(stream: BinaryIO) -> Image.Image:
+    """Open an image with PIL; decode it only if it lacks its format's end.
+
+    Args:
+        stream (BinaryIO): the file, open for reading; it must stay open while the image is used.
+
+    Raises:
+        OSError: PIL knows no such format; the file is cut short, or its end was never filled.
+    """
+    stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8))
+    end = stream.read()
+    stream.seek(0)
+    image = Image.open(stream)
+    if not end.endswith(ENDS.get(image.format or '', b'')):
+        image.load()
+        if image.format == 'JPEG' and not any(end):  # no fault to a decoder
+            stream.seek(0)
+            content = stream.read()
+            if content.rfind(ENDS['JPEG']) < content.rfind(JPEG_SCAN):
+                raise OSError('it ends in zeros')
+    return image
+
+
+def unreadable(error: Exception) -> str:
+    """Return in one line why an image cannot be read, from what its decoder raised."""
+    if isinstance(error, UnidentifiedImageError):  # its message names an object in memory
+        return 'unreadable: no image format that PIL knows'
+    return f'unreadable: {" ".join(str(error).split()) or repr(error)}'

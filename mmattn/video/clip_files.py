@@ -1,20 +1,18 @@
 """The files of a clip: frames and masks found, put in order and looked at before work begins."""
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import mmcv
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from mmattn.utils.images import deep_picture_fault
+from mmattn.utils.images import deep_picture_fault, open_whole, unreadable
 
 from .masks import mask_fault
 
 SUFFIXES = frozenset(('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff'))
-ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'IEND\xaeB`\x82'}  # of whole files
 
 
 def read_frame(path: str | Path) -> np.ndarray:
@@ -37,7 +35,7 @@ def read_frame(path: str | Path) -> np.ndarray:
     except FileNotFoundError:
         raise
     except Exception as error:
-        raise ValueError(f'{path}: {_reason(error)}') from error
+        raise ValueError(f'{path}: {unreadable(error)}') from error
 
 
 class ClipFrames:
@@ -149,7 +147,7 @@ def find_faults(frames: list[Path], masks: list[Path]) -> Iterator[str]:
         try:
             size, fault = _look(path, is_mask)
         except Exception as error:  # decoders raise all kinds
-            yield f'{path}: {_reason(error)}'
+            yield f'{path}: {unreadable(error)}'
             continue
         first = first or (path, size)
         if size != first[1]:
@@ -174,16 +172,5 @@ def _look(path: Path, is_mask: bool) -> tuple[tuple[int, int], str]:
         OSError: it cannot be read, or is cut short.
     """
     with open(path, 'rb') as stream:
-        stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8))
-        end = stream.read()
-        stream.seek(0)
-        with Image.open(stream) as image:
-            if not end.endswith(ENDS.get(image.format or '', b'')):
-                image.load()
-            return image.size, mask_fault(image) if is_mask else deep_picture_fault(image)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnidentifiedImageError):  # its message names an object in memory
-        return 'unreadable: no image format that PIL knows'
-    return f'unreadable: {" ".join(str(error).split()) or repr(error)}'
+        image = open_whole(stream)
+        return image.size, mask_fault(image) if is_mask else deep_picture_fault(image)

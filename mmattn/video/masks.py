@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from mmattn.utils.files import atomic_write
-from mmattn.utils.images import lossy_mask_fault
+from mmattn.utils.images import lossy_mask_fault, unreadable
 
 VOID = 255  # in files: belongs to nothing, read as background; in training targets: does not count
 
@@ -44,10 +44,8 @@ def read_mask(path: str | Path, single_object: bool = False) -> np.ndarray:
             ids = np.array(image)
     except FileNotFoundError:
         raise
-    except UnidentifiedImageError:  # its message names an object in memory
-        raise ValueError(f'{path}: unreadable: no image format that PIL knows') from None
     except Exception as error:  # decoders raise all kinds
-        raise ValueError(f'{path}: unreadable: {error}') from error
+        raise ValueError(f'{path}: {unreadable(error)}') from error
     if fault:
         raise ValueError(f'{path}: {fault}')
     if single_object:

@@ -8,7 +8,14 @@ import sys
 import pytest
 
 from mmattn.utils import files
-from mmattn.utils.files import atomic_write, check_writable, exclusive, remove_temporary_files, write_text
+from mmattn.utils.files import (
+    atomic_write,
+    check_writable,
+    exclusive,
+    remove_temporary_files,
+    replace_folder,
+    write_text,
+)
 
 
 def write(path, content):
@@ -44,6 +51,31 @@ def test_a_full_disk_names_the_file(tmp_path):
         write(path, fill)
     assert caught.value.errno == errno.ENOSPC
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('there', [False, True])
+@pytest.mark.parametrize('fault', ['', 'raises', 'makes nothing'])
+def test_a_folder_is_replaced_as_a_whole_or_not_at_all(tmp_path, there, fault):
+    path = tmp_path / 'out' / 'pictures'
+    if there:
+        path.mkdir(parents=True)
+        write_text(path / 'old.txt', 'old')
+
+    def replace():
+        with replace_folder(path) as scratch:
+            if fault != 'makes nothing':
+                write_text(scratch / 'new' / 'new.txt', 'new')
+            if fault == 'raises':
+                raise ValueError('in the block')
+
+    if fault:
+        with pytest.raises(ValueError if fault == 'raises' else FileNotFoundError):
+            replace()
+        expected = ['old.txt'] if there else []
+    else:
+        replace()
+        expected = ['new.txt']
+    assert [file.relative_to(path).name for file in path.parent.rglob('*.*')] == expected
 
 
 def test_an_error_of_another_file_keeps_its_name(tmp_path):

@@ -1,10 +1,10 @@
-"""Formats by content: masks that lossy compression changed, and pictures of more than 8 bits."""
+"""Files that are cut short, masks that lossy compression changed, and pictures of more than 8 bits."""
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile, UnidentifiedImageError
 
-from mmattn.utils.images import deep_picture_fault, lossy_mask_fault
+from mmattn.utils.images import deep_picture_fault, lossy_mask_fault, open_whole, unreadable
 
 LABELS = np.kron(np.eye(4, dtype=np.uint8) * 3, np.ones((5, 5), np.uint8))
 
@@ -45,3 +45,25 @@ def test_pictures_that_pil_would_cut_off_are_refused(tmp_path):
         assert 'this one is of mode I;16' in deep_picture_fault(image)
     for mode in ('1', 'L', 'LA', 'P', 'RGB', 'RGBA', 'CMYK', 'YCbCr'):
         assert deep_picture_fault(Image.new(mode, (2, 2))) == ''
+
+
+@pytest.mark.parametrize('suffix', ['.png', '.jpg'])
+def test_a_whole_file_is_not_decoded_and_one_cut_short_is_an_error(tmp_path, suffix, monkeypatch):
+    pixels = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+    path = tmp_path / f'a{suffix}'
+    Image.fromarray(pixels).save(path)
+    content = path.read_bytes()
+    (tmp_path / 'cut').write_bytes(content[:-500])
+    (tmp_path / 'zeros').write_bytes(content[:-500] + bytes(500))  # as after a power failure
+    (tmp_path / 'text').write_bytes(b'no image')
+    for name in ('cut', 'zeros'):
+        with open(tmp_path / name, 'rb') as stream, pytest.raises(OSError, match=r'truncated|zeros|broken'):
+            open_whole(stream)
+    with open(tmp_path / 'text', 'rb') as stream, pytest.raises(UnidentifiedImageError) as caught:
+        open_whole(stream)
+    assert unreadable(caught.value) == 'unreadable: no image format that PIL knows'
+    assert unreadable(OSError('two\n  lines')) == 'unreadable: two lines'
+    assert unreadable(OSError()) == 'unreadable: OSError()'
+    monkeypatch.setattr(ImageFile.ImageFile, 'load', lambda image: pytest.fail('decoded'))
+    with open(path, 'rb') as stream:
+        assert open_whole(stream).size == (64, 64)

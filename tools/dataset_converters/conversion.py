@@ -24,6 +24,8 @@ import numpy as np
 from PIL import Image, ImageOps
 from rich.progress import track
 
+from mmattn.utils.files import replace_folder
+
 MARK = 'converted.txt'  # tells an output of ours from a data set that somebody made
 WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py', MARK}
 THREADS = min(8, os.cpu_count() or 1)  # each holds an image with all its labels
@@ -79,19 +81,9 @@ def output_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterat
             raise Fault(f'{out}: not written by a converter (it has no {MARK}); --overwrite would delete it')
         if others := {path.name for path in out.iterdir()} - WRITTEN:
             raise Fault(f'{out}: also holds {min(others)}, which --overwrite would delete')
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f'{out.name}.part-', dir=out.parent) as folder:
-        yield Path(folder)
-        Path(folder, 'new', MARK).write_bytes(os.fsencode(f'{shlex.join(sys.argv)}\n'))  # any bytes are a file's name
-        old = Path(folder, 'old')
-        if out.exists():
-            out.rename(old)
-        try:
-            Path(folder, 'new').rename(out)
-        except BaseException:
-            if old.exists():
-                old.rename(out)
-            raise
+    with replace_folder(out) as scratch:
+        yield scratch
+        Path(scratch, 'new', MARK).write_bytes(os.fsencode(f'{shlex.join(sys.argv)}\n'))  # any bytes are a file's name
     print(f'{out}: {sum(path.is_file() for path in (out / "img_dir").rglob("*"))} images')
 
 

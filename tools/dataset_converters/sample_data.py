@@ -52,6 +52,8 @@ import mmattn.utils.command
 import numpy as np
 from PIL import Image
 
+from mmattn.utils.files import replace_folder
+
 
 class SampleError(Exception):
     """A failure that its one-line message explains to the user."""
@@ -327,13 +329,8 @@ def prepare(sample: Sample, out: Path, archive: Path | None = None, overwrite: b
         check_hash(archive, sample.sha256)
     else:
         archive = fetch(sample)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f'{out.name}.part-', dir=out.parent) as folder:
-        new = Path(folder, 'new')
-        sample.convert(archive, new)
-        if out.exists():
-            out.rename(Path(folder, 'old'))
-        new.rename(out)
+    with replace_folder(out) as scratch:
+        sample.convert(archive, scratch / 'new')
     print(f'{out}: ' + ', '.join(f'{len(names)} {part}' for part, names in sample.split.items()))
 
 

@@ -7,7 +7,7 @@ Weights and the meta information of the data set stay; optimizer, schedules, log
 
 import argparse
 import hashlib
-import tempfile
+import io
 from pathlib import Path
 
 from mmattn.utils.command import run
@@ -15,7 +15,7 @@ from mmattn.utils.command import run
 import torch
 
 from mmattn.engine import check_checkpoint
-from mmattn.utils.files import check_writable
+from mmattn.utils.files import atomic_write, check_writable
 
 
 def publish(source: Path, target: Path) -> Path:
@@ -36,12 +36,13 @@ def publish(source: Path, target: Path) -> Path:
         for key in ('dataset_meta', 'cfg', 'epoch', 'iter')
         if key in checkpoint.get('meta', {})
     }
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        aside = Path(folder, 'checkpoint.pth')
-        torch.save(dict(meta=meta, state_dict=checkpoint['state_dict']), aside)
-        digest = hashlib.sha256(aside.read_bytes()).hexdigest()
-        return aside.rename(target.with_name(f'{target.stem}-{digest[:8]}.pth'))
+    content = io.BytesIO()
+    torch.save(dict(meta=meta, state_dict=checkpoint['state_dict']), content)
+    digest = hashlib.sha256(content.getbuffer()).hexdigest()
+    published = target.with_name(f'{target.stem}-{digest[:8]}.pth')
+    with atomic_write(published) as temporary:
+        temporary.write_bytes(content.getbuffer())
+    return published
 
 
 def main() -> None:

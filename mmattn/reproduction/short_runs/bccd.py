@@ -5,6 +5,8 @@ from pathlib import Path
 from mmengine.config import Config
 from PIL import Image
 
+from mmattn.utils.files import replace_folder
+
 from ..reproduce import checkpoint
 from ..runs import Run, call
 from .common import ShortRuns, sheet
@@ -21,13 +23,14 @@ def draw(runs: list[Run], folder: Path) -> None:
 
 def drawn(run: Run) -> list[Path]:
     """Return pictures of a finished run's detections next to the ground truth, drawn by tools/test.py."""
-    folder, aside = run.folder / 'shown', run.folder / 'shown.part'
+    folder = run.folder / 'shown'
     if not folder.is_dir():
         last = checkpoint(run.folder, Config.fromfile(run.config))
         options = ['--cfg-options', 'model.test_cfg.rcnn.score_thr=0.3']
         work_dir = run.folder / 'test'
-        call(run, 1, 'test.py', run.config, last, '--work-dir', work_dir, '--show-dir', aside.resolve(), *options)
-        aside.rename(folder)
+        with replace_folder(folder) as scratch:
+            new = (scratch / 'new').resolve()
+            call(run, 1, 'test.py', run.config, last, '--work-dir', work_dir, '--show-dir', new, *options)
     return sorted(folder.rglob('*.png')) + sorted(folder.rglob('*.jpg'))
 
 
