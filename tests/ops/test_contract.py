@@ -257,7 +257,7 @@ def test_fewer_queries_are_the_last_positions(size, dtype, window, count):
 def test_queries_at_no_position_of_the_keys_are_an_error():
     x, more = randn(1, 1, 4, 3, 2), randn(1, 1, 5, 3, 2)
     for query, key in ((more, x), (x[:, :, :, :2], x)):
-        with pytest.raises(ValueError, match='is_causal need queries at the last positions'):
+        with pytest.raises(ValueError, match='is_causal require queries at the last positions'):
             ops.global_attention(query, key, key, is_causal=True)
 
 
@@ -436,7 +436,7 @@ def test_window_zscore_of_far_biases_is_exact():
 
 WRONG = {
     'support': ({'support': 'local'}, "support must be one of .*; got 'local'"),
-    'mask of the grid': ({'support': 'grid', 'is_causal': True}, "need support='global'"),
+    'mask of the grid': ({'support': 'grid', 'is_causal': True}, "require support='global'"),
     'entries': ({'window_size': 5}, 'window_bias must be'),
     'infinite': ({'outside_bias': float('-inf')}, 'outside_bias must be finite'),
     'axes of the grid': ({'support': 'grid', 'window_bias': randn(1, 1, 5, 3)}, 'with 2 to 3 position axes'),
