@@ -140,7 +140,7 @@ def test_an_exported_graph_has_the_same_gradients(name):
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
 @rich
 def test_only_needed_gradients_are_computed(name, dtype):
-    """The backward operator returns as many as need one, and they are those of a call where all do."""
+    """The backward operator returns only the needed gradients; they equal those of a call that needs all."""
     run, leaves = flat(name, dtype)
     every = [x.detach().requires_grad_() for x in leaves]
     expected = torch.autograd.grad(run(*every).square().sum(), every)
@@ -157,7 +157,7 @@ def test_only_needed_gradients_are_computed(name, dtype):
 
 @pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason='the reference computes all gradients')
 def test_a_frozen_window_costs_no_memory():
-    """Its gradient would be another 4 MiB that nobody gets; what is returned does not count."""
+    """Its gradient would be another 4 MiB that is not needed; returned tensors do not count."""
     query, key, value = (randn(1, 1, 33, 33, 8, seed=seed, dtype=torch.float32).requires_grad_() for seed in range(3))
     window = randn(1, 1, 33, 33, 31**2, seed=3, dtype=torch.float32)
     extra = {}
