@@ -1,4 +1,4 @@
-"""Attention layers over the operators: nn.Modules that know of no task and fit mmcv's plugin slots."""
+"""Attention layers built on the operators: task-independent ``nn.Module`` classes."""
 
 from .attended_residual import AttendedResidual
 from .ba_conv2d import BAConv2d

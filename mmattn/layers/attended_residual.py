@@ -1,4 +1,4 @@
-"""A residual around any attention layer that starts as the identity, for a backbone's plugin slots."""
+"""A residual block around any attention layer, for the plugin slots of a backbone."""
 
 from torch import Tensor, nn, zeros
 
@@ -7,18 +7,26 @@ from mmattn.registry import MODELS
 
 @MODELS.register_module()
 class AttendedResidual(nn.Module):
-    """y = x + γ · attention(x), where γ is a scalar that starts at 0 (Fig. 2a of the empirical study of attention).
+    """Residual block around an attention layer: y = x + γ · attention(x), with a learned scalar γ that starts at 0.
 
-    For layers without a residual of their own, such as :class:`~mmattn.layers.LocalBilateralAttention`. A scalar
-    survives what a network's ``init_cfg`` does to convolutions and norms; so a network keeps its output when the block
-    is inserted.
+    Use it for layers that have no residual connection, such as :class:`~mmattn.layers.LocalBilateralAttention`. The
+    block is the identity at first, so inserting it does not change the output of a pretrained network. The ``init_cfg``
+    of a network initialises convolutions and norms, but not the scalar γ.
+
+    Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019, Fig. 2a.
 
     Args:
         in_channels (int): channels of the map.
-        attention (dict): config of a layer of ``in_channels`` that keeps the map's shape.
+        attention (dict): config of a layer that accepts the argument ``in_channels`` and keeps the shape of the map.
 
     Raises:
-        TypeError: ``attention`` is no dict.
+        TypeError: ``attention`` is not a dict.
+
+    Example:
+        >>> layer = AttendedResidual(16, dict(type='mmattn.LocalBilateralAttention', num_heads=2))
+        >>> x = torch.randn(1, 16, 8, 8)
+        >>> torch.equal(layer(x), x)  # γ is 0
+        True
     """
 
     def __init__(self, in_channels: int, attention: dict) -> None:
@@ -29,11 +37,18 @@ class AttendedResidual(nn.Module):
         self.gamma = nn.Parameter(zeros(1))
 
     def init_weights(self) -> None:
-        """Initialise the layer, if it can, and γ."""
+        """Initialise the attention layer, if it has ``init_weights``, and set γ to 0."""
         if hasattr(self.attention, 'init_weights'):
             self.attention.init_weights()
         nn.init.zeros_(self.gamma)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the attended map to ``x``, ``(B, C, H, W)``."""
+        """Return x + γ · attention(x).
+
+        Args:
+            x (Tensor): float ``(B, C, H, W)``.
+
+        Returns:
+            Tensor: ``(B, C, H, W)``, dtype of ``x``.
+        """
         return x + (self.gamma * self.attention(x)).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Attention weights of asked queries, split into content and position, for drawing (Fig. 3.4)."""
+"""Attention weights of selected queries, by content, by position or by both, for drawing (Fig. 3.4)."""
 
 from collections.abc import Callable
 
@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 KINDS = ('content', 'position', 'bilateral')
-# The operators' arguments that say where a key lies; the others are content, scale and support.
+# The arguments of the operators that depend on the position of a key; the others are content, scale and support.
 POSITION_ARGUMENTS = ('window_bias', 'window_size', 'outside_bias', 'axis_bias')
 
 
 class AttentionWeights:
-    """Mix-in of the attention layers: the rows of weights of asked queries, which their forward pass never keeps.
+    """Mix-in for attention layers: computes attention rows for selected queries; ``forward`` does not store them.
 
-    A layer brings ``operands``, its operator's arguments from the inputs of ``forward``, and ``operator_weights``,
-    which computes rows from them.
+    A subclass defines ``operands``, which returns the arguments of its operator for the inputs of ``forward``, and
+    ``operator_weights``, which computes attention rows from these arguments.
     """
 
     position: str
@@ -23,25 +23,26 @@ class AttentionWeights:
 
     @property
     def attention_kinds(self) -> tuple[str, ...]:
-        """What ``attention_weights`` can tell apart: with ``position='none'`` there is content alone."""
+        """The values of ``kind`` that ``attention_weights`` accepts: 'content' only with ``position='none'``."""
         return KINDS[:1] if self.position == 'none' else KINDS
 
     @torch.no_grad()
     def attention_weights(self, *inputs: Tensor | None, queries: Tensor, kind: str = 'bilateral') -> Tensor:
-        """Return the weights of some queries over all keys. Only the asked rows are computed.
+        """Return the attention weights of selected queries over all keys. Only the requested rows are computed.
 
         Args:
-            *inputs: as in ``forward``, with a batch.
-            queries (Tensor): int64 ``(Q, axes)``, coordinates in the map, row first, or in the sequence.
-            kind (str): 'bilateral', the weights that ``forward`` uses (whatever the position encoding); 'content', the
-                softmax of the content logits alone, at the same scale; 'position', that of the position logits alone.
+            *inputs: as in ``forward``, with a batch dimension.
+            queries (Tensor): int64 ``(Q, axes)``, coordinates in the map (row first) or in the sequence.
+            kind (str): 'bilateral', the weights that ``forward`` uses (for every position encoding); 'content', the
+                softmax of the content logits only, with the same scale; 'position', the softmax of the position logits
+                only. Defaults to 'bilateral'.
 
         Returns:
-            Tensor: ``(B, heads, Q, *S)``, each row sums to 1.
+            Tensor: ``(B, heads, Q, *S)``; each row sums to 1.
 
         Raises:
-            ValueError: an unknown ``kind``, one that the layer does not have, such as 'position' with
-                ``position='none'``, or ``queries`` of another shape or outside the map.
+            ValueError: ``kind`` is not in ``attention_kinds``, for example 'position' with ``position='none'``; or
+                ``queries`` has another shape or dtype, or is outside the map.
         """
         if kind not in self.attention_kinds:
             raise ValueError(f'kind must be one of {self.attention_kinds} in this {type(self).__name__}; got {kind!r}')

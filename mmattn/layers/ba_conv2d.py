@@ -1,4 +1,4 @@
-"""Local bilateral attention as a ``conv_cfg``, in place of the 3×3 convolutions of stock modules."""
+"""Local bilateral attention as a ``conv_cfg``: replaces the 3×3 convolutions of existing modules."""
 
 from inspect import signature
 
@@ -16,34 +16,37 @@ from .local_bilateral_attention import LocalBilateralAttention, pointwise
 class BAConv2d(LocalBilateralAttention):
     """Local bilateral attention with the interface of ``nn.Conv2d``, for ``conv_cfg=dict(type='mmattn.BAConv2d', …)``.
 
-    The call returns a plain ``nn.Conv2d``, which is no instance of this class, when attention cannot replace the
+    The call returns a plain ``nn.Conv2d``, which is not an instance of this class, when attention cannot replace the
     convolution:
 
     * ``kernel_size`` is 1 in both directions,
     * ``stride`` is not 1 in a direction, or
     * ``groups`` is not 1.
 
-    The arguments of attention are then not used. The last norm and the activation are left to the ``ConvModule`` around
-    it.
+    The arguments of attention are then not used. The ``ConvModule`` around it applies the last norm and the activation.
+
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, chapter 4.
 
     Args:
         in_channels, out_channels (int): as in ``nn.Conv2d``.
-        kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``; the padding must keep the map's size,
-            and the dilation be the same in both directions.
+        kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``. The padding must keep the size of
+            the map, and the dilation must be the same in both directions.
         **kwargs: ``num_heads``, ``content``, ``geometric``, ``iterations``, ``share``, ``scale`` and ``norm_cfg`` as in
-            :class:`~mmattn.layers.LocalBilateralAttention`. The norm is that of the projections inside; it does not
-            follow that of ``ConvModule``, so networks with SyncBN name it here, too.
+            :class:`~mmattn.layers.LocalBilateralAttention`. ``norm_cfg`` is the norm of the inner projections. It is
+            independent of the norm of ``ConvModule``: in a network with SyncBN, set it here, too.
 
     Raises:
-        TypeError: an argument that neither ``nn.Conv2d`` nor the layer has.
-        ValueError: a padding that changes the map's size, two dilations, or as the layer raises; a plain convolution
-            raises as ``nn.Conv2d`` does.
+        TypeError: an unknown keyword argument, or as :class:`~mmattn.layers.LocalBilateralAttention`.
+        ValueError: the padding changes the size of the map, the dilations of the two directions differ, or as
+            :class:`~mmattn.layers.LocalBilateralAttention`. A plain convolution raises as ``nn.Conv2d`` does.
 
     Example:
-        >>> type(BAConv2d(64, 64, 3, padding=1, num_heads=4)).__name__
-        'BAConv2d'
-        >>> type(BAConv2d(64, 64, 3, stride=2, padding=1, num_heads=4)).__name__
-        'Conv2d'
+        >>> conv = BAConv2d(16, 32, 3, padding=1, num_heads=4)
+        >>> conv(torch.randn(1, 16, 8, 8)).shape
+        torch.Size([1, 32, 8, 8])
+        >>> BAConv2d(16, 32, 3, stride=2, padding=1)
+        Conv2d(16, 32, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1))
     """
 
     def __new__(
@@ -58,11 +61,11 @@ class BAConv2d(LocalBilateralAttention):
         bias: bool = True,
         **kwargs,
     ):
-        """Build a plain convolution where there is nothing to attend to; a copy is made without arguments."""
+        """Build a plain convolution if attention cannot replace it. ``copy`` calls this without arguments."""
         if _pair(kernel_size) == (1, 1) or _pair(stride) != (1, 1) or groups != 1:
             unknown = kwargs.keys() - signature(LocalBilateralAttention).parameters.keys()
             if unknown:
-                raise TypeError(f'BAConv2d takes no {", ".join(sorted(unknown))}')
+                raise TypeError(f'BAConv2d got unexpected arguments: {", ".join(sorted(unknown))}')
             return nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
         return super().__new__(cls)
 
@@ -91,7 +94,7 @@ class BAConv2d(LocalBilateralAttention):
             raise ValueError(f'dilation must be the same in both directions; got {dilation}')
         super().__init__(in_channels, out_channels, kernel_size, dilation=_pair(dilation)[0], act_cfg=None, **kwargs)
         self.output = pointwise(out_channels, out_channels, bias)
-        # What ConvModule and its kin read from a convolution.
+        # Attributes of a convolution that ConvModule and similar modules read.
         self.kernel_size = sizes
         self.stride = (1, 1)
         self.padding = self_padding

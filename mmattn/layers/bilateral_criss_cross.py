@@ -18,29 +18,38 @@ from .window_position import WindowPosition
 
 @MODELS.register_module()
 class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
-    """mmcv's ``CrissCrossAttention`` with position logits beside its content logits.
+    """Criss-cross attention with position logits: each position attends to its row and its column.
 
-    y = x + γ · Σ_j softmax_j [q_iᵀk_j/σc + δp(i, j)/σp] v_j over the H + W − 1 positions of the row and the column of i
-    (Eq. 3.9 to 3.12).
+    y_i = x_i + γ · Σ_j softmax_j [q_iᵀk_j/σc + δp(i, j)/σp] v_j over the H + W − 1 positions j in the row and the
+    column of i (Eq. 3.9 to 3.12).
 
-    With ``position='none'`` it is the stock block: the same ``state_dict`` keys and the same output. γ has shape (1,),
-    where the stock one has none; checkpoints load in both directions.
+    It extends mmcv's ``CrissCrossAttention``. With ``position='none'`` it has the same ``state_dict`` keys and the same
+    output. γ has shape (1,), mmcv's has shape (); checkpoints load in both directions.
+
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, section 3.4.4.
 
     Args:
         in_channels (int): channels C of the map.
-        reduction (int): q and k have C / reduction channels, v has C. Defaults to 8.
-        window_size (int or tuple[int, int]): odd lengths (k0 vertical, k1 horizontal) of the position windows.
-            Defaults to 31.
-        position (str): 'bilateral' (Eq. 3.12), 'relative' (Shaw's relative encoding along each arm, as in Table 3.2) or
-            'none' (content only). Defaults to 'bilateral'.
-        padding (str): outlier logit of 'bilateral': 'learned', 'zero', 'neg_inf', 'mean' or 'min' (Table 3.3).
-            Defaults to 'learned'.
-        smoothing (str): balance of 'bilateral': 'zscore' or 'sqrt_dim' (Table 3.3). Defaults to 'zscore'.
-        max_offset (int): 'relative' clips offsets to ±``max_offset``. Defaults to 96.
+        reduction (int): q and k have C / reduction channels (rounded down, at least 1), v has C. Defaults to 8.
+        window_size (int or tuple[int, int]): odd lengths (vertical, horizontal) of the position windows. Defaults to
+            31.
+        position (str): 'bilateral' (Eq. 3.12), 'relative' (relative encoding of Shaw et al. along row and column, as in
+            Table 3.2) or 'none' (content only). Defaults to 'bilateral'.
+        padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', 'mean' or
+            'min' (Table 3.3). Defaults to 'learned'.
+        smoothing (str): with 'bilateral', how position logits are scaled: 'zscore' (normalised over the keys of a
+            query) or 'sqrt_dim' (divided by √d) (Table 3.3). Defaults to 'zscore'.
+        max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
 
     Raises:
-        TypeError: ``in_channels``, ``reduction`` or ``max_offset`` is no integer.
-        ValueError: a count below 1, an unknown option, an even window, or 'zscore' with 'neg_inf'.
+        TypeError: ``in_channels``, ``reduction`` or ``max_offset`` is not an integer.
+        ValueError: a count is below 1, an option is unknown, a window is even, or 'zscore' is combined with 'neg_inf'.
+
+    Example:
+        >>> layer = BilateralCrissCrossAttention(16, window_size=5)
+        >>> layer(torch.randn(1, 16, 8, 8)).shape
+        torch.Size([1, 16, 8, 8])
     """
 
     operator_weights = staticmethod(grid_attention_weights)
@@ -68,7 +77,7 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         self.key_conv = nn.Conv2d(in_channels, channels, 1)
         self.value_conv = nn.Conv2d(in_channels, in_channels, 1)
         self.gamma = Scale(0.0)
-        # Sharded training takes no 0-dimensional parameters; the stock block's is reshaped as it is loaded.
+        # Sharded training does not support 0-dimensional parameters; γ of mmcv's block is reshaped when it is loaded.
         self.gamma.scale = nn.Parameter(torch.zeros(1))
         before_loading(self.gamma, _as_vector)
         if position == 'bilateral':
@@ -83,13 +92,13 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         """Attend along the row and the column of each position.
 
         Args:
-            x (Tensor): ``(B, C, H, W)``.
+            x (Tensor): float ``(B, C, H, W)``.
 
         Returns:
-            Tensor: ``(B, C, H, W)``.
+            Tensor: ``(B, C, H, W)``, dtype of ``x``.
         """
         y = grid_attention(**self.operands(x))
-        return x + self.gamma(y.squeeze(1).movedim(-1, 1)).to(x.dtype)  # in this order it has the strides of x
+        return x + self.gamma(y.squeeze(1).movedim(-1, 1)).to(x.dtype)  # x first: the sum has the strides of x
 
     def operands(self, x: Tensor) -> dict:
         """Return the arguments of ``grid_attention`` for a map ``x`` of ``(B, C, H, W)``."""

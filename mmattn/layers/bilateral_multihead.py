@@ -17,33 +17,45 @@ from .window_position import WindowPosition
 
 @MODELS.register_module()
 class BilateralMultiheadAttention(AttentionWeights, nn.Module):
-    """Multi-head attention over a sequence, with position logits for each head.
+    """Multi-head attention over a sequence, with position logits in each head.
 
-    Called as ``nn.MultiheadAttention(batch_first=True)``, with its parameter names; with ``position='none'`` it is that
-    module. The attention weights, a table of all pairs, are never made: the second result is always None, and
-    ``attention_weights`` gives those of asked queries.
+    It replaces ``nn.MultiheadAttention(batch_first=True)`` and has the same parameter names. With ``position='none'``
+    the output is the same. It does not compute the N×N table of attention weights: the second output is always None,
+    and ``attention_weights`` returns the weights of selected queries.
+
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, section 3.4.4.
 
     Args:
         embed_dim (int): channels E of the sequence.
-        num_heads (int): heads; E is a multiple of it.
+        num_heads (int): number of heads, a divisor of E.
         bias (bool): biases in the projections. Defaults to True.
-        window_size (int): odd length k of the position window. A causal layer has the (k + 1)/2 entries with j ≤ i:
-            the default 21 is the thesis's 21 in the encoder and 11 in the decoder (Table 3.7).
-        position (str): 'bilateral' (Eq. 3.12), 'relative' (Shaw's q·(k + r_{j−i})) or 'none'. Defaults to 'bilateral'.
-        padding (str): outlier logit of 'bilateral': 'learned', 'zero', 'neg_inf', 'mean' or 'min' (Table 3.6).
-            Defaults to 'zero'.
-        smoothing (str): balance of 'bilateral': 'sqrt_dim' or 'zscore'. Defaults to 'sqrt_dim'.
-        max_offset (int): 'relative' clips offsets to ±``max_offset``. Defaults to 96.
-        causal (bool): position i attends to j ≤ i only. Defaults to False.
+        window_size (int): odd length k of the position window. A causal layer uses the (k + 1)/2 entries with j ≤ i:
+            the default 21 corresponds to 21 in the encoder and 11 in the decoder of the thesis (Table 3.7).
+        position (str): 'bilateral' (Eq. 3.12), 'relative' (Shaw et al., q·(k + r_{j−i})) or 'none' (content only).
+            Defaults to 'bilateral'.
+        padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', 'mean' or
+            'min' (Table 3.6). Defaults to 'zero'.
+        smoothing (str): with 'bilateral', how position logits are scaled: 'sqrt_dim' (divided by √d) or 'zscore'
+            (normalised over the keys of a query). Defaults to 'sqrt_dim'.
+        max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
+        causal (bool): position i attends only to positions j ≤ i. Defaults to False.
 
     Raises:
-        TypeError: ``embed_dim``, ``num_heads`` or ``max_offset`` is no integer.
-        ValueError: ``embed_dim`` is no multiple of ``num_heads``, an unknown option, an even window, or 'zscore' with
-            'neg_inf'.
+        TypeError: ``embed_dim``, ``num_heads`` or ``max_offset`` is not an integer.
+        ValueError: ``num_heads`` does not divide ``embed_dim``, an option is unknown, the window is even, or 'zscore'
+            is combined with 'neg_inf'.
+
+    Example:
+        >>> attention = BilateralMultiheadAttention(16, num_heads=4, window_size=5, causal=True)
+        >>> x = torch.randn(2, 10, 16)
+        >>> out, _ = attention(x, x, x)
+        >>> out.shape
+        torch.Size([2, 10, 16])
     """
 
     operator_weights = staticmethod(global_attention_weights)
-    # nn.TransformerEncoder looks these up. The latter keeps it from its fast path, which knows no positions.
+    # nn.TransformerEncoder reads both. False disables its fast path, which would ignore positions.
     batch_first = True
     _qkv_same_embed_dim = False
 
@@ -105,24 +117,27 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         """Attend over the sequence.
 
         Args:
-            query (Tensor): ``(B, L, E)``, or ``(L, E)`` without a batch.
-            key, value (Tensor): ``(B, M, E)``; ``key`` is ``query`` while positions are on.
-            key_padding_mask (Tensor, optional): ``(B, M)``, bool, True where a key is padding; or float, added to the
-                logits of the key.
-            need_weights (bool): only False.
-            attn_mask (Tensor, optional): only None; for a decoder set ``causal=True`` in the constructor.
-            is_causal (bool): as ``nn.TransformerEncoderLayer`` calls it; True only for a causal layer.
+            query (Tensor): float ``(B, L, E)``, or ``(L, E)`` without a batch.
+            key, value (Tensor): float ``(B, M, E)``, or ``(M, E)`` without a batch. ``key`` must be the object
+                ``query`` itself, unless ``position='none'`` and ``causal=False``.
+            key_padding_mask (Tensor, optional): ``(B, M)``, or ``(M)`` without a batch; bool, True where a key is
+                padding, or float, added to the logits of the key.
+            need_weights (bool): must be False. Defaults to False.
+            attn_mask (Tensor, optional): must be None; for a decoder, set ``causal=True`` in the constructor.
+            is_causal (bool): passed by ``nn.TransformerEncoderLayer``; True is accepted only if the layer is causal.
+                Defaults to False.
 
         Returns:
-            tuple[Tensor, None]: ``(B, L, E)``, or ``(L, E)``; and None.
+            tuple[Tensor, None]: ``(B, L, E)`` or ``(L, E)``, and None.
 
         Raises:
             TypeError: ``key_padding_mask`` is neither bool nor float.
-            ValueError: ``key`` is not ``query`` while positions are on or attention is causal; ``need_weights``,
-                ``attn_mask``, or ``is_causal`` without a causal layer; ``key_padding_mask`` of another shape.
+            ValueError: ``key`` is not ``query`` although the layer uses positions or is causal; ``need_weights`` is
+                True; ``attn_mask`` is given; ``is_causal`` is True, but the layer is not causal; or
+                ``key_padding_mask`` has another shape.
         """
         if need_weights:
-            raise ValueError('need_weights must be False: the table of all weights is never made')
+            raise ValueError('need_weights must be False: the table of all weights is never computed')
         if is_causal and not self.causal:
             raise ValueError('is_causal must be False; for a decoder set causal=True in the constructor')
         if attn_mask is not None:
@@ -130,14 +145,14 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         if key is not query and (self.position != 'none' or self.causal):
             raise ValueError(
                 f'key must be query itself with position={self.position!r} and causal={self.causal}: '
-                'positions of another sequence have no offset to those of the query'
+                'offsets are not defined between positions of two sequences'
             )
         if key_padding_mask is not None:
             if key_padding_mask.dtype != torch.bool and not key_padding_mask.is_floating_point():
                 raise TypeError(f'key_padding_mask must be bool or float; got {key_padding_mask.dtype}')
             if key_padding_mask.shape != key.shape[:-1]:
                 found = tuple(key_padding_mask.shape)
-                raise ValueError(f'key_padding_mask must be {tuple(key.shape[:-1])}, as the keys; got {found}')
+                raise ValueError(f'key_padding_mask must be {tuple(key.shape[:-1])}, one entry per key; got {found}')
         if query.dim() == 2:
             mask = None if key_padding_mask is None else key_padding_mask[None]
             x = query[None]
@@ -147,7 +162,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         return self.out_proj(out.transpose(1, 2).flatten(2)), None
 
     def operands(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None) -> dict:
-        """Return the arguments of ``global_attention`` for the inputs of ``forward``, with a batch."""
+        """Return the arguments of ``global_attention`` for the inputs of ``forward``, with a batch dimension."""
         weights = self.in_proj_weight.chunk(3)
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         q, k, v = (

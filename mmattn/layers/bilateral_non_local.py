@@ -17,31 +17,42 @@ POSITIONS = ('none', 'bilateral', 'relative')
 
 @MODELS.register_module()
 class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
-    """mmcv's ``NonLocal2d`` with position logits beside its content logits, without its N×N table.
+    """Non-local attention with position logits: each position attends to all positions of the map.
 
-    y = x + W_out · softmax_j [θ(x_i)ᵀφ(x_j)/σc + δp(i, j)/σp] g(x_j) over all positions (Eq. 3.9 to 3.12).
+    y_i = x_i + W_out Σ_j softmax_j [θ(x_i)ᵀφ(x_j)/σc + δp(i, j)/σp] g(x_j) over all positions j (Eq. 3.9 to 3.12).
 
-    With ``position='none'`` it is the stock block: the same ``state_dict`` keys and the same output.
+    It extends mmcv's ``NonLocal2d``, without the N×N table of attention weights. With ``position='none'`` it has the
+    same ``state_dict`` keys and the same output.
+
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, section 3.4.4.
 
     Args:
         in_channels (int): channels C of the map.
         reduction (int): θ, φ and g have C / reduction channels. Defaults to 2.
-        window_size (int or tuple[int, int]): odd lengths (k0, k1) of the position window. Defaults to 31.
+        window_size (int or tuple[int, int]): odd lengths (vertical, horizontal) of the position window. Defaults to 31.
         position (str): 'bilateral' (Eq. 3.12), 'relative' (decomposed relative encoding of Bello et al., as in
             Table 3.2) or 'none' (content only). Defaults to 'bilateral'.
-        padding (str): outlier logit of 'bilateral': 'learned', 'zero', 'neg_inf', 'mean' or 'min' (Table 3.3).
-            Defaults to 'learned'.
-        smoothing (str): balance of 'bilateral': 'zscore' or 'sqrt_dim' (Table 3.3). Defaults to 'zscore'.
-        max_offset (int): 'relative' clips offsets to ±``max_offset``. Defaults to 96.
-        conv_cfg, norm_cfg (dict, optional): as in mmcv; the norm is that of the output projection alone.
-        mode (str): mmcv's pairwise function; with a position only 'embedded_gaussian'. Defaults to that.
-        use_scale (bool): with ``position='none'``, divide the content logits by √d, d = C / reduction; with a position
-            σc = √d always. Defaults to True.
+        padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', 'mean' or
+            'min' (Table 3.3). Defaults to 'learned'.
+        smoothing (str): with 'bilateral', how position logits are scaled: 'zscore' (normalised over the keys of a
+            query) or 'sqrt_dim' (divided by √d) (Table 3.3). Defaults to 'zscore'.
+        max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
+        conv_cfg, norm_cfg (dict, optional): as in mmcv; the norm applies to the output projection only.
+        mode (str): pairwise function of mmcv; must be 'embedded_gaussian' unless ``position='none'``. Defaults to
+            'embedded_gaussian'.
+        use_scale (bool): with ``position='none'``, divide the content logits by √d, d = C / reduction. With positions,
+            σc is always √d. Defaults to True.
 
     Raises:
-        TypeError: ``in_channels``, ``reduction`` or ``max_offset`` is no integer.
-        ValueError: a count below 1, an unknown option, an even window, 'zscore' with 'neg_inf', or a ``mode`` other
-            than 'embedded_gaussian' together with a position.
+        TypeError: ``in_channels``, ``reduction`` or ``max_offset`` is not an integer.
+        ValueError: a count is below 1, an option is unknown, a window is even, 'zscore' is combined with 'neg_inf', or
+            ``mode`` is not 'embedded_gaussian' although positions are used.
+
+    Example:
+        >>> layer = BilateralNonLocal2d(16, window_size=5)
+        >>> layer(torch.randn(1, 16, 8, 8)).shape
+        torch.Size([1, 16, 8, 8])
     """
 
     operator_weights = staticmethod(global_attention_weights)
@@ -73,7 +84,7 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         if position not in POSITIONS:
             raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')
         if position != 'none' and mode != 'embedded_gaussian':
-            raise ValueError(f"position={position!r} needs mode='embedded_gaussian'; got {mode!r}")
+            raise ValueError(f"position={position!r} requires mode='embedded_gaussian'; got {mode!r}")
         channels = self.inter_channels
         self.position = position
         self.scale = channels**-0.5 if use_scale or position != 'none' else 1.0
@@ -89,7 +100,7 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         """Attend over the whole map.
 
         Args:
-            x (Tensor): ``(B, C, H, W)``.
+            x (Tensor): float ``(B, C, H, W)``.
 
         Returns:
             Tensor: ``(B, C, H, W)``.
@@ -103,10 +114,10 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         """Return the arguments of ``global_attention`` for a map ``x`` of ``(B, C, H, W)``.
 
         Raises:
-            ValueError: ``mode`` is not 'embedded_gaussian': the block is mmcv's own, not this operator.
+            ValueError: ``mode`` is not 'embedded_gaussian': mmcv's implementation runs instead of the operator.
         """
         if self.mode != 'embedded_gaussian':
-            raise ValueError(f"only mode='embedded_gaussian' has attention weights; this layer has {self.mode!r}")
+            raise ValueError(f"attention weights require mode='embedded_gaussian'; this layer has {self.mode!r}")
         query, key, value = (conv(x).movedim(1, -1).unsqueeze(1) for conv in (self.theta, self.phi, self.g))
         position = {}
         if self.position == 'bilateral':

@@ -1,4 +1,4 @@
-"""Dynamic convolution, as the empirical study of spatial attention puts it into attended residual blocks."""
+"""Dynamic convolution in an attended residual block."""
 
 from mmcv.cnn import ConvModule
 from torch import Tensor, nn, zeros
@@ -12,26 +12,35 @@ from mmattn.registry import MODELS
 
 @MODELS.register_module()
 class DynamicConv2d(nn.Module):
-    """A gated linear unit and a depth-wise convolution whose kernel each position predicts, in a residual.
+    """Residual block with a gated linear unit (GLU) and a depth-wise convolution whose kernel each position predicts.
 
-    y_i = x_i + γ · W_c Σ_j softmax_j [d_{j,g}ᵀ u_i] u_{i + p_j} over the k² offsets p_j (Eq. 5 to 7), u = GLU(W x), a
-    softmax for each of ``groups`` groups g of channels; zeros outside the map. γ is a scalar that starts at 0, so that
-    a new block is the identity and a pretrained network's output stays as it is.
+    y_i = x_i + γ · W_c Σ_j softmax_j [d_{j,g}ᵀ u_i] u_{i + p_j} over the k² offsets p_j (Eq. 5 to 7), with
+    u = GLU(W x). Each of the ``groups`` groups g of channels has its own softmax. Outside the map, u is 0. γ is a
+    learned scalar that starts at 0: a new block is the identity and does not change the output of a pretrained network.
 
-    The order is that of Wu et al., to which the study defers: the GLU comes before the dynamic convolution, so that x
-    of Eq. 5 to 7 is u, which is filtered and predicts the kernels. So are the biases: W and W_c have one, unless a norm
-    follows, and d_{j,g} has none.
+    The order of the operations is that of Wu et al., whom the paper follows: the GLU precedes the dynamic convolution,
+    so x of Eq. 5 to 7 is u, which is filtered and also predicts the kernels. W and W_c have biases, unless a norm
+    follows; d_{j,g} has none.
+
+    Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
         in_channels (int): channels C of the map.
-        kernel_size (int or tuple[int, int]): odd k.
-        groups (int): a divisor of ``in_channels``; the channels of a group share their kernel. Defaults to 16.
-        norm_cfg (dict, optional): norm after each of the three 1×1 convolutions, as in the study's segmentation
-            networks. Defaults to None.
+        kernel_size (int or tuple[int, int]): odd side k of the kernel, or (vertical, horizontal).
+        groups (int): number of groups, a divisor of ``in_channels``; the channels of a group share a kernel. Defaults
+            to 16.
+        norm_cfg (dict, optional): norm after each of the three 1×1 convolutions, as in the segmentation networks of
+            the paper. Defaults to None.
 
     Raises:
-        TypeError: ``in_channels`` or ``groups`` is no integer.
-        ValueError: an even kernel, or groups that do not divide the channels.
+        TypeError: ``in_channels`` or ``groups`` is not an integer.
+        ValueError: the kernel is even, or ``groups`` does not divide ``in_channels``.
+
+    Example:
+        >>> layer = DynamicConv2d(16, kernel_size=3, groups=4)
+        >>> x = torch.randn(1, 16, 8, 8)
+        >>> torch.equal(layer(x), x)  # γ is 0
+        True
     """
 
     def __init__(
@@ -52,10 +61,10 @@ class DynamicConv2d(nn.Module):
         """Filter each position with its own kernel.
 
         Args:
-            x (Tensor): ``(B, C, H, W)``.
+            x (Tensor): float ``(B, C, H, W)``.
 
         Returns:
-            Tensor: ``(B, C, H, W)``.
+            Tensor: ``(B, C, H, W)``, dtype of ``x``.
         """
         u = F.glu(self.glu(x), 1)
         y = dynamic_conv(self._split(u), self._split(self.kernel(u)), kernel_size=self.kernel_size)

@@ -1,4 +1,4 @@
-"""Grid attention for video (Eq. 5.2 to 5.5 of the chapter on sparse spatiotemporal transformers)."""
+"""Grid attention for video, Eq. 5.2 to 5.5 of the thesis on attention and fusion of deep representations."""
 
 from torch import Tensor
 
@@ -10,11 +10,27 @@ from .multihead_attention_3d import MultiheadAttention3d, check_maps
 
 @MODELS.register_module()
 class GridAttention3d(MultiheadAttention3d):
-    """Every voxel attends to those on the three axes through it: T + H + W − 2 keys.
+    """Multi-head attention in which each voxel attends to the voxels on the three axes through it.
 
-    Three layers connect any two voxels of a video. Arguments and errors are those of
-    :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`, without ``concatenated``: relative encodings
-    are those of the axis on which the key lies, and of x for the voxel itself.
+    A query has T + H + W − 2 keys. Three layers connect any two voxels of a video (Eq. 5.2 to 5.5). The relative
+    encoding of a key is that of the axis on which the key lies; for the voxel itself, that of x.
+
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", PhD thesis, University of Guelph, 2020,
+    chapter 5.
+
+    Args:
+        embed_dims (int): channels C, a multiple of ``num_heads``.
+        num_heads, scale, spatial_position, temporal_position, max_offset, max_frames: as in
+            :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`, with the same defaults.
+
+    Raises:
+        TypeError, ValueError: as :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`.
+
+    Example:
+        >>> layer = GridAttention3d(16, num_heads=2)
+        >>> clip = torch.randn(1, 3, 8, 8, 16)  # 3 frames of 8×8 voxels with 16 channels
+        >>> layer(clip, frame_numbers=torch.tensor([[0, 1, 2]])).shape
+        torch.Size([1, 3, 8, 8, 16])
     """
 
     def __init__(
@@ -30,19 +46,20 @@ class GridAttention3d(MultiheadAttention3d):
         super().__init__(embed_dims, num_heads, scale, spatial_position, temporal_position, max_offset, max_frames)
 
     def forward(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> Tensor:
-        """Attend from each voxel of ``query`` to the axes through it in ``key``.
+        """Attend from each voxel of ``query`` to the voxels of ``key`` on the axes through its position.
 
         Args:
             query (Tensor): float ``(B, T, H, W, C)``.
-            key (Tensor, optional): float ``(B, T, H, W, C)``, the values, too. Defaults to ``query``.
-            frame_numbers (Tensor, optional): int64 ``(B, T)``, numbers of the frames in their clip, from 0 on; needed
-                with ``temporal_position`` 'sinusoidal' and 'absolute'.
+            key (Tensor, optional): float ``(B, T, H, W, C)``, keys and values. Defaults to ``query``.
+            frame_numbers (Tensor, optional): int64 ``(B, T)``, index of each frame in its clip, at least 0. Required
+                if ``temporal_position`` is 'sinusoidal' or 'absolute'.
 
         Returns:
             Tensor: ``(B, T, H, W, C)``.
 
         Raises:
-            ValueError: other shapes, or no numbers where they are needed.
+            ValueError: ``query`` or ``key`` has another shape, or ``frame_numbers`` is required and missing or has
+                another shape.
         """
         key = query if key is None else key
         check_maps(query, key, self.embed_dims)

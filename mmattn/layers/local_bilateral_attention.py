@@ -18,31 +18,41 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
     """Attention over the k×k neighbourhood of each position, by content, by geometry, or by both.
 
     y_i = W_out Σ_j softmax_j [(W_σ x_i)ᵀ(W_φ x_j) + W_γ[j,·]·(W_σ x_i)] W_β x_j for each of M heads (Eq. 4.2, 4.6 to
-    4.9), over the neighbours j on the map. Table 4.2's ten counts of parameters pin down the rest: W_γ is one 1×1 layer
-    from all channels of the projected query to M·k² logits; each projection has a bias and a norm. With ``share`` one
-    projection without either serves as σ, φ and β, γ has neither, and only the output keeps both.
+    4.9), over the neighbours j inside the map. The thesis does not specify the following details; they reproduce the
+    ten parameter counts of Table 4.2: W_γ is one 1×1 layer from all channels of the projected query to M·k² logits;
+    each projection has a bias and a norm. With ``share``, one projection is used for σ, φ and β; it and γ have no bias
+    and no norm, and the output projection has both.
+
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, chapter 4.
 
     Args:
         in_channels (int): channels of the map.
-        out_channels (int, optional): channels of the output, and of the projections. Defaults to ``in_channels``.
-        kernel_size (int or tuple[int, int]): odd k. Defaults to 3.
+        out_channels (int, optional): channels of the output and of the projections. Defaults to ``in_channels``.
+        kernel_size (int or tuple[int, int]): odd side k of the neighbourhood, or (vertical, horizontal). Defaults to 3.
         num_heads (int): M, a divisor of ``out_channels``. Defaults to 8.
         content (bool): use the content logits. Defaults to True.
         geometric (bool): use the geometric logits. Defaults to True.
-        iterations (int): T softmax passes of iterative refinement of the content logits (Algorithm 1); more than one
-            wants ``share``, as keys and values are to come from one space. Defaults to 1.
+        iterations (int): T, number of softmax passes; passes after the first refine the content logits (Algorithm 1).
+            More than one requires ``share``, because keys and values must lie in one space. Defaults to 1.
         share (bool): one projection for query, key and value. Defaults to False.
         dilation (int): step between the positions of a neighbourhood. Defaults to 1.
-        scale (float, optional): factor of the content logits, None for 1/√d; the thesis has none. Defaults to 1.0.
-        norm_cfg (dict, optional): norm of the projections, of each channel by itself: 'BN', 'SyncBN', 'IN'. Without,
-            content logits want ``scale=None``. Defaults to batch norm.
+        scale (float, optional): factor of the content logits; None means 1/√d. The thesis uses no factor. Defaults to
+            1.0.
+        norm_cfg (dict, optional): norm of the projections. It must normalise each channel separately: 'BN', 'SyncBN' or
+            'IN'. If None, use ``scale=None``. Defaults to batch norm.
         act_cfg (dict, optional): activation of the output. Defaults to ReLU.
 
     Raises:
-        TypeError: channels, heads, ``dilation`` or ``iterations`` are no integers, or ``scale`` is no number.
-        ValueError: an even kernel, heads that do not divide the channels, neither content nor geometry, more
-            iterations without ``share`` or without content, iterations or a dilation below 1, a norm over groups of
-            channels.
+        TypeError: channels, heads, ``dilation`` or ``iterations`` are not integers, or ``scale`` is not a number.
+        ValueError: the kernel is even; ``num_heads`` does not divide ``out_channels``; ``content`` and ``geometric``
+            are both False; ``iterations`` is above 1 without ``share`` or without ``content``; ``iterations`` or
+            ``dilation`` is below 1; or ``norm_cfg`` normalises over groups of channels.
+
+    Example:
+        >>> layer = LocalBilateralAttention(16, 32, num_heads=4, share=True, iterations=2)
+        >>> layer(torch.randn(1, 16, 8, 8)).shape
+        torch.Size([1, 32, 8, 8])
     """
 
     operator_weights = staticmethod(local_attention_weights)
@@ -75,7 +85,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         check_count('iterations', iterations)
         if iterations > 1 and not (content and share):
             raise ValueError(
-                f'iterations={iterations} refines content in one shared space: it needs content=True and '
+                f'iterations={iterations} refines content logits in one shared space: it requires content=True and '
                 f'share=True; got content={content}, share={share}'
             )
         self.in_channels = in_channels
@@ -86,7 +96,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         self.share = share
         self.scale = scale
         self.settings = dict(kernel_size=sizes, dilation=dilation, iterations=iterations)
-        # σ, φ and β read the same map: one layer makes them, in this order; by geometry alone there is no φ.
+        # σ, φ and β have the same input: one layer computes them, in this order. Without content there is no φ.
         parts = 1 if share else 3 if content else 2
         bias, inner_norm = (False, None) if share else (True, norm_cfg)
         self.projection = pointwise(in_channels, parts * out_channels, bias, inner_norm)
@@ -94,11 +104,11 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
             self.gamma = pointwise(out_channels, num_heads * sizes[0] * sizes[1], bias, inner_norm)
         self.output = pointwise(out_channels, out_channels, True, norm_cfg)
         if act_cfg is not None and act_cfg['type'] == 'ReLU':
-            act_cfg = {'inplace': True, **act_cfg}  # as ConvModule has it
+            act_cfg = {'inplace': True, **act_cfg}  # as in ConvModule
         self.activate = nn.Identity() if act_cfg is None else build_activation_layer(act_cfg)
 
     def init_weights(self) -> None:
-        """Give every parameter its initial value anew; ``ConvModule`` leaves a layer that can do so alone."""
+        """Reset every parameter. ``ConvModule`` does not initialise a layer that has this method."""
         for module in self.modules():
             reset = getattr(module, 'reset_parameters', None)
             if reset is not None:
@@ -106,11 +116,11 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
 
     @property
     def attention_kinds(self) -> tuple[str, ...]:
-        """What ``attention_weights`` can tell apart."""
+        """The values of ``kind`` that ``attention_weights`` accepts."""
         return KINDS if self.content and self.geometric else KINDS[:1] if self.content else KINDS[1:2]
 
     def extra_repr(self) -> str:
-        """Return what the submodules do not show."""
+        """Return the settings for ``repr``."""
         switches = {name: getattr(self, name) for name in ('num_heads', 'content', 'geometric', 'share', 'scale')}
         return ', '.join(f'{name}={value}' for name, value in {**self.settings, **switches}.items())
 
@@ -118,7 +128,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         """Attend to the neighbourhood of each position.
 
         Args:
-            x (Tensor): ``(B, in_channels, H, W)``.
+            x (Tensor): float ``(B, in_channels, H, W)``.
 
         Returns:
             Tensor: ``(B, out_channels, H, W)``.
@@ -136,14 +146,14 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         """View ``(B, M·C, H, W)`` as ``(B, M, H, W, C)``."""
-        # Channels last meanwhile, lest a view next to a batch of one gives that a stride that tells no layout.
+        # Move channels last first: a view next to a batch of 1 would give it a stride that does not show the layout.
         return x.movedim(1, -1).unflatten(-1, (self.num_heads, -1)).movedim(-2, 1)
 
 
 def project(layer: nn.Sequential, x: Tensor) -> Tensor:
-    """Apply what ``pointwise`` made to a map ``(B, C, H, W)``, or to some of its channels.
+    """Apply a layer made by ``pointwise`` to a map ``(B, C, H, W)``, or to a slice of its channels.
 
-    In channels-last that is a projection of rows; a convolution would copy some of the channels first.
+    A channels-last map is projected as a matrix of rows; a convolution would first copy the slice.
     """
     conv = layer[0]
     if x.stride(1) != 1 or type(conv) is not nn.Conv2d:
@@ -153,11 +163,11 @@ def project(layer: nn.Sequential, x: Tensor) -> Tensor:
 
 
 def pointwise(in_channels: int, out_channels: int, bias: bool, norm_cfg: dict | None = None) -> nn.Sequential:
-    """A 1×1 convolution and its norm. mmcv's ConvModule warns of a bias before a norm, which the counts ask for."""
+    """A 1×1 convolution and its norm. Not a ``ConvModule``, which warns about the bias before a norm (Table 4.2)."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv=nn.Conv2d(in_channels, out_channels, 1, bias=bias))
     if norm_cfg is not None:
         if norm_cfg['type'] in ('GN', 'LN', 'LN2d'):
-            # One layer makes several projections, and γ's channels are rarely a multiple of the groups.
-            raise ValueError(f'norm_cfg must be a norm of single channels, such as BN; got {norm_cfg}')
+            # One layer computes several projections, and the channels of γ are rarely a multiple of the groups.
+            raise ValueError(f'norm_cfg must normalise each channel separately, such as BN; got {norm_cfg}')
         layers['norm'] = build_norm_layer(norm_cfg, out_channels)[1]
     return nn.Sequential(layers)

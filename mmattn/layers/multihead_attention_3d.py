@@ -1,4 +1,4 @@
-"""What the sparse attention layers of video share: projections to heads, and where and when a voxel is."""
+"""Base class of the sparse attention layers for video: projections to heads, and position encodings of voxels."""
 
 from collections.abc import Sequence
 
@@ -14,26 +14,27 @@ SPATIAL_POSITIONS = ('relative', 'none')
 
 
 class MultiheadAttention3d(nn.Module):
-    """Base of multi-head attention between voxels: softmax_j [scale · q_iᵀ(k_j + E_{j−i})] v_j (Eq. 5.9), projected.
+    """Base of multi-head attention between voxels: W_out Σ_j softmax_j [scale · q_iᵀ(k_j + E_{j−i})] v_j (Eq. 5.9).
 
-    Absolute encodings of time are added to what queries and keys are made from, not to the values. E, in x, y and, if
-    'relative', in t, is shared by the heads.
+    Absolute temporal encodings are added to the inputs of the query and key projections, not to those of the value
+    projection. The heads share the relative encodings E, of x, y and, if ``temporal_position='relative'``, t.
 
     Args:
-        embed_dims (int): C, a multiple of ``num_heads``.
-        num_heads (int): heads. Defaults to 8.
+        embed_dims (int): channels C, a multiple of ``num_heads``.
+        num_heads (int): number of heads. Defaults to 8.
         scale (float): factor of the logits. Defaults to 1: the thesis found 1/√C harmful (section 5.3).
-        spatial_position (str): 'relative', learned in x and y, or 'none'. Defaults to 'relative'.
-        temporal_position (str): 'sinusoidal' (sines and cosines of the frame's number), 'absolute' (a learned vector
-            for each number), 'relative' (learned) or 'none' (Table 5.3). Defaults to 'sinusoidal'.
-        max_offset (int): relative encodings clip offsets to ±``max_offset``. Defaults to 96.
-        max_frames (int): 'absolute' clips frame numbers to below it. Defaults to 256.
-        concatenated (bool): the axes share the channels of E. Defaults to False.
+        spatial_position (str): 'relative' (learned, in x and y) or 'none'. Defaults to 'relative'.
+        temporal_position (str): 'sinusoidal' (sines and cosines of the frame number), 'absolute' (a learned vector
+            for each frame number), 'relative' (learned) or 'none' (Table 5.3). Defaults to 'sinusoidal'.
+        max_offset (int): offsets of relative encodings are clipped to ±``max_offset``. Defaults to 96.
+        max_frames (int): with 'absolute', frame numbers are clipped to at most ``max_frames`` − 1. Defaults to 256.
+        concatenated (bool): E is the concatenation of one vector per axis, which divide the channels among them; if
+            False, each axis has a vector of all channels. Defaults to False.
 
     Raises:
-        TypeError: channels, heads, ``max_offset`` or ``max_frames`` are no integers, or ``scale`` is no number.
-        ValueError: heads that do not divide the channels, an unknown position, or 'relative' in time alone; an odd
-            number of channels for 'sinusoidal'.
+        TypeError: channels, heads, ``max_offset`` or ``max_frames`` are not integers, or ``scale`` is not a number.
+        ValueError: ``num_heads`` does not divide ``embed_dims``; a position is unknown; ``temporal_position`` is
+            'relative' and ``spatial_position`` is 'none'; or the number of channels is odd with 'sinusoidal'.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class MultiheadAttention3d(nn.Module):
         if temporal_position not in TEMPORAL_POSITIONS:
             raise ValueError(f'temporal_position must be one of {TEMPORAL_POSITIONS}; got {temporal_position!r}')
         if temporal_position == 'relative' and spatial_position == 'none':
-            raise ValueError("temporal_position='relative' needs spatial_position='relative'")
+            raise ValueError("temporal_position='relative' requires spatial_position='relative'")
         self.embed_dims = embed_dims
         self.num_heads = num_heads
         self.scale = scale
@@ -73,7 +74,7 @@ class MultiheadAttention3d(nn.Module):
             self.temporal_encoding = TemporalEncoding(temporal_position, embed_dims, max_frames)
 
     def init_weights(self) -> None:
-        """Start as a search for what is alike: queries and keys are projected in the same way."""
+        """Copy the query projection to the key projection, so that attention starts as a search for similar voxels."""
         self.key_proj.load_state_dict(self.query_proj.state_dict())
 
     def project(
@@ -82,11 +83,11 @@ class MultiheadAttention3d(nn.Module):
         """Return ``query``, ``key`` and ``value`` of an operator, ``(B, heads, T, H, W, C/heads)``, and its ``scale``.
 
         Args:
-            query, key (Tensor): ``(B, T, H, W, C)``, sizes may differ.
-            frame_numbers, key_frame_numbers (Tensor, optional): ``(B, T)``, needed by absolute encodings.
+            query, key (Tensor): float ``(B, T, H, W, C)``; T, H and W may differ.
+            frame_numbers, key_frame_numbers (Tensor, optional): int64 ``(B, T)``, required by absolute encodings.
 
         Raises:
-            ValueError: there is an absolute encoding, and no numbers or not one a frame.
+            ValueError: the layer has an absolute encoding, and the frame numbers are missing or have another shape.
         """
         timed = [self._timed(x, numbers) for x, numbers in ((query, frame_numbers), (key, key_frame_numbers))]
         q, k, v = (
@@ -105,13 +106,13 @@ class MultiheadAttention3d(nn.Module):
         if frame_numbers is None or frame_numbers.shape != x.shape[:2]:
             got = None if frame_numbers is None else tuple(frame_numbers.shape)
             raise ValueError(
-                f'frame_numbers must be (B, T) = {tuple(x.shape[:2])} for this temporal_position; got {got}'
+                f'frame_numbers must be (B, T) = {tuple(x.shape[:2])} with this temporal_position; got {got}'
             )
         return x + self.temporal_encoding(frame_numbers)[:, :, None, None].to(x.dtype)
 
 
 def check_maps(query: Tensor, key: Tensor, embed_dims: int) -> None:
-    """Check that queries and keys are ``(B, T, H, W, C)`` of one shape."""
+    """Check that queries and keys have the same shape, ``(B, T, H, W, embed_dims)``."""
     if query.dim() != 5 or query.shape[-1] != embed_dims or key.shape != query.shape:
         raise ValueError(
             f'query and key must be (B, T, H, W, {embed_dims}) of one shape; got {tuple(query.shape)} and '
@@ -120,14 +121,14 @@ def check_maps(query: Tensor, key: Tensor, embed_dims: int) -> None:
 
 
 def pad_maps(x: Tensor, padding: Sequence[int]) -> Tensor:
-    """Pad ``(B, T, H, W, C)`` with zeros behind each axis of the voxels."""
+    """Pad ``(B, T, H, W, C)`` with zeros at the end of T, H and W."""
     if not any(padding):
         return x
     return nn.functional.pad(x, (0, 0, *(side for pad in reversed(padding) for side in (0, pad))))
 
 
 def pad_numbers(frame_numbers: Tensor | None, padding: int) -> Tensor | None:
-    """Repeat the last of ``(B, T)`` frame numbers."""
+    """Repeat the last frame number ``padding`` times: ``(B, T)`` to ``(B, T + padding)``."""
     if frame_numbers is None or not padding:
         return frame_numbers
     return torch.cat([frame_numbers, frame_numbers[:, -1:].expand(-1, padding)], 1)

@@ -1,4 +1,4 @@
-"""Relative position encodings: learned vectors r_{j−i} that the query is compared with (Table 3.2; video: Eq. 5.9)."""
+"""Relative position encodings: products of the query and learned vectors r_{j−i} (Table 3.2; video: Eq. 5.9)."""
 
 from collections.abc import Sequence
 
@@ -9,18 +9,19 @@ from mmattn.ops.checks import check_count
 
 
 class RelativePosition(nn.Module):
-    """One table of vectors for each axis, indexed by the offset j − i, clipped to ±``max_offset``.
+    """One table of learned vectors for each axis, indexed by the offset j − i, clipped to ±``max_offset``.
 
     Args:
-        axes (int): 1 for sequences, 2 for maps, 3 for videos. Of a map with more, these are the last ones.
+        axes (int): 1 for sequences, 2 for maps, 3 for videos. If the query has more axes, the tables belong to the last
+            ones.
         channels (int): D, channels of the query.
-        max_offset (int): the furthest offset with a vector of its own.
-        concatenated (bool): each axis has its share of the D channels, for :meth:`offset_bias`. Defaults to False: each
-            has all.
+        max_offset (int): largest offset with a separate vector.
+        concatenated (bool): divide the D channels among the axes, for :meth:`offset_bias`; if False, each axis has
+            vectors of D channels. Defaults to False.
 
     Raises:
-        TypeError: ``max_offset`` is no integer.
-        ValueError: ``max_offset`` below 0.
+        TypeError: ``max_offset`` is not an integer.
+        ValueError: ``max_offset`` is below 0.
     """
 
     def __init__(self, axes: int, channels: int, max_offset: int, concatenated: bool = False) -> None:
@@ -39,7 +40,7 @@ class RelativePosition(nn.Module):
         """Decomposed logits q·r_W[jx − ix] and q·r_H[jy − iy] of Bello et al. for ``global_attention``.
 
         Args:
-            query (Tensor): ``(B, heads, *S, D)``, multiplied by 1/√d already.
+            query (Tensor): float ``(B, heads, *S, D)``, already scaled.
         """
         logits = []
         for axis, length in enumerate(query.shape[2:-1]):
@@ -50,30 +51,30 @@ class RelativePosition(nn.Module):
         return dict(axis_bias=logits)
 
     def arm_bias(self, query: Tensor) -> dict:
-        """Logits q·r_{j−i} along each arm, Shaw's encoding, for ``grid_attention``: windows that span the whole map.
+        """Logits q·r_{j−i} of Shaw et al. along each axis, as windows over the whole map, for ``grid_attention``.
 
         The self key uses the table of the last axis. Keys on an axis without a table have logit 0.
 
         Args:
-            query (Tensor): ``(B, heads, *S, D)``, scaled already.
+            query (Tensor): float ``(B, heads, *S, D)``, already scaled.
         """
         size = query.shape[2:-1]
         axes_without_table = len(size) - len(self.tables)
         vectors = []
         for axis in reversed(range(axes_without_table, len(size))):
             offsets = torch.arange(1 - size[axis], size[axis], device=query.device)
-            if axis != len(size) - 1:  # self has its place on the last axis
+            if axis != len(size) - 1:  # the self key belongs to the last axis
                 offsets = torch.cat([offsets[: size[axis] - 1], offsets[size[axis] :]])
             vectors.append(self._vectors(axis - axes_without_table, offsets))
         window_size = (*[1] * axes_without_table, *(2 * length - 1 for length in size[axes_without_table:]))
         return dict(window_bias=query @ torch.cat(vectors).to(query.dtype).T, window_size=window_size)
 
     def offset_bias(self, query: Tensor, offsets: Sequence[Tensor]) -> dict:
-        """Logits q·[r_t, r_y, r_x], the axes' vectors concatenated (Eq. 5.9), for ``strided_attention``.
+        """Logits q·[r_t, r_y, r_x] with the concatenated vectors of the axes (Eq. 5.9), for ``strided_attention``.
 
         Args:
-            query (Tensor): ``(B, heads, *S, D)``, scaled already.
-            offsets (sequence of Tensor): int64 ``(K)`` an axis, those of ``strided_offsets``.
+            query (Tensor): float ``(B, heads, *S, D)``, already scaled.
+            offsets (sequence of Tensor): output of ``strided_offsets``: one int64 tensor ``(K)`` per axis.
         """
         axes_without_table = len(offsets) - len(self.tables)
         logits = [query.new_zeros(len(offset)) for offset in offsets[:axes_without_table]]

@@ -1,4 +1,4 @@
-"""Strided attention for video (Eq. 5.7 and 5.9 of the chapter on sparse spatiotemporal transformers)."""
+"""Strided attention for video, Eq. 5.7 and 5.9 of the thesis on attention and fusion of deep representations."""
 
 from torch import Tensor, nn
 
@@ -11,24 +11,36 @@ from .multihead_attention_3d import MultiheadAttention3d, check_maps, pad_maps, 
 
 @MODELS.register_module()
 class StridedAttention3d(nn.Module):
-    """Two attentions in sequence: to a cube of voxels (I¹), then to those at multiples of the cube's side h (I²).
+    """Two multi-head attentions in sequence: within a cube of voxels (I¹), then to voxels at multiples of a step (I²).
 
-    Together they connect any two voxels of a video by relays, which have gathered their cube. With 'block' cubes the
-    map is padded to whole cubes: padded voxels are no keys of the first attention but gather their cube, and so relay.
+    The side of the cube is the step h. The keys of the second attention have gathered the values of their cubes in the
+    first, so both together connect any two voxels of a video (Eq. 5.7). With 'block', the map is padded to whole cubes:
+    padded voxels are queries of the first attention and keys of the second, but not keys of the first.
+
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", PhD thesis, University of Guelph, 2020,
+    chapter 5.
 
     Args:
-        embed_dims (int): C, a multiple of ``num_heads``.
-        num_heads (int): heads. Defaults to 8.
-        step (int or tuple[int, int, int], optional): h, of all axes or (t, y, x). Defaults to ⌈√side⌉ of each axis.
-        local_pattern (str): 'block' (aligned cubes), 'centred' (|j − i| < h) or 'forward' (0 ≤ j − i < h, the
-            thesis to the letter, which does not connect all voxels). Defaults to 'block'.
-        **kwargs: ``scale``, positions and so on, as in
-            :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`; relative encodings are those of t, y
-            and x concatenated.
+        embed_dims (int): channels C, a multiple of ``num_heads``.
+        num_heads (int): number of heads. Defaults to 8.
+        step (int or tuple[int, int, int], optional): h, for all axes or for (t, y, x). Defaults to ⌈√side⌉ of each
+            axis.
+        local_pattern (str): 'block' (aligned cubes), 'centred' (|j − i| < h) or 'forward' (0 ≤ j − i < h, literally as
+            in the thesis; it does not connect all voxels). Defaults to 'block'.
+        **kwargs: ``scale``, ``spatial_position``, ``temporal_position``, ``max_offset`` and ``max_frames`` as in
+            :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`. The relative encodings of t, y and x
+            are concatenated.
 
     Raises:
-        ValueError: as :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`; an unknown pattern,
-            'strided' among them; a step below 1 or that is no integer.
+        TypeError: as :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`.
+        ValueError: as :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`; ``local_pattern`` is unknown
+            or 'strided'; or ``step`` is not an integer or is below 1.
+
+    Example:
+        >>> layer = StridedAttention3d(16, num_heads=2, step=(2, 4, 4))
+        >>> clip = torch.randn(1, 3, 8, 8, 16)  # 3 frames of 8×8 voxels with 16 channels
+        >>> layer(clip, frame_numbers=torch.tensor([[0, 1, 2]])).shape
+        torch.Size([1, 3, 8, 8, 16])
     """
 
     def __init__(
@@ -42,7 +54,7 @@ class StridedAttention3d(nn.Module):
         super().__init__()
         check_pattern(local_pattern)
         if local_pattern == 'strided':
-            raise ValueError("local_pattern must be 'block', 'centred' or 'forward'; got 'strided', the second one's")
+            raise ValueError("local_pattern must be 'block', 'centred' or 'forward'; got 'strided'")
         if step is not None:
             as_step(step, (1,) * 3, (1,) * 3)
         self.embed_dims = embed_dims
@@ -53,20 +65,21 @@ class StridedAttention3d(nn.Module):
         )
 
     def forward(self, query: Tensor, key: Tensor | None = None, frame_numbers: Tensor | None = None) -> Tensor:
-        """Attend from each voxel of ``query``, by way of relays, to all of ``key``.
+        """Attend from each voxel of ``query``, in two steps, to all voxels of ``key``.
 
         Args:
             query (Tensor): float ``(B, T, H, W, C)``.
-            key (Tensor, optional): float ``(B, T, H, W, C)``, the values, too. Defaults to ``query``, which then is
-                what the first attention makes of it in the second.
-            frame_numbers (Tensor, optional): int64 ``(B, T)``, numbers of the frames in their clip, from 0 on; needed
-                with ``temporal_position`` 'sinusoidal' and 'absolute'.
+            key (Tensor, optional): float ``(B, T, H, W, C)``, keys and values. If None (self-attention), ``query``
+                provides them, and its sum with the output of the first attention is the query of the second.
+            frame_numbers (Tensor, optional): int64 ``(B, T)``, index of each frame in its clip, at least 0. Required
+                if ``temporal_position`` is 'sinusoidal' or 'absolute'.
 
         Returns:
-            Tensor: ``(B, T, H, W, C)``, the sum of what the two attentions find.
+            Tensor: ``(B, T, H, W, C)``, the sum of the outputs of both attentions.
 
         Raises:
-            ValueError: other shapes, no numbers where they are needed, or a step that does not fit.
+            ValueError: ``query`` or ``key`` has another shape; ``frame_numbers`` is required and missing or has another
+                shape; or ``step`` does not have one length per axis.
         """
         keys = query if key is None else key
         check_maps(query, keys, self.embed_dims)
@@ -78,9 +91,9 @@ class StridedAttention3d(nn.Module):
             self.local_attention, self.local_pattern, pad_maps(query, padding), keys, padded, numbers, step
         )
         relays = pad_maps(keys, padding) + found
-        found, own = (x[:, : size[0], : size[1], : size[2]] for x in (found, relays))
+        found, cropped = (x[:, : size[0], : size[1], : size[2]] for x in (found, relays))
         return found + self._attend(
-            self.strided_attention, 'strided', own if key is None else query, relays, numbers, padded, step
+            self.strided_attention, 'strided', cropped if key is None else query, relays, numbers, padded, step
         )
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Encodings of a frame's absolute number, which tell an attention layer when a voxel is (Table 5.3)."""
+"""Encodings of absolute frame numbers for attention between voxels (Table 5.3)."""
 
 import torch
 from torch import Tensor, nn
@@ -8,15 +8,15 @@ WAVELENGTH = 10000
 
 
 class TemporalEncoding(nn.Module):
-    """A vector for each frame number: sines and cosines of it, or an embedding of its own.
+    """A vector for each frame number: its sines and cosines, or a learned embedding.
 
     Args:
         kind (str): 'sinusoidal' (*T Sinusoidal*) or 'absolute' (*T Embedding*).
         channels (int): C, even for 'sinusoidal'.
-        max_frames (int): frame numbers with an embedding of their own; later ones have that of the last.
+        max_frames (int): number of learned embeddings; higher frame numbers use the last one.
 
     Raises:
-        ValueError: an odd number of channels for 'sinusoidal'.
+        ValueError: ``channels`` is odd with 'sinusoidal'.
     """
 
     def __init__(self, kind: str, channels: int, max_frames: int) -> None:
@@ -27,7 +27,7 @@ class TemporalEncoding(nn.Module):
         self.embedding = nn.Embedding(max_frames, channels) if kind == 'absolute' else None
 
     def forward(self, frame_numbers: Tensor) -> Tensor:
-        """Encode int64 ``(B, T)`` numbers of at least 0 as ``(B, T, C)``."""
+        """Encode int64 frame numbers ``(B, T)``, at least 0, as float ``(B, T, C)``."""
         if self.embedding is not None:
             return self.embedding(frame_numbers.clamp(0, self.embedding.num_embeddings - 1))
         half = self.channels // 2

@@ -1,4 +1,4 @@
-"""Transformer attention by its four terms, of "An Empirical Study of Spatial Attention Mechanisms in Deep Networks"."""
+"""Transformer attention with four terms, of "An Empirical Study of Spatial Attention Mechanisms in Deep Networks"."""
 
 import math
 
@@ -17,9 +17,9 @@ from .attention_weights import KINDS
 
 @MODELS.register_module()
 class TransformerAttention2d(nn.Module):
-    """mmcv's ``GeneralizedAttention`` at full resolution, without a table of all pairs.
+    """Residual block of multi-head attention whose logits are the sum of up to four terms, each with a switch.
 
-    y_q = x_q + γ · Σ_m W_m Σ_k softmax_k [Σ_j β_j E_j] W'_m x_k, with up to four terms (Eq. 1, 2 and 8):
+    y_q = x_q + γ · Σ_m W_m Σ_k softmax_k [Σ_j β_j E_j] W'_m x_k, with these terms (Eq. 1, 2 and 8):
 
     ====  =====================================  ==========================
     E1    (U_m x_q)ᵀ V_m^C x_k                   query and key content
@@ -28,33 +28,45 @@ class TransformerAttention2d(nn.Module):
     E4    v_mᵀ V_m^R R_{q−k} / √2                position
     ====  =====================================  ==========================
 
-    V^R R_{q−k} is the sum of two projected encodings, of the row's offset and of the column's: so E2 and E4 are one
-    table of logits for the key's row and one for its column. γ is 0 at first: the block is the identity.
+    V^R R_{q−k} is the sum of the projected encodings of the row offset and of the column offset. E2 and E4 therefore
+    need one table of logits for the row of the key and one for its column. γ is a learned scalar that starts at 0: a
+    new block is the identity.
 
-    ``state_dict`` has mmcv's keys and shapes, and the outputs are those of its block with ``kv_stride=1``. They differ
-    where that one is wrong: it reads the transposed query for 0100, 0110, 1100 and 1110, averages the map for 0000,
-    and its ``spatial_range`` reaches one key further to the right and down than to the left and up (and it keeps a mask
-    in its ``state_dict``).
+    It replaces mmcv's ``GeneralizedAttention``, without the N×N table of attention weights. The keys and shapes of the
+    ``state_dict`` are the same, and the outputs are those of mmcv with ``kv_stride=1``, except for these errors of
+    mmcv: it uses the transposed query for 0100, 0110, 1100 and 1110; it averages the map for 0000; and its
+    ``spatial_range`` reaches one key further to the right and down than to the left and up (and adds a mask to the
+    ``state_dict``).
+
+    Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
         in_channels (int): channels C of the map.
         num_heads (int): M, a divisor of C. Defaults to 8.
-        terms (str): β1 β2 β3 β4, a '0' or '1' each. '0010' weighs keys alike for every query: its attention takes
-            O(N·C); '0000' is the identity, without parameters. Defaults to '1111'.
-        spatial_range (int, optional): odd n_k: only keys with |dx|, |dy| ≤ (n_k − 1)/2, for n_k² logits a query and
-            head. A range that covers the map costs as much as none. Defaults to the whole map.
-        position_dim (int, optional): even number of sines and cosines that encode an axis' offset. Defaults to C/2, to
-            the next even number.
-        wavelength (float): 2π times it bounds the wavelengths of the encoding; the paper cites 10000. Defaults to
-            mmcv's 1000.
+        terms (str): β1 β2 β3 β4, each '0' or '1'. With '0010', all queries share the same weights, so attention takes
+            O(N·C). '0000' is the identity, without parameters. Defaults to '1111'.
+        spatial_range (int, optional): odd n_k: a query attends only to keys with |dx|, |dy| ≤ (n_k − 1)/2, with n_k²
+            logits per query and head. A range that covers the map costs as much as None, the whole map. Defaults to
+            None.
+        position_dim (int, optional): even number of sines and cosines that encode an offset along an axis. Defaults to
+            C/2, rounded up to an even number.
+        wavelength (float): positive; the wavelengths of the encoding are at most 2π · ``wavelength``. The paper cites
+            10000. Defaults to 1000, as in mmcv.
 
     Raises:
-        TypeError: channels, heads or dimension are no integers, or the wavelength is no number.
-        ValueError: ``terms`` is no such string, heads that do not divide the channels, an even range, an odd dimension,
-            a wavelength that is not positive.
+        TypeError: ``in_channels``, ``num_heads`` or ``position_dim`` is not an integer, or ``wavelength`` is not a
+            number.
+        ValueError: ``terms`` is not a string of four '0' and '1', ``num_heads`` does not divide ``in_channels``,
+            ``spatial_range`` is even, ``position_dim`` is odd, or ``wavelength`` is not positive.
+
+    Example:
+        >>> layer = TransformerAttention2d(16, num_heads=4, terms='0010')
+        >>> x = torch.randn(1, 16, 8, 8)
+        >>> torch.equal(layer(x), x)  # γ is 0
+        True
     """
 
-    _abbr_ = 'gen_attention_block'  # its name as a plugin: checkpoints of whole backbones load, too
+    _abbr_ = 'gen_attention_block'  # name of the plugin in mmcv, so that checkpoints of whole backbones load
 
     def __init__(
         self,
@@ -67,7 +79,7 @@ class TransformerAttention2d(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(terms, str) or len(terms) != 4 or set(terms) - set('01'):
-            raise ValueError(f"terms must be a string of four of '0' and '1'; got {terms!r}")
+            raise ValueError(f"terms must be a string of four digits '0' or '1'; got {terms!r}")
         check_divisor('num_heads', num_heads, 'in_channels', in_channels)
         if position_dim is None:
             position_dim = 2 * math.ceil(in_channels / 4)
@@ -93,7 +105,7 @@ class TransformerAttention2d(nn.Module):
             self.key_conv = nn.Conv2d(in_channels, in_channels, 1, bias=False)  # V^C
         self.value_conv = nn.Conv2d(in_channels, in_channels, 1, bias=False)  # W'
         if e2 or e4:
-            # Their weights' dtype and device are those of the encoding; quantize_dynamic leaves this class as it is.
+            # The encoding gets dtype and device from these weights; quantize_dynamic does not replace this class.
             self.appr_geom_fc_x = NonDynamicallyQuantizableLinear(position_dim, in_channels, bias=False)  # V^R, columns
             self.appr_geom_fc_y = NonDynamicallyQuantizableLinear(position_dim, in_channels, bias=False)  # V^R, rows
         if e3:
@@ -105,7 +117,7 @@ class TransformerAttention2d(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Give every parameter its initial value, as mmcv's block does."""
+        """Reset every parameter, as in mmcv's block."""
         for module in self.children():
             kaiming_init(module, a=1, mode='fan_in', nonlinearity='leaky_relu', distribution='uniform')
         bound = (2 * self.in_channels / self.num_heads) ** -0.5
@@ -126,7 +138,7 @@ class TransformerAttention2d(nn.Module):
         operands = self.operands(x)
         if self._is_local(x):
             y = local_attention(**operands)
-        elif self.terms == '0010':  # one row of weights, and so one y, for all queries
+        elif self.terms == '0010':  # all queries share the weights, hence y
             weights = operands['key_bias'].flatten(2).softmax(-1)
             y = torch.einsum('bmn,bmnd->bmd', weights, operands['value'].flatten(2, 3))[:, :, None, None]
         else:
@@ -135,18 +147,18 @@ class TransformerAttention2d(nn.Module):
         return x + (self.gamma * y).to(x.dtype)
 
     def operands(self, x: Tensor, content: bool = True, position: bool = True) -> dict:
-        """Return the arguments of ``global_attention``, or with a range of ``local_attention``.
+        """Return the arguments of ``global_attention``, or of ``local_attention`` if the layer has a range.
 
         Args:
             x (Tensor): float ``(B, C, H, W)``.
-            content (bool): with E1 and E3, where they are on.
-            position (bool): with E2 and E4, where they are on.
+            content (bool): use E1 and E3, if ``terms`` has them. Defaults to True.
+            position (bool): use E2 and E4, if ``terms`` has them. Defaults to True.
         """
-        e1, e2, e3, e4 = (term == '1' and wanted for term, wanted in zip(self.terms, (content, position) * 2))
+        e1, e2, e3, e4 = (term == '1' and used for term, used in zip(self.terms, (content, position) * 2))
         local = self._is_local(x)
         value = self._heads(self.value_conv(x))
         query = self._heads(self.query_conv(x)) if e1 or e2 else None
-        # Without E1 the operator compares vectors of no channels: it makes no product of query and key.
+        # Without E1, query and key have no channels: the operator computes no product of them.
         none = None if local else value.new_empty((*value.shape[:-1], 0))
         operands: dict = dict(query=none, key=none, value=value, scale=1.0)
         if e1 or e3:
@@ -156,7 +168,7 @@ class TransformerAttention2d(nn.Module):
                 operands.update(query=towards, key=key)
             else:
                 logits = torch.einsum('bmhwd,bmhwd->bmhw', towards, key)
-                if local:  # a product of one channel with 1
+                if local:  # as the product of 1 and a key of one channel
                     operands.update(query=torch.ones_like(logits).unsqueeze(-1), key=logits.unsqueeze(-1))
                 else:
                     operands.update(key_bias=logits)
@@ -175,24 +187,26 @@ class TransformerAttention2d(nn.Module):
 
     @property
     def attention_kinds(self) -> tuple[str, ...]:
-        """What ``attention_weights`` can tell apart."""
+        """The values of ``kind`` that ``attention_weights`` accepts."""
         content, position = '1' in self.terms[::2], '1' in self.terms[1::2]
-        return tuple(kind for kind, there in zip(KINDS, (content, position, content and position)) if there)
+        return tuple(kind for kind, exists in zip(KINDS, (content, position, content and position)) if exists)
 
     @torch.no_grad()
     def attention_weights(self, x: Tensor, *, queries: Tensor, kind: str = 'bilateral') -> Tensor:
-        """Return the weights of some queries over all keys, for drawing. Only the asked rows are computed.
+        """Return the attention weights of selected queries over all keys. Only the requested rows are computed.
 
         Args:
             x (Tensor): float ``(B, C, H, W)``.
             queries (Tensor): int64 ``(Q, 2)``, row and column.
-            kind (str): 'content', by E1 and E3 alone; 'position', by E2 and E4 alone; 'bilateral', by all terms.
+            kind (str): 'content', E1 and E3 only; 'position', E2 and E4 only; 'bilateral', all terms. Defaults to
+                'bilateral'.
 
         Returns:
-            Tensor: ``(B, heads, Q, H, W)``, each row sums to 1.
+            Tensor: ``(B, heads, Q, H, W)``; each row sums to 1.
 
         Raises:
-            ValueError: a ``kind`` whose terms are off, or ``queries`` of another shape or outside the map.
+            ValueError: ``terms`` has no term of this ``kind``; or ``queries`` has another shape or dtype, or is outside
+                the map.
         """
         if kind not in self.attention_kinds:
             raise ValueError(f'kind must be one of {self.attention_kinds} in this {type(self).__name__}; got {kind!r}')
@@ -206,7 +220,7 @@ class TransformerAttention2d(nn.Module):
         return x.unflatten(1, (self.num_heads, -1)).movedim(2, -1)
 
     def _towards(self, query: Tensor | None, bias: Tensor | None) -> Tensor:
-        """What keys or positions are compared with, U z + u: ``(B, heads, H, W, D)``; ``(1, heads, 1, 1, D)`` for u."""
+        """The factor of keys or positions, U z + u: ``(B, heads, H, W, D)``, or ``(1, heads, 1, 1, D)`` for u only."""
         if bias is None:
             assert query is not None
             return query
@@ -214,16 +228,16 @@ class TransformerAttention2d(nn.Module):
         return bias if query is None else query + bias
 
     def _is_local(self, x: Tensor) -> bool:
-        """Whether the range leaves out any key of a map."""
+        """Whether the range excludes any key of the map."""
         return self.spatial_range is not None and self.spatial_range // 2 < max(x.shape[2:]) - 1
 
     def _vectors(self, projection: nn.Linear, length: int, local: bool) -> Tensor:
-        """V^R R_{q−k}/√2 on an axis: ``(heads, L, L, D)`` for query and key, with a range ``(heads, 1, n_k, D)``."""
+        """V^R R_{q−k}/√2 on an axis: ``(heads, L, L, D)`` for query and key; if local, ``(heads, 1, n_k, D)``."""
         weight = projection.weight
         radius = self.spatial_range // 2 if local and self.spatial_range else length - 1
         half = projection.in_features // 2
         dtype = torch.promote_types(weight.dtype, torch.float32)
-        offsets = torch.arange(radius, -radius - 1, -1, device=weight.device, dtype=dtype)  # from the first key on
+        offsets = torch.arange(radius, -radius - 1, -1, device=weight.device, dtype=dtype)  # q − k, from the first key
         angles = offsets[:, None] / self.wavelength ** (torch.arange(half, device=weight.device, dtype=dtype) / half)
         encoding = torch.cat([angles.sin(), angles.cos()], 1).to(weight.dtype)
         vectors = projection(encoding).unflatten(1, (self.num_heads, -1)).movedim(1, 0) / math.sqrt(2)

@@ -1,4 +1,4 @@
-"""A layer of the transformers of video: sparse attention and a feed-forward network, each with norm and residual."""
+"""A transformer layer for video: sparse attention and a feed-forward network, each with a norm and a residual."""
 
 from mmcv.cnn.bricks.transformer import FFN
 from torch import Tensor, nn
@@ -9,20 +9,33 @@ from mmattn.registry import MODELS
 
 @MODELS.register_module()
 class VideoTransformerLayer(nn.Module):
-    """x ← x + attention(norm(x), …), then x ← x + FFN(norm(x)): self-attention, or cross-attention with a memory.
+    """Transformer layer for video: x ← x + attention(norm(x), …), then x ← x + FFN(norm(x)).
+
+    Without a memory it is self-attention, with a memory cross-attention.
+
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", PhD thesis, University of Guelph, 2020,
+    chapter 5.
 
     Args:
-        embed_dims (int): C.
-        attention (dict): config of ``GridAttention3d``, ``StridedAttention3d`` or a layer that is called like them; it
-            gets ``embed_dims``.
-        feedforward_channels (int, optional): width of the feed-forward network. Defaults to 4 · C.
-        dropout (float): of what attention and network add. Defaults to 0.
-        query (str): in cross-attention, 'memory' (x is key and value, as in the signature of section 5.3 and in
-            Eq. 5.5) or 'x' (the memory is, as in the text under Eq. 5.1). Defaults to 'memory'.
+        embed_dims (int): channels C.
+        attention (dict): config of ``GridAttention3d``, ``StridedAttention3d`` or another layer with the same
+            interface; ``embed_dims`` is added to it.
+        feedforward_channels (int, optional): hidden channels of the feed-forward network. Defaults to 4 · C.
+        dropout (float): dropout probability of the outputs of attention and feed-forward network, from 0 to 1. Defaults
+            to 0.
+        query (str): which input provides the queries in cross-attention: 'memory' (x provides keys and values, as in
+            the signature of section 5.3 and in Eq. 5.5) or 'x' (the memory provides keys and values, as in the text
+            below Eq. 5.1). Defaults to 'memory'.
 
     Raises:
-        TypeError: channels that are no integers, a dropout that is no number.
-        ValueError: an unknown ``query``, channels below 1, a dropout outside 0 … 1.
+        TypeError: ``embed_dims`` or ``feedforward_channels`` is not an integer, or ``dropout`` is not a number.
+        ValueError: ``query`` is unknown, a number of channels is below 1, or ``dropout`` is not from 0 to 1.
+
+    Example:
+        >>> attention = dict(type='mmattn.GridAttention3d', num_heads=2, temporal_position='none')
+        >>> layer = VideoTransformerLayer(16, attention)
+        >>> layer(torch.randn(1, 3, 8, 8, 16)).shape  # 3 frames of 8×8 voxels with 16 channels
+        torch.Size([1, 3, 8, 8, 16])
     """
 
     def __init__(
@@ -51,8 +64,8 @@ class VideoTransformerLayer(nn.Module):
 
         Args:
             x (Tensor): float ``(B, T, H, W, C)``.
-            memory (Tensor, optional): float ``(B, T, H, W, C)``, normed already.
-            frame_numbers (Tensor, optional): int64 ``(B, T)``, numbers of the frames in their clip.
+            memory (Tensor, optional): float ``(B, T, H, W, C)``, already normalised.
+            frame_numbers (Tensor, optional): int64 ``(B, T)``, index of each frame in its clip.
 
         Returns:
             Tensor: ``(B, T, H, W, C)``.

@@ -1,4 +1,4 @@
-"""Non-localized position attention: window logits made from the query's own feature (Eq. 3.11 and 3.12)."""
+"""Non-localized position attention: window logits predicted from the feature of the query (Eq. 3.11 and 3.12)."""
 
 import math
 
@@ -11,24 +11,24 @@ SMOOTHINGS = ('zscore', 'sqrt_dim')
 
 
 class WindowPosition(nn.Module):
-    """The compatibility function f: two linear layers from a feature to the logits of the window around it.
+    """The compatibility function f: two linear layers that predict the logits of the window around a position.
 
     Args:
         axes (int): 1 for sequences, 2 for maps.
         in_channels (int): channels of the feature.
-        embed_channels (int): width between the two layers.
-        window_size (tuple[int, ...]): odd window length k of each axis; only handed on to the operator.
-        entries (int): K, logits of a window.
-        dim (int): d of σp = √d, the projected width of the content branch.
-        padding (str): the outlier logit v_i: 'learned' (one more output of f), 'zero', 'neg_inf' (attention becomes
-            local), 'mean' or 'min' (of all K entries, also those dropped at the border).
-        smoothing (str): 'sqrt_dim' divides the logits by √d; 'zscore' normalises them over each query's support.
-        num_heads (int): heads, each with logits of its own. Defaults to 1.
-        support (str): of the z-score, as in :func:`mmattn.ops.window_zscore`. Defaults to 'global'.
-        is_causal (bool): position i attends to j ≤ i only. Defaults to False.
+        embed_channels (int): channels between the two layers.
+        window_size (tuple[int, ...]): odd window length k of each axis; passed to the operator.
+        entries (int): K, number of logits of a window.
+        dim (int): d of σp = √d, the number of channels of query and key.
+        padding (str): the logit v_i of keys outside the window: 'learned' (one more output of f), 'zero', 'neg_inf'
+            (attention becomes local), 'mean' or 'min' (of all K entries, including those dropped at the border).
+        smoothing (str): 'sqrt_dim' divides the logits by √d; 'zscore' normalises them over the keys of each query.
+        num_heads (int): number of heads, each with separate logits. Defaults to 1.
+        support (str): keys of the z-score, as in :func:`mmattn.ops.window_zscore`. Defaults to 'global'.
+        is_causal (bool): position i attends only to positions j ≤ i. Defaults to False.
 
     Raises:
-        ValueError: an unknown ``padding`` or ``smoothing``, or 'zscore' with 'neg_inf', which is undefined.
+        ValueError: ``padding`` or ``smoothing`` is unknown, or 'zscore' is combined with 'neg_inf'.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class WindowPosition(nn.Module):
         self.logits = conv(embed_channels, num_heads * (entries + (padding == 'learned')), 1)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> dict:
-        """Return the operator's position arguments.
+        """Return the position arguments of the operator: ``window_bias``, ``window_size`` and ``outside_bias``.
 
         Args:
-            x (Tensor): a feature, ``(B, in_channels, *S)``.
+            x (Tensor): float ``(B, in_channels, *S)``.
             key_mask (Tensor, optional): bool ``(B, *S)``, True where a key may be attended to.
         """
         logits = self.logits(self.embedding(x)) * self.scale

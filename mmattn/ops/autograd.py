@@ -1,8 +1,9 @@
 """Derivatives of the operators, and their batching under ``torch.vmap``.
 
-``torch.library.register_autograd`` gives gradients and no more: forward-mode AD is silently 0, ``torch.func.grad``
-raises an error about a class that the user never sees, and a second derivative requests a registration. So the
-operators' kernels for autograd are these, for calls of the public functions and of ``torch.ops.mmattn`` alike.
+``torch.library.register_autograd`` supports gradients only: forward-mode derivatives are silently 0,
+``torch.func.grad`` raises an error about an internal class, and so does a second derivative about a missing
+registration. This module therefore registers autograd kernels, for calls of the public functions and of
+``torch.ops.mmattn``.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,17 +18,18 @@ from torch.utils._pytree import tree_map
 from . import native
 
 LIBRARY = torch.library.Library('mmattn', 'FRAGMENT')
-# A kernel for a device goes before that of `custom_op`, which is for the alias of all of them.
+# A kernel for a device takes precedence over that of `custom_op`, which is registered for the alias key Autograd.
 KEYS = [f'Autograd{device}' for device in ('CPU', 'CUDA', 'MPS', 'XPU', 'Meta', 'PrivateUse1', 'Other')]
 
 
 def register(name: str, differentiable: int = 1) -> None:
     """Register the derivative of ``mmattn::<name>``, which ``mmattn::<name>_backward`` computes, and vmap for both.
 
-    The first outputs are differentiable, as many as ``differentiable``. The backward operator takes their gradients,
-    then the outputs that it needs, the arguments of the operator, and whether each tensor among these needs a gradient.
-    It returns those gradients, in the order of the tensors. The first dimension of all tensors is the batch. A second
-    derivative is an error. Native code does the same where it is there, in less time.
+    The first ``differentiable`` outputs have a derivative. The arguments of the backward operator are their gradients,
+    the outputs that it needs, the arguments of the operator, and one bool per tensor among these: whether it needs a
+    gradient. The backward operator returns the needed gradients, in the order of the tensors. The first dimension of
+    every tensor is the batch. A second derivative raises a NotImplementedError. If native code is built, it registers
+    the same derivative, with less overhead per call.
     """
     op, backward = (getattr(torch.ops.mmattn, x).default for x in (name, f'{name}_backward'))
     for each in (op, backward):
@@ -39,7 +41,7 @@ def register(name: str, differentiable: int = 1) -> None:
     def gradients(needed: Sequence[bool], grads: Sequence[Tensor | None], kept: Sequence[Tensor], *arguments: Any):
         given = [torch.zeros_like(kept[i]) if grad is None else grad for i, grad in enumerate(grads)]
         found = iter(backward(*given, *kept, *arguments, needed))
-        return [next(found) if wanted else None for wanted in needed]
+        return [next(found) if is_needed else None for is_needed in needed]
 
     def twice(*_: Any) -> list[Tensor]:
         raise NotImplementedError(f'mmattn::{name} is not twice differentiable')
@@ -50,7 +52,7 @@ def register(name: str, differentiable: int = 1) -> None:
 
 
 def register_vmap(op: torch._ops.OpOverload, rule: Callable) -> None:
-    """:func:`torch.library.register_vmap`; torch 2.4 has no such rules."""
+    """Call :func:`torch.library.register_vmap`, which torch 2.4 does not have."""
     if hasattr(torch.library, 'register_vmap'):
         torch.library.register_vmap(op, rule)
 
@@ -59,12 +61,13 @@ def register_formula(name: str, gradients: Callable, differentiable: int | None 
     """Register a derivative of ``mmattn::<name>``.
 
     Args:
-        name (str): of the operator.
-        gradients (Callable): called with whether each tensor among the arguments needs a gradient, the gradients of
-            the differentiable outputs, the first ``kept`` outputs, and the arguments. Returns a gradient or None for
-            each tensor among the arguments.
-        differentiable (int, optional): the first outputs that have a derivative; None for all. Defaults to 1.
-        kept (int): outputs that the derivative needs. Defaults to 0.
+        name (str): name of the operator.
+        gradients (Callable): called with one bool per tensor among the arguments (whether it needs a gradient), the
+            gradients of the differentiable outputs, the first ``kept`` outputs, and the arguments. Returns a gradient
+            or None for each tensor among the arguments.
+        differentiable (int, optional): number of outputs that have a derivative, the first ones; None for all. Defaults
+            to 1.
+        kept (int): number of outputs that the derivative needs, the first ones. Defaults to 0.
     """
     op = getattr(torch.ops.mmattn, name).default
 
@@ -77,14 +80,14 @@ def register_formula(name: str, gradients: Callable, differentiable: int | None 
         recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         if not recorded and forward_ad._current_level < 0:
             return below(*arguments)
-        others = _replace(arguments, lambda x: Tensor if isinstance(x, Tensor) else x)  # holds no tensor alive
+        others = _replace(arguments, lambda x: Tensor if isinstance(x, Tensor) else x)  # without references to tensors
 
         def fill(tensors: Sequence[Tensor]) -> Sequence:
             given = iter(tensors)
             return _replace(others, lambda x: next(given) if x is Tensor else x)
 
-        # The dispatcher comes here once for each of torch.func's transforms, so this is one level of them;
-        # `Function.apply` would begin with all of them again.
+        # The dispatcher calls this kernel once for each active transform of torch.func, so it must handle one level;
+        # `Function.apply` would apply all transforms again.
         with enable_single_level_autograd_function():
             outputs = super(torch.autograd.Function, _Call).apply(
                 name, below, gradients, differentiable, kept, fill, *tensors
@@ -96,7 +99,7 @@ def register_formula(name: str, gradients: Callable, differentiable: int | None 
 
 
 def tensors_of(arguments: Sequence) -> list[Tensor]:
-    """Return the tensors among arguments and in lists among them; torch's pytrees would take longer."""
+    """Return the tensors among the arguments, including those in lists. This is faster than torch's pytrees."""
     leaves = (y for x in arguments for y in (x if isinstance(x, list | tuple) else (x,)))
     return [x for x in leaves if isinstance(x, Tensor)]
 
@@ -111,7 +114,7 @@ class _Call(torch.autograd.Function):
     @staticmethod
     def forward(ctx, name, below, gradients, differentiable, kept, fill, *tensors):  # type: ignore[override]
         ctx.name, ctx.gradients, ctx.differentiable, ctx.kept, ctx.fill = name, gradients, differentiable, kept, fill
-        # Autograd switches itself off in here; the next of torch.func's transforms wants it.
+        # Autograd is disabled inside `forward`, but the next transform of torch.func requires it.
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
             found = below(*fill(tensors))
         outputs = (found,) if isinstance(found, Tensor) else tuple(found)
@@ -124,9 +127,9 @@ class _Call(torch.autograd.Function):
     def backward(ctx, *grads):  # type: ignore[override]
         if all(grad is None for grad in grads):
             return (None,) * len(ctx.needs_input_grad)
-        saved = ctx.saved_tensors  # read once: activation checkpointing refuses to unpack them a second time
+        saved = ctx.saved_tensors  # read once: activation checkpointing does not allow unpacking them twice
         tensors = saved[ctx.kept :]
-        needed = [wanted and x.is_floating_point() for wanted, x in zip(ctx.needs_input_grad[-len(tensors) :], tensors)]
+        needed = [flag and x.is_floating_point() for flag, x in zip(ctx.needs_input_grad[-len(tensors) :], tensors)]
         found = ctx.gradients(needed, grads[: ctx.differentiable], saved[: ctx.kept], *ctx.fill(tensors))
         return *[None] * 6, *found
 
@@ -139,7 +142,7 @@ class _Call(torch.autograd.Function):
 
 
 def _as_returned(op: torch._ops.OpOverload, outputs: tuple[Tensor, ...]) -> Tensor | list[Tensor] | tuple[Tensor, ...]:
-    """Return flat outputs as the schema has them."""
+    """Return the flat outputs in the structure of the schema."""
     returns = op._schema.returns
     if len(returns) > 1:
         return outputs
@@ -147,7 +150,7 @@ def _as_returned(op: torch._ops.OpOverload, outputs: tuple[Tensor, ...]) -> Tens
 
 
 def _fold_into_batch(op: torch._ops.OpOverload) -> Callable:
-    """Return the batching rule of an operator whose tensors begin with the batch: one call for all samples."""
+    """Return the vmap rule of an operator whose tensors have the batch first: one call for all samples."""
 
     def rule(info: Any, in_dims: tuple, *arguments: Any) -> tuple:
         def fold(x: Any, dim: int | None) -> Any:

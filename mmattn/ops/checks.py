@@ -1,4 +1,4 @@
-"""Argument checks that the public operators share; each error names the argument, what came and what is accepted."""
+"""Argument checks of the public operators. Each error names the argument, the accepted values and the given value."""
 
 import math
 from collections.abc import Callable
@@ -11,11 +11,15 @@ from .window_bias import as_window_size
 
 
 def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Check that ``(B, heads, *positions, channels)`` tensors of ``axes`` (fewest, most) position axes fit together.
+    """Check that query, key and value, ``(B, heads, *positions, channels)``, fit together.
+
+    Args:
+        query, key, value (Tensor): as in the operators.
+        axes (tuple[int, int]): least and greatest number of position axes.
 
     Returns:
-        tuple[Tensor, Tensor, Tensor]: query, key and value of one dtype, which autocast may choose, and with a head of
-        key and value for each of the query.
+        tuple[Tensor, Tensor, Tensor]: query, key and value of one dtype (under autocast, possibly its dtype), with key
+        and value heads repeated to the number of query heads.
     """
     fewest, most = axes
     queries, keys, values = query.shape, key.shape, value.shape
@@ -54,7 +58,7 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, i
 
 
 def check_device(first: Tensor, **others: Tensor | None) -> None:
-    """Check that all tensors are on one device: with fake kernels, such as those of 'meta', nothing else notices."""
+    """Check that all tensors are on one device. Fake kernels, such as those of 'meta', would not detect this."""
     device = first.device
     for name, x in others.items():
         if x is not None and x.device != device:
@@ -78,11 +82,11 @@ def check_window(
 
     Args:
         query, window_bias, window_size, outside_bias: as in the operators.
-        entries (Callable): the number of window biases for a window size.
+        entries (Callable): returns the number of window biases K for a window size.
 
     Returns:
-        tuple[tuple[int, ...], Tensor | None, float]: window length of each axis, ``outside_bias`` as a tensor, as a
-        number.
+        tuple[tuple[int, ...], Tensor | None, float]: window length of each axis; ``outside_bias`` if it is a tensor,
+        otherwise None; ``outside_bias`` if it is a number, otherwise 0.
     """
     if window_bias is None:
         return (), None, 0.0
@@ -109,13 +113,13 @@ def check_window(
 
 
 def check_mask(key_mask: Tensor | None, shape: tuple[int, ...]) -> None:
-    """Check that ``key_mask``, if it is there, is bool of this shape."""
+    """Check that ``key_mask`` is None, or bool of this shape."""
     if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != shape):
         raise ValueError(f'key_mask must be bool {shape}; got {key_mask.dtype} {tuple(key_mask.shape)}')
 
 
 def expanded(name: str, bias: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return floating-point ``bias`` expanded to ``shape``, or name the argument that does not fit."""
+    """Return the floating-point tensor ``bias`` expanded to ``shape``. ``name`` is used in the error messages."""
     if not bias.is_floating_point():
         raise TypeError(f'{name} must be floating-point; got {bias.dtype}')
     try:
@@ -133,7 +137,7 @@ def check_count(name: str, number: int, least: int = 1) -> None:
 
 
 def check_divisor(name: str, number: int, of: str, channels: int) -> None:
-    """Check that an argument is a count that divides a count of channels, the argument ``of``."""
+    """Check that the argument ``name`` is an integer ≥ 1 that divides ``channels``, the argument ``of``."""
     check_count(of, channels)
     check_count(name, number)
     if channels % number:
@@ -141,20 +145,20 @@ def check_divisor(name: str, number: int, of: str, channels: int) -> None:
 
 
 def check_number(name: str, number: float, least: float | None = None, most: float | None = None) -> None:
-    """Check that an argument is a finite number, not below ``least`` and not above ``most``.
+    """Check that an argument is a finite number from ``least`` to ``most``.
 
-    A tensor is no number: its gradient would be lost.
+    A tensor is not accepted, because its gradient would be lost.
     """
     if not isinstance(number, Real) or isinstance(number, bool):
         raise TypeError(f'{name} must be a number; got {number!r}')
-    if not -math.inf < number < math.inf:  # torch.compile does not trace math.isfinite of a number that it has dynamic
+    if not -math.inf < number < math.inf:  # torch.compile does not trace math.isfinite of a dynamic number
         raise ValueError(f'{name} must be finite; got {number}')
     if (least is not None and number < least) or (most is not None and number > most):
         raise ValueError(f'{name} must be {f"from {least} to {most}" if most else f"at least {least}"}; got {number}')
 
 
 def as_scale(scale: float | None, query: Tensor) -> float:
-    """Return the factor of the content logits as a number: by default 1/√D for a query of D channels."""
+    """Return the factor of the content logits as a number: 1/√D for None and a query of D channels."""
     if scale is None:
         return float((query.shape[-1] or 1) ** -0.5)
     check_number('scale', scale)

@@ -1,4 +1,4 @@
-"""How the reference operators keep their extra memory bounded: one slice of the work at a time, from a byte budget."""
+"""Slices of work that fit a byte budget: they bound the extra memory of the reference operators."""
 
 from collections.abc import Iterator
 
@@ -6,10 +6,10 @@ CHUNK_BYTES = 64 * 2**20
 
 
 def chunks(length: int, bytes_each: int, budget: int | None = None) -> Iterator[slice]:
-    """Yield slices that cover ``range(length)``: each of one item, or of as many as the budget has room for.
+    """Yield slices that cover ``range(length)``, each of the most items that fit the budget, but at least one.
 
     Args:
-        length (int): the number of items.
+        length (int): number of items.
         bytes_each (int): bytes of memory that an item needs.
         budget (int, optional): bytes of memory of a slice. Defaults to ``CHUNK_BYTES``.
     """

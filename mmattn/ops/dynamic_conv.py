@@ -1,4 +1,4 @@
-"""Dynamic convolution: every position filters the map with a depth-wise k×k kernel of its own."""
+"""Dynamic convolution: a depth-wise k×k convolution with a separate kernel for each position."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,9 +13,9 @@ from .window_bias import accumulator, as_window_size
 
 
 def _work(given: Any, *others: Tensor) -> Iterator[tuple]:
-    """Yield what is worked on at a time, a slice of the batch and one of the groups, and its operands.
+    """Yield slices of batch and groups that fit the byte budget, each with its operands.
 
-    Those are the value, the kernels of all its positions, ``(K, B, groups, H, W)``, and the others.
+    The operands are the value, the kernels ``(K, B, groups, H, W)`` of all positions, and ``others``.
     """
     dtype = accumulator(given.value)
     for part in slices(given.value.shape, 4 * (given.value.shape[-1] + given.logits.shape[-1]) * dtype.itemsize):
@@ -49,7 +49,7 @@ OPERATOR = Operator(
     reference=_reference,
     backward=_reference_backward,
     fake=lambda given: torch.empty_like(given.value),
-    # The border is counted as the rest; predicting the logits is not the operator's.
+    # Border positions count like the others. The prediction of the logits is not part of the operator.
     flops=lambda given, backward: products((*given.value[:-1], 0), given.value, given.logits[-1], backward),
     layout=torch.preserve_format,
 )
@@ -57,28 +57,31 @@ OPERATOR = Operator(
 
 @OPERATOR.public
 def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int, int], dilation: int = 1) -> tuple:
-    """Depth-wise convolution of a 2-D map with a kernel for each position and group (Eq. 5 to 7, without W_c).
+    """Depth-wise convolution of a 2-D map with a separate kernel for each position and group of channels.
 
-    y_i = Σ_j softmax_e [logits_i]_{j−i} v_j over the k² entries e of the kernel at i. It is a convolution with zero
-    padding: the kernel sums to one over all of its entries (Σ_j K_{j,g} = 1 in the text below Eq. 7, and Wu et al.,
-    "Pay Less Attention with Lightweight and Dynamic Convolutions"), and what it covers outside the map is 0. There the
-    weights of the positions inside sum to less than one, unlike those of :func:`local_attention`, which sees only
-    these. Differentiable in both tensors. float16 and bfloat16 are accumulated in float32.
+    y_i = Σ_j softmax_e [logits_i]_{j−i} v_j (Eq. 5 to 7, without W_c), where the softmax is over the k² entries e of
+    the kernel at i. It is a convolution with zero padding: a kernel sums to 1 over all of its entries (Σ_j K_{j,g} = 1
+    in the text below Eq. 7, and Wu et al., "Pay Less Attention with Lightweight and Dynamic Convolutions"). At the
+    border, the weights of the positions inside the map therefore sum to less than 1, unlike those of
+    :func:`local_attention`. The operator is differentiable in both tensors. float16 and bfloat16 are accumulated in
+    float32.
+
+    Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
-        value (Tensor): float ``(B, groups, H, W, D)``, the channels of a group share a kernel.
-        logits (Tensor): float ``(B, groups, H, W, k0·k1)``, the kernel of each position before its softmax, row-major
+        value (Tensor): float ``(B, groups, H, W, D)``; the channels of a group share a kernel.
+        logits (Tensor): float ``(B, groups, H, W, k0·k1)``, the kernel of each position before the softmax, row-major
             over the neighbourhood.
-        kernel_size (int or tuple[int, int]): odd lengths k of the kernel, vertical and horizontal.
+        kernel_size (int or tuple[int, int]): odd side k of the kernel, or (vertical, horizontal).
         dilation (int): step between the positions of a kernel. Defaults to 1.
 
     Returns:
-        Tensor: ``(B, groups, H, W, D)``, dtype of ``value``, strides of ``value`` where those are dense. A position
-        whose logits are all −∞ gets 0.
+        Tensor: ``(B, groups, H, W, D)``, dtype of ``value``, and its strides if they are dense. The output of a
+        position whose logits are all −∞ is 0.
 
     Raises:
-        TypeError: ``value`` or ``logits`` is not floating-point, or ``dilation`` no integer.
-        ValueError: shapes that do not fit, an even kernel, a dilation below 1.
+        TypeError: ``value`` or ``logits`` is not floating-point, or ``dilation`` is not an integer.
+        ValueError: shapes do not fit, the kernel is even, or ``dilation`` is below 1.
 
     Example:
         >>> value, logits = torch.randn(1, 8, 32, 32, 16), torch.randn(1, 8, 32, 32, 9)

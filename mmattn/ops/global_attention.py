@@ -4,10 +4,10 @@ Every query attends to every key, with logits
 
     scale · qᵢᵀkⱼ + δp(i, j) + Σₐ Aₐ[i, jₐ] + B[j]
 
-where δp are window biases with one value for all keys outside (Eq. 3.12 of the bilateral-attention thesis); Aₐ are
-biases for each axis of the key's position (decomposed relative encodings); and B are biases of the key alone. All of
-them are small compared with the N×N table of all pairs, which never exists: rows are computed a slice of queries at a
-time, in the backward pass once more.
+where δp are window biases with one value for all keys outside the window (Eq. 3.12 of the bilateral-attention thesis),
+Aₐ are biases per axis of the position of the key (decomposed relative encodings), and B are biases per key. All of them
+are small compared with the N×N table of all pairs, which is never stored: logits are computed for slices of queries,
+and again in the backward pass.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .window_bias import accumulator, window_entries, window_keys
 
 
 class _Rows:
-    """The operands of one call, positions flattened to N queries and M keys, in the accumulator's dtype."""
+    """The operands of one call, with positions flattened to N queries and M keys, in the dtype of the accumulator."""
 
     def __init__(self, given: Any) -> None:
         dtype = accumulator(given.query)
@@ -50,11 +50,11 @@ class _Rows:
         self.key_bias = None if bias is None else bias.flatten(2).to(dtype)  # (B, heads, M)
         self.key_mask = None if mask is None else mask.flatten(1)  # (B, M)
         self.size, self.key_size = given.query.shape[2:-1], given.key.shape[2:-1]
-        # With a window or is_causal, queries are at the last positions of the keys.
+        # With a window or is_causal, the queries are at the last positions of the keys.
         self.before = self.key.shape[2] - self.query.shape[2]
 
     def slices(self, tables: int):
-        """Slices of queries for which ``tables`` rows of logits over all keys fit the byte budget."""
+        """Return slices of queries for which ``tables`` rows of logits over all keys fit the byte budget."""
         batch, heads, _, _ = self.query.shape
         entries = 0 if self.window_bias is None else self.window_bias.shape[-1]
         row = batch * heads * (tables * self.key.shape[2] + 4 * entries) + 2 * entries
@@ -66,7 +66,7 @@ class _Rows:
         return window_keys(queries, self.key_size, self.given.window_size, self.given.is_causal)
 
     def logits(self, rows: slice | Tensor) -> tuple[Tensor, tuple | None]:
-        """Logits ``(B, heads, n, M)`` of some queries, and what the window's gradient needs of it."""
+        """Logits ``(B, heads, n, M)`` of some queries, and the output of :meth:`realign` for the window's gradient."""
         query = self.query[:, :, rows]
         count, scale = self.key.shape[2], self.given.scale
         realigned = None
@@ -79,7 +79,7 @@ class _Rows:
                 outside = window.new_full(window.shape[:-1], self.given.outside_value)
             else:
                 outside = self.outside_bias[:, :, rows]
-            # One column more than keys: entries that do not exist are written there and dropped.
+            # One extra column: entries that do not exist are written to it and dropped.
             table = outside.unsqueeze(-1).repeat(1, 1, 1, count + 1)
             table.scatter_(-1, where.where(exists, count).expand_as(window), window)
             logits = table[..., :count]
@@ -111,7 +111,7 @@ def _reference(given: Any) -> tuple[Tensor, Tensor]:
             total = p.sub_(peak).exp_().sum(-1, keepdim=True)
             out[:, :, rows] = p @ x.value / total.masked_fill(total == 0, 1)
             lse[:, :, rows] = (peak + total.log()).squeeze(-1)
-            del p  # or it would live on while the next one is made
+            del p  # free it before the next one is allocated
     return laid_out_as(given.value, out.unflatten(2, x.size)), lse.unflatten(2, x.size)
 
 
@@ -201,44 +201,52 @@ def global_attention(
     key_mask: Tensor | None = None,
     is_causal: bool = False,
 ) -> tuple:
-    """Softmax attention over all positions of a 1-D, 2-D or 3-D map.
+    """Softmax attention over all positions of a 1-D, 2-D or 3-D map, with structured position biases.
+
+    y_i = Σ_j softmax_j [scale · q_iᵀk_j + δp(i, j) + Σₐ Aₐ[i, jₐ] + B[j]] v_j over all keys j, where δp is given by
+    ``window_bias`` and ``outside_bias`` (Eq. 3.12), Aₐ by ``axis_bias``, and B by ``key_bias``. Extra memory is linear
+    in the number of positions.
 
     Positions are the dimensions between heads and channels: ``(L)``, ``(H, W)`` or ``(T, H, W)``, written ``*S`` for
-    queries and ``*R`` for keys, which may differ. With ``window_bias`` or ``is_causal`` the queries are the last
-    positions of the keys: the maps may differ in the length of their first axis alone, and ``*S`` is no longer than
-    ``*R``. Differentiable in every floating-point tensor. float16 and bfloat16 are accumulated in float32. Under
-    autocast, operands of different dtypes are cast to autocast's. A query with no key to attend to (all masked) gives
-    zeros.
+    queries and ``*R`` for keys, which may differ. With ``window_bias`` or ``is_causal``, the queries are at the last
+    positions of the keys: only the lengths of the first axis may differ, and that of ``*S`` must not be larger. The
+    output of a query without keys (all masked) is 0. The operator is differentiable in every floating-point tensor.
+    float16 and bfloat16 are accumulated in float32. Under autocast, query, key and value of different dtypes are cast
+    to the dtype of autocast.
+
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, section 3.4.
 
     Args:
         query (Tensor): float ``(B, heads, *S, D)``.
-        key (Tensor): float ``(B, heads, *R, D)``; with fewer heads, each is that of a group of query heads.
-        value (Tensor): float ``(B, heads, *R, Dv)``, with the heads of ``key``.
+        key (Tensor): float ``(B, heads, *R, D)``; may have fewer heads, a divisor of the query heads: each is shared by
+            a group of consecutive query heads.
+        value (Tensor): float ``(B, heads, *R, Dv)``, with as many heads as ``key``.
         scale (float, optional): factor 1/σc of the content logits. Defaults to 1/√D.
         window_bias (Tensor, optional): float ``(B, heads, *S, K)``, biases of the window centred on each query,
-            row-major, K = ∏k; with ``is_causal`` only the first (K + 1)/2, those with j ≤ i. Added as they are: divide
-            by σp first, or apply :func:`window_zscore`.
-        window_size (int or tuple[int, ...], optional): odd window length k, for all axes or for each. Required with
-            ``window_bias``.
-        outside_bias (Tensor or float): v_i, the bias of keys outside the window: float ``(B, heads, *S)``, or one
-            number; ``-inf`` restricts attention to the window. Only read with ``window_bias``. Defaults to 0.
-        axis_bias (sequence of Tensor): empty, or one for each key axis, float, the a-th broadcastable to
-            ``(B, heads, *S, R[a])``: a bias for the key's absolute coordinate on that axis.
+            row-major, K = ∏k; with ``is_causal`` only the first (∏k + 1)/2, those with j ≤ i. The biases are not
+            scaled: divide them by σp, or apply :func:`window_zscore`.
+        window_size (int or tuple[int, ...], optional): odd window length k, for all axes or for each axis. Required
+            with ``window_bias``.
+        outside_bias (Tensor or float): v_i, the bias of keys outside the window: float ``(B, heads, *S)`` or a number;
+            ``-inf`` restricts attention to the window. Used only with ``window_bias``. Defaults to 0.
+        axis_bias (sequence of Tensor): empty, or one float tensor per key axis a, broadcastable to
+            ``(B, heads, *S, R[a])``: a bias for the absolute coordinate of the key on that axis. Defaults to empty.
         key_bias (Tensor, optional): float, broadcastable to ``(B, heads, *R)``.
-        key_mask (Tensor, optional): bool ``(B, *R)``, True where a key may be attended to.
-        is_causal (bool): only keys with j ≤ i in row-major order. Defaults to False.
-        return_lse (bool): return the log-sum-exp of each query's logits, too: ``(B, heads, *S)``, float64 for float64,
-            else float32, without a derivative. Defaults to False.
+        key_mask (Tensor, optional): bool ``(B, *R)``, True for keys that may be attended to.
+        is_causal (bool): attend only to keys with j ≤ i in row-major order. Defaults to False.
+        return_lse (bool): also return the log-sum-exp of the logits of each query: ``(B, heads, *S)``, float64 for
+            float64 operands, otherwise float32, not differentiable. Defaults to False.
 
     Returns:
-        Tensor: ``(B, heads, *S, Dv)``, dtype and order of dimensions in memory of ``value``; with ``return_lse``
-        a tuple of it and the log-sum-exp.
+        Tensor: ``(B, heads, *S, Dv)``, with dtype and memory order of the dimensions of ``value``. With
+        ``return_lse=True``, a tuple of this tensor and the log-sum-exp.
 
     Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype, they or any biases are not floating-point, or
-            ``scale`` or ``outside_bias`` is no number.
-        ValueError: shapes that do not fit, queries without any key, an even window, a ``scale`` that is not finite, an
-            ``outside_bias`` that is not finite and not ``-inf``; what a tensor holds is not looked at.
+        TypeError: ``query``, ``key`` and ``value`` differ in dtype, they or the biases are not floating-point, or
+            ``scale`` or ``outside_bias`` is not a number.
+        ValueError: shapes do not fit, there are queries but no keys, a window is even, ``scale`` is not finite, or the
+            number ``outside_bias`` is neither finite nor ``-inf``. The values of tensors are not checked.
 
     Example:
         >>> query, key, value = torch.randn(3, 1, 8, 32, 32, 16).unbind()  # 8 heads of 16 channels, 32×32 positions
@@ -252,8 +260,8 @@ def global_attention(
         check_positions('key', key)
     if (window_bias is not None or is_causal) and (size[1:] != key_size[1:] or size[0] > key_size[0]):
         raise ValueError(
-            'window_bias and is_causal need queries at the last positions of the keys: as many on all axes but the '
-            f'first, no more on that; got {tuple(size)} queries and {tuple(key_size)} keys'
+            'window_bias and is_causal require queries at the last positions of the keys: the same size on all axes '
+            f'but the first, and no larger on the first; got {tuple(size)} queries and {tuple(key_size)} keys'
         )
     sizes, outside, outside_value = check_window(
         query, window_bias, window_size, outside_bias, lambda sizes: window_entries(sizes, is_causal)
@@ -281,21 +289,28 @@ def global_attention(
 
 @torch.no_grad()
 def global_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
-    """Return the weights with which :func:`global_attention` sums the values, for some of its queries, for drawing.
+    """Return the attention weights of :func:`global_attention` for selected queries.
 
     Only the requested rows are computed. Not differentiable.
 
     Args:
         query, key (Tensor): as in :func:`global_attention`.
-        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same in each batch item.
+        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same for each batch item.
         **settings: the other arguments of :func:`global_attention`.
 
     Returns:
-        Tensor: ``(B, heads, Q, *R)``, float64 for float64, else float32. Each row sums to 1, or to 0 where the query
-        has no key to attend to.
+        Tensor: ``(B, heads, Q, *R)``, float64 for float64 operands, otherwise float32. Each row sums to 1, or to 0 if
+        the query has no keys.
 
     Raises:
-        TypeError, ValueError: as :func:`global_attention`; ``queries`` of another dtype or shape, or outside the map.
+        TypeError, ValueError: as :func:`global_attention`.
+        ValueError: ``queries`` has another dtype or shape, or is outside the map.
+
+    Example:
+        >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions
+        >>> weights = global_attention_weights(query, key, torch.tensor([[0, 0], [3, 5]]), is_causal=True)
+        >>> weights.shape, weights[0, 0, 0, 0, 0].item()  # the first query attends to itself only
+        (torch.Size([1, 2, 2, 8, 8]), 1.0)
     """
     x = _Rows(OPERATOR.Arguments(*global_attention.arguments(query, key, key, **settings)))
     check_queries(queries, x.size)

@@ -1,7 +1,7 @@
 """Grid attention: every query attends to the keys on the axes through it; in 2-D, the criss-cross of CCNet.
 
-The support is the union of one line of keys for each axis, the query's own position counted once. Each arm is a small
-batched product, and the arms' softmaxes are merged by their log-sum-exp, so no table of N×(H+W) logits exists.
+The keys of a query are one line of keys per axis, an arm; the query's own position counts once. Each arm is a small
+batched product. The softmaxes of the arms are merged by their log-sum-exp, so the N×(H+W) logits are never stored.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class _Positions:
 
     Args:
         given: the arguments of the operator.
-        at (tuple[Tensor, ...]): coordinates ``(Q,)`` on each axis of the only queries to keep, ``(Q)`` in place of
-            ``*S`` from then on. All of them by default.
+        at (tuple[Tensor, ...]): coordinates ``(Q,)`` on each axis of selected queries; ``(Q)`` then replaces ``*S``.
+            Defaults to all queries.
     """
 
     def __init__(self, given: Any, at: tuple[Tensor, ...] = ()) -> None:
@@ -39,11 +39,11 @@ class _Positions:
 
     @classmethod
     def of(cls, given: Any, at: tuple[Tensor, ...] = ()) -> _Positions | None:
-        """The position biases of a call, None where it has none."""
+        """Return the position biases of a call, or None if it has none."""
         return None if given.window_bias is None else cls(given, at)
 
     def arm(self, axis: int) -> slice:
-        """The entries of an axis within K: the last axis first, with its centre; the others without."""
+        """The entries of an axis within K: the last axis comes first, with the centre; the others omit the centre."""
         own = [k - 1 for k in self.window_size]
         own[-1] += 1
         start = sum(own[axis + 1 :])
@@ -59,13 +59,13 @@ class _Positions:
         """Biases ``(…, n, length)`` of the arm along ``axis``, for n queries.
 
         Args:
-            window, outside (Tensor): their biases, ``(…, n, K)`` and ``(…, n, 1)``.
-            position (Tensor): their coordinates ``(n,)`` on the axis.
-            length (int): the axis's.
+            window, outside (Tensor): biases of the queries, ``(…, n, K)`` and ``(…, n, 1)``.
+            position (Tensor): coordinates ``(n,)`` of the queries on the axis.
+            length (int): length of the axis.
         """
         k = self.window_size[axis]
         entries = window[..., self.arm(axis)]
-        if entries.shape[-1] != k:  # the centre's place; self belongs to another arm
+        if entries.shape[-1] != k:  # insert a placeholder for the centre: the self key belongs to another arm
             entries = torch.cat([entries[..., : k // 2], outside, entries[..., k // 2 :]], -1)
         table = torch.cat([entries, outside], -1)
         entry = torch.arange(length, device=table.device) - position[:, None] + k // 2
@@ -74,7 +74,7 @@ class _Positions:
 
 
 def _index(*coordinates: Tensor) -> tuple[slice | Tensor, ...]:
-    """Index into ``(B, heads, *S, …)``, from a tensor for each axis of ``*S``; of all there is, from none."""
+    """Index into ``(B, heads, *S, …)`` from one tensor per axis of ``*S``; without tensors, the index of everything."""
     return slice(None), slice(None), *coordinates
 
 
@@ -89,9 +89,9 @@ def _lines(x: Tensor, axis: int) -> Tensor:
 
 
 def _arms(given: Any, positions: _Positions | None) -> Iterator[tuple[int, slice, Tensor]]:
-    """Yield the logits of each arm, a bounded number of lines at a time: axis, lines, ``(B, heads, lines, …, L, L)``.
+    """Yield axis, lines and logits ``(B, heads, lines, …, L, L)`` of each arm; the lines fit the byte budget.
 
-    The self key is in the arm of the last axis alone.
+    Only the arm of the last axis contains the self key.
     """
     dtype, axes = accumulator(given.query), given.query.dim() - 3
     for axis in reversed(range(axes)):
@@ -116,10 +116,10 @@ def _reference(given: Any) -> tuple[Tensor, Tensor]:
     with torch.autocast(query.device.type, enabled=False):
         for axis, lines, p in _arms(given, _Positions.of(given)):
             peak = p.amax(-1, keepdim=True)
-            peak.masked_fill_(peak == -math.inf, 0)  # a line of one: only the self key, which is not in this arm
+            peak.masked_fill_(peak == -math.inf, 0)  # a line of length 1: its key, self, is not in this arm
             total = p.sub_(peak).exp_().sum(-1, keepdim=True)
             arm = p @ _lines(value, axis)[:, :, lines].to(dtype)  # unnormalised
-            # Merge with the arms before: each weighs exp(its log-sum-exp).
+            # Merge with the previous arms: the weight of an arm is exp(log-sum-exp).
             before = _lines(lse.unsqueeze(-1), axis)[:, :, lines]
             merged = torch.logaddexp(before, peak + total.log())
             _lines(out, axis)[:, :, lines].mul_((before - merged).exp()).add_(arm.mul_((peak - merged).exp()))
@@ -190,37 +190,46 @@ def grid_attention(
     window_size: int | tuple[int, ...] | None = None,
     outside_bias: Tensor | float = 0.0,
 ) -> tuple:
-    """Softmax attention over the axes through each position of a 2-D or 3-D map.
+    """Softmax attention over the keys on the axes through each position of a 2-D or 3-D map.
 
-    Positions are the dimensions between heads and channels: ``(H, W)`` or ``(T, H, W)``, written ``*S``. A support
-    holds ∑S − (axes − 1) keys. Differentiable in every tensor. float16 and bfloat16 are accumulated in float32. Under
-    autocast, operands of different dtypes are cast to autocast's.
+    y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j over the positions j that differ from i on at most one axis,
+    with the position biases b. A query has ∑S − (axes − 1) keys.
+
+    Positions are the dimensions between heads and channels: ``(H, W)`` or ``(T, H, W)``, written ``*S``. The operator
+    is differentiable in every tensor. float16 and bfloat16 are accumulated in float32. Under autocast, query, key and
+    value of different dtypes are cast to the dtype of autocast.
+
+    Sources: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, Eq. 3.12 for the position biases; "Attention and Fusion of Deep Representations for Computer Vision", PhD
+    thesis, University of Guelph, 2020, Eq. 5.2 to 5.5 for 3-D.
 
     Args:
         query (Tensor): float ``(B, heads, *S, D)``.
-        key (Tensor): float ``(B, heads, *S, D)``; with fewer heads, each is that of a group of query heads.
-        value (Tensor): float ``(B, heads, *S, Dv)``, with the heads of ``key``.
+        key (Tensor): float ``(B, heads, *S, D)``; may have fewer heads, a divisor of the query heads: each is shared by
+            a group of consecutive query heads.
+        value (Tensor): float ``(B, heads, *S, Dv)``, with as many heads as ``key``.
         scale (float, optional): factor 1/σc of the content logits. Defaults to 1/√D.
-        window_bias (Tensor, optional): float ``(B, heads, *S, K)``, biases of the windows centred on each query, the
-            last axis first with its centre, then the axes before it, backwards, without: in 2-D, k1 horizontal and
-            k0 − 1 vertical ones. Added as they are: divide by σp first, or apply :func:`window_zscore`.
-        window_size (int or tuple[int, ...], optional): odd window length k, for all axes or for each, in the order of
-            ``*S``. Required with ``window_bias``.
-        outside_bias (Tensor or float): v_i, the bias of keys outside the windows: float ``(B, heads, *S)``, or one
-            number; ``-inf`` restricts attention to the windows. Only read with ``window_bias``. Defaults to 0.
-        return_lse (bool): return the log-sum-exp of each query's logits, too: ``(B, heads, *S)``, float64 for float64,
-            else float32, without a derivative. Defaults to False.
+        window_bias (Tensor, optional): float ``(B, heads, *S, K)``, biases of the window of each axis, centred on the
+            query. The last axis comes first, including the centre; the other axes follow in reverse order, without
+            the centre. In 2-D: k1 horizontal entries, then k0 − 1 vertical ones. The biases are not scaled: divide them
+            by σp, or apply :func:`window_zscore`.
+        window_size (int or tuple[int, ...], optional): odd window length k, for all axes or for each axis of ``*S``.
+            Required with ``window_bias``.
+        outside_bias (Tensor or float): v_i, the bias of keys outside the windows: float ``(B, heads, *S)`` or a number;
+            ``-inf`` restricts attention to the windows. Used only with ``window_bias``. Defaults to 0.
+        return_lse (bool): also return the log-sum-exp of the logits of each query: ``(B, heads, *S)``, float64 for
+            float64 operands, otherwise float32, not differentiable. Defaults to False.
 
     Returns:
-        Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``, and its order of dimensions in memory where the channels of
-        a position are adjacent there, else contiguous: another order would take as long to write as the attention of
-        a criss-cross. With ``return_lse`` a tuple of it and the log-sum-exp.
+        Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``. If the channels of ``value`` are contiguous, the output has
+        the same memory order of dimensions; otherwise it is contiguous, because writing another order would take as
+        long as criss-cross attention itself. With ``return_lse=True``, a tuple of this tensor and the log-sum-exp.
 
     Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype, they or any biases are not floating-point, or
-            ``scale`` or ``outside_bias`` is no number.
-        ValueError: shapes that do not fit, an empty map, an even window, a ``scale`` that is not finite, an
-            ``outside_bias`` that is not finite and not ``-inf``; what a tensor holds is not looked at.
+        TypeError: ``query``, ``key`` and ``value`` differ in dtype, they or the biases are not floating-point, or
+            ``scale`` or ``outside_bias`` is not a number.
+        ValueError: shapes do not fit, the map is empty, a window is even, ``scale`` is not finite, or the number
+            ``outside_bias`` is neither finite nor ``-inf``. The values of tensors are not checked.
 
     Example:
         >>> query, key, value = torch.randn(3, 1, 8, 32, 32, 16).unbind()  # 8 heads of 16 channels, 32×32 positions
@@ -240,21 +249,28 @@ def grid_attention(
 
 @torch.no_grad()
 def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
-    """Return the weights with which :func:`grid_attention` sums the values, for some of its queries, for drawing.
+    """Return the attention weights of :func:`grid_attention` for selected queries.
 
     Only the requested rows are computed. Not differentiable.
 
     Args:
         query, key (Tensor): as in :func:`grid_attention`.
-        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same in each batch item.
+        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same for each batch item.
         **settings: the other arguments of :func:`grid_attention`.
 
     Returns:
-        Tensor: ``(B, heads, Q, *S)``, float64 for float64, else float32. Each row sums to 1 and is 0 off the axes
-        through its query.
+        Tensor: ``(B, heads, Q, *S)``, float64 for float64 operands, otherwise float32. Each row sums to 1; the weights
+        of keys that are not on the axes through the query are 0.
 
     Raises:
-        TypeError, ValueError: as :func:`grid_attention`; ``queries`` of another dtype or shape, or outside the map.
+        TypeError, ValueError: as :func:`grid_attention`.
+        ValueError: ``queries`` has another dtype or shape, or is outside the map.
+
+    Example:
+        >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions
+        >>> weights = grid_attention_weights(query, key, torch.tensor([[0, 0], [3, 5]]))
+        >>> weights.shape, int((weights[0, 0, 1] > 0).sum())  # a query has 8 + 8 − 1 keys
+        (torch.Size([1, 2, 2, 8, 8]), 15)
     """
     given = OPERATOR.Arguments(*grid_attention.arguments(query, key, key, **settings))
     query, key = given.query, given.key
@@ -266,7 +282,7 @@ def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settin
         positions = _Positions.of(given, at)
         rows = query[_index(*at)].to(dtype) * given.scale  # (B, heads, Q, D)
         logits = rows.new_full((*rows.shape[:-1], *size), -math.inf)
-        for axis, length in enumerate(size):  # the last axis last: the self key is in its arm
+        for axis, length in enumerate(size):  # the last axis, whose arm contains the self key, is written last
             line = [coordinate[:, None] for coordinate in at]
             line[axis] = torch.arange(length, device=query.device)[None]
             arm = torch.einsum('bhqd,bhqld->bhql', rows, key[_index(*line)].to(dtype))

@@ -39,7 +39,7 @@ def _passes(
     scale: float,
     iterations: int,
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Weights ``(K, B, heads, H, W)`` of each refining pass with their sum of keys, and those of the last pass."""
+    """Weights ``(K, B, heads, H, W)`` and weighted sum of keys of each refining pass; weights of the last pass."""
     logits = area.logits(value)
     rounds = []
     if query is not None and key is not None:
@@ -57,7 +57,7 @@ def _passes(
 
 
 def _work(given: Any, *others: Tensor) -> Iterator[tuple]:
-    """Yield what is worked on at a time, slices of batch and heads, and its operands."""
+    """Yield slices of batch and heads that fit the byte budget, each with its operands."""
     channels = max(x.shape[-1] for x in (given.value, given.query) if x is not None)
     dtype = accumulator(given.value)
     kept = (given.iterations + 3) * (channels + math.prod(given.kernel_size))
@@ -77,7 +77,7 @@ def _reference(given: Any) -> Tensor:
 
 
 def _reference_backward(grad: Tensor, given: Any) -> list[Tensor]:
-    """Gradients of the operands that are there, in the order of the operator's arguments."""
+    """Gradients of the operands that are not None, in the order of the operator's arguments."""
     operands = (given.query, given.key, given.value, given.window_bias)
     grads = [None if x is None else torch.empty_like(x) for x in operands]
     area = Neighbourhood(given.value.shape[2:4], given.kernel_size, given.dilation)
@@ -102,7 +102,7 @@ def _reference_backward(grad: Tensor, given: Any) -> list[Tensor]:
 
 
 def _flops(given: Any, backward: bool) -> int:
-    """Each pass but the last compares and sums keys. The border is counted as the rest."""
+    """FLOPs of all passes; each one before the last sums keys. Border positions count as having all k×k neighbours."""
     keys, value = math.prod(given.kernel_size), given.value
     flops = products((*value[:-1], 0 if given.query is None else given.query[-1]), value, keys, backward)
     if given.query is None:
@@ -135,38 +135,41 @@ def local_attention(
     window_bias: Tensor | None = None,
     iterations: int = 1,
 ) -> tuple:
-    """Softmax attention over the neighbourhood of each position of a 2-D map (Eq. 4.6 to 4.9).
+    """Softmax attention over the k×k neighbourhood of each position of a 2-D map.
 
-    Neighbourhoods are clipped at the border of the map: they have fewer positions there. (Those of NATTEN are shifted
-    inwards instead, and keep their size.)
+    y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j (Eq. 4.6 to 4.9), with the window biases b. The sum is over
+    the positions j in the k×k neighbourhood of i; their weights sum to 1. At the border of the map, a neighbourhood is
+    clipped and has fewer positions. (NATTEN shifts it inwards instead, so that it keeps its size.)
 
-    y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j over the positions j of the map in the k×k neighbourhood of
-    i, with the window biases b. The weights of these positions sum to one. Differentiable in every tensor. float16 and
-    bfloat16 are accumulated in float32. Under autocast, operands of different dtypes are cast to autocast's.
+    The operator is differentiable in every tensor. float16 and bfloat16 are accumulated in float32. Under autocast,
+    query, key and value of different dtypes are cast to the dtype of autocast.
+
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, chapter 4.
 
     Args:
-        query (Tensor, optional): float ``(B, heads, H, W, D)``. Without, ``window_bias`` alone gives the weights.
-        key (Tensor, optional): float ``(B, heads, H, W, D)``; with ``query``, or not. With fewer heads than ``query``,
-            each is that of a group of query heads.
-        value (Tensor): float ``(B, heads, H, W, Dv)``, with the heads of ``key``.
-        kernel_size (int or tuple[int, int]): odd lengths k of the neighbourhood, vertical and horizontal.
+        query (Tensor, optional): float ``(B, heads, H, W, D)``. If None, ``window_bias`` determines the weights.
+        key (Tensor, optional): float ``(B, heads, H, W, D)``; None if and only if ``query`` is None. May have fewer
+            heads, a divisor of the query heads: each is shared by a group of consecutive query heads.
+        value (Tensor): float ``(B, heads, H, W, Dv)``, with as many heads as ``key``.
+        kernel_size (int or tuple[int, int]): odd side k of the neighbourhood, or (vertical, horizontal). Defaults to 3.
         dilation (int): step between the positions of a neighbourhood. Defaults to 1.
         scale (float, optional): factor of the content logits. Defaults to 1/√D.
         window_bias (Tensor, optional): float ``(B, heads, H, W, k0·k1)``, the geometric logits γ of each query,
-            row-major over its neighbourhood. Added as they are.
-        iterations (int): T softmax passes of iterative refinement (Algorithm 1). The first T − 1 go by content alone;
-            each adds uᵀk_j to the logits, where u is the squashed sum of the keys under its weights. ``scale`` is that
-            of the first logits alone. Defaults to 1.
+            row-major over its neighbourhood. They are not scaled.
+        iterations (int): T, number of softmax passes of iterative refinement (Algorithm 1). The first T − 1 passes use
+            content logits only. Each adds uᵀk_j to the logits, where u is the squashed sum of the keys, weighted by
+            the softmax of the pass. ``scale`` applies to the first logits only. Defaults to 1.
 
     Returns:
-        Tensor: ``(B, heads, H, W, Dv)``, dtype of ``value``, strides of ``value`` where those are dense. A query whose
-        neighbours all have a logit of −∞ gets 0.
+        Tensor: ``(B, heads, H, W, Dv)``, dtype of ``value``, and its strides if they are dense. The output of a query
+        is 0 if the logits of all its neighbours are −∞.
 
     Raises:
         TypeError: ``query``, ``key`` and ``value`` differ in dtype, ``window_bias`` is not floating-point, ``dilation``
-            or ``iterations`` no integer, or ``scale`` no number.
-        ValueError: shapes that do not fit, an even kernel, neither ``query`` nor ``window_bias``, a dilation or
-            iterations below 1, more iterations without ``query``, a ``scale`` that is not finite.
+            or ``iterations`` is not an integer, or ``scale`` is not a number.
+        ValueError: shapes do not fit, the kernel is even, both ``query`` and ``window_bias`` are None, ``dilation`` or
+            ``iterations`` is below 1, ``iterations`` is above 1 without ``query``, or ``scale`` is not finite.
 
     Example:
         >>> query, key, value = torch.randn(3, 1, 8, 32, 32, 16).unbind()  # 8 heads of 16 channels, 32×32 positions
@@ -174,7 +177,7 @@ def local_attention(
         torch.Size([1, 8, 32, 32, 16])
     """
     if (query is None) != (key is None):
-        raise ValueError(f'query and key go together; {"query" if query is None else "key"} is missing')
+        raise ValueError(f'query and key must be given together; {"query" if query is None else "key"} is missing')
     if query is None and window_bias is None:
         raise ValueError(NEITHER)
     if window_bias is not None and not window_bias.is_floating_point():
@@ -192,7 +195,7 @@ def local_attention(
     check_count('dilation', dilation)
     check_count('iterations', iterations)
     if query is None and iterations > 1:
-        raise ValueError(f'iterations refine content logits: they need query and key; got {iterations} without')
+        raise ValueError(f'iterations above 1 require query and key; got iterations={iterations} without them')
     if window_bias is not None:
         expected = (*value.shape[:-1], sizes[0] * sizes[1])
         if window_bias.shape != expected:
@@ -207,21 +210,28 @@ def local_attention(
 def local_attention_weights(
     query: Tensor | None, key: Tensor | None, queries: Tensor, *, window_bias: Tensor | None = None, **settings: Any
 ) -> Tensor:
-    """Return the weights with which :func:`local_attention` sums the values, for some of its queries, for drawing.
+    """Return the attention weights of :func:`local_attention` for selected queries.
 
-    Only the requested neighbourhoods are looked at. Not differentiable.
+    Only the neighbourhoods of the requested queries are read. Not differentiable.
 
     Args:
         query, key, window_bias (Tensor, optional): as in :func:`local_attention`.
-        queries (Tensor): int64 ``(Q, 2)``, row and column, the same in each batch item.
+        queries (Tensor): int64 ``(Q, 2)``, row and column, the same for each batch item.
         **settings: the other arguments of :func:`local_attention`.
 
     Returns:
-        Tensor: ``(B, heads, Q, H, W)``, float64 for float64, else float32. Each row sums to 1 and is 0 outside the
-        neighbourhood of its query.
+        Tensor: ``(B, heads, Q, H, W)``, float64 for float64 operands, otherwise float32. Each row sums to 1 and is 0
+        outside the neighbourhood of its query.
 
     Raises:
-        TypeError, ValueError: as :func:`local_attention`; ``queries`` of another dtype or shape, or outside the map.
+        TypeError, ValueError: as :func:`local_attention`.
+        ValueError: ``queries`` has another dtype or shape, or is outside the map.
+
+    Example:
+        >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions
+        >>> weights = local_attention_weights(query, key, torch.tensor([[0, 0], [3, 5]]), kernel_size=3)
+        >>> weights.shape, int((weights[0, 0, 0] > 0).sum())  # a corner has 4 neighbours, itself included
+        (torch.Size([1, 2, 2, 8, 8]), 4)
     """
     operand = window_bias if key is None else key
     if operand is None:
@@ -250,7 +260,7 @@ def local_attention_weights(
         logits = logits + window_bias[:, :, y, x].to(dtype).masked_fill(~inside, 0)
     weights = logits.new_zeros((*logits.shape[:3], *size))
     row = torch.arange(len(queries), device=operand.device)[:, None]
-    # Those outside weigh nothing, and are added to some key at the border.
+    # Entries outside the map have weight 0, and are added to a key at the border.
     return weights.index_put_(
         (*_grid(weights.shape[:2], weights.device), row, rows, columns), softmax(logits, -1), accumulate=True
     )

@@ -1,4 +1,4 @@
-"""The native kernels: ``mmattn/_C.so``, where it was built, and whether they or the references run."""
+"""Loads the native kernels (``mmattn/_C.so``), and selects whether they or the references run."""
 
 import os
 import warnings
@@ -15,11 +15,11 @@ BUILD = 'pip install --no-build-isolation .'
 
 
 def _load() -> tuple[str | None, str | None]:
-    """Load the kernels. Return their file, and why they are not used.
+    """Load the kernels. Return their file, and the reason if they are not used.
 
     Raises:
-        ValueError: an environment variable has a value that means nothing; the kernels would be others than requested.
-        RuntimeError: MMATTN_BACKEND=native, and there are no kernels.
+        ValueError: an environment variable of ``ENVIRONMENT`` has an unknown value.
+        RuntimeError: MMATTN_BACKEND=native, and the kernels are not built or do not load.
     """
     for name, values in ENVIRONMENT.items():
         value = os.environ.get(name, values[0])
@@ -36,12 +36,12 @@ def _load() -> tuple[str | None, str | None]:
     else:
         try:
             torch.ops.load_library(file)
-        except OSError as error:  # most likely built against another torch
-            reason = f'{file} does not load with torch {torch.__version__}; {BUILD} builds it again ({error})'
+        except OSError as error:  # most likely built for another torch
+            reason = f'{file} does not load with torch {torch.__version__}; {BUILD} rebuilds it ({error})'
     if reason is None:
         torch.ops.mmattn_native.set_backend(backend)
     elif backend == 'native':
-        raise RuntimeError(f'MMATTN_BACKEND=native: there are no native kernels: {reason}')
+        raise RuntimeError(f'MMATTN_BACKEND=native requires native kernels: {reason}')
     elif file is not None:
         warnings.warn(f'mmattn: the operators run without native kernels: {reason}', stacklevel=2)
     return file, reason
@@ -51,7 +51,7 @@ FILE, UNAVAILABLE_REASON = _load()
 
 
 def has_kernel(name: str, device: str = 'cpu') -> bool:
-    """Whether an operator has a native kernel here, for 'cpu' or for 'cuda'."""
+    """Return whether this build has a native kernel of an operator, for the device 'cpu' or 'cuda'."""
     return UNAVAILABLE_REASON is None and torch._C._dispatch_has_kernel_for_dispatch_key(
         f'mmattn::{name}', device.upper()
     )
@@ -59,19 +59,27 @@ def has_kernel(name: str, device: str = 'cpu') -> bool:
 
 @contextmanager
 def backend(name: str) -> Iterator[None]:
-    """Run the kernels ('native'), the references ('reference'), or what is chosen for each call ('auto'), in a block.
+    """Context manager that selects the implementation of the operators, for all threads.
 
-    It holds for all threads. Without native kernels the references run.
+    Args:
+        name (str): 'native', the kernels; 'reference', the references in PyTorch; 'auto', a kernel for each call that
+            has one. Without native kernels, 'auto' and 'reference' both run the references.
 
     Raises:
-        ValueError: another name.
-        RuntimeError: 'native', and there are no kernels.
+        ValueError: ``name`` is unknown.
+        RuntimeError: ``name`` is 'native', and there are no native kernels.
+
+    Example:
+        >>> with backend('reference'), kernels_run() as kernels:
+        ...     _ = torch.ops.mmattn.dynamic_conv(torch.randn(1, 1, 4, 4, 2), torch.randn(1, 1, 4, 4, 9), [3, 3], 1)
+        >>> kernels
+        []
     """
     if name not in BACKENDS:
         raise ValueError(f'backend must be one of {", ".join(BACKENDS)}; got {name!r}')
     if UNAVAILABLE_REASON is not None:
         if name == 'native':
-            raise RuntimeError(f'there are no native kernels: {UNAVAILABLE_REASON}')
+            raise RuntimeError(f"backend 'native' requires native kernels: {UNAVAILABLE_REASON}")
         yield
         return
     before = torch.ops.mmattn_native.set_backend(name)
@@ -83,7 +91,7 @@ def backend(name: str) -> Iterator[None]:
 
 @contextmanager
 def kernels_run() -> Iterator[list[str]]:
-    """Yield a list that has, after the block, the names of the operators whose kernels ran in it."""
+    """Yield a list that contains, after the block, the names of the operators whose native kernels ran in the block."""
     names: list[str] = []
     if UNAVAILABLE_REASON is None:
         torch.ops.mmattn_native.trace(True)
@@ -95,15 +103,16 @@ def kernels_run() -> Iterator[list[str]]:
 
 
 def reference_of(name: str, reference: Callable) -> Callable:
-    """Return what runs in place of a kernel: the reference.
+    """Return the function that runs if no kernel does: the reference.
 
-    The first call on a GPU decides whether the kernels run on it (``verdict.py``), and is made again where they do.
+    The first call on a GPU decides whether kernels run on it (``verdict.py``). If they do, the call is repeated, so
+    that the kernel runs.
     """
     if not has_kernel(name, 'cuda'):
         return reference
 
     def run(*arguments: Any) -> Any:
-        from . import verdict  # which needs the operators
+        from . import verdict  # imported here, because it imports the operators
 
         on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in arguments)
         if on_gpu and verdict.settled() is None and verdict.decide().get(name.removesuffix('_backward')) == '':

@@ -1,7 +1,7 @@
-"""Sums over the k×k neighbourhoods of a 2-D map, for the operators whose weights are local.
+"""Sums over the k×k neighbourhoods of a 2-D map, for the operators with local weights.
 
-The neighbourhood is never unfolded: for each of its k² offsets the shifted map is a view, and a product of two views
-with the positions they share is all that exists at a time. Forward and backward pass are made of three such sums.
+The neighbourhood is never unfolded. For each of its k² offsets, the shifted map is a view; only the product of two
+views is stored. The forward and the backward pass consist of three kinds of such sums.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,14 +14,15 @@ from .chunks import chunks
 
 
 class Neighbourhood:
-    """The pairs of a map's positions at each offset of a neighbourhood, and the sums over them.
+    """The pairs of positions (i, j) at each offset of a neighbourhood, and the sums over them.
 
-    Maps are ``(B, heads, H, W, C)``; weights of pairs are ``(K, B, heads, H, W)``, an offset j − i a plane, at i.
+    Maps are ``(B, heads, H, W, C)``. Weights of pairs are planes ``(K, B, heads, H, W)``: one plane per offset j − i,
+    indexed by i.
     """
 
     def __init__(self, size: Sequence[int], kernel_size: Sequence[int], dilation: int) -> None:
         self.count = kernel_size[0] * kernel_size[1]
-        self.pairs: list[tuple[int, tuple[slice, ...], tuple[slice, ...]]] = []  # entry, where i is, where j is
+        self.pairs: list[tuple[int, tuple[slice, ...], tuple[slice, ...]]] = []  # entry, slices of i, slices of j
         steps = (range(-(k // 2) * dilation, k // 2 * dilation + 1, dilation) for k in kernel_size)
         for entry, offset in enumerate(product(*steps)):
             if all(abs(o) < n for o, n in zip(offset, size)):
@@ -30,7 +31,7 @@ class Neighbourhood:
                 self.pairs.append((entry, (slice(None), slice(None), *here), (slice(None), slice(None), *there)))
 
     def logits(self, like: Tensor) -> Tensor:
-        """Logits of 0 for all pairs, of −∞ where an offset leads out of the map."""
+        """Return logits of 0 for all pairs, and of −∞ for offsets that leave the map."""
         logits = like.new_full((self.count, *like.shape[:-1]), -torch.inf)
         for entry, here, _ in self.pairs:
             logits[entry][here] = 0
@@ -43,7 +44,7 @@ class Neighbourhood:
         return planes
 
     def dot(self, a: Tensor, b: Tensor, planes: Tensor | None = None) -> Tensor:
-        """Add a_iᵀb_j to the pairs that exist, in place; to 0 by default."""
+        """Add a_iᵀb_j to the pairs that exist, in place. ``planes`` defaults to zeros."""
         planes = a.new_zeros((self.count, *a.shape[:-1])) if planes is None else planes
         for entry, here, there in self.pairs:
             planes[entry][here] += (a[here] * b[there]).sum(-1)
@@ -65,11 +66,11 @@ class Neighbourhood:
 
 
 def slices(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the batch items and heads that are worked on at a time.
+    """Yield slices of batch items and heads that fit the byte budget.
 
     Args:
-        shape (Sequence[int]): that of a map.
-        bytes_each (int): what one position of one head takes meanwhile.
+        shape (sequence of int): shape of a map, ``(B, heads, H, W, …)``.
+        bytes_each (int): bytes of memory that one position of one head needs.
     """
     batch, heads, height, width = shape[:4]
     one = height * width * bytes_each
@@ -79,11 +80,11 @@ def slices(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, slice
 
 
 def softmax(logits: Tensor, dim: int) -> Tensor:
-    """Softmax that is 0 where there is nothing but −∞."""
+    """Softmax; all weights are 0 if all logits are −∞."""
     empty = logits.amax(dim, keepdim=True) == -torch.inf
     return logits.masked_fill(empty, 0).softmax(dim).masked_fill(empty, 0)
 
 
 def softmax_backward(grad: Tensor, p: Tensor) -> Tensor:
-    """Gradient at the logits from that at the weights, both ``(K, …)``."""
+    """Gradient of the logits from the gradient of the weights, both ``(K, …)``."""
     return p * (grad - (grad * p).sum(0))

@@ -21,7 +21,7 @@ OPERATORS: dict[str, Operator] = {}
 
 
 class PublicOperator(Protocol):
-    """What :meth:`Operator.public` returns."""
+    """The return type of :meth:`Operator.public`."""
 
     arguments: Callable[..., tuple]
 
@@ -32,24 +32,24 @@ class PublicOperator(Protocol):
 class Operator:
     """An operator ``mmattn::<name>`` and its derivative ``mmattn::<name>_backward``.
 
-    The dispatcher runs a native kernel where there is one that takes the tensors (``csrc``; the choice is that of
-    ``csrc/operator.cpp``), and else the reference, which is written in PyTorch. The arguments of a reference come as
-    one object, whose attributes have the names of the schema.
+    The dispatcher runs a native kernel if one supports the tensors (``csrc/operator.cpp`` decides), otherwise the
+    reference, which is written in PyTorch. The callables below receive the arguments as one object, whose attributes
+    have the names of the schema.
 
     Args:
-        name (str): of the operator.
-        arguments (str): of its schema. The first dimension of all tensors is the batch.
-        outputs (str): of its schema.
-        reference (Callable): called with the arguments, returns the outputs.
-        backward (Callable): called with the gradient of each differentiable output, the ``kept`` outputs, the
-            arguments. Returns the gradient of each tensor among the arguments, None for those without;
-            those that are not needed are dropped. (Native kernels do not compute them.)
-        fake (Callable): called with the arguments, returns outputs without data.
-        flops (Callable): called with the arguments, shapes in place of tensors, and whether the FLOPs of the backward
-            pass are wanted. Returns a number.
-        kept (sequence of str): names of the first outputs, those that the derivative needs. Defaults to none.
-        differentiable (int): the first outputs that have a derivative. Defaults to 1.
-        layout (torch.memory_format): of the gradients, for ``torch.empty_like``. Defaults to contiguous.
+        name (str): name of the operator.
+        arguments (str): arguments of the schema. The first dimension of every tensor is the batch.
+        outputs (str): outputs of the schema.
+        reference (Callable): called with the arguments; returns the outputs.
+        backward (Callable): called with the gradient of each differentiable output, the ``kept`` outputs, and the
+            arguments. Returns one gradient per tensor among the arguments, or None for a tensor that has none.
+            Gradients that are not needed are dropped; native kernels do not compute them.
+        fake (Callable): called with the arguments; returns outputs without data.
+        flops (Callable): called with the arguments, with shapes in place of tensors, and a bool, True for the backward
+            pass. Returns the FLOPs, an integer.
+        kept (sequence of str): names of the first outputs, which the derivative needs. Defaults to none.
+        differentiable (int): number of outputs that have a derivative, the first ones. Defaults to 1.
+        layout (torch.memory_format): memory format of the gradients, for ``torch.empty_like``. Defaults to contiguous.
 
     Example:
         >>> SQUARE = Operator('square', 'Tensor x', 'Tensor', reference=lambda a: a.x**2,
@@ -79,7 +79,7 @@ class Operator:
         self._reference, self._backward = reference, backward
         self._fake, self._layout = fake, layout
         self._returns_lse = outputs != 'Tensor'
-        self._given = differentiable + len(kept)  # what a backward call has before the arguments of the operator
+        self._given = differentiable + len(kept)  # arguments of the backward operator before those of the operator
         given = [f'Tensor grad{i or ""}' for i in range(differentiable)] + [f'Tensor {x}' for x in kept]
         derivative = f'({", ".join(given)}, {arguments}, bool[] needed) -> Tensor[]'
         self._define(name, f'({arguments}) -> {outputs}', self.reference, self.fake)
@@ -95,11 +95,11 @@ class Operator:
         return self._reference(self.Arguments(*arguments))
 
     def reference_backward(self, *given: Any) -> list[Tensor]:
-        """Evaluate its derivative in PyTorch: the gradients that are needed, of the dtypes of the tensors."""
+        """Evaluate the derivative in PyTorch: the gradients that are needed, in the dtypes of the tensors."""
         *before, arguments, needed = *given[: self._given], given[self._given : -1], given[-1]
         grads = self._backward(*before, self.Arguments(*arguments))
         found = zip(grads, autograd.tensors_of(arguments), needed, strict=True)
-        return [grad.to(x.dtype) for grad, x, wanted in found if wanted]
+        return [grad.to(x.dtype) for grad, x, is_needed in found if is_needed]
 
     def fake(self, *arguments: Any) -> Any:
         """Return outputs without data."""
@@ -108,13 +108,13 @@ class Operator:
     def fake_backward(self, *given: Any) -> list[Tensor]:
         """Return gradients without data."""
         tensors = autograd.tensors_of(given[self._given : -1])
-        return [torch.empty_like(x, memory_format=self._layout) for x, wanted in zip(tensors, given[-1]) if wanted]
+        return [torch.empty_like(x, memory_format=self._layout) for x, needed in zip(tensors, given[-1]) if needed]
 
     def public(self, arguments: Callable[..., tuple]) -> PublicOperator:
-        """Turn a function that checks the arguments of a user, and returns those of the schema, into the public one.
+        """Decorate a function that checks the user's arguments and returns those of the schema: run the operator.
 
-        The public function returns the first output; with ``return_lse=True`` the first two. ``.arguments`` is the
-        function itself, which returns the arguments alone.
+        The public function returns the first output, or the first two with ``return_lse=True``. Its attribute
+        ``arguments`` is the decorated function.
         """
         run = self.run
         signature = inspect.signature(arguments)
@@ -142,31 +142,31 @@ class Operator:
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         LIBRARY.impl(name, reference, 'CompositeExplicitAutograd')
         torch.library.register_fake(f'mmattn::{name}', fake, lib=LIBRARY)
-        # For native code that leaves a call to the reference.
+        # Native code calls this for tensors that a kernel does not support.
         LIBRARY.define(f'_reference_{name}{schema}')
         LIBRARY.impl(f'_reference_{name}', native.reference_of(name, reference), 'CompositeExplicitAutograd')
 
 
 def count_flops(name: str, formula: Callable[..., int]) -> None:
-    """Tell PyTorch's ``FlopCounterMode`` the FLOPs of ``mmattn::<name>``: those of its matrix products.
+    """Register the FLOPs of ``mmattn::<name>``, those of its matrix products, with PyTorch's ``FlopCounterMode``.
 
     Args:
-        name (str): of the operator.
-        formula (Callable): called with the arguments, shapes in place of tensors.
+        name (str): name of the operator.
+        formula (Callable): called with the arguments, with shapes in place of tensors; returns the FLOPs.
     """
     op = getattr(torch.ops.mmattn, name)
     register_flop_formula(op)(lambda *shapes, out_shape=None, **_: formula(*shapes))
-    flop_registry.setdefault(op, flop_registry.get(op.default))  # torch 2.4 files it under the overload
+    flop_registry.setdefault(op, flop_registry.get(op.default))  # torch 2.4 registers the overload
 
 
 def laid_out_as(like: Tensor, x: Tensor) -> Tensor:
-    """Return ``x`` of the dtype of ``like`` and with its order of dimensions in memory."""
+    """Return ``x`` with the dtype of ``like`` and its order of dimensions in memory."""
     to = empty_laid_out_as(like, x.shape)
     return x if x.dtype == to.dtype and x.stride() == to.stride() else to.copy_(x)
 
 
 def empty_laid_out_as(like: Tensor, size: Sequence[int]) -> Tensor:
-    """Return memory for an output with the order of dimensions of ``like``; contiguous where that is expanded."""
+    """Return an empty tensor with the memory order of dimensions of ``like``; contiguous if ``like`` is expanded."""
     strides = like.stride()
     order = list(range(like.dim()))
     if 0 not in strides:
@@ -175,9 +175,9 @@ def empty_laid_out_as(like: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def products(query: Sequence[int], value: Sequence[int], keys: int, backward: bool = False) -> int:
-    """FLOPs of the products with ``keys`` keys a query, two for each multiply-accumulate.
+    """FLOPs of the products of attention with ``keys`` keys per query; a multiply-accumulate counts as two.
 
-    Backward: the logits again, and the gradients of query, key, value and weights.
+    The backward pass computes the logits again, and the gradients of query, key, value and weights.
     """
     queries = math.prod(query[:-1])
     return 2 * queries * keys * ((3 if backward else 1) * query[-1] + (2 if backward else 1) * value[-1])

@@ -1,4 +1,4 @@
-"""Projection of each position's channels: a 1×1 convolution of a map whose channels lie side by side in memory."""
+"""Projection of the channels of each position: a 1×1 convolution of a channels-last map."""
 
 import math
 from collections.abc import Sequence
@@ -11,29 +11,38 @@ from torch.nn import functional as F
 from . import autograd
 from .operator import count_flops
 
-# What torch calls for a matrix product, MKL, reaches less than half of oneDNN's speed on AMD processors, and on one
-# thread its 1×1 convolutions are such products.
+# For matrix products torch calls MKL, which on AMD processors reaches less than half the speed of oneDNN. On one
+# thread, torch also computes 1×1 convolutions as such products.
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, '_linear_pointwise')
 
 
 def projection(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return W x_i + b for each position i, as ``F.linear`` does; float32 on CPUs by oneDNN, where torch has that.
+    """Return W x_i + b for each position i, like ``F.linear``.
+
+    float32 tensors on a CPU are multiplied by oneDNN if torch has it. All others, and calls under autocast, use
+    ``F.linear``. Differentiable in every tensor.
 
     Args:
-        x (Tensor): float ``(…, C)``, of any strides.
+        x (Tensor): float ``(…, C)``, with any strides.
         weight (Tensor): float ``(O, C)``.
         bias (Tensor, optional): float ``(O)``.
 
     Returns:
-        Tensor: ``(…, O)``, dtype of ``x``; under autocast, its.
+        Tensor: ``(…, O)``, dtype of ``x``, or of autocast.
 
     Raises:
-        RuntimeError: as ``F.linear``, shapes, dtypes or devices that do not go together.
+        RuntimeError: shapes, dtypes or devices do not fit, as in ``F.linear``.
+
+    Example:
+        >>> x, weight = torch.ones(1, 8, 8, 3), torch.ones(2, 3)
+        >>> y = projection(x, weight)
+        >>> y.shape, y[0, 0, 0]
+        (torch.Size([1, 8, 8, 2]), tensor([3., 3.]))
     """
     operands = (x, weight) if bias is None else (x, weight, bias)
-    ours = ONEDNN and all(t.device.type == 'cpu' and t.dtype == torch.float32 for t in operands) and x.numel() > 0
-    ours = ours and x.shape[-1:] == weight.shape[1:] and (bias is None or bias.shape == weight.shape[:1])
-    if not ours or torch.is_autocast_enabled('cpu'):
+    supported = ONEDNN and all(t.device.type == 'cpu' and t.dtype == torch.float32 for t in operands) and x.numel() > 0
+    supported = supported and x.shape[-1:] == weight.shape[1:] and (bias is None or bias.shape == weight.shape[:1])
+    if not supported or torch.is_autocast_enabled('cpu'):
         return F.linear(x, weight, bias)
     return _projection(x, weight, bias)
 
@@ -47,7 +56,7 @@ def _projection(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _dense(matrix: Tensor) -> Tensor:
-    """Copy what oneDNN would take a hundred times as long for: rows may lie apart in memory, columns may not."""
+    """Copy a matrix unless its rows or its columns are contiguous: oneDNN would take 100 times as long otherwise."""
     return matrix if matrix.stride(1) == 1 or matrix.t().is_contiguous() else matrix.t().contiguous().t()
 
 
@@ -69,7 +78,7 @@ def _gradients(
 
 
 def _weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    """Sum the outer products of the rows. oneDNN transposes the first operand aside: the one with fewer channels."""
+    """Sum the outer products of the rows. oneDNN transposes a copy of the first operand: the one of fewer channels."""
     if x.shape[1] < grad.shape[1]:
         return _weight_gradient(x, grad).t()
     return _projection(grad.t(), x.t(), None)

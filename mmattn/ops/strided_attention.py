@@ -1,8 +1,8 @@
 """Strided attention: every query attends to a cube of keys around it, or to the keys at multiples of a step from it.
 
-The map is cut into groups of queries that see the same keys, or nearly: its blocks, or its positions of one remainder.
-Each group is a small dense product, its keys and values a view; what a query of the group does not see is masked. They
-are worked on a slice at a time, in the backward pass once more, so no table of all pairs exists.
+The map is divided into groups of queries with (nearly) the same keys: blocks, or positions with the same remainder.
+Each group is a small dense product whose keys and values are views; keys that a query does not attend to are masked.
+Groups are processed in slices, and again in the backward pass, so the N×N table of all pairs is never stored.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from .window_bias import accumulator
 
 
 def _alone(size: int, axis: int, axes: int) -> list[int]:
-    """``size`` on one of ``axes`` axes, 1 on the others."""
+    """A shape that is ``size`` on one of ``axes`` axes and 1 on the others."""
     return [size if a == axis else 1 for a in range(axes)]
 
 
 def _entries(i: Tensor, j: Tensor, keys: int, step: int, pattern: str, table: Tensor | None) -> Tensor:
-    """Entry of the offset j − i among the K logits of an axis, of one for all without; K where j is no key of i."""
-    there = (j >= 0) & (j < keys) & reaches(i, j, step, pattern)
+    """Index of the offset j − i in the K logits of an axis (one logit without a table); K if i does not attend to j."""
+    attended = (j >= 0) & (j < keys) & reaches(i, j, step, pattern)
     if table is None:
-        return (~there).long()
+        return (~attended).long()
     count = table.shape[-1]
     entry = (j - i) // (step if pattern == 'strided' else 1) + (0 if pattern == 'forward' else count // 2)
-    return entry.where(there, count)
+    return entry.where(attended, count)
 
 
 def _along(entry: Tensor, table: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Logits of an axis ``(…, keys)`` from those by offset ``(…, K)``, or 0; −∞ where there is no key."""
+    """Logits of an axis ``(…, keys)`` from those by offset ``(…, K)``, or 0 without a table; −∞ if there is no key."""
     if table is None:
         return torch.tensor([0, -math.inf], dtype=dtype, device=entry.device)[entry]
     table = F.pad(table.to(dtype), (0, 1), value=-math.inf)
@@ -48,14 +48,14 @@ def _along(entry: Tensor, table: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 
 class _Axis(NamedTuple):
-    """How an axis of a map is cut into groups of positions, the queries or the keys of one small dense product each."""
+    """Division of an axis of a map into groups of positions: the queries, or the keys, of one small dense product."""
 
     size: int
     groups: int
     stride: int  # from a group to the next
     dilation: int  # from a position of a group to the next
     length: int  # positions of a piece
-    pieces: int = 1  # of a group, one after the other; a group's second is the next group's first
+    pieces: int = 1  # consecutive pieces of a group; the second one of a group is the first one of the next group
     before: int = 0  # padding before the first group
 
     @property
@@ -69,29 +69,29 @@ class _Axis(NamedTuple):
 
 
 def _cut(size: int, key_size: int, step: int, pattern: str) -> tuple[_Axis, _Axis]:
-    """An axis of the queries, and that of their keys."""
-    if pattern == 'strided':  # a group for each remainder
+    """Divide an axis of the queries, and the same axis of the keys."""
+    if pattern == 'strided':  # one group for each remainder
         return _Axis(size, step, 1, step, -(-size // step)), _Axis(key_size, step, 1, step, -(-key_size // step))
-    pieces, before = {'block': (1, 0), 'centred': (3, step), 'forward': (2, 0)}[pattern]  # blocks around the group's
+    pieces, before = {'block': (1, 0), 'centred': (3, step), 'forward': (2, 0)}[pattern]  # with the adjacent blocks
     if step in (1, max(size, key_size)):
-        pieces, before = 1, 0  # none of the others holds a key
+        pieces, before = 1, 0  # the adjacent blocks contain no key
     groups = -(-size // step)
     return _Axis(size, groups, step, 1, step), _Axis(key_size, groups, step, 1, step, pieces, before)
 
 
 def _pad(x: Tensor, axes: Sequence[_Axis], sign: int = 1) -> Tensor:
-    """Pad ``(B, heads, *S, C)`` with zeros to whole groups, and drop what no group holds; with −1, undo this."""
+    """Pad ``(B, heads, *S, C)`` with zeros to whole groups, and drop positions of no group; ``sign=-1`` undoes this."""
     padding = [0, 0]
     for axis in reversed(axes):
         padding += [sign * axis.before, sign * (axis.padded - axis.before - axis.size)]
-    if x.numel() == 0:  # torch 2.4 does not pad such a tensor
+    if x.numel() == 0:  # torch 2.4 does not pad an empty tensor
         size = [axis.padded if sign > 0 else axis.size for axis in axes]
         return x.new_zeros((*x.shape[:2], *size, x.shape[-1]))
     return F.pad(x, padding) if any(padding) else x
 
 
 def _groups(x: Tensor, axes: Sequence[_Axis], pieces: bool = True) -> Tensor:
-    """View a padded map as ``(B, heads, *groups, *positions, C)``; without ``pieces``, each piece as a group."""
+    """View a padded map as ``(B, heads, *groups, *positions, C)``; with ``pieces=False``, each piece is a group."""
     for dim, axis in enumerate(axes, 2):
         length = axis.length * (axis.pieces if pieces else 1)
         x = x.unfold(dim, (length - 1) * axis.dilation + 1, axis.stride)[..., :: axis.dilation]
@@ -99,13 +99,13 @@ def _groups(x: Tensor, axes: Sequence[_Axis], pieces: bool = True) -> Tensor:
 
 
 def _zeros(like: Tensor, axes: Sequence[_Axis], dtype: torch.dtype, channels: int) -> tuple[Tensor, Tensor]:
-    """Return a padded map, and the view of its pieces to write to."""
+    """Return a padded map of zeros, and the view of its pieces."""
     x = like.new_zeros((*like.shape[:2], *(axis.padded for axis in axes), channels), dtype=dtype)
     return x, _groups(x, axes, pieces=False)
 
 
 def _parts(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, ...]]:
-    """Yield :func:`chunks` of all dimensions of ``shape``: of the last ones only where one of the first is too much."""
+    """Yield :func:`chunks` of all dimensions; later dimensions are split only if one item of the first is too large."""
     if not shape:
         yield ()
         return
@@ -115,7 +115,7 @@ def _parts(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, ...]]
 
 
 class _Call:
-    """The operands of one call, seen as groups: ``(B, heads, *groups, *positions, C)``."""
+    """The operands of one call as views of groups: ``(B, heads, *groups, *positions, C)``."""
 
     def __init__(self, given: Any) -> None:
         query, key, value, offset_bias, _, pattern, _ = given
@@ -133,28 +133,28 @@ class _Call:
             _entries(i.positions()[:, :, None], j.positions()[:, None], j.size, h, pattern, table)
             for i, j, h, table in zip(self.axes, self.key_axes, step, tables)
         ]
-        # Axes with logits, or with positions that are no key of some query of their group.
+        # Axes that add logits, or whose groups have a position that some query of the group does not attend to.
         self.added = [axis for axis, entry in enumerate(entries) if self.tables or entry.any()]
-        self.entries = [entry.to(query.device) for entry in entries]  # (groups, positions, keys) an axis
+        self.entries = [entry.to(query.device) for entry in entries]  # (groups, positions, keys) for each axis
 
     def entry(self, axis: int, part: tuple[slice, ...]) -> Tensor:
-        """Entries of the logits of an axis for some queries, (*groups, *positions, keys), 1 for each other axis."""
+        """Indices into the logits of an axis, ``(*groups, *positions, keys)``; the other axes have length 1."""
         entry = self.entries[axis][part[2 + axis], part[2 + self.rank + axis]]
         groups, positions, keys = entry.shape
         return entry.view(*_alone(groups, axis, self.rank), *_alone(positions, axis, self.rank), keys)
 
     def work(self, tables: int) -> Iterator[tuple]:
-        """Yield some queries at a time, for which ``tables`` rows of logits over their keys fit the byte budget.
+        """Yield parts of the queries for which ``tables`` rows of logits over the keys fit the byte budget.
 
         Yields:
-            tuple: where they are, slices of the first dimensions of ``query``; their queries, scaled, their keys and
-            values, ``(B, heads, *groups, n or m, C)``; their logits ``(B, heads, *groups, n, m)``.
+            tuple: slices of the first dimensions of ``query``; the scaled queries ``(B, heads, *groups, n, D)``; their
+            keys and values ``(B, heads, *groups, m, C)``; the logits ``(B, heads, *groups, n, m)``.
         """
         keys = math.prod(self.keys)
         copies = 1 + keys // math.prod(self.query.shape[2 + self.rank : -1])
         each = tables * keys + 2 * copies * (self.query.shape[-1] + self.value.shape[-1])
         each += sum(2 * table.shape[-1] + length for table, length in zip(self.tables, self.keys))
-        share = 16 if self.query.is_cpu else 1  # slices of that part of the budget stay in a CPU's cache
+        share = 16 if self.query.is_cpu else 1  # use 1/16 of the budget on a CPU, so that a part stays in the cache
         for part in _parts(self.query.shape[:-1], share * each * self.dtype.itemsize):
             query = self.query[part]
             q = query.flatten(2 + self.rank, -2).to(self.dtype) * self.scale
@@ -171,9 +171,9 @@ class _Call:
         """Add ``(B, heads, *groups, m, C)`` to the pieces of a map."""
         summands = summands.unflatten(-2, [n for axis in self.key_axes for n in (axis.pieces, axis.length)])
         for piece in product(*(range(axis.pieces) for axis in self.key_axes)):
-            there = tuple(slice(p + x.start, p + x.stop) for p, x in zip(piece, part[2 : 2 + self.rank]))
-            these = tuple(x for p in piece for x in (p, slice(None)))
-            to[(*part[:2], *there)] += summands[(slice(None),) * (2 + self.rank) + these]
+            target = tuple(slice(p + x.start, p + x.stop) for p, x in zip(piece, part[2 : 2 + self.rank]))
+            source = tuple(x for p in piece for x in (p, slice(None)))
+            to[(*part[:2], *target)] += summands[(slice(None),) * (2 + self.rank) + source]
 
 
 def _reference(given: Any) -> tuple[Tensor, Tensor]:
@@ -184,7 +184,7 @@ def _reference(given: Any) -> tuple[Tensor, Tensor]:
     with torch.autocast(query.device.type, enabled=False):
         for part, _, _, v, p in x.work(tables=1):
             peak = p.amax(-1, keepdim=True)
-            peak.masked_fill_(peak == -math.inf, 0)  # no key
+            peak.masked_fill_(peak == -math.inf, 0)  # the query has no key
             total = p.sub_(peak).exp_().sum(-1, keepdim=True)
             outs[part] = (p @ v).div_(total.masked_fill(total == 0, 1)).view(outs[part].shape)
             lses[part] = (peak + total.log()).view(lses[part].shape)
@@ -215,7 +215,7 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> l
                 others = [a - x.rank for a in range(x.rank) if a != axis]
                 along = pairs.sum(others) if others else pairs
                 entries = along.new_zeros(*along.shape[:-1], d_table.shape[-1] + 1)
-                entries.scatter_(-1, x.entry(axis, part).expand_as(along), along)  # the last: what is no key
+                entries.scatter_(-1, x.entry(axis, part).expand_as(along), along)  # the last entry: no key
                 d_table[part] = entries[..., :-1]
     d_key, d_value = (_pad(y, x.key_axes, -1) for y in (d_key, d_value))
     d_query, *d_bias = (_pad(y, x.axes, -1) for y in (d_query, *(d_table for d_table, _ in d_offsets)))
@@ -231,7 +231,7 @@ def _fake(given: Any) -> tuple[Tensor, Tensor]:
 
 
 def _flops(given: Any, backward: bool) -> int:
-    """The pairs of a pattern: all that one axis allows, with all that the others do."""
+    """The pairs of a pattern are the products of the pairs along each axis."""
     size, key_size = given.query[2:-1], given.key[2:-1]
     pairs = math.prod(
         sum(reaches(i, j, h, given.pattern) for i in range(queries) for j in range(keys))
@@ -263,46 +263,51 @@ def strided_attention(
     scale: float | None = None,
     offset_bias: Sequence[Tensor] = (),
 ) -> tuple:
-    """Softmax attention over a cube of keys, or over the keys at multiples of a step (Eq. 5.7 and 5.9; K there is V).
+    """Softmax attention over a cube of keys, or over the keys at multiples of a step.
 
-    y_i = Σ_j softmax_j [scale · q_iᵀk_j + Σₐ Oₐ[i, jₐ − iₐ]] v_j over the positions j that have on each axis, with its
-    step h,
+    y_i = Σ_j softmax_j [scale · q_iᵀk_j + Σₐ Oₐ[i, jₐ − iₐ]] v_j (Eq. 5.7 and 5.9, where K stands for V). The
+    sum is over the positions j that satisfy the condition of ``pattern`` on each axis, with the step h of that axis:
 
-    * 'block' (I¹): the same block of length h, ⌊j/h⌋ = ⌊i/h⌋;
+    * 'block' (I¹): j is in the same block of length h, ⌊j/h⌋ = ⌊i/h⌋;
     * 'centred' (I¹): |j − i| < h;
-    * 'forward' (I¹, to the letter): 0 ≤ j − i < h;
-    * 'strided' (I²): j − i a multiple of h.
+    * 'forward' (I¹ literally as in the thesis): 0 ≤ j − i < h;
+    * 'strided' (I²): j − i is a multiple of h.
 
-    Child et al.'s two sub-layers are two calls, the first with one of I¹. Positions are the dimensions between heads
-    and channels: ``(L)``, ``(H, W)`` or ``(T, H, W)``, written ``*S`` for queries and ``*R`` for keys. These maps share
-    their first position and may differ in size: queries beyond the last key pass on what they see to the second
-    sub-layer, where they are keys. What is not in the map is no key; a query without any gives zeros. Differentiable in
-    every tensor. float16 and bfloat16 are accumulated in float32. Under autocast, operands of different dtypes are cast
-    to autocast's.
+    The two sub-layers of Child et al. are two calls: the first with a pattern of I¹, the second with 'strided'.
+
+    Positions are the dimensions between heads and channels: ``(L)``, ``(H, W)`` or ``(T, H, W)``, written ``*S`` for
+    queries and ``*R`` for keys. Both maps start at the same position and may differ in size: a query beyond the last
+    key can be a key of the second sub-layer. Positions outside the map are not keys; the output of a query without keys
+    is 0. The operator is differentiable in every tensor. float16 and bfloat16 are accumulated in float32. Under
+    autocast, query, key and value of different dtypes are cast to the dtype of autocast.
+
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", PhD thesis, University of Guelph, 2020,
+    chapter 5.
 
     Args:
         query (Tensor): float ``(B, heads, *S, D)``.
-        key (Tensor): float ``(B, heads, *R, D)``; with fewer heads, each is that of a group of query heads.
-        value (Tensor): float ``(B, heads, *R, Dv)``, with the heads of ``key``.
+        key (Tensor): float ``(B, heads, *R, D)``; may have fewer heads, a divisor of the query heads: each is shared by
+            a group of consecutive query heads.
+        value (Tensor): float ``(B, heads, *R, Dv)``, with as many heads as ``key``.
         pattern (str): 'block', 'centred', 'forward' or 'strided'.
-        step (int or tuple[int, ...], optional): h, for all axes or for each. Defaults to ⌈√side⌉, which needs keys at
-            the positions of the queries.
+        step (int or tuple[int, ...], optional): h, for all axes or for each axis. Defaults to ⌈√side⌉ of each axis,
+            which requires keys and queries of the same size.
         scale (float, optional): factor of the content logits. Defaults to 1/√D.
-        offset_bias (sequence of Tensor): empty, or one an axis, float, the a-th broadcastable to
-            ``(B, heads, *S, K)``: a bias for each offset of :func:`strided_offsets`, q_iᵀE of Eq. 5.9. Offsets to what
-            is no key are not looked at.
-        return_lse (bool): return the log-sum-exp of each query's logits, too: ``(B, heads, *S)``, float64 for float64,
-            else float32, without a derivative. Defaults to False.
+        offset_bias (sequence of Tensor): empty, or one float tensor per axis a, broadcastable to ``(B, heads, *S, K)``:
+            a bias for each offset of ``strided_offsets(...)[a]``, q_iᵀE of Eq. 5.9. Offsets without a key are ignored.
+            Defaults to empty.
+        return_lse (bool): also return the log-sum-exp of the logits of each query: ``(B, heads, *S)``, float64 for
+            float64 operands, otherwise float32, not differentiable. Defaults to False.
 
     Returns:
-        Tensor: ``(B, heads, *S, Dv)``, dtype and order of dimensions in memory of ``value``; with ``return_lse``
-        a tuple of it and the log-sum-exp.
+        Tensor: ``(B, heads, *S, Dv)``, with dtype and memory order of the dimensions of ``value``. With
+        ``return_lse=True``, a tuple of this tensor and the log-sum-exp.
 
     Raises:
         TypeError: ``query``, ``key`` and ``value`` differ in dtype, ``offset_bias`` is not floating-point, or
-            ``scale`` is no number.
-        ValueError: shapes that do not fit, an empty map, an unknown pattern, a step below 1 or that is no integer, a
-            ``scale`` that is not finite.
+            ``scale`` is not a number.
+        ValueError: shapes do not fit, a map is empty, ``pattern`` is unknown, ``step`` is not an integer or is below 1,
+            or ``scale`` is not finite.
 
     Example:
         >>> query, key, value = torch.randn(3, 1, 2, 4, 32, 32, 16).unbind()  # 2 heads of 16 channels, 4 frames
@@ -332,21 +337,29 @@ def strided_attention(
 
 @torch.no_grad()
 def strided_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
-    """Return the weights with which :func:`strided_attention` sums the values, for some of its queries, for drawing.
+    """Return the attention weights of :func:`strided_attention` for selected queries.
 
     Only the requested rows are computed. Not differentiable.
 
     Args:
         query, key (Tensor): as in :func:`strided_attention`.
-        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same in each batch item.
+        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same for each batch item.
         **settings: the other arguments of :func:`strided_attention`.
 
     Returns:
-        Tensor: ``(B, heads, Q, *R)``, float64 for float64, else float32. Each row sums to 1, or to 0 where the query
-        has no key to attend to, and is 0 off the pattern.
+        Tensor: ``(B, heads, Q, *R)``, float64 for float64 operands, otherwise float32. Each row sums to 1, or to 0 if
+        the query has no keys; the weights of keys outside the pattern are 0.
 
     Raises:
-        TypeError, ValueError: as :func:`strided_attention`; ``queries`` of another dtype or shape, or outside the map.
+        TypeError, ValueError: as :func:`strided_attention`.
+        ValueError: ``queries`` has another dtype or shape, or is outside the map.
+
+    Example:
+        >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions
+        >>> queries = torch.tensor([[0, 0], [3, 5]])
+        >>> weights = strided_attention_weights(query, key, queries, pattern='strided', step=4)
+        >>> weights.shape, int((weights[0, 0, 0] > 0).sum())  # a query has 2×2 keys
+        (torch.Size([1, 2, 2, 8, 8]), 4)
     """
     given = OPERATOR.Arguments(*strided_attention.arguments(query, key, key, **settings))
     query, key, offset_bias, pattern = given.query, given.key, given.offset_bias, given.pattern

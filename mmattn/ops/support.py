@@ -1,6 +1,6 @@
-"""Which keys a query of a sparse operator attends to, written as masks of pairs: for tests and for documentation.
+"""Masks of the keys that a query of a sparse operator attends to, for tests and documentation.
 
-The operators make no such mask. Positions are coordinates in a map of 1 to 3 axes, row-major.
+The operators do not use these masks. Positions are coordinates in a map of 1 to 3 axes, in row-major order.
 """
 
 import math
@@ -16,17 +16,25 @@ PATTERNS = ('block', 'centred', 'forward', 'strided')
 
 
 def grid_support(size: Sequence[int], queries: Tensor | None = None) -> Tensor:
-    """Return which keys a query of :func:`grid_attention` attends to (Ψ in Eq. 5.3): those that share all axes but one.
+    """Return a mask of the keys that a query of :func:`grid_attention` attends to (Ψ in Eq. 5.3).
+
+    These are the keys whose coordinates differ from those of the query on at most one axis.
 
     Args:
-        size (sequence of int): the map's.
-        queries (Tensor, optional): int64 ``(Q, axes)``, the coordinates of some queries. All of them by default.
+        size (sequence of int): size of the map.
+        queries (Tensor, optional): int64 ``(Q, axes)``, coordinates of some queries. Defaults to all positions.
 
     Returns:
-        Tensor: bool ``(Q, *size)``. ``.flatten(1)`` is the square mask of all pairs.
+        Tensor: bool ``(Q, *size)``, True for keys. ``.flatten(1)`` is the mask of all pairs.
 
     Raises:
-        ValueError: ``queries`` of another dtype or shape, or outside the map.
+        ValueError: ``queries`` has another dtype or shape, or is outside the map.
+
+    Example:
+        >>> grid_support((3, 4), torch.tensor([[0, 1]])).int()
+        tensor([[[1, 1, 1, 1],
+                 [0, 1, 0, 0],
+                 [0, 1, 0, 0]]], dtype=torch.int32)
     """
     return torch.stack(torch.broadcast_tensors(*(i != j for i, j in _pairs(size, queries, size)))).sum(0) < 2
 
@@ -38,19 +46,27 @@ def strided_support(
     queries: Tensor | None = None,
     key_size: Sequence[int] | None = None,
 ) -> Tensor:
-    """Return which keys a query of :func:`strided_attention` attends to (I_p in Eq. 5.7).
+    """Return a mask of the keys that a query of :func:`strided_attention` attends to (I_p in Eq. 5.7).
 
     Args:
-        size (sequence of int): the map's of the queries.
-        step (int or sequence of int, optional), pattern (str): as in :func:`strided_attention`.
-        queries (Tensor, optional): int64 ``(Q, axes)``, the coordinates of some queries. All of them by default.
-        key_size (sequence of int, optional): the map's of the keys. Defaults to ``size``.
+        size (sequence of int): size of the map of queries.
+        step (int or sequence of int, optional): h, for all axes or for each axis; None means ⌈√side⌉ of each axis.
+        pattern (str): 'block', 'centred', 'forward' or 'strided', as in :func:`strided_attention`.
+        queries (Tensor, optional): int64 ``(Q, axes)``, coordinates of some queries. Defaults to all positions.
+        key_size (sequence of int, optional): size of the map of keys. Defaults to ``size``.
 
     Returns:
-        Tensor: bool ``(Q, *key_size)``. ``.flatten(1)`` is the mask of all pairs.
+        Tensor: bool ``(Q, *key_size)``, True for keys. ``.flatten(1)`` is the mask of all pairs.
 
     Raises:
-        ValueError: an unknown pattern or a step below 1; ``queries`` of another dtype or shape, or outside the map.
+        ValueError: ``pattern`` is unknown; ``step`` is not an integer or is below 1, or is None although the sizes
+            differ; or ``queries`` has another dtype or shape, or is outside the map.
+
+    Example:
+        >>> strided_support((3, 4), 2, 'strided', torch.tensor([[0, 1]])).int()
+        tensor([[[0, 1, 0, 1],
+                 [0, 0, 0, 0],
+                 [0, 1, 0, 1]]], dtype=torch.int32)
     """
     check_pattern(pattern)
     key_size = size if key_size is None else key_size
@@ -63,17 +79,21 @@ def strided_support(
 def strided_offsets(
     size: Sequence[int], step: int | Sequence[int] | None, pattern: str, key_size: Sequence[int] | None = None
 ) -> list[Tensor]:
-    """Return the offsets j − i along each axis that ``offset_bias`` of :func:`strided_attention` belong to.
+    """Return the offsets j − i along each axis, in the order of ``offset_bias`` of :func:`strided_attention`.
 
     Args:
         size, step, pattern, key_size: as in :func:`strided_support`.
 
     Returns:
-        list[Tensor]: int64 ``(K)`` an axis, ascending: −(h−1) … h−1 of 'block' and 'centred', 0 … h−1 of 'forward', and
-        the multiples of h within the map of 'strided'. No step h is longer than the map.
+        list[Tensor]: one int64 tensor ``(K)`` per axis, ascending: −(h−1) … h−1 for 'block' and 'centred', 0 … h−1 for
+        'forward', and the multiples of h within the map for 'strided'. h is clipped to the size of the map.
 
     Raises:
         ValueError: as :func:`strided_support`.
+
+    Example:
+        >>> strided_offsets((3, 8), (2, 4), 'strided')
+        [tensor([-2,  0,  2]), tensor([-4,  0,  4])]
     """
     check_pattern(pattern)
     key_size = size if key_size is None else key_size
@@ -86,7 +106,7 @@ def strided_offsets(
 
 
 def reaches(i, j, step: int, pattern: str):
-    """Whether a query at ``i`` attends to a key at ``j``, integers or tensors of them, as far as one axis goes."""
+    """Return whether a query at ``i`` attends to a key at ``j`` along one axis; ``i`` and ``j`` are int or Tensor."""
     offset = j - i
     if pattern == 'block':
         return i // step == j // step
@@ -98,22 +118,22 @@ def reaches(i, j, step: int, pattern: str):
 
 
 def check_pattern(pattern: str) -> None:
-    """Check that ``pattern`` is one of those of :func:`strided_attention`."""
+    """Check that ``pattern`` is in ``PATTERNS``."""
     if pattern not in PATTERNS:
         raise ValueError(f'pattern must be one of {PATTERNS}; got {pattern!r}')
 
 
 def check_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: Sequence[int]) -> tuple[int, ...]:
-    """Return the step h of each axis, or nothing where there is none, which :func:`as_step` computes from the sizes.
+    """Return the step h of each axis, or an empty tuple for None; :func:`as_step` then computes it from the sizes.
 
     Raises:
-        ValueError: it has not one length for each axis, a length is below 1, or there is none and the maps' sizes
-            differ.
+        ValueError: ``step`` does not have one length per axis, a length is not an integer or is below 1, or ``step`` is
+            None and the sizes of the maps differ.
     """
     if step is None:
         if tuple(size) != tuple(key_size):
             raise ValueError(
-                f'step must be given where keys are at other positions; got None for {tuple(size)} '
+                f'step must be given if queries and keys differ in size; got None for {tuple(size)} '
                 f'queries and {tuple(key_size)} keys'
             )
         return ()
@@ -124,13 +144,13 @@ def check_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: 
 
 
 def as_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: Sequence[int]) -> tuple[int, ...]:
-    """Return the step h of each axis: no longer than the map, which changes nothing; ⌈√side⌉ where there is none."""
+    """Return the step h of each axis, clipped to the map (which has no effect on the result); ⌈√side⌉ for None."""
     steps = check_step(step, size, key_size) or tuple(math.ceil(math.sqrt(side)) for side in size)
     return tuple(min(h, max(sides)) for h, *sides in zip(steps, size, key_size))
 
 
 def _pairs(size: Sequence[int], queries: Tensor | None, key_size: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the coordinates of queries and keys on each axis, which broadcast to ``(Q, *key_size)``."""
+    """Yield the coordinates of queries and keys on each axis; they broadcast to ``(Q, *key_size)``."""
     if queries is None:
         queries = torch.cartesian_prod(*map(torch.arange, size)).view(-1, len(size))
     check_queries(queries, tuple(size))

@@ -1,9 +1,9 @@
-"""Which kernels may run on a GPU: those that a check on such a GPU found correct and fast enough.
+"""Decides which kernels run on a GPU: those that a check found correct and fast enough on the same kind of GPU.
 
-``python -m mmattn.utils.check_gpu`` makes a verdict: a file in the cache, for one kind of GPU, one torch and one build
-of the kernels. Without a verdict the references run. A process decides once, for all GPUs that it sees: at the first
-call of an operator on a GPU, from the files alone, or in :func:`decide_together`, for all processes of a run. A call of
-an operator never communicates with other processes, because it would wait forever for those that do not make it.
+``python -m mmattn.utils.check_gpu`` writes a verdict: a file in the cache, valid for one kind of GPU, one torch and one
+build of the kernels. Without a verdict, the references run. A process decides once, for all its GPUs: either at the
+first call of an operator on a GPU, from the files, or in :func:`decide_together`, for all processes of a run. A call of
+an operator never communicates with other processes: that would be a deadlock if they do not make the same call.
 """
 
 import functools
@@ -25,7 +25,7 @@ from . import native
 from .operator import OPERATORS
 
 COMMAND = 'python -m mmattn.utils.check_gpu'
-SLOWEST = 1.1  # of the time of the best alternative
+SLOWEST = 1.1  # largest accepted ratio of the kernel's time to that of the best alternative
 NOT_VERIFIED = 'not verified on this GPU'
 DIFFERENT = 'the processes have different GPUs or builds'
 SHIPPED = Path(__file__).parent / 'verdicts'
@@ -35,12 +35,12 @@ _settled: dict[str, str] | None = None
 
 
 def operators() -> list[str]:
-    """Return the names of the operators that have a kernel for CUDA here."""
+    """Return the names of the operators that have a CUDA kernel in this build."""
     return [name for name in OPERATORS if native.has_kernel(name, 'cuda')]
 
 
 def machine(device: int) -> dict[str, str]:
-    """Return what a verdict holds for, and for nothing else."""
+    """Return the key of a verdict, which is valid for exactly this kind of GPU, software and build."""
     properties = torch.cuda.get_device_properties(device)
     return {
         'gpu': properties.name,
@@ -53,7 +53,7 @@ def machine(device: int) -> dict[str, str]:
 
 
 def machines() -> list[dict[str, str]]:
-    """Return :func:`machine` of all GPUs, each kind once."""
+    """Return :func:`machine` for all GPUs, without duplicates."""
     if not torch.cuda.is_available():
         return []
     found = {str(kind): kind for kind in map(machine, range(torch.cuda.device_count()))}
@@ -61,7 +61,7 @@ def machines() -> list[dict[str, str]]:
 
 
 def path_of(kind: dict[str, str]) -> Path:
-    """Return the file of the verdict for a kind of GPU, in the cache of the user."""
+    """Return the path of the verdict for a kind of GPU, in the user's cache."""
     caches = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')  # without a home, a folder named ~
     cache = os.environ.get('MMATTN_CACHE') or Path(caches, 'mmattn')
     key = hashlib.sha256(json.dumps(kind, sort_keys=True).encode()).hexdigest()[:12]
@@ -69,11 +69,11 @@ def path_of(kind: dict[str, str]) -> Path:
 
 
 def read(kind: dict[str, str]) -> dict[str, Any] | None:
-    """Return what the check found for each operator, or None if there is no verdict for this kind of GPU."""
+    """Return the findings of the check for each operator, or None if there is no verdict for this kind of GPU."""
     for path in (path_of(kind), *sorted(SHIPPED.glob('*.json'))):
         try:
             found = json.loads(path.read_text(encoding='utf-8'))
-        except (OSError, ValueError):  # none, or not one of ours
+        except (OSError, ValueError):  # no file, or not a verdict
             continue
         if isinstance(found, dict) and found.get('machine') == kind:
             return found['operators']
@@ -81,7 +81,7 @@ def read(kind: dict[str, str]) -> dict[str, Any] | None:
 
 
 def reason_against(found: dict[str, Any] | None) -> str:
-    """Return why a kernel with these findings does not run, or an empty text."""
+    """Return why a kernel with these findings does not run, or '' if it runs."""
     if found is None:
         return NOT_VERIFIED
     if not found['correct']:
@@ -94,7 +94,7 @@ def reason_against(found: dict[str, Any] | None) -> str:
 
 
 def reasons(kinds: Iterable[dict[str, str]]) -> dict[str, str]:
-    """Return, for each operator, why its kernel does not run on GPUs of these kinds; an empty text where it runs."""
+    """Return why the kernel of each operator does not run on GPUs of these kinds, or '' if it runs."""
     if os.environ.get('MMATTN_BACKEND') == 'native':
         return dict.fromkeys(operators(), '')
     verdicts = [read(kind) for kind in kinds] or [None]
@@ -102,12 +102,12 @@ def reasons(kinds: Iterable[dict[str, str]]) -> dict[str, str]:
 
 
 def settled() -> dict[str, str] | None:
-    """Return the decision of this process, as :func:`reasons`, or None before there is one."""
+    """Return the decision of this process, in the form of :func:`reasons`, or None if it has not decided."""
     return _settled
 
 
 def settle(against: dict[str, str]) -> None:
-    """Let those kernels run that have an empty text here, and the references of the other operators."""
+    """Run the kernels of the operators whose reason is '', and the references of the others."""
     global _settled
     for name, reason in against.items():
         for each in (name, f'{name}_backward'):
@@ -116,7 +116,7 @@ def settle(against: dict[str, str]) -> None:
 
 
 def decide() -> dict[str, str]:
-    """Decide for this process, if it has not been done, and return the decision. Warn if the GPU was not checked."""
+    """Decide for this process, unless it has decided, and return the decision. Warn if the GPU was not checked."""
     with _lock:
         if _settled is None:
             against = reasons(machines())
@@ -131,18 +131,18 @@ def decide() -> dict[str, str]:
 
 
 def decide_together() -> dict[str, str]:
-    """Decide for all processes of a distributed run, which must all call this, and return the decision.
+    """Decide for all processes of a distributed run, and return the decision. All processes must call this function.
 
-    It is that of rank 0, so that one machine needs the verdict. Where a process has another kind of GPU or another
-    build, the references run in all of them.
+    Rank 0 decides, so only its machine needs a verdict. If a process has another kind of GPU or another build, the
+    references run in all processes.
     """
     kinds = machines()
     against = reasons(kinds)
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
         gathered: list[Any] = [None] * distributed.get_world_size()
         distributed.all_gather_object(gathered, (kinds, against))
-        alike = all(others == gathered[0][0] for others, _ in gathered)
-        against = gathered[0][1] if alike else dict.fromkeys(against, DIFFERENT)
+        same = all(others == gathered[0][0] for others, _ in gathered)
+        against = gathered[0][1] if same else dict.fromkeys(against, DIFFERENT)
     with _lock:
         settle(against)
     return against

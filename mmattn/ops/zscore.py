@@ -1,7 +1,7 @@
-"""The z-score of window biases: what the operators add to the logits, normalised over the support of each query.
+"""The z-score of window biases: the biases of each query, normalised over its keys before they are added to logits.
 
-A query's bias of all keys outside its window is one number that counts as often as there are such keys. Rows are
-normalised a slice at a time, so that little more memory is needed than for the result.
+The bias outside the window is one number per query; it counts once for each key outside the window. Rows are normalised
+in slices, so that little memory is needed in addition to the result.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from .chunks import chunks
 from .operator import Operator
 from .window_bias import accumulator, axis_index, window_entries, window_keys
 
-EPS = 1e-5  # under the root
-SLICE_BYTES = 2**21  # of biases normalised at a time: they stay in a processor's cache
+EPS = 1e-5  # added to the variance
+SLICE_BYTES = 2**21  # size of a slice of biases, which stays in the cache of a processor
 SUPPORTS = ('global', 'grid')
 
 
 class _Support:
-    """Which window entries of the queries have a key, and how many keys a query has, for slices of queries."""
+    """The window entries that have a key, and the number of keys of each query, for slices of queries."""
 
     def __init__(self, given: Any) -> None:
         self.given, self.device = given, given.window_bias.device
         self.size, self.window_size = given.window_bias.shape[2:-1], given.window_size
 
     def slices(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield slices of the N queries, the entries with a key, ``(B or 1, 1, n, K)``, and the counts of keys."""
+        """Yield slices of the N queries, whether each entry has a key ``(B or 1, 1, n, K)``, and the number of keys."""
         batch, heads, *_, entries = self.given.window_bias.shape
         support = self._grid if self.given.support == 'grid' else self._global
         for rows in chunks(math.prod(self.size), 4 * batch * heads * entries, SLICE_BYTES):
@@ -42,7 +42,7 @@ class _Support:
         for axis in reversed(range(len(self.size))):
             length, k = self.size[axis], self.window_size[axis]
             exists = axis_index(length, k, self.device)[1][rows // stride % length]
-            if axis != len(self.size) - 1:  # the centre is the query's own key, which the last axis has
+            if axis != len(self.size) - 1:  # the centre, the query's own position, belongs to the last axis
                 exists = torch.cat([exists[:, : k // 2], exists[:, k // 2 + 1 :]], -1)
             arms.append(exists)
             stride *= length
@@ -61,7 +61,7 @@ class _Support:
 
 
 def _reference(given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Two passes relative to the mean of the window: E[x²] − μ² would cancel where biases are far from 0."""
+    """Two passes relative to the mean of the window: E[x²] − μ² would cancel if biases are far from 0."""
     window = given.window_bias.flatten(2, -2)
     dtype = accumulator(window)
     outside = None if given.outside_bias is None else given.outside_bias.flatten(2).to(dtype)
@@ -125,7 +125,7 @@ OPERATOR = Operator(
     reference=_reference,
     backward=_reference_backward,
     fake=_fake,
-    flops=lambda given, backward: 0,  # it has no matrix products
+    flops=lambda given, backward: 0,  # no matrix products
     kept=('out', 'out_outside', 'rstd'),
     differentiable=2,
 )
@@ -140,41 +140,47 @@ def window_zscore(
     key_mask: Tensor | None = None,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Normalise window biases over the support of each query: (δp − μ) / √(var + 1e-5), column N(δp) of Table 3.3.
+    """Normalise window biases over the keys of each query: (δp − μ) / √(var + 1e-5).
 
-    μ and var are the mean and the population variance of the biases of all keys that the query attends to, those
-    outside the window included. To be given to :func:`global_attention` or :func:`grid_attention`. Differentiable in
-    both tensors. Computed in float32, for float64 in float64. The keys are at the positions ``*S`` of the queries, no
-    more of them: the biases of the last queries alone have another support.
+    μ and var are the mean and the population variance of the biases of all keys of the query, including those outside
+    the window (column N(δp) of Table 3.3). Pass the result to :func:`global_attention` or :func:`grid_attention`.
+    Queries and keys must have the same positions ``*S``: if the queries are only the last positions of the keys, the
+    statistics differ. The operator is differentiable in both tensors. It computes in float32, or in float64 for float64
+    biases.
+
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, chapter 3.
 
     Args:
-        window_bias (Tensor): float ``(B, heads, *S, K)``, as the operator that ``support`` names takes it.
-        window_size (int or tuple[int, ...]): odd window length k, for all axes or for each.
-        outside_bias (Tensor or float): v_i, the bias of keys outside the window: float ``(B, heads, *S)``, or one
-            finite number. Defaults to 0.
-        support (str): the keys of a query: 'global', all; 'grid', those of :func:`grid_attention`. Defaults to
-            'global'.
-        key_mask (Tensor, optional): bool ``(B, *S)``, True where a key may be attended to. Only with 'global'.
-        is_causal (bool): only keys with j ≤ i. Only with 'global'. Defaults to False.
+        window_bias (Tensor): float ``(B, heads, *S, K)``, as in :func:`global_attention` or :func:`grid_attention`,
+            according to ``support``.
+        window_size (int or tuple[int, ...]): odd window length k, for all axes or for each axis.
+        outside_bias (Tensor or float): v_i, the bias of keys outside the window: float ``(B, heads, *S)`` or a finite
+            number. Defaults to 0.
+        support (str): the keys of a query: 'global', all positions; 'grid', those of :func:`grid_attention`. Defaults
+            to 'global'.
+        key_mask (Tensor, optional): bool ``(B, *S)``, True for keys that may be attended to. Only with 'global'.
+        is_causal (bool): use only keys with j ≤ i. Only with 'global'. Defaults to False.
 
     Returns:
         tuple[Tensor, Tensor]: normalised ``window_bias`` and ``outside_bias``, float32 or float64 ``(B, heads, *S, K)``
         and ``(B, heads, *S)``; 0 for entries without a key.
 
     Raises:
-        TypeError: biases are not floating-point.
-        ValueError: shapes that do not fit, an even window, another support, an ``outside_bias`` that is not finite;
-            what a tensor holds is not looked at, and a query with a bias of −∞ gets NaN.
+        TypeError: the biases are not floating-point.
+        ValueError: shapes do not fit, a window is even, ``support`` is unknown, or the number ``outside_bias`` is not
+            finite. The values of tensors are not checked: a query with a bias of −∞ gets NaN.
 
     Example:
         >>> bias, outside = window_zscore(torch.randn(1, 8, 32, 32, 7 * 7), 7)
         >>> query, key, value = torch.randn(3, 1, 8, 32, 32, 16).unbind()
-        >>> out = global_attention(query, key, value, window_bias=bias, window_size=7, outside_bias=outside)
+        >>> global_attention(query, key, value, window_bias=bias, window_size=7, outside_bias=outside).shape
+        torch.Size([1, 8, 32, 32, 16])
     """
     if support not in SUPPORTS:
         raise ValueError(f'support must be one of {SUPPORTS}; got {support!r}')
     if support == 'grid' and (key_mask is not None or is_causal):
-        raise ValueError("key_mask and is_causal need support='global'")
+        raise ValueError("key_mask and is_causal require support='global'")
     fewest = 2 if support == 'grid' else 1
     if not fewest <= window_bias.dim() - 3 <= 3:
         raise ValueError(

@@ -185,7 +185,7 @@ def test_multihead_without_position_is_the_stock_module(mask, causal):
         mask = literal.randn(2, 6, seed=3)
     attn_mask = torch.ones(6, 6, dtype=torch.bool).triu(1) if causal else None
     if mask is not None and mask.is_floating_point() and causal:
-        attn_mask = torch.zeros(6, 6, dtype=torch.float64).masked_fill(attn_mask, -math.inf)  # stock wants one kind
+        attn_mask = torch.zeros(6, 6, dtype=torch.float64).masked_fill(attn_mask, -math.inf)  # one dtype for both
     expected, _ = stock(x, x, x, key_padding_mask=mask, attn_mask=attn_mask)
     torch.testing.assert_close(ours(x, x, x, key_padding_mask=mask)[0], expected, atol=1e-12, rtol=1e-12)
     if mask is None:

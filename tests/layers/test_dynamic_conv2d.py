@@ -136,7 +136,7 @@ def macs(channels, kernel_size, height, width):
     [(13, 244.3, 584.3), (19, 270.6, 692.1), (25, 306.8, 840.4), (31, 352.9, 1029.0)],
 )
 def test_multiply_accumulates_of_table_3(n, detection, segmentation):
-    """In 6 + 3 bottlenecks, at 800×1344 beside 213.7 G, and at 768×768 beside 449.5 G with one more at the end."""
+    """In 6 + 3 bottlenecks, at 800×1344 compared with 213.7 G, and at 768×768 with 449.5 G and one more at the end."""
 
     def formula(channels, height, width):
         positions = height * width

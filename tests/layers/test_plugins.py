@@ -35,7 +35,7 @@ def plugins(name):
 
 
 def randomise_norms(model):
-    """As after training: stock ``zero_init_residual`` would hide what goes on in a block."""
+    """As after training: stock ``zero_init_residual`` would hide the effect of a block."""
     generator = torch.Generator().manual_seed(0)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):

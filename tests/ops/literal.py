@@ -453,7 +453,7 @@ def check_operator(op, tensors, settings):
     assert len(calls.seen) in (2, 4)  # with a z-score
     for called, arguments in calls.seen:
         if called._schema.name.endswith('_backward'):
-            # Nothing is differentiable twice, so what opcheck asks of autograd does not apply.
+            # Nothing is differentiable twice, so the autograd tests of opcheck do not apply.
             torch.library.opcheck(called, arguments, test_utils=('test_schema', 'test_faketensor'))
         else:
             torch.library.opcheck(called, _leaf(arguments))

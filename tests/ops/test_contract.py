@@ -140,7 +140,7 @@ def test_an_exported_graph_has_the_same_gradients(name):
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
 @rich
 def test_only_needed_gradients_are_computed(name, dtype):
-    """The backward operator returns as many as need one, and they are those of a call where all do."""
+    """The backward operator returns only the needed gradients; they equal those of a call that needs all."""
     run, leaves = flat(name, dtype)
     every = [x.detach().requires_grad_() for x in leaves]
     expected = torch.autograd.grad(run(*every).square().sum(), every)
@@ -157,7 +157,7 @@ def test_only_needed_gradients_are_computed(name, dtype):
 
 @pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason='the reference computes all gradients')
 def test_a_frozen_window_costs_no_memory():
-    """Its gradient would be another 4 MiB that nobody gets; what is returned does not count."""
+    """Its gradient would be another 4 MiB that is not needed; returned tensors do not count."""
     query, key, value = (randn(1, 1, 33, 33, 8, seed=seed, dtype=torch.float32).requires_grad_() for seed in range(3))
     window = randn(1, 1, 33, 33, 31**2, seed=3, dtype=torch.float32)
     extra = {}
@@ -257,7 +257,7 @@ def test_fewer_queries_are_the_last_positions(size, dtype, window, count):
 def test_queries_at_no_position_of_the_keys_are_an_error():
     x, more = randn(1, 1, 4, 3, 2), randn(1, 1, 5, 3, 2)
     for query, key in ((more, x), (x[:, :, :, :2], x)):
-        with pytest.raises(ValueError, match='is_causal need queries at the last positions'):
+        with pytest.raises(ValueError, match='is_causal require queries at the last positions'):
             ops.global_attention(query, key, key, is_causal=True)
 
 
@@ -436,7 +436,7 @@ def test_window_zscore_of_far_biases_is_exact():
 
 WRONG = {
     'support': ({'support': 'local'}, "support must be one of .*; got 'local'"),
-    'mask of the grid': ({'support': 'grid', 'is_causal': True}, "need support='global'"),
+    'mask of the grid': ({'support': 'grid', 'is_causal': True}, "require support='global'"),
     'entries': ({'window_size': 5}, 'window_bias must be'),
     'infinite': ({'outside_bias': float('-inf')}, 'outside_bias must be finite'),
     'axes of the grid': ({'support': 'grid', 'window_bias': randn(1, 1, 5, 3)}, 'with 2 to 3 position axes'),

@@ -1,4 +1,4 @@
-"""PyTorch's counter sees the products inside the operators: as many as the dense ones where the support is the same."""
+"""PyTorch's FLOP counter counts the products of the operators; with all keys, they equal those of dense attention."""
 
 import pytest
 import torch

@@ -71,7 +71,7 @@ def further(size, batch=2, heads=1, *, key_size=None, dtype=torch.float64):
 
 
 def assert_literal(tensors, op=lambda f: f, **settings):
-    """Values and all gradients are the literal ones to 1e-10; ``op`` wraps the operator and its reference alike."""
+    """Values and all gradients are the literal ones to 1e-10; ``op`` wraps both the operator and its reference."""
     actual = evaluate(op(global_attention), tensors, **settings)
     assert_same(actual, evaluate(op(literal.global_attention), tensors, **settings))
     return actual
@@ -373,8 +373,8 @@ def test_logits_of_1e4(large, dtype, outside_bias, normalize):
 def test_zscore_of_logits_around_1e4(dtype, outside_bias, window_size):
     """As near float64 as other logits: what E[x²] − μ² would cancel is a difference of neighbours, so exact.
 
-    The mean of a few numbers of 1e4 may be off by an ulp, 1e-3: that moves all z-scores of a query alike, which the
-    softmax does not see, and its square is nothing beside a variance of order 1.
+    The mean of a few numbers of 1e4 may be off by an ulp, 1e-3: that shifts all z-scores of a query equally, which
+    does not change the softmax, and its square is negligible compared with a variance of order 1.
     """
     tensors, settings = around_1e4(*with_window((3, 4), window_size, outside_bias, 2, 1, dtype=dtype))
     settings['normalize'] = True

@@ -19,7 +19,7 @@ CALLS = {name: call for name, call in calls().items() if call.operator in OPERAT
 
 @pytest.fixture(autouse=True)
 def kernels_run(monkeypatch):
-    """All kernels run, whatever a verdict says."""
+    """All kernels run, regardless of verdicts."""
     before = verdict.settled()
     verdict.settle(dict.fromkeys(verdict.operators(), ''))
     yield

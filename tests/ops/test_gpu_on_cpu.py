@@ -1,4 +1,4 @@
-"""Calls of an operator with a kernel that a verdict has to allow, on a CPU that says it is a GPU."""
+"""Calls of an operator whose kernel requires a verdict, on a CPU that pretends to be a GPU."""
 
 import json
 import shutil
@@ -61,7 +61,7 @@ def library():
 
 @pytest.mark.parametrize('verdict', ['verified', 'not verified'])
 def test_the_first_call_runs_the_kernel_that_a_verdict_allows(library, tmp_path, monkeypatch, verdict):
-    """Forward and backward; never where the reference is asked for, or for a dtype that the kernel does not take."""
+    """Forward and backward; never if the reference is requested, or for a dtype that the kernel does not support."""
     monkeypatch.setenv('MMATTN_CACHE', str(tmp_path))
     monkeypatch.delenv('MMATTN_BACKEND', raising=False)
     done = subprocess.run([sys.executable, '-c', RUN, library, verdict], capture_output=True, text=True)

@@ -53,7 +53,7 @@ def with_window(size, window_size, outside_bias=LEARNED, batch=1, heads=1, **kwa
 
 
 def assert_literal(tensors, op=lambda f: f, **settings):
-    """Values and all gradients are the literal ones to 1e-10; ``op`` wraps the operator and its reference alike."""
+    """Values and all gradients are the literal ones to 1e-10; ``op`` wraps both the operator and its reference."""
     actual = evaluate(op(grid_attention), tensors, **settings)
     assert_same(actual, evaluate(op(literal.grid_attention), tensors, **settings))
 
@@ -90,7 +90,7 @@ def test_content_only_is_mmcv_criss_cross_attention(size):
 
 @pytest.mark.parametrize('size', [(3, 5), (1, 4), (1, 1), (2, 3, 4), (3, 1, 2)], ids=str)
 def test_every_key_of_the_cross_counts_once(size):
-    """Equal logits weigh each of the ∑S − (axes − 1) keys alike, the query's own too."""
+    """Equal logits give each of the ∑S − (axes − 1) keys, self included, the same weight."""
     positions = literal.coordinates(size)
     count = sum(size) - len(size) + 1
     expected = torch.tensor([[sum(a != b for a, b in zip(x, y)) < 2 for y in positions] for x in positions]) / count
@@ -278,8 +278,8 @@ def test_logits_of_1e4(large, dtype, outside_bias, normalize):
 def test_zscore_of_logits_around_1e4(dtype, outside_bias, window_size):
     """As near float64 as other logits: what E[x²] − μ² would cancel is a difference of neighbours, so exact.
 
-    The mean of a few numbers of 1e4 may be off by an ulp, 1e-3: that moves all z-scores of a query alike, which the
-    softmax does not see, and its square is nothing beside a variance of order 1.
+    The mean of a few numbers of 1e4 may be off by an ulp, 1e-3: that shifts all z-scores of a query equally, which
+    does not change the softmax, and its square is negligible compared with a variance of order 1.
     """
     tensors, settings = around_1e4(*with_window((3, 4), window_size, outside_bias, 2, 1, dtype=dtype))
     settings['normalize'] = True

@@ -48,7 +48,7 @@ REFINED = {'iterations': 3}
 
 
 def assert_literal(tensors, op=lambda f: f, **settings):
-    """Values and all gradients are the literal ones to 1e-10; ``op`` wraps the operator and its reference alike."""
+    """Values and all gradients are the literal ones to 1e-10; ``op`` wraps both the operator and its reference."""
     actual = evaluate(op(local_attention), tensors, **settings)
     assert_same(actual, evaluate(op(literal.local_attention), tensors, **settings))
     return actual
@@ -524,7 +524,7 @@ def test_low_precision_is_near_float64(size, kernel_size, dilation, switches, dt
 @pytest.mark.parametrize('switches', [BOTH, REFINED, SWITCHES['geometric']], ids=['bilateral', 'refined', 'geometric'])
 @pytest.mark.parametrize('wide', ['window_bias', 'operands'])
 def test_float32_with_bfloat16(wide, switches):
-    """Geometric logits of float32 beside operands of bfloat16, or the other way round; gradients as their tensors."""
+    """float32 geometric logits with bfloat16 operands, or the reverse; gradients have the dtypes of their tensors."""
     tensors, settings = with_kernel((4, 5), 3, 2, 2, **switches)
     dtypes = {
         name: torch.float32 if (name == 'window_bias') == (wide == 'window_bias') else torch.bfloat16

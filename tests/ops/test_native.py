@@ -25,7 +25,7 @@ KERNELS = [(3, 1), ((1, 5), 2), (5, 3), ((9, 31), 1)]  # kernel_size, dilation
 
 
 def capabilities():
-    """The instruction sets that can be asked for and are there."""
+    """The instruction sets that the processor supports."""
     if native.UNAVAILABLE_REASON is not None:
         return []
     chosen, found = torch.ops.mmattn_native.cpu_capability(), []

@@ -62,7 +62,7 @@ OTHER_KEYS = {
 
 
 def with_offsets(size, step, pattern, batch=1, heads=1, *, key_size=None, logits=True, **kwargs):
-    """Tensors and settings of a call; position logits of their own for all but the heads of the first axis."""
+    """Tensors and settings of a call; the heads share the position logits of the first axis only."""
     tensors = operands(size, batch, heads, key_size=key_size, **kwargs)
     if logits:
         offsets = strided_offsets(size, step, pattern, key_size)
@@ -74,7 +74,7 @@ def with_offsets(size, step, pattern, batch=1, heads=1, *, key_size=None, logits
 
 
 def assert_literal(tensors, op=lambda f: f, **settings):
-    """Values and all gradients are the literal ones to 1e-10; ``op`` wraps the operator and its reference alike."""
+    """Values and all gradients are the literal ones to 1e-10; ``op`` wraps both the operator and its reference."""
     actual = evaluate(op(strided_attention), tensors, **settings)
     assert_same(actual, evaluate(op(literal.strided_attention), tensors, **settings))
     return actual
@@ -324,7 +324,7 @@ def test_reach_with_relays(size, step):
 @every_pattern
 @pytest.mark.parametrize(('size', 'step'), [((3, 4, 5), 2), ((4, 4, 4), 2), ((1, 3, 2), (2, 1, 2))], ids=str)
 def test_every_key_of_the_pattern_counts_once(size, step, pattern):
-    """Equal logits weigh all of them alike; what is outside the map weighs nothing."""
+    """Equal logits give all keys the same weight; positions outside the map have weight 0."""
     mask = strided_support(size, step, pattern).flatten(1)
     value = torch.eye(len(mask)).view(1, 1, *size, -1)
     weights = strided_attention(

@@ -24,7 +24,7 @@ FOUND = {'correct': True, 'ratio': 0.5, 'beside': 'unfold', 'message': ''}
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch, tmp_path):
-    """A machine whose only GPU is called 'NVIDIA Fake/1', and what its library is told to allow."""
+    """A machine whose only GPU is named 'NVIDIA Fake/1'; it records which kernels are allowed."""
     gpus = [SimpleNamespace(name='NVIDIA Fake/1', major=9, minor=0)]
     allowed = {}
     monkeypatch.setenv('MMATTN_CACHE', str(tmp_path / 'cache'))
@@ -203,7 +203,7 @@ def test_whoever_asks_for_the_kernels_gets_them(monkeypatch):
     assert verdict.reasons(verdict.machines()) == dict.fromkeys(NAMES, '')
 
 
-# What is told
+# Reports
 
 
 def test_the_log_and_collect_env_tell_what_runs_and_why():

@@ -1,5 +1,5 @@
-// Derivatives of the operators, in their backward operators: what ../autograd.py does where there is no native code,
-// at a tenth of its time.
+// Derivatives of the operators, computed by their backward operators. It replaces ../autograd.py, which takes ten times
+// as long per call.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -20,7 +20,7 @@ using at::Tensor;
 using torch::autograd::variable_list;
 using torch::jit::Stack;
 
-// Calls visit(tensor) for the tensors among arguments, those in lists included.
+// Calls visit(tensor) for the tensors among the arguments, including those in lists.
 template <typename Visit>
 void for_tensors(const c10::IValue* arguments, size_t count, const Visit& visit) {
   for (size_t i = 0; i < count; ++i) {
@@ -37,7 +37,7 @@ void for_tensors(const c10::IValue* arguments, size_t count, const Visit& visit)
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 
-// Recent releases of torch count the references of a node in the node; those before had std::shared_ptr.
+// In recent releases of torch a node is an intrusive_ptr_target; earlier ones use std::shared_ptr.
 template <typename N>
 constexpr bool COUNTS_ITSELF = std::is_base_of_v<c10::intrusive_ptr_target, N>;
 
@@ -60,7 +60,7 @@ auto make_node(Arguments&&... arguments) {
   }
 }
 
-// A call of an operator as a node of autograd's graph. Not a torch::autograd::Function: torch.func refuses those.
+// A call of an operator as a node of the autograd graph. torch.func does not support torch::autograd::Function.
 class Derivative : public Node {
  public:
   Derivative(const c10::OperatorHandle& op, torch::autograd::edge_list&& edges, size_t differentiable)
@@ -71,7 +71,7 @@ class Derivative : public Node {
     }
   }
 
-  // Keeps the arguments: what is no tensor as it is, tensors as saved variables, a number in their place.
+  // Saves the arguments: tensors as saved variables, with their number in `places`; other arguments unchanged.
   void keep_arguments(const c10::IValue* arguments, size_t count) {
     for (size_t i = 0; i < count; ++i) {
       const c10::IValue& x = arguments[i];
@@ -98,7 +98,7 @@ class Derivative : public Node {
     if (std::none_of(grads.begin(), grads.end(), [](const Tensor& x) { return x.defined(); })) {
       return found;
     }
-    // Each is unpacked once: checkpointing refuses to do it again.
+    // Unpack each variable once: activation checkpointing does not allow it twice.
     variable_list saved_outputs, saved;
     for (SavedVariable& x : outputs) {
       saved_outputs.push_back(x.unpack(pointer_to<Node>(this)));
@@ -156,12 +156,12 @@ class Derivative : public Node {
   size_t kept = 0;
   std::optional<c10::OperatorHandle> backward;
   std::vector<SavedVariable> outputs, tensors;
-  std::vector<int64_t> places;  // of each argument: a tensor, a list of so many, or neither
+  std::vector<int64_t> places;  // per argument: ONE, NONE, or the length of a list
   Stack others;
 };
 
-// The kernel for autograd of an operator: of one whose first `differentiable` outputs have a derivative, or of one that
-// has none.
+// The autograd kernel of an operator whose first `differentiable` outputs have a derivative; 0 for a backward operator,
+// which has none.
 template <size_t differentiable>
 void recorded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const size_t count = op.schema().arguments().size(), below = stack->size() - count;
@@ -199,7 +199,7 @@ void recorded(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* st
 }
 
 void register_derivative(const std::string& name, int64_t differentiable) {
-  static std::list<torch::Library> libraries;  // a registration ends with its library
+  static std::list<torch::Library> libraries;  // destroying a library removes its registrations
   torch::Library& library =
       libraries.emplace_back(torch::Library::IMPL, "mmattn", c10::DispatchKey::Autograd, __FILE__, __LINE__);
   library.impl(name.c_str(), differentiable == 1 ? torch::CppFunction::makeFromBoxedFunction<&recorded<1>>()

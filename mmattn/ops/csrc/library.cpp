@@ -1,5 +1,5 @@
-// What the library says of itself. Plain ATen rather than torch's stable ABI: that has at::parallel_for from torch 2.10
-// on, and mmattn supports torch from 2.4 on.
+// Functions that report or set properties of the library. It uses plain ATen, not torch's stable ABI, which has
+// at::parallel_for only since torch 2.10, while mmattn supports torch since 2.4.
 #include <Python.h>
 #include <torch/library.h>
 #include <torch/version.h>
@@ -12,7 +12,7 @@ TORCH_LIBRARY_FRAGMENT(mmattn_native, m) {
   m.def("torch_version() -> str", [] { return std::string(TORCH_VERSION); });
 }
 
-// What `import mmattn._C` gets, as tools that import every module do: nothing, but the operators are there then.
+// An empty module for `import mmattn._C`, as by tools that import every module. The import registers the operators.
 PyMODINIT_FUNC PyInit__C() {
   static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr};
   return PyModule_Create(&module);

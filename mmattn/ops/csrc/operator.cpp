@@ -39,7 +39,7 @@ bool Call::needs(const char* name, int64_t item) const {
     return x.isTensor() ? 1 : x.isTensorList() ? static_cast<int64_t>(x.toTensorList().size()) : 0;
   };
   const c10::List<bool> needed = get("needed").toBoolList();
-  // A flag for each tensor among the arguments of the operator, the last ones of its backward operator.
+  // One flag per tensor among the arguments of the operator, which are the last arguments of its backward operator.
   int64_t flag = needed.size() + item;
   for (size_t i = names.size(); i-- > 0;) {
     flag -= tensors(values[i]);
@@ -98,7 +98,7 @@ std::vector<std::string> switch_trace(bool on) {
   return std::exchange(traced, {});
 }
 
-// Returns the name of the one before.
+// Sets the backend and returns the name of the previous one.
 std::string choose(const std::string& name) {
   const Backend chosen = name == "native"      ? Backend::native
                          : name == "reference" ? Backend::reference
@@ -125,7 +125,7 @@ void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Kernel kernel,
   if (!taken) {
     TORCH_CHECK(chosen != Backend::native, "MMATTN_BACKEND=native: ", op.schema().name(),
                 " has no kernel for these tensors");
-    // Looked up at each call: a library of operators that Python declares can be declared again.
+    // Look up the operator at each call: Python can declare its library of operators again.
     c10::Dispatcher::singleton()
         .findSchemaOrThrow(("mmattn::_reference_" + short_name(op)).c_str(), "")
         .callBoxed(stack);

@@ -1,5 +1,5 @@
-// How native code implements an operator of `mmattn::`. Python declares the operators, see ../operator.py; a kernel
-// reads the arguments of a call by the names that they have there.
+// The interface between native kernels and the operators of `mmattn::`, which ../operator.py declares. A kernel reads
+// the arguments of a call by their names in the schema.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,9 +35,9 @@ class Call {
   bool flag(const char* name) const { return get(name).toBool(); }
   std::string_view text(const char* name) const { return get(name).toStringRef(); }
 
-  // All that are tensors, lists among them included.
+  // All tensors among the arguments, including those in lists.
   std::vector<Tensor> all_tensors() const;
-  // Of a backward operator: whether the gradient of a tensor is requested, or of a tensor in a list.
+  // For a backward operator: whether the gradient of a tensor, or of item `item` of a list of tensors, is needed.
   bool needs(const char* name, int64_t item = 0) const;
 
  private:
@@ -45,27 +45,27 @@ class Call {
 
   const std::vector<c10::Argument>& names;
   const c10::IValue* values;
-  mutable size_t next = 0;  // arguments are mostly read in their order
+  mutable size_t next = 0;  // arguments are usually read in order
 };
 
-// A kernel returns the outputs of a call, or of a backward operator the gradients that are needed, in order.
+// A kernel returns the outputs of a call; for a backward operator, the needed gradients, in order.
 using Kernel = std::vector<Tensor> (*)(const Call&);
-// Whether a kernel takes a call.
+// Whether a kernel supports a call.
 using CanRun = bool (*)(const Call&);
 
-// Which implementation of an operator runs. The environment variable MMATTN_BACKEND says so at first, see ../native.py.
+// Which implementation of an operator runs. ../native.py initialises it from the environment variable MMATTN_BACKEND.
 enum class Backend { automatic, native, reference };
 std::atomic<Backend>& backend();
-// Whether a kernel that has to be verified first, one for CUDA, may run.
+// Whether a kernel that must be verified before use (a CUDA kernel) may run.
 std::atomic<bool>& allowed(const std::string& name);
-// Notes for tests that a kernel ran.
+// Records that a kernel ran, for tests.
 void trace(const std::string& name);
 
-// Runs the kernel, or leaves the call to the reference in Python.
+// Runs the kernel, or calls the reference in Python.
 void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Kernel kernel, CanRun can_run,
          const std::atomic<bool>* allowed);
 
-// The dispatcher's form of a kernel.
+// A kernel as a boxed function of the dispatcher.
 template <Kernel kernel, CanRun can_run, bool verified = false>
 void implementation(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   static const std::atomic<bool>* const may = verified ? &allowed(op.schema().name()) : nullptr;
@@ -82,13 +82,13 @@ torch::CppFunction on_cuda() {
   return torch::CppFunction::makeFromBoxedFunction<&implementation<kernel, can_run, true>>();
 }
 
-// Whether all tensors are of one device and of dtypes that the kernels for it take, and none but masks is of another
-// kind or empty. Without channels, those in `may_be_empty` are taken, too.
+// Whether all tensors are on one device, have dtypes that its kernels support (or bool), and are not empty. The tensors
+// named in `may_be_empty` may be empty if they have no channels.
 bool can_run_on(const Call& call, std::initializer_list<const char*> may_be_empty = {});
 
-// Memory for an output whose dimensions are in the order of those of `like`; contiguous where that is expanded.
+// An empty output with the memory order of dimensions of `like`; contiguous if `like` is expanded.
 Tensor empty_laid_out_as(const Tensor& like, at::IntArrayRef sizes, optional<at::ScalarType> dtype = std::nullopt);
-// Such an output, of the dtype of `like`, with the numbers of `x`: `x` itself where it is one.
+// `x` with dtype and memory order of dimensions of `like`; `x` itself if it already has both.
 Tensor laid_out_as(const Tensor& like, const Tensor& x);
 
 }  // namespace mmattn

@@ -1,6 +1,6 @@
 // As much of CUDA as the kernels use, on the CPU, for tests: blocks one after another, the threads of a block as fibers
 // that take turns at barriers and shuffles. Shared memory is NaN before each block and may not be touched beyond what
-// was asked for.
+// was requested.
 #pragma once
 
 #include <setjmp.h>

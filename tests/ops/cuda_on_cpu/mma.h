@@ -1,6 +1,6 @@
-// nvcuda::wmma: a lane has some numbers of a fragment, which ones is not told. All lanes of a warp take part in a call,
-// with the same matrix, aligned as CUDA asks; a fragment is NaN before it is filled, and what is multiplied as tf32 was
-// rounded. Sums are cut off to float32, not rounded.
+// nvcuda::wmma: a lane holds some numbers of a fragment; which ones is unspecified. All lanes of a warp take part in a
+// call, with the same matrix and the alignment that CUDA requires. A fragment is NaN before it is filled; tf32 operands
+// must have been rounded. Sums are truncated to float32, not rounded.
 #pragma once
 
 #include "cuda_runtime.h"

@@ -8,7 +8,7 @@ namespace mmattn {
 
 namespace {
 
-// What `most` allows of what the processor has; null: all of it.
+// The best instruction set that the processor supports and `most` allows; null allows all.
 const Kernels* best(const char* most) {
 #ifdef __x86_64__
   const auto allows = [&](const char* name) { return most == nullptr || std::strcmp(most, name) == 0; };

@@ -1,4 +1,4 @@
-// The kernels, compiled once for each instruction set, and the choice between them on the machine that runs them.
+// The kernels, compiled once for each instruction set, and the choice between them at run time.
 #pragma once
 
 #include <string>
@@ -21,14 +21,15 @@ struct Kernels {
   StridedKernel strided_attention_backward;
 };
 
-// Each defined by its isa_*.cpp.
+// Defined in isa_*.cpp.
 extern const Kernels kernels_default;
 extern const Kernels kernels_avx2;
 extern const Kernels kernels_avx512;
 
-// The best of the instruction sets that this processor has, or that MMATTN_CPU_CAPABILITY=default|avx2|avx512 allows.
+// The kernels of the best instruction set that the processor supports and MMATTN_CPU_CAPABILITY=default|avx2|avx512
+// allows.
 const Kernels& cpu_capability();
-// The same for another value of that variable, which is read once.
+// Chooses again for another value of that variable, which is read only once.
 void set_cpu_capability(const std::string& most);
 
 }  // namespace mmattn

@@ -17,24 +17,24 @@
 namespace mmattn {
 namespace {
 
-// Longest sides of a tile, which with its keys and values is to stay in the second-level cache.
+// Largest sides of a tile: a tile with its keys and values fits into the L2 cache.
 constexpr int64_t QUERIES = 128, KEYS = 384;
-// The backward pass works on so many tiles of queries together, with all keys, and on so many maps as have MOST logits.
+// The backward pass processes TILES tiles of queries with all keys together, or several maps with up to MOST logits.
 constexpr int64_t TILES = 4, MOST = 4 << 20;
 
 int64_t parts(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-// Columns, with those that fill a vector.
+// The number of columns, rounded up to whole vectors.
 int64_t whole_vectors(int64_t columns) { return parts(columns, 16) * 16; }
 
-// The side of an even number of tiles, as alike as they can be, so that threads have the same to do. Not a matter of
-// how many threads there are, of which results are to be independent.
+// The side of an even number of tiles, as equal as possible, to balance the threads. It does not depend on the number
+// of threads, so neither do the results.
 int64_t side_of(int64_t count, int64_t longest) {
   const int64_t pairs = std::max<int64_t>(1, parts(count, 2 * longest));
   return std::max<int64_t>(whole_vectors(parts(count, 2 * pairs)), 16);
 }
 
-// The keys from 0 on that some of the queries see.
+// The number of leading keys that any of the queries attends to.
 int64_t seen_by(const GlobalAttention& call, const Queries& q) {
   return call.is_causal ? call.before + q.first + q.count : call.keys;
 }
@@ -50,12 +50,12 @@ void parallel(int64_t count, const Work& work) {
 
 float* data(const Tensor& x, int64_t number) { return x.data_ptr<float>() + number * x.stride(0); }
 
-// A gradient, put to the others.
+// Appends an empty gradient to `grads`.
 Volume gradient_of(const Tensor& x, std::vector<Tensor>& grads) {
   return volume_of(grads.emplace_back(at::empty(x.sizes(), x.options())));
 }
 
-// A call, with the tensors that it points to.
+// A call, and the tensors that own its memory.
 struct Operands {
   explicit Operands(const Call& given) {
     const Tensor &query = given.tensor("query"), &key = given.tensor("key"), &value = given.tensor("value");
@@ -114,7 +114,7 @@ struct Operands {
 
   bool has_positions() const { return call.window.data || call.axis_bias[2].data || call.key_bias; }
 
-  // Writes the logits of a tile, given its keys, (channels, keys); those of keys that are masked included.
+  // Writes the logits of a tile from its keys, (channels, keys), including masked keys.
   void logits(const GlobalAttentionKernels& kernels, const Queries& q, const Vectors& keys, const Tile& to) const {
     if (has_positions()) {
       kernels.positions(call, q, to);
@@ -123,10 +123,10 @@ struct Operands {
                     {to.data, to.pitch, nullptr, has_positions() ? all() : nullptr});
   }
 
-  // Memory for tiles of logits, and a vector more.
+  // Memory for tiles of logits, with one extra vector.
   Tensor tiles(int64_t count) const { return floats({count, call.query_tile * call.tile_pitch + 16}); }
 
-  // What a Target keeps of each row, where that is all.
+  // Factors of 1, for a Target that adds to the previous values of all rows.
   static const float* all() {
     static const std::vector<float> ones(std::max(QUERIES, KEYS), 1);
     return ones.data();
@@ -136,7 +136,7 @@ struct Operands {
   std::list<Tensor> kept;
 };
 
-// Memory for what belongs to the queries of `tiles` tiles.
+// Memory for the data of the queries of `tiles` tiles.
 struct Memory {
   Memory(const GlobalAttention& call, int64_t tiles, bool backward)
       : call(call), grad(backward ? call.value_pitch : 0) {
@@ -145,7 +145,7 @@ struct Memory {
     all = floats({tiles, whole_vectors(call.query_tile * row)});
   }
 
-  // The queries of a map from `first` on, in the memory of one tile.
+  // The queries of a map, starting at `first`, in the memory of one tile.
   Queries tile(int64_t number, int64_t map, int64_t first) const {
     Queries q{map, first, std::min(call.query_tile, call.queries - first)};
     float* next = data(all, number);
@@ -171,9 +171,8 @@ struct Memory {
   Tensor all;
 };
 
-// The keys or values of all maps as the tiles' products want them, (keys, channels) or (channels, keys). In rows, what
-// a product goes through would be on more pages than the processor can tell the addresses of, and often in the same
-// sets of its cache.
+// The keys or values of all maps, packed for the products of the tiles as (keys, channels) or (channels, keys).
+// Row-major access would miss the TLB and conflict in the cache.
 struct Packed {
   Packed(const GlobalAttention& call, const Volume& from, bool transposed)
       : tiles(parts(call.keys, call.key_tile)), lanes(cpu_capability().global_attention.lanes) {
@@ -181,9 +180,9 @@ struct Packed {
     height = transposed ? from.channels : call.key_tile;
     const int64_t pitch = pitch_of(columns), all = call.batch * call.heads * tiles;
     size = height * whole_vectors(columns);
-    // The packed tiles, and after them scratch memory of each thread.
+    // The packed tiles, followed by scratch memory for each thread.
     vectors = floats({all * size + at::get_num_threads() * height * pitch});
-    // Zeros in the columns that fill a vector: what is there by chance may be denormal, with which products take long.
+    // Zero the padding columns: uninitialised memory may hold denormal numbers, which slow down products.
     std::fill(data_at(all * size), data_at(vectors.numel()), 0.0f);
     parallel(all, [&](int64_t i) {
       const int64_t begin = i % tiles * call.key_tile, end = std::min(call.keys, begin + call.key_tile);
@@ -244,7 +243,7 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
   call.lse = numbers_of(given.tensor("lse"));
   std::vector<Tensor> grads;
   const auto own = [&](const Tensor& x) { return gradient_of(x, grads); };
-  // A sum over the queries, in float32.
+  // A gradient that is a sum over the queries, in float32.
   const auto sum = [&](const Tensor& x) {
     return grads.emplace_back(at::zeros(x.sizes(), at::kFloat)).data_ptr<float>();
   };
@@ -293,7 +292,7 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
         return Tile{tiles, pitch, begin, std::min(seen, begin + call.key_tile)};
       };
       parallel(work * tiles, [&](int64_t i) { kernels.prepare_backward(call, queries(i / tiles, i % tiles)); });
-      // Each thread has keys of its own, whose gradients are sums over the queries in their order.
+      // A thread owns its keys: their gradients are sums over the queries, in order.
       parallel(work * key_tiles, [&](int64_t i) {
         const int64_t m = i / key_tiles, key_tile = i % key_tiles;
         for (int64_t tile = 0; tile < tiles; ++tile) {
@@ -308,7 +307,7 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
           kernels.product(q.count, whole_vectors(width), Dv, {q.grad, call.value_pitch, 1},
                           values_across.tile(q.map, key_tile), {d.data, pitch});
           kernels.softmax_backward(call, q, p, d);
-          // Sums over the queries: a key's weights are a column of the tile.
+          // Sums over the queries: the weights of a key are a column of the tile.
           if (d_value) {
             kernels.product(width, Dv, q.count, {p.data, 1, pitch}, {q.grad, call.value_pitch, kernels.lanes},
                             {d_value + row * Dv, Dv, nullptr, of.all()});
@@ -335,7 +334,7 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
       });
     }
   }
-  // The dtypes of those whose gradients are sums.
+  // Cast the gradients that are sums to the dtypes of their tensors.
   size_t next = call.d_query.data ? 1 : 0;
   for (const char* name : {"key", "value"}) {
     if (given.needs(name)) {

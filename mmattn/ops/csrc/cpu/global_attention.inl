@@ -1,8 +1,8 @@
-// global_attention: what is done to tiles of logits, a row a query, keys side by side.
+// global_attention: operations on tiles of logits, with one row per query and one column per key.
 
 namespace global {
 
-// Σ of a row's numbers, with as many after them in memory as fill a vector.
+// The sum of a row. Memory must be readable up to the next whole vector.
 inline float sum(const float* row, int64_t width) {
   Vec sums{};
   for (int64_t x = 0; x < width; x += LANES) {
@@ -11,9 +11,9 @@ inline float sum(const float* row, int64_t width) {
   return total(sums);
 }
 
-// Calls part(data, number, count) for the parts of positions [first, first + count) whose rows are a step apart in
-// memory: those of a line, or all where each line goes on from the one before. `size`: of the axes; `number`: of a
-// part's first row.
+// Calls part(data, number, count) for the parts of positions [first, first + count) with a constant stride in memory:
+// each line, or all positions if the lines are contiguous. `size`: lengths of the axes; `number`: index of the first
+// row of a part.
 template <typename T, typename Part>
 void for_parts(const Volume& volume, const GlobalAttention& call, const int64_t* size, int64_t map, int64_t first,
                int64_t count, const Part& part) {
@@ -39,7 +39,7 @@ void load_columns_of(const Volume& from, const GlobalAttention& call, const int6
   });
 }
 
-// (positions, channels): what load_row calls channels are the positions here.
+// (positions, channels): the channels of load_row are positions here.
 template <typename T>
 void load_rows_of(const Volume& from, const GlobalAttention& call, const int64_t* size, int64_t map, int64_t first,
                   int64_t count, float* rows, int64_t pitch) {
@@ -78,8 +78,8 @@ void store_rows(const Volume& to, const GlobalAttention& call, const Queries& q,
   (to.bfloat16 ? store_rows_of<uint16_t> : store_rows_of<float>)(to, call, q, rows, pitch);
 }
 
-// Calls run(key, entry, length) for the runs of keys in a query's window that are side by side, in order, from those
-// between `begin` and `end`.
+// Calls run(key, entry, length) for each run of adjacent keys in the window of a query, in order, limited to the keys
+// [begin, end).
 template <typename Run>
 void for_runs(const GlobalAttention& call, int64_t query, int64_t begin, int64_t end, const Run& run) {
   const int64_t *size = call.key_size, *reach = call.reach;
@@ -93,8 +93,8 @@ void for_runs(const GlobalAttention& call, int64_t query, int64_t begin, int64_t
       const int64_t row = (c * size[1] + b) * size[2];
       const int64_t from = max_of(row + x0, begin);
       const int64_t entry_row = (c - z + reach[0]) * (2 * reach[1] + 1) + b - y + reach[1];
-      const int64_t entry = entry_row * (2 * reach[2] + 1) + reach[2] - x;  // of the key at 0
-      // Under `is_causal`, the entries after the K that there are would lead to keys after the query.
+      const int64_t entry = entry_row * (2 * reach[2] + 1) + reach[2] - x;  // of the key at x = 0
+      // With `is_causal`, entries after the K existing ones would belong to keys after the query.
       const int64_t to = min_of(min_of(row + x1, end), row + call.entries - entry);
       if (from < to) {
         run(from, entry + from - row, to - from);
@@ -103,7 +103,7 @@ void for_runs(const GlobalAttention& call, int64_t query, int64_t begin, int64_t
   }
 }
 
-// Queries, so that logits need no factor; or their gradients.
+// Scales the queries, so that logits need no factor, or their gradients.
 void scale_rows(const GlobalAttention& call, const Queries& q) {
   for (int64_t i = 0; i < q.count * call.query_pitch; i += LANES) {
     store(q.query + i, load(q.query + i) * call.scale);
@@ -130,8 +130,8 @@ void prepare(const GlobalAttention& call, const Queries& q) {
   }
 }
 
-// Calls part(key, length, place) for the parts of rows of keys, those along the last axis, between `begin` and `end`:
-// the number of the first key, and its place on each axis.
+// Calls part(key, length, place) for the parts of rows of keys (along the last axis) in [begin, end): the index of the
+// first key, the number of keys, and the coordinates of the first key.
 template <typename Part>
 void for_key_rows(const GlobalAttention& call, int64_t begin, int64_t end, const Part& part) {
   const int64_t* size = call.key_size;
@@ -140,14 +140,14 @@ void for_key_rows(const GlobalAttention& call, int64_t begin, int64_t end, const
     const int64_t length = min_of(end - key, size[2] - place[2]);
     part(key, length, place);
     key += length;
-    if (++place[1] == size[1]) {  // a division for each row would take as long as the row
+    if (++place[1] == size[1]) {  // counting avoids a division per row, which would take as long as the row
       place[1] = 0;
       ++place[0];
     }
   }
 }
 
-// Adds `value` and the numbers of `row` to `to`, or puts them there, and anything after them.
+// Adds `value` and `row` to `to`, or stores their sum in it; may write arbitrary numbers after the end.
 template <bool ADD>
 inline void put(float value, const float* row, int64_t width, float* to) {
   for (int64_t x = 0; x < width; x += LANES) {
@@ -191,7 +191,7 @@ void positions(const GlobalAttention& call, const Queries& q, Tile logits) {
   }
 }
 
-// −∞ for the keys of a row that its query does not attend to, and after its end.
+// Writes −∞ for the keys of a row that its query does not attend to, and after the end of the row.
 void drop_keys(const GlobalAttention& call, const Queries& q, int64_t r, const Tile& logits) {
   float* row = logits.data + r * logits.pitch;
   const int64_t width = logits.end - logits.begin;
@@ -243,7 +243,7 @@ void prepare_backward(const GlobalAttention& call, const Queries& q) {
   load_rows(call.lse, call, q, q.lse, 1);
   for (int64_t r = 0; r < q.count; ++r) {
     q.total[r] = dot_row(q.grad + r * call.value_pitch, q.out + r * call.value_pitch, call.value_channels);
-    q.lse[r] = q.lse[r] == -INF ? 0 : q.lse[r];  // no key to attend to
+    q.lse[r] = q.lse[r] == -INF ? 0 : q.lse[r];  // the query has no key
   }
 }
 
@@ -306,7 +306,7 @@ void gradients(const GlobalAttention& call, const Queries& q, Tile grad) {
 }
 
 void finish_backward(const GlobalAttention& call, const Queries& q) {
-  // The gradients of a softmax's logits sum to zero, so the sum of those outside is what the window leaves.
+  // The gradients of the logits of a softmax sum to 0: the sum outside the window is minus the sum inside.
   for (int64_t r = 0; r < q.count && call.d_outside.data; ++r) {
     q.outside[r] = -sum(q.window + r * call.window_pitch, call.entries);
   }

@@ -10,9 +10,9 @@
 namespace mmattn {
 namespace {
 
-constexpr int64_t MOST_NUMBERS = 1 << 20;  // that 16 lines may have for a thread to load as many together
+constexpr int64_t MOST_NUMBERS = 1 << 20;  // a thread loads 16 lines together if they have at most this many numbers
 
-// A call's tensors, and those of up to three axes, T = 1 of a map.
+// The tensors of a call; a 2-D map has T = 1.
 struct Operands {
   explicit Operands(const Call& given)
       : query(given.tensor("query")),
@@ -28,18 +28,18 @@ struct Operands {
     std::copy(sizes.begin(), sizes.end(), window_size + 3 - sizes.size());
   }
 
-  // Numbers of each position.
+  // One number per position.
   Tensor numbers(int64_t channels) const {
     return floats({query.size(0), query.size(1), size[0], size[1], size[2], channels});
   }
 
-  // Numbers for the output: laid out as the value where the channels of a position are side by side there, which is how
-  // they are accumulated. The way from one layout to the other takes as long as the attention of a criss-cross.
+  // Memory for the output, with the layout of the value if its channels are contiguous, as the kernel accumulates them.
+  // Converting between layouts takes as long as criss-cross attention itself.
   static Tensor output(const Tensor& value) {
     return value.stride(-1) == 1 ? empty_laid_out_as(value, value.sizes(), at::kFloat) : floats(value.sizes());
   }
 
-  // Those for the last axis, each before it.
+  // Calls body(axis, entry, entries) for each arm, the last axis first: its first window entry, and their number.
   template <typename Body>
   void for_arms(const Body& body) const {
     int64_t entry = 0;
@@ -71,11 +71,11 @@ struct Operands {
     return call;
   }
 
-  // How the lines of an arm are shared out, once all its operands are there; runs it.
+  // Chooses how the lines of an arm are divided among items, and runs it. All operands must be set.
   void run(GridKernel kernel, GridAttention& call) const {
     call.fold = std::max<int64_t>(1, 16 / call.length);
     const int64_t channels = std::max(call.query.channels, call.value.channels);
-    const bool apart = call.query.stride[5] != 1 || call.value.stride[5] != 1;  // the channels of a position
+    const bool apart = call.query.stride[5] != 1 || call.value.stride[5] != 1;  // channels are not contiguous
     const int64_t line = call.length * (2 * call.query.channels + (call.grad.data ? 2 : 1) * call.value.channels);
     const int64_t together = 16 * line > MOST_NUMBERS ? 8 : 16;
     const int64_t lines = call.own ? 1 : apart ? together : std::clamp<int64_t>(256 / channels, 1, 16);
@@ -85,7 +85,7 @@ struct Operands {
     parallel_items(kernel, call, items, work);
   }
 
-  // The axes of a volume as those of an arm: lines along its axis, and the other two.
+  // Reorders the axes of a volume for an arm: the two other axes, then the axis of the lines.
   static Volume lines(Volume volume, int64_t axis) {
     const int64_t outer = axis == 0 ? 1 : 0, inner = axis == 2 ? 1 : 2;
     const int64_t stride[] = {volume.stride[2 + outer], volume.stride[2 + inner], volume.stride[2 + axis]};
@@ -94,7 +94,7 @@ struct Operands {
   }
   static Volume lines(const optional<Tensor>& x, int64_t axis) { return lines(volume_of(x), axis); }
 
-  // Of window logits, those of an arm: there may be none.
+  // The window logits of an arm; it may have none.
   static Volume entries_of(const Tensor& x, int64_t axis, int64_t entry, int64_t entries) {
     Volume volume = lines(volume_of(x), axis);
     volume.data = static_cast<char*>(volume.data) + entry * volume.stride[5] * x.element_size();
@@ -117,7 +117,7 @@ std::vector<Tensor> grid_attention(const Call& given) {
   operands.for_arms([&](int64_t axis, int64_t entry, int64_t entries) {
     GridAttention call = operands.arm(axis, entry, entries);
     if (call.length == 1 && !call.own) {
-      return;  // no key
+      return;  // the arm has no key
     }
     call.out = Operands::lines(volume_of(out), axis);
     call.peak = Operands::lines(volume_of(peak), axis);
@@ -169,7 +169,7 @@ std::vector<Tensor> grid_attention_backward(const Call& given) {
   if (given.needs("window_bias")) {
     give("window_bias", *d_window);
   }
-  if (d_outside) {  // the gradients of a softmax's logits sum to zero
+  if (d_outside) {  // the gradients of the logits of a softmax sum to 0
     give("outside_bias", d_window->sum(-1).neg_());
   }
   return grads;

@@ -1,7 +1,7 @@
-// grid_attention, an arm at a time: attention within each line, merged with what the arms before found. Lines share
-// nothing, so that how they are shared out to threads changes nothing.
+// grid_attention, one arm: attention within each line, merged with the result of the previous arms. Lines share no
+// data, so the result does not depend on the number of threads.
 
-// Where a row of lines one after the other is.
+// The line and the coordinate of a row, for lines stored one after the other.
 struct Query {
   Query(int64_t row, int64_t length) : line(row / length), x(row % length) {}
 
@@ -15,10 +15,10 @@ struct Query {
   int64_t line, x;
 };
 
-// The logits of a query, from the products of its vector with the keys of its group.
+// Computes the logits of a query from its products with the keys of its group.
 struct Logits {
   Vec at(int64_t column, const float* products) const {
-    const Ints key = lanes() + static_cast<int32_t>(column - first);  // on the line
+    const Ints key = lanes() + static_cast<int32_t>(column - first);  // coordinate on the line
     const Ints visible = (key >= 0) & (key < length) & (key != without);
     return visible ? load(products + column) * scale + position(column - first, key) : splat(-INF);
   }
@@ -35,14 +35,14 @@ struct Logits {
     return inside ? own : splat(outside);
   }
 
-  int32_t first, length;  // the line's place in the group
-  int32_t x, without;     // the query's on the line, and that of what is no key there, or −1
-  int32_t radius;         // negative without window logits
+  int32_t first, length;  // position of the line in the group
+  int32_t x, without;     // coordinate of the query; coordinate that is not a key, or −1
+  int32_t radius;         // negative if there are no window logits
   float scale, outside;
-  const float* window;  // the entry of key j of the line is window[j], or window[j − 1] behind a missing centre
+  const float* window;  // key j of the line has entry window[j], or window[j − 1] after a missing centre
 };
 
-// The lines of an item, its logits and weights.
+// The lines of an item in scratch memory, with their logits and weights.
 struct Arm {
   Arm(const GridAttention& call, Arena& arena)
       : call(call),
@@ -92,7 +92,7 @@ struct Arm {
     }
   }
 
-  // Of the query at `row` of the item, x of its line, which starts at `first` of its group.
+  // For the query in row `row` of the item, at coordinate x of the line that starts at `first` in its group.
   Logits logits_of(int64_t row, int64_t x, int64_t first) const {
     const auto small = [](int64_t n) { return static_cast<int32_t>(n); };
     return {small(first),
@@ -108,9 +108,9 @@ struct Arm {
   const GridAttention& call;
   Place place{};
   const int64_t length, radius, group, rows, pitch;
-  const int64_t tile;  // queries whose logits there is room for
+  const int64_t tile;  // queries per tile of logits
   const int64_t query_pitch, value_pitch, window_pitch;
-  const int64_t margin;  // before and after the windows, where the vectors of keys outside them may start and end
+  const int64_t margin;  // padding before and after the windows: vectors may extend beyond them
   float* query;
   float* key;
   float* value;
@@ -120,7 +120,7 @@ struct Arm {
   float* logits;
 };
 
-// Numbers of a line's positions, one a position.
+// The numbers of a line, one per position.
 inline float* line_numbers(const Volume& volume, const Place& at, int64_t line) {
   return line_of<float>(volume, at, line);
 }
@@ -137,7 +137,8 @@ int64_t grid_attention(const GridAttention& call, int64_t begin, int64_t end, vo
     return arena.used;
   }
 
-  // The weights of queries [row, row + count) of a group from `start` on, in place of their logits, and how they merge.
+  // Replaces the logits of the queries [row, row + count) of the group at `start` by weights, and computes the factors
+  // that merge them with the previous arms.
   const auto weigh = [&](int64_t start, int64_t row, int64_t count, int64_t width) {
     const int64_t first = start / L;
     Query query(row, L);
@@ -183,7 +184,7 @@ int64_t grid_attention(const GridAttention& call, int64_t begin, int64_t end, vo
         product(count, width, call.query.channels, {arm.query + (start + row) * arm.query_pitch, arm.query_pitch, 1},
                 {arm.keys, arm.pitch, LANES}, {arm.logits, arm.pitch});
         weigh(start, row, count, width);
-        for (int64_t i = 0; i < count;) {  // lines, or the tile's part of one
+        for (int64_t i = 0; i < count;) {  // for each line, or the part of it in the tile
           const int64_t line = (row + i) / L, x = (row + i) % L, queries = min_of(count - i, L - x);
           float* out = line_numbers(call.out, arm.place, start / L + line) + x * call.out.stride[4];
           product(queries, call.value.channels, L, {arm.logits + i * arm.pitch + line * L, arm.pitch, 1},
@@ -222,10 +223,10 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
     }
   };
 
-  // The gradients of a query's window logits; those of entries whose key is not there are zeros.
+  // Stores the gradients of the window logits of a query; 0 for entries without a key.
   const auto put_window = [&](int64_t line, int64_t x, const float* d) {
     float* to = line_numbers(call.d_window, arm.place, line) + x * call.d_window.stride[4];
-    const int32_t centre = static_cast<int32_t>(call.own ? entries : arm.radius);  // none where own
+    const int32_t centre = static_cast<int32_t>(call.own ? entries : arm.radius);  // no entry is omitted if `own`
     for (int64_t entry = 0; entry < entries; entry += LANES) {
       const int64_t key = entry + x - arm.radius;
       Vec v{};
@@ -242,8 +243,8 @@ int64_t grid_attention_backward(const GridAttention& call, int64_t begin, int64_
     }
   };
 
-  // The weights of queries [row, row + count) of a group from `start` on, in place of their logits, and the gradients
-  // of these, times scale, in place of those of the weights.
+  // For the queries [row, row + count) of the group at `start`: replaces logits by weights, and the gradients of
+  // weights by the gradients of logits times scale.
   const auto weigh = [&](int64_t start, int64_t row, int64_t count, int64_t width) {
     Query query(row, L);
     for (int64_t i = 0; i < count; ++i, query.next(L)) {

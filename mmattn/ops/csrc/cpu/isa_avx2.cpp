@@ -1,7 +1,7 @@
 #include "capability.h"
 #ifdef __x86_64__
-// After every other header: an inline function of theirs, compiled here for this instruction set, could be the copy
-// that the linker keeps for all.
+// After all other headers: if an inline function of theirs were compiled for this instruction set, the linker could use
+// that copy everywhere.
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else

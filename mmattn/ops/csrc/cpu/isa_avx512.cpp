@@ -1,6 +1,6 @@
 #include "capability.h"
 #ifdef __x86_64__
-// After every other header, as in isa_avx2.cpp.
+// After all other headers, as in isa_avx2.cpp.
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl"))), \
                              apply_to = function)

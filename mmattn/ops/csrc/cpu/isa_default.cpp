@@ -1,4 +1,4 @@
-// What every processor of the platform has.
+// The instruction set that every processor of the platform supports.
 #define MMATTN_LANES 4
 #include "kernels.h"
 

@@ -1,5 +1,5 @@
-// The kernels, for vectors of MMATTN_LANES floats, in the instruction set of the file that includes this one. Nothing
-// in it may call an inline function of another header, nor have linkage.
+// The kernels, for vectors of MMATTN_LANES floats, in the instruction set of the including file. Code in this file must
+// not call inline functions of other headers, and must have internal linkage.
 #include "capability.h"
 
 namespace mmattn {

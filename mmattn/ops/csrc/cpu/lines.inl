@@ -1,6 +1,6 @@
-// Lines of volumes in scratch memory: float32 whatever their dtype, a position at a time, its channels side by side.
+// Lines of volumes in scratch memory: (positions, channels), contiguous channels, float32 for every dtype.
 
-// Lines next to each other: (batch, head, outer, inner … inner + count − 1).
+// Adjacent lines: (batch, head, outer, inner … inner + count − 1).
 struct Place {
   int64_t batch, head, outer, inner, count;
 };
@@ -11,7 +11,7 @@ T* line_of(const Volume& volume, const Place& at, int64_t line = 0) {
          at.outer * volume.stride[2] + (at.inner + line) * volume.stride[3];
 }
 
-// n numbers and up to LANES − 1 after them.
+// Fills n numbers, and up to LANES − 1 after them.
 inline void fill(float* to, int64_t n, float x) {
   for (int64_t i = 0; i < n; i += LANES) {
     store(to + i, splat(x));
@@ -22,7 +22,7 @@ template <typename T>
 void load_lines_of(const Volume& volume, const Place& at, int64_t length, float* to, int64_t pitch) {
   const T* start = line_of<const T>(volume, at);
   const int64_t inner = volume.stride[3], along = volume.stride[4], channel = volume.stride[5];
-  if (channel == 0) {  // as gradients of sums come
+  if (channel == 0) {  // expanded, such as the gradient of a sum
     for (int64_t i = 0; i < at.count; ++i) {
       for (int64_t p = 0; p < length; ++p) {
         fill(to + (i * length + p) * pitch, volume.channels, from(start[i * inner + p * along]));
@@ -48,12 +48,12 @@ void load_lines_of(const Volume& volume, const Place& at, int64_t length, float*
   }
 }
 
-// Position p of line i goes to row i · length + p.
+// Position p of line i is stored in row i · length + p.
 void load_lines(const Volume& volume, const Place& at, int64_t length, float* to, int64_t pitch) {
   (volume.bfloat16 ? load_lines_of<uint16_t> : load_lines_of<float>)(volume, at, length, to, pitch);
 }
 
-// Σ of the products of n numbers.
+// The dot product of n numbers.
 template <typename T>
 float dot_row(const float* a, const T* b, int64_t n) {
   Vec sum{};

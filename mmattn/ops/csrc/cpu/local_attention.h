@@ -1,5 +1,5 @@
-// A call of local_attention or dynamic_conv, or of the backward pass of one; ../../{local_attention,dynamic_conv}.py
-// have the equations. dynamic_conv is local attention by `window` alone whose map is padded with zeros.
+// A call of local_attention or dynamic_conv, or of a backward pass; ../../{local_attention,dynamic_conv}.py have the
+// equations. dynamic_conv is local attention with `window` only, on a map padded with zeros.
 #pragma once
 
 #include "view.h"
@@ -7,8 +7,8 @@
 namespace mmattn {
 
 struct LocalAttention {
-  int64_t group;  // heads that are worked on together: each map has their channels side by side
-  int64_t heads;  // groups of them
+  int64_t group;  // heads that are processed together: their channels are contiguous in each map
+  int64_t heads;  // number of such groups
   int64_t height, width;
   int64_t kernel[2], dilation;
   bool padded;

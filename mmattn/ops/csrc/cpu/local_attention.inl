@@ -1,9 +1,10 @@
-// local_attention: LANES queries at a time. Each query's logits are a column of n entries; keys and values come row by
-// row into a ring of those in reach. The backward pass first makes the weights and gradients of logits of a row's
-// queries, then, for a row that has all queries in reach, the gradients of keys and values as sums over them: no two
-// threads write the same place, and how the rows are shared out changes nothing.
+// local_attention: processes LANES queries together. The logits of a query are a column of n entries. Rows of keys and
+// values are loaded into a ring buffer of the rows in reach. The backward pass first computes the weights and the
+// gradients of logits for the queries of a row. When all queries in reach of a row are done, it computes the gradients
+// of its keys and values as sums over these queries. There are no data races, and the result does not depend on the
+// number of threads.
 
-// Keys and values in reach of a row, and the weights of LANES of its queries.
+// The keys and values in reach of a row, and the weights of LANES of its queries.
 struct Local {
   Local(const LocalAttention& call, Arena& arena, int64_t rounds_kept)
       : call(call),
@@ -25,7 +26,7 @@ struct Local {
         value_at(arena.take<const float*>(area.count)),
         weight_at(arena.take<const float*>(area.count)) {}
 
-  // Starts with the neighbours of row y, which later rows move on.
+  // Resets the ring buffer: it will start with the first neighbour row of row y.
   void start(int64_t batch, int64_t head, int64_t y) {
     this->batch = batch;
     this->head = head;
@@ -47,9 +48,9 @@ struct Local {
 
   float* round(float* of, int64_t channels, int64_t number) const { return of + number * channels * LANES; }
 
-  // Points to the neighbours of the queries at x of a head of the group. Returns their weights, (n, LANES), from
-  // `query`, their row times scale. Squashed sums of keys go to `towards`, those of pass t at `step` · t, and where
-  // `step` is not 0 each pass keeps its weights and sums.
+  // Sets the pointers to the neighbours of the queries at x, for one head of the group, and returns their weights,
+  // (n, LANES). `query` is the scaled row of queries. The squashed sum of keys of pass t is written to `towards` +
+  // `step` · t. If `step` is not 0, the weights and sums of all passes are kept.
   float* weigh(int64_t member, int64_t x, const float* query, float* towards, int64_t pitch, int64_t step) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = x + entries[i].shift;
@@ -106,7 +107,8 @@ struct Local {
     }
   }
 
-  // Gradient of squash at x, in place of that of its output. ‖x‖ is not differentiable at 0, squash is: 0.
+  // The gradient of squash at x from the gradient of its output. squash is differentiable at 0 (‖x‖ is not), with
+  // derivative 0.
   void squash_backward(float* grad, const float* x, float* out, int64_t pitch, int64_t at) const {
     const auto [size, unit, peak] = norm(x);
     Vec along{};
@@ -125,7 +127,7 @@ struct Local {
 
   static constexpr float TINY = 1.17549435e-38f;
 
-  // ‖x‖ = peak · unit, where the squares of the parts of x would underflow, too.
+  // ‖x‖ = peak · unit, without underflow of the squares of small components.
   struct Norm {
     Vec size, unit, peak;
   };
@@ -145,12 +147,12 @@ struct Local {
 
   const LocalAttention& call;
   const Neighbourhood area;
-  const int64_t channels, value_channels;  // of a head
+  const int64_t channels, value_channels;  // per head
   const bool content;
   const int64_t rounds;
-  const bool one;  // tensor for keys and values
+  const bool one;  // keys and values are the same tensor
   Ring values, keys;
-  float* zeros;  // a row of the padding
+  float* zeros;  // a row of padding
   float* window;
   float* logits;
   float* weights;  // (passes, n, LANES)
@@ -227,7 +229,8 @@ struct LocalBackward {
         row(arena.take<float>(max_of(call.key.channels, call.value.channels) * local.area.pitch)),
         grad_at(arena.take<const float*>(local.area.count)) {}
 
-  // Weights and gradients of the logits of the queries of row y, and the gradients that are theirs alone if `own`.
+  // Computes the weights and the gradients of logits for the queries of row y; if `own`, also the gradients of the
+  // queries and of their window logits.
   void queries(int64_t batch, int64_t head, int64_t y, bool own) {
     const Neighbourhood& area = local.area;
     local.move_to(y);
@@ -282,7 +285,7 @@ struct LocalBackward {
     }
   }
 
-  // Gradients of the keys and values of row y.
+  // Computes the gradients of the keys and values of row y.
   void sums(int64_t batch, int64_t head, int64_t y) {
     const Neighbourhood& area = local.area;
     const int64_t n = area.list_back(y, local.entries), K = area.count, D = local.channels, Dv = local.value_channels;
@@ -324,14 +327,14 @@ struct LocalBackward {
     dot(a, local.area.pitch, b, local.area.pitch, channels, local.n, local.logits);
   }
 
-  // Numbers of the pairs of the queries at x, into rows of all entries.
+  // Stores numbers of the pairs of the queries at x in the rows of their entries.
   void put(const float* from, float* to, int64_t x) const {
     for (int64_t i = 0; i < local.n; ++i) {
       store(to + local.entries[i].number * local.area.pitch, keep(load(from + i * LANES), x, local.area.width));
     }
   }
 
-  // Entries that lead from row y out of the map get no gradient.
+  // Sets the gradients of entries without a key, for row y, to 0.
   void clear_absent(int64_t y) const {
     for (int64_t entry = 0, i = 0; entry < local.area.count; ++entry) {
       if (i < local.n && local.entries[i].number == entry) {
@@ -345,7 +348,7 @@ struct LocalBackward {
     }
   }
 
-  // to = Σ weights · vectors at x over the n queries that have its positions among their keys, or to += where `add`.
+  // to = Σ weights · vectors at x over the n queries that attend to these positions; to += … if `add`.
   void sum(int64_t n, int64_t x, const Ring& of_weights, int64_t weight, const Ring& of_vectors, int64_t channel,
            int64_t channels, float* to, bool add) {
     const int64_t pitch = local.area.pitch;
@@ -359,10 +362,11 @@ struct LocalBackward {
 
   const LocalAttention& call;
   Local local;
-  const int64_t terms;  // of the sums that are gradients of keys
-  Ring weights, grads;  // the weights of each query's pairs, (K, W), and its dy: d_value is their sum
-  // First the gradients of the last logits and what they compared with the keys; for each pass, from the last on, its
-  // weights with the gradient of its sum of keys, and the gradients of the logits before it with what those compared.
+  const int64_t terms;  // terms of the gradients of keys
+  Ring weights, grads;  // weights of the pairs, (K, W), and dy of each query, of which d_value is the sum
+  // First the gradients of the last logits, with the vectors that were multiplied with the keys. Then, for each pass
+  // from the last to the first: its weights, with the gradient of its sum of keys; and the gradients of the logits
+  // before it, with the vectors that were multiplied with the keys.
   Ring key_weights, key_vectors;
   float* d_logits;
   float* d_sum;

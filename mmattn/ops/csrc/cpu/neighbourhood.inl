@@ -1,12 +1,12 @@
-// Sums over the neighbourhoods of LANES positions that lie side by side, and the softmax of their logits.
+// Sums over the neighbourhoods of LANES adjacent positions, and the softmax of their logits.
 
-// One place of the kernel: its number, the row that it is in, the distance along that row.
+// An entry of the kernel: its index, the row of the map that it reads, and the shift along that row.
 struct Entry {
   int64_t number, row, shift;
 };
 
 struct Neighbourhood {
-  // Where the map is `padded` with zeros, what surrounds it is part of each neighbourhood.
+  // If the map is `padded` with zeros, neighbourhoods include positions outside the map.
   Neighbourhood(int64_t height, int64_t width, const int64_t* kernel, int64_t dilation, bool padded)
       : height(height),
         width(width),
@@ -21,13 +21,13 @@ struct Neighbourhood {
         padded(padded),
         rows(min_of(height, 2 * radius + 1)),
         margin(round_up(reach_side * dilation, 16)),
-        // An odd number of cache lines, so that the channels of a position are not in the same sets of the cache.
+        // An odd number of cache lines, so that the channels of a position do not conflict in a cache set.
         pitch((2 * margin + round_up(width, 16)) | 16) {}
 
-  // The entries that lead from row y to the map, or to its padding.
+  // The entries that lead from row y to a row of the map, or of its padding.
   int64_t list(int64_t y, Entry* entries) const { return list(y, 1, padded, entries); }
 
-  // Those that lead from the map to row y.
+  // The entries that lead from a row of the map to row y.
   int64_t list_back(int64_t y, Entry* entries) const { return list(y, -1, false, entries); }
 
   int64_t list(int64_t y, int64_t sign, bool beyond, Entry* entries) const {
@@ -45,11 +45,11 @@ struct Neighbourhood {
 
   int64_t height, width, dilation, count, columns, up, side, reach_up, reach_side, radius;
   bool padded;
-  int64_t rows;           // of the map that are in reach of one
-  int64_t margin, pitch;  // zeros before and after a row; from one channel to the next
+  int64_t rows;           // rows of the map in reach of one row
+  int64_t margin, pitch;  // zeros before and after a row; distance between channels
 };
 
-// Rows of a map that are in reach of one: row y at place y mod `rows`.
+// A ring buffer of the rows of a map in reach of one row: row y is at index y mod `rows`.
 struct Ring {
   Ring(Arena& arena, const Neighbourhood& area, int64_t channels)
       : start(arena.take<float>(area.rows * channels * area.pitch) + area.margin),
@@ -109,7 +109,7 @@ void gather_of(const float* const* weights, const float* const* b, int64_t pitch
   }
 }
 
-// out = Σ_n weights_n b_n for each channel, or out += where `add`.
+// out = Σ_n weights_n b_n for each channel; out += … if `add`.
 void gather(const float* const* weights, const float* const* b, int64_t pitch_b, int64_t channels, int64_t n,
             float* out, int64_t pitch_out, bool add = false) {
   for (; n >= 9; n -= 9, weights += 9, b += 9, add = true) {
@@ -123,7 +123,7 @@ void gather(const float* const* weights, const float* const* b, int64_t pitch_b,
   }
 }
 
-// −∞ for the pairs of positions x … x + LANES − 1 whose key is beside the map.
+// Writes −∞ for the pairs of positions x … x + LANES − 1 whose key is left or right of the map.
 void drop_outside(const Neighbourhood& area, const Entry* entries, int64_t n, int64_t x, float* logits) {
   for (int64_t i = 0; i < n; ++i) {
     const int64_t first = x + entries[i].shift;
@@ -135,7 +135,7 @@ void drop_outside(const Neighbourhood& area, const Entry* entries, int64_t n, in
   }
 }
 
-// Softmax over n logits. Of nothing but −∞: 0 if `or_zero`, else NaN.
+// Softmax over n logits. If all are −∞: 0 if `or_zero`, otherwise NaN.
 void softmax(const float* logits, int64_t n, float* weights, bool or_zero) {
   Vec peak = splat(-INF);
   for (int64_t i = 0; i < n; ++i) {
@@ -154,7 +154,7 @@ void softmax(const float* logits, int64_t n, float* weights, bool or_zero) {
   }
 }
 
-// grad += weights (d_weights − Σ weights d_weights), or grad = where not `add`.
+// grad = weights (d_weights − Σ weights d_weights); grad += … if `add`.
 void softmax_backward(const float* d_weights, const float* weights, int64_t n, float* grad, bool add) {
   Vec mean{};
   for (int64_t i = 0; i < n; ++i) {
@@ -166,7 +166,7 @@ void softmax_backward(const float* d_weights, const float* weights, int64_t n, f
   }
 }
 
-// 0 for the positions after the end of the row.
+// Sets the positions after the end of the row to 0.
 inline Vec keep(Vec v, int64_t x, int64_t width) {
   return x + LANES <= width ? v : lanes() < static_cast<int32_t>(width - x) ? v : Vec{};
 }

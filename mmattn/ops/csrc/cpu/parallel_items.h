@@ -1,4 +1,4 @@
-// How a kernel runs: tensors as views, items shared out to threads, scratch memory for each.
+// Runs a kernel: views of tensors, division of the items among threads, and scratch memory for each thread.
 #pragma once
 
 #include <ATen/Context.h>
@@ -14,8 +14,8 @@
 
 namespace mmattn {
 
-// A tensor (batch, heads, *positions, channels) of up to three axes of positions, or where `channels` is false, one
-// number a position. Axes that a map has not come first, of length 1.
+// A view of a tensor (batch, heads, *positions, channels) with up to three position axes; without the channels if
+// `channels` is false. Missing axes come first, with length 1.
 template <int DIMENSIONS>
 View<DIMENSIONS> view_of(const at::Tensor& x, bool channels = true) {
   const int64_t missing = DIMENSIONS - x.dim() - (channels ? 0 : 1);
@@ -40,10 +40,10 @@ inline Map map_of(const std::optional<at::Tensor>& x) { return x ? view_of<5>(*x
 inline Volume volume_of(const at::Tensor& x) { return view_of<6>(x); }
 inline Volume volume_of(const std::optional<at::Tensor>& x) { return x ? view_of<6>(*x) : Volume{}; }
 
-// One number of each position.
+// One number per position.
 inline Volume numbers_of(const at::Tensor& x) { return view_of<6>(x, false); }
 
-// The length of each of three axes.
+// The lengths of the three axes.
 inline void sizes_of(const at::Tensor& x, int64_t* size) {
   for (int64_t axis = 0; axis < 3; ++axis) {
     const int64_t dim = x.dim() - 4 + axis;
@@ -51,8 +51,8 @@ inline void sizes_of(const at::Tensor& x, int64_t* size) {
   }
 }
 
-// at::empty without the way through the dispatcher, which takes as long as a small kernel; unless torch is to fill what
-// it hands out, to show what reads memory that nothing wrote.
+// Like at::empty, without the dispatcher, which takes as long as a small kernel. If torch fills uninitialised memory
+// (deterministic mode), at::empty is called.
 inline at::Tensor floats(at::IntArrayRef size) {
   const at::Context& torch = at::globalContext();
   if (torch.deterministicAlgorithms() && torch.deterministicFillUninitializedMemory()) {
@@ -61,7 +61,7 @@ inline at::Tensor floats(at::IntArrayRef size) {
   return at::Tensor(at::detail::empty_cpu(size, at::kFloat));
 }
 
-// `work`: multiplications of an item, about; `least`: those that a thread is worth.
+// `work`: approximate number of multiplications per item; `least`: smallest number that is worth a thread.
 template <typename Call>
 void parallel_items(OnItems<Call> kernel, const Call& call, int64_t items, int64_t work, int64_t least = 262144) {
   const int64_t bytes = kernel(call, 0, 0, nullptr);

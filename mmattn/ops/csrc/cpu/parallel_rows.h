@@ -1,4 +1,4 @@
-// How a kernel runs whose items are the rows of maps: batch · heads · H of them.
+// Runs a kernel whose items are the batch · heads · H rows of maps.
 #pragma once
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 
 namespace mmattn {
 
-// Where all maps have the channels of their heads side by side, works on several narrow heads together: memory is read
-// in longer runs then. `most` bounds the channels of a group, and with them the scratch memory, which is to stay in
-// cache.
+// If the channels of adjacent heads are contiguous in all maps, processes several narrow heads together, to read longer
+// runs of memory. `most` is the largest number of channels of a group; it bounds the scratch memory, which should fit
+// into the cache.
 template <typename Call>
 void group_heads(Call& call, int64_t most, std::initializer_list<Map*> maps) {
   const auto narrow = [&](int64_t group) {
@@ -33,7 +33,7 @@ void group_heads(Call& call, int64_t most, std::initializer_list<Map*> maps) {
 template <typename Call>
 void parallel_rows(OnItems<Call> kernel, const Call& call, int64_t batch) {
   const int64_t work = call.width * call.kernel[0] * call.kernel[1] * call.value.channels;
-  parallel_items(kernel, call, batch * call.heads * call.height, work, 32768);  // at least what ATen gives a thread
+  parallel_items(kernel, call, batch * call.heads * call.height, work, 32768);  // not less than the grain size of ATen
 }
 
 }  // namespace mmattn

@@ -1,8 +1,8 @@
-// Products of small matrices in scratch memory, and the softmax of their rows: what sparse attention is made of. A row
-// of a product is vectors of LANES columns; the other factor's numbers are broadcast. Arrays that vectors are taken
-// from are padded to whole ones; what the padding holds never reaches a result.
+// Products of small matrices in scratch memory, and the softmax of their rows, for the sparse attention kernels. A row
+// of a product consists of vectors of LANES columns; the numbers of the left factor are broadcast. Arrays are padded to
+// whole vectors; the padding does not affect results.
 
-// Less than a vector.
+// Stores the first n numbers of a vector.
 __attribute__((noinline)) void put_some(Vec v, float* to, const float* keep, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     to[i] = keep ? v[i] + *keep * to[i] : v[i];
@@ -18,7 +18,7 @@ inline void put(Vec v, const Target& to, int64_t row, float* at, int64_t n) {
   }
 }
 
-// M rows and N vectors of columns. Not part of a larger function, in which the sums would not all stay in registers.
+// M rows and N vectors of columns. Not inlined: in a larger function, not all sums would stay in registers.
 template <int M, int N>
 __attribute__((noinline)) void product_tile(int64_t row, int64_t column, int64_t columns, int64_t count,
                                             const Factor& a, const Vectors& b, const Target& to) {
@@ -59,7 +59,7 @@ __attribute__((noinline)) void product_tile(int64_t row, int64_t column, int64_t
 template <int N>
 void product_columns(int64_t rows, int64_t column, int64_t columns, int64_t count, const Factor& a, const Vectors& b,
                      const Target& to) {
-  // Eight sums at least, which are under way at once; with N = 3, as many as fit 32 or 16 registers.
+  // At least eight independent sums; with N = 3, as many as fit into 32 or 16 registers.
   constexpr int M = LANES == 16 || N == 1 ? 8 : 4;
   int64_t row = 0;
   for (; row + M <= rows; row += M) {
@@ -73,7 +73,7 @@ void product_columns(int64_t rows, int64_t column, int64_t columns, int64_t coun
   }
 }
 
-// a (rows, count) b (count, columns) goes to a Target.
+// Writes a (rows, count) times b (count, columns) to a Target.
 void product(int64_t rows, int64_t columns, int64_t count, const Factor& a, const Vectors& b, const Target& to) {
   for (int64_t column = 0; column < columns;) {
     const int64_t vectors = (columns - column + LANES - 1) / LANES;
@@ -90,7 +90,7 @@ void product(int64_t rows, int64_t columns, int64_t count, const Factor& a, cons
   }
 }
 
-// from (rows, columns) to (columns, rows), both padded to whole blocks of LANES rows and columns.
+// Transposes (rows, columns) to (columns, rows), both padded to whole blocks of LANES rows and columns.
 void transpose(const float* from, int64_t pitch_from, int64_t rows, int64_t columns, float* to, int64_t pitch_to) {
   for (int64_t r = 0; r < rows; r += LANES) {
     for (int64_t c = 0; c < columns; c += LANES) {
@@ -106,7 +106,7 @@ void transpose(const float* from, int64_t pitch_from, int64_t rows, int64_t colu
   }
 }
 
-// The largest of n numbers, but for NaN.
+// The largest of n numbers; NaN is ignored.
 inline float highest_of(const float* p, int64_t n) {
   Vec peak = splat(-INF);
   for (int64_t i = 0; i < n; i += LANES) {
@@ -115,7 +115,7 @@ inline float highest_of(const float* p, int64_t n) {
   return highest(peak);
 }
 
-// e^(x − shift) in place of n numbers, which −∞ follow up to a whole vector. Returns their sum.
+// Replaces n numbers x by e^(x − shift) and returns the sum. They must be padded with −∞ to whole vectors.
 inline float exponentials(float* p, int64_t n, float shift) {
   Vec sum{};
   for (int64_t i = 0; i < n; i += LANES) {

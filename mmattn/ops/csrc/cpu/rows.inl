@@ -1,11 +1,11 @@
-// Rows of maps in scratch memory: float32 whatever their dtype, a channel at a time, positions side by side, so that a
-// vector is LANES positions of one channel.
+// Rows of maps in scratch memory: (channels, positions), float32 for every dtype, so that a vector holds LANES
+// positions of one channel.
 
 inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 inline int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-// Hands out scratch memory; from none, it only counts.
+// Allocates from scratch memory; if that is null, it only counts bytes.
 struct Arena {
   explicit Arena(void* scratch) : start(reinterpret_cast<uintptr_t>(scratch)) {}
 
@@ -35,7 +35,7 @@ inline void assign(uint16_t& to, float x) {  // to the nearest, ties to even
   to = x != x ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-// Whether two maps have the same numbers at every position: views of one storage may differ in any stride.
+// Whether two maps are the same view: views of one storage may differ in their strides.
 inline bool is_same(const Map& a, const Map& b) {
   return a.data == b.data && !__builtin_memcmp(a.stride, b.stride, sizeof a.stride) && a.channels == b.channels &&
          a.bfloat16 == b.bfloat16;
@@ -46,7 +46,7 @@ T* row_of(const Map& map, int64_t batch, int64_t head, int64_t y) {
   return static_cast<T*>(map.data) + batch * map.stride[0] + head * map.stride[1] + y * map.stride[2];
 }
 
-// LANES numbers side by side, as float32.
+// Loads LANES contiguous numbers as float32.
 inline Vec load_as_float(const float* p) { return load(p); }
 inline Vec load_as_float(const uint16_t* p) {
   Halves x;
@@ -62,7 +62,7 @@ inline void store_float_as(uint16_t* p, Vec v) {
   __builtin_memcpy(p, &x, sizeof x);
 }
 
-// The starts of blocks of LANES that cover `length`; the last one may overlap the one before.
+// Calls body(start) for blocks of LANES that cover `length`; the last block may overlap the previous one.
 template <typename Body>
 inline void for_blocks(int64_t length, const Body& body) {
   for (int64_t start = 0; start < length; start += LANES) {
@@ -70,8 +70,8 @@ inline void for_blocks(int64_t length, const Body& body) {
   }
 }
 
-// Each row's neighbour, `ahead` of it, is fetched meanwhile: it will be wanted next, and the short runs of memory that
-// make up a row of one head are not what the processor foresees.
+// Loads LANES numbers and prefetches those of the next row, `ahead` of them: the hardware prefetcher does not detect
+// the short runs of memory that form a row of one head.
 template <typename T>
 inline Vec load_and_fetch(const T* p, int64_t ahead) {
   __builtin_prefetch(p + ahead, 0, 2);

@@ -13,7 +13,7 @@
 namespace mmattn {
 namespace {
 
-// Queries of a row that are worked on together where each sees keys of its own.
+// Queries of a row that are processed together if their keys differ.
 constexpr int64_t ROW = 16;
 
 StridedAxis axis_of(int64_t size, int64_t keys, int64_t step, std::string_view pattern, bool last) {
@@ -39,7 +39,7 @@ StridedAxis axis_of(int64_t size, int64_t keys, int64_t step, std::string_view p
   return axis;
 }
 
-// The step of each axis, those that a map has not included: no longer than the map, which changes nothing.
+// The step of each of the three axes, clipped to the map, which does not affect the result.
 std::vector<int64_t> steps_of(const Call& given, const int64_t* size, const int64_t* key_size) {
   std::vector<int64_t> steps = given.integers("step");
   const bool chosen = !steps.empty();
@@ -74,7 +74,7 @@ StridedAttention call_of(const Call& given) {
   return call;
 }
 
-// Biases by offset of the axes that a map has not: zeros.
+// The biases of all three axes; those of missing axes are zeros.
 std::vector<Tensor> tables_of(const Tensor& query, at::TensorList offset_bias) {
   std::vector<Tensor> tables;
   if (!offset_bias.empty()) {
@@ -86,7 +86,7 @@ std::vector<Tensor> tables_of(const Tensor& query, at::TensorList offset_bias) {
   return tables;
 }
 
-// Multiplications of a group, about.
+// The approximate number of multiplications of a group.
 int64_t work_of(const StridedAttention& call) {
   int64_t work = call.query.channels + call.value.channels;
   for (const StridedAxis& axis : call.axis) {
@@ -101,8 +101,8 @@ int64_t groups_of(const StridedAttention& call) {
   return call.axis[0].groups * call.axis[1].groups * call.axis[2].groups;
 }
 
-// Groups that share keys add to the same gradients: of slabs of groups as thick as they reach, first those of even
-// number run side by side, then the others. The axis is the one with most slabs.
+// Groups that share keys add to the same gradients. To avoid data races, the groups are divided into slabs as thick as
+// their reach; the even slabs run in parallel first, then the odd ones. The axis with the most slabs is used.
 void run_in_slabs(StridedKernel kernel, StridedAttention& call, int64_t batch) {
   for (int a = 0; a < 3; ++a) {
     const StridedAxis& axis = call.axis[a];
@@ -136,7 +136,7 @@ std::vector<Tensor> strided_attention(const Call& given) {
   const auto positions = query.sizes().slice(0, query.dim() - 1);
   std::vector<int64_t> size(positions.begin(), positions.end());
   size.push_back(value.size(-1));
-  // Written as it is returned where the channels of a position are side by side.
+  // Write directly to the output if its channels are contiguous.
   const bool direct = value.scalar_type() == at::kFloat && value.stride(-1) == 1;
   const Tensor out = direct ? empty_laid_out_as(value, size) : floats(size), lse = numbers(positions, 1);
   call.out = volume_of(out);
@@ -157,7 +157,7 @@ std::vector<Tensor> strided_attention_backward(const Call& given) {
   if (given.needs("query")) {
     call.d_query = volume_of(grads.emplace_back(numbers(positions, query.size(-1))));
   }
-  // Zeros: keys that no group sees.
+  // Zeros, because some keys belong to no group.
   const auto sum = [&](const char* name) {
     const Tensor& x = given.tensor(name);
     return given.needs(name) ? volume_of(grads.emplace_back(at::zeros(x.sizes(), x.options().dtype(at::kFloat))))

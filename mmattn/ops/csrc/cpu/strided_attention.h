@@ -1,35 +1,36 @@
-// A call of strided_attention, or of its backward pass; ../../strided_attention.py has the equation.
+// A call of strided_attention or of its backward pass; ../../strided_attention.py has the equation.
 #pragma once
 
 #include "view.h"
 
 namespace mmattn {
 
-// An axis: how it is cut into groups of queries, and which keys a group sees. Group g has the queries from g · length
-// on, or where they are apart, those of remainder g.
+// The division of an axis into groups of queries, and the keys of a group. Group g has the queries that start at
+// g · length, or, if `apart`, those with remainder g.
 struct StridedAxis {
   bool apart;
-  int64_t size, keys;  // positions of the map of queries, and of that of keys
+  int64_t size, keys;  // length of the map of queries, and of the map of keys
   int64_t groups;
-  int64_t length;         // queries of a group, at most
-  int64_t step;           // from a position to the next
-  int64_t before, after;  // keys in reach of a group's first and last query
-  int64_t entries;        // offsets that are keys: the first is that of −centre steps
+  int64_t length;         // largest number of queries in a group
+  int64_t step;           // from one position of a group to the next
+  int64_t before, after;  // keys before the first and after the last query of a group
+  int64_t entries;        // number of offsets; the first is −centre steps
   int64_t centre;
 };
 
 struct StridedAttention {
   int64_t heads;
   StridedAxis axis[3];
-  bool masked;  // not all of a group see its keys, and groups share them
-  // Backward, where masked: an item is a slab of a map, `slab` groups on an axis, of the slabs of even or odd number.
+  bool masked;  // a query does not attend to all keys of its group, and groups share keys
+  // Backward, if masked: an item is a slab of a map, `slab` groups along `slab_axis`, of the even or the odd slabs.
   int slab_axis;
   int64_t slab, slabs, parity;
   float scale;
-  bool positional;  // there are tables
+  bool positional;  // the call has tables
   Volume query, key, value, table[3];
-  Volume out, lse;                                   // these and what follows are contiguous, in float32
-  Volume grad, d_query, d_key, d_value, d_table[3];  // but grad and, in the backward pass, out; null: not needed
+  // Contiguous float32, except `grad` and, in the backward pass, `out`; null if not needed.
+  Volume out, lse;
+  Volume grad, d_query, d_key, d_value, d_table[3];
 };
 
 using StridedKernel = OnItems<StridedAttention>;

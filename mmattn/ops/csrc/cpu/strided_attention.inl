@@ -1,6 +1,6 @@
-// strided_attention: each group of queries with the keys that it sees is a dense product, a tile of queries at a time.
+// strided_attention: a group of queries with its keys is a dense product, computed in tiles of queries.
 
-// Positions of a map: `count` on each axis, from `first` on.
+// Positions of a map: `count` on each axis, starting at `first`.
 struct Box {
   int64_t positions() const { return count[0] * count[1] * count[2]; }
 
@@ -30,7 +30,7 @@ Box keys_of(const StridedAttention& call, const int64_t* group) {
   return box;
 }
 
-// A group's part of a volume: (T, H, W, channels).
+// The part of a volume that belongs to a group: (T, H, W, channels).
 struct Part {
   Part(const StridedAttention& call, const Volume& volume, int64_t batch, int64_t head, const Box& box)
       : volume(volume), box(box) {
@@ -42,7 +42,7 @@ struct Part {
     this->volume.data = static_cast<char*>(volume.data) + offset * (volume.bfloat16 ? 2 : 4);
   }
 
-  // A position to a row.
+  // Loads each position into a row.
   void load(float* to, int64_t pitch) const {
     const int64_t lines = box.count[1] * box.count[2];
     for (int64_t t = 0; t < box.count[0]; ++t) {
@@ -50,7 +50,7 @@ struct Part {
     }
   }
 
-  // Calls body(row, number) for each row and where its channels are.
+  // Calls body(row, number) for each row and the address of its channels.
   template <typename T, typename Body>
   void for_rows(const Body& body) const {
     int64_t row = 0;
@@ -78,7 +78,7 @@ struct Part {
   const Box& box;
 };
 
-// Operands of a group, its logits and weights.
+// The operands, logits and weights of a group.
 struct StridedGroup {
   StridedGroup(const StridedAttention& call, Arena& arena)
       : call(call),
@@ -108,7 +108,7 @@ struct StridedGroup {
                       : min_of(axis.keys, axis.before + axis.length + axis.after);
   }
 
-  // Calls body() for the groups of number [begin, end), or for those of a slab of them.
+  // Calls body() for the groups [begin, end), or for those of them in a slab.
   template <typename Body>
   void for_groups(int64_t begin, int64_t end, const Body& body, int64_t slab = -1) {
     for (int64_t item = begin; item < end; ++item) {
@@ -138,7 +138,7 @@ struct StridedGroup {
 
   void load() {
     of_queries(call.query).load(query, query_pitch);
-    for (int64_t i = 0; i < n * query_pitch; i += LANES) {  // so that logits need no factor
+    for (int64_t i = 0; i < n * query_pitch; i += LANES) {  // scale the queries, so that logits need no factor
       mmattn::store(query + i, mmattn::load(query + i) * call.scale);
     }
     of_keys(call.key).load(key, query_pitch);
@@ -149,13 +149,13 @@ struct StridedGroup {
     }
   }
 
-  // Of a query on an axis: the offset of the group's first key there as an entry of the axis's table.
+  // The entry, in the table of an axis, of the offset from a query to the first key of the group.
   int64_t entry(int a, int64_t at) const {
     const StridedAxis& axis = call.axis[a];
     return (seen.first[a] - queries.first[a]) / axis.step - at + axis.centre;
   }
 
-  // What is added to a query's logits: its position logits, −∞ for what it does not see.
+  // Computes the terms added to the logits of a query: position logits, and −∞ for keys that it does not attend to.
   void add_up(int64_t row, const int64_t* at) {
     for (int a = 0; a < 3; ++a) {
       const int64_t first = entry(a, at[a]);
@@ -177,7 +177,7 @@ struct StridedGroup {
     }
   }
 
-  // The logits of a tile of queries, of one after the other in place of their products with the keys: weigh(i, logits).
+  // Computes the logits of a tile of queries in place of the products with the keys, and calls weigh(i, logits, at).
   template <typename Weigh>
   void for_queries(int64_t start, int64_t count, const Weigh& weigh) {
     product(count, round_up(m, LANES), call.query.channels, {query + start * query_pitch, query_pitch, 1},
@@ -206,7 +206,7 @@ struct StridedGroup {
 
   const StridedAttention& call;
   const int64_t most_queries, most_keys, pitch;
-  const int64_t tile;  // queries whose logits there is room for
+  const int64_t tile;  // queries per tile of logits
   const int64_t query_pitch, value_pitch;
   float* query;
   float* key;
@@ -275,7 +275,7 @@ int64_t strided_attention_backward(const StridedAttention& call, int64_t begin, 
   fill(ones, group.most_keys, 1);
   fill(scale, group.tile, call.scale);
 
-  // The gradients of a query's tables from those of its logits: sums over the keys of an offset.
+  // The gradients of the tables of a query: sums of the gradients of its logits over the keys of each offset.
   const auto sum_tables = [&](int64_t row, const int64_t* at, const float* d) {
     const Box& seen = group.seen;
     const int64_t width = seen.count[2], lines = seen.count[1] * width;

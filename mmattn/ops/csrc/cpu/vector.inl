@@ -1,4 +1,4 @@
-// Vectors of LANES floats, and the arithmetic on them that C++ does not have.
+// Vectors of LANES floats, and operations on them that the compiler's vector extensions do not provide.
 
 constexpr int64_t LANES = MMATTN_LANES;
 constexpr float INF = __builtin_inff();
@@ -29,7 +29,7 @@ inline Ints numbers(std::integer_sequence<int, I...>) {
 
 inline Ints lanes() { return numbers(std::make_integer_sequence<int, LANES>()); }
 
-// Numbers a_k and b_{LANES + k} by their places k.
+// Shuffles a and b: index k selects a_k, index LANES + k selects b_k.
 template <int... K>
 inline Vec pick(Vec a, Vec b) {
 #ifdef __clang__
@@ -51,7 +51,7 @@ inline void exchange(Vec* rows, std::integer_sequence<int, I...>) {
   }
 }
 
-// Of LANES rows.
+// Transposes LANES rows.
 inline void transpose(Vec* rows) {
   constexpr std::make_integer_sequence<int, LANES> each{};
   exchange<1>(rows, each);
@@ -69,7 +69,7 @@ inline Vec swapped(Vec v, std::integer_sequence<int, I...>) {
   return pick<(I ^ STEP)...>(v, v);
 }
 
-// Combines all lanes, into each.
+// Combines all lanes; every lane of the result holds the combination.
 template <typename Combine>
 inline Vec across(Vec v, const Combine& combine) {
   constexpr std::make_integer_sequence<int, LANES> each{};
@@ -91,12 +91,12 @@ inline float total(Vec v) {
   return across(v, [](Vec a, Vec b) { return a + b; })[0];
 }
 
-// e^x of x ≤ 0, to 2 units in the last place; 0 where it is no normal number, NaN of NaN.
+// e^x for x ≤ 0, with an error of up to 2 ulp; 0 if the result is not a normal number, NaN for NaN.
 inline Vec exp(Vec x) {
-  constexpr float ROUND = 12582912;  // 1.5 · 2^23: added to a small number, its lowest bits are that number, rounded
+  constexpr float ROUND = 12582912;  // 1.5 · 2^23: added to a small number, its lowest bits hold that number, rounded
   const Vec t = x * 1.44269504f + ROUND;
   const Vec n = t - ROUND;
-  const Vec f = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
+  const Vec f = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2, split into two parts
   Vec p = splat(1.9875691500e-4f);
   p = p * f + 1.3981999507e-3f;
   p = p * f + 8.3334519073e-3f;

@@ -1,4 +1,4 @@
-// What a kernel gets to see of its tensors.
+// Views of tensors, the operands of kernels.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace mmattn {
 
-// A tensor (batch, heads, *positions, channels) of any strides, float32 or bfloat16; data is null where there is none.
+// A tensor (batch, heads, *positions, channels) with any strides, float32 or bfloat16; data is null if there is none.
 template <int DIMENSIONS>
 struct View {
   void* data = nullptr;
@@ -18,8 +18,8 @@ struct View {
 using Map = View<5>;     // of positions H, W
 using Volume = View<6>;  // of positions T, H, W
 
-// Works on items [begin, end) of a call, in `scratch`, zeros aligned to 64 bytes when the call begins. Without scratch:
-// does nothing. Returns the bytes of scratch that a thread needs.
+// Processes items [begin, end) of a call. `scratch` is aligned to 64 bytes and initialised to 0; if it is null, the
+// function does nothing. Returns the bytes of scratch memory that a thread needs.
 template <typename Call>
 using OnItems = int64_t (*)(const Call&, int64_t begin, int64_t end, void* scratch);
 

@@ -1,4 +1,4 @@
-// What the kernels share: loads and stores of maps, the maximum that keeps NaN, and how a kernel is launched.
+// Shared by the kernels: loads and stores of maps, a maximum that propagates NaN, and the launch of a kernel.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -38,16 +38,16 @@ __device__ inline void store(const Map& x, int64_t at, float number, Dtype dtype
 
 __device__ inline void store(const Map& x, int64_t at, float number) { store(x, at, number, x.dtype); }
 
-// Two numbers of 16 bits that lie in one word.
+// Converts the two 16-bit numbers of a word.
 __device__ inline float2 halves(unsigned word, Dtype dtype) {
-  if (dtype == Dtype::bfloat16) {  // the upper half of a float
+  if (dtype == Dtype::bfloat16) {  // bfloat16 is the upper half of a float
     return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
   }
   return {__half2float(__ushort_as_half(static_cast<unsigned short>(word))),
           __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)))};
 }
 
-// Channels c to c + 3, c a multiple of 4, of the position at `at`; 0 beyond the last.
+// Loads channels c to c + 3 of the position at `at`, with c a multiple of 4; 0 beyond the last channel.
 __device__ inline float4 load4(const Map& x, int64_t at, int c, Dtype dtype) {
   if (x.quads && c < x.channels) {
     if (dtype == Dtype::float32) {
@@ -88,7 +88,7 @@ __device__ inline float* shared_memory() {
   return reinterpret_cast<float*>(memory);
 }
 
-constexpr size_t DEFAULT_SHARED = 48 << 10;  // more has to be asked for
+constexpr size_t DEFAULT_SHARED = 48 << 10;  // more must be requested
 
 template <typename Call>
 cudaError_t launch(void (*kernel)(Call), dim3 blocks, int threads, size_t shared, cudaStream_t stream,

@@ -1,4 +1,4 @@
-// What the kernels ask of a device.
+// Properties of a device that the kernels require.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,8 +7,8 @@
 
 namespace mmattn::cuda {
 
-// Bytes of shared memory that a block can have, all of it dynamic; 0 where the device is older than the kernels. Of the
-// current device, or of that number.
+// The bytes of dynamic shared memory that a block can have on a device, by default the current one; 0 if the kernels do
+// not support the device.
 inline size_t most_shared(int device = -1) {
   int major = 0, bytes = 0;
   const bool known = (device >= 0 || cudaGetDevice(&device) == cudaSuccess) &&

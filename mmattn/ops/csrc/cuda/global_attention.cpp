@@ -11,7 +11,7 @@
 namespace mmattn::cuda {
 namespace {
 
-// Channels of rows, with those of 0 after them.
+// The number of channels of rows, including padding.
 int whole(int64_t channels) { return static_cast<int>((channels + 15) / 16 * 16); }
 
 template <Sweep... sweeps>
@@ -26,7 +26,7 @@ bool can_run_global(const Call& given) {
   return ((shared_bytes(dtype, channels, value_channels, sweeps) <= most) && ...);
 }
 
-// A call, with the tensors that it points to.
+// A call, and the tensors that own its memory.
 struct Operands {
   explicit Operands(const Call& given) : stream(c10::cuda::getCurrentCUDAStream()) {
     const Tensor &query = given.tensor("query"), &key = given.tensor("key"), &value = given.tensor("value");
@@ -58,7 +58,7 @@ struct Operands {
     call.query = rows(query);
     call.key = rows(key);
     call.value = rows(value);
-    if (window) {  // a query's side by side: they are read as its keys come
+    if (window) {  // contiguous entries per query, because they are read in the order of keys
       call.window = table(window->stride(-1) == 1 ? *window : window->contiguous());
       call.outside = outside ? map_of(outside->unsqueeze(-1)) : Map{};
       call.outside_number = static_cast<float>(given.number("outside_value"));
@@ -78,7 +78,7 @@ struct Operands {
     return map.dtype == call.dtype || map.dtype == Dtype::float32 ? map_of(keep(x)) : map_of(keep(x.to(at::kFloat)));
   }
 
-  // (batch, heads, *positions, channels), with channels of 0 after them, up to a multiple of 16.
+  // (batch, heads, *positions, channels), with channels padded with 0 to a multiple of 16.
   Rows rows(const Tensor& x) {
     const int64_t more = whole(x.size(-1)) - x.size(-1);
     Tensor rows = (more ? at::constant_pad_nd(x, {0, more}) : x).contiguous();
@@ -127,7 +127,7 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
   call.d_query = rows("query");
   call.d_key = rows("key");
   call.d_value = rows("value");
-  // Entries without a key stay 0. The gradients of position logits are float32 first.
+  // Entries without a key stay 0. The gradients of position logits are accumulated in float32.
   const bool of_window = given.needs("window_bias"), of_outside = given.needs("outside_bias");
   Tensor d_window, d_key_bias;
   if (of_window || of_outside) {
@@ -159,7 +159,7 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
   if (of_window) {
     grads.push_back(d_window.to(given.tensor("window_bias").scalar_type()));
   }
-  if (of_outside) {  // a softmax's gradients sum to zero
+  if (of_outside) {  // the gradients of the logits of a softmax sum to 0
     grads.push_back(d_window.sum(-1).neg_().to(given.tensor("outside_bias").scalar_type()));
   }
   for (int64_t axis = 0; axis < axes; ++axis) {

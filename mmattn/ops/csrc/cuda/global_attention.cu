@@ -1,7 +1,7 @@
-// A block owns 64 queries – forward, and for the gradients of what belongs to queries – or 64 keys, and goes over the
-// others, 32 at a time: while it works on some, the next ones come in. A tile is always queries × keys. Its products
-// are those of tensor cores; logits go through shared memory, where position logits are added to them from the small
-// tables, and weights go back there in the type of the operands.
+// A block owns 64 queries (forward pass, and gradients of query data) or 64 keys, and loops over the others, 32 per
+// iteration; asynchronous copies load the next ones. A tile is always queries × keys. Products use tensor cores. Logits
+// are written to shared memory, where position logits from the small tables are added; weights are written there in the
+// type of the operands.
 #include "global_attention.h"
 
 #include <cuda_pipeline.h>
@@ -16,18 +16,18 @@ namespace mmattn::cuda {
 namespace {
 
 constexpr int AXES = 3;
-constexpr int OWN = 64, STREAM = 32;  // rows of a block, and those that it goes over at a time
-// Channels that there are registers for: as few, or as many as fit into shared memory.
+constexpr int OWN = 64, STREAM = 32;  // rows that a block owns, and rows that it processes per iteration
+// Numbers of channels for which a kernel is compiled; the second is limited by shared memory.
 constexpr int NARROW = 64;
 template <typename T>
 constexpr int WIDE = 512 / sizeof(T);
 
-// What belongs to a query.
+// The data of a query.
 struct Query {
-  int at[AXES];  // among the keys
+  int at[AXES];  // position among the keys
   bool there;
   float outside, lse, along;
-  int64_t window, axis_bias[AXES];  // where they start
+  int64_t window, axis_bias[AXES];  // offsets of its entries
 };
 
 struct alignas(16) Key {
@@ -65,7 +65,7 @@ __device__ Query query_of(const GlobalAttention& call, int64_t map, int number) 
   return query;
 }
 
-// The number of an entry of a query's window; −1 for a key outside.
+// The index of a key in the window of a query; −1 if it is outside.
 __device__ int entry_of(const GlobalAttention& call, const int (&query)[AXES], const int (&key)[AXES]) {
   int entry = 0;
   bool inside = true;
@@ -75,28 +75,28 @@ __device__ int entry_of(const GlobalAttention& call, const int (&query)[AXES], c
     inside = inside && offset >= 0 && offset < length;
     entry = entry * length + offset;
   }
-  return inside && entry < call.window.channels ? entry : -1;  // causal: those after the centre are not there
+  return inside && entry < call.window.channels ? entry : -1;  // causal: entries after the centre do not exist
 }
 
-// How a block works where query, key and value have up to WIDTH channels.
+// A block for query, key and value of up to WIDTH channels.
 template <typename T, int WIDTH, Sweep sweep>
 struct Shape {
   static constexpr bool FORWARD = sweep == Sweep::forward, OWNS_QUERIES = sweep != Sweep::keys;
   static constexpr int THREADS = WIDTH == NARROW ? 128 : 256, WARPS = THREADS / 32;
   static constexpr int QUERIES = OWNS_QUERIES ? OWN : STREAM, KEYS = OWNS_QUERIES ? STREAM : OWN;
   static constexpr int PITCH = KEYS + 4;
-  static constexpr int LANES = THREADS / QUERIES, EACH = KEYS / LANES;  // threads of a query, and keys of such a thread
+  static constexpr int LANES = THREADS / QUERIES, EACH = KEYS / LANES;  // threads per query, and keys per thread
 
   struct Shared {
-    alignas(128) float logits[QUERIES * PITCH];               // then weights, numbers of T
-    alignas(128) float grads[FORWARD ? 1 : QUERIES * PITCH];  // of weights; then of logits, numbers of T in the end
+    alignas(128) float logits[QUERIES * PITCH];               // then weights, of type T
+    alignas(128) float grads[FORWARD ? 1 : QUERIES * PITCH];  // of weights; then of logits, finally of type T
     alignas(128) float factor[FORWARD ? OWN * SIDE : 1];
     Query query[QUERIES];
     Key key[KEYS];
     bool attended[KEYS];  // exists, and is not masked
   };
 
-  // Rows of the block, then twice those that it goes over; forward, there is no gradient beside queries.
+  // The rows of the block, then two buffers of the rows of an iteration. The forward pass has no gradients.
   static size_t bytes(int query_channels, int value_channels) {
     const int content = query_channels + SKEW<T>, other = value_channels + SKEW<T>;
     const int numbers = OWN * (FORWARD ? content : content + other) + 2 * STREAM * (content + other);
@@ -118,14 +118,14 @@ struct Block {
 
   const GlobalAttention& call;
   typename Of::Shared& shared;
-  // Numbers of queries or keys, and of gradients or values; of the latter two buffers, `turn` apart.
+  // Rows of queries or keys, and of gradients or values; the rows of an iteration have two buffers, `turn` apart.
   T *own[2], *stream[2];
   int turn;
-  float* axis_sums;  // of axis logits' gradients, in shared memory; null: in global memory
+  float* axis_sums;  // gradients of axis logits in shared memory; null if they are in global memory
   int64_t map;
-  int first;                         // of the block's queries or keys
-  const int row, lane;               // of the tile: of this thread's query, and among the threads of that
-  float top = -INFINITY, total = 0;  // of its logits
+  int first;            // first query or key of the block
+  const int row, lane;  // row of this thread's query in the tile, and index among the threads of that query
+  float top = -INFINITY, total = 0;  // largest logit and sum of the query
   float of_key = 0;                  // the gradient of a key's logit
 
   __device__ Block(const GlobalAttention& call, bool sums_fit)
@@ -151,7 +151,7 @@ struct Block {
     axis_sums = sums_fit ? reinterpret_cast<float*>(next) : nullptr;
   }
 
-  // Rows from number `from` on, 0 beyond the last.
+  // Copies rows, starting at index `from`; 0 beyond the last row.
   template <int ROWS>
   __device__ void fetch(const Rows& rows, int from, int positions, T* to) const {
     constexpr int PIECE = 16 / sizeof(T);
@@ -197,20 +197,20 @@ struct Block {
     shared.attended[threadIdx.x] = there && (!call.key_mask || call.key_mask[map / call.heads * call.keys + number]);
   }
 
-  // Products of queries and keys, each over its channels.
+  // Products of queries and keys over the channels.
   __device__ void multiply(const T* queries, const T* keys, int channels, float* to) const {
     cuda::multiply<QUERIES, KEYS, Of::WARPS>(queries, keys, channels, to, PITCH);
   }
 
-  // The keys of this thread: four that lie side by side, then the next four after those of its neighbours.
+  // The keys of this thread: four adjacent ones, then four more after those of the other threads.
   __device__ int key_of(int n) const { return (lane + LANES * (n / 4)) * 4 + n % 4; }
 
-  // Of a table of position logits; no third dtype, to have less code at each of so many places.
+  // Loads from a table of position logits; only two dtypes are supported, to limit the code size.
   __device__ static float number(const Map& table, int64_t at) {
     return table.dtype == Dtype::float32 ? load(table, at, Dtype::float32) : load(table, at, DTYPE);
   }
 
-  // The logit of a pair from the product of the two, −∞ where the query does not attend to the key.
+  // The logit of a pair from its product; −∞ if the query does not attend to the key.
   __device__ float logit(float product, const Query& query, int query_number, int key, int key_number) const {
     if (!query.there || !shared.attended[key] ||
         (call.causal && key_number > query_number + call.keys - call.queries)) {
@@ -235,7 +235,7 @@ struct Block {
     return call.key_bias ? sum + shared.key[key].logit : sum;
   }
 
-  // Products to logits, those of this thread. Four at a time: unrolled further, it is code that caches do not hold.
+  // Replaces the products of this thread by logits. Unrolled by four only, so that the code fits into the cache.
   __device__ void add_positions(const Query& query, int query_number, int keys_from) const {
 #pragma unroll 1
     for (int n = 0; n < EACH; n += 4) {
@@ -252,7 +252,7 @@ struct Block {
 
   __device__ int entry(const Query& query, int key) const { return entry_of(call, query.at, shared.key[key].at); }
 
-  // This thread's numbers, to where float32 were that its query's threads have read.
+  // Writes the numbers of this thread over float32 numbers that all threads of its query have read.
   __device__ void put(const float (&x)[EACH], float* tile) const {
     T* to = reinterpret_cast<T*>(tile + row * PITCH);
 #pragma unroll
@@ -269,7 +269,7 @@ struct Block {
     }
   }
 
-  // Logits to e^(logit − top), and the factor of what was summed before.
+  // Replaces logits by e^(logit − top), and computes the factor of the previous sums.
   __device__ void softmax(int keys_from) {
     const Query query = shared.query[row];
     add_positions(query, first + row, keys_from);
@@ -300,7 +300,7 @@ struct Block {
     put_factor(from_top);
   }
 
-  // Logits to weights, and the gradients of weights to those of logits; those of position logits.
+  // Replaces logits by weights, and gradients of weights by gradients of logits; writes gradients of position logits.
   __device__ void softmax_backward(int queries_from, int keys_from) {
     const Query query = shared.query[row];
     const int64_t number_of_query = map * call.queries + queries_from + row;
@@ -345,7 +345,7 @@ struct Block {
     int64_t pitch;
   };
 
-  // The gradients of the logits of a row by the key's place on an axis.
+  // Sums the gradients of the logits of a row by the coordinate of the key on an axis.
   __device__ Place axis_gradients(int r, int axis) const {
     if (!axis_sums) {
       const int64_t number = map * call.queries + first + r;
@@ -358,7 +358,7 @@ struct Block {
     return {axis_sums + before * OWN + r, OWN};
   }
 
-  // visit(row, axis, gradients), each by one thread.
+  // Calls visit(row, axis, gradients); one thread visits each.
   template <typename Visit>
   __device__ void each_axis(const Visit& visit) const {
     for (int i = threadIdx.x; i < OWN * AXES; i += THREADS) {
@@ -369,7 +369,7 @@ struct Block {
     }
   }
 
-  // Keys that share a place come in runs.
+  // Keys with the same coordinate come in runs.
   __device__ void add_axis_gradients() const {
     each_axis([&](int r, int axis, const Place& to) {
       float run = 0;
@@ -397,7 +397,7 @@ struct Block {
 
   __device__ void run() {
     const int own_count = min(OWN, (OWNS_QUERIES ? call.queries : call.keys) - first);
-    // Keys after all of the block's queries, or queries before all of its keys, are left out.
+    // Skip keys after all queries of the block, and queries before all of its keys.
     const int before = call.keys - call.queries;
     const int begin = call.causal && !OWNS_QUERIES ? max(0, first - before) : 0;
     const int end = call.causal && OWNS_QUERIES ? before + first + own_count : OWNS_QUERIES ? call.keys : call.queries;
@@ -425,7 +425,7 @@ struct Block {
     OwnResult d_value(sweep == Sweep::keys ? call.value.channels : 0);
     for (int from = begin, buffer = 0; from < end; from += STREAM, buffer ^= 1) {
       __pipeline_wait_prior(0);
-      __syncthreads();  // they are there, and those before are done with
+      __syncthreads();  // this iteration's rows are loaded, and the previous ones are no longer used
       if (from + STREAM < end) {
         fetch_stream(from + STREAM, buffer ^ 1);
       }
@@ -523,7 +523,7 @@ cudaError_t start(const GlobalAttention& call, cudaStream_t stream) {
   return launch(tiles_of<T, WIDTH, sweep>, blocks, Of::THREADS, shared, stream, of);
 }
 
-// Returns with<T, WIDTH>() for the dtype and the width of a call, or `none` where there are too many channels.
+// Returns with<T, WIDTH>() for the dtype and the width of a call, or `none` if it has too many channels.
 template <typename Result, typename With>
 Result dispatch(Dtype dtype, int query_channels, int value_channels, Result none, const With& with) {
   const int channels = query_channels > value_channels ? query_channels : value_channels;

@@ -1,4 +1,4 @@
-// A call of global_attention, or of its backward sweep; ../../global_attention.py has the equations.
+// A call of global_attention or of its backward pass; ../../global_attention.py has the equations.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,10 +7,10 @@
 
 namespace mmattn::cuda {
 
-// (maps, positions, channels), side by side and aligned to 16 bytes.
+// (maps, positions, channels), contiguous and aligned to 16 bytes.
 struct Rows {
   void* data = nullptr;
-  int channels = 0;  // of operands: a multiple of 16, those that are missing 0
+  int channels = 0;  // of operands: a multiple of 16, padded with 0
 };
 
 struct GlobalAttention {
@@ -18,16 +18,15 @@ struct GlobalAttention {
   int heads;
   int64_t maps;       // batch · heads
   int queries, keys;  // N, M
-  // Axes that are missing come first, of one position. A window is 2 · reach + 1 long.
+  // Missing axes come first, with length 1. A window has length 2 · reach + 1.
   int size[3], key_size[3], reach[3];
-  int before[3];  // with a window or causal, positions of keys before the first query
+  int before[3];  // with a window or causal: positions of keys before the first query
   float scale;
   bool causal;
   Rows query, key, value;
-  // Position logits. Those of a query: (batch, heads, *positions, entries); tables are of the rows' dtype or of
-  // float32.
+  // Position logits per query: (batch, heads, *positions, entries). Tables have the dtype of the rows or float32.
   Map window, outside, axis_bias[3];
-  float outside_number;   // where there is no outside
+  float outside_number;   // used if `outside` has no data
   const float* key_bias;  // (maps, M)
   const bool* key_mask;   // (batch, M)
   Rows out;
@@ -36,14 +35,14 @@ struct GlobalAttention {
   Rows grad;
   const float* along;  // Σ grad · out, (maps, N)
   Rows d_query, d_key, d_value;
-  float* d_window;        // (maps, N, K); where a key of an entry is not, nothing is written
-  float* d_axis_bias[3];  // (maps, N, entries), 0 at first
+  float* d_window;        // (maps, N, K); entries without a key are not written
+  float* d_axis_bias[3];  // (maps, N, entries), initialised to 0
   float* d_key_bias;      // (maps, M)
 };
 
-enum class Sweep { forward, queries, keys };  // the latter two: gradients of what belongs to queries, or to keys
+enum class Sweep { forward, queries, keys };  // the last two: gradients of query data or of key data
 
-// Shared memory of a block; where there are more channels than a kernel takes, more than there can be.
+// The bytes of shared memory of a block; more than any device has if there are too many channels.
 size_t shared_bytes(Dtype dtype, int query_channels, int value_channels, Sweep sweep);
 
 cudaError_t attend(const GlobalAttention& call, Sweep sweep, cudaStream_t stream);

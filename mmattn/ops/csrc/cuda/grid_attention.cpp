@@ -1,4 +1,4 @@
-// The arms one after the other, the last axis first, each merged with those before it.
+// Computes the arms in sequence, the last axis first; each is merged with the previous ones.
 #include <ATen/ops/zeros.h>
 
 #include "tiles_of.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int LAST = AXES - 1;
 
-// Entries of a tensor from `first` on; none are a map, too.
+// A view of entries of a tensor, starting at `first`; it may be empty.
 Map part_of(const Tensor& x, int64_t first, int64_t entries) {
   Map map = map_of(x);
   map.data = static_cast<char*>(map.data) + first * map.stride[5] * x.element_size();
@@ -16,7 +16,7 @@ Map part_of(const Tensor& x, int64_t first, int64_t entries) {
   return map;
 }
 
-// An operator's call, and its arms.
+// A call of the operator, and its arms.
 struct Grid {
   explicit Grid(const Call& given)
       : stream(c10::cuda::getCurrentCUDAStream()), window_bias(given.optional_tensor("window_bias")) {
@@ -45,7 +45,7 @@ struct Grid {
     }
   }
 
-  // Of the keys along an axis.
+  // The arm of an axis.
   Tiles arm(int along, const Tensor& d_window = {}) const {
     Tiles call = tiles;
     for (int axis = 0; axis < AXES; ++axis) {
@@ -138,7 +138,7 @@ std::vector<Tensor> grid_attention_backward(const Call& given) {
   if (of_window) {
     grads.push_back(d_window.to(grid.window_bias->scalar_type()));
   }
-  if (of_outside) {  // a softmax's gradients sum to zero
+  if (of_outside) {  // the gradients of the logits of a softmax sum to 0
     grads.push_back(d_window.sum(-1).neg_().to(given.tensor("outside_bias").scalar_type()));
   }
   return grads;

@@ -1,8 +1,8 @@
-// A group of lanes works on one query: its channels, four at a time, and its k0·k1 entries are shared out to them.
-// Where channels lie side by side in memory a group has a lane for each four, else one lane, so that the lanes of a
-// warp read positions side by side. Keys and values come from the caches, where neighbouring queries meet; logits are
-// in shared memory. The backward pass goes over queries, keeps weights and gradients of logits, then over keys, each
-// the sum over the queries in reach: nothing is scattered.
+// A group of lanes processes one query: its channels, in quads, and its k0·k1 entries are divided among the lanes. If
+// channels are contiguous, a group has up to one lane per quad; otherwise it has one lane, so that the lanes of a warp
+// read adjacent positions. Neighbouring queries share keys and values through the caches; logits are in shared memory.
+// The backward pass loops over queries and stores weights and gradients of logits, then over keys, each of which sums
+// over the queries in reach. It does not scatter.
 #include "neighbourhood.h"
 
 #include <climits>
@@ -13,7 +13,7 @@
 namespace mmattn::cuda {
 namespace {
 
-constexpr int QUADS = 4;  // of channels that a lane holds in registers
+constexpr int QUADS = 4;  // quads of channels that a lane holds in registers
 
 struct Position {
   int batch, head, y, x;
@@ -54,7 +54,7 @@ struct Group {
   __device__ void sync() const { __syncwarp(mask); }
 };
 
-// The positions around one, on the map.
+// The neighbours of a position inside the map.
 struct Reach {
   const Neighbourhood& call;
   Position at;
@@ -75,7 +75,7 @@ struct Reach {
     return row >= begin[0] && row < end[0] && column >= begin[1] && column < end[1];
   }
 
-  // visit(entry, position)
+  // Calls visit(entry, position).
   template <typename Visit>
   __device__ void each(const Visit& visit) const {
     for (int row = begin[0]; row < end[0]; ++row) {
@@ -88,7 +88,7 @@ struct Reach {
   }
 };
 
-// Numbers of a query in shared memory, those of the block's queries side by side.
+// Numbers of a query in shared memory, interleaved with those of the other queries of the block.
 struct Numbers {
   float* data;
   int pitch;
@@ -108,7 +108,7 @@ __device__ void store4(const Numbers& x, int c, float4 numbers) {
 
 __host__ __device__ inline int rounded(int channels) { return (channels + 3) / 4 * 4; }
 
-// Numbers in shared memory that a query needs.
+// The count of numbers in shared memory per query.
 __host__ __device__ inline int64_t numbers(const Neighbourhood& call, bool backward) {
   const int64_t entries = int64_t{call.kernel[0]} * call.kernel[1], rounds = call.iterations - 1;
   const int64_t sums = rounded(call.key.channels);
@@ -125,10 +125,10 @@ struct Query {
   const Position at;
   const Reach reach;
   const int entries, rounds;
-  const bool keep;       // the weights and sums of each pass
-  const Numbers logits;  // in the end the weights of the values
+  const bool keep;       // keep the weights and sums of each pass
+  const Numbers logits;  // finally the weights of the values
   const Numbers passes;  // weights of each pass before the last
-  const Numbers sums;    // of keys under these
+  const Numbers sums;    // sums of keys with these weights
   const Numbers d_logits, d_sum;
 
   __device__ Query(const Neighbourhood& call, int64_t n, bool backward)
@@ -145,7 +145,7 @@ struct Query {
         d_logits(sums.from(rounds * rounded(call.key.channels))),
         d_sum(d_logits.from(entries)) {}
 
-  // visit(i, c) for the quads of channels of this lane, those that it holds at a time
+  // Calls visit(i, c) for the quads of channels that this lane holds in registers.
   template <typename Visit>
   __device__ void quads(int base, const Visit& visit) const {
 #pragma unroll
@@ -179,7 +179,7 @@ struct Query {
     group.sync();
   }
 
-  // take(c, Σ_e weights[e] b_e), four channels at a time
+  // Calls take(c, Σ_e weights[e] b_e) for each quad of channels.
   template <typename Take>
   __device__ void gather(const Numbers& weights, const Map& b, const Take& take) const {
     for (int base = 0; base < b.channels; base += step()) {
@@ -201,7 +201,7 @@ struct Query {
     }
   }
 
-  // visit(e) for the entries of this lane, those outside the map included
+  // Calls visit(e) for the entries of this lane, including those outside the map.
   template <typename Visit>
   __device__ void each_entry(const Visit& visit) const {
     for (int entry = group.lane; entry < entries; entry += group.lanes) {
@@ -210,7 +210,7 @@ struct Query {
     group.sync();
   }
 
-  // 0 where there is nothing but −∞
+  // Softmax; 0 if all logits are −∞.
   __device__ void softmax(const Numbers& to) const {
     float top = -INFINITY, total = 0;
     for (int entry = group.lane; entry < entries; entry += group.lanes) {
@@ -231,7 +231,7 @@ struct Query {
   __device__ Numbers pass(int t) const { return passes.from(keep ? t * entries : 0); }
   __device__ Numbers sum(int t) const { return sums.from(keep ? t * rounded(call.key.channels) : 0); }
 
-  // ‖x‖ of the squashed sum: ‖x‖²/(1 + ‖x‖²) · x/‖x‖
+  // ‖x‖ of the squash ‖x‖²/(1 + ‖x‖²) · x/‖x‖
   __device__ float norm(const Numbers& x) const {
     float square = 0;
     for (int base = 0; base < call.key.channels; base += step()) {
@@ -276,7 +276,7 @@ struct Query {
     gather(logits, call.value, [&](int c, float4 x) { store4(call.out, own, c, x, dtype); });
   }
 
-  // grad[e] of weights p, in place of which comes that of their logits, added to `to`
+  // Replaces grad[e] of the weights p by the gradient of their logits, and adds it to `to`.
   __device__ void softmax_backward(const Numbers& grad, const Numbers& p, const Numbers& to, float keep) const {
     float mean = 0;
     for (int entry = group.lane; entry < entries; entry += group.lanes) {
@@ -360,7 +360,7 @@ __device__ int64_t number(const Neighbourhood& call) {
 template <Dtype dtype>
 __global__ void forward(const Neighbourhood call) {
   const int64_t n = number(call);
-  if (n < call.positions) {  // all lanes of a query, or none
+  if (n < call.positions) {  // the same for all lanes of a query
     Query<dtype>(call, n, false).forward();
   }
 }
@@ -373,7 +373,7 @@ __global__ void backward_of_queries(const Neighbourhood call) {
   }
 }
 
-// Gradients of the keys and values: entry e of a query is where K − 1 − e of the key is.
+// Gradients of the keys and values. Entry e of a query is entry K − 1 − e of the key.
 template <Dtype dtype>
 __global__ void backward_of_keys(const Neighbourhood call) {
   const int64_t n = number(call);
@@ -383,7 +383,7 @@ __global__ void backward_of_keys(const Neighbourhood call) {
   const int entries = call.kernel[0] * call.kernel[1], lane = threadIdx.x % call.lanes;
   const Position at = position(call, n);
   const Reach reach(call, at);
-  // query(n, entry, position) for all in reach
+  // Calls query(n, entry, position) for all queries in reach.
   const auto each = [&](const auto& query) {
     reach.each([&](int entry, const Position& there) {
       const int64_t row = (n / call.width) + (there.y - at.y);
@@ -425,7 +425,7 @@ struct Block {
   size_t shared;
 };
 
-// Chooses the lanes of a query.
+// Chooses the number of lanes per query.
 Block arrange(Neighbourhood& call, bool backward, size_t most) {
   const bool side_by_side = call.value.stride[5] == 1 && (!call.key.data || call.key.stride[5] == 1);
   const int channels = call.key.channels > call.value.channels ? call.key.channels : call.value.channels;
@@ -466,7 +466,7 @@ cudaError_t neighbourhood(Neighbourhood call, cudaStream_t stream) {
 
 cudaError_t neighbourhood_backward(Neighbourhood call, cudaStream_t stream) {
   const Block block = arrange(call, true, most_shared());
-  if (call.lanes == 1) {  // lanes are positions
+  if (call.lanes == 1) {  // adjacent lanes process adjacent positions
     call.weights.slot = call.vectors.slot = call.positions;
     call.weights.position = call.vectors.position = 1;
   } else {

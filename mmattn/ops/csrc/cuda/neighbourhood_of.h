@@ -1,4 +1,4 @@
-// What the calls of local_attention and dynamic_conv share.
+// Shared by the calls of local_attention and dynamic_conv.
 #pragma once
 
 #include "device.h"
@@ -33,7 +33,7 @@ bool can_run_neighbourhood(const Call& given) {
   return shared_bytes(call_of(given), backward, most) <= most;
 }
 
-// Memory for the gradient of a tensor, where it is needed.
+// Memory for the gradient of a tensor, if it is needed.
 inline Map gradient(const Call& given, const char* name, std::vector<Tensor>& grads) {
   return given.needs(name) ? map_of(grads.emplace_back(at::empty_like(*given.optional_tensor(name)))) : Map{};
 }

@@ -7,14 +7,14 @@
 namespace mmattn::cuda {
 namespace {
 
-// An axis of `rows` positions, which are queries or keys, of `columns` of the others.
+// The division of an axis: `rows` positions of queries (or keys), and `columns` positions of keys (or queries).
 Axis cut(int rows, int columns, int step, std::string_view pattern, bool rows_are_queries) {
   const auto parts = [&](int size) { return (size + step - 1) / step; };
-  if (pattern == "strided") {  // a group for each remainder
+  if (pattern == "strided") {  // one group for each remainder
     return {step, 1, step, {rows, columns}, {parts(rows), parts(columns)}, {0, 0}};
   }
   Axis axis{parts(rows), step, 1, {rows, columns}, {step, step}, {0, 0}};
-  const int more = step - 1;  // of the columns on a side of the group's own
+  const int more = step - 1;  // additional columns on one side of the group
   if (pattern == "centred" || (pattern == "forward" && rows_are_queries)) {
     axis.length[1] += more;
   }
@@ -22,7 +22,7 @@ Axis cut(int rows, int columns, int step, std::string_view pattern, bool rows_ar
     axis.length[1] += more;
     axis.before[1] = more;
   }
-  if (axis.groups == 1) {  // none but those of the map
+  if (axis.groups == 1) {  // only positions of the map
     axis.length[0] = rows;
     axis.length[1] = std::min(columns, axis.length[1] - axis.before[1]);
     axis.before[1] = 0;
@@ -42,7 +42,7 @@ Tiles call_of(const Call& given, bool rows_are_queries) {
   call.query = map_of(query);
   call.key = map_of(key);
   call.value = map_of(given.tensor("value"));
-  const bool within = pattern == "centred" || pattern == "forward";  // else all of the group
+  const bool within = pattern == "centred" || pattern == "forward";  // otherwise all keys of the group
   const int64_t axes = query.dim() - 3;
   for (int64_t dim = 0; dim < axes; ++dim) {
     const int64_t axis = AXES - axes + dim;

@@ -1,5 +1,5 @@
-// Products of tiles in shared memory on tensor cores, whose operands are 16 bits wide. A float32 is a sum of two of
-// tf32: three products have its precision, but where an operand is infinite, they are NaN. Sums are float32.
+// Products of tiles in shared memory on tensor cores, with operands of 16 bits. A float32 is split into the sum of two
+// tf32 numbers; three products then have float32 precision, but are NaN if an operand is infinite. Sums are float32.
 #pragma once
 
 #include <mma.h>
@@ -12,11 +12,11 @@ namespace mmattn::cuda {
 
 namespace wmma = nvcuda::wmma;
 
-constexpr int SIDE = 16;  // of a fragment of sums
+constexpr int SIDE = 16;  // side of a fragment of sums
 template <typename T>
-constexpr int DEPTH = sizeof(T) == 2 ? 16 : 8;  // of a product of fragments
+constexpr int DEPTH = sizeof(T) == 2 ? 16 : 8;  // depth of a product of fragments
 template <typename T>
-constexpr int SKEW = 16 / sizeof(T);  // numbers after a row of a tile: eight rows then lie in all banks
+constexpr int SKEW = 16 / sizeof(T);  // padding of a row of a tile, so that eight rows use all banks
 
 template <typename T>
 using Sums = wmma::fragment<wmma::accumulator, SIDE, SIDE, DEPTH<T>, float>;
@@ -37,7 +37,7 @@ struct alignas(4 * sizeof(T)) Four {
   T x[4];
 };
 
-// A fragment on one side of a product, wmma::matrix_a or wmma::matrix_b.
+// A fragment of the left (wmma::matrix_a) or right (wmma::matrix_b) factor of a product.
 template <typename Side, typename T, typename Layout>
 struct Factor {
   wmma::fragment<Side, SIDE, SIDE, DEPTH<T>, T, Layout> x;
@@ -64,8 +64,8 @@ template <typename T, typename LeftLayout, typename RightLayout>
 __device__ void add_product(Sums<T>& sums, const Factor<wmma::matrix_a, T, LeftLayout>& left,
                             const Factor<wmma::matrix_b, T, RightLayout>& right) {
   if constexpr (std::is_same_v<T, float>) {
-    // Tensor cores cut off what of a sum is beyond a float32, and do not round it: over many products, the error would
-    // grow as their number. Theirs is only the sum of one product; those of products are rounded.
+    // Tensor cores truncate sums instead of rounding them, an error that grows with the number of products. They
+    // therefore sum one product only; the sum of products is rounded.
     Sums<T> product;
     wmma::fill_fragment(product, 0.0f);
     wmma::mma_sync(product, left.rest, right.x, product);
@@ -75,15 +75,15 @@ __device__ void add_product(Sums<T>& sums, const Factor<wmma::matrix_a, T, LeftL
     for (int n = 0; n < product.num_elements; ++n) {
       sums.x[n] += product.x[n];
     }
-  } else {  // what is cut off is far less than the rounding of the result
+  } else {  // the truncation is much smaller than the rounding of the result
     wmma::mma_sync(sums, left.x, right.x, sums);
   }
 }
 
-// The product of ROWS rows and COLUMNS columns, each with its `channels` side by side, by all warps of a block.
+// The product of ROWS rows and COLUMNS columns, each with contiguous `channels`, by all warps of a block.
 template <int ROWS, int COLUMNS, int WARPS, typename T>
 __device__ void multiply(const T* rows, const T* columns, int channels, float* to, int to_pitch) {
-  constexpr int TALL = ROWS / SIDE, WIDE = TALL * (COLUMNS / SIDE) / WARPS;  // fragments; of a warp: one, and so many
+  constexpr int TALL = ROWS / SIDE, WIDE = TALL * (COLUMNS / SIDE) / WARPS;  // fragments per column; fragments per warp
   const int warp = threadIdx.x / 32, pitch = channels + SKEW<T>;
   const int row = warp % TALL * SIDE, column = warp / TALL * WIDE * SIDE;
   Sums<T> sums[WIDE];
@@ -108,8 +108,8 @@ __device__ void multiply(const T* rows, const T* columns, int channels, float* t
   }
 }
 
-// Sums of 64 rows and up to WIDTH channels, in the registers of a block: each warp has 32 rows of every so many columns
-// of fragments.
+// Sums of 64 rows and up to WIDTH channels in the registers of a block: each warp has 32 rows of columns of fragments
+// at a constant distance.
 template <typename T, int WIDTH, int WARPS>
 struct Result {
   static constexpr int TALL = 2, GROUPS = WARPS / TALL, WIDE = WIDTH / SIDE / GROUPS;
@@ -130,8 +130,8 @@ struct Result {
 
   __device__ int column(int c) const { return (group + GROUPS * c) * SIDE; }
 
-  // Adds the product of weights and `count` rows of channels. Layout: of the weights, a row of sums side by side
-  // (row_major) or a column.
+  // Adds the product of weights and `count` rows of channels. Layout: whether the weights of a row of sums are
+  // contiguous (row_major) or a column.
   template <typename Layout, int count>
   __device__ void add(const T* weights, int pitch, const T* rows) {
     constexpr bool ROW_BY_ROW = std::is_same_v<Layout, wmma::row_major>;
@@ -158,8 +158,8 @@ struct Result {
     }
   }
 
-  // Multiplies each row by its factor, of which `factors` has one for each number of a fragment's row: fragments of a
-  // kind agree on what a lane has, though not on what that is.
+  // Multiplies each row by its factor. `factors` has one factor per number of a row of a fragment: fragments of one
+  // kind distribute their elements to lanes in the same, unspecified way.
   __device__ void multiply_rows(const float* factors) {
 #pragma unroll
     for (int i = 0; i < TALL; ++i) {
@@ -175,7 +175,7 @@ struct Result {
     }
   }
 
-  // Stores `count` rows, `width` channels side by side, through a fragment in shared memory that each warp has.
+  // Stores `count` rows of `width` contiguous channels, through a fragment in shared memory per warp.
   __device__ void store(T* to, int width, int count, float factor, float* scratch) const {
     float* own = scratch + threadIdx.x / 32 * SIDE * SIDE;
     const int lane = threadIdx.x % 32;

@@ -1,4 +1,4 @@
-// Tensors as maps, for the calls of the kernels.
+// Conversion of tensors to maps, for the calls of kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,8 @@
 
 namespace mmattn::cuda {
 
-// Of (batch, heads, *positions, channels) with up to three axes of positions; axes that are missing come first, of one.
+// The map of (batch, heads, *positions, channels) with up to three position axes. Missing axes come first, with
+// length 1.
 inline Map map_of(const std::optional<at::Tensor>& x) {
   Map map;
   if (!x) {
@@ -40,7 +41,7 @@ inline Map map_of(const std::optional<at::Tensor>& x) {
   map.channels = static_cast<int>(x->size(-1));
   map.stride[0] = x->stride(0);
   map.stride[1] = x->stride(1);
-  for (int64_t axis = 0; axis <= axes; ++axis) {  // the last: channels
+  for (int64_t axis = 0; axis <= axes; ++axis) {  // the last one is channels
     map.stride[5 - axes + axis] = x->stride(2 + axis);
   }
   const int64_t quad = 4 * x->element_size();
@@ -51,7 +52,7 @@ inline Map map_of(const std::optional<at::Tensor>& x) {
   return map;
 }
 
-// Memory for a kernel.
+// Scratch memory for a kernel.
 inline at::Tensor floats(at::IntArrayRef shape, const at::Tensor& like) {
   return at::empty(shape, like.options().dtype(at::kFloat));
 }

@@ -1,6 +1,6 @@
-// 32 rows at a time against 32 columns, which a block of 128 threads stages in shared memory, where they are added up
-// in float32 and in one order. The channels of the result are shared out to the blocks of a tile, 128 each; every block
-// computes the logits for itself. The forward pass is an online softmax.
+// A block of 128 threads processes tiles of 32 rows × 32 columns in shared memory, and accumulates in float32 in a
+// fixed order. The channels of the result are divided among the blocks of a tile, 128 each; every block computes all
+// logits. The forward pass is an online softmax.
 #include "tiles.h"
 
 #include <algorithm>
@@ -12,16 +12,16 @@ namespace mmattn::cuda {
 namespace {
 
 constexpr int ROWS = 32, COLUMNS = 32, DEPTH = 32, WIDTH = 128, THREADS = 128;
-constexpr int BY_ROW = 2, BY_COLUMN = 4;  // logits of a thread, 16 rows and 8 columns apart
-constexpr int OWN_ROWS = 8;               // of the result, of a warp; a thread has 4 channels of them, 32 apart
+constexpr int BY_ROW = 2, BY_COLUMN = 4;  // logits per thread, 16 rows and 8 columns apart
+constexpr int OWN_ROWS = 8;               // rows of the result per warp; a thread has 4 channels of them, 32 apart
 
-// A position of a query or a key; where it is a query, what goes with it.
+// The position of a query or a key; for a query, with its data.
 struct Spot {
   int at[AXES];
   bool there;
-  float outside;        // of position logits
+  float outside;        // position logit of keys outside the window
   float lse, along;     // along: Σ grad · out
-  int64_t table[AXES];  // where its position logits start
+  int64_t table[AXES];  // offsets of its position logits
 };
 
 struct Shared {
@@ -46,15 +46,15 @@ __device__ int64_t offset(const Map& x, const Spot& spot) {
 template <Pass pass>
 struct Tile {
   static constexpr bool ROWS_ARE_QUERIES = pass == Pass::forward || pass == Pass::query;
-  static constexpr bool OF_QUERIES = pass == Pass::query;  // has the gradients of position logits
+  static constexpr bool OF_QUERIES = pass == Pass::query;  // computes the gradients of position logits
 
   const Tiles& call;
   Shared& shared;
-  float* sums;  // of position logits' gradients, in shared memory; null: in global memory
+  float* sums;  // gradients of position logits in shared memory; null if they are in global memory
   int group[AXES];
-  int first, counts[2];  // of rows; rows and columns of the group
+  int first, counts[2];  // first row; numbers of rows and columns of the group
   int64_t map;
-  int channel;  // the first of the block's
+  int channel;  // the first channel of the block
   Map query, key, value, grad;
 
   __device__ Tile(const Tiles& call, bool sums_fit)
@@ -82,7 +82,7 @@ struct Tile {
 
   __device__ Map head(const Map& x) const { return of_head(x, map / call.heads, map % call.heads); }
 
-  // Of all queries of the call.
+  // The index of a query among all queries of the call.
   __device__ int64_t number(const Spot& spot) const {
     constexpr int side = ROWS_ARE_QUERIES ? 0 : 1;
     int64_t n = map;
@@ -93,7 +93,7 @@ struct Tile {
     return n;
   }
 
-  // Position n of the group, as a row or as a column.
+  // Position n of the group, as a row (side 0) or as a column (side 1).
   template <int side>
   __device__ Spot spot(int n) const {
     Spot spot{};
@@ -126,7 +126,7 @@ struct Tile {
     return spot;
   }
 
-  // Whether i attends to j, by their positions.
+  // Whether the query i attends to the key j.
   __device__ bool reaches(const Spot& i, const Spot& j) const {
     bool there = i.there && j.there, self = true;
 #pragma unroll
@@ -138,7 +138,7 @@ struct Tile {
     return there && !(call.without_self && self);
   }
 
-  // Entry of a table; −1 for the outside.
+  // The entry of a table; −1 outside the window.
   __device__ int entry(const Spot& i, const Spot& j, int axis) const {
     const OffsetLogits& logits = call.logits;
     int units = j.at[axis] - i.at[axis];
@@ -161,7 +161,7 @@ struct Tile {
     return sum;
   }
 
-  // Four channels of a position to `put`, 0 where there is none; a warp reads along what lies side by side.
+  // Passes four channels of a position to `put`, 0 if it does not exist; a warp reads contiguous memory.
   template <int SPOTS, int CHANNELS, typename Put>
   __device__ void stage(const Map& x, const Spot* spots, int from, const Put& put) const {
     constexpr int QUADS = CHANNELS / 4;
@@ -175,7 +175,7 @@ struct Tile {
     }
   }
 
-  // Products of rows of a with columns of b, over all channels.
+  // Products of the rows of a and the columns of b over all channels.
   __device__ void multiply(const Map& a, const Map& b, float (&product)[BY_ROW][BY_COLUMN]) {
     const int row = threadIdx.x / 8, column = threadIdx.x % 8;
     for (int from = 0; from < a.channels; from += DEPTH) {
@@ -206,7 +206,7 @@ struct Tile {
     }
   }
 
-  // Adds this tile's d_logits to the gradients of position logits, each by one thread.
+  // Adds the d_logits of this tile to the gradients of position logits; one thread adds to each.
   __device__ void add_position_gradients(int columns) {
     const int row = threadIdx.x % ROWS, axis = threadIdx.x / ROWS;
     if (axis >= AXES || !call.logits.gradient[axis].data || !shared.row[row].there) {
@@ -229,7 +229,7 @@ struct Tile {
     int64_t pitch;
   };
 
-  // The gradients of the logits of a row by offsets along an axis.
+  // Sums the gradients of the logits of a row by offsets along an axis.
   __device__ Sums position_sums(int row, int axis) const {
     if (!sums) {
       return gradients(row, axis);
@@ -406,7 +406,7 @@ struct Tile {
     }
   }
 
-  // visit(i, u, row) for the numbers of the result that this thread has.
+  // Calls visit(i, u, row) for the numbers of the result of this thread.
   template <typename Visit>
   __device__ void each_result(int own, int lane, int width, const Visit& visit) const {
 #pragma unroll

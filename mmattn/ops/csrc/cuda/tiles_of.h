@@ -1,4 +1,4 @@
-// What the calls of grid_attention and strided_attention share.
+// Shared by the calls of grid_attention and strided_attention.
 #pragma once
 
 #include "device.h"
