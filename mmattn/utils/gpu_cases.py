@@ -1,4 +1,4 @@
-"""What the check of a GPU runs: calls whose results are compared, and workloads whose times are."""
+"""Cases and workloads of the GPU check: calls whose results are compared, and calls whose times are compared."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ Tensors = dict[str, Any]  # arguments by name: a tensor, or a list of them
 
 @dataclass
 class Case:
-    """A call whose results are compared, in float64."""
+    """A call whose results are compared with the reference in float64."""
 
     title: str
     tensors: Tensors
@@ -26,17 +26,17 @@ class Case:
 
 @dataclass
 class Workload:
-    """A call whose time is compared. ``rivals`` compute the same; those in ``less`` leave the positions out."""
+    """A call whose time is compared. ``rivals`` compute the same; those in ``less`` compute it without positions."""
 
     title: str
     ours: Callable[..., Tensor]
     inputs: list[Tensor]
     rivals: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)
-    less: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)  # of the first three inputs
+    less: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)  # called with the first three inputs
 
 
 class Draw:
-    """Draws tensors of normal numbers, always the same ones for a device."""
+    """Generates normally distributed tensors, with the same sequence in every run on a device."""
 
     def __init__(self, device: str, dtype: torch.dtype = torch.float64) -> None:
         self.device, self.dtype = device, dtype
@@ -52,7 +52,7 @@ class Draw:
         return self(*positions[:2], channels, *positions[2:]).movedim(2, -1)
 
     def operands(self, at: tuple, size: tuple, channels: tuple, key_size: tuple = ()) -> Tensors:
-        """Return query, key and value of ``at`` samples and heads."""
+        """Return query, key and value for ``at = (B, heads)``."""
         keys = key_size or size
         return {
             'query': self(*at, *size, channels[0]),
@@ -61,7 +61,7 @@ class Draw:
         }
 
     def mask(self, *shape: int) -> Tensor:
-        """Return a mask that is True for most."""
+        """Return a mask that is mostly True."""
         return self(*shape) > -1
 
 
@@ -142,7 +142,7 @@ def _strided_attention_cases(draw: Draw, quick: bool) -> Iterator[Case]:
 
 
 def workloads(operator: str, device: str, dtype: torch.dtype, quick: bool) -> Iterator[Workload]:
-    """Yield the workloads of an operator, with what computes the same in PyTorch and mmcv."""
+    """Yield the workloads of an operator, with alternatives in PyTorch and mmcv."""
     for work in globals()[f'_{operator}_workloads'](Draw(device, dtype), quick):
         work.inputs = [x.requires_grad_() for x in work.inputs]
         yield work
@@ -150,7 +150,7 @@ def workloads(operator: str, device: str, dtype: torch.dtype, quick: bool) -> It
 
 def _global_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     side, k = (21, 7) if quick else (97, 31)
-    for channels in (32,) if quick else (256, 64):  # a kernel takes fewer in float32
+    for channels in (32,) if quick else (256, 64):  # a kernel may support fewer channels in float32
         inputs = [draw(1, 1, side, side, *rest) for rest in ((channels,), (channels,), (channels,), (k * k,), ())]
         entry = _window_entry(side, k, draw.device)
         rivals = {'SDPA with a table': partial(_sdpa_with_table, entry=entry)}
@@ -171,7 +171,7 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _window_entry(side: int, k: int, device: str) -> Tensor:
-    """Return the entry of a query's window that belongs to a key, k² outside of it, ``(1, 1, N, N)``."""
+    """Return the index of each key in each query's window, k² if outside, ``(1, 1, N, N)``."""
     y, x = (c.flatten() for c in torch.meshgrid(*[torch.arange(side, device=device)] * 2, indexing='ij'))
     dy, dx = y - y[:, None] + k // 2, x - x[:, None] + k // 2
     inside = (dy >= 0) & (dy < k) & (dx >= 0) & (dx < k)
@@ -238,7 +238,7 @@ def _criss_cross_attention() -> Any:
 
 
 def _criss_cross(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """mmcv's CrissCrossAttention between its projections and its residual."""
+    """mmcv's CrissCrossAttention without its projections and its residual."""
     block = _criss_cross_attention().__new__(_criss_cross_attention())
     nn.Module.__init__(block)
     for name, x in (('query_conv', query), ('key_conv', key), ('value_conv', value)):
@@ -249,11 +249,11 @@ def _criss_cross(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _axes_einsum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Grid attention by products along each axis, the position itself counted once."""
+    """Grid attention by einsum along each axis. The query's own position counts once."""
     logits = []
     for axis, (keys, pairs) in enumerate((('nyx', 'tyxn'), ('tnx', 'tyxn'), ('tyn', 'tyxn'))):
         arm = torch.einsum(f'bhtyxc,bh{keys}c->bh{pairs}', query, key) * query.shape[-1] ** -0.5
-        if axis < 2:  # the position itself is in the last arm
+        if axis < 2:  # the last axis includes the own position
             length = query.shape[2 + axis]
             same = torch.eye(length, dtype=torch.bool, device=query.device)
             arm = arm.masked_fill(same.view(*(length if a == axis else 1 for a in range(3)), length), -torch.inf)
@@ -272,7 +272,7 @@ def _local_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
                 query, key, value, window_bias=window_bias, kernel_size=3, scale=1.0, iterations=n
             )
 
-        # of a norm at which the refined logits of float16 are finite
+        # small enough for finite refined logits in float16
         inputs = [draw.maps(1, 8, side, side, channels // 8) / 4 for _ in range(3)] + [draw.maps(1, 8, side, side, 9)]
         rivals = {'unfold': partial(_unfold_attention, iterations=iterations)}
         refined = ', refined' if iterations > 1 else ''
@@ -331,12 +331,12 @@ def _strided_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
 
 
 def _cubes_sdpa(query: Tensor, key: Tensor, value: Tensor, *, step: tuple[int, ...]) -> Tensor:
-    """Attention within cubes, which are moved to the heads."""
+    """Attention within cubes, which are folded into the heads."""
     counts = [side // length for side, length in zip(query.shape[2:5], step)]
 
     def cubes(x: Tensor) -> Tensor:
         for axis, length in enumerate(step):
-            x = x.unflatten(2 + 2 * axis, (-1, length))  # (B, heads, T, t, Y, y, X, x, C) in the end
+            x = x.unflatten(2 + 2 * axis, (-1, length))  # finally (B, heads, T, t, Y, y, X, x, C)
         return x.permute(0, 1, 2, 4, 6, 3, 5, 7, 8).flatten(5, 7).flatten(1, 4)
 
     out = F.scaled_dot_product_attention(cubes(query), cubes(key), cubes(value))
