@@ -171,7 +171,7 @@ def test_helen(command, helen_release, out, tmp_path, form):
     code, _, stderr = command(helen, source, '--allow-other-counts')
     assert code == 0
     assert stderr.count('warning: ') == stderr.count('\n') == 3
-    assert 'names 3 images, the release 2000' in stderr
+    assert 'lists 3 images, the release has 2000' in stderr
     for part, file in (('train', 'exemplars.txt'), ('val', 'tuning.txt'), ('test', 'testing.txt')):
         names = HELEN_LISTS[file]
         assert sorted(path.stem for path in (out / 'img_dir' / part).iterdir()) == names
@@ -252,7 +252,7 @@ def test_nearest_colours(command, fails, masks, out):
     assert (~known).any()
 
     [line] = fails(color_labels, *masks, '--max-distance', 5, '--overwrite')
-    assert line.startswith(f'{masks[3] / "train/a.png"}: {(~known).sum()} pixels of colours')
+    assert line.startswith(f'{masks[3] / "train/a.png"}: {(~known).sum()} pixels have colours')
     assert f'{distance.min(-1).max():.1f} from the nearest' in line
     unknown = {','.join(map(str, colour)) for colour in mask[~known].tolist()}
     assert f'({len(unknown)} colours)' in line
@@ -303,7 +303,7 @@ def test_what_is_left_out_or_never_seen_is_a_warning(command, masks):
     (masks[1] / 'train/a.heic').write_bytes(b'')
     said = command(color_labels, *masks, 'sky:0,0,255')[2].splitlines()
     assert said == [
-        f'warning: {masks[1]}: 1 files are left out, no images to PIL: {masks[1]}/train/a.heic …',
+        f'warning: {masks[1]}: 1 files are skipped, not images: {masks[1]}/train/a.heic …',
         'warning: no mask has a pixel of sky',
     ]
 
@@ -363,7 +363,7 @@ def test_training_keeps_every_class(capsys):
 
 def test_images_that_are_divided_already(fails, masks):
     said = fails(color_labels, *masks, '--val-fraction', 0.5)
-    assert said == [f'{masks[1]}: has train and val already; leave out --val-fraction']
+    assert said == [f'{masks[1]}: already has train and val; omit --val-fraction']
 
 
 def test_images_that_cannot_be_divided(fails, photos, tmp_path):
@@ -372,8 +372,8 @@ def test_images_that_cannot_be_divided(fails, photos, tmp_path):
     for i in range(1, 6):
         (tmp_path / f'images/day {i % 2}/IMG_{i}.JPG').unlink()
         (tmp_path / f'masks/day {i % 2}/IMG_{i}.png').unlink()
-    assert 'need an image each, here are 1' in fails(color_labels, *photos)[0]
-    with pytest.raises(conversion.Fault, match='a class that no other has'):
+    assert 'require one image each; got 1' in fails(color_labels, *photos)[0]
+    with pytest.raises(conversion.Fault, match='a class that no other image has'):
         train_val.choose_validation({Path('a'): {0}, Path('b'): {1}}, 0.5, 0)
 
 
@@ -419,11 +419,11 @@ def test_every_fault_of_helen_is_told_at_once(fails, helen_release):
     (root / 'labels/22_1/22_1_lbl09.png').write_bytes(b'')
     title, *lines = fails(helen, root)
     expected = [
-        f'{root}/exemplars.txt:4: not a line of such a list: ',
+        f'{root}/exemplars.txt:4: invalid line: ',
         f'{root}/tuning.txt:1: 21_1 is also in {root}/exem',
-        f'{root}/exemplars.txt: names 4 images, the release 2000',
-        f'{root}/tuning.txt: names 1 images, the rel',
-        f'{root}/testing.txt: names 2 images, the release 100',
+        f'{root}/exemplars.txt: lists 4 images, the release has 2000',
+        f'{root}/tuning.txt: lists 1 images, the rel',
+        f'{root}/testing.txt: lists 2 images, the release has 100',
         f'{root}/labels/11_1/11_1_lbl03.png: no such file',
         f'{root}/labels/11_1/11_1_lbl04.png: 25×20, but its image {root}/images/11_1.jpg 26×20',
         f'{root}/labels/11_1/11_1_lbl05.png: unreadable: ',
@@ -431,7 +431,7 @@ def test_every_fault_of_helen_is_told_at_once(fails, helen_release):
         f'{root}/images/13_2.jpg: unreadable: ',
         f'{root}/labels/22_1/22_1_lbl10.png: uint8 of shape (20, 26, 3), not ',
         f'{root}/labels/22_1/22_1_lbl09.png: unreadable: ',
-        f'{root}/images/99_9.jpg: no such file, named in {root}/testing.txt:2',
+        f'{root}/images/99_9.jpg: no such file, listed in {root}/testing.txt:2',
     ]
     assert len(expected) + 11 == int(title.split()[0])  # and the labels of 99_9
     shown = '\n'.join(lines)
@@ -453,12 +453,12 @@ def test_every_fault_of_lfw_pl_is_told_at_once(fails, lfw_release):
     title, *lines = fails(lfw_pl, *lfw_release)
     assert lines == [
         f'{lists}/parts_validation.txt:2: Ann_Lee_0001 is also in {lists}/parts_train.txt:1',
-        f"{lists}/parts_validation.txt:4: not a line of such a list: '../Ann_Lee 1'",
+        f"{lists}/parts_validation.txt:4: invalid line: '../Ann_Lee 1'",
         lines[2],
-        f'{labels}/Ann_Lee_0012.ppm: 2 pixels are neither pure red, green nor blue, the first of them 0,255,255',
+        f'{labels}/Ann_Lee_0012.ppm: 2 pixels are not pure red, green or blue, the first is 0,255,255',
         f'{labels}/Bo_0001.ppm: 1×1, but its image {images}/Bo/Bo_0001.jpg 26×20',
-        f'{images}/No_One/No_One_0007.jpg: no such file, named in {lists}/parts_validation.txt:3',
-        f'{labels}/No_One_0007.ppm: 2 pixels are neither pure red, green nor blue, the first of them 0,255,255',
+        f'{images}/No_One/No_One_0007.jpg: no such file, listed in {lists}/parts_validation.txt:3',
+        f'{labels}/No_One_0007.ppm: 2 pixels are not pure red, green or blue, the first is 0,255,255',
     ]
     assert lines[2].startswith(f'{lists}/parts_test.txt: cannot be read')
     assert title == '7 faults'
@@ -467,11 +467,9 @@ def test_every_fault_of_lfw_pl_is_told_at_once(fails, lfw_release):
 def test_images_and_masks_in_one_folder_and_a_distance_below_0_are_refused(fails, masks):
     images = masks[1]
     same = ['--images', images, '--masks', images, *masks[4:]]
-    assert fails(color_labels, *same) == [
-        f'{images}: images and masks must be in two folders, each pair under one name'
-    ]
+    assert fails(color_labels, *same) == [f'{images}: --images and --masks must be different folders']
     said = fails(color_labels, *masks, '--max-distance', -5)
-    assert said == ['--max-distance must be at least 0, not -5.0']
+    assert said == ['--max-distance must be at least 0; got -5.0']
 
 
 def test_every_fault_of_colored_masks_is_told_at_once(fails, masks):
@@ -490,10 +488,10 @@ def test_every_fault_of_colored_masks_is_told_at_once(fails, masks):
             f'{images}/train/a.jpg: a.jpeg has the same name',
             f'{images}/train/lonely.jpg: no mask of this name',
             f'{labels}/val/lonely.png: no image of this name',
-            f'{images}: a data set reads images of one suffix; here are 1 .jpeg, 3 .jpg, 1 .png',
+            f'{images}: all images must have the same suffix; found 1 .jpeg, 3 .jpg, 1 .png',
             f'{labels}/train/other.png: 2×20, but its image {images}/train/other.png 26×20',
             next(line for line in lines if f'{labels}/val/a.bmp: unreadable' in line),
-            f'{labels}/train/b.c.bmp: 520 pixels of colours that are not in the palette, '
+            f'{labels}/train/b.c.bmp: 520 pixels have colours that are not in the palette, '
             'up to 2.2 from the nearest: 0,1,2',
         ]
     )
@@ -505,7 +503,7 @@ def test_every_fault_of_colored_masks_is_told_at_once(fails, masks):
         (['a:0,0'], "'a:0,0' is neither"),
         (['a:0,0,256'], "'a:0,0,256' is neither"),
         (['no_file.txt'], 'is neither'),
-        (['a:1,1,1', 'b:1,1,1'], 'the colour of a'),
+        (['a:1,1,1', 'b:1,1,1'], 'the same colour as a'),
         ([f'{i}:{i},0,0' for i in range(256)], '256 classes'),
     ],
 )
@@ -519,7 +517,7 @@ def test_bad_palettes(fails, masks, palette, said):
 def test_damaged_archives(fails, helen_release, tmp_path, name, share):
     archive = pack(tmp_path / name, content(helen_release))
     truncate(archive, share)
-    assert fails(helen, archive) == [f'{archive}: not a zip or tar archive, or a damaged one']
+    assert fails(helen, archive) == [f'{archive}: not a zip or tar archive, or damaged']
 
 
 def test_archives_cannot_write_elsewhere(fails, tmp_path):
@@ -541,7 +539,7 @@ def test_what_is_not_there(fails, tmp_path, lfw_release, masks):
 def test_an_existing_output_is_only_replaced_if_asked_for_and_ours(command, fails, helen_release, masks, out):
     for module, args in ((helen, [helen_release, '--allow-other-counts']), (color_labels, masks)):
         assert command(module, *args, '--overwrite')[0] == 0
-        assert fails(module, *args) == [f'{out}: exists already; --overwrite replaces it']
+        assert fails(module, *args) == [f'{out}: already exists; --overwrite replaces it']
         before = content(out)
         save(out / 'img_dir' / 'train' / 'old.jpg', photo(0))
         assert command(module, *args, '--overwrite')[0] == 0
@@ -555,7 +553,7 @@ def test_the_input_is_not_replaced(masks, capfd):
     before = content(images.parent)
     for out in (images, images.parent):
         assert color_labels.main([*map(str, masks), '--out-dir', str(out), '--overwrite']) == 1
-        assert 'the input is in it' in capfd.readouterr().err
+        assert 'contains the input' in capfd.readouterr().err
         assert content(images.parent) == before
 
 
@@ -864,9 +862,9 @@ def test_faults_of_landmarks_are_told_with_all_others(fails, helen_release, turn
         f'{points}: no landmarks of 11_1',
         f'{points}: no landmarks of 13_2',
         f'{points}: no landmarks of 21_1',
-        f'{points}/2.txt: 7 landmarks of 12_1, but 8 of the others',
+        f'{points}/2.txt: 7 landmarks of 12_1, but the others have 8',
         f'{points}/3.txt: not landmarks: ',
-        f'{points}/4.txt: points that are not finite, or all the same',
+        f'{points}/4.txt: points are not finite, all equal, or missing',
         f'{points}/again.txt: a second file with the landmarks of 22_1',
         f'{helen_release}/images/31_1.jpg: most of its landmarks are outside its 172×132 pixels',
         f'{helen_release}/images/22_1.jpg: unreadable: ',
@@ -877,7 +875,7 @@ def test_faults_of_landmarks_are_told_with_all_others(fails, helen_release, turn
     (points / '1.pts').write_text('version: 1\nn_points: 3\n{\n1 2\n3 4\n}\n')
     (points / '3.pts').write_text('n_points: 3\n1 2\n')
     told = '\n'.join(fails(helen, helen_release, '--align', '--allow-other-counts'))
-    assert f'{points}/1.pts: 2 points, its header says 3' in told
+    assert f'{points}/1.pts: 2 points, but its header has n_points: 3' in told
     assert f'{points}/3.pts: not landmarks' in told
     assert fails(helen, helen_release, '--align', tmp_path / 'none', '--allow-other-counts')[1] == (
         f'{tmp_path}/none: no such folder'

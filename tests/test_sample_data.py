@@ -143,7 +143,7 @@ def test_a_complete_output_is_left_alone(command, release, tmp_path):
     before = content(tmp_path)
     code, stdout, stderr = command()  # Without an archive: the index, which is empty, is not asked.
     assert (code, stderr) == (0, '')
-    assert 'complete already' in stdout
+    assert 'already complete' in stdout
     assert content(tmp_path) == before
 
 
@@ -450,7 +450,7 @@ def test_pip_fetches_the_wheel(command, wheel, tmp_path):
     assert sorted(leftovers(tmp_path)) == [cached, out]
 
     link.unlink()
-    assert 'complete already' in command(archive=wheel.path, name='trees')[1]
+    assert 'already complete' in command(archive=wheel.path, name='trees')[1]
     out.rename(tmp_path / 'first')
     assert command(archive=wheel.path, name='trees')[::2] == (0, '')
 

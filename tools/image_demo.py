@@ -1,4 +1,4 @@
-"""Segment images: an index map with its palette and a colour overlay for each.
+"""Segment images: write an index map with its palette and a colour overlay for each image.
 
 python tools/image_demo.py IMAGE_OR_FOLDER CONFIG CHECKPOINT --out-dir DIR    # DIR/pred/*.png, DIR/vis/*.png
 """
@@ -18,29 +18,29 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('config', help='path of the config')
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
     parser.add_argument('--out-dir', required=True, help='folder for pred/<name>.png and vis/<name>.png')
-    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if there is one')
+    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
     parser.add_argument(
-        '--opacity', type=float, default=0.5, help='of the colours over the image, from 0 to 1; default: %(default)s'
+        '--opacity', type=float, default=0.5, help='opacity of the colours over the image, 0 to 1; default: %(default)s'
     )
     parser.add_argument(
         '--batch-size',
         type=int,
         default=1,
-        help='images of the same size that go through the model at once; default: %(default)s',
+        help='maximum number of images of the same size per batch; default: %(default)s',
     )
     add_config_options(parser)
     return parser.parse_args()
 
 
 def main() -> None:
-    """Segment and say where the results are."""
+    """Segment the images and print the folders of the results."""
     args = parse_args()
     try:
         check_checkpoint(args.checkpoint)
         cfg = load_config(args.config, args.cfg_options)
         inferencer = FaceParsingInferencer(cfg, args.checkpoint, device=args.device)
         written = inferencer(args.image, args.out_dir, args.batch_size, args.opacity)
-    except (OSError, RuntimeError, ValueError) as error:  # the last but one lists the keys that do not fit
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: lists the keys that do not fit
         raise SystemExit(describe(error)) from error
     print(f'{len(written)} index maps and overlays are in {args.out_dir}/pred and {args.out_dir}/vis')
 

@@ -24,11 +24,11 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Test (and evaluate) a model')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
-    parser.add_argument('--out', help='folder for predictions, for evaluation elsewhere')
+    parser.add_argument('--out', help='folder for predicted label maps, for example for an evaluation server')
     parser.add_argument('--show', action='store_true', help='show predictions in a window')
     parser.add_argument('--show-dir', help='folder for pictures of the predictions, <name>.png')
-    parser.add_argument('--wait-time', type=float, default=2, help='seconds that --show shows each picture; default: 2')
-    parser.add_argument('--tta', action='store_true', help="test-time augmentation by the config's tta_pipeline")
+    parser.add_argument('--wait-time', type=float, default=2, help='seconds per picture with --show; default: 2')
+    parser.add_argument('--tta', action='store_true', help="use test-time augmentation with the config's tta_pipeline")
     add_common_arguments(parser)
     return parser.parse_args()
 
@@ -42,19 +42,21 @@ def main() -> None:
     if args.show or args.show_dir:
         hook = cfg.get('default_hooks', {}).get('visualization')
         if hook is None:
-            raise SystemExit(f'--show and --show-dir need default_hooks.visualization, not set in {args.config}')
-        hook.update(draw=True, interval=1, show=args.show, wait_time=args.wait_time)  # whoever asks wants them all
+            raise SystemExit(
+                f'--show and --show-dir require default_hooks.visualization, which {args.config} does not set'
+            )
+        hook.update(draw=True, interval=1, show=args.show, wait_time=args.wait_time)  # all images
         if args.show_dir and hook.type == 'mmattn.VOSVisualizationHook':
             hook.out_dir = args.show_dir
         elif args.show_dir and hook.type.endswith(('SegVisualizationHook', 'DetVisualizationHook')):
             hook.draw = args.show
             options = dict(pred_score_thr=hook.get('score_thr', 0.3)) if 'Det' in hook.type else {}
             pictures = PictureHook(args.show_dir, hook.get('backend_args'), **options)
-        elif args.show_dir:  # a hook of the user's own, which draws through the visualizer
+        elif args.show_dir:  # a custom hook, which draws through the visualizer
             cfg.visualizer.save_dir = args.show_dir
     if args.tta:
         if not (cfg.get('tta_pipeline') and cfg.get('tta_model')):
-            raise SystemExit(f'--tta needs tta_pipeline and tta_model, which {args.config} does not set')
+            raise SystemExit(f'--tta requires tta_pipeline and tta_model, which {args.config} does not set')
         cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
         cfg.tta_model.module = cfg.model
         cfg.model = cfg.tta_model
@@ -62,7 +64,7 @@ def main() -> None:
         if cfg.get('default_scope') == 'mmdet':
             raise SystemExit(
                 f'--out writes label maps; {args.config} is a detector: add '
-                '--cfg-options test_evaluator.outfile_prefix=… if its metric has it, as CocoMetric does'
+                '--cfg-options test_evaluator.outfile_prefix=… if its metric supports it, such as CocoMetric'
             )
         cfg.test_evaluator.update(output_dir=args.out, keep_results=True)
     check_checkpoint(args.checkpoint)
@@ -74,7 +76,7 @@ def main() -> None:
     choose_kernels()
     if pictures is not None:
         runner.register_hook(pictures)
-    runner.call_hook('before_test_loop')  # a stage of our own, before data sets are built
+    runner.call_hook('before_test_loop')  # a stage that mmattn adds: before data sets are built
     runner.test()
     leave_process_group()
 

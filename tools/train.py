@@ -26,13 +26,13 @@ def parse_args() -> argparse.Namespace:
         '--resume',
         nargs='?',
         const='auto',
-        help='continue from this checkpoint, or without one from the latest in the work dir, if there is any',
+        help='resume from this checkpoint; without a value, from the latest checkpoint in the work dir, if any',
     )
-    parser.add_argument('--amp', action='store_true', help='mixed precision: float16 on a GPU, bfloat16 on a CPU')
+    parser.add_argument('--amp', action='store_true', help='use mixed precision: float16 on a GPU, bfloat16 on a CPU')
     parser.add_argument(
         '--auto-scale-lr',
         action='store_true',
-        help="scale the learning rate by the batch size's ratio to auto_scale_lr.base_batch_size of the config",
+        help='scale the learning rate by batch size / auto_scale_lr.base_batch_size of the config',
     )
     add_common_arguments(parser)
     return parser.parse_args()
@@ -45,17 +45,19 @@ def main() -> None:
     if args.amp:
         if cfg.optim_wrapper.type not in ('OptimWrapper', 'AmpOptimWrapper'):
             raise SystemExit(
-                f"--amp needs optim_wrapper.type='OptimWrapper'; {args.config} has '{cfg.optim_wrapper.type}'"
+                f"--amp requires optim_wrapper.type='OptimWrapper'; {args.config} has '{cfg.optim_wrapper.type}'"
             )
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
     if args.auto_scale_lr:
         if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
-            raise SystemExit(f'--auto-scale-lr needs auto_scale_lr.base_batch_size, which {args.config} does not set')
+            raise SystemExit(
+                f'--auto-scale-lr requires auto_scale_lr.base_batch_size, which {args.config} does not set'
+            )
         cfg.auto_scale_lr.enable = True
     if args.resume not in (None, 'auto'):
         cfg.resume, cfg.load_from = True, args.resume
-    elif args.resume == 'auto' and has_checkpoint(cfg.work_dir):  # else the run starts as the config says
+    elif args.resume == 'auto' and has_checkpoint(cfg.work_dir):  # otherwise the run starts according to the config
         cfg.resume, cfg.load_from = True, None
     if cfg.get('load_from'):
         check_checkpoint(cfg.load_from)
@@ -63,7 +65,7 @@ def main() -> None:
     try:
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
         choose_kernels()
-        runner.call_hook('before_loops')  # a stage of our own, before data sets are built
+        runner.call_hook('before_loops')  # a stage that mmattn adds: before data sets are built
         runner.train()
     except KeyboardInterrupt:
         if has_checkpoint(cfg.work_dir):

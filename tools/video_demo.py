@@ -1,8 +1,8 @@
-"""Follow objects through a video: an index mask with its palette for every frame, and a colour overlay.
+"""Segment objects in all frames of a video: write an index mask with its palette per frame, and a colour overlay.
 
     python tools/video_demo.py VIDEO_OR_FOLDER MASK… --config CONFIG --checkpoint CHECKPOINT --out DIR
 
-writes DIR/masks/*.png and DIR/overlay.mp4. Called again after an interruption, it continues where it was.
+writes DIR/masks/*.png and DIR/overlay.mp4. The same command resumes an interrupted run.
 """
 
 import argparse
@@ -15,15 +15,15 @@ from mmattn.video import VOSInferencer
 
 def parse_args() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description='Follow objects through a video')
+    parser = argparse.ArgumentParser(description='Segment objects in all frames of a video')
     parser.add_argument('video', help='path of a video file, or of a folder of frames')
     parser.add_argument(
         'masks',
         nargs='+',
         metavar='mask',
-        help="masks whose values are the objects' ids, or folders of such, in a lossless format such as PNG; a mask "
-        'called exactly like a frame of a folder is of that frame, mask.png@20 is of frame 20, and one without @ of '
-        'the first frame',
+        help='masks whose values are object ids, or folders of masks, in a lossless format such as PNG; mask.png@20 is '
+        'the mask of frame 20; a mask with the name of a frame in a folder of frames belongs to that frame, any other '
+        'to the first frame',
     )
     parser.add_argument('--config', required=True, help='path of the config')
     parser.add_argument('--checkpoint', required=True, help='path or URL of the checkpoint')
@@ -32,21 +32,23 @@ def parse_args() -> argparse.Namespace:
         '--max-frames',
         type=int,
         default=16,
-        help='frames that go through the model at once, those of the masks among them; default: %(default)s',
+        help='maximum number of frames per forward pass, including those of the masks; default: %(default)s',
     )
-    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if there is one')
-    parser.add_argument('--no-overlay', action='store_true', help='write the masks alone')
+    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
+    parser.add_argument('--no-overlay', action='store_true', help='write only the masks')
     parser.add_argument(
-        '--opacity', type=float, default=0.5, help='of the colours in the overlay, from 0 to 1; default: %(default)s'
+        '--opacity', type=float, default=0.5, help='opacity of the colours in the overlay, 0 to 1; default: %(default)s'
     )
-    parser.add_argument('--single-object', action='store_true', help='everything but 0 in the masks is object 1')
-    parser.add_argument('--overwrite', action='store_true', help='remove the results of another run from OUT first')
+    parser.add_argument(
+        '--single-object', action='store_true', help='treat all non-zero values of the masks as object 1'
+    )
+    parser.add_argument('--overwrite', action='store_true', help='first remove the results of another run from OUT')
     add_config_options(parser)
     return parser.parse_args()
 
 
 def main() -> None:
-    """Segment and say where the results are."""
+    """Segment the video and print the paths of the results."""
     args = parse_args()
     try:
         check_checkpoint(args.checkpoint)
@@ -62,7 +64,7 @@ def main() -> None:
             args.single_object,
             args.overwrite,
         )
-    except (OSError, RuntimeError, ValueError) as error:  # the last but one lists the keys that do not fit
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: lists the keys that do not fit
         raise SystemExit(describe(error)) from error
     overlay = '' if args.no_overlay else f', the overlay is {args.out}/overlay.mp4'
     print(f'{len(written)} masks are in {args.out}/masks{overlay}; {inferencer.summary}')

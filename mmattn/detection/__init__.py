@@ -1,4 +1,4 @@
-"""Detection on top of mmdet: a check of the data before training."""
+"""Components for mmdet: a hook that checks the data before training."""
 
 from .data_check_hook import DetDataCheckHook
 

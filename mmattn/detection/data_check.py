@@ -1,4 +1,4 @@
-"""What training a detector would stumble over, or leave out without a word, in annotations and images."""
+"""Faults in annotations and images that would stop the training of a detector, or that it would silently ignore."""
 
 import os
 from collections import Counter, defaultdict
@@ -18,12 +18,12 @@ from PIL import Image
 from mmattn.engine.hooks.data_check import data_set_configs
 from mmattn.utils.images import unreadable
 
-ORIENTATION = 0x0112  # the EXIF tag; from 5 on, loading swaps width and height
-THREADS = 4  # more would wait for Python's lock
+ORIENTATION = 0x0112  # EXIF tag; with values of 5 and more, loading swaps width and height
+THREADS = 4  # more threads would wait for the GIL
 
 
 class Part(NamedTuple):
-    """A data set, its place in the config, and what is left of it after ``filter_cfg``."""
+    """A data set, its place in the config, and the samples that its ``filter_cfg`` keeps."""
 
     where: str
     dataset: BaseDetDataset
@@ -36,20 +36,20 @@ class Part(NamedTuple):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes; none if the data set does not say."""
+        """The names of the classes. Empty if the data set does not define them."""
         return tuple(self.dataset.metainfo.get('classes') or ())
 
 
 def find_faults(cfg: Config, loaders: Sequence[str], allow_absent: Collection[str] = ()) -> dict[str, list[str]]:
-    """Look at the annotations and images of the data sets of a config, and see whether each class has a box.
+    """Check the annotations and images of the data sets of a config, and that each class has a box.
 
     Args:
-        cfg (Config): the whole config; its default scope is in force.
-        loaders (sequence of str): which of ``train_dataloader``, ``val_dataloader`` and ``test_dataloader``.
-        allow_absent (collection of str): classes that need not have a box.
+        cfg (Config): the whole config. Its default scope must be active.
+        loaders (sequence of str): some of ``train_dataloader``, ``val_dataloader`` and ``test_dataloader``.
+        allow_absent (collection of str): classes that may have no box.
 
     Returns:
-        dict: paths, or places in the config, and what is wrong with each.
+        dict: path, or place in the config → its faults.
     """
     faults: defaultdict[str, list[str]] = defaultdict(list)
     parts: list[Part] = []
@@ -72,12 +72,12 @@ def find_faults(cfg: Config, loaders: Sequence[str], allow_absent: Collection[st
 
 
 def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[tuple[str, str]]:
-    """Append what a data set lists to ``parts``, or yield why it cannot."""
+    """Append a data set to ``parts``, or yield the faults that prevent it."""
     try:
         dataset = DATASETS.build({**cfg, 'lazy_init': True, 'serialize_data': False})
         missing = list(_missing_annotations(dataset))
         if missing:
-            yield from ((where, f'no annotations {path}') for path in missing)
+            yield from ((where, f'no annotation file {path}') for path in missing)
             return
         listed = dataset.load_data_list()
         dataset.data_list = listed
@@ -106,7 +106,7 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[tuple[str, str]]
 
 
 def _missing_annotations(dataset: BaseDetDataset) -> Iterator[str]:
-    """Yield the XML files that a list names and that are not there."""
+    """Yield XML files that ``ann_file`` lists but that do not exist."""
     if isinstance(dataset, XMLDataset) and _is_local(dataset) and os.path.isfile(dataset.ann_file):
         for name in list_from_file(dataset.ann_file):
             path = os.path.join(dataset.sub_data_root, dataset.ann_subdir, f'{name}.xml')
@@ -115,9 +115,9 @@ def _missing_annotations(dataset: BaseDetDataset) -> Iterator[str]:
 
 
 def _unused(dataset: BaseDetDataset, listed: Sequence[dict]) -> Iterator[str]:
-    """Yield how many boxes are not used, and why."""
+    """Yield the number of unused boxes for each reason."""
     reasons: Counter[str] = Counter()
-    others: Counter[str] = Counter()  # names that are no class
+    others: Counter[str] = Counter()  # names that are not classes
     for name, size, (left, top, right, bottom) in _boxes(dataset, listed):
         if name not in (dataset.metainfo.get('classes') or ()):
             others[name] += 1
@@ -133,7 +133,7 @@ def _unused(dataset: BaseDetDataset, listed: Sequence[dict]) -> Iterator[str]:
 def _boxes(
     dataset: BaseDetDataset, listed: Sequence[dict]
 ) -> Iterator[tuple[str, tuple[int, int] | None, list[float]]]:
-    """Yield name, size of the image and corners of every box in files of COCO or XML, also of those not used."""
+    """Yield class name, image size and corners of each box in COCO or XML files, including unused boxes."""
     if isinstance(dataset, CocoDataset):
         content = load(dataset.ann_file)
         names = {category['id']: category['name'] for category in content.get('categories', ())}
@@ -150,7 +150,7 @@ def _boxes(
 
 
 def _order_faults(part: Part) -> Iterator[tuple[str, str]]:
-    """Yield classes of COCO files that mmdet numbers otherwise than ``metainfo['classes']``."""
+    """Yield COCO data sets whose categories have another order than ``metainfo['classes']``."""
     dataset = part.dataset
     labels: dict[int, int] = getattr(dataset, 'cat2label', {})
     if not isinstance(dataset, CocoDataset) or not labels:
@@ -166,7 +166,7 @@ def _order_faults(part: Part) -> Iterator[tuple[str, str]]:
 
 
 def _image_faults(part: Part) -> Iterator[tuple[str, str]]:
-    """Yield images that are missing, unreadable, or of another size than their annotations say."""
+    """Yield images that are missing, unreadable, or of another size than in their annotations."""
     if not _is_local(part.dataset):
         return
     wanted = {info['img_path']: (info.get('width'), info.get('height')) for info in part.kept}
@@ -175,25 +175,25 @@ def _image_faults(part: Part) -> Iterator[tuple[str, str]]:
             if isinstance(found, str):
                 yield path, found
             elif None not in size and found != size:
-                yield path, f'{found[0]}×{found[1]}; its annotations are of {size[0]}×{size[1]} (width×height)'
+                yield path, f'{found[0]}×{found[1]}; its annotations have {size[0]}×{size[1]} (width×height)'
 
 
 def _size(path: str) -> tuple[int, int] | str:
-    """Return width and height of an image as it is loaded, or what is wrong."""
+    """Return width and height of an image as loaded, or its fault."""
     try:
         with Image.open(path) as image:
             width, height = image.size
             return (height, width) if image.getexif().get(ORIENTATION, 1) >= 5 else (width, height)
     except FileNotFoundError:
         return 'no such file'
-    except Exception as error:  # decoders raise all kinds
+    except Exception as error:  # decoders raise many types
         return unreadable(error)
 
 
 def _absent(
     parts: Sequence[Part], incomplete: Collection[str], allow_absent: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the training set if a class has no box in it; those of validation and test only go to the log."""
+    """Yield the training set if a class has no box in it. Missing classes of validation and test are logged."""
     for loader in dict.fromkeys(part.loader for part in parts):
         of_loader = [part for part in parts if part.loader == loader]
         present = {
@@ -210,7 +210,7 @@ def _absent(
         if loader == 'train_dataloader':
             yield (
                 loader,
-                f'no box of {absent}; a subset that really lacks them allows it: --cfg-options '
+                f'no box of {absent}; if the subset lacks these classes on purpose, run with --cfg-options '
                 f"default_hooks.data_check.allow_absent='[{absent.replace(', ', ',')}]'",
             )
         elif any(info.get('instances') for part in of_loader for info in part.kept):  # a test set may have no boxes
@@ -223,7 +223,7 @@ def _has_area(box: dict) -> bool:
 
 
 def _names(names: Iterable[str]) -> str:
-    """Write names, of many only the first."""
+    """Join names, at most ten."""
     listed = list(names)
     return ', '.join(
         [*map(repr, listed[:10]), f'… and {len(listed) - 10} more'] if len(listed) > 10 else map(repr, listed)
@@ -231,7 +231,7 @@ def _names(names: Iterable[str]) -> str:
 
 
 def _is_local(dataset: BaseDetDataset) -> bool:
-    """Whether a data set reads from a local disk."""
+    """Return whether a data set reads from a local disk."""
     folders = [dataset.ann_file, *dataset.data_prefix.values()]
     backend = (getattr(dataset, 'backend_args', None) or {}).get('backend', 'local')
     return backend in ('local', 'disk') and not any('://' in folder for folder in folders if folder)

@@ -1,4 +1,4 @@
-"""Semantic segmentation on top of mmseg: decode heads, a backbone, and a check of the data before training."""
+"""Components for mmseg: decode heads, a backbone, and a hook that checks the data before training."""
 
 from .attention_head import AttentionHead
 from .bi_cc_head import BiCCHead

@@ -1,4 +1,4 @@
-"""Whether data sets, heads and metrics of a config agree on classes, colours, weights and the ignored label."""
+"""Consistency of a config: classes, colours, class weights and ignored label of data sets, heads and metrics."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,12 +11,12 @@ from mmengine.logging import print_log
 from .class_check import heads
 from .data_parts import Part
 
-IGNORED = 255  # the default of mmseg's heads, data sets and metrics
+IGNORED = 255  # default ``ignore_index`` of mmseg's heads, data sets and metrics
 METRICS = ('IoUMetric', 'FaceParsingMetric')
 
 
 def disagreements(cfg: Config, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
-    """Yield places in a config, and what is wrong there; images that are listed twice only go to the log.
+    """Yield ``(place in the config, fault)`` for each inconsistency. Duplicate images are logged, not yielded.
 
     Args:
         cfg (Config): the whole config.
@@ -34,20 +34,20 @@ def disagreements(cfg: Config, parts: Sequence[Part]) -> Iterator[tuple[str, str
 
 
 def _wrong_names(part: Part) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with the names and colours of the classes of a data set."""
+    """Yield faults in the class names and the palette of a data set."""
     meta = part.dataset.metainfo
     if isinstance(meta.get('classes'), str):
         yield part.where, f'classes must be a list of names; got {meta["classes"]!r}'
         return
     if twice := [name for name, count in Counter(part.classes).items() if count > 1]:
-        yield part.where, f'classes must differ in name; {", ".join(twice)} is there several times'
+        yield part.where, f'classes must have distinct names; duplicates: {", ".join(twice)}'
     for colour in meta.get('palette') or ():
         if len(colour) != 3 or not all(0 <= value <= 255 for value in colour):
             yield part.where, f'colours of the palette must be three values from 0 to 255; got {list(colour)}'
 
 
 def _wrong_weights(where: str, head: dict) -> Iterator[tuple[str, str]]:
-    """Yield the losses of a head whose ``class_weight`` is not of its number of classes."""
+    """Yield the losses of a head whose ``class_weight`` does not have one weight per class."""
     for loss in _dicts(head.get('loss_decode')):
         weights, count = loss.get('class_weight'), head.get('out_channels') or head.get('num_classes')
         if isinstance(weights, list | tuple) and count is not None and len(weights) != count:
@@ -55,9 +55,9 @@ def _wrong_weights(where: str, head: dict) -> Iterator[tuple[str, str]]:
 
 
 def _wrong_ignored(cfg: Config, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
-    """Yield heads, metrics and data sets that do not ignore the label that the first of them ignores.
+    """Yield heads, metrics and data sets whose ``ignore_index`` differs from the first one's.
 
-    A data set's own value only says what its masks may hold: where it is the default, the others may differ from it.
+    The default value of a data set is not compared: it only permits that label in the masks.
     """
     ignored = {
         f'{where}.ignore_index': head.get('ignore_index', IGNORED) for where, head in heads(cfg.get('model'), 'model')
@@ -76,12 +76,12 @@ def _wrong_ignored(cfg: Config, parts: Sequence[Part]) -> Iterator[tuple[str, st
 
 
 def _warn_of_repetitions(parts: Sequence[Part]) -> None:
-    """Log images that a data set lists several times, and those of training that are in validation or test, too."""
+    """Log images that a data set lists more than once, and training images that are also in validation or test."""
     training: set[str] = set()
     for part in parts:
         listed = Counter(sample.image.path for sample in part.samples if sample.image)
         if repeated := [path for path, count in listed.items() if count > 1]:
-            _warn(f'{part.where} lists {len(repeated)} images several times, such as {repeated[0]}')
+            _warn(f'{part.where} lists {len(repeated)} images more than once, such as {repeated[0]}')
         if part.loader == 'train_dataloader':
             training.update(listed)
         elif shared := training.intersection(listed):
@@ -95,5 +95,5 @@ def _warn(text: str) -> None:
 
 
 def _dicts(cfg: Any) -> Iterable[dict]:
-    """Return a dictionary as a list of it, and of a list the dictionaries."""
+    """Return the dictionaries in a list, or a single dictionary as a list."""
     return [part for part in (cfg if isinstance(cfg, list | tuple) else [cfg]) if isinstance(part, dict)]

@@ -1,4 +1,4 @@
-"""Decode head with any attention module of the registry between its two convolutions."""
+"""FCN decode head with a configurable attention module between its two convolutions."""
 
 import torch
 from mmseg.models.decode_heads import FCNHead
@@ -9,12 +9,20 @@ from mmattn.registry import MODELS
 
 @MODELS.register_module()
 class AttentionHead(FCNHead):
-    """mmseg's ``FCNHead`` with an attention module: conv → attention → conv → classes, the frame of CCNet.
+    """mmseg's ``FCNHead`` with an attention module between its convolutions, as in CCNet.
+
+    The layers are conv → attention → conv → classifier.
 
     Args:
-        attention (dict, optional): config of a module of ``in_channels`` that keeps the map's shape; it gets
-            ``channels``. Without, it is the stock head of two convolutions.
-        **kwargs: as in mmseg's ``FCNHead``, without ``num_convs``.
+        attention (dict, optional): config of a module that maps ``(B, channels, H, W)`` to the same shape. It is built
+            with ``in_channels=channels``. Defaults to None: the stock head with two convolutions.
+        **kwargs: as in mmseg's ``FCNHead``, except ``num_convs``, which is 2.
+
+    Example:
+        >>> attention = dict(type='mmattn.BilateralNonLocal2d', window_size=3)
+        >>> head = AttentionHead(attention, in_channels=8, channels=4, num_classes=3)
+        >>> head([torch.randn(2, 8, 6, 9)]).shape
+        torch.Size([2, 3, 6, 9])
     """
 
     def __init__(self, attention: dict | None = None, **kwargs) -> None:
@@ -22,7 +30,7 @@ class AttentionHead(FCNHead):
         self.attention = None if attention is None else MODELS.build(dict(attention, in_channels=self.channels))
 
     def _forward_feature(self, inputs: list[Tensor]) -> Tensor:
-        """Return the features before the classes: ``(B, channels, H, W)``."""
+        """Return the features before the classifier: ``(B, channels, H, W)``."""
         x = self._transform_inputs(inputs)
         y = self.convs[0](x)
         if self.attention is not None:

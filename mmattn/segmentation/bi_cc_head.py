@@ -1,4 +1,4 @@
-"""Decode head with bilateral criss-cross attention."""
+"""Decode head with bilateral criss-cross attention (Bi-CC)."""
 
 from mmseg.models.decode_heads import CCHead, FCNHead
 
@@ -9,18 +9,26 @@ from mmattn.registry import MODELS
 
 @MODELS.register_module()
 class BiCCHead(CCHead):
-    """mmseg's ``CCHead`` with bilateral criss-cross attention: conv → Bi-CC, ``recurrence`` times → conv → classes.
+    """mmseg's ``CCHead`` with bilateral criss-cross attention (Bi-CC) in place of criss-cross attention.
 
-    With ``position='none'`` it is the stock head: the same ``state_dict`` keys and the same output.
+    The layers are conv → Bi-CC (``recurrence`` times, shared weights) → conv → classifier, as in chapter 3 of *The
+    Attention Mechanism in Vision and Language Analysis* (PhD thesis, University of Technology Sydney, 2021). With
+    ``position='none'`` it is the stock head: same ``state_dict`` keys, same output.
 
     Args:
-        recurrence (int): passes through the one attention block. Defaults to 2.
+        recurrence (int): number of passes through the attention layer. Defaults to 2.
         window_size, position, padding, smoothing, max_offset: as in
             :class:`~mmattn.layers.BilateralCrissCrossAttention`.
-        **kwargs: as in mmseg's ``FCNHead``.
+        **kwargs: as in mmseg's ``FCNHead``, except ``num_convs``, which is 2.
 
     Raises:
-        TypeError, ValueError: a recurrence that is no integer of at least 1, or as the layer raises.
+        TypeError: ``recurrence`` is not an integer.
+        ValueError: ``recurrence`` is below 1, or the layer raises it for its arguments.
+
+    Example:
+        >>> head = BiCCHead(in_channels=16, channels=8, num_classes=3, window_size=5)
+        >>> head([torch.randn(2, 16, 6, 9)]).shape
+        torch.Size([2, 3, 6, 9])
     """
 
     def __init__(
@@ -34,7 +42,7 @@ class BiCCHead(CCHead):
         **kwargs,
     ) -> None:
         check_count('recurrence', recurrence)
-        FCNHead.__init__(self, num_convs=2, **kwargs)  # not CCHead's, which wants mmcv's compiled operators
+        FCNHead.__init__(self, num_convs=2, **kwargs)  # CCHead's requires mmcv's compiled operators
         self.recurrence = recurrence
         self.cca = BilateralCrissCrossAttention(
             self.channels,

@@ -1,4 +1,4 @@
-"""Decode head with bilateral non-local attention."""
+"""Decode head with bilateral non-local attention (Bi-NL)."""
 
 from mmseg.models.decode_heads import FCNHead, NLHead
 
@@ -8,15 +8,25 @@ from mmattn.registry import MODELS
 
 @MODELS.register_module()
 class BiNLHead(NLHead):
-    """mmseg's ``NLHead`` with bilateral non-local attention: conv → Bi-NL → conv → classes.
+    """mmseg's ``NLHead`` with bilateral non-local attention (Bi-NL) in place of the non-local block.
 
-    With ``position='none'`` it is the stock head: the same ``state_dict`` keys and the same output.
+    The layers are conv → Bi-NL → conv → classifier, as in chapter 3 of *The Attention Mechanism in Vision and Language
+    Analysis* (PhD thesis, University of Technology Sydney, 2021). With ``position='none'`` it is the stock head: same
+    ``state_dict`` keys, same output.
 
     Args:
-        reduction, use_scale, mode: as in ``NLHead``.
+        reduction, use_scale, mode: as in mmseg's ``NLHead``.
         window_size, position, padding, smoothing, max_offset: as in
             :class:`~mmattn.layers.BilateralNonLocal2d`.
-        **kwargs: as in mmseg's ``FCNHead``.
+        **kwargs: as in mmseg's ``FCNHead``, except ``num_convs``, which is 2.
+
+    Raises:
+        TypeError, ValueError: as in :class:`~mmattn.layers.BilateralNonLocal2d`.
+
+    Example:
+        >>> head = BiNLHead(in_channels=16, channels=8, num_classes=3, window_size=5)
+        >>> head([torch.randn(2, 16, 6, 9)]).shape
+        torch.Size([2, 3, 6, 9])
     """
 
     def __init__(
@@ -31,7 +41,7 @@ class BiNLHead(NLHead):
         max_offset: int = 96,
         **kwargs,
     ) -> None:
-        FCNHead.__init__(self, num_convs=2, **kwargs)  # not NLHead's, which builds the stock block
+        FCNHead.__init__(self, num_convs=2, **kwargs)  # NLHead's builds the stock block
         self.reduction = reduction
         self.use_scale = use_scale
         self.mode = mode

@@ -1,4 +1,4 @@
-"""Whether the classes of data sets are those of the model, and whether their masks have pixels of each."""
+"""Checks that data sets and model have the same classes, and that the masks contain each class."""
 
 import os
 import shlex
@@ -13,15 +13,15 @@ from .data_parts import Part
 from .image_facts import CONVERTER, Facts, ImageFile
 
 HEADS = ('decode_head', 'auxiliary_head')
-IGNORED = None  # in place of a class
+IGNORED = None  # instead of a class index
 
 
 def classes_of_labels(dataset: BaseSegDataset) -> dict[float, int | None]:
-    """Return what ``LoadAnnotations`` makes of the labels in a file.
+    """Return the class index to which ``LoadAnnotations`` maps each label of a file.
 
     Returns:
-        dict: the index of the class, or None for an ignored label. Other labels are not in it. Without ``classes`` a
-        data set has 255.
+        dict: label → class index, or None for an ignored label. Invalid labels are absent. A data set without
+        ``classes`` has 255 of them.
     """
     classes = dataset.metainfo.get('classes')
     indices = range(255 if classes is None else len(classes))
@@ -46,14 +46,14 @@ def class_faults(
     incomplete: Collection[str],
     allow_absent: Collection[str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield places in the config, and what is wrong there; classes missing in validation or test only go to the log.
+    """Yield ``(place in the config, fault)``. Classes missing in validation or test are logged, not yielded.
 
     Args:
-        model (dict): the config of the model, or None.
+        model (dict, optional): config of the model.
         parts (sequence of Part): the data sets.
-        facts (dict): the labels of their masks.
-        incomplete (collection of str): data loaders of which some data set could not be read.
-        allow_absent (collection of str): classes that need not be in any mask.
+        facts (dict): size and labels of their masks.
+        incomplete (collection of str): data loaders with a data set that could not be read.
+        allow_absent (collection of str): classes that may be missing from all masks.
     """
     names = dict.fromkeys(name for part in parts for name in part.classes)
     unknown = [name for name in allow_absent if name not in names]
@@ -73,10 +73,10 @@ def class_faults(
     untrained = lacking.pop('train_dataloader', [])
     if untrained:
         shifted = any(part.dataset.reduce_zero_label for part in parts if part.loader == 'train_dataloader')
-        hint = 'reduce_zero_label=True ignores label 0 and takes 1 for the first class; ' if shifted else ''
+        hint = 'reduce_zero_label=True ignores label 0 and makes label 1 the first class; ' if shifted else ''
         reason = (
-            f'no mask has a pixel of {_names(untrained)}; {hint}{CONVERTER} makes labels of masks that are coded by '
-            'colours; a subset that really lacks them allows it: '
+            f'no mask has a pixel of {_names(untrained)}; {hint}{CONVERTER} converts masks that are coded by '
+            'colours into labels; if the subset lacks these classes on purpose, run with '
             f"--cfg-options default_hooks.data_check.allow_absent='[{_names(untrained, ',')}]'"
         )
         yield 'train_dataloader', reason
@@ -86,7 +86,7 @@ def class_faults(
 
 
 def _wrong_heads(model: object, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
-    """Yield the heads whose ``num_classes`` is not the number of classes of the data."""
+    """Yield the heads whose ``num_classes`` differs from the number of classes of the data."""
     by_count = {len(part.classes): part for part in reversed(parts) if part.classes}
     for where, head in heads(model, 'model'):
         for count, part in by_count.items():
@@ -96,7 +96,7 @@ def _wrong_heads(model: object, parts: Sequence[Part]) -> Iterator[tuple[str, st
 
 
 def heads(cfg: object, where: str, in_head: bool = False) -> Iterator[tuple[str, dict]]:
-    """Find all heads with ``num_classes`` in a model's config, and heads within heads, and say where they are."""
+    """Yield ``(place, config)`` of all heads with ``num_classes`` in a model's config, including nested heads."""
     if isinstance(cfg, list | tuple):
         for i, part in enumerate(cfg):
             yield from heads(part, f'{where}.{i}', in_head)
@@ -113,21 +113,21 @@ def _labels(part: Part, facts: dict[ImageFile, Facts]) -> set[float]:
 
 
 def _present(part: Part, facts: dict[ImageFile, Facts]) -> list[str]:
-    """Return the names of the classes in the masks of a data set."""
+    """Return the names of the classes that occur in the masks of a data set."""
     classes = classes_of_labels(part.dataset)
     present = {classes.get(label) for label in _labels(part, facts)}
     return [name for i, name in enumerate(part.classes) if i in present]
 
 
 def _looks_binary(part: Part, facts: dict[ImageFile, Facts], allow_absent: Collection[str]) -> bool:
-    """Whether the masks hold 0 and 255 alone, of which 255 is hardly meant to be ignored."""
+    """Return whether the masks contain only 0 and 255, where 255 probably means foreground, not ignored."""
     absent = set(part.classes) - set(_present(part, facts))
     return _labels(part, facts) == {0, 255} and not (absent and absent.issubset(allow_absent))
 
 
 def _binary_reason(part: Part, binary: Sequence[Part]) -> str:
-    """Say what masks of 0 and 255 lead to, and for the first data set how all that lie together are converted."""
-    reason = 'its masks hold 0 and 255 alone, but labels are 0, 1, … and 255 is ignored'
+    """Describe the fault of binary masks; for the first data set of a ``data_root``, with the conversion command."""
+    reason = 'its masks contain only 0 and 255, but labels are 0, 1, … and 255 is ignored'
     together = [other for other in binary if other.dataset.data_root == part.dataset.data_root]
     if part is not together[0]:
         return reason
@@ -142,6 +142,6 @@ def _binary_reason(part: Part, binary: Sequence[Part]) -> str:
 
 
 def _names(classes: Iterable[str], separator: str = ', ') -> str:
-    """Write the names of classes, of many only the first."""
+    """Join the names of classes, at most ten."""
     names = list(classes)
     return separator.join([*names[:10], '…'] if len(names) > 10 else names)

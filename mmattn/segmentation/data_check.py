@@ -1,4 +1,4 @@
-"""What training would stumble over, or leave out without a word, in the files of mmseg's data sets."""
+"""Faults in the files of mmseg's data sets that would stop training, or that it would silently ignore."""
 
 import os
 import textwrap
@@ -29,17 +29,17 @@ def find_faults(
     allow_absent: Collection[str] = (),
     allow_ignored: bool = False,
 ) -> dict[str, list[str]]:
-    """Look at all files of the data sets of a config, and compare their classes with those of the model.
+    """Check all files of the data sets of a config, and compare their classes with those of the model.
 
     Args:
-        cfg (Config): the whole config; its default scope is in force.
-        work_dir (Path): folder for the cache, ``data_check.json``.
-        loaders (sequence of str): which of ``train_dataloader``, ``val_dataloader`` and ``test_dataloader``.
-        allow_absent (collection of str): classes that need not be in any mask.
-        allow_ignored (bool): whether a mask may be ignored in all its pixels.
+        cfg (Config): the whole config. Its default scope must be active.
+        work_dir (Path): folder of the cache, ``data_check.json``.
+        loaders (sequence of str): some of ``train_dataloader``, ``val_dataloader`` and ``test_dataloader``.
+        allow_absent (collection of str): classes that may be missing from all masks.
+        allow_ignored (bool): whether all pixels of a mask may be ignored.
 
     Returns:
-        dict: paths, or places in the config, and what is wrong with each.
+        dict: path, or place in the config → its faults.
     """
     start = time.monotonic()
     faults: defaultdict[str, list[str]] = defaultdict(list)
@@ -62,7 +62,7 @@ def find_faults(
         if reason not in faults[path]:
             faults[path].append(reason)
     print_log(
-        f'Data check: {len(files)} files, {len(files) - looked} of them known from the last time, '
+        f'Data check: {len(files)} files, {len(files) - looked} of them unchanged since the last check, '
         f'{time.monotonic() - start:.1f} s',
         'current',
     )
@@ -70,7 +70,7 @@ def find_faults(
 
 
 def _unread(cfg: Config, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
-    """Yield what lies in the folders of data sets, is not read by any, and why."""
+    """Yield files in the folders of data sets that no data set reads, and the reason."""
     folders = {
         (part.dataset.data_prefix.get(key), suffix): key == 'seg_map_path'
         for part in parts
@@ -79,9 +79,9 @@ def _unread(cfg: Config, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
         if key == 'img_path' or part.masks
     }
     known: set[str] = set()
-    for loader in LOADERS:  # one that is not checked may read from the same folders
+    for loader in LOADERS:  # loaders that are not checked may read from the same folders
         for _, data_set in data_set_configs(cfg.get(loader), loader):
-            with suppress(Exception):  # where it matters, it is a fault already
+            with suppress(Exception):  # already reported if it matters
                 dataset = build(data_set)
                 if is_local(dataset):
                     listed = dataset.load_data_list()
@@ -92,7 +92,7 @@ def _unread(cfg: Config, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
 
 
 def _file_faults(part: Part, facts: dict[ImageFile, Facts], allow_ignored: bool) -> Iterator[tuple[str, str]]:
-    """Yield the files of a data set and what is wrong with them."""
+    """Yield ``(path, fault)`` for the files of a data set."""
     classes = classes_of_labels(part.dataset)
     ignored = []
     for sample in part.samples:
@@ -114,17 +114,17 @@ def _file_faults(part: Part, facts: dict[ImageFile, Facts], allow_ignored: bool)
         if sample.image and image.size and mask.size and tuple(image.size) != tuple(mask.size):
             reason = '{}×{}, but its image {} {}×{}'.format(*mask.size, sample.image.path, *image.size)
             turned = mask.size == image.size[::-1]
-            yield sample.mask.path, f'{reason}, turned as its EXIF orientation says if it has one' if turned else reason
-    if allow_ignored or part.loader == 'test_dataloader':  # servers keep the truth to themselves
+            yield sample.mask.path, f'{reason}, after rotation by its EXIF orientation, if any' if turned else reason
+    if allow_ignored or part.loader == 'test_dataloader':  # the ground truth may be held by an evaluation server
         if ignored:
-            text = f'Data check: masks of {part.where} that are ignored in all their pixels: {len(ignored)}'
+            text = f'Data check: {len(ignored)} masks of {part.where} have only ignored pixels'
             print_log(text, 'current', WARNING)
     else:
         yield from ignored
 
 
 def _listed(part: Part, path: str) -> str:
-    """Say what the list of a data set has for an image that does not exist, so that odd characters can be seen."""
+    """Quote the line of ``ann_file`` for an image that does not exist, so that unusual characters are visible."""
     if not part.dataset.ann_file or reads_whole_folders(part.dataset):
         return ''
     suffix = part.dataset.img_suffix
@@ -133,7 +133,7 @@ def _listed(part: Part, path: str) -> str:
 
 
 def _spans(numbers: Collection[float]) -> str:
-    """Write numbers as '0…10, 255'."""
+    """Format numbers as ranges, such as '0…10, 255'."""
     runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])]
     text = ', '.join(f'{run[0][1]}' if len(run) == 1 else f'{run[0][1]}…{run[-1][1]}' for run in runs)
     return textwrap.shorten(text, 80, placeholder=' …')

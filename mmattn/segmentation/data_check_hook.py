@@ -1,4 +1,4 @@
-"""The hook that has all files of a run's data sets checked before its first iteration."""
+"""Hook that checks all files of mmseg's data sets before the first iteration."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,46 +11,50 @@ from mmattn.registry import HOOKS
 
 @HOOKS.register_module()
 class SegDataCheckHook(DataCheckHook):
-    """Before training, look at every image and mask, and list all that is wrong with them in one error.
+    """Checks images and masks of mmseg's data sets before the first iteration, and lists all faults in one error.
 
-    The hook checks the data sets in the configs of ``train_dataloader`` and ``val_dataloader``, before testing those
-    of ``test_dataloader``, that derive from mmseg's ``BaseSegDataset``, inside wrappers, too. Faults are
+    The hook checks data sets that derive from mmseg's ``BaseSegDataset``, also within wrappers: before training, those
+    of ``train_dataloader`` and ``val_dataloader``; before testing, those of ``test_dataloader``. Faults are:
 
-    * an empty data set, an image without a mask, an unreadable file, an image and a mask of different sizes, a mask
-      of a lossy format or with more than one value per pixel, an image of 12 bits in 16;
-    * a label that is, after ``reduce_zero_label`` and ``label_map``, neither a class nor ignored; a mask whose pixels
-      are all ignored; masks of 0 and 255 alone; a class without a pixel in all training masks;
-    * what a folder holds beside the images and masks that are read: images with another suffix, links to nothing,
-      folders named like images, masks without an image; not with ``ann_file``, which selects images on purpose;
-    * ``num_classes`` of a head that is not the number of classes of the data, ``class_weight`` of another length, an
-      ``ignore_index`` in which heads, metrics and data differ; names of classes that repeat, or that validation has in
-      another order.
+    * an empty data set; an image without a mask; an unreadable file; an image and a mask of different sizes; a mask in
+      a lossy format or with more than one value per pixel; a 16-bit image with values of 12 bits or fewer;
+    * a label that is, after ``reduce_zero_label`` and ``label_map``, neither a class nor ignored; a mask with only
+      ignored pixels; masks that contain only 0 and 255; a class without a pixel in the training masks;
+    * files in the folders that are not read: images with another suffix, broken links, folders named like images,
+      masks without an image. This is not checked with ``ann_file``, which selects images;
+    * ``num_classes`` of a head that differs from the number of classes of the data; ``class_weight`` of another
+      length; different values of ``ignore_index`` in heads, metrics and data; duplicate class names; validation
+      classes in another order than those of training.
 
-    A class without a pixel in validation or test is a warning, as are a mask of the test set whose pixels are all
-    ignored, and images that are listed twice or both in training and validation.
+    The hook logs a warning for a class without a pixel in validation or test, for test masks with only ignored pixels,
+    and for images that are listed twice or are in both training and validation.
 
-    Masks are decoded. Of a JPEG or PNG image the header and the last bytes are read, which finds a file that was cut
-    short, not one damaged in its middle; images of other formats are decoded. What is not read by
-    ``LoadImageFromFile`` and mmseg's ``LoadAnnotations``, and what is not on a local disk, is left out, and the log
-    says so.
+    Masks are decoded. For JPEG and PNG images, only the header and the last bytes are read: this detects truncation,
+    but not damage in the middle. Images of other formats are decoded. Data sets that are not read by
+    ``LoadImageFromFile`` and mmseg's ``LoadAnnotations``, or not from a local disk, are skipped, and the log names
+    them.
 
-    All faults go to ``data_check.txt`` in the work dir. What was seen of the files is kept in ``data_check.json``
-    there: a later run looks again only at files whose size or time has changed. When the check runs, and in which
-    process, is in :class:`~mmattn.engine.hooks.data_check.DataCheckHook`.
+    All faults are written to ``data_check.txt`` in the work dir. Results for files without faults are cached in
+    ``data_check.json`` there: later runs check a file again only if its size or modification time has changed.
+    :class:`~mmattn.engine.hooks.data_check.DataCheckHook` describes when the check runs, and in which process.
 
     Args:
-        enabled (bool): False turns the check off; in the shipped configs by
-            ``--cfg-options default_hooks.data_check.enabled=False``. Defaults to True.
-        allow_absent (sequence of str): classes that need not have a pixel in the training masks, for a subset that
-            lacks them. Defaults to none.
+        enabled (bool): whether to check. In the shipped configs,
+            ``--cfg-options default_hooks.data_check.enabled=False`` turns the check off. Defaults to True.
+        allow_absent (sequence of str): classes that may be missing from all training masks, for a subset that lacks
+            them. Defaults to none.
         allow_ignored (bool): whether all pixels of a mask may be ignored. Defaults to False.
 
     Raises:
-        ValueError: before the first iteration, there are faults, or ``allow_absent`` names no class of the data; it
-            lists up to 20 of them.
+        ValueError: before the first iteration, if there are faults, or if ``allow_absent`` names an unknown class. The
+            message lists up to 20 faults.
 
     Example:
-        >>> default_hooks = dict(data_check=dict(type='mmattn.SegDataCheckHook', allow_absent=['train']))
+        >>> from mmattn.registry import HOOKS
+        >>> hook = HOOKS.build(dict(type='SegDataCheckHook', allow_absent=['train']))
+        >>> hook.allow_absent
+        ['train']
+        >>> default_hooks = dict(data_check=dict(type='mmattn.SegDataCheckHook'))  # in a config
     """
 
     def __init__(self, enabled: bool = True, allow_absent: Sequence[str] = (), allow_ignored: bool = False) -> None:
@@ -59,7 +63,7 @@ class SegDataCheckHook(DataCheckHook):
         self.allow_ignored = allow_ignored
 
     def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
-        """Look at all files of the data loaders' data sets."""
-        from .data_check import find_faults  # late: mmseg.datasets prints and takes a second to import
+        """Check all files of the data sets of these data loaders."""
+        from .data_check import find_faults  # lazy: importing mmseg.datasets prints, and takes a second
 
         return find_faults(runner.cfg, Path(runner.work_dir), loaders, self.allow_absent, self.allow_ignored)

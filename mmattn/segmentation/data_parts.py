@@ -1,4 +1,4 @@
-"""The data sets in a config, without their files' content: what the pipeline of each would read."""
+"""The data sets of a config, and the files that their pipelines read. The files are not opened."""
 
 import copy
 import os
@@ -24,14 +24,14 @@ class EmptyError(Exception):
 
 
 class Sample(NamedTuple):
-    """An image and its mask; None where the pipeline does not read one."""
+    """An image and its mask. None if the pipeline does not read it."""
 
     image: ImageFile | None
     mask: ImageFile | None
 
 
 class Part(NamedTuple):
-    """A data set, its place in the config, and what is read of it: nothing if that cannot be checked."""
+    """A data set, its place in the config, and its samples: empty if they cannot be checked."""
 
     where: str
     dataset: BaseSegDataset
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes; none if the data set does not say."""
+        """The names of the classes. Empty if the data set does not define them."""
         return tuple(self.dataset.metainfo.get('classes') or ())
 
     @property
@@ -54,25 +54,25 @@ class Part(NamedTuple):
 
 
 def data_set_configs(cfg: object, where: str) -> Iterator[tuple[str, dict]]:
-    """Find the configs of mmseg's data sets in that of a data loader, in wrappers, too, and say where they are."""
+    """Yield ``(place, config)`` of mmseg's data sets in a data loader's config, also within wrappers."""
     return data_check.data_set_configs(cfg, where, BaseSegDataset)
 
 
 def build(cfg: dict) -> BaseSegDataset:
-    """Build a data set that has not listed its files yet, if its class can do without."""
+    """Build a data set with ``lazy_init``, if its class supports it."""
     cfg = copy.deepcopy(cfg)
     try:  # mmengine cannot serialize an empty list
         return DATASETS.build({**cfg, 'lazy_init': True, 'serialize_data': False})
-    except TypeError:  # a class of the user's own without these, or else an unknown argument, which is raised again
+    except TypeError:  # a custom class without these arguments; an unknown argument raises again
         return DATASETS.build(cfg)
 
 
 def read(where: str, cfg: dict) -> Part:
-    """List what a data set's pipeline reads.
+    """List the files that a data set's pipeline reads.
 
     Raises:
-        EmptyError: there is nothing to read.
-        OSError, AssertionError: raised by the data set, for a folder or a list that is not there.
+        EmptyError: the data set is empty.
+        OSError, AssertionError: raised by the data set for a missing folder or list.
     """
     dataset = build(cfg)
     transforms = list(_flat(dataset.pipeline))
@@ -81,10 +81,10 @@ def read(where: str, cfg: dict) -> Part:
     )
     mask_loader = next((t for t in transforms if loads_masks_as(t, LoadAnnotations)), None)
     if not (image_loader or mask_loader):
-        print_log(f'Data check: {where} is left out, its files are read by other transforms', 'current')
+        print_log(f'Data check: {where} is skipped: its files are read by other transforms', 'current')
         return Part(where, dataset, [])
     if not all(map(is_local, (dataset, image_loader, mask_loader))):
-        print_log(f'Data check: {where} is left out, its files are not on a local disk', 'current')
+        print_log(f'Data check: {where} is skipped: its files are not on a local disk', 'current')
         return Part(where, dataset, [])
     dataset.full_init()
     if len(dataset) == 0:
@@ -93,7 +93,7 @@ def read(where: str, cfg: dict) -> Part:
     for i in range(len(dataset)):
         info = dataset.get_data_info(i)
         if mask_loader and 'seg_map_path' not in info:
-            raise EmptyError('LoadAnnotations is in its pipeline, but data_prefix has no seg_map_path')
+            raise EmptyError('its pipeline has LoadAnnotations, but its data_prefix has no seg_map_path')
         samples.append(
             Sample(
                 image_loader and ImageFile(info['img_path'], image_loader.imdecode_backend, image_loader.color_type),
@@ -105,13 +105,13 @@ def read(where: str, cfg: dict) -> Part:
 
 
 def reads_whole_folders(dataset: BaseSegDataset) -> bool:
-    """Whether a data set is to read all images in a folder, rather than those that a list selects."""
+    """Return whether a data set reads all images of a folder, not a list of them."""
     stock = type(dataset).load_data_list is BaseSegDataset.load_data_list
     return stock and (not dataset.ann_file or os.path.isdir(dataset.ann_file))
 
 
 def _flat(transforms: object) -> Iterator[Any]:
-    """Yield transforms and those within them; ``TestTimeAug`` has some."""
+    """Yield transforms, including nested ones, such as those of ``TestTimeAug``."""
     if isinstance(transforms, list | tuple):
         for transform in transforms:
             yield from _flat(transform)
@@ -122,7 +122,7 @@ def _flat(transforms: object) -> Iterator[Any]:
 
 
 def is_local(reader: object) -> bool:
-    """Whether a data set or a transform, or None, reads from a local disk."""
+    """Return whether a data set or a transform reads from a local disk. True for None."""
     arguments = getattr(reader, 'backend_args', None) or getattr(reader, 'file_client_args', None) or {}
     folders = getattr(reader, 'data_prefix', {}).values()
     return arguments.get('backend', 'local') in ('local', 'disk') and not any(
@@ -136,4 +136,4 @@ def _why_empty(dataset: BaseSegDataset) -> str:
     folder = dataset.data_prefix.get('img_path')
     others = Counter(os.path.splitext(path)[1] for path, _ in unread_files(folder, dataset.img_suffix, ()))
     found = ' and '.join(f'{count} *{suffix}' for suffix, count in others.most_common())
-    return f'no image *{dataset.img_suffix} in {folder}' + (f'; it has {found}, read with img_suffix' if found else '')
+    return f'no image *{dataset.img_suffix} in {folder}' + (f'; it contains {found}: set img_suffix' if found else '')

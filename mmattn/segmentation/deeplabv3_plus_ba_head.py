@@ -1,4 +1,4 @@
-"""The decode head of DeepLabV3+ with one fusion block, local bilateral attention."""
+"""Decode head of DeepLabV3+ with one fusion block: local bilateral attention (BA)."""
 
 from mmcv.cnn import ConvModule
 from mmseg.models.decode_heads import DepthwiseSeparableASPPHead
@@ -12,20 +12,29 @@ from .blocks import build_block
 
 @MODELS.register_module()
 class DeepLabV3PlusBAHead(DepthwiseSeparableASPPHead):
-    """mmseg's DeepLabV3+ head whose decoder is one block, as in Table 4.2 of the bilateral-attention thesis.
+    """mmseg's DeepLabV3+ head with a single fusion block, local bilateral attention (BA) by default.
 
-    ASPP map, resized to the low-level map, and low-level map → 1×1 + norm + ReLU to ``channels`` → ``block`` → classes.
-    Stock DeepLabV3+ has two depth-wise separable 3×3 convolutions in place of the latter two.
+    The low-level map is projected to ``c1_channels``, concatenated with the resized ASPP map, projected to ``channels``
+    (1×1 convolution, norm, ReLU), and passed through ``block`` to the classifier. Stock DeepLabV3+ has two depth-wise
+    separable 3×3 convolutions in place of the projection and the block. Source: Table 4.2 of *The Attention Mechanism
+    in Vision and Language Analysis* (PhD thesis, University of Technology Sydney, 2021).
 
     Args:
-        block (dict): config of the one block: a layer of ``in_channels`` and ``out_channels`` that keeps the map's
-            size; ``norm_cfg`` and ``act_cfg`` are the head's unless given. ``dict(type='ConvModule', kernel_size=3,
-            padding=1)`` is the baseline of the table. Defaults to local bilateral attention as in row e.
-        c1_channels (int): channels of the projected low-level map, 48 in the thesis's network.
+        block (dict): config of a layer with arguments ``in_channels`` and ``out_channels`` that keeps the map's size.
+            ``norm_cfg`` and ``act_cfg`` default to those of the head. ``dict(type='ConvModule', kernel_size=3,
+            padding=1)`` is the table's baseline. Defaults to local bilateral attention as in row e.
+        c1_channels (int): channels of the projected low-level map. The thesis uses 48.
         **kwargs: as in mmseg's ``DepthwiseSeparableASPPHead``.
 
     Raises:
-        TypeError, ValueError: ``c1_channels`` is no integer of at least 1, or as the block raises.
+        TypeError: ``c1_channels`` is not an integer.
+        ValueError: ``c1_channels`` is below 1, or the block raises it for its arguments.
+
+    Example:
+        >>> channels = dict(in_channels=16, channels=8, c1_in_channels=4, c1_channels=2)
+        >>> head = DeepLabV3PlusBAHead(**channels, in_index=1, dilations=(1, 2), num_classes=3)
+        >>> head([torch.randn(2, 4, 12, 16), torch.randn(2, 16, 3, 4)]).shape
+        torch.Size([2, 3, 12, 16])
     """
 
     def __init__(
@@ -33,7 +42,7 @@ class DeepLabV3PlusBAHead(DepthwiseSeparableASPPHead):
     ) -> None:
         check_count('c1_channels', c1_channels)
         super().__init__(c1_channels=c1_channels, **kwargs)
-        # Stock's place for the decoder's convolutions, and so stock's forward pass.
+        # The stock name of the decoder's convolutions, so that the stock forward pass applies.
         self.sep_bottleneck = nn.Sequential(
             ConvModule(self.channels + c1_channels, self.channels, 1, norm_cfg=self.norm_cfg, act_cfg=self.act_cfg),
             build_block(block, self.channels, self.channels, self.norm_cfg, self.act_cfg),

@@ -1,4 +1,4 @@
-"""What can be said of image and mask files without a data set: size, labels, or why they cannot be read; cached."""
+"""Size and labels of image and mask files, or the reason why they cannot be read, with a cache."""
 
 import json
 import os
@@ -18,11 +18,11 @@ from PIL import Image, UnidentifiedImageError
 from mmattn.utils.files import write_text
 from mmattn.utils.images import ENDS, lossy_mask_fault, open_whole, unreadable
 
-ORIENTATION = 0x0112  # the EXIF tag; from 5 on, loading swaps width and height
+ORIENTATION = 0x0112  # EXIF tag; with values of 5 and more, loading swaps width and height
 MISSING = 'no such file'
 CONVERTER = 'tools/dataset_converters/color_labels.py'
-DARK = 1 << 12  # data of 12 bits or fewer in 16
-THREADS = 4  # more would wait for Python's lock
+DARK = 1 << 12  # maximum below this: data of at most 12 bits stored in 16
+THREADS = 4  # more threads would wait for the GIL
 
 
 class ImageFile(NamedTuple):
@@ -35,7 +35,7 @@ class ImageFile(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Width and height, the labels of a mask (257 at most, more than a data set can have); or only what is wrong."""
+    """Width and height, and the labels of a mask (at most 257, more than a data set can have); or only the fault."""
 
     size: tuple[int, ...] = ()
     labels: tuple[float, ...] = ()
@@ -43,14 +43,15 @@ class Facts(NamedTuple):
 
 
 def inspect_files(files: Collection[ImageFile], cache: Path) -> tuple[dict[ImageFile, Facts], int]:
-    """Look at files, except at those that have not changed in size or time since they went into the cache.
+    """Inspect files, except those whose size and modification time are as in the cache.
 
     Args:
         files (collection of ImageFile): without duplicates.
-        cache (Path): JSON file, read if it exists and replaced. It keeps what is known of other files, but no faults.
+        cache (Path): JSON file, read if it exists, and replaced. Entries of other files are kept; faults are not
+            stored.
 
     Returns:
-        tuple: the facts of every file, and how many files were looked at.
+        tuple: the facts of each file, and the number of files that were inspected.
     """
     known = {}
     with suppress(OSError, ValueError):
@@ -87,17 +88,17 @@ def inspect_files(files: Collection[ImageFile], cache: Path) -> tuple[dict[Image
 
 
 def look(file: ImageFile) -> Facts:
-    """Decode a mask, and of an image what is needed for its size and to know that it is whole."""
+    """Decode a mask; read the size of an image, and check that it is complete."""
     try:
         if os.path.getsize(file.path) == 0:
             raise ValueError('the file is empty')
         return _look_at_mask(file) if file.is_mask else _look_at_image(file)
-    except Exception as error:  # decoders raise all kinds
+    except Exception as error:  # decoders raise many types
         return Facts(fault=unreadable(error))
 
 
 def _look_at_image(file: ImageFile) -> Facts:
-    """Read header and end of a JPEG or PNG, and decode it if the end is missing; leave anything else to mmcv."""
+    """Read header and end of a JPEG or PNG, and decode it if the end is missing. Decode other formats by mmcv."""
     with open(file.path, 'rb') as stream, suppress(UnidentifiedImageError):
         image = open_whole(stream)
         if fault := _too_dark(file.path, image):
@@ -110,31 +111,31 @@ def _look_at_image(file: ImageFile) -> Facts:
 
 
 def _too_dark(path: str, image: Image.Image) -> str:
-    """Say what is wrong with an image of 16 bits a channel if the upper 8, which loading keeps, are all but empty."""
-    tiles = getattr(image, 'tile', None)  # how PIL would decode it, such as 'RGB;16B'
+    """Return the fault of a 16-bit image whose upper 8 bits, the ones that loading keeps, are almost empty, or ''."""
+    tiles = getattr(image, 'tile', None)  # PIL's decoder arguments, such as 'RGB;16B'
     if not tiles or '16' not in str(tiles[0][3]):
         return ''
     brightest = int(_decode(ImageFile(path, 'cv2', 'unchanged')).max())
     if not 0 < brightest < DARK:
         return ''
     return (
-        f'16 bits a channel with values up to {brightest}, which loading makes at most {brightest // 256} of 255; '
-        'save it with 8 bits, or stretch it to 65535'
+        f'16 bits per channel with values up to {brightest}, which loading reduces to at most '
+        f'{brightest // 256} of 255; save it with 8 bits, or scale its values to 65535'
     )
 
 
 def _look_at_mask(file: ImageFile) -> Facts:
-    """Decode as mmseg's ``LoadAnnotations`` does, but keep values above 255, of which it takes the low 8 bits."""
+    """Decode as mmseg's ``LoadAnnotations`` does, but keep values above 255, which it truncates to 8 bits."""
     with suppress(UnidentifiedImageError), Image.open(file.path) as image:
         if fault := lossy_mask_fault(image):
             return Facts(fault=fault)
     mask = _decode(file).squeeze()
     if mask.ndim == 1:
-        return Facts(fault=f"{mask.size} pixels in one line, which mmseg's LoadAnnotations takes for no image")
+        return Facts(fault=f"one row or column of {mask.size} pixels, which mmseg's LoadAnnotations does not accept")
     if mask.ndim != 2:
-        return Facts(fault=f'a mask of shape {mask.shape}, which is not one label a pixel; {CONVERTER} makes it one')
+        return Facts(fault=f'a mask of shape {mask.shape}, not one label per pixel; {CONVERTER} converts it')
     if mask.dtype == np.uint8:
-        labels = np.flatnonzero(cv2.calcHist([mask], [0], None, [256], [0, 256]))  # the fastest way
+        labels = np.flatnonzero(cv2.calcHist([mask], [0], None, [256], [0, 256]))  # faster than np.unique
     else:
         labels = np.unique(mask)
     return Facts(mask.shape[::-1], tuple(labels[:257].tolist()))

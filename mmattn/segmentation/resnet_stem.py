@@ -1,4 +1,4 @@
-"""A ResNet that also returns its stem, the one map at half the image's size."""
+"""ResNet backbone that also returns its stem, a map of half the image's size."""
 
 from mmseg.models.backbones import ResNet
 from torch import Tensor
@@ -8,14 +8,20 @@ from mmattn.registry import MODELS
 
 @MODELS.register_module()
 class ResNetStem(ResNet):
-    """mmseg's ``ResNet`` whose first output is the stem before max-pooling (res-1 of Table 4.5), then the stages.
+    """mmseg's ``ResNet`` that returns its stem before max-pooling, followed by its stages.
 
-    Same arguments, weights and stages as ``ResNet``; ``out_indices`` counts stages, the stem always comes first. Its
-    channels are ``stem_channels``, 64 by default.
+    The stem is res-1 in Table 4.5 of *The Attention Mechanism in Vision and Language Analysis* (PhD thesis, University
+    of Technology Sydney, 2021). It has ``stem_channels`` channels, 64 by default. Arguments, weights and stages are
+    those of ``ResNet``; ``out_indices`` selects stages, and the stem is always the first output.
+
+    Example:
+        >>> backbone = ResNetStem(18, out_indices=(0, 1))
+        >>> [tuple(x.shape) for x in backbone(torch.randn(1, 3, 32, 64))]
+        [(1, 64, 16, 32), (1, 64, 8, 16), (1, 128, 4, 8)]
     """
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return the stem ``(B, stem_channels, H/2, W/2)`` and the maps of ``out_indices``, for ``(B, 3, H, W)``."""
+        """Return the stem, ``(B, stem_channels, H/2, W/2)`` for ``(B, 3, H, W)``, and the maps of ``out_indices``."""
         x = self.stem(x) if self.deep_stem else self.relu(self.norm1(self.conv1(x)))
         outs = [x]
         x = self.maxpool(x)

@@ -1,4 +1,4 @@
-"""U-Net-BA: the decoder of a U-Net whose blocks fuse by local bilateral attention."""
+"""U-Net-BA: U-Net decoder whose blocks fuse maps by local bilateral attention (BA)."""
 
 from collections.abc import Sequence
 
@@ -23,24 +23,34 @@ BLOCKS = (
 
 @MODELS.register_module()
 class UNetBAHead(BaseDecodeHead):
-    """Decode head with the up-blocks of Table 4.5 of the bilateral-attention thesis.
+    """U-Net decode head whose up-blocks are local bilateral attention (BA) by default.
 
-    Each block resizes the map so far to the next lower-level map's size, concatenates both, low-level first, and fuses
-    them; there is one fewer than maps. A 1×1 convolution makes the classes, at the size of the first map. With
-    ``block=dict(type='ConvModule', kernel_size=3, padding=1)`` it is the plain U-Net of the comparison.
+    Each block resizes its input to the size of the next lower-level map, concatenates both (low-level map first), and
+    fuses them. A 1×1 convolution computes the logits at the size of the first map. With
+    ``block=dict(type='ConvModule', kernel_size=3, padding=1)`` it is the plain U-Net of the comparison. Source:
+    Table 4.5 of *The Attention Mechanism in Vision and Language Analysis* (PhD thesis, University of Technology Sydney,
+    2021).
 
     Args:
-        in_channels (Sequence[int]): channels of the maps, from the lowest level (res-1, the stem) to the highest.
-        up_channels (Sequence[int]): output channels of the blocks, from the highest level down. Defaults to Table 4.5.
-        block (dict or Sequence[dict]): config of the blocks, one for all or one for each from the highest level down: a
-            layer of ``in_channels`` and ``out_channels`` that keeps the map's size; ``norm_cfg`` and ``act_cfg`` are
-            the head's unless given. Defaults to Table 4.5: BA of 8, 8, 4 and 4 heads, the first with T=3 and shared
-            projections.
-        in_index (Sequence[int], optional): which of the backbone's maps to use. Defaults to all, in order.
-        **kwargs: as in mmseg's ``BaseDecodeHead``, without ``channels`` and ``input_transform``.
+        in_channels (Sequence[int]): channels of the M maps, from the lowest level (res-1, the stem) to the highest.
+        up_channels (Sequence[int]): output channels of the M - 1 blocks, from the highest level down. Defaults to
+            Table 4.5.
+        block (dict or Sequence[dict]): config of the blocks, one for all, or one per block from the highest level
+            down: a layer with arguments ``in_channels`` and ``out_channels`` that keeps the map's size. ``norm_cfg``
+            and ``act_cfg`` default to those of the head. Defaults to Table 4.5: BA with 8, 8, 4 and 4 heads, the first
+            with T=3 and shared projections.
+        in_index (Sequence[int], optional): indices of the backbone's maps to use. Defaults to all, in order.
+        **kwargs: as in mmseg's ``BaseDecodeHead``, except ``channels`` and ``input_transform``.
 
     Raises:
-        ValueError: numbers of maps, channels and blocks that do not fit.
+        ValueError: ``up_channels`` is not one shorter than ``in_channels``, or ``block`` does not have one config per
+            block.
+
+    Example:
+        >>> block = dict(type='mmattn.LocalBilateralAttention', num_heads=2)
+        >>> head = UNetBAHead(in_channels=(4, 8, 16), up_channels=(8, 4), block=block, num_classes=3)
+        >>> head([torch.randn(2, 4, 16, 24), torch.randn(2, 8, 8, 12), torch.randn(2, 16, 4, 6)]).shape
+        torch.Size([2, 3, 16, 24])
     """
 
     def __init__(
@@ -54,11 +64,11 @@ class UNetBAHead(BaseDecodeHead):
         blocks = [block] * len(up_channels) if isinstance(block, dict) else list(block)
         if len(in_channels) != len(up_channels) + 1:
             raise ValueError(
-                f'up_channels must be one fewer than in_channels={tuple(in_channels)}; got {tuple(up_channels)}'
+                f'up_channels must be one shorter than in_channels={tuple(in_channels)}; got {tuple(up_channels)}'
             )
         if len(blocks) != len(up_channels):
             raise ValueError(
-                f'block must be one config, or one for each of up_channels={tuple(up_channels)}; got {len(blocks)}'
+                f'block must be one config, or one per entry of up_channels={tuple(up_channels)}; got {len(blocks)}'
             )
         super().__init__(
             in_channels=list(in_channels),

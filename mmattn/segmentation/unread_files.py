@@ -1,4 +1,4 @@
-"""Files that lie with the images or masks of a data set, look like them, and are not read."""
+"""Files in the folders of a data set that look like its images or masks, but are not read."""
 
 import os
 from collections.abc import Collection, Iterator
@@ -8,20 +8,20 @@ SUFFIXES |= {f'.{name}' for name in ('pbm', 'pgm', 'png', 'pnm', 'ppm', 'tif', '
 
 
 def unread_files(folder: str, suffix: str, read: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Find what somebody may believe to be read, and say why it is not.
+    """Yield files that look like images of a data set but are not read, and the reason.
 
-    A name counts if it ends as ``suffix`` does, but for the case and for which image format it is: beside
-    ``a_leftImg8bit.png`` that is ``b_leftImg8bit.JPG``, not ``b.png``. Hidden files do not count, nor does a file of
-    the same name as one that is read, but for the format.
+    A name is compared with ``suffix`` without case and without the image format: for ``_leftImg8bit.png``,
+    ``b_leftImg8bit.JPG`` is reported, ``b.png`` is not. Hidden files are not reported, nor is a file that differs from
+    a file that is read only in its format.
 
     Args:
-        folder (str): it and its subfolders are searched, as ``BaseSegDataset`` does.
+        folder (str): folder to search, including subfolders, as ``BaseSegDataset`` does.
         suffix (str): ``img_suffix`` or ``seg_map_suffix``, such as '.png' or '_leftImg8bit.png'.
         read (collection of str): paths of the files that are read.
 
     Yields:
-        tuple: a path, and what it is: a folder, a link to nothing, a file with another suffix, or one with ``suffix``
-        that is not in ``read``.
+        tuple: path, and reason: a folder, a broken link, a file with another suffix, or a file with ``suffix`` that is
+        not in ``read``.
     """
     tag = _stem(f'_{suffix}')[1:]
     known = {_stem(path) for path in read}
@@ -34,13 +34,13 @@ def unread_files(folder: str, suffix: str, read: Collection[str]) -> Iterator[tu
             if name in folders:
                 yield path, 'a folder that is named like an image'
             elif not os.path.exists(path):
-                yield path, 'a link to a file that does not exist'
+                yield path, 'a broken link'
             elif not name.endswith(suffix):
-                yield path, f'not read, as its name does not end in {suffix}'
+                yield path, f'not read: its name does not end in {suffix}'
             else:
                 yield path, 'not read'
 
 
 def _stem(path: str) -> str:
-    """Return a path without its last suffix, in one spelling."""
+    """Return a normalized, lower-case path without its last suffix."""
     return os.path.splitext(os.path.normpath(path))[0].lower()

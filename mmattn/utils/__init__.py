@@ -1,4 +1,4 @@
-"""Where the configs are, and atomic files; ``profiling``, which needs torch, measures time and memory of a call."""
+"""Utilities: paths of configs, atomic files, command lines, and measurements of time and memory."""
 
 from .paths import config_path
 

@@ -1,12 +1,12 @@
 """Check the CUDA kernels of the operators on the GPUs of this machine: ``python -m mmattn.utils.check_gpu``.
 
 For each operator, values and gradients of the kernel are compared with those of the reference in float64. Then its
-times are compared with those of the reference, and of what PyTorch and mmcv have for the same. The verdict is written
-to the cache: from then on the kernels that are correct, and take at most 1.1 times the time of the best alternative on
-every workload, run on such GPUs. The exit code is 1 if the check cannot run, or if a kernel is incorrect.
+times are compared with those of the reference, and of alternatives in PyTorch and mmcv. The verdict is written to the
+cache: from then on, kernels that are correct and take at most 1.1 times the time of the best alternative on every
+workload run on such GPUs. The exit code is 1 if the check cannot run, or if a kernel is incorrect.
 
-The check needs torch alone. Each operator is checked in a process of its own: a kernel that crashes makes the GPU
-unusable for the whole process.
+The check requires only torch. Each operator is checked in a separate process, because a kernel that crashes makes the
+GPU unusable for the whole process.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from mmattn.utils.gpu_cases import Case, Workload
 OPERATORS = ('local_attention', 'dynamic_conv', 'grid_attention', 'strided_attention', 'global_attention')
 DTYPES = {
     'cuda': (torch.float32, torch.float16, torch.bfloat16),
-    'cpu': (torch.float32, torch.bfloat16),  # of which there are kernels
+    'cpu': (torch.float32, torch.bfloat16),  # dtypes with CPU kernels
 }
 FORWARD, FORWARD_AND_BACKWARD = 'forward', 'forward + backward'
 REPEATS = 15
@@ -43,22 +43,22 @@ TIMEOUT = 1800.0  # seconds, for one operator
 
 
 def main() -> int:
-    """Check every operator on every kind of GPU, and return the exit code."""
+    """Check every operator on every kind of GPU. Return the exit code."""
     parser = argparse.ArgumentParser(prog='check_gpu', description='Check the CUDA kernels of mmattn on this machine.')
-    parser.add_argument('--device', help='check this GPU, such as cuda:1; default: each kind of GPU once')
-    parser.add_argument('--quick', action='store_true', help='small maps, no FlexAttention; writes no verdict')
-    parser.add_argument('--once', action='store_true', help='do nothing for a GPU that has a verdict')
+    parser.add_argument('--device', help='GPU to check, such as cuda:1; default: each kind of GPU once')
+    parser.add_argument('--quick', action='store_true', help='use small maps, skip FlexAttention, and write no verdict')
+    parser.add_argument('--once', action='store_true', help='skip GPUs that have a verdict')
     args = parser.parse_args()
-    os.environ.pop('MMATTN_BACKEND', None)  # the check itself says what runs; for the processes that it starts
+    os.environ.pop('MMATTN_BACKEND', None)  # the check selects the backend, also in its child processes
     devices = [args.device] if args.device == 'cpu' else _gpus(args.device)
     correct = True
     for device in devices:
-        if device == 'cpu':  # a trial of the check itself
+        if device == 'cpu':  # tests the check itself
             found = check_all(device, args.quick)
         else:
             kind = verdict.machine(torch.device(device).index)
             if args.once and verdict.read(kind) is not None:
-                print(f'{kind["gpu"]} has a verdict')
+                print(f'{kind["gpu"]} already has a verdict')
                 continue
             print(', '.join(f'{name} {value}' for name, value in kind.items() if name != 'library'))
             found = check_all(device, args.quick)
@@ -69,14 +69,14 @@ def main() -> int:
 
 
 def _gpus(device: str | None) -> list[str]:
-    """Return the GPU of this name, or the first GPU of each kind."""
+    """Return this GPU, or the first GPU of each kind."""
     if native.UNAVAILABLE_REASON is not None:
-        raise SystemExit(f'there are no kernels: {native.UNAVAILABLE_REASON}')
+        raise SystemExit(f'the native kernels are not available: {native.UNAVAILABLE_REASON}')
     if not torch.cuda.is_available():
-        raise SystemExit(f'there is no GPU that torch {torch.__version__} can use')
+        raise SystemExit(f'torch {torch.__version__} finds no usable GPU')
     if not verdict.operators():
         raise SystemExit(
-            'the kernels were built without CUDA. With nvcc of the version that torch is built with, run: '
+            'the kernels were built without CUDA. Install nvcc of the CUDA version of torch, and run: '
             f'FORCE_CUDA=1 {native.BUILD}'
         )
     count = torch.cuda.device_count()
@@ -89,23 +89,23 @@ def _gpus(device: str | None) -> list[str]:
 
 
 def write(kind: dict[str, str], found: dict[str, dict]) -> None:
-    """Write the verdict, and print what runs from now on."""
+    """Write the verdict, and print which implementation each operator uses from now on."""
     path = verdict.path_of(kind)
     write_text(path, json.dumps({'machine': kind, 'operators': found}, indent=2, ensure_ascii=False) + '\n')
-    print(f'\nOn {kind["gpu"]}, by {path}:')
+    print(f'\nOn {kind["gpu"]}, according to {path}:')
     for name, each in found.items():
         reason = verdict.reason_against(each)
         print(f'{name}: {f"reference; the kernel is {reason}" if reason else "kernel"}')
 
 
 def check_all(device: str, quick: bool) -> dict[str, dict]:
-    """Check the operators one by one, each in a process of its own."""
+    """Check the operators one by one, each in a separate process."""
     names = [name for name in OPERATORS if device == 'cpu' or name in verdict.operators()]
     return {name: isolated(name, device, quick) for name in names}
 
 
 def isolated(operator: str, device: str, quick: bool, timeout: float = TIMEOUT) -> dict[str, Any]:
-    """Return what :func:`check` finds in a new process; without a result, the operator is incorrect."""
+    """Run :func:`check` in a new process. An operator without a result counts as incorrect."""
     context = multiprocessing.get_context('spawn')
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(sender, operator, device, quick))
@@ -130,8 +130,8 @@ def _send(sender: Connection, operator: str, device: str, quick: bool) -> None:
 
 
 def check(operator: str, device: str, quick: bool) -> dict[str, Any]:
-    """Check one operator, print what was measured, and return what a verdict holds of it."""
-    verdict.settle(dict.fromkeys(verdict.operators(), ''))  # in this process all kernels run
+    """Check one operator, print the measurements, and return its entry of the verdict."""
+    verdict.settle(dict.fromkeys(verdict.operators(), ''))  # enable all kernels in this process
     if device != 'cpu':
         torch.cuda.set_device(device)
     try:
@@ -141,7 +141,7 @@ def check(operator: str, device: str, quick: bool) -> dict[str, Any]:
         message = str(error).strip().partition('\n')[0] or type(error).__name__
         print(f'{operator}: {message}', flush=True)
         return _finding(correct=False, message=message)
-    return _finding(correct=taken, ratio=ratio, beside=beside, message='' if taken else 'the kernel takes no case')
+    return _finding(correct=taken, ratio=ratio, beside=beside, message='' if taken else 'the kernel supports no case')
 
 
 def _finding(correct: bool, ratio: float | None = None, beside: str = '', message: str = '') -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _finding(correct: bool, ratio: float | None = None, beside: str = '', messag
 
 
 def compare_all(operator: str, device: str, quick: bool) -> bool:
-    """Compare all cases in all dtypes, and return whether the kernel took any.
+    """Compare all cases in all dtypes. Return whether the kernel supports any of them.
 
     Raises:
         ArithmeticError: results differ.
@@ -163,7 +163,7 @@ def compare_all(operator: str, device: str, quick: bool) -> bool:
             title = f'{operator}, {case.title}, {_name(dtype)}'
             ran, error = compare(operator, case, dtype)
             taken = taken or ran
-            print(f'{title}: {error or ("correct" if ran else "not taken by the kernel")}', flush=True)
+            print(f'{title}: {error or ("correct" if ran else "not supported by the kernel")}', flush=True)
             if error:
                 wrong.append(f'{case.title}, {_name(dtype)}: {error}')
     if wrong:
@@ -172,12 +172,12 @@ def compare_all(operator: str, device: str, quick: bool) -> bool:
 
 
 def compare(operator: str, case: Case, dtype: torch.dtype) -> tuple[bool, str]:
-    """Return whether the kernels ran, and what is wrong with their results, or an empty text.
+    """Return whether the kernels ran, and the error of their results, or an empty text.
 
-    Both get the same numbers, those of ``dtype``. A number may be off by the eps of ``dtype``, relative to itself, and
-    by twice that, or 1e-5 in float32, relative to the largest of its tensor: a result is rounded once, the backward
-    pass starts from the rounded output, and sums are of float32. A tensor that nearly vanishes is measured by the
-    others.
+    Kernel and reference receive the same numbers, rounded to ``dtype``. The tolerance of a number x is eps · abs(x)
+    plus 2 · eps (1e-5 for float32) times the largest absolute value of its tensor: a result is rounded once, the
+    backward pass starts from the rounded output, and sums are accumulated in float32. For a tensor that nearly
+    vanishes, 1e-3 of the largest value of all tensors replaces its own largest value.
     """
     with native.kernels_run() as kernels:
         actual = evaluate(operator, case, dtype, dtype)
@@ -191,12 +191,12 @@ def compare(operator: str, case: Case, dtype: torch.dtype) -> tuple[bool, str]:
         allowed = eps * x.abs() + (1e-5 if dtype == torch.float32 else 2 * eps) * scale
         off = ((actual[name].double() - x).abs() / allowed).nan_to_num(nan=math.inf)
         if off.max() > 1:
-            return ran, f'{name} is off by {off.max():.3g} times the tolerance'
+            return ran, f'{name} differs by {off.max():.3g} times the tolerance'
     return ran, ''
 
 
 def evaluate(operator: str, case: Case, dtype: torch.dtype, computed: torch.dtype) -> dict[str, Tensor]:
-    """Return the output, and the gradients of all tensors, of numbers in ``dtype`` computed in another dtype."""
+    """Return the output and the gradients of all tensors, for inputs rounded to ``dtype``, computed in ``computed``."""
     leaves: dict[str, Tensor] = {}
 
     def leaf(name: str, x: Tensor) -> Tensor:
@@ -210,7 +210,7 @@ def evaluate(operator: str, case: Case, dtype: torch.dtype, computed: torch.dtyp
         for name, given in case.tensors.items()
     }
     output = getattr(mmattn.ops, operator)(**arguments, **case.settings)
-    # Drawn on the CPU: the same numbers for every device.
+    # Generated on the CPU, so that it is the same for every device.
     cotangent = torch.randn(output.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
     grads = torch.autograd.grad(output, list(leaves.values()), cotangent.to(output.device, computed))
     return {'output': output.detach(), **dict(zip(leaves, grads))}
@@ -220,7 +220,7 @@ def evaluate(operator: str, case: Case, dtype: torch.dtype, computed: torch.dtyp
 
 
 def time_all(operator: str, device: str, quick: bool) -> tuple[float | None, str]:
-    """Time all workloads in float32 and in 16 bits; return the worst ratio to the best alternative, and which one."""
+    """Time all workloads in float32 and in 16 bits. Return the worst ratio to the best alternative, and its name."""
     print(' ratio  kernel/ms  workload: alternatives/ms', flush=True)
     worst: tuple[float, str] | None = None
     for dtype in DTYPES[device.partition(':')[0]][:2]:
@@ -240,14 +240,14 @@ def time_all(operator: str, device: str, quick: bool) -> tuple[float | None, str
 
 
 def measure(work: Workload, of: str, device: str, repeats: int) -> tuple[list[str], dict[str, float]]:
-    """Return the names of those that compute the same as the kernel, and the times of all, in seconds."""
+    """Return the names of the alternatives that compute the same as the kernel, and the times of all calls in s."""
     calls = {'kernel': timed(work.ours, work.inputs, of), 'reference': _by_reference(timed(work.ours, work.inputs, of))}
     rivals = ['reference']
     for name, function in [*work.rivals.items(), *work.less.items()]:
         call = timed(function, work.inputs if name in work.rivals else work.inputs[:3], of)
         try:
             call()
-        except Exception as error:  # not enough memory, or not in this version: then it is no alternative
+        except Exception as error:  # not enough memory, or not in this version: no alternative
             print(f'{name} does not run: {str(error).strip().partition(chr(10))[0]}', flush=True)
             continue
         if name in work.rivals:
@@ -259,7 +259,7 @@ def measure(work: Workload, of: str, device: str, repeats: int) -> tuple[list[st
 
 
 def timed(function: Callable[..., Tensor], inputs: list[Tensor], of: str) -> Callable[[], Any]:
-    """Return what is measured: the forward pass, or forward and backward pass."""
+    """Return the call to be timed: the forward pass, or forward and backward pass."""
 
     def forward() -> Tensor:
         with torch.no_grad():
@@ -281,7 +281,7 @@ def _by_reference(call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def medians(calls: dict[str, Callable[[], Any]], device: str, repeats: int) -> dict[str, float]:
-    """Return the median time of each call, in seconds, after two that do not count; taken in turns."""
+    """Return the median time of each call in seconds, after two warm-up calls. The calls alternate."""
     for call in [*calls.values()] * 2:
         call()
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -295,7 +295,7 @@ def medians(calls: dict[str, Callable[[], Any]], device: str, repeats: int) -> d
 
 @contextmanager
 def _clock(device: str) -> Iterator[Callable[[], float]]:
-    """Yield a function that returns, after the block, the seconds that the device was at work on it."""
+    """Yield a function that returns, after the block, the seconds that the device spent on it."""
     if device == 'cpu':
         start = time.perf_counter()
         stop = start

@@ -1,4 +1,4 @@
-"""What an installation consists of: ``python -m mmattn.utils.collect_env``, to be pasted into a bug report."""
+"""Report the environment for a bug report: ``python -m mmattn.utils.collect_env``."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ import mmattn
 from mmattn.ops import native, verdict
 
 OPERATORS = ('global_attention', 'grid_attention', 'local_attention', 'strided_attention', 'dynamic_conv')
-# A package, or the distributions that may have brought it.
+# Package → distributions that may provide it.
 DISTRIBUTIONS = {
     'mmengine': ('onedl-mmengine', 'mmengine'),
     'mmcv': ('onedl-mmcv', 'mmcv', 'mmcv-lite'),
@@ -20,7 +20,7 @@ DISTRIBUTIONS = {
 
 
 def collect_env() -> dict[str, str]:
-    """Return versions, what is built, the instruction set in use, and what each operator runs on CPU and GPU."""
+    """Return versions, available kernels, instruction set, and the implementation of each operator on CPU and GPU."""
     env = {
         'mmattn': f'{mmattn.__version__} ({os.path.dirname(mmattn.__file__)})',
         'Python': platform.python_version(),

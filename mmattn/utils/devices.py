@@ -1,17 +1,17 @@
-"""Devices that a person names, checked before work begins."""
+"""Checks of a device before it is used."""
 
 import torch
 from mmengine.device import get_device
 
 
 def check_device(device: str | torch.device | None = None) -> torch.device:
-    """Return the device of this name after a computation on it.
+    """Return the device of this name, after a test computation on it.
 
     Args:
-        device (str or torch.device, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if there is one.
+        device (str or torch.device, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
 
     Raises:
-        ValueError: there is no such device, or torch cannot compute on it; the message says why.
+        ValueError: the device does not exist, or torch cannot compute on it. The message gives the reason.
 
     Example:
         >>> check_device('cuda')
@@ -20,7 +20,7 @@ def check_device(device: str | torch.device | None = None) -> torch.device:
     """
     try:
         found = torch.device(get_device() if device is None else device)
-        torch.zeros(1, device=found).item()  # a GPU that this build has no code for fails here
+        torch.zeros(1, device=found).item()  # fails on a GPU for which this build of torch has no code
     except (AssertionError, RuntimeError) as error:
         known = ', '.join(['cpu', *(f'cuda:{i}' for i in range(torch.cuda.device_count()))])
         reason = str(error).strip().partition('\n')[0]

@@ -1,4 +1,4 @@
-"""What the check of a GPU runs: calls whose results are compared, and workloads whose times are."""
+"""Cases and workloads of the GPU check: calls whose results are compared, and calls whose times are compared."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ Tensors = dict[str, Any]  # arguments by name: a tensor, or a list of them
 
 @dataclass
 class Case:
-    """A call whose results are compared, in float64."""
+    """A call whose results are compared with the reference in float64."""
 
     title: str
     tensors: Tensors
@@ -26,17 +26,17 @@ class Case:
 
 @dataclass
 class Workload:
-    """A call whose time is compared. ``rivals`` compute the same; those in ``less`` leave the positions out."""
+    """A call whose time is compared. ``rivals`` compute the same; those in ``less`` compute it without positions."""
 
     title: str
     ours: Callable[..., Tensor]
     inputs: list[Tensor]
     rivals: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)
-    less: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)  # of the first three inputs
+    less: Mapping[str, Callable[..., Tensor]] = field(default_factory=dict)  # called with the first three inputs
 
 
 class Draw:
-    """Draws tensors of normal numbers, always the same ones for a device."""
+    """Generates normally distributed tensors, with the same sequence in every run on a device."""
 
     def __init__(self, device: str, dtype: torch.dtype = torch.float64) -> None:
         self.device, self.dtype = device, dtype
@@ -52,7 +52,7 @@ class Draw:
         return self(*positions[:2], channels, *positions[2:]).movedim(2, -1)
 
     def operands(self, at: tuple, size: tuple, channels: tuple, key_size: tuple = ()) -> Tensors:
-        """Return query, key and value of ``at`` samples and heads."""
+        """Return query, key and value for ``at = (B, heads)``."""
         keys = key_size or size
         return {
             'query': self(*at, *size, channels[0]),
@@ -61,7 +61,7 @@ class Draw:
         }
 
     def mask(self, *shape: int) -> Tensor:
-        """Return a mask that is True for most."""
+        """Return a mask that is mostly True."""
         return self(*shape) > -1
 
 
@@ -142,7 +142,7 @@ def _strided_attention_cases(draw: Draw, quick: bool) -> Iterator[Case]:
 
 
 def workloads(operator: str, device: str, dtype: torch.dtype, quick: bool) -> Iterator[Workload]:
-    """Yield the workloads of an operator, with what computes the same in PyTorch and mmcv."""
+    """Yield the workloads of an operator, with alternatives in PyTorch and mmcv."""
     for work in globals()[f'_{operator}_workloads'](Draw(device, dtype), quick):
         work.inputs = [x.requires_grad_() for x in work.inputs]
         yield work
@@ -150,7 +150,7 @@ def workloads(operator: str, device: str, dtype: torch.dtype, quick: bool) -> It
 
 def _global_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     side, k = (21, 7) if quick else (97, 31)
-    for channels in (32,) if quick else (256, 64):  # a kernel takes fewer in float32
+    for channels in (32,) if quick else (256, 64):  # a kernel may support fewer channels in float32
         inputs = [draw(1, 1, side, side, *rest) for rest in ((channels,), (channels,), (channels,), (k * k,), ())]
         entry = alternatives.window_entry(side, k, draw.device)
         rivals = {'SDPA with a table': partial(alternatives.sdpa_with_table, entry=entry)}
@@ -199,7 +199,7 @@ def _local_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
                 query, key, value, window_bias=window_bias, kernel_size=3, scale=1.0, iterations=n
             )
 
-        # of a norm at which the refined logits of float16 are finite
+        # small enough for finite refined logits in float16
         inputs = [draw.maps(1, 8, side, side, channels // 8) / 4 for _ in range(3)] + [draw.maps(1, 8, side, side, 9)]
         rivals = {'unfold': partial(alternatives.unfold_attention, iterations=iterations)}
         refined = ', refined' if iterations > 1 else ''

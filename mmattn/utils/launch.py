@@ -1,4 +1,4 @@
-"""torch's launcher, without a traceback of its own, and with the exit code of the process that failed first.
+"""torch's launcher without a traceback, and with the exit code of the first process that failed.
 
 ``python -m mmattn.utils.launch`` takes the arguments of ``python -m torch.distributed.run``.
 """
@@ -11,7 +11,7 @@ from torch.distributed.run import main
 
 
 def launch(arguments: list[str]) -> int:
-    """Run the processes and return the exit code: of a process that a signal ended, 128 and the signal's number."""
+    """Run the processes. Return the exit code: 128 plus the signal's number if a signal ended the process."""
     try:
         main(arguments)
     except ChildFailedError as error:

@@ -1,4 +1,4 @@
-"""Where the configs of this installation are."""
+"""Paths of the configs of this installation."""
 
 from pathlib import Path
 
@@ -6,13 +6,18 @@ from pathlib import Path
 def config_path(name: str = '') -> Path:
     """Return the path of a config, or the folder of all configs.
 
-    Found in an installed wheel (``mmattn/.mim/configs``) as in a source checkout, editable or not.
+    It works in an installed wheel (``mmattn/.mim/configs``) and in a source checkout, editable or not.
 
     Args:
-        name (str): path below ``configs``, such as ``bi_cc/bi-cc_r50-d8_4xb2-80k_cityscapes-769x769.py``.
+        name (str): path relative to ``configs``, such as ``bi_cc/bi-cc_r50-d8_4xb2-80k_cityscapes-769x769.py``.
+            Defaults to '': the folder of all configs.
 
     Raises:
-        FileNotFoundError: there is no such config; the message lists those of its folder.
+        FileNotFoundError: the config does not exist. The message lists those of its folder.
+
+    Example:
+        >>> config_path('bi_cc/bi-cc_r50-d8_4xb2-80k_cityscapes-769x769.py').parent.name
+        'bi_cc'
     """
     package = Path(__file__).resolve().parents[1]
     roots = (package / '.mim' / 'configs', package.parent / 'configs')
@@ -21,5 +26,5 @@ def config_path(name: str = '') -> Path:
     if not path.exists():
         folder = path.parent if path.parent.is_dir() else root
         known = ', '.join(sorted(entry.name for entry in folder.iterdir())) if folder.is_dir() else 'nothing'
-        raise FileNotFoundError(f"no config '{name}' in {root}; {folder} holds {known}")
+        raise FileNotFoundError(f"no config '{name}' in {root}; {folder} contains {known}")
     return path

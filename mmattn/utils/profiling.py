@@ -1,4 +1,4 @@
-"""Measures of a call, for benchmarks and tests."""
+"""Time and memory of a call, for benchmarks and tests."""
 
 import json
 import statistics
@@ -15,14 +15,14 @@ MIB = 2**20
 
 
 def extra_memory(call: Callable[[], Any]) -> tuple[Any, float]:
-    """Run ``call`` and return its result, and the MiB that its tensors took at most beyond that result.
+    """Run ``call``. Return its result, and its peak tensor memory beyond that result, in MiB.
 
-    On a GPU if the result is there, from the caching allocator's peak; else from the allocations that the profiler
-    records, to the byte. (The resident set's high-water mark also sees what libraries allocate besides tensors, but
-    pages that malloc keeps or that nobody has touched yet distort it by more than that.)
+    For a result on a GPU, this is the peak of the caching allocator. On a CPU, it is computed from the allocations that
+    the profiler records, to the byte. (The peak resident set size would include memory that libraries allocate besides
+    tensors, but pages that malloc retains, or that have not been touched yet, distort it more.)
 
     Args:
-        call (Callable): returns a tensor or a tuple of them.
+        call (Callable): function that returns a tensor or a tuple of tensors.
     """
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -48,7 +48,7 @@ def extra_memory(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def median_time(call: Callable[[], Any], repeats: int = 5) -> float:
-    """Return the median of ``repeats`` times that ``call`` takes, in seconds, after one that does not count."""
+    """Return the median time of ``call`` over ``repeats`` runs, in seconds, after one warm-up run."""
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
@@ -60,7 +60,7 @@ def median_time(call: Callable[[], Any], repeats: int = 5) -> float:
 
 
 def interleaved_times(calls: dict[Any, Callable[[], Any]], repeats: int = 5) -> dict[Any, float]:
-    """Return the median of ``repeats`` times of each call, in seconds, taken in turns: other load meets all alike."""
+    """Return the median time of each call over ``repeats`` runs, in seconds. Calls alternate to share other load."""
     times: dict[Any, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():

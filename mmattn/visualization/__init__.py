@@ -1,4 +1,4 @@
-"""Attention maps as in Fig. 3.4 of the bilateral-attention thesis: captured from any model, drawn, explored, a hook."""
+"""Attention maps of any model, as in Fig. 3.4 of the bilateral-attention thesis: capture, figure, web page, hook."""
 
 from .attention_explorer import attention_explorer
 from .attention_map_hook import AttentionMapHook

@@ -1,4 +1,4 @@
-"""A web page to explore what a model attends to: the maps of a grid of queries, in one file that needs nothing else."""
+"""A self-contained web page with the attention maps of a grid of queries."""
 
 import json
 import math
@@ -24,7 +24,7 @@ TEMPLATE = Path(__file__).with_suffix('.html')
 LEVELS = 255
 MAX_BYTES = 4 * 2**20
 IMAGE_SIDE = 1024
-SAMPLE = 4  # queries along the longer side that tell how many there is room for
+SAMPLE = 4  # queries along the longer side of the trial page that estimates the size per query
 
 
 def attention_explorer(
@@ -38,25 +38,26 @@ def attention_explorer(
     max_bytes: int = MAX_BYTES,
     show_progress: bool = False,
 ) -> str:
-    """Return an HTML page that shows, wherever one points in an image, the attention maps of the nearest query.
+    """Return an HTML page that shows the attention maps of the query nearest to the pointer.
 
-    It holds the maps of a grid of queries, of each head and their mean, in 8 bits relative to the map's largest weight.
-    The browser itself decompresses them (any since 2023). The image is made no longer than 1024 pixels.
+    The page contains the maps of a grid of queries, of each head and their mean, in 8 bits relative to the map's
+    largest weight. It requires a browser of 2023 or later, which decompresses the maps. The image is reduced to at most
+    1024 pixels per side.
 
     Args:
         image (np.ndarray): uint8 ``(H, W, 3)``, RGB.
         labels (np.ndarray): integer ``(H, W)``, the predicted class of each pixel.
         classes (sequence of str): names of the classes.
         palette (sequence of sequences of int): red, green and blue of each class, 0 to 255.
-        runs (sequence of AttentionRun): of this image, see :func:`~mmattn.visualization.attention_runs`.
-        title (str): shown above the image. Defaults to nothing.
-        grid (int): queries along the longer side, at most: fewer are taken where the page would be too large. Defaults
-            to 24.
-        max_bytes (int): size of the page, at most. Defaults to 4 MiB.
-        show_progress (bool): show a progress bar. Defaults to False.
+        runs (sequence of AttentionRun): runs for this image, from :func:`~mmattn.visualization.attention_runs`.
+        title (str): text above the image. Defaults to ''.
+        grid (int): maximum number of queries along the longer side. It is reduced if the page would exceed
+            ``max_bytes``. Defaults to 24.
+        max_bytes (int): maximum size of the page in bytes. Defaults to 4 MiB.
+        show_progress (bool): whether to show a progress bar. Defaults to False.
 
     Returns:
-        str: the page, to be written as UTF-8.
+        str: the page. Write it as UTF-8.
 
     Raises:
         ValueError: ``grid`` is below 1, image and labels differ in size, weights are not finite, or the page is larger
@@ -66,7 +67,7 @@ def attention_explorer(
     if grid < 1:
         raise ValueError(f'grid must be at least 1; got {grid}')
     if labels.shape != (height, width):
-        raise ValueError(f'labels must be {(height, width)}, as the image; got {labels.shape}')
+        raise ValueError(f'labels must have shape {(height, width)}, as the image; got {labels.shape}')
     scene = dict(
         title=title,
         width=width,
@@ -101,11 +102,11 @@ def attention_explorer(
             html = page(side)
             if len(html.encode()) <= max_bytes:
                 return html
-    raise ValueError(f'a page with one query is larger than {max_bytes} bytes; choose one layer, or allow more')
+    raise ValueError(f'a page with one query is larger than {max_bytes} bytes; select one layer, or increase max_bytes')
 
 
 def _encode(run: AttentionRun, points: Sequence[tuple[float, float]], advance: Callable[[int], None]) -> dict:
-    """Return a run's maps of some queries: of each kind and head the largest weights, and shares of them in 8 bits."""
+    """Return a run's maps for some queries: per kind and head, the largest weight and 8-bit levels relative to it."""
     maps = {}
     for kind in run.kinds:
         levels, largest = [], []
@@ -128,7 +129,7 @@ def _encode(run: AttentionRun, points: Sequence[tuple[float, float]], advance: C
 
 
 def _with_mean(weights: Tensor) -> Tensor:
-    """Put the mean over heads, if there are several, before them: ``(heads, Q, H, W)``."""
+    """Prepend the mean over heads if there are several: ``(heads or 1 + heads, Q, H, W)``."""
     return weights if len(weights) == 1 else torch.cat([weights.mean(0, keepdim=True), weights])
 
 
@@ -139,7 +140,7 @@ def _prediction_url(labels: np.ndarray, palette: Sequence[Sequence[int]]) -> str
 
 
 def _image_url(image: Image.Image, form: str, resampling: Image.Resampling) -> str:
-    """Return an image, no longer than ``IMAGE_SIDE``, as a URL that holds it."""
+    """Return an image, reduced to ``IMAGE_SIDE``, as a data URL."""
     image.thumbnail((IMAGE_SIDE, IMAGE_SIDE), resampling)
     file = BytesIO()
     image.save(file, form, quality=85, optimize=True)

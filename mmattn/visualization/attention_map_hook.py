@@ -1,4 +1,4 @@
-"""Attention maps during training."""
+"""Hook that draws attention maps during validation."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,20 +17,24 @@ from .figure import draw_attention_maps, read_image
 class AttentionMapHook(Hook):
     """Draws attention maps of the first validation images through the Runner's visualizer.
 
-    So they are in whatever the visualizer writes to: files, TensorBoard and so on, under ``attention_maps_<image>``.
+    The visualizer writes them to its backends (files, TensorBoard, …) as ``attention_maps_<image>``.
 
     Args:
-        points (sequence of tuple[float, float]): (x, y) of each query, from 0 to below 1, relative to the image.
-            Defaults to the middle of the image.
-        interval (int): draw in every ``interval``-th validation, the first included. Defaults to 1.
-        num_images (int): how many images. Defaults to 1.
-        layer (str, optional): name of the attention layer. Defaults to the last one. Of a recurrent layer, the last
-            pass is drawn.
-        threshold (float): weights under this share of a map's largest are hidden. Defaults to 0.02.
+        points (sequence of tuple[float, float]): (x, y) of each query, in [0, 1), relative to the image's width and
+            height. Defaults to the centre of the image.
+        interval (int): draw in every ``interval``-th validation, starting with the first. Defaults to 1.
+        num_images (int): number of images: the first of each of the first ``num_images`` batches. Defaults to 1.
+        layer (str, optional): name of the attention layer in the model. Defaults to the last one. For a recurrent
+            layer, the last pass is drawn.
+        threshold (float): hide weights below this share of the map's largest, 0 to 1. Defaults to 0.02.
 
     Raises:
-        ValueError: a point outside the image; when the run starts, a model without attention layer or without
-            ``layer``.
+        ValueError: a point is outside the image; or, when the run starts, the model has no attention layer, or none
+            named ``layer``.
+
+    Example:
+        >>> hook = HOOKS.build(dict(type='AttentionMapHook', points=[(0.25, 0.5)], interval=5))
+        >>> custom_hooks = [dict(type='mmattn.AttentionMapHook', points=[(0.25, 0.5)])]  # in a config
     """
 
     def __init__(
@@ -42,7 +46,7 @@ class AttentionMapHook(Hook):
         threshold: float = 0.02,
     ) -> None:
         if not all(0 <= coordinate < 1 for point in points for coordinate in point):
-            raise ValueError(f'points must be (x, y) from 0 to below 1, relative to the image; got {points}')
+            raise ValueError(f'points must be (x, y) in [0, 1), relative to the image; got {points}')
         self.points = points
         self.interval = interval
         self.num_images = num_images
@@ -51,14 +55,14 @@ class AttentionMapHook(Hook):
         self.validations = 0
 
     def before_run(self, runner: Runner) -> None:
-        """Check that the model has the layer, before a long training."""
+        """Check that the model has the layer, before training starts."""
         attention_layers(runner.model, self.layer)
 
     def after_val_iter(self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence) -> None:
         """Draw the batch's first image."""
         if self.validations % self.interval or batch_idx >= self.num_images:
             return
-        maps = attention_maps(runner.model, data_batch, self.points, self.layer)[-1]  # each process: it may be sharded
+        maps = attention_maps(runner.model, data_batch, self.points, self.layer)[-1]  # all processes: it may be sharded
         if is_main_process():
             path = outputs[0].img_path
             picture = draw_attention_maps(read_image(path), self.points, maps, self.threshold)

@@ -1,4 +1,4 @@
-"""Attention maps of a model for points of its input image: captured as it runs, only the rows of the asked points."""
+"""Attention maps of a model for points of its input image: only the rows of these queries are computed."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 @dataclass
 class AttentionMaps:
-    """What an attention layer attends to from each of Q points, in one of its runs.
+    """Attention maps of Q queries, from one forward pass of an attention layer.
 
     Attributes:
         layer (str): name of the layer in the model.
-        run (int): 1 for the layer's first run in the forward pass, 2 for the next (recurrence), …
-        weights (dict[str, Tensor]): float ``(Q, H, W)`` on the CPU, the mean over heads, for each of 'content',
-            'position' and 'bilateral' that the layer has. Each map sums to 1.
-        extent (tuple[float, float]): width and height that a map covers, in those of the image: 1, or more where the
-            model's input was padded, to the right and below.
+        run (int): 1 for the layer's first pass in the model's forward pass, 2 for the next (recurrence), …
+        weights (dict[str, Tensor]): kind → float ``(Q, H, W)`` on the CPU, the mean over heads. The kinds are those of
+            'content', 'position' and 'bilateral' that the layer has. Each map sums to 1.
+        extent (tuple[float, float]): width and height of a map relative to those of the image: 1, or more if the
+            model's input was padded at the right and at the bottom.
     """
 
     layer: str
@@ -33,14 +33,14 @@ class AttentionMaps:
 
 @dataclass
 class AttentionRun:
-    """One run of an attention layer over a map, from which the rows of any query can be computed.
+    """One forward pass of an attention layer over a map, from which the map of any query can be computed.
 
     Attributes:
         layer (str): name of the layer in the model.
-        run (int): 1 for the layer's first run in the forward pass, 2 for the next (recurrence), …
+        run (int): 1 for the layer's first pass in the model's forward pass, 2 for the next (recurrence), …
         module (nn.Module): the layer.
         feature (Tensor): float ``(1, C, H, W)``, the layer's input for the first image.
-        extent (tuple[float, float]): as of :class:`AttentionMaps`.
+        extent (tuple[float, float]): as in :class:`AttentionMaps`.
     """
 
     layer: str
@@ -51,14 +51,14 @@ class AttentionRun:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Those of 'content', 'position' and 'bilateral' that the layer has."""
+        """Kinds of weights that the layer has, among 'content', 'position' and 'bilateral'."""
         return self.module.attention_kinds
 
     def weights(self, points: Sequence[tuple[float, float]], kind: str) -> Tensor:
-        """Return the weights of some queries over all keys.
+        """Return the attention weights of queries over all keys.
 
         Args:
-            points (sequence of tuple[float, float]): (x, y) of each query, from 0 to below 1, relative to the image.
+            points (sequence of tuple[float, float]): (x, y) of each query, in [0, 1), relative to the image.
             kind (str): one of ``kinds``.
 
         Returns:
@@ -71,14 +71,19 @@ class AttentionRun:
 
 
 def attention_layers(model: nn.Module, name: str | None = None) -> dict[str, nn.Module]:
-    """Return the layers of a model that have ``attention_weights``, by name: all of them, or the one called ``name``.
+    """Return the layers of a model that have ``attention_weights``, by name: all of them, or only ``name``.
 
     Args:
-        model (nn.Module): any model; if in mmengine's wrapper for distributed training, names are those within.
-        name (str, optional): the only layer to return.
+        model (nn.Module): any model. For mmengine's distributed wrappers, names are relative to the wrapped model.
+        name (str, optional): name of the layer to return. Defaults to all.
 
     Raises:
-        ValueError: there is none, or none called ``name``; the message lists those there are.
+        ValueError: the model has no such layer, or none named ``name``. The message lists the names.
+
+    Example:
+        >>> from mmattn.layers import BilateralNonLocal2d
+        >>> list(attention_layers(nn.Sequential(nn.Conv2d(3, 8, 1), BilateralNonLocal2d(8))))
+        ['1']
     """
     model = _unwrapped(model)
     layers = {key: module for key, module in model.named_modules() if getattr(module, 'attention_kinds', ())}
@@ -99,23 +104,31 @@ def _unwrapped(model: nn.Module) -> Any:
 def capture_attention(
     model: nn.Module, points: Sequence[tuple[float, float]], layer: str | None = None
 ) -> Iterator[list[AttentionMaps]]:
-    """Capture the attention maps of everything that runs within the context, one entry a run of a layer, in order.
+    """Capture the attention maps of all forward passes within the context.
 
-    A feature map is taken to cover the model's input evenly, as where mmseg scales logits up. So the input must be the
-    whole image: what a model in mode 'slide' runs are crops. Only the first image of a batch counts, and only layers
-    over maps; sequences have no image coordinates.
+    The maps are in the order of the layers' passes. Each feature map is assumed to cover the model's input evenly, so
+    the input must be the whole image: in mode 'slide', a model receives crops. Only the first image of a batch is used,
+    and only layers that attend over maps; sequences have no image coordinates.
 
     Args:
         model (nn.Module): any model.
-        points (sequence of tuple[float, float]): (x, y) of each query, each from 0 (left, top) to below 1, relative to
-            the model's input.
-        layer (str, optional): name of the only layer to look at. Defaults to all.
+        points (sequence of tuple[float, float]): (x, y) of each query, in [0, 1), from the top left, relative to the
+            model's input.
+        layer (str, optional): name of the only layer to capture. Defaults to all.
 
     Yields:
-        list[AttentionMaps]: filled as the model runs.
+        list[AttentionMaps]: it is filled while the model runs.
 
     Raises:
         ValueError: as :func:`attention_layers`.
+
+    Example:
+        >>> from mmattn.layers import BilateralNonLocal2d
+        >>> model = nn.Sequential(BilateralNonLocal2d(8, window_size=3))
+        >>> with capture_attention(model, points=[(0.5, 0.5)]) as maps:
+        ...     _ = model(torch.randn(1, 8, 6, 9))
+        >>> maps[0].layer, list(maps[0].weights), maps[0].weights['position'].shape
+        ('0', ['content', 'position', 'bilateral'], torch.Size([1, 6, 9]))
     """
     maps: list[AttentionMaps] = []
 
@@ -128,7 +141,7 @@ def capture_attention(
 
 @contextmanager
 def _watch(model: nn.Module, layer: str | None, look: Callable[[AttentionRun], None]) -> Iterator[None]:
-    """Call ``look`` before each run of a layer over a map."""
+    """Call ``look`` before each pass of a layer over a map."""
     counts: Counter[str] = Counter()
 
     def before(name: str, module: Any, inputs: tuple[Tensor, ...]) -> None:
@@ -151,19 +164,19 @@ def _watch(model: nn.Module, layer: str | None, look: Callable[[AttentionRun], N
 def attention_maps(
     model: nn.Module, data: dict, points: Sequence[tuple[float, float]], layer: str | None = None
 ) -> list[AttentionMaps]:
-    """Run a model of mmseg, or of mmdet, on a whole image, whatever its test mode, and return its attention maps.
+    """Run a model of mmseg or mmdet on a whole image, regardless of its test mode, and return its attention maps.
 
     Args:
         model (nn.Module): an mmengine ``BaseModel``, or a wrapper of one, in evaluation mode.
-        data (dict): a batch as a data loader gives it. Only its first image counts.
-        points (sequence of tuple[float, float]): (x, y) of each query, from 0 to below 1, relative to the image.
-        layer (str, optional): name of the only layer to look at. Defaults to all.
+        data (dict): a batch of the test data loader. Only its first image is used.
+        points (sequence of tuple[float, float]): (x, y) of each query, in [0, 1), relative to the image.
+        layer (str, optional): name of the only layer to capture. Defaults to all.
 
     Returns:
-        list[AttentionMaps]: one for each run of a layer, in order.
+        list[AttentionMaps]: one per pass of a layer, in order.
 
     Raises:
-        ValueError: as :func:`attention_layers`, or none of the layers ran over a map.
+        ValueError: as :func:`attention_layers`, or no layer attended over a map.
     """
     data, extent = _first_image(model, data)
     with capture_attention(model, [(x / extent[0], y / extent[1]) for x, y in points], layer) as maps:
@@ -174,22 +187,22 @@ def attention_maps(
 
 @torch.no_grad()
 def attention_runs(model: nn.Module, data: dict, layer: str | None = None) -> list[AttentionRun]:
-    """Run a model as :func:`attention_maps` does, and return what it takes to compute the maps of any query later.
+    """Run a model as :func:`attention_maps` does, and return the inputs from which any query's maps can be computed.
 
     Args:
-        model (nn.Module): as there, and its parameters all on this device: not sharded.
-        data (dict): as there.
-        layer (str, optional): as there.
+        model (nn.Module): as in :func:`attention_maps`. Its parameters must not be sharded.
+        data (dict): as in :func:`attention_maps`.
+        layer (str, optional): as in :func:`attention_maps`.
 
     Returns:
-        list[AttentionRun]: one for each run of a layer, in order.
+        list[AttentionRun]: one per pass of a layer, in order.
 
     Raises:
         ValueError: as :func:`attention_maps`.
     """
     data, extent = _first_image(model, data)
     runs: list[AttentionRun] = []
-    # Copies: a layer may change its input in place.
+    # Clone: a layer may modify its input in place.
     with _watch(model, layer, lambda run: runs.append(replace(run, feature=run.feature.clone(), extent=extent))):
         model(**data, mode='tensor')
     _check_any(runs, model, layer)
@@ -197,7 +210,7 @@ def attention_runs(model: nn.Module, data: dict, layer: str | None = None) -> li
 
 
 def _first_image(model: nn.Module, data: dict) -> tuple[dict, tuple[float, float]]:
-    """Return a batch's first image as the model takes it, and its width and height in those before padding."""
+    """Return the preprocessed first image of a batch, and its width and height relative to those before padding."""
     data = _unwrapped(model).data_preprocessor({name: batch[:1] for name, batch in data.items()}, False)
     height, width = data['data_samples'][0].img_shape[:2]
     return data, (data['inputs'].shape[-1] / width, data['inputs'].shape[-2] / height)
@@ -206,5 +219,6 @@ def _first_image(model: nn.Module, data: dict) -> tuple[dict, tuple[float, float
 def _check_any(found: Sequence, model: nn.Module, layer: str | None) -> None:
     if not found:
         raise ValueError(
-            f'no attention over a map ran in {type(model).__name__}; it has {", ".join(attention_layers(model, layer))}'
+            f'no attention layer of {type(model).__name__} ran over a map; '
+            f'it has {", ".join(attention_layers(model, layer))}'
         )

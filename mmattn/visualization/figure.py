@@ -1,4 +1,4 @@
-"""The figure of attention maps, as Fig. 3.4 of the bilateral-attention thesis: a row a query, a column a kind."""
+"""The figure of attention maps, as in Fig. 3.4 of the bilateral-attention thesis: one row per query."""
 
 from collections.abc import Sequence
 
@@ -18,18 +18,18 @@ COLOURS = 'plasma'
 def draw_attention_maps(
     image: np.ndarray, points: Sequence[tuple[float, float]], maps: AttentionMaps, threshold: float = 0.02
 ) -> np.ndarray:
-    """Draw the image with a red dot at each query and, beside it, the query's maps laid over the image.
+    """Draw the image with a red dot at each query, next to the query's maps, overlaid on the image.
 
-    Each map is divided by its largest weight, which is printed below it, and weights under ``threshold`` of that are
-    hidden. The thesis hides "values smaller than 0.02" and does not say of what. The weights themselves cannot be
-    meant: they sum to 1, so at most 50 positions of thousands would be left, while the maps of its figure are said to
-    attend to the whole image.
+    There is one row per query and one column per kind of map. Each map is divided by its largest weight, which is
+    printed below it; weights below ``threshold`` of that are hidden. The thesis hides "values smaller than 0.02"
+    without stating the unit. It cannot mean the weights themselves: they sum to 1, so at most 50 positions of thousands
+    would remain, while its text describes maps that attend to the whole image.
 
     Args:
         image (np.ndarray): uint8 ``(H, W, 3)``, RGB.
-        points (sequence of tuple[float, float]): (x, y) of each query, from 0 to below 1, relative to the image.
+        points (sequence of tuple[float, float]): (x, y) of each query, in [0, 1), relative to the image.
         maps (AttentionMaps): the maps of these queries.
-        threshold (float): from 0, which hides nothing, to 1.
+        threshold (float): 0 (hides nothing) to 1. Defaults to 0.02.
 
     Returns:
         np.ndarray: uint8 ``(height, width, 3)``, RGB.
@@ -48,7 +48,7 @@ def draw_attention_maps(
         row[0].set_xlabel(f'({int(x)}, {int(y)})', fontsize=8)
         for axis, weights in zip(row[1:], of_query):
             largest = weights.max().item()
-            axis.imshow(image.mean(-1), extent=whole, cmap='gray', vmin=0, vmax=320)  # a little darker
+            axis.imshow(image.mean(-1), extent=whole, cmap='gray', vmin=0, vmax=320)  # vmax above 255: slightly darker
             axis.imshow(
                 np.ma.masked_less(weights.numpy() / largest, threshold),
                 extent=covered,
@@ -64,7 +64,7 @@ def draw_attention_maps(
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[], xlim=(0, width), ylim=(height, 0))
     bar = figure.colorbar(colours, ax=axes, fraction=0.03, pad=0.01)
-    bar.set_label(f'share of the largest weight\n(under {threshold:g} hidden)', fontsize=8)
+    bar.set_label(f'share of the largest weight\n(below {threshold:g} hidden)', fontsize=8)
     bar.ax.tick_params(labelsize=8)
     figure.suptitle(maps.layer + (f', pass {maps.run}' if maps.run > 1 else ''), fontsize=10)
     canvas = FigureCanvasAgg(figure)
@@ -73,17 +73,17 @@ def draw_attention_maps(
 
 
 def read_image(path: str, backend_args: dict | None = None) -> np.ndarray:
-    """Read an image, from wherever mmengine's file client can, as uint8 ``(H, W, 3)``, RGB.
+    """Read an image through mmengine's file client as uint8 ``(H, W, 3)``, RGB.
 
     Args:
-        path (str): the file.
-        backend_args (dict, optional): for the file client. Defaults to None.
+        path (str): path or URL of the file.
+        backend_args (dict, optional): arguments of the file client. Defaults to None.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is no image that OpenCV can decode; the message names it.
+        FileNotFoundError: the file does not exist.
+        ValueError: OpenCV cannot decode the file. The message names it.
     """
     image = cv2.imdecode(np.frombuffer(get(path, backend_args=backend_args), np.uint8), cv2.IMREAD_COLOR)
     if image is None:
-        raise ValueError(f'{path} is no image, or a truncated one')
+        raise ValueError(f'{path} is not an image, or is truncated')
     return image[..., ::-1]

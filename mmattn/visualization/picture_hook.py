@@ -1,4 +1,4 @@
-"""Pictures of predictions, one file an image."""
+"""Hook that writes one picture of ground truth and prediction per test image."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -16,15 +16,15 @@ from .figure import read_image
 
 
 class PictureHook(Hook):
-    """Write a picture of every tested image, called as the image: on the left the truth, on the right the prediction.
+    """Writes a picture per test image, with the image's name: ground truth on the left, prediction on the right.
 
-    The visualizer of the config draws it. Of several processes, the first draws its share of the images.
+    The visualizer of the config draws it. With several processes, only the first one draws its share of the images.
 
     Args:
-        out_dir (str or Path): the folder for ``<name>.png``; for images of the same name in several folders,
-            ``<folder>/<name>.png``.
-        backend_args (dict, optional): how mmengine's file client reads the images. Defaults to None.
-        **options: for ``add_datasample`` of the visualizer, such as ``pred_score_thr``.
+        out_dir (str or Path): folder for ``<name>.png``, or ``<folder>/<name>.png`` for images of the same name in
+            several folders.
+        backend_args (dict, optional): arguments of mmengine's file client. Defaults to None.
+        **options: arguments of the visualizer's ``add_datasample``, such as ``pred_score_thr``.
     """
 
     def __init__(self, out_dir: str | Path, backend_args: dict | None = None, **options) -> None:
@@ -34,17 +34,17 @@ class PictureHook(Hook):
         self.names: dict[str, str] = {}
 
     def before_test(self, runner: Runner) -> None:
-        """Choose the names."""
+        """Choose the names of the pictures."""
         dataset = runner.test_dataloader.dataset
         self.names = picture_names(dataset.get_data_info(i)['img_path'] for i in range(len(dataset)))
         if get_world_size() > 1:
-            runner.logger.warning(f'Only the first process draws: one of {get_world_size()} pictures is in the folder')
+            runner.logger.warning(f'Only the first process draws pictures: 1 of {get_world_size()} images has one')
 
     def after_test_iter(
         self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence[BaseDataElement]
     ) -> None:
         """Draw the images of a batch."""
-        for sample in outputs if is_main_process() else ():  # mmengine's visualizers draw nothing in others
+        for sample in outputs if is_main_process() else ():  # mmengine's visualizers draw only in the main process
             image = np.ascontiguousarray(read_image(sample.img_path, self.backend_args))
             name = self.names[sample.img_path]
             with atomic_write(self.out_dir / name) as temporary:
@@ -52,14 +52,14 @@ class PictureHook(Hook):
 
 
 def picture_names(paths: Iterable[str]) -> dict[str, str]:
-    """Return the name of the picture of each image: as short as all of them can differ.
+    """Return the file name of each image's picture: the shortest form in which all names are distinct.
 
     Args:
         paths (iterable of str): the images.
 
     Returns:
-        dict[str, str]: by path, the image's name with the suffix ``.png``; where two images share it, the path below
-        the folder of all images; where they differ in their suffixes alone, this path with both suffixes.
+        dict[str, str]: path → the image's name with suffix ``.png``; if two images share it, the path relative to the
+        images' common folder; if paths differ only in the suffix, this path with both suffixes.
 
     Example:
         >>> picture_names(['val/bonn/1.png', 'val/köln/1.png'])

@@ -167,7 +167,7 @@ def test_images_that_are_missing_broken_or_of_another_size(check, tmp_path, layo
     data_set = layout(tmp_path)
     images(tmp_path, 1, (24, 20))
     (tmp_path / 'JPEGImages/1.jpg').unlink()
-    with pytest.raises(ValueError, match=r'0.jpg: 24×20; its annotations are of 48×40(.|\n)*1.jpg: no such file'):
+    with pytest.raises(ValueError, match=r'0.jpg: 24×20; its annotations have 48×40(.|\n)*1.jpg: no such file'):
         check(data_set)
     (tmp_path / 'JPEGImages/1.jpg').write_text('none')
     with pytest.raises(ValueError, match=r'1.jpg: unreadable: no image format'):
@@ -194,7 +194,7 @@ def test_a_data_set_without_an_image_says_why(check, tmp_path, layout):
 def test_annotations_that_are_missing_or_broken(check, tmp_path):
     data_set = voc(tmp_path)
     (tmp_path / 'list.txt').write_text('0\n1\n2\n3\n')
-    with pytest.raises(ValueError, match=r'no annotations .*2.xml; no annotations .*3.xml'):
+    with pytest.raises(ValueError, match=r'no annotation file .*2.xml; no annotation file .*3.xml'):
         check(data_set)
     (tmp_path / 'list.txt').write_text('0\n1\n')
     (tmp_path / 'Annotations/1.xml').write_text('<annotation>')

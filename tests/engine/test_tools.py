@@ -340,7 +340,7 @@ def test_a_published_model_is_named_by_its_hash_and_scores_the_same(run, trained
         (
             'train.py',
             ['--amp', '--cfg-options', 'optim_wrapper.type=ApexOptimWrapper'],
-            '--amp needs optim_wrapper.type=',
+            '--amp requires optim_wrapper.type=',
         ),
         ('train.py', ['--auto-scale-lr', '--cfg-options', 'auto_scale_lr=None'], 'auto_scale_lr.base_batch_size'),
         (

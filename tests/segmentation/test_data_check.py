@@ -253,7 +253,7 @@ def test_images_that_are_listed_twice_or_in_training_and_validation_are_warnings
     assert check(data_set(root, ann_file='list.txt'), data_set(root)) == {}
     images = f'{root}/img_dir/train'
     assert [text for level, text in warned if level == logging.WARNING] == [
-        f'Data check: train_dataloader.dataset lists 1 images several times, such as {images}/sound_0.png',
+        f'Data check: train_dataloader.dataset lists 1 images more than once, such as {images}/sound_0.png',
         f'Data check: 2 of the 3 images of val_dataloader.dataset are training images, such as {images}/sound_0.png',
     ]
 
@@ -265,7 +265,7 @@ def test_a_mask_in_the_shape_of_an_image_that_is_turned(check, root):
     path = root / 'img_dir/train/turned.png'
     Image.open(path).save(path, exif=exif)
     (reason,) = check(data_set(root)).values()
-    assert reason.endswith('turned as its EXIF orientation says if it has one')
+    assert reason.endswith('after rotation by its EXIF orientation, if any')
 
 
 def test_images_of_12_bits_in_16(check, root):
@@ -276,8 +276,8 @@ def test_images_of_12_bits_in_16(check, root):
     cv2.imwrite(str(root / 'img_dir/train/colours.png'), np.full((*SIZE, 3), 1000, np.uint16))
     found = check(data_set(root))
     assert {Path(path).stem: reason.partition(';')[0] for path, reason in found.items()} == {
-        'dark': '16 bits a channel with values up to 4095, which loading makes at most 15 of 255',
-        'colours': '16 bits a channel with values up to 1000, which loading makes at most 3 of 255',
+        'dark': '16 bits per channel with values up to 4095, which loading reduces to at most 15 of 255',
+        'colours': '16 bits per channel with values up to 1000, which loading reduces to at most 3 of 255',
     }
 
 
@@ -285,7 +285,7 @@ def test_a_mask_of_one_line(check, root):
     for kind, shape in (('img_dir', (1, 40, 3)), ('ann_dir', (1, 40))):
         write(root / kind / 'train/line.png', np.zeros(shape, np.uint8))
     (reason,) = check(data_set(root)).values()
-    assert reason.startswith('40 pixels in one line')
+    assert reason.startswith('one row or column of 40 pixels')
 
 
 def test_what_has_not_changed_is_not_looked_at_again(check, root, looked):
@@ -491,7 +491,7 @@ def test_masks_of_0_and_255_are_refused_with_the_command_that_converts_them(chec
     labels(root, 0, 255, part='val')
     found = check(data_set(root), data_set(root, 'val'))
     assert set(found) == {'train_dataloader.dataset', 'val_dataloader.dataset'}
-    assert all('its masks hold 0 and 255 alone' in reason for reason in found.values())
+    assert all('its masks contain only 0 and 255' in reason for reason in found.values())
     command = shlex.split(found['train_dataloader.dataset'].partition('convert them: ')[2])
     subprocess.run([sys.executable, ROOT / command[1], *command[2:]], check=True, capture_output=True, timeout=100)
     assert command[command.index('--out-dir') + 1] == f'{root}_labels'
@@ -508,7 +508,7 @@ def test_one_data_set_of_0_and_255_among_others(check, root):
         (dict(type='ConcatDataset', datasets=[data_set(root), data_set(root, 'val')]),),
     ]:
         (reason,) = check(*sets).values()
-        assert 'hold 0 and 255 alone' in reason
+        assert 'contain only 0 and 255' in reason
     found = check(data_set(root), None, data_set(root, 'val'), stage='before_test')
     assert set(found) == {'test_dataloader.dataset'}
     assert check(data_set(root), data_set(root, 'val'), allow_absent=['class 1']) == {}
@@ -587,7 +587,7 @@ def test_a_mask_that_is_ignored_in_all_its_pixels(check, root, warned):
     assert check(data_set(root), data_set(root, 'val'), allow_ignored=True) == {}
     assert check(data_set(root), None, data_set(root, 'val'), stage='before_test') == {}
     assert [text for level, text in warned if level == logging.WARNING] == [
-        f'Data check: masks of {part}_dataloader.dataset that are ignored in all their pixels: 1'
+        f'Data check: 1 masks of {part}_dataloader.dataset have only ignored pixels'
         for part in ('train', 'val', 'test')
     ]
 
@@ -613,16 +613,16 @@ def test_what_lies_with_the_data_and_is_not_read(check, root):
     (root / 'img_dir/train/lonely.png').unlink()
     write(root / 'ann_dir/train/upper.PNG', np.zeros(SIZE, np.uint8))
     (root / 'ann_dir/train/lost.png').symlink_to(root / 'nothing.png')
-    suffix = r'not read, as its name does not end in \.png$'
+    suffix = r'not read: its name does not end in \.png$'
     expected = {
         'img_dir/train/upper.PNG': suffix,
         'img_dir/train/photo.jpg': suffix,
         'img_dir/train/deep/er.jpeg': suffix,
-        'img_dir/train/gone.png': 'a link to a file that does not exist$',
+        'img_dir/train/gone.png': 'a broken link$',
         'img_dir/train/folder.png': 'a folder that is named like an image$',
         'ann_dir/train/lonely.png': 'a mask without an image$',
         'ann_dir/train/upper.PNG': suffix,
-        'ann_dir/train/lost.png': 'a link to a file that does not exist$',
+        'ann_dir/train/lost.png': 'a broken link$',
     }
     assert_faults(check(data_set(root), data_set(root, 'val')), expected, root)
     (root / 'list.txt').write_text('sound_0\nsound_2\n')
@@ -661,14 +661,14 @@ def test_images_and_masks_in_one_folder_and_long_suffixes(check, root):
     assert check(data_set(root, **cfg)) == {}
     write(folder / '3_left.JPG', np.zeros(SIZE, np.uint8), format='PNG')
     write(folder / '4_mask.png', np.zeros(SIZE, np.uint8))
-    expected = {'all/3_left.JPG': r'not read, .* end in _left\.jpg$', 'all/4_mask.png': 'a mask without an image$'}
+    expected = {'all/3_left.JPG': r'not read: .* end in _left\.jpg$', 'all/4_mask.png': 'a mask without an image$'}
     assert_faults(check(data_set(root, **cfg)), expected, root)
 
 
 def test_no_image_of_the_suffix_but_of_others(check, root):
     found = check(data_set(root, img_suffix='.jpg'))
     assert found == {
-        'train_dataloader.dataset': f'no image *.jpg in {root}/img_dir/train; it has 3 *.png, read with img_suffix'
+        'train_dataloader.dataset': f'no image *.jpg in {root}/img_dir/train; it contains 3 *.png: set img_suffix'
     }
 
 
@@ -720,7 +720,7 @@ def named(*classes, **meta):
 @pytest.mark.parametrize(
     ('train', 'val', 'where', 'reason'),
     [
-        (named('a', 'a'), {}, 'train', 'classes must differ in name; a is there several times'),
+        (named('a', 'a'), {}, 'train', 'classes must have distinct names; duplicates: a'),
         (dict(metainfo=dict(classes='ab')), {}, 'train', "classes must be a list of names; got 'ab'"),
         (
             named('a', 'b', palette=[[0, 0, 300], [0, 0, 0]]),
@@ -868,7 +868,7 @@ def test_test_stops_before_testing_and_names_all(root, tmp_path):
     said = error_of(arguments, env)
     assert f'  {root}/img_dir/val/no_mask.png: no mask {root}/ann_dir/val/no_mask.png' in said
     said = error_of([*arguments, 'test_dataloader.dataset.img_suffix=.jpg'], env)
-    assert f'test_dataloader.dataset: no image *.jpg in {root}/img_dir/val; it has 2 *.png' in said
+    assert f'test_dataloader.dataset: no image *.jpg in {root}/img_dir/val; it contains 2 *.png' in said
 
 
 def test_testing_with_augmentation_looks_at_masks(check, root):

@@ -329,7 +329,7 @@ def test_what_is_left_out_of_a_folder_is_named(inferencer, folder, tmp_path, mon
     for name in ('a.heic', 'b.txt', 'c.pdf'):
         (folder / name).write_text('')
     inferencer(folder, tmp_path / 'out')
-    assert told == [f'{folder}: left out, not called like images: a.heic, b.txt, c.pdf, deeper']
+    assert told == [f'{folder}: skipped, no suffix of an image: a.heic, b.txt, c.pdf, deeper']
 
 
 def test_a_full_disk_ends_the_run_and_names_the_file(inferencer, tmp_path):
@@ -354,10 +354,10 @@ def test_a_folder_that_cannot_be_written_to_and_no_such_device(idle, checkpoint,
 @pytest.mark.parametrize(
     ('inputs', 'said'),
     [
-        ('deeper', 'there is no image'),
-        ((), 'there is no image'),
-        (('even.png', 'other/even.ppm'), r'even\.png: of .*even.png and .*other/even.ppm'),
-        (('even.png', 'even.png'), r'inputs must differ in name'),
+        ('deeper', 'inputs contain no image'),
+        ((), 'inputs contain no image'),
+        (('even.png', 'other/even.ppm'), r'even\.png from .*even.png and .*other/even.ppm'),
+        (('even.png', 'even.png'), r'inputs must have distinct names'),
         (('out/pred/a.png',), r'overwrite inputs.*\n.*out/pred/a\.png'),
     ],
 )
@@ -386,7 +386,10 @@ def test_classes_and_palette_may_be_the_data_sets(save):
     [
         ({}, 'classes and palette are not in'),
         (dict(dataset_meta=dict(classes=CLASSES, palette=None)), 'classes and palette are not in'),
-        (dict(dataset_meta=dict(classes=CLASSES[1:], palette=PALETTE[1:])), 'the model has 4 classes, but there are 3'),
+        (
+            dict(dataset_meta=dict(classes=CLASSES[1:], palette=PALETTE[1:])),
+            'the model has 4 classes, but the metainfo has 3',
+        ),
         (dict(dataset_meta=dict(classes=CLASSES, palette=[[0, 0, 300]] * 4)), 'three values from 0 to 255'),
     ],
 )

@@ -159,14 +159,14 @@ def test_without_components_there_is_no_overall_and_without_images_nothing_is_kn
         (dict(format_only=True), 'format_only needs output_dir'),
         (
             dict(groups=dict(brows=['left_brow', 'brow'])),
-            r"groups\['brows'\] must be of background, .*hair; got 'brow'",
+            r"groups\['brows'\] must be among background, .*hair; got 'brow'",
         ),
-        (dict(groups=dict(hair=['hair'])), r"groups must not be called as a class.*\['hair'\]"),
-        (dict(groups=dict(accuracy=['hair'])), r"groups must not be called as a class.*\['accuracy'\]"),
-        (dict(groups=dict(brows=BROWS), overall=['eyes', 'brows']), r"overall must be of .*, brows; got 'eyes'"),
-        (dict(groups=dict(brows=BROWS), overall=['brows', 'left_brow']), 'overall must name components that share no'),
-        (dict(columns=['hair', 'overall']), r"columns must be of .*hair, accuracy; got 'overall'"),
-        (dict(columns=['face'], overall=['hair']), r"columns must be of .*hair, overall, accuracy; got 'face'"),
+        (dict(groups=dict(hair=['hair'])), r"groups must not have the name of a class.*\['hair'\]"),
+        (dict(groups=dict(accuracy=['hair'])), r"groups must not have the name of a class.*\['accuracy'\]"),
+        (dict(groups=dict(brows=BROWS), overall=['eyes', 'brows']), r"overall must be among .*, brows; got 'eyes'"),
+        (dict(groups=dict(brows=BROWS), overall=['brows', 'left_brow']), 'overall must name components without common'),
+        (dict(columns=['hair', 'overall']), r"columns must be among .*hair, accuracy; got 'overall'"),
+        (dict(columns=['face'], overall=['hair']), r"columns must be among .*hair, overall, accuracy; got 'face'"),
         (dict(classes=None), r"metainfo\['classes'\]"),
     ],
 )
@@ -183,7 +183,7 @@ def test_other_arguments_are_unknown():
 @pytest.mark.parametrize(
     ('truth', 'predicted', 'said'),
     [
-        ([[0, 7]], [[0, 0]], r'folder/face.jpg: the ground truth has labels \[7\]; there are classes 0…6, and 255'),
+        ([[0, 7]], [[0, 0]], r'folder/face.jpg: the ground truth has labels \[7\]; classes are 0…6, and 255'),
         ([[0, 255]], [[9, 8]], r'folder/face.jpg: the prediction has labels \[9\]'),
         ([[0, 1]], [[0], [1]], r'folder/face.jpg: .* \(1, 1, 2\), the prediction \(1, 2, 1\)'),
     ],
@@ -340,7 +340,7 @@ def test_predictions_are_whole_and_of_one_image_each(tmp_path):
     scored.process(None, [sample(labels, labels)])  # the sampler's padding gives an image twice
     with pytest.raises(ValueError, match=r'out/face\.png is the prediction of both folder/face\.jpg and b/face\.jpg'):
         scored.process(None, [sample(labels, labels, 'b/face.jpg')])
-    with pytest.raises(ValueError, match='8 bits do not hold label 305'):
+    with pytest.raises(ValueError, match='label 305 does not fit into 8 bits'):
         metric(output_dir=str(tmp_path), format_only=True).process(None, [sample(labels, labels + 300)])
     (tmp_path / 'file').write_text('')
     with pytest.raises(OSError, match='this folder cannot be written to'):

@@ -69,7 +69,7 @@ def test_a_number_that_is_off_is_found(monkeypatch, operator, dtype):
     patch_reference(monkeypatch, operator, off)
     ran, error = compare(operator, case, dtype)
     assert ran
-    assert error.startswith('output is off by')
+    assert error.startswith('output differs by')
 
 
 def test_a_wrong_gradient_is_found(monkeypatch):
@@ -81,7 +81,7 @@ def test_a_wrong_gradient_is_found(monkeypatch):
     found = check('dynamic_conv', 'cpu', quick=True)
     assert not found['correct']
     assert found['ratio'] is None
-    assert 'gradient of logits is off by' in found['message']
+    assert 'gradient of logits differs by' in found['message']
     assert found['message'].endswith('(and 5 more)')
     assert verdict.reason_against(found).startswith('incorrect: ')
 
@@ -97,7 +97,7 @@ def test_a_result_that_is_no_number_is_found(monkeypatch):
         return found
 
     monkeypatch.setattr(check_gpu, 'evaluate', one_nan)
-    assert compare('dynamic_conv', case, torch.float32)[1].startswith('gradient of value is off by inf')
+    assert compare('dynamic_conv', case, torch.float32)[1].startswith('gradient of value differs by inf')
 
 
 def test_a_kernel_that_raises_is_incorrect_and_the_message_is_kept(monkeypatch):
@@ -113,7 +113,7 @@ def test_a_kernel_that_takes_nothing_is_not_correct(monkeypatch):
     monkeypatch.setattr(native, 'kernels_run', lambda: nullcontext(['another_operator']))
     found = check('dynamic_conv', 'cpu', quick=True)
     assert not found['correct']
-    assert found['message'] == 'the kernel takes no case'
+    assert found['message'] == 'the kernel supports no case'
 
 
 def ends(sender, *_):
@@ -226,9 +226,9 @@ def test_a_quick_check_is_no_verdict(monkeypatch, gpus):
 @pytest.mark.parametrize(
     ('missing', 'message'),
     [
-        ('gpu', 'there is no GPU that torch .* can use'),
+        ('gpu', 'torch .* finds no usable GPU'),
         ('build', 'the kernels were built without CUDA.*FORCE_CUDA=1 pip install'),
-        ('library', 'there are no kernels: not built'),
+        ('library', 'the native kernels are not available: not built'),
         ('device', '--device must be one of cuda:0, cuda:1, cuda:2; got cuda:3'),
     ],
 )

@@ -158,7 +158,7 @@ def test_wrong_arguments_are_named():
     run = layer_run(BilateralNonLocal2d(8))
     with pytest.raises(ValueError, match='grid must be at least 1; got 0'):
         page_of([run], grid=0)
-    with pytest.raises(ValueError, match=r'labels must be \(40, 48\), as the image; got \(3, 3\)'):
+    with pytest.raises(ValueError, match=r'labels must have shape \(40, 48\), as the image; got \(3, 3\)'):
         attention_explorer(IMAGE, LABELS[:3, :3], CLASSES, PALETTE, [run])
     run.feature[:] = torch.nan
     with pytest.raises(ValueError, match='the content weights of layer are not finite'):

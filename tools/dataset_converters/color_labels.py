@@ -1,28 +1,28 @@
-"""Convert masks that are coded by colours to the labels of mmseg.
+"""Convert colour-coded masks to the label maps of mmseg.
 
     python tools/dataset_converters/color_labels.py --images FOLDER --masks FOLDER --out-dir data/faces \\
         --palette background:0,0,0 skin:255,255,0 hair:127,0,0 [--max-distance 40] [--val-fraction 0.2]
     python tools/train.py data/faces/config.py                       # with --val-fraction
 
-Image and mask go by the same name, whatever the suffix, in the same subfolder, and subfolders are kept::
+Image and mask have the same name, with any suffix, in the same subfolder. Subfolders are kept::
 
-    IMAGES/train/NAME.jpg       OUT/img_dir/train/NAME.jpg      as it is
-    MASKS/train/NAME.bmp        OUT/ann_dir/train/NAME.png      0 for the palette's first class, with the palette
+    IMAGES/train/NAME.jpg       OUT/img_dir/train/NAME.jpg      unchanged
+    MASKS/train/NAME.bmp        OUT/ann_dir/train/NAME.png      with the palette, 0 is its first class
 
-``--palette`` lists ``name:r,g,b`` in the order of the labels, or names a file with one a line. A name given twice has
-two colours. A pixel takes the nearest colour. By default it must be that very colour; ``--max-distance`` allows for
-masks that were resized or compressed with loss, as a Euclidean distance in RGB. Colours farther away are faults, or,
-with ``--ignore-unknown``, become label 255, which training ignores.
+``--palette`` lists ``name:r,g,b`` in the order of the labels, or names a file with one entry per line. A class may have
+several colours: repeat its name. Each pixel gets the label of the nearest colour. By default, the colour must match
+exactly; ``--max-distance``, a Euclidean distance in RGB, permits masks that were resized or compressed with loss. More
+distant colours are faults, or, with ``--ignore-unknown``, become label 255, which training ignores.
 
-Binary masks coded 0 and 255, grey or not, have the palette ``background:0,0,0 building:255,255,255``.
+For binary masks of 0 and 255, in grey or RGB, use the palette ``background:0,0,0 building:255,255,255``.
 
-``--val-fraction`` divides images that are not divided yet: their names and ``--seed`` choose that share of them for
-validation, so that training keeps an image of every class. Then there are also::
+``--val-fraction`` splits images that are not split yet. Their names and ``--seed`` select this share of them for
+validation; training keeps at least one image of every class. The output is then::
 
     OUT/{img_dir,ann_dir}/{train,val}/...                            in place of OUT/{img_dir,ann_dir}/...
     OUT/config.py                                                    for ``tools/train.py`` and ``tools/test.py``
 
-OUT appears whole or not at all. All faults of the input are told at once, on stderr, with exit code 1.
+OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -47,7 +47,7 @@ SUFFIXES = set(Image.registered_extensions())
 
 
 class Palette(NamedTuple):
-    """The classes in their order; the colours, int64 of shape (K, 3); and the labels of these, uint8 of shape (K,)."""
+    """The classes in order; the K colours, int64 of shape (K, 3); and their labels, uint8 of shape (K,)."""
 
     classes: tuple[str, ...]
     colours: np.ndarray
@@ -59,7 +59,7 @@ class Palette(NamedTuple):
 
 
 def read_palette(entries: Sequence[str]) -> Palette:
-    """Parse ``name:r,g,b`` entries, or the one file that is named instead."""
+    """Parse ``name:r,g,b`` entries, or the file with such entries."""
     if len(entries) == 1 and Path(entries[0]).is_file():
         try:
             text = Path(entries[0]).read_text(encoding='utf-8-sig')
@@ -71,29 +71,29 @@ def read_palette(entries: Sequence[str]) -> Palette:
         match = re.fullmatch(r'(.+?)\s*:\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)', entry)
         colour = match and tuple(map(int, match.groups()[1:]))
         if not colour or max(colour) > 255:
-            faults.append(f'palette: {entry!r} is neither name:r,g,b, each up to 255, nor a file of such lines')
+            faults.append(f'palette: {entry!r} is neither name:r,g,b with values up to 255 nor a file of such lines')
         elif colour in parsed:
-            faults.append(f'palette: {entry!r} has the colour of {parsed[colour]}')
+            faults.append(f'palette: {entry!r} has the same colour as {parsed[colour]}')
         else:
             parsed[colour] = match[1]
     classes = tuple(dict.fromkeys(parsed.values()))
     if len(classes) > IGNORED:
-        faults.append(f'palette: {len(classes)} classes, but a label has 8 bits and {IGNORED} is for ignored pixels')
+        faults.append(f'palette: {len(classes)} classes, but labels have 8 bits, and {IGNORED} is the void label')
     if faults:
         raise Fault(*faults)
     return Palette(classes, np.array(list(parsed)), np.uint8([classes.index(name) for name in parsed.values()]))
 
 
 def label_colours(mask: np.ndarray, palette: Palette, max_distance: float) -> tuple[np.ndarray, dict[str, float]]:
-    """Give every pixel the label of the nearest colour; of equally near ones the palette's first.
+    """Give each pixel the label of the nearest colour. In a tie, the first colour of the palette wins.
 
     Args:
         mask (np.ndarray): RGB, uint8 of shape (H, W, 3).
         palette (Palette): the colours.
-        max_distance (float): to a colour; farther pixels get label 255.
+        max_distance (float): maximum distance to a colour. More distant pixels get label 255.
 
     Returns:
-        tuple: labels, uint8 of shape (H, W); and ``r,g,b`` of the farther colours with their distances.
+        tuple: labels, uint8 of shape (H, W); and ``r,g,b`` of the more distant colours → distance.
     """
     codes, where = np.unique(mask @ np.array([1 << 16, 1 << 8, 1]), return_inverse=True)
     colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], -1)
@@ -105,26 +105,26 @@ def label_colours(mask: np.ndarray, palette: Palette, max_distance: float) -> tu
 
 
 def read_mask(path: Path, palette: Palette, max_distance: float, ignore_unknown: bool) -> np.ndarray:
-    """Return the labels in a file, uint8 of shape (H, W)."""
+    """Return the labels of a mask file, uint8 of shape (H, W)."""
     labels, far = label_colours(read_image(path, 'RGB'), palette, max_distance)
     if far and not ignore_unknown:
         some = '; '.join(list(far)[:5]) + (f'; … ({len(far)} colours)' if len(far) > 5 else '')
         raise Fault(
-            f'{path}: {(labels == IGNORED).sum()} pixels of colours that are not in the palette, up to '
+            f'{path}: {(labels == IGNORED).sum()} pixels have colours that are not in the palette, up to '
             f'{max(far.values()):.1f} from the nearest: {some}'
         )
     return labels
 
 
 def images_below(folder: Path) -> tuple[dict[Path, Path], list[str]]:
-    """Return the images in and below a folder by their names without suffixes, relative to the folder; and faults."""
+    """Return the images of a folder and its subfolders, by relative path without suffix; and the faults."""
     if not folder.is_dir():
         raise Fault(f'{folder}: no such folder')
     found, faults = {}, []
     paths = sorted(folder.rglob('[!.]*'))
     others = [path for path in paths if path.suffix.lower() not in SUFFIXES and not path.is_dir()]
     if others:
-        print(f'warning: {folder}: {len(others)} files are left out, no images to PIL: {others[0]} …', file=sys.stderr)
+        print(f'warning: {folder}: {len(others)} files are skipped, not images: {others[0]} …', file=sys.stderr)
     for path in (path for path in paths if path.suffix.lower() in SUFFIXES):
         name = path.relative_to(folder).with_suffix('')
         if name in found:
@@ -137,11 +137,11 @@ def convert(args: argparse.Namespace) -> None:
     """Convert the masks and copy the images."""
     palette = read_palette(args.palette)
     if args.val_fraction is not None and not 0 < args.val_fraction < 1:
-        raise Fault(f'--val-fraction must be above 0 and below 1, not {args.val_fraction}')
+        raise Fault(f'--val-fraction must be above 0 and below 1; got {args.val_fraction}')
     if not args.max_distance >= 0:
-        raise Fault(f'--max-distance must be at least 0, not {args.max_distance}')
+        raise Fault(f'--max-distance must be at least 0; got {args.max_distance}')
     if args.images.resolve() == args.masks.resolve():
-        raise Fault(f'{args.images}: images and masks must be in two folders, each pair under one name')
+        raise Fault(f'{args.images}: --images and --masks must be different folders')
     with output_folder(args.out_dir, args.overwrite, [args.images, args.masks]) as scratch:
         (images, faults), (masks, others) = images_below(args.images), images_below(args.masks)
         faults += others
@@ -150,9 +150,9 @@ def convert(args: argparse.Namespace) -> None:
         suffixes = Counter(path.suffix for path in images.values())
         if len(suffixes) != 1:
             kinds = ', '.join(f'{count} {suffix}' for suffix, count in suffixes.items()) or 'none'
-            faults.append(f'{args.images}: a data set reads images of one suffix; here are {kinds}')
+            faults.append(f'{args.images}: all images must have the same suffix; found {kinds}')
         if args.val_fraction is not None and (parts := {name.parts[0] for name in images} & {*train_val.PARTS}):
-            faults.append(f'{args.images}: has {" and ".join(sorted(parts))} already; leave out --val-fraction')
+            faults.append(f'{args.images}: already has {" and ".join(sorted(parts))}; omit --val-fraction')
         read = partial(read_mask, palette=palette, max_distance=args.max_distance, ignore_unknown=args.ignore_unknown)
         converted, seen = scratch / 'converted', {}
 
@@ -188,15 +188,17 @@ def convert(args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(description='Convert masks that are coded by colours to the labels of mmseg.')
+    parser = argparse.ArgumentParser(description='Convert colour-coded masks to the label maps of mmseg.')
     parser.add_argument('--images', type=Path, required=True, help='folder of the images, with or without subfolders')
     parser.add_argument('--masks', type=Path, required=True, help='folder of the masks, with the same subfolders')
     parser.add_argument('--out-dir', type=Path, required=True)
     parser.add_argument('--palette', nargs='+', required=True, help='name:r,g,b, in the order of the labels, or a file')
-    parser.add_argument('--max-distance', type=float, default=0, help='to the nearest colour, in RGB (%(default)s)')
-    parser.add_argument('--ignore-unknown', action='store_true', help='label 255 for colours farther away')
+    parser.add_argument(
+        '--max-distance', type=float, default=0, help='maximum distance to the nearest colour, in RGB (%(default)s)'
+    )
+    parser.add_argument('--ignore-unknown', action='store_true', help='use label 255 for more distant colours')
     parser.add_argument('--val-fraction', type=float, help='share of the images for validation; also writes a config')
-    parser.add_argument('--seed', type=int, default=0, help='of the choice of --val-fraction (%(default)s)')
+    parser.add_argument('--seed', type=int, default=0, help='seed of the random choice of --val-fraction (%(default)s)')
     return run(convert, parser, argv)
 
 

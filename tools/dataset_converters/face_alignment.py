@@ -1,8 +1,9 @@
 """Alignment of faces by landmarks: similarity transforms to the mean shape of the training faces.
 
-A point of the plane is a complex number x + iy here. A similarity is then z → az + b: |a| scales, arg a turns, b
-shifts, and a reflection cannot be written. Least squares over a and b has a closed form, and so has the mean shape: it
-is the first singular vector of the normalised shapes, to which generalised Procrustes analysis converges (Kent 1994).
+A point of the plane is represented by a complex number x + iy. A similarity is then z → az + b: |a| is the scale, arg a
+the rotation, b the translation; reflections are excluded. Least squares over a and b has a closed form. So does the
+mean shape: it is the first singular vector of the normalised shapes, to which generalised Procrustes analysis converges
+(Kent 1994).
 """
 
 import re
@@ -19,10 +20,11 @@ def read_landmarks(path: Path) -> tuple[str, np.ndarray]:
     """Read HELEN's own format (the image's name in the first line, then ``x , y``), iBUG's ``.pts``, or bare ``x y``.
 
     Returns:
-        tuple: the image's name, which is the file's unless it says another, and its points, complex of shape (P,).
+        tuple: the image's name (that in the file, else the file's name), and its points, complex of shape (P,).
 
     Raises:
-        Fault: it cannot be read, or its points are not as many as its header says, not finite, or all the same.
+        Fault: the file cannot be read, the number of points differs from its header, or points are not finite, all
+            equal, or missing.
     """
     try:
         text, count = path.read_text(encoding='utf-8-sig'), None
@@ -37,17 +39,17 @@ def read_landmarks(path: Path) -> tuple[str, np.ndarray]:
     except (OSError, ValueError, IndexError) as error:
         raise Fault(f'{path}: not landmarks: {error}') from error
     if count not in (None, len(points)):
-        raise Fault(f'{path}: {len(points)} points, its header says {count}')
+        raise Fault(f'{path}: {len(points)} points, but its header has n_points: {count}')
     if not np.isfinite(points).all() or len(np.unique(points)) < 2:
-        raise Fault(f'{path}: points that are not finite, or all the same, or none')
+        raise Fault(f'{path}: points are not finite, all equal, or missing')
     return name, points
 
 
 def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Read the landmarks of the images ``names`` from the files ``.txt`` and ``.pts`` in and below ``folder``.
+    """Read the landmarks of images from the ``.txt`` and ``.pts`` files of a folder and its subfolders.
 
     Returns:
-        tuple: complex arrays of shape (P,), the same P, by name; and the faults, if there are any.
+        tuple: name → complex array of shape (P,), with the same P; and the faults.
     """
     if not folder.is_dir():
         return {}, [f'{folder}: no such folder']
@@ -55,7 +57,7 @@ def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, 
     for path in sorted(path for path in folder.rglob('*') if path.suffix in ('.txt', '.pts')):
         try:
             name, points = read_landmarks(path)
-        except Fault as fault:  # or a text of another kind; a fault only where landmarks are missing
+        except Fault as fault:  # maybe another text file; a fault only if landmarks are missing
             broken.extend(fault.args)
             continue
         if name in found:
@@ -66,7 +68,7 @@ def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, 
         faults += broken + [f'{folder}: no landmarks of {name}' for name in missing]
     [(usual, _)] = Counter(map(len, found.values())).most_common(1) or [(0, 0)]
     faults += [
-        f'{paths[name]}: {len(points)} landmarks of {name}, but {usual} of the others'
+        f'{paths[name]}: {len(points)} landmarks of {name}, but the others have {usual}'
         for name, points in found.items()
         if len(points) != usual
     ]
@@ -74,13 +76,13 @@ def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, 
 
 
 def mean_shape(shapes: np.ndarray) -> np.ndarray:
-    """Return the full Procrustes mean, upright as the average face is.
+    """Return the full Procrustes mean, with the orientation of the average face.
 
     Args:
         shapes (np.ndarray): complex, shape (N, P).
 
     Returns:
-        np.ndarray: complex, shape (P,), of mean 0 and norm 1.
+        np.ndarray: complex, shape (P,), with mean 0 and norm 1.
     """
     shapes = shapes - shapes.mean(1, keepdims=True)
     shapes = shapes / np.linalg.norm(shapes, axis=1, keepdims=True)
@@ -90,10 +92,10 @@ def mean_shape(shapes: np.ndarray) -> np.ndarray:
 
 
 def fit_similarity(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return the similarity that takes ``source`` closest to ``target``, both complex of shape (P,).
+    """Return the least-squares similarity from ``source`` to ``target``, both complex of shape (P,).
 
     Returns:
-        np.ndarray: float64, shape (2, 3), as OpenCV has it.
+        np.ndarray: float64, shape (2, 3), as in ``cv2.warpAffine``.
     """
     centred = source - source.mean()
     a = np.vdot(centred, target) / np.vdot(centred, centred)
@@ -102,19 +104,19 @@ def fit_similarity(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def mostly_inside(points: np.ndarray, image: np.ndarray) -> bool:
-    """Whether at least half of the points, complex of shape (P,), lie in the image of shape (H, W, C)."""
+    """Return whether at least half of the points, complex of shape (P,), lie in the image of shape (H, W, C)."""
     height, width = image.shape[:2]
     return np.mean((points.real > -1) & (points.real < width) & (points.imag > -1) & (points.imag < height)) >= 0.5
 
 
 class Alignment:
-    """Takes faces to ``size``×``size`` pixels in which the mean shape, with a margin around it, fills the image.
+    """Aligns faces to images of ``size``×``size`` pixels that the mean shape fills, except for a margin.
 
     Args:
-        landmarks (mapping): complex arrays of shape (P,) by name.
-        training (collection of str): the names whose shapes are averaged.
-        size (int): in pixels.
-        margin (float): on each side, as a share of the longer side of the mean shape.
+        landmarks (mapping): name → complex array of shape (P,).
+        training (collection of str): names of the faces whose shapes are averaged.
+        size (int): side of the aligned images, in pixels.
+        margin (float): margin on each side, as a share of the longer side of the mean shape.
 
     Raises:
         Fault: ``size`` or ``margin`` is too small.
@@ -131,10 +133,10 @@ class Alignment:
         self.done: dict[str, dict] = {}
 
     def __call__(self, name: str, key: str, image: np.ndarray, soft: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Warp an image (H, W, 3) and its soft labels (H, W, C), uint8, bilinearly; outside all of them are 0.
+        """Warp an image (H, W, 3) and its soft labels (H, W, C), uint8, bilinearly. Outside the image, all are 0.
 
         Returns:
-            tuple: uint8, shapes (size, size, 3) and (size, size, C). ``record`` has the transform as ``key``.
+            tuple: uint8, shapes (size, size, 3) and (size, size, C). ``record`` stores the transform as ``key``.
         """
         matrix = fit_similarity(self.landmarks[name], self.mean)
         self.done[key] = dict(size=[image.shape[1], image.shape[0]], matrix=matrix.tolist())
@@ -142,13 +144,14 @@ class Alignment:
         def warp(plane: np.ndarray) -> np.ndarray:
             return cv2.warpAffine(plane, matrix, (self.size, self.size), flags=cv2.INTER_LINEAR)
 
-        # One by one: OpenCV vouches for no more than four channels at once.
+        # One plane at a time: OpenCV guarantees at most four channels per call.
         return warp(image), np.dstack([warp(plane) for plane in np.moveaxis(soft, -1, 0).copy()])
 
     def record(self) -> dict:
-        """Return what maps predictions back: ``matrix`` takes the pixels of the image of ``size`` to aligned ones.
+        """Return the transforms, in which ``matrix`` maps pixels of the original image, of ``size``, to aligned pixels.
 
-        ``cv2.warpAffine(prediction, matrix, size, flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP)`` is the way back.
+        ``cv2.warpAffine(prediction, matrix, size, flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP)`` maps a prediction
+        back to the original image.
         """
         return dict(
             size=self.size,

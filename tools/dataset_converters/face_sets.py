@@ -1,4 +1,4 @@
-"""What the converters of HELEN and LFW-PL share: split lists, soft labels and their argmax, optional alignment."""
+"""Shared by the converters of HELEN and LFW-PL: split lists, soft labels and their argmax, optional alignment."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from PIL import Image
 
 
 class Face(NamedTuple):
-    """An image of a split, with the place in the lists that names it and the files of its labels."""
+    """An image of a split, its line in the list, and the files of its labels."""
 
     split: str
     name: str
@@ -24,26 +24,26 @@ class Face(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser, size: int) -> None:
-    """Add the arguments that both converters have."""
-    parser.add_argument('--size', type=int, help=f'of images that --align aligns, in pixels ({size})')
+    """Add the arguments of both converters."""
+    parser.add_argument('--size', type=int, help=f'side of the images with --align, in pixels ({size})')
     parser.add_argument(
         '--margin',
         type=float,
-        help='with --align: around the landmarks of the mean face, on each side, as a share of their longer side (0.5)',
+        help='with --align: margin around the mean face on each side, as a share of its longer side (0.5)',
     )
     parser.set_defaults(default_size=size)
     parser.add_argument(
         '--allow-other-counts',
         action='store_true',
-        help='for a part of the release: only warn where a list is longer or shorter than its own',
+        help='for a part of the release: only warn if the length of a list differs from the release',
     )
 
 
 def fill_in(args: argparse.Namespace) -> None:
-    """Give the options of ``--align`` their defaults.
+    """Set the defaults of the options of ``--align``.
 
     Raises:
-        Fault: there are some without ``--align``.
+        Fault: they are set without ``--align``.
     """
     if args.align is None and (args.size, args.margin) != (None, None):
         raise Fault('--size and --margin are options of --align')
@@ -54,10 +54,10 @@ def fill_in(args: argparse.Namespace) -> None:
 def read_lists(
     folder: Path, lists: Mapping[str, tuple[str, int]], parse: Callable[[str], str | None], allow_other_counts: bool
 ) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Read the split lists, by split the name of the file and how many images the release has in it.
+    """Read the split lists. ``lists`` maps a split to its file and the number of images in the release.
 
     Returns:
-        tuple: the split, the image's name and ``file:line`` of every image; and the faults.
+        tuple: split, name and ``file:line`` of each image; and the faults.
     """
     found: dict[str, tuple[str, str, str]] = {}
     faults = []
@@ -71,13 +71,13 @@ def read_lists(
         for number, line in enumerate(lines, 1):
             name, place = parse(line.strip()), f'{folder / file}:{number}'
             if name is None:
-                faults += [f'{place}: not a line of such a list: {line!r}'] if line.strip() else []
+                faults += [f'{place}: invalid line: {line!r}'] if line.strip() else []
             elif name in found:
                 faults.append(f'{place}: {name} is also in {found[name][2]}')
             else:
                 found[name] = split, name, place
         if (count := len(found) - before) != expected:
-            text = f'{folder / file}: names {count} images, the release {expected}'
+            text = f'{folder / file}: lists {count} images, the release has {expected}'
             if allow_other_counts and count:
                 print(f'warning: {text}', file=sys.stderr)
             else:
@@ -94,16 +94,16 @@ def convert_faces(
     landmarks: Path | None,
     args: argparse.Namespace,
 ) -> None:
-    """Write mmseg's layout to the new folder ``out``; look at all files of all faces, even if there are faults.
+    """Write mmseg's layout to the new folder ``out``. All files of all faces are checked, even after a fault.
 
     Args:
-        faces (sequence of Face): what the lists name.
-        faults (sequence of str): those found so far; nothing is written if there are any.
-        read_label (Callable): returns the soft labels in a file, uint8 of shape (H, W) or (H, W, C), or raises
-            ``Fault``. All files of a face together have one channel for every colour of the palette.
-        palette (sequence): the colours of the labels.
-        out (Path): the folder to make.
-        landmarks (Path): the folder of landmarks if faces are to be aligned.
+        faces (sequence of Face): the images of the lists.
+        faults (sequence of str): faults found so far. Nothing is written if there are any.
+        read_label (Callable): returns the soft labels of a file, uint8 of shape (H, W) or (H, W, C), or raises
+            ``Fault``. The files of a face together have one channel per colour of the palette.
+        palette (sequence): colours of the labels.
+        out (Path): folder to create.
+        landmarks (Path, optional): folder of landmarks, to align the faces.
         args (argparse.Namespace): with ``size`` and ``margin``.
 
     Raises:
@@ -120,11 +120,11 @@ def convert_faces(
     def convert(face: Face) -> None:
         image, labels, wrong = read_together(face.image, face.labels, read_label)
         if image is None:
-            wrong[0] += f', named in {face.listed}'
+            wrong[0] += f', listed in {face.listed}'
         elif face.name in points and not mostly_inside(points[face.name], image):
             wrong.append(
-                f'{face.image}: most of its landmarks are outside its {size_text(image)} pixels; are they '
-                'those of another size?'
+                f'{face.image}: most of its landmarks are outside its {size_text(image)} pixels; do '
+                'they belong to another size?'
             )
         if wrong:
             raise Fault(*wrong)
@@ -138,7 +138,7 @@ def convert_faces(
             Image.fromarray(image).save(target, quality=95, subsampling=0)
         else:
             copy_image(face.image, target)
-        # Of equal probabilities the first label wins, and where all are 0 the background.
+        # In a tie, the first label wins; where all probabilities are 0, the background.
         save_labels(out / 'ann_dir' / f'{key}.png', soft.argmax(-1).astype(np.uint8), palette)
 
     faults += convert_all(faces, convert)

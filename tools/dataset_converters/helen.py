@@ -3,23 +3,23 @@
     python tools/dataset_converters/helen.py SmithCVPR2013_dataset_resized.zip [--out-dir data/helen]
     python tools/dataset_converters/helen.py SmithCVPR2013_dataset_resized.zip --align --out-dir data/helen_aligned
 
-The release is taken as a folder or as a zip or tar archive. It holds::
+The release is a folder, or a zip or tar archive. It contains::
 
     images/ID.jpg
     labels/ID/ID_lblXX.png                      XX = 00…10, the probability of a label in 8 bits
     exemplars.txt, tuning.txt, testing.txt      2,000, 230 and 100 lines ``number , ID``: train, val and test
 
-What is written::
+Output::
 
-    OUT/img_dir/{train,val,test}/ID.jpg         as they are; aligned ones are compressed anew
+    OUT/img_dir/{train,val,test}/ID.jpg         unchanged; with --align, compressed again
     OUT/ann_dir/{train,val,test}/ID.png         the most probable label, 0…10, with a palette
-    OUT/alignment.json                          with --align: how to map predictions back
+    OUT/alignment.json                          with --align: transforms, to map predictions back
 
-``--align`` takes every face to the mean shape of the training faces by a similarity transform of its landmarks, and
-warps the probabilities before it compares them. The resized release brings landmarks (``points``); ``--align FOLDER``
-names others: ``.txt`` in HELEN's own format or iBUG's ``.pts``, in pixels of the release's images.
+``--align`` maps each face to the mean shape of the training faces by a similarity transform of its landmarks. The
+probabilities are warped before the argmax. The resized release contains landmarks (``points``); ``--align FOLDER`` uses
+others: ``.txt`` in HELEN's format or iBUG's ``.pts``, in pixels of the release's images.
 
-OUT appears whole or not at all. All faults of the input are told at once, on stderr, with exit code 1.
+OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -46,10 +46,10 @@ def read_name(line: str) -> str | None:
 
 
 def read_probability(path: Path) -> np.ndarray:
-    """Return one label's probability, uint8 of shape (H, W)."""
+    """Return the probability of one label, uint8 of shape (H, W)."""
     label = read_image(path)
     if label.ndim != 2 or label.dtype != np.uint8:
-        raise Fault(f'{path}: {label.dtype} of shape {label.shape}, not a grey image of 8 bits')
+        raise Fault(f'{path}: {label.dtype} of shape {label.shape}, not an 8-bit grey image')
     return label
 
 
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         nargs='?',
         const='',
         metavar='LANDMARKS',
-        help="align the faces by the landmarks in a folder, or without one by the release's own",
+        help='align the faces by the landmarks in this folder; without a value, by those of the release',
     )
     add_arguments(parser, size=512)
     return run(convert, parser, argv)

@@ -3,23 +3,23 @@
     python tools/dataset_converters/lfw_pl.py --images lfw-funneled.tgz --labels parts_lfw_funneled_gt_images.tgz \\
         --lists FOLDER [--out-dir data/lfw_pl]
 
-Images and labels are taken as folders or as tar or zip archives::
+Images and labels are folders, or tar or zip archives::
 
     IMAGES/NAME/NAME_0001.jpg
     LABELS/NAME_0001.ppm                        hair pure red, skin pure green, background pure blue
     LISTS/parts_train.txt, LISTS/parts_validation.txt, LISTS/parts_test.txt
                                                 1,500, 500 and 927 lines ``NAME number``
 
-What is written::
+Output::
 
-    OUT/img_dir/{train,val,test}/NAME_0001.jpg  as they are; aligned ones are compressed anew
+    OUT/img_dir/{train,val,test}/NAME_0001.jpg  unchanged; with --align, compressed again
     OUT/ann_dir/{train,val,test}/NAME_0001.png  0 background, 1 skin, 2 hair, with a palette
-    OUT/alignment.json                          with --align: how to map predictions back
+    OUT/alignment.json                          with --align: transforms, to map predictions back
 
-``--align LANDMARKS`` takes every face to the mean shape of the training faces by a similarity transform of its
-landmarks, which are ``NAME_0001.pts`` in iBUG's format, or ``.txt`` with ``x , y`` a line; the release has none.
+``--align LANDMARKS`` maps each face to the mean shape of the training faces by a similarity transform of its landmarks:
+``NAME_0001.pts`` in iBUG's format, or ``NAME_0001.txt`` with one ``x , y`` per line. The release contains no landmarks.
 
-OUT appears whole or not at all. All faults of the input are told at once, on stderr, with exit code 1.
+OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
 import argparse
@@ -45,12 +45,12 @@ def read_name(line: str) -> str | None:
 
 
 def read_colors(path: Path) -> np.ndarray:
-    """Return the labels one-hot, 0 or 255, uint8 of shape (H, W, 3): a pixel's blue, green and red are just that."""
+    """Return one-hot labels, 0 or 255, uint8 of shape (H, W, 3): the blue, green and red channels."""
     label = read_image(path, 'RGB')[..., ::-1]
     other = (np.sort(label) != (0, 0, 255)).any(-1)
     if other.any():
         raise Fault(
-            f'{path}: {other.sum()} pixels are neither pure red, green nor blue, the first of them '
+            f'{path}: {other.sum()} pixels are not pure red, green or blue, the first is '
             f'{",".join(map(str, label[other][0, ::-1]))}'
         )
     return label
@@ -78,7 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--labels', type=Path, required=True, help='folder or archive parts_lfw_funneled_gt_images')
     parser.add_argument('--lists', type=Path, required=True, help='folder with parts_train.txt and the other two')
     parser.add_argument('--out-dir', type=Path, default=Path('data/lfw_pl'), help='default: %(default)s')
-    parser.add_argument('--align', type=Path, metavar='LANDMARKS', help='align the faces by the landmarks in a folder')
+    parser.add_argument(
+        '--align', type=Path, metavar='LANDMARKS', help='align the faces by the landmarks in this folder'
+    )
     add_arguments(parser, size=250)
     return run(convert, parser, argv)
 

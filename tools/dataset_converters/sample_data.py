@@ -1,4 +1,4 @@
-"""Fetch a small sample of real data through the package index and convert it to the layout of mmseg or Pascal VOC.
+"""Download a small sample of real data from the package index, and convert it to the layout of mmseg or Pascal VOC.
 
     python tools/dataset_converters/sample_data.py buildings [--out-dir data/buildings] [--archive FILE] [--overwrite]
     python tools/dataset_converters/sample_data.py trees [--out-dir data/trees] [--archive FILE] [--overwrite]
@@ -9,26 +9,26 @@ test data of the source release pytorch-segmentation-models-trainer 1.4.0 (78 MB
     data/buildings/img_dir/{train,val}/NAME.png    RGB
     data/buildings/ann_dir/{train,val}/NAME.png    8 bit, 0 = background, 1 = building
 
-The release is GPL-2.0-or-later and names no licence of its own for the tiles. This project does not redistribute
-them: they come from their publisher's release, for research use.
+The licence of the release is GPL-2.0-or-later; it states no separate licence for the tiles. This project does not
+redistribute them: they are downloaded from their publisher's release, for research use.
 
 ``trees`` is four aerial images with 951 boxes of trees, from the wheel deepforest 2.1.0 (21 MB)::
 
     data/trees/JPEGImages/NAME.jpg                 RGB, quality 95
     data/trees/Annotations/NAME.xml                boxes of the class Tree
     data/trees/ImageSets/Main/{train,val}.txt      the NAMEs
-    data/trees/LICENSE                             the wheel's: MIT; it names no other for its images
+    data/trees/LICENSE                             of the wheel: MIT, without a separate one for its images
 
-The two large images are cut into tiles of about 400x400 that neither overlap nor leave out a pixel. One of the two is
-val (278 boxes); the other and the two small images, all of other places, are train (672). A box belongs to each tile
-that holds at least half of its area and is clipped to it, which ``truncated`` tells; smaller pieces are left out. Where
-an image tells Dead from Alive, both are Tree, as in the other three. Boxes remain as in Pascal VOC: first and last
-pixel, counted from 1. No box needed repair: each has an area and lies in its image.
+The two large images are cut into tiles of about 400x400 that cover them without overlap. One of them is val (278
+boxes); the other and the two small images, all of other places, are train (672). A box belongs to each tile that
+contains at least half of its area. It is clipped to the tile, and then marked ``truncated``; smaller pieces are
+dropped. One image distinguishes Dead and Alive; both become Tree, as in the other three. Boxes are as in Pascal VOC:
+first and last pixel, counted from 1. No box required repair: each has an area and lies in its image.
 
-pip downloads the release and checks its sha256; it is kept in ``$MMATTN_CACHE/downloads`` (default:
-``~/.cache/mmattn/downloads``), so a second run needs no network. ``--archive`` takes a copy downloaded by hand.
+pip downloads the release and checks its sha256. It is cached in ``$MMATTN_CACHE/downloads`` (default:
+``~/.cache/mmattn/downloads``), so a second run requires no network. ``--archive`` uses a copy downloaded by hand.
 
-OUT appears whole or not at all, and a complete one is left as it is. A failure is one line on stderr and exit code 1.
+OUT is written atomically; a complete OUT is not changed. A failure is one line on stderr, with exit code 1.
 """
 
 import argparse
@@ -56,12 +56,12 @@ from mmattn.utils.files import replace_folder
 
 
 class SampleError(Exception):
-    """A failure that its one-line message explains to the user."""
+    """A failure with a one-line message for the user."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Where a sample comes from and how it becomes the files ``layout``, for each part and name of ``split``."""
+    """The source of a sample, and its conversion to the files ``layout`` for each part and name of ``split``."""
 
     requirement: str
     sha256: str
@@ -71,11 +71,11 @@ class Sample:
     split: dict[str, tuple[str, ...]]
     layout: tuple[str, ...]
     convert: Callable[[Path, Path], None]
-    backend: str | None = None  # What a source release's pyproject.toml names as its build backend; None is a wheel.
+    backend: str | None = None  # The build backend of a source release; None for a wheel.
 
 
-# The tiles are a grid of 4 rows and 3 columns without overlap. val is two pairs of neighbours in opposite corners: both
-# parts hold dense housing, large halls and woods, and as much building (val 22.33 % of the pixels, train 22.29 %).
+# The tiles are a grid of 4 rows and 3 columns without overlap. val is two pairs of neighbours in opposite corners. Both
+# parts have dense housing, large halls and woods, and the same share of buildings (val 22.33 %, train 22.29 %).
 BUILDINGS = {
     'train': (
         'Ortoimagem_MI_2970-1-SO_966',
@@ -124,7 +124,7 @@ def convert_buildings(archive: Path, out: Path) -> None:
             mask.convert('L').point(lambda value: value > 127).save(out / 'ann_dir' / part / f'{name}.png')
 
 
-# Image: into how many rows and columns it is cut.
+# Image → number of rows and columns of tiles.
 TREES = {
     'train': {'2019_YELL_2_528000_4978000_image_crop2': 6, 'OSBS_029': 1, 'SOAP_061': 1},
     'val': {'2019_YELL_2_541000_4977000_image_crop': 3},
@@ -139,8 +139,8 @@ TREE = """
 
 
 def clip_boxes(boxes: np.ndarray, left: int, top: int, right: int, bottom: int) -> np.ndarray:
-    """Return (truncated, xmin, ymin, xmax, ymax) in a tile for each of ``boxes`` of which it holds at least half."""
-    edges = boxes.reshape(-1, 2, 2) - [[1, 1], [0, 0]]  # From the first and last pixel to the borders between pixels.
+    """Return (truncated, xmin, ymin, xmax, ymax) in a tile for each box of which the tile contains at least half."""
+    edges = boxes.reshape(-1, 2, 2) - [[1, 1], [0, 0]]  # From pixel indices to pixel borders.
     inside = edges.clip((left, top), (right, bottom))
     area, area_inside = ((corners[:, 1] - corners[:, 0]).prod(1) for corners in (edges, inside))
     kept = (area_inside > 0) & (2 * area_inside >= area)
@@ -192,7 +192,7 @@ SAMPLES = {
         sha256='0aaa2f4d97fc38ef345464460fc81ba5c51716cf5285a02eb2d062e76759ee36',
         archive='pytorch_segmentation_models_trainer-1.4.0.tar.gz',
         megabytes=78,
-        licence='GPL-2.0-or-later, fetched from its publisher and not redistributed by this project; for research use',
+        licence='GPL-2.0-or-later, downloaded from its publisher, not redistributed by this project; for research use',
         split=BUILDINGS,
         layout=('img_dir/{part}/{name}.png', 'ann_dir/{part}/{name}.png'),
         convert=convert_buildings,
@@ -203,7 +203,7 @@ SAMPLES = {
         sha256='8c2798d8e9be7f0004b194fe207b76c1d9fff6e711b3db67b9508dcd5d00ae54',
         archive='deepforest-2.1.0-py3-none-any.whl',
         megabytes=21,
-        licence='MIT, as in the file LICENSE beside the data',
+        licence='MIT, see the file LICENSE in the folder of the data',
         split={
             part: tuple(
                 f'{name}_{row}{column}'
@@ -217,8 +217,8 @@ SAMPLES = {
     ),
 }
 
-# To download a source release pip also asks its build backend for metadata. This stand-in answers with the least that
-# any pip accepts: nothing of the release is run, and its build tool need not be installed.
+# To download a source release, pip requests metadata from its build backend. This substitute returns the minimum that
+# pip accepts, so that no code of the release is run, and its build tool is not required.
 BACKEND = """
 import os
 
@@ -242,7 +242,7 @@ def check_hash(path: Path, expected: str) -> None:
 
 
 def fetch(sample: Sample) -> Path:
-    """Return the archive of ``sample`` from the cache, where pip first puts it if need be."""
+    """Return the archive of ``sample`` from the cache. pip downloads it first if necessary."""
     cache = os.environ.get('MMATTN_CACHE') or Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache', 'mmattn')
     archive = Path(cache, 'downloads', sample.archive).absolute()
     if archive.exists():
@@ -250,7 +250,7 @@ def fetch(sample: Sample) -> Path:
             check_hash(archive, sample.sha256)
             return archive
         except SampleError as error:
-            print(f'{error}; fetching it again')
+            print(f'{error}; downloading it again')
             archive.unlink()
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f'{sample.archive}.part-', dir=archive.parent) as folder:
@@ -282,13 +282,13 @@ def fetch(sample: Sample) -> Path:
             # 'ERROR: reason', or 'ERROR: Exception:' and a traceback with 'SomeError: reason' at its end.
             reasons = re.findall(r'^[\w.]*error: (?!Exception:).+', pip.stderr, re.IGNORECASE | re.MULTILINE)
             reasons = reasons or pip.stderr.strip().splitlines() or ['no message']
-            raise SampleError(f'pip cannot download it (--archive takes a copy made elsewhere): {reasons[-1]}')
+            raise SampleError(f'pip cannot download it (--archive uses a copy downloaded elsewhere): {reasons[-1]}')
         os.replace(Path(folder, sample.archive), archive)
     return archive
 
 
 def find_faults(sample: Sample, out: Path) -> list[str]:
-    """List what keeps ``out`` from being the complete sample: files that are missing, broken or too many."""
+    """Return the faults of ``out``: files that are missing, broken, or not part of the sample."""
     wanted = {
         out / path.format(part=part, name=name)
         for path in sample.layout
@@ -306,23 +306,23 @@ def find_faults(sample: Sample, out: Path) -> list[str]:
                 with Image.open(path) as image:
                     image.verify()
                 with Image.open(path) as image:
-                    image.load()  # To PIL, to verify a JPEG is to look at its header.
-        except (OSError, SyntaxError):  # A wrong checksum in a PNG is a SyntaxError to PIL, as bad XML is one.
+                    image.load()  # For a JPEG, PIL's verify() checks only the header.
+        except (OSError, SyntaxError):  # PIL raises SyntaxError for a wrong checksum in a PNG; so does invalid XML.
             faults.append(f'{path.relative_to(out)} is broken')
     return faults
 
 
 def prepare(sample: Sample, out: Path, archive: Path | None = None, overwrite: bool = False) -> None:
-    """Make ``out`` the complete sample, from ``archive`` or else from the package index."""
+    """Create the sample in ``out``, from ``archive`` or from the package index."""
     if out.exists():
         faults = find_faults(sample, out)
         if not faults and not overwrite:
-            print(f'{out} is complete already')
+            print(f'{out} is already complete')
             return
         if not overwrite:
             raise SampleError(f'{out} is not complete (faults: {len(faults)}; --overwrite replaces it): {faults[0]}')
         if others := {path.name for path in out.iterdir()} - {path.split('/')[0] for path in sample.layout}:
-            raise SampleError(f'{out} also holds {min(others)}, which --overwrite would delete')
+            raise SampleError(f'{out} also contains {min(others)}, which --overwrite would delete')
     kind = 'source release' if sample.backend else 'wheel'
     print(f'data: {kind} {sample.requirement} of the package index\nlicence: {sample.licence}')
     if archive:
@@ -336,7 +336,7 @@ def prepare(sample: Sample, out: Path, archive: Path | None = None, overwrite: b
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(description='Fetch a small sample of real data and convert it.')
+    parser = argparse.ArgumentParser(description='Download a small sample of real data and convert it.')
     parser.add_argument('sample', choices=SAMPLES)
     parser.add_argument('--out-dir', type=Path, help='default: data/SAMPLE')
     parser.add_argument('--archive', type=Path, help='use this copy of the release instead of downloading it')

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs the tests beside one family of OpenMMLab, one torch and one Python, as a user has them: the archive of the sources
-# and its extras in an environment of its own, whatever pip picks for the rest. The last line is a row for docs/compatibility.md.
+# Runs the tests with one family of OpenMMLab, one torch and one Python, as a user installs them: the source archive and
+# its extras in a separate environment; pip selects the other versions. The last line is a row for docs/compatibility.md.
 #
-#     bash tools/misc/compatibility.sh openmmlab 2.13.0 python3.11                   the originals, all tests
-#     bash tools/misc/compatibility.sh onedl 2.13.0 python3.12 tests/layers -k grid  arguments for pytest
-#     bash tools/misc/compatibility.sh lite 2.4.0 python3.11 tests/ops               mmcv-lite: for the operators' tests
+#     bash tools/misc/compatibility.sh openmmlab 2.13.0 python3.11                   the original packages, all tests
+#     bash tools/misc/compatibility.sh onedl 2.13.0 python3.12 tests/layers -k grid  with arguments for pytest
+#     bash tools/misc/compatibility.sh lite 2.4.0 python3.11 tests/ops               mmcv-lite, for the tests of the operators
 #
-# MMATTN_CACHE      where the environment is made (compatibility/…, several GB where torch has CUDA) and mmcv's wheel
-#                   kept; default: ~/.cache/mmattn. An environment that is there is used again.
-# TORCH_INDEX_URL   where torch comes from if pip's own index or folders are not meant, such as that of its CPU builds
+# MMATTN_CACHE      folder of the environment (compatibility/…, several GB if torch has CUDA) and of mmcv's wheel;
+#                   default: ~/.cache/mmattn. An existing environment is reused.
+# TORCH_INDEX_URL   package index for torch instead of pip's default, such as that of its CPU builds
 set -euo pipefail
 if [ $# -lt 3 ]; then sed -n '2,12p' "$0" >&2; exit 2; fi
 family=$1 torch=$2 interpreter=$3
@@ -16,7 +16,7 @@ shift 3
 case $family in
     onedl) mmcv=(onedl-mmcv 2.3.6) others=(onedl-mmengine==0.10.12 onedl-mmsegmentation==1.4.2) mmdet=(onedl-mmdetection==3.5.1 imaug==0.4.3) ;;
     openmmlab) mmcv=(mmcv 2.1.0) others=(mmengine==0.10.7 mmsegmentation==1.2.2) mmdet=(mmdet==3.3.0) ;;
-    lite) mmcv=() others=(mmengine==0.10.7 mmcv-lite==2.1.0) mmdet=() ;; # nothing to compile, but mmseg does not run with it
+    lite) mmcv=() others=(mmengine==0.10.7 mmcv-lite==2.1.0) mmdet=() ;; # requires no compilation, but mmseg does not run with it
     *) printf "FAMILY is onedl, openmmlab or lite, not '%s'\n" "$family" >&2; exit 2 ;;
 esac
 cd "$(dirname "$0")/../.."
@@ -39,7 +39,7 @@ mkdir -p "$venv/sources/egg"
 "$python" setup.py -q egg_info --egg-base "$venv/sources/egg" sdist -d "$venv/sources"
 tar -xzf "$venv"/sources/mmattn-*.tar.gz -C "$venv/sources"
 cd "$venv"/sources/mmattn-*/
-# FORCE_CUDA=0: CUDA kernels are not what this is about.
+# FORCE_CUDA=0: CUDA kernels are not tested here.
 FORCE_CUDA=0 "$python" -m pip install -q --no-build-isolation -e ".[${mmcv:+$family,}det,video,reproduction,dev]" "${others[@]}" "torch==$torch"
 if [ "${mmdet[*]}" ]; then "$python" -m pip install -q --no-deps "${mmdet[@]}"; fi
 "$python" -m pip check || true

@@ -1,8 +1,9 @@
-"""Reduce a checkpoint to what inference needs, and name it by its hash.
+"""Reduce a checkpoint to what inference requires, and add its hash to its name.
 
     python tools/misc/publish_model.py IN.pth OUT.pth    # writes OUT-<first 8 digits of its sha256>.pth
 
-Weights and the meta information of the data set stay; optimizer, schedules, logs and random states go.
+Weights and meta information (data set, config, epoch, iteration) are kept; optimizer, schedules, logs and random states
+are removed.
 """
 
 import argparse
@@ -19,10 +20,10 @@ from mmattn.utils.files import atomic_write, check_writable
 
 
 def publish(source: Path, target: Path) -> Path:
-    """Write the reduced checkpoint beside ``target`` and return its path.
+    """Write the reduced checkpoint to the folder of ``target``. Return its path.
 
     Raises:
-        ValueError: ``source`` is not a checkpoint, or holds no ``state_dict``.
+        ValueError: ``source`` is not a checkpoint, or has no ``state_dict``.
         OSError: ``source`` cannot be read, or the folder of ``target`` cannot be written to.
     """
     check_checkpoint(source)
@@ -30,7 +31,7 @@ def publish(source: Path, target: Path) -> Path:
     checkpoint = torch.load(source, map_location='cpu', weights_only=False)
     if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
         found = sorted(map(str, checkpoint)) if isinstance(checkpoint, dict) else f'a {type(checkpoint).__name__}'
-        raise ValueError(f"{source} holds no 'state_dict' but {found}")
+        raise ValueError(f"{source} has no 'state_dict'; it contains {found}")
     meta = {
         key: checkpoint.get('meta', {})[key]
         for key in ('dataset_meta', 'cfg', 'epoch', 'iter')
@@ -46,10 +47,10 @@ def publish(source: Path, target: Path) -> Path:
 
 
 def main() -> None:
-    """Publish and print the new file's path."""
+    """Write the reduced checkpoint and print its path."""
     parser = argparse.ArgumentParser(description='Prepare a checkpoint for publication')
     parser.add_argument('in_file', type=Path, help='checkpoint')
-    parser.add_argument('out_file', type=Path, help='path of the new one; -<hash>.pth replaces its suffix')
+    parser.add_argument('out_file', type=Path, help='path of the new checkpoint; -<hash>.pth replaces its suffix')
     args = parser.parse_args()
     print(publish(args.in_file, args.out_file))
 

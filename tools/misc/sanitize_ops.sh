@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests of the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer, once for each instruction
-# set that the processor has: bash tools/misc/sanitize_ops.sh [pytest arguments]. Wants gcc's libasan and the environment
-# that tools/environment/setup.sh makes. Builds in a copy of the sources; the installed kernels stay as they are. All tests
-# of the operators take hours; -n 1 -k "native or random_options", those of the kernels alone, a quarter of one.
+# set of the processor: bash tools/misc/sanitize_ops.sh [pytest arguments]. It requires gcc's libasan, and creates the
+# environment by tools/environment/setup.sh. It builds a copy of the sources; the installed kernels do not change. All
+# tests of the operators take hours; only those of the kernels, -n 1 -k "native or random_options", 15 minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bash tools/environment/setup.sh --with-mmcv-ops
@@ -18,9 +18,9 @@ CFLAGS="$flags" CXXFLAGS="$flags" LDFLAGS='-fsanitize=address,undefined' python 
     { tail -n 30 build.log; exit 1; }
 
 export PYTHONPATH=$copy OMP_NUM_THREADS=1
-# Python and torch keep memory until the end. Python itself is not built with the sanitizer: its library comes first.
+# detect_leaks=0: Python and torch free memory only at exit. Python is not built with the sanitizer: preload its library.
 export LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
-# To files: pytest catches what is printed, and a process that is stopped takes it along.
+# log_path: pytest captures the output, which is lost if the process is stopped.
 export ASAN_OPTIONS=detect_leaks=0:log_path=$copy/report UBSAN_OPTIONS=print_stacktrace=1:log_path=$copy/report
 for capability in default avx2 avx512; do
     found=$(MMATTN_CPU_CAPABILITY=$capability python -c \

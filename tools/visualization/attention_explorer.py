@@ -1,9 +1,9 @@
-"""Write a web page to explore what a segmentation model attends to, from wherever one points in an image.
+"""Write an interactive web page with the attention maps of a segmentation model for an image.
 
     python tools/visualization/attention_explorer.py CONFIG CHECKPOINT IMAGE --out FILE.html
 
-One file that needs no network and no server: the image, the prediction, and the attention of a grid of queries by
-content alone, by position alone, and bilateral, in each layer and head.
+The page is one file that requires no network and no server. It contains the image, the prediction, and the attention of
+a grid of queries by content, by position, and bilateral, for each layer and head.
 """
 
 import argparse
@@ -29,12 +29,14 @@ def parse_args() -> argparse.Namespace:
         '--grid',
         type=int,
         default=24,
-        help="queries along the image's longer side, at most: fewer where the page would be too large; "
+        help="maximum number of queries along the image's longer side; reduced if the page would exceed --max-size; "
         'default: %(default)s',
     )
-    parser.add_argument('--max-size', type=float, default=4, help='of the page, in MiB; default: %(default)s')
+    parser.add_argument(
+        '--max-size', type=float, default=4, help='maximum size of the page in MiB; default: %(default)s'
+    )
     parser.add_argument('--layer', help='name of the only attention layer to show; default: all')
-    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if there is one')
+    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
     add_config_options(parser)
     return parser.parse_args()
 
@@ -48,7 +50,7 @@ def main() -> None:
     image = read_image(args.image)
     cfg = load_config(args.config, args.cfg_options)
     if 'decode_head' not in cfg.get('model', {}):
-        raise ValueError(f'{args.config} is of no segmentation model: it has no model.decode_head')
+        raise ValueError(f'{args.config} is not the config of a segmentation model: it has no model.decode_head')
     inferencer = FaceParsingInferencer(cfg, args.checkpoint, device=str(device))
     attention_layers(inferencer.model, args.layer)
     data = next(inferencer.preprocess([args.image]))

@@ -1,9 +1,9 @@
-"""Draw what a model attends to from points of an image, as in Fig. 3.4 of the bilateral-attention thesis.
+"""Draw the attention maps of a model for pixels of an image, as in Fig. 3.4 of the bilateral-attention thesis.
 
     python tools/visualization/attention_maps.py CONFIG CHECKPOINT IMAGE --query x,y [--query x,y …] [--out FILE]
 
-A row a query: the image with the query as a red dot, then its attention by content alone, by position alone, and
-bilateral, laid over the image. Of a layer that runs several times, the last pass is drawn.
+Each query has a row: the image with the query as a red dot, and its attention by content, by position, and bilateral,
+overlaid on the image. For a recurrent layer, the last pass is drawn.
 """
 
 import argparse
@@ -36,22 +36,22 @@ def parse_args() -> argparse.Namespace:
         action='append',
         required=True,
         metavar='x,y',
-        help='pixel of the image, from the left and from the top; may be given several times',
+        help='pixel of the image, from the top left; may be repeated',
     )
     parser.add_argument(
         '--out',
         type=Path,
         default=Path('attention_maps.png'),
-        help='file to write, of the format of its suffix; default: %(default)s',
+        help='file to write, in the format of its suffix; default: %(default)s',
     )
     parser.add_argument(
         '--threshold',
         type=float,
         default=0.02,
-        help="hide weights under this share of a map's largest; default: %(default)s",
+        help="hide weights below this share of a map's largest; default: %(default)s",
     )
     parser.add_argument('--layer', help='name of the attention layer in the model; default: the last one')
-    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if there is one')
+    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
     add_config_options(parser)
     return parser.parse_args()
 
@@ -65,14 +65,14 @@ def load_model(cfg: Config, checkpoint: str, device: torch.device) -> nn.Module:
 
 
 def check_suffix(path: Path) -> None:
-    """Raise a ValueError if Pillow writes no format of this suffix."""
+    """Raise a ValueError if Pillow cannot write a format of this suffix."""
     known = sorted(suffix for suffix, form in Image.registered_extensions().items() if form in Image.SAVE)
     if path.suffix.lower() not in known:
         raise ValueError(f'--out must have a suffix of an image format ({", ".join(known)}); got {path}')
 
 
 def write(picture: Image.Image, path: Path) -> None:
-    """Write a picture in the format of its suffix; a PNG in 256 colours, which takes a third of the size."""
+    """Write a picture in the format of its suffix. A PNG is reduced to 256 colours, a third of the size."""
     options: dict[str, bool] = {}
     if path.suffix.lower() == '.png':
         picture = picture.quantize(method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
@@ -82,7 +82,7 @@ def write(picture: Image.Image, path: Path) -> None:
 
 
 def relative(query: str, width: int, height: int) -> tuple[float, float]:
-    """Return the centre of pixel 'x,y' of an image, relative to its size."""
+    """Return the centre of pixel 'x,y' of an image, relative to the image's width and height."""
     try:
         x, y = map(int, query.split(','))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The data sets of face parsing, in the layout that the converters of ``tools/dataset_converters`` write."""
+"""Face-parsing data sets, in the layout that ``tools/dataset_converters`` writes."""
 
 from mmseg.datasets import BaseSegDataset
 
@@ -9,8 +9,14 @@ from mmattn.registry import DATASETS
 class HELENDataset(BaseSegDataset):
     """HELEN with the 11 labels of Smith et al. (2013), in the order of their release.
 
-    Left and right are the release's. A mirrored face has them exchanged: augment with
-    ``dict(type='RandomFlip', prob=0.5, swap_seg_labels=[(2, 3), (4, 5)])``.
+    Left and right are as in the release. A horizontal flip must swap them: augment with
+    ``dict(type='RandomFlip', prob=0.5, swap_seg_labels=[(2, 3), (4, 5)])``. The arguments are those of mmseg's
+    ``BaseSegDataset``.
+
+    Example:
+        >>> dataset = HELENDataset(data_root='data/helen', lazy_init=True)
+        >>> dataset.metainfo['classes'][:3]
+        ('background', 'skin', 'left_brow')
     """
 
     METAINFO = dict(
@@ -45,9 +51,15 @@ class HELENDataset(BaseSegDataset):
 
 @DATASETS.register_module()
 class LFWPLDataset(BaseSegDataset):
-    """LFW-PL, the part labels of Kae et al. (2013), in their colours.
+    """LFW-PL, the part labels of Kae et al. (2013), with their colours.
 
-    The release has colours only; the order of the labels is ours: background 0, skin 1, hair 2.
+    The release defines colours, not label numbers. mmattn uses background 0, skin 1, hair 2. The arguments are those of
+    mmseg's ``BaseSegDataset``.
+
+    Example:
+        >>> dataset = LFWPLDataset(data_root='data/lfw_pl', lazy_init=True)
+        >>> dataset.metainfo['classes']
+        ('background', 'skin', 'hair')
     """
 
     METAINFO = dict(classes=('background', 'skin', 'hair'), palette=[[0, 0, 255], [0, 255, 0], [255, 0, 0]])

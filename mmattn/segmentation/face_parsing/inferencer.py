@@ -1,4 +1,4 @@
-"""Prediction for image files: an index map with the palette in it and a colour overlay a file."""
+"""Prediction for image files: writes an index map with its palette, and a colour overlay, per file."""
 
 import os
 from collections import defaultdict
@@ -20,7 +20,7 @@ from PIL import Image
 from rich.progress import track
 from torch import nn
 
-import mmattn.engine  # noqa: F401  (what checkpoints hold, and `_base_ = 'mmattn::…'`)
+import mmattn.engine  # noqa: F401  (classes in checkpoints, and `_base_ = 'mmattn::…'`)
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_writable
 from mmattn.utils.images import deep_picture_fault
@@ -28,29 +28,38 @@ from mmattn.utils.images import deep_picture_fault
 from ..image_facts import ImageFile, look
 
 SUFFIXES = {suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN}
-MANY = 10  # names in a message
+MANY = 10  # maximum number of names in a message
 
 
 class FaceParsingInferencer(MMSegInferencer):
-    """mmseg's inferencer for files, of any number and size, which writes each result as soon as it is there.
+    """mmseg's inferencer for image files of any number and size, which writes each result as soon as it is computed.
 
-    Beyond the stock one: the outputs are called as the inputs and the index map holds its palette; classes and palette
-    are the checkpoint's, or else those of the config's test set, never Cityscapes'; a checkpoint that does not fit the
-    model is an error; a batch may be of images of different sizes; memory does not grow with the number of files; and
-    overlay and index map are of the pixels that the model saw, so an EXIF orientation turns both or neither.
+    Differences from ``MMSegInferencer``:
+
+    * Outputs are named after the inputs, and the index map contains its palette.
+    * Classes and palette are those of the checkpoint, else those of the config's test set, never those of Cityscapes.
+    * A checkpoint that does not fit the model is an error.
+    * Images of different sizes are supported.
+    * Memory does not grow with the number of files.
+    * Overlay and index map show the pixels that the model received: an EXIF orientation rotates both or neither.
 
     Args:
         model (str, Path or Config): the config, or its path.
         weights (str): path or URL of the checkpoint.
-        device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if there is one.
-        scope (str): where names in the config are looked up first. Defaults to 'mmseg'.
-        show_progress (bool): show a progress bar. Defaults to True.
+        device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
+        scope (str): registry scope for names in the config. Defaults to 'mmseg'.
+        show_progress (bool): whether to show a progress bar. Defaults to True.
 
     Raises:
-        OSError: there is no such config or checkpoint.
-        RuntimeError: the checkpoint does not fit the model; it lists the keys.
-        ValueError: neither checkpoint nor config have classes and a palette, or they are not those of the model, or
-            there are more than 256; there is no such device.
+        OSError: the config or the checkpoint does not exist.
+        RuntimeError: the checkpoint does not fit the model. The message lists the keys.
+        ValueError: classes and palette are in neither the checkpoint nor the config, do not match the model, or are
+            more than 256; or the device does not exist.
+
+    Example::
+
+        inferencer = FaceParsingInferencer('config.py', 'checkpoint.pth')
+        index_maps = inferencer(['a.jpg', 'b.jpg'], out_dir='results')
     """
 
     def __init__(
@@ -71,29 +80,30 @@ class FaceParsingInferencer(MMSegInferencer):
     def __call__(  # type: ignore[override]
         self, inputs: str | Path | Sequence[str | Path], out_dir: str | Path, batch_size: int = 1, opacity: float = 0.5
     ) -> list[Path]:
-        """Write ``pred/<name>.png`` and ``vis/<name>.png`` in ``out_dir`` for each ``<name>.<suffix>`` of the inputs.
+        """Write ``pred/<name>.png`` and ``vis/<name>.png`` in ``out_dir`` for each image ``<name>.<suffix>``.
 
-        Both have the image's own height and width, turned as its EXIF orientation says if the pipeline's loader does
-        that (mmcv's does unless told otherwise). The first holds the labels as indices into its palette, the second the
-        colours over the image. Files appear whole or not at all. An image that cannot be read or segmented does not
-        stop the others; the error that lists such images is raised at the end.
+        ``pred`` has the labels as indices into the palette, ``vis`` the class colours over the image. Both have the
+        image's height and width, after rotation by its EXIF orientation if the pipeline's loader applies it (the
+        default of mmcv's). Files are written atomically. An image that cannot be read or segmented does not stop the
+        others; an error at the end lists such images.
 
         Args:
-            inputs (str, Path or sequence of them): image, folder or list of images on a local disk. Of a folder, all
-                that is directly in it, not hidden and called like an image, by name; the log names the rest.
-            out_dir (str or Path): folder, created if need be.
-            batch_size (int): images at once at most; only neighbours of the same size go together. Defaults to 1.
-            opacity (float): of the colours over the image, 0 to 1. Defaults to 0.5.
+            inputs (str, Path or sequence of them): image, folder, or list of images on a local disk. In a folder, all
+                files with the suffix of an image are read in the order of their names, except hidden ones and those in
+                subfolders. The log names the other files.
+            out_dir (str or Path): output folder. It is created if it does not exist.
+            batch_size (int): maximum number of images per batch. Only consecutive images of the same size share a
+                batch. Defaults to 1.
+            opacity (float): opacity of the colours over the image, 0 to 1. Defaults to 0.5.
 
         Returns:
             list of Path: the index maps, in the order of the inputs.
 
         Raises:
-            ValueError: before the model runs: there is no input; two would have the same output; an output would
-                overwrite an input; ``batch_size`` or ``opacity`` is out of range. After all others are written: images
-                cannot be read or segmented, and it lists them.
-            OSError: before the model runs: ``out_dir`` cannot be written to. Later: a result cannot be written; the
-                error names it.
+            ValueError: before the model runs: there is no input; two inputs would have the same output; an output would
+                overwrite an input; ``batch_size`` or ``opacity`` is out of range. At the end: some images cannot be
+                read or segmented; the message lists them.
+            OSError: ``out_dir`` is not writable, or a result cannot be written. The message names the path.
         """
         if batch_size < 1:
             raise ValueError(f'batch_size must be at least 1; got {batch_size}')
@@ -131,7 +141,7 @@ class FaceParsingInferencer(MMSegInferencer):
         return written
 
     def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Config) -> None:
-        """Load the weights, all of them, and give the model its ``dataset_meta``."""
+        """Load the weights strictly, and set the model's ``dataset_meta``."""
         if checkpoint is None:
             raise ValueError('weights must be the path or URL of a checkpoint; got None')
         _load_checkpoint_to_model(model, checkpoint, strict=True)
@@ -146,17 +156,17 @@ class FaceParsingInferencer(MMSegInferencer):
             )
         if not len(classes) == len(palette) == model.num_classes:
             raise ValueError(
-                f'the model has {model.num_classes} classes, but there are {len(classes)} names and '
-                f'{len(palette)} colours of classes: {list(classes)}'
+                f'the model has {model.num_classes} classes, but the metainfo has {len(classes)} names and '
+                f'{len(palette)} colours: {list(classes)}'
             )
         if not all(len(colour) == 3 and all(0 <= value <= 255 for value in colour) for colour in palette):
             raise ValueError(f'colours of the palette must be three values from 0 to 255; got {list(palette)}')
         if model.num_classes > 256:
-            raise ValueError(f'index maps of 8 bits hold at most 256 classes; the model has {model.num_classes}')
+            raise ValueError(f'8-bit index maps support at most 256 classes; the model has {model.num_classes}')
         model.dataset_meta = dict(classes=classes, palette=palette)  # type: ignore[assignment]
 
     def _init_visualizer(self, cfg: Config | ConfigDict) -> Visualizer:
-        """Return mmseg's visualizer, whatever the config's writes to elsewhere."""
+        """Return mmseg's visualizer without backends, in place of the config's."""
         return SegLocalVisualizer()
 
     def _inputs_to_list(self, inputs: str | Path | Sequence[str | Path]) -> list[str]:
@@ -165,33 +175,33 @@ class FaceParsingInferencer(MMSegInferencer):
             paths = [os.fspath(path) for path in inputs]
         elif Path(inputs).is_dir():
             found = sorted(path for path in Path(inputs).iterdir() if not path.name.startswith('.'))
-            # folders and links that lead nowhere, too: if they are called like images, they are reported as such
+            # includes folders and broken links that are named like images: they are reported as faults
             paths = [str(path) for path in found if path.suffix.lower() in SUFFIXES]
             rest = [path.name for path in found if path.suffix.lower() not in SUFFIXES]
             if rest:
                 more = f' and {len(rest) - MANY} more' if len(rest) > MANY else ''
-                print_log(f'{inputs}: left out, not called like images: {", ".join(rest[:MANY])}{more}', 'current')
+                print_log(f'{inputs}: skipped, no suffix of an image: {", ".join(rest[:MANY])}{more}', 'current')
         else:
             paths = [str(inputs)]
         if not paths:
-            raise ValueError(f'there is no image in the inputs ({inputs})')
+            raise ValueError(f'inputs contain no image; got {inputs}')
         return paths
 
     def _predict(self, paths: list[str], batch_size: int) -> Iterator[SegDataSample | str]:
-        """Yield for each image its prediction, or why there is none; neighbours of the same size go together.
+        """Yield the prediction of each image, or its fault.
 
-        mmseg's models take no batch of images of different sizes.
+        Consecutive images of the same size share a batch: mmseg's models do not support different sizes in a batch.
         """
 
         def size(item: dict | str) -> tuple:
             return () if isinstance(item, str) else (item['inputs'].shape, item['data_samples'].ori_shape)
 
-        for _, alike in groupby(map(self._read, paths), size):
-            for batch in self._get_chunk_data(alike, batch_size):
+        for _, same_size in groupby(map(self._read, paths), size):
+            for batch in self._get_chunk_data(same_size, batch_size):
                 yield from batch if isinstance(batch[0], str) else self._segment(batch)
 
     def _read(self, path: str) -> dict | str:
-        """Return what the pipeline makes of a file, or what is wrong with it."""
+        """Return the output of the pipeline for a file, or the fault of the file."""
         loader = self._load.from_file
         fault = look(ImageFile(path, loader.imdecode_backend, loader.color_type)).fault
         try:
@@ -199,14 +209,14 @@ class FaceParsingInferencer(MMSegInferencer):
                 with Image.open(path) as image:
                     fault = deep_picture_fault(image)
             return fault or self.pipeline(path)
-        except Exception as error:  # decoders raise all kinds
+        except Exception as error:  # decoders raise many types
             return f'{loader.imdecode_backend} cannot decode it, or the pipeline cannot process it: {_reason(error)}'
 
     def _segment(self, batch: list[dict]) -> list[SegDataSample | str]:
-        """Return the predictions of images of one size, or why there is none; one image does not fail the others."""
+        """Return the prediction or the fault of each image. If a batch fails, its images are run one by one."""
         try:
             return self.forward(self.collate_fn(batch))
-        except Exception as error:  # models raise all kinds
+        except Exception as error:  # models raise many types
             if len(batch) > 1:
                 return [result for item in batch for result in self._segment([item])]
             height, width = batch[0]['data_samples'].ori_shape
@@ -214,13 +224,13 @@ class FaceParsingInferencer(MMSegInferencer):
 
 
 def _check_names(paths: list[str], names: list[str], *folders: Path) -> None:
-    """Raise a ValueError if an output, of that name in each folder, would overwrite another or an input."""
+    """Raise a ValueError if an output, a file of this name in each folder, would overwrite another or an input."""
     sources = defaultdict(list)
     for path, name in zip(paths, names):
         sources[name].append(path)
-    clashes = [f'{name}: of {" and ".join(same)}' for name, same in sources.items() if len(same) > 1]
+    clashes = [f'{name} from {" and ".join(same)}' for name, same in sources.items() if len(same) > 1]
     if clashes:
-        raise ValueError(f'inputs must differ in name, not only in suffix or folder:{_lines(clashes)}')
+        raise ValueError(f'inputs must have distinct names, without suffix and folder:{_lines(clashes)}')
     targets = {(folder / name).resolve() for folder in folders for name in names}
     overwritten = [path for path in paths if Path(path).resolve() in targets]
     if overwritten:

@@ -1,4 +1,4 @@
-"""F1 as face-parsing papers print it: of classes and of merged classes, the pixels of all images pooled first."""
+"""F1 as in face-parsing papers: per class and per group of merged classes, with the pixels of all images pooled."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import nan
@@ -19,32 +19,41 @@ from mmattn.utils.files import atomic_write, check_writable
 class FaceParsingMetric(BaseMetric):
     """F1 of classes and of groups of classes, overall F1, and pixel accuracy, in percent.
 
-    TP, FP and FN are pixels summed over the whole set, and F1 = 2TP / (2TP + FP + FN). The classes of a group are
-    merged before counting: left brow predicted as right brow is right for the brows. Overall, TP, FP and FN are summed
-    over the components; of the two components that are taken for one another, one has a false negative, the other a
-    false positive. Accuracy is the share of pixels whose class is right, groups or not.
+    F1 = 2TP / (2TP + FP + FN), with the pixels of the whole set pooled. The classes of a group are merged before
+    counting: a left brow that is predicted as a right brow is correct for the group of brows. For 'overall', TP, FP and
+    FN are summed over the components; a pixel of one component that is predicted as another is a false negative of the
+    first and a false positive of the second. 'accuracy' is the share of pixels whose class is correct, without groups.
 
-    The metrics are called 'F1.<name>', 'overall' and 'accuracy': ``save_best='overall', rule='greater'``. F1 of what
-    is neither in the ground truth nor in the predictions is nan, printed as '-'.
+    The metrics are named 'F1.<name>', 'overall' and 'accuracy', for example for ``save_best='overall',
+    rule='greater'``. F1 of a class that is in neither the ground truth nor the predictions is nan, printed as '-'.
 
     Args:
-        columns (sequence of str, optional): what is computed and printed, in this order: classes, groups, 'overall',
+        columns (sequence of str, optional): metrics to compute and print, in this order: classes, groups, 'overall',
             'accuracy'. Defaults to all, in this order.
         groups (mapping, optional): name of a group → its classes.
-        overall (sequence of str): classes and groups that are the components of 'overall'. Defaults to none, which is
-            no 'overall'.
-        overall_mode (str): 'sum' as above, or 'union', which takes all classes of the components for one. Defaults to
-            'sum'.
+        overall (sequence of str): classes and groups that are the components of 'overall'. Defaults to none: 'overall'
+            is not computed.
+        overall_mode (str): 'sum', as above, or 'union', which merges all classes of the components into one. Defaults
+            to 'sum'.
         ignore_index (int): label of pixels that do not count. Defaults to 255.
-        output_dir (str, optional): folder for the predictions, 8-bit PNGs ``<name of the image>.png`` of labels.
-        format_only (bool): write the predictions without scoring them; there need be no ground truth. Defaults to
-            False.
-        keep_results (bool): taken, as by mmseg's metrics, because ``tools/test.py --out`` sets it; nothing follows.
+        output_dir (str, optional): folder for the predictions, 8-bit PNG files of labels named
+            ``<name of the image>.png``.
+        format_only (bool): whether to write predictions without computing metrics. Ground truth is not required.
+            Defaults to False.
+        keep_results (bool): no effect. It exists because ``tools/test.py --out`` sets it, as for mmseg's metrics.
         **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
 
     Raises:
-        ValueError: an argument is wrong; where that depends on the data set's classes, when ``dataset_meta`` is set,
-            which is before the first batch.
+        ValueError: an argument is invalid. Arguments that depend on the classes are checked when ``dataset_meta`` is
+            set, before the first batch.
+
+    Example:
+        >>> from mmattn.registry import METRICS
+        >>> brows = dict(brows=['left', 'right'])
+        >>> metric = METRICS.build(dict(type='FaceParsingMetric', groups=brows, overall=['skin', 'brows']))
+        >>> metric.dataset_meta = dict(classes=('background', 'skin', 'left', 'right'))
+        >>> image = dict(gt_sem_seg=dict(data=torch.ones(1, 8, 8)), pred_sem_seg=dict(data=torch.ones(1, 8, 8)))
+        >>> metric.process(None, [image])
     """
 
     def __init__(
@@ -72,13 +81,13 @@ class FaceParsingMetric(BaseMetric):
         self.output_dir = output_dir
         self.format_only = format_only
         self._members: dict[str, list[int]] = {}
-        self._written: dict[Path, str] = {}  # the image of each prediction
+        self._written: dict[Path, str] = {}  # path of a prediction → path of its image
         if output_dir is not None:
             check_writable(output_dir)
 
     @property
     def dataset_meta(self) -> dict | None:
-        """The data set's meta information, of which 'classes', their names, are used."""
+        """Meta information of the data set. Only 'classes', the names of the classes, is used."""
         return self._dataset_meta
 
     @dataset_meta.setter
@@ -88,10 +97,10 @@ class FaceParsingMetric(BaseMetric):
         if classes is None:
             if self.format_only:
                 return
-            raise ValueError("FaceParsingMetric needs the data set's metainfo['classes'], which is not set")
+            raise ValueError("FaceParsingMetric requires metainfo['classes'] of the data set, which is not set")
         taken = [name for name in ('overall', 'accuracy', *classes) if name in self.groups]
         if taken:
-            raise ValueError(f"groups must not be called as a class, 'overall' or 'accuracy'; got {taken}")
+            raise ValueError(f"groups must not have the name of a class, 'overall' or 'accuracy'; got {taken}")
         index = {name: i for i, name in enumerate(classes)}
         for group, names in self.groups.items():
             _check_names(f'groups[{group!r}]', names, index)
@@ -101,7 +110,7 @@ class FaceParsingMetric(BaseMetric):
         components = [i for name in self.overall for i in members[name]]
         if self.overall_mode == 'sum' and len(set(components)) < len(components):
             raise ValueError(
-                f"overall must name components that share no class, or overall_mode be 'union'; got "
+                f"overall must name components without common classes, or overall_mode must be 'union'; got "
                 f'{list(self.overall)}'
             )
         known = [*members, *(['overall'] if self.overall else []), 'accuracy']
@@ -115,36 +124,36 @@ class FaceParsingMetric(BaseMetric):
         Args:
             data_batch (dict, optional): not used.
             data_samples (sequence of dict): ``pred_sem_seg`` and ``gt_sem_seg``, each with ``data`` ``(1, H, W)`` of
-                any number type, and ``img_path``.
+                any numeric dtype, and ``img_path``.
 
         Raises:
-            ValueError: ground truth and prediction differ in size, or hold a label that is neither a class nor
-                ignored, or two images have the same name in ``output_dir``; it names the image.
-            OSError: the prediction cannot be written; the error names its file.
+            ValueError: ground truth and prediction differ in size or contain a label that is neither a class nor
+                ignored, or two images have the same name in ``output_dir``. The message names the image.
+            OSError: the prediction cannot be written. The message names its file.
         """
         for sample in data_samples:
             predicted = sample['pred_sem_seg']['data'].long()
             if not self.format_only:
-                # one result an image: with several processes, mmengine drops the sampler's padding by their number
+                # one result per image: with several processes, mmengine uses their number to drop the sampler's padding
                 self.results.append(self._count(sample, predicted))
             if self.output_dir is not None:
-                # as mmseg's IoUMetric: in the labels of the files
+                # as in mmseg's IoUMetric: labels as in the files, before reduce_zero_label
                 labels = predicted[0].cpu().numpy() + bool(sample.get('reduce_zero_label'))
                 path = Path(self.output_dir, f'{Path(sample["img_path"]).stem}.png')
                 if labels.max() > 255:
-                    raise ValueError(f'{path}: 8 bits do not hold label {labels.max()}')
+                    raise ValueError(f'{path}: label {labels.max()} does not fit into 8 bits')
                 if self._written.setdefault(path, sample['img_path']) != sample['img_path']:
                     raise ValueError(f'{path} is the prediction of both {self._written[path]} and {sample["img_path"]}')
                 with atomic_write(path) as temporary:
                     Image.fromarray(labels.astype(np.uint8)).save(temporary)
 
     def _count(self, sample: dict, predicted: torch.Tensor) -> np.ndarray:
-        """Return how often each class is taken for each: int64 ``(classes, classes)``, a row for the ground truth's."""
+        """Return the confusion matrix, int64 ``(classes, classes)``, with one row per class of the ground truth."""
         truth = sample['gt_sem_seg']['data'].to(predicted)
         path = sample.get('img_path')
         if truth.shape != predicted.shape:
             raise ValueError(
-                f'{path}: the ground truth is of shape {tuple(truth.shape)}, the prediction '
+                f'{path}: the ground truth has shape {tuple(truth.shape)}, the prediction '
                 f'{tuple(predicted.shape)}; LoadAnnotations must come after Resize in the test pipeline'
             )
         classes = len(self._dataset_meta['classes'])  # type: ignore[index]
@@ -153,23 +162,23 @@ class FaceParsingMetric(BaseMetric):
             unknown = labels[(labels < 0) | (labels >= classes)].unique().tolist()
             if unknown:
                 raise ValueError(
-                    f'{path}: {what} has labels {unknown}; there are classes 0…{classes - 1}, and '
+                    f'{path}: {what} has labels {unknown}; classes are 0…{classes - 1}, and '
                     f'{self.ignore_index} is ignored'
                 )
         pairs = truth[counted] * classes + predicted[counted]
         return torch.bincount(pairs, minlength=classes**2).view(classes, classes).cpu().numpy()
 
     def compute_metrics(self, results: list[np.ndarray]) -> dict[str, float]:
-        """Pool the counts of all images, compute the columns and print them.
+        """Pool the counts of all images, compute the metrics and print them.
 
         Args:
-            results (list of np.ndarray): int64 ``(classes, classes)`` an image.
+            results (list of np.ndarray): one confusion matrix per image, int64 ``(classes, classes)``.
 
         Returns:
-            dict: percent, rounded to two digits; empty with ``format_only``.
+            dict: metrics in percent, rounded to two decimals. Empty with ``format_only``.
         """
         if self.format_only:
-            print_log(f'The predictions are in {self.output_dir}', 'current')
+            print_log(f'The predictions were written to {self.output_dir}', 'current')
             return {}
         classes = len(self._dataset_meta['classes'])  # type: ignore[index]
         confusion = sum(results, np.zeros((classes, classes), np.int64))
@@ -190,11 +199,11 @@ class FaceParsingMetric(BaseMetric):
 def _check_names(argument: str, names: Iterable[str], known: Collection[str]) -> None:
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f'{argument} must be of {", ".join(known)}; got {", ".join(map(repr, unknown))}')
+        raise ValueError(f'{argument} must be among {", ".join(known)}; got {", ".join(map(repr, unknown))}')
 
 
 def _f1_counts(confusion: np.ndarray, classes: list[int]) -> np.ndarray:
-    """Return 2TP and 2TP + FP + FN of some classes taken for one: int64 ``(2, )``."""
+    """Return 2TP and 2TP + FP + FN of the union of some classes, int64 ``(2, )``."""
     true_positive = confusion[np.ix_(classes, classes)].sum()
     return np.array([2 * true_positive, confusion[classes].sum() + confusion[:, classes].sum()])
 
