@@ -1,6 +1,6 @@
-"""torch's launcher, without a traceback of its own, and with the exit code of the process that failed first.
+"""The launcher of torch without its own traceback, and with the exit code of the first process that failed.
 
-``python -m mmattn.utils.launch`` takes the arguments of ``python -m torch.distributed.run``.
+``python -m mmattn.utils.launch`` has the arguments of ``python -m torch.distributed.run``.
 """
 
 import sys
@@ -11,7 +11,7 @@ from torch.distributed.run import main
 
 
 def launch(arguments: list[str]) -> int:
-    """Run the processes and return the exit code: of a process that a signal ended, 128 and the signal's number."""
+    """Run the processes and return the exit code: 128 plus the number of the signal, if a signal ended a process."""
     try:
         main(arguments)
     except ChildFailedError as error:

@@ -1,4 +1,4 @@
-"""Where the configs of this installation are."""
+"""The location of the configs of this installation."""
 
 from pathlib import Path
 
@@ -6,13 +6,17 @@ from pathlib import Path
 def config_path(name: str = '') -> Path:
     """Return the path of a config, or the folder of all configs.
 
-    Found in an installed wheel (``mmattn/.mim/configs``) as in a source checkout, editable or not.
+    It works for an installed wheel (``mmattn/.mim/configs``) and for a source checkout, editable or not.
 
     Args:
-        name (str): path below ``configs``, such as ``bi_cc/bi-cc_r50-d8_4xb2-80k_cityscapes-769x769.py``.
+        name (str): path relative to ``configs``, for example ``bi_cc/bi-cc_r50-d8_4xb2-80k_cityscapes-769x769.py``.
 
     Raises:
-        FileNotFoundError: there is no such config; the message lists those of its folder.
+        FileNotFoundError: the config does not exist; the message lists the files in its folder.
+
+    Example:
+        >>> config_path('bi_cc/metafile.yml').name
+        'metafile.yml'
     """
     package = Path(__file__).resolve().parents[1]
     roots = (package / '.mim' / 'configs', package.parent / 'configs')
