@@ -1,6 +1,6 @@
-"""The private members of mmengine, mmcv and torch that mmattn uses: a function each, and why there is no other way.
+"""The private members of mmengine, mmcv and torch that mmattn uses: one function each, with the reason.
 
-mmattn.registry imports this module, so it imports nothing but mmengine's registry.
+mmattn.registry imports this module, so it imports only mmengine's registry.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ if TYPE_CHECKING:
 
 
 def default_scopes() -> list[str]:
-    """Return the names of the default scopes, the last one first; mmengine's functions return the last one only."""
+    """Return the names of the default scopes, the latest first; mmengine's public function returns only the latest."""
     return [scope.scope_name for scope in reversed(DefaultScope._instance_dict.values())]
 
 
 def resumes_without_path(runner: Runner) -> bool:
-    """Return whether a run is resumed without a path; mmengine would take the last checkpoint, complete or not."""
+    """Return whether a run is to be resumed from a checkpoint that mmengine finds, which may be incomplete."""
     return runner._resume and runner._load_from is None
 
 
 def checkpoint_path(runner: Runner) -> str | None:
-    """Return the checkpoint that a run starts from; no public attribute of the Runner has it."""
+    """Return the checkpoint that a run starts from; the Runner has no public attribute for it."""
     return runner._load_from
 
 
 def set_checkpoint_path(runner: Runner, path: str | None) -> None:
-    """Set the checkpoint that a run starts from, between the construction of the Runner and its start."""
+    """Set the checkpoint that a run starts from, after the construction of the Runner and before its start."""
     runner._load_from = path
 
 
 def set_position(loop: BaseLoop, epoch: int, iteration: int) -> None:
-    """Set the position of a training loop, whose properties cannot be set."""
+    """Set the position of a training loop, whose public properties are read-only."""
     loop._epoch, loop._iter = epoch, iteration
 
 
 def forget_info(message_hub: MessageHub, key: str) -> None:
-    """Remove runtime information; mmengine's ``pop_info`` leaves the record that it is to be saved."""
+    """Remove runtime information; mmengine's ``pop_info`` keeps the entry that marks it for saving."""
     message_hub.pop_info(key)
     message_hub._resumed_keys.pop(key, None)
 
 
 def replace_batch_sampler(loader: DataLoader, batch_sampler: Any) -> None:
-    """Set the batch sampler of a data loader; torch forbids it, and a new loader would start new workers."""
+    """Replace the batch sampler of a data loader, which torch forbids; a new loader would start new workers."""
     vars(loader)['batch_sampler'] = batch_sampler
 
 
 def copy_versions(source: dict, target: dict) -> None:
-    """Copy the versions of modules, by which modules convert old weights, from one state dict to another."""
+    """Copy the versions of modules, which control the conversion of old weights, from one state dict to another."""
     if hasattr(source, '_metadata'):
         target._metadata = source._metadata  # type: ignore[attr-defined]
 
 
 def before_loading(module: nn.Module, hook: Callable[..., None]) -> None:
-    """Have ``hook(state_dict, prefix, …)`` called before weights are loaded; torch 2.4 has no public method for it."""
+    """Call ``hook(state_dict, prefix, …)`` before weights are loaded; torch 2.4 has no public function for it."""
     module._register_load_state_dict_pre_hook(hook)
 
 
@@ -70,5 +70,5 @@ def process_store(distributed: Any) -> Any:
 
 
 def loads_masks_as(transform: object, stock: Any) -> bool:
-    """Return whether a transform reads masks by the code of ``stock``; subclasses that replace the method do not."""
+    """Return whether a transform reads masks with the code of ``stock``; subclasses that override the method do not."""
     return getattr(type(transform), '_load_seg_map', None) is stock._load_seg_map

@@ -1,7 +1,7 @@
-"""The registries of scope ``mmattn``, and which folder registers which name.
+"""The registries of scope ``mmattn``, and the folder in which each name is registered.
 
-mmengine imports this module by itself when a config names ``mmattn.X``, so no ``custom_imports`` is needed. It imports
-mmengine alone: mmengine takes an ImportError in here for "not in the registry" and hides the cause.
+mmengine imports this module when a config names ``mmattn.X``, so ``custom_imports`` is not needed. The module imports
+only mmengine: mmengine interprets an ImportError in this module as "not in the registry" and hides the cause.
 """
 
 from importlib import import_module
@@ -13,18 +13,18 @@ from mmengine.registry import Registry
 
 from ._compat import default_scopes
 
-# mmengine's `get_config('mmattn::…')` and `_base_ = 'mmattn::…'` look up here where the package is. A module in place
-# of the distribution's name has them ask Python, which finds an editable install, too; mmengine 0.10.7 would not.
+# `get_config('mmattn::…')` and `_base_ = 'mmattn::…'` of mmengine locate the package by this table. With a module name
+# instead of a distribution name, Python locates it, including editable installs, which mmengine 0.10.7 does not find.
 MODULE2PACKAGE['mmattn'] = 'mmattn.registry'
 
-# How to install the package behind an import name: the maintained continuation, the original.
+# Distributions by import name: the maintained continuation, the original.
 DISTRIBUTIONS = {
     'mmcv': ('onedl-mmcv', 'mmcv'),
     'mmseg': ('onedl-mmsegmentation', 'mmsegmentation'),
     'mmdet': ('onedl-mmdetection', 'mmdet'),
 }
 
-# folder: (the packages that it needs in addition to mmengine and torch, the names that it registers)
+# folder: (packages that it requires in addition to mmengine and torch, names that it registers)
 FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     'mmattn.engine': (
         (),
@@ -98,15 +98,15 @@ FOLDER_OF = {name: folder for folder, (_, names) in FOLDERS.items() for name in 
 
 
 def _missing(folder: str) -> list[str]:
-    """Return the packages that a folder needs and that are not installed."""
+    """Return the packages that a folder requires and that are not installed."""
     return [package for package in FOLDERS[folder][0] if find_spec(package) is None]
 
 
 class FolderRegistry(Registry):
     """A registry that imports the folder of a name when the name is first looked up.
 
-    The other folders are not imported. A missing package affects the folders that need it and nothing else. A package
-    that is installed but broken raises its own ImportError.
+    Other folders are not imported. A missing package affects only the folders that require it. A package that is
+    installed but broken raises its own ImportError.
 
     Args:
         name (str): attribute of ``mmengine.registry`` that is the parent.
@@ -117,20 +117,21 @@ class FolderRegistry(Registry):
         super().__init__(parent.name, parent=parent, scope='mmattn')
 
     def import_from_location(self) -> None:
-        """Import every folder whose dependencies are installed, to list what is registered."""
+        """Import every folder whose dependencies are installed, to list the registered names."""
         for folder in FOLDERS:
             if not _missing(folder):
                 import_module(folder)
 
     def get(self, key: str) -> type | None:
-        """Return the class registered as ``key``, here or in the scope that the config is written for.
+        """Return the class that is registered as ``key`` here or in the scope of the config.
 
-        The latter is for configs with ``_base_ = 'mmattn::…'``: mmengine builds those in the scope ``mmattn``, but
-        their ``default_scope`` is mmseg or mmdet, whose ``LoadAnnotations``, say, is not mmengine's.
+        The second lookup is for configs with ``_base_ = 'mmattn::…'``: mmengine builds these in the scope ``mmattn``,
+        but their ``default_scope`` is mmseg or mmdet, whose ``LoadAnnotations``, for example, differs from that of
+        mmengine.
 
         Raises:
-            ImportError: ``key`` is of a folder whose dependency is not installed; the message has the command that
-                installs it.
+            ImportError: a package that the folder of ``key`` requires is not installed; the message gives the command
+                that installs it.
         """
         scope, _, name = key.rpartition('.')
         if scope in ('', 'mmattn'):
@@ -142,20 +143,20 @@ class FolderRegistry(Registry):
             for sibling in dict.fromkeys([*default_scopes(), 'mmseg', 'mmdet']):
                 if sibling not in ('mmattn', 'mmengine') and find_spec(sibling) is not None:
                     return self.parent.get(f'{sibling}.{name}')
-        return self.parent.get(key)  # not super().get(key), which would import all folders
+        return self.parent.get(key)  # super().get(key) would import all folders
 
 
 def _import_folder_of(name: str) -> None:
     """Import the folder that registers ``name``.
 
     Raises:
-        ImportError: a package that it needs is not installed.
+        ImportError: a package that it requires is not installed.
     """
     missing = _missing(FOLDER_OF[name])
     if missing:
         continued, original = (' '.join(names) for names in zip(*(DISTRIBUTIONS[p] for p in missing)))
         raise ImportError(
-            f"'mmattn.{name}' needs {' and '.join(missing)}, not installed here: "
+            f"'mmattn.{name}' requires {' and '.join(missing)}, not installed here: "
             f'pip install {continued} (maintained) or pip install {original} (original)'
         )
     import_module(FOLDER_OF[name])
@@ -168,7 +169,7 @@ METRICS = FolderRegistry('METRICS')
 MODELS = FolderRegistry('MODELS')
 OPTIM_WRAPPERS = FolderRegistry('OPTIM_WRAPPERS')
 TRANSFORMS = FolderRegistry('TRANSFORMS')
-# Nothing of ours yet, but a config with `_base_ = 'mmattn::…'` is looked up in each of them.
+# Empty so far, but configs with `_base_ = 'mmattn::…'` are looked up in each of them.
 EVALUATOR, LOOPS, MODEL_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS, VISBACKENDS, VISUALIZERS = map(
     FolderRegistry,
     ('EVALUATOR', 'LOOPS', 'MODEL_WRAPPERS', 'OPTIMIZERS', 'PARAM_SCHEDULERS', 'VISBACKENDS', 'VISUALIZERS'),

@@ -128,7 +128,7 @@ def test_without_mmdet_only_its_hook_is_missing(ask, mmengine_path):
     said = ask(ENGINE + MMCV + HEADS + DETECTION, ('mmdet',), PYTHONPATH=mmengine_path)
     assert {said[name] for name in ENGINE + MMCV + HEADS} == {''}
     for name in DETECTION:
-        assert f"ImportError: '{name}' needs mmdet," in said[name]
+        assert f"ImportError: '{name}' requires mmdet," in said[name]
 
 
 def test_without_mmseg_only_the_heads_are_missing(ask, mmengine_path):
@@ -138,7 +138,7 @@ def test_without_mmseg_only_the_heads_are_missing(ask, mmengine_path):
         for part in (
             'ImportError: ',
             name,
-            'needs mmseg,',
+            'requires mmseg,',
             'pip install onedl-mmsegmentation ',
             'pip install mmsegmentation ',
         ):
@@ -150,7 +150,7 @@ def test_without_mmcv_the_engine_remains(ask, mmengine_path, hidden):
     said = ask(ENGINE + MMCV + HEADS, hidden, PYTHONPATH=mmengine_path)
     assert {said[name] for name in ENGINE} == {''}
     for name in MMCV:
-        for part in ('ImportError: ', name, 'needs mmcv,', 'pip install onedl-mmcv ', 'pip install mmcv '):
+        for part in ('ImportError: ', name, 'requires mmcv,', 'pip install onedl-mmcv ', 'pip install mmcv '):
             assert part in said[name]
     for name in HEADS:
         assert f'needs {"mmcv and mmseg" if "mmseg" in hidden else "mmcv"},' in said[name]

@@ -1,4 +1,4 @@
-"""What mmengine's Runner cannot do without a GPU, and the command line that the tools share."""
+"""Extensions of mmengine's Runner: CPU support, checkpoints, checks, and the command line that the tools share."""
 
 from .command_line import add_common_arguments, add_config_options, config_from, leave_process_group, load_config
 from .cpu import CPUAmpOptimWrapper, prepare_for_cpu

@@ -1,4 +1,4 @@
-"""The arguments and the config that the tools share."""
+"""Command-line arguments and configs, shared by the tools."""
 
 import atexit
 import difflib
@@ -22,7 +22,7 @@ import mmattn.registry  # noqa: F401  (makes `_base_ = 'mmattn::…'` known to m
 from mmattn.utils.files import check_writable
 
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
-# What a config may set: the arguments of mmengine's Runners, and what they and the tools look up besides.
+# The settings of a config: arguments of mmengine's Runners, and other keys that the Runners or the tools read.
 SETTINGS = {
     *inspect.signature(Runner.__init__).parameters,
     *inspect.signature(FlexibleRunner.__init__).parameters,
@@ -39,12 +39,12 @@ SETTINGS = {
 
 
 class _OptionsAction(DictAction):
-    """mmengine's ``DictAction``, for which an option without a value is wrong usage."""
+    """mmengine's ``DictAction``, which reports an option without a value as a usage error."""
 
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: Any = None) -> None:
         without = [value for value in values if '=' not in value]
         if without:
-            parser.error(f'--cfg-options takes key=value …; got {without[0]}')
+            parser.error(f'--cfg-options must be key=value …; got {without[0]}')
         super().__call__(parser, namespace, values, option_string)
 
 
@@ -54,12 +54,12 @@ def add_config_options(parser: ArgumentParser) -> None:
         '--cfg-options',
         nargs='+',
         action=_OptionsAction,
-        help='override settings of the config: key=value …; a list is key="[a,b]" or key=a,b, without white space',
+        help='override settings of the config: key=value …; write a list as key="[a,b]" or key=a,b, without spaces',
     )
 
 
 def add_common_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments that every OpenMMLab tool has."""
+    """Add the arguments that all OpenMMLab tools have."""
     parser.add_argument('--work-dir', help='folder for logs, checkpoints and metrics; default: work_dirs/<config name>')
     add_config_options(parser)
     parser.add_argument(
@@ -69,10 +69,11 @@ def add_common_arguments(parser: ArgumentParser) -> None:
 
 
 def leave_process_group() -> None:
-    """Wait for the other processes, if there are any, and end the group: gloo aborts one that exits within it.
+    """Wait for the other processes, if there are any, and destroy the process group; without this, gloo aborts at exit.
 
-    Gloo's threads live on as long as the wrapped model, which is in a cycle with the Runner: one that asks for the
-    interpreter while that is finalized aborts the process. So the Runner is freed first, when nobody needs it.
+    The threads of gloo live as long as the wrapped model, which is in a reference cycle with the Runner. A gloo thread
+    that requests the interpreter while it is being finalised aborts the process. Therefore, the garbage collector frees
+    the Runner at exit, before finalisation.
     """
     if distributed.is_available() and distributed.is_initialized():
         distributed.barrier()
@@ -81,11 +82,13 @@ def leave_process_group() -> None:
 
 
 def config_from(args: Namespace) -> Config:
-    """Load ``args.config`` and apply the common arguments; the work dir is the argument's, the config's, or its name's.
+    """Load ``args.config`` and apply the common arguments.
+
+    The work dir is that of the argument, else that of the config, else it is named after the config.
 
     Raises:
-        OSError: there is no such config, or the work dir cannot be written to.
-        ValueError: as :func:`load_config`.
+        OSError: the config does not exist, or the work dir is not writable.
+        ValueError: as in :func:`load_config` and :func:`check_lengths`.
     """
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     cfg = load_config(args.config, args.cfg_options)
@@ -100,11 +103,11 @@ def config_from(args: Namespace) -> Config:
 
 
 def check_lengths(cfg: Config) -> None:
-    """Check settings of a config that mmengine and mmseg take for granted, as a run without them is none or fails late.
+    """Check settings that mmengine and mmseg do not check; with invalid values, a run does nothing or fails late.
 
     Raises:
-        ValueError: training has no iteration; windows of ``test_cfg`` with ``mode='slide'`` leave gaps; or a crop is
-            not of whole pixels.
+        ValueError: training has no iteration; windows of ``test_cfg`` with ``mode='slide'`` leave gaps; or the size of
+            a crop is not in whole pixels.
     """
     for key in ('max_iters', 'max_epochs', 'val_interval'):
         value = (cfg.get('train_cfg') or {}).get(key)
@@ -117,16 +120,16 @@ def check_lengths(cfg: Config) -> None:
         pairs = all(isinstance(sides, list | tuple) for sides in (stride, crop))
         if not pairs or not all(0 < step <= side for step, side in zip(stride, crop)):
             raise ValueError(
-                "model.test_cfg with mode='slide' needs a stride from 1 to the crop_size of each side; "
+                "model.test_cfg with mode='slide' requires a stride from 1 to the crop_size of each side; "
                 f'got stride {stride}, crop_size {crop}'
             )
     dataset = (cfg.get('train_dataloader') or {}).get('dataset') or {}
     for i, transform in enumerate(dataset.get('pipeline') or ()):
-        if transform.get('type') != 'RandomCrop' or 'crop_type' in transform:  # mmdet's may be relative
+        if transform.get('type') != 'RandomCrop' or 'crop_type' in transform:  # crops of mmdet may be relative
             continue
         crop = transform.get('crop_size')
         if any(isinstance(side, float) for side in (crop if isinstance(crop, list | tuple) else [crop])):
-            raise ValueError(f'train_dataloader.dataset.pipeline.{i}.crop_size must be of whole pixels; got {crop}')
+            raise ValueError(f'train_dataloader.dataset.pipeline.{i}.crop_size must be in whole pixels; got {crop}')
 
 
 def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> Config:
@@ -134,17 +137,18 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
 
     Args:
         path (str or Path): the file.
-        options (mapping, optional): values by key, such as 'train_cfg.max_iters'. A key that is not in the config is
-            added, with a warning that names the nearest one that is.
+        options (mapping, optional): values by key, for example 'train_cfg.max_iters'. A key that the config does not
+            have is added, with a warning that suggests the most similar existing key.
 
     Raises:
-        OSError: there is no such file, or it is a folder.
-        ValueError: the file is no config, or an error in it, or in one that it is based on, which the message names
-            with the line; or an option's first part is no setting, or does not fit the config.
+        OSError: the file does not exist, or is a folder.
+        ValueError: the file is not a config; it or one of its base configs has an error, which the message gives with
+            file and line; or the first part of a key is not a setting, or an option does not fit the config.
 
     Example:
-        >>> load_config('configs/bi_cc/my.py', {'train_cfg.max_itrs': 10})
-        WARNING - train_cfg.max_itrs is new in the config; did you mean train_cfg.max_iters?
+        >>> _ = Path('my.py').write_text('train_cfg = dict(max_iters=10)', encoding='utf-8')
+        >>> load_config('my.py', {'train_cfg.max_iters': 20}).train_cfg
+        {'max_iters': 20}
     """
     path = Path(path)
     if not path.exists():
@@ -155,22 +159,22 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
         raise ValueError(f'{path} is not a config: its suffix must be one of {", ".join(SUFFIXES)}')
     try:
         cfg = Config.fromfile(path)
-    except Exception as error:  # whatever the config's own code raises
+    except Exception as error:  # the code in a config may raise any exception
         raise ValueError(_fault(path, error)) from error
     for key in options or ():
         _look_up(cfg, key)
     try:
         cfg.merge_from_dict(dict(options or {}))
     except (KeyError, TypeError) as error:
-        raise ValueError(f'--cfg-options do not fit {path}: {error.args[0]}') from error
+        raise ValueError(f'--cfg-options does not fit {path}: {error.args[0]}') from error
     return cfg
 
 
 def _fault(path: Path, error: Exception) -> str:
-    """Describe an error in a config, with the file and the line."""
+    """Describe an error in a config, with file and line."""
     where, line = str(path), None
     for frame, number in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_name in ('_is_lazy_import', '_file2dict', '_parse_lazy_import'):  # also of base configs
+        if frame.f_code.co_name in ('_is_lazy_import', '_file2dict', '_parse_lazy_import'):  # includes base configs
             read = str(frame.f_locals['filename'])
             where = read if Path(read).exists() else where
         line = number if frame.f_code.co_filename == where else line
@@ -180,13 +184,13 @@ def _fault(path: Path, error: Exception) -> str:
 
 
 def _look_up(cfg: Config, key: str) -> None:
-    """Warn if a config has nothing of this key, and raise a ValueError if it is no setting at all."""
+    """Warn if a config does not have this key; raise a ValueError if its first part is not a setting."""
     value, parts = cfg.to_dict(), key.split('.')
     for depth, part in enumerate(parts):
         if isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]
         elif not isinstance(value, dict):
-            return  # which mmengine refuses, or replaces as a whole
+            return  # mmengine rejects such a key, or replaces the whole value
         elif part in value:
             value = value[part]
         else:
@@ -195,7 +199,7 @@ def _look_up(cfg: Config, key: str) -> None:
             hint = f'; did you mean {".".join([*parts[:depth], *nearest])}?' if nearest else ''
             new = '.'.join(parts[: depth + 1])
             if depth == 0 and part not in SETTINGS:
-                raise ValueError(f"--cfg-options {key}: '{part}' is no setting of the config{hint}")
+                raise ValueError(f"--cfg-options {key}: '{part}' is not a setting of the config{hint}")
             if depth > 0:
                 print_log(f'--cfg-options {key}: {new} is new in the config{hint}', 'current', logging.WARNING)
             return

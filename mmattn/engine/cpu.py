@@ -22,14 +22,21 @@ from mmattn.registry import OPTIM_WRAPPERS
 
 @OPTIM_WRAPPERS.register_module()
 class CPUAmpOptimWrapper(OptimWrapper):
-    """Mixed-precision training on a CPU, where mmengine's ``AmpOptimWrapper`` asserts a GPU.
+    """Mixed-precision training on a CPU; mmengine's ``AmpOptimWrapper`` requires a GPU.
 
     Args:
-        dtype (str): 'bfloat16' (which needs no loss scaling) or 'float16'. Defaults to 'bfloat16'.
+        dtype (str): 'bfloat16' or 'float16'. The loss is not scaled. Defaults to 'bfloat16'.
         **kwargs: as in mmengine's ``OptimWrapper``.
 
     Raises:
-        ValueError: another ``dtype``.
+        ValueError: ``dtype`` has another value.
+
+    Example:
+        >>> model = nn.Linear(2, 1)
+        >>> wrapper = CPUAmpOptimWrapper(optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+        >>> with wrapper.optim_context(model):
+        ...     print(model(torch.ones(1, 2)).dtype)
+        torch.bfloat16
     """
 
     def __init__(self, dtype: str = 'bfloat16', **kwargs) -> None:
@@ -48,7 +55,7 @@ class CPUAmpOptimWrapper(OptimWrapper):
 
 @cache
 def _mmcv_in_float32() -> None:
-    """Have those operators of mmcv that detectors need compute in float32: on a CPU they take no bfloat16."""
+    """Make the mmcv operators of detectors compute in float32; on a CPU they do not support bfloat16."""
     if find_spec('mmcv') is None or find_spec('mmcv._ext') is None:
         return
     for module, name in (
@@ -61,7 +68,7 @@ def _mmcv_in_float32() -> None:
 
 
 def _in_float32(function: type[torch.autograd.Function]) -> None:
-    """Have a function compute in float32 and return the type of its first tensor."""
+    """Make an autograd function compute in float32 and return the dtype of its first tensor."""
     forward, backward = function.forward, function.backward
 
     def forward_in_float32(ctx: Any, first: torch.Tensor, *others: Any) -> torch.Tensor:
@@ -80,10 +87,10 @@ def _is_low(value: object) -> bool:
 
 
 def prepare_for_cpu(cfg: Config) -> None:
-    """Change a config, and start gloo, so that the stock Runner runs it on CPUs; on a machine with a GPU do nothing.
+    """Change a config, and initialise gloo, so that the stock Runner runs on CPUs. On a machine with a GPU, do nothing.
 
-    With a launcher, mmengine would select a CUDA device, hand one to DDP or FSDP, and keep SyncBN, which refuses CPU
-    modules.
+    With a launcher, mmengine would select a CUDA device, pass one to DDP or FSDP, and keep SyncBN, which rejects
+    modules on a CPU.
     """
     if torch.cuda.is_available():
         return
@@ -113,7 +120,7 @@ def prepare_for_cpu(cfg: Config) -> None:
     elif strategy.get('type') == 'FSDPStrategy':
         wrapper_cfg = dict(type='MMFullyShardedDataParallel')
         strategy.model_wrapper = {**wrapper_cfg, **(strategy.get('model_wrapper') or {}), 'device_id': 'cpu'}
-        if strategy.get('state_dict_cfg') == 'full':  # without `offload_to_cpu`, which here reads freed memory
+        if strategy.get('state_dict_cfg') == 'full':  # without `offload_to_cpu`, which reads freed memory on a CPU
             strategy.state_dict_cfg = dict(
                 state_dict_type='FULL_STATE_DICT',
                 state_dict_config=dict(type='FullStateDictConfig', rank0_only=True),
@@ -122,14 +129,14 @@ def prepare_for_cpu(cfg: Config) -> None:
     replaced = _sync_bn_to_bn(cfg.model)
     if replaced:
         print_log(
-            f'No GPU: {replaced} SyncBN entries of the model are BN, each process with statistics of its own',
+            f'No GPU: {replaced} SyncBN entries of the model are replaced by BN; statistics are separate per process',
             'current',
             logging.WARNING,
         )
 
 
 def _sync_bn_to_bn(cfg: ConfigDict | list | tuple) -> int:
-    """Replace ``type='SyncBN'`` all through a model's config; return how many there were."""
+    """Replace every ``type='SyncBN'`` in the config of a model; return the number of replacements."""
     values = cfg.values() if isinstance(cfg, dict) else cfg
     replaced = sum(_sync_bn_to_bn(value) for value in values if isinstance(value, dict | list | tuple))
     if isinstance(cfg, dict) and cfg.get('type') in ('SyncBN', 'MMSyncBN'):
@@ -139,7 +146,7 @@ def _sync_bn_to_bn(cfg: ConfigDict | list | tuple) -> int:
 
 
 def _environment_from_slurm() -> None:
-    """Set torch.distributed's environment from Slurm's, as mmengine does for GPUs."""
+    """Set the environment variables of torch.distributed from those of Slurm, as mmengine does for GPUs."""
     if 'MASTER_ADDR' not in os.environ:
         hosts = subprocess.run(
             ['scontrol', 'show', 'hostnames', os.environ['SLURM_NODELIST']], capture_output=True, text=True, check=True

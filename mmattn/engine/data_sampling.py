@@ -1,8 +1,9 @@
-"""Training data that depend on the seed and the position in the stream alone, not on workers or on interruptions.
+"""Training data that depend only on the seed and the position in the sample stream, not on workers or interruptions.
 
-The samplers hand out each index together with its position in the stream; :class:`SeedAugmentation`, first in the
-pipeline, seeds the random number generators from it. Which process loads a sample, and what it loaded before, no
-longer matters: any number of workers, persistent or not, gives the same images, and so does a resumed run.
+The samplers return each index together with its position in the stream. :class:`SeedAugmentation`, the first transform
+of the pipeline, seeds the random number generators from seed and position. A sample therefore does not depend on the
+process that loads it, or on the samples before it. Any number of workers, persistent or not, yields the same images,
+and so does a resumed run.
 """
 
 import random
@@ -23,14 +24,14 @@ from mmattn.registry import DATA_SAMPLERS, TRANSFORMS
 class SampleIndex(int):
     """An index into a data set, with the sample's position in the sampler's stream and the sampler's seed.
 
-    The arithmetic by which ``RepeatDataset`` and ``ConcatDataset`` find the index in their parts keeps both.
+    The arithmetic with which ``RepeatDataset`` and ``ConcatDataset`` compute the index in their parts preserves both.
     """
 
     position: int
     seed: int
 
     def __new__(cls, index: int, position: int, seed: int) -> 'SampleIndex':
-        """Make the integer ``index``."""
+        """Create the integer ``index``."""
         self = super().__new__(cls, index)
         self.position, self.seed = position, seed
         return self
@@ -49,8 +50,13 @@ class SampleIndex(int):
 class InfiniteSampler(mmengine.dataset.InfiniteSampler):
     """mmengine's ``InfiniteSampler``, same arguments and order, whose indices know their positions in the stream.
 
-    For ``IterBasedTrainLoop``. The positions are those of the stream that all processes share: process ``rank`` of
-    ``world_size`` gets ``rank``, ``rank + world_size``, and so on.
+    It is for ``IterBasedTrainLoop``. Positions count the stream that all processes share: process ``rank`` of
+    ``world_size`` gets the positions ``rank``, ``rank + world_size``, and so on.
+
+    Example:
+        >>> sampler = InfiniteSampler(['a', 'b', 'c'], shuffle=False, seed=0)
+        >>> [(index, index.position) for index in islice(sampler, 4)]
+        [(0, 0), (1, 1), (2, 2), (0, 3)]
     """
 
     def _indices_of_rank(self) -> Iterator[SampleIndex]:
@@ -62,7 +68,7 @@ class InfiniteSampler(mmengine.dataset.InfiniteSampler):
             yield SampleIndex(index, position, self.seed)
 
     def skip(self, num_samples: int) -> None:
-        """Go on behind the first ``num_samples`` of this process, counted from the start of the stream."""
+        """Continue after the first ``num_samples`` samples of this process, counted from the start of the stream."""
         self.indices = self._indices_from(num_samples)
 
 
@@ -70,7 +76,13 @@ class InfiniteSampler(mmengine.dataset.InfiniteSampler):
 class DefaultSampler(mmengine.dataset.DefaultSampler):
     """mmengine's ``DefaultSampler``, same arguments and order, whose indices know their positions in the stream.
 
-    For ``EpochBasedTrainLoop``; ``DistSamplerSeedHook``, one of the default hooks, tells it the epoch.
+    It is for ``EpochBasedTrainLoop``. ``DistSamplerSeedHook``, one of the default hooks, sets the epoch.
+
+    Example:
+        >>> sampler = DefaultSampler(['a', 'b', 'c'], shuffle=False, seed=0)
+        >>> sampler.set_epoch(1)
+        >>> [(index, index.position) for index in sampler]
+        [(0, 3), (1, 4), (2, 5)]
     """
 
     def __iter__(self) -> Iterator[SampleIndex]:
@@ -81,26 +93,37 @@ class DefaultSampler(mmengine.dataset.DefaultSampler):
 
 @TRANSFORMS.register_module()
 class SeedAugmentation:
-    """Seed Python's, NumPy's and torch's generators for this sample; the first transform of a training pipeline.
+    """Seed the generators of Python, NumPy and torch for a sample.
 
-    What the later transforms draw from these generators then depends on the sampler's seed and the sample's position
-    alone. A sample that replaces one that the pipeline rejected goes on with the generators of that one.
+    It must be the first transform of a training pipeline.
 
-    In the process that trains, as with ``num_workers=0``, the generators are left where the augmentation ends:
-    ``mmattn.CheckpointHook`` keeps the generators of the training steps apart from this; without that hook, dropout
-    is a function of the seed and the position, too.
+    The later transforms then depend only on the sampler's seed and the sample's position. If the pipeline rejects a
+    sample, its replacement continues with the same generators.
+
+    In the training process, for example with ``num_workers=0``, the generators are left in the state after
+    augmentation. ``mmattn.CheckpointHook`` separates the generators of the training steps from this state. Without that
+    hook, dropout also depends on seed and position.
+
+    Example:
+        >>> seed = TRANSFORMS.build(dict(type='SeedAugmentation'))
+        >>> index = next(iter(InfiniteSampler(['a', 'b', 'c'], seed=0)))
+        >>> _, first = seed(dict(sample_idx=index)), random.random()
+        >>> _, second = seed(dict(sample_idx=index)), random.random()
+        >>> first == second
+        True
     """
 
     def __init__(self) -> None:
         self._seeded = False
 
     def __call__(self, results: dict) -> dict:
-        """Seed the generators and return ``results`` as they are.
+        """Seed the generators and return ``results`` unchanged.
 
-        An index without a position is that of ``dataset[0]``, say, and seeds nothing.
+        An index without a position, as in ``dataset[0]``, does not seed them.
 
         Raises:
-            TypeError: in a worker of a ``DataLoader``, ``results['sample_idx']`` comes from none of our samplers.
+            TypeError: in a worker of a ``DataLoader``, ``results['sample_idx']`` does not come from a sampler of
+                mmattn.
         """
         index = results.get('sample_idx')
         if isinstance(index, SampleIndex):
@@ -111,20 +134,20 @@ class SeedAugmentation:
             self._seeded = True
         elif not self._seeded and get_worker_info() is not None:
             raise TypeError(
-                "SeedAugmentation needs train_dataloader.sampler.type='mmattn.InfiniteSampler' (or, by epoch, "
-                "'mmattn.DefaultSampler') and a data set that hands the sampler's index to its pipeline as "
+                "SeedAugmentation requires train_dataloader.sampler.type='mmattn.InfiniteSampler' (or, by epoch, "
+                "'mmattn.DefaultSampler') and a data set that passes the sampler's index to its pipeline as "
                 f"results['sample_idx']; it got {type(index).__name__} {index!r}"
             )
         return results
 
 
 def sampler_of(dataloader: DataLoader) -> Sampler:
-    """Return the sampler whose indices a data loader takes, also through a batch sampler of the config's own."""
+    """Return the sampler of a data loader, also if the config defines a batch sampler."""
     return dataloader.batch_sampler.sampler  # type: ignore[union-attr]
 
 
 class _RestOfEpoch:
-    """A batch sampler that leaves out, once, the first batches of an epoch; they count in its length."""
+    """A batch sampler that skips the first batches of one epoch. Its length includes them."""
 
     def __init__(self, batch_sampler: Any, batches_done: int) -> None:
         self._batch_sampler, self._batches_done = batch_sampler, batches_done
@@ -136,23 +159,22 @@ class _RestOfEpoch:
         return len(self._batch_sampler)
 
     def __iter__(self) -> Iterator:
-        done, self._batches_done = self._batches_done, 0  # at the first batch: a DataLoader calls iter() twice
+        done, self._batches_done = self._batches_done, 0  # on the first batch, since a DataLoader calls iter() twice
         yield from islice(self._batch_sampler, done, None)
 
 
 def continue_data(loop: BaseLoop, seed: int | None, batches_done: int = 0) -> bool:
-    """Have a resumed training loop go on with the first batch that it has not trained on, without loading the others.
+    """Make a resumed training loop continue with the first batch that it has not seen, without loading earlier batches.
 
     Args:
         loop (BaseLoop): an ``IterBasedTrainLoop`` or ``EpochBasedTrainLoop`` before its first iteration.
-        seed (int, optional): the seed that the interrupted run's sampler had; None, if that is not known, leaves the
-            sampler its own.
-        batches_done (int): where the loop goes by epoch, batches of its epoch that this process has trained on.
+        seed (int, optional): seed of the sampler in the interrupted run; None, if unknown, keeps the sampler's seed.
+        batches_done (int): for a loop by epoch, the number of batches of its epoch that this process has trained on.
             Defaults to 0.
 
     Returns:
-        bool: whether it does; False if the sampler is not one of ours, or runs on behind a batch sampler of the
-            config's own.
+        bool: whether the data continue. False if the sampler is not one of mmattn, or if a batch sampler of the config
+            reads ahead from an infinite sampler.
     """
     if isinstance(loop, EpochBasedTrainLoop) and batches_done:
         loader, epoch, run_iter = loop.dataloader, loop.epoch, loop.run_iter
@@ -165,9 +187,9 @@ def continue_data(loop: BaseLoop, seed: int | None, batches_done: int = 0) -> bo
         sampler.seed = seed
     if isinstance(sampler, InfiniteSampler):
         if loop.dataloader.batch_size is None:
-            return False  # a batch sampler of the config's own holds some back: nobody knows the position
+            return False  # a batch sampler of the config may hold indices back, so the position is unknown
         sampler.skip(loop.iter * loop.dataloader.batch_size)
         if not hasattr(loop.dataloader_iterator, 'skip_iter'):
-            # mmengine 0.10.7 takes a batch from it for every iteration behind: empty ones here, which cost nothing.
+            # mmengine 0.10.7 consumes a batch for every earlier iteration; these are empty and cost nothing.
             loop.dataloader_iterator = chain(repeat(None, loop.iter), loop.dataloader)
     return True

@@ -1,4 +1,4 @@
-"""Which operators of a run have kernels, decided for all of its processes and written to its log."""
+"""Decide for all processes of a run which operators use kernels, and log the decision."""
 
 import logging
 
@@ -9,9 +9,10 @@ from mmattn.ops import native, verdict
 
 
 def choose_kernels() -> None:
-    """Decide which kernels run on the GPUs, and log what runs. All processes of a distributed run must call this.
+    """Decide which kernels run on the GPUs, and log them. All processes of a distributed run must call this function.
 
-    The tools call it when the Runner is built: then there is a process group, and no operator has run on a GPU.
+    The tools call it when the Runner has been built: at this point there is a process group, and no operator has run on
+    a GPU.
     """
     against = verdict.decide_together()
     if torch.cuda.is_available():
@@ -28,7 +29,7 @@ def choose_kernels() -> None:
 
 
 def describe(against: dict[str, str]) -> str:
-    """Return a line that names what each operator runs, and why it is not the kernel."""
+    """Return a line with the implementation of each operator, and the reason if it is not the kernel."""
     if not against:
         return f'PyTorch ({native.UNAVAILABLE_REASON or "the kernels were built without CUDA"})'
     texts = [f'{name}: {f"PyTorch ({reason})" if reason else "kernel"}' for name, reason in against.items()]

@@ -1,1 +1,1 @@
-"""A table of a paper, repeated: the papers' tables, the protocol of a run, the runs, the report."""
+"""Reproduce a table of a paper: the papers' tables, the protocol of a run, the runs, the report."""

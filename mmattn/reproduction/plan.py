@@ -1,4 +1,4 @@
-"""What is to be run for a table: its methods and their configs, checked and written to the work dir."""
+"""The plan for a table: its methods and their configs, checked and written to the work dir."""
 
 import difflib
 from fnmatch import fnmatch
@@ -16,11 +16,11 @@ from .tables import Row
 
 
 class Method:
-    """Rows of the paper of which the protocol makes the same configs: one, or several that differ in their setting.
+    """Rows of the paper for which the protocol yields the same configs; several such rows differ in their setting.
 
     Args:
         row (Row): the first row.
-        configs (list[Config]): of its stages, as they are to be run.
+        configs (list[Config]): the configs of its stages, as they are run.
     """
 
     def __init__(self, row: Row, configs: list[Config]) -> None:
@@ -31,7 +31,7 @@ class Method:
         self.paths: list[Path] = []
 
     def name_after_setting(self) -> None:
-        """Tell the method from those of the same name under other settings."""
+        """Add the setting to the name, to distinguish methods of the same name."""
         setting = '/'.join(row.setting for row in self.rows)
         self.name = f'{self.name}, {setting}'
         self.baseline = self.baseline and f'{self.baseline}, {setting}'
@@ -44,10 +44,10 @@ class Method:
 
 
 def plan(rows: list[Row], protocol: Protocol, data: Config | None, names: list[str] | None = None) -> list[Method]:
-    """Return the methods of a table's rows, or of those of some names and their baselines.
+    """Return the methods of a table's rows, or only those with some names, and their baselines.
 
     Raises:
-        ProtocolError: the table cannot be run like this.
+        ProtocolError: the table cannot be run under this protocol.
     """
     methods: list[Method] = []
     for row in _select(choose(rows, protocol, data), names):
@@ -70,16 +70,16 @@ def plan(rows: list[Row], protocol: Protocol, data: Config | None, names: list[s
 
 
 def words(methods: list[Method], protocol: Protocol, data: Config | None) -> list[str]:
-    """Say in what the runs differ from the paper's protocol; nothing if in nothing."""
-    said = [deviations(row, protocol, method.configs, data) for method in methods for row in method.rows]
-    return list(dict.fromkeys(text for texts in said for text in texts))
+    """Return the differences between the runs and the paper's protocol, in words; empty if there are none."""
+    found = [deviations(row, protocol, method.configs, data) for method in methods for row in method.rows]
+    return list(dict.fromkeys(text for texts in found for text in texts))
 
 
 def check_data(methods: list[Method]) -> None:
-    """Make sure that the data of all methods are there and can be scored.
+    """Check that the data of all methods exist and can be scored.
 
     Raises:
-        ProtocolError: they are not, or they cannot.
+        ProtocolError: the data do not exist, or cannot be scored.
     """
     checked = []
     for method in methods:
@@ -92,10 +92,10 @@ def check_data(methods: list[Method]) -> None:
 
 
 def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> None:
-    """Write the configs to a folder, to be run from there; those that are there must be the same.
+    """Write the configs to a folder, from which they are run; existing ones must be the same.
 
     Raises:
-        ProtocolError: they are not.
+        ProtocolError: an existing config differs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     changed: list[str] = []
@@ -116,8 +116,8 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> N
         raise ProtocolError(
             '\n'.join(
                 [
-                    f'{folder.parent} has runs with other settings; take another --work-dir, or the '
-                    'same settings. The differences:',
+                    f'{folder.parent} has runs with other settings; choose another --work-dir, or the same settings. '
+                    'The differences:',
                     *changed[:40],
                 ]
             )
@@ -125,7 +125,7 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> N
 
 
 def _text(cfg: Config) -> str:
-    """Return a config as a file has it; mmengine's own formatter takes a second for each."""
+    """Return the text of a config file; mmengine's formatter takes a second per config."""
     lines = (
         f'{key} = ' + pformat(value, width=116 - len(key)).replace('\n', '\n' + ' ' * (len(key) + 3))
         for key, value in cfg.to_dict().items()
@@ -136,14 +136,15 @@ def _text(cfg: Config) -> str:
 def _select(rows: list[Row], names: list[str] | None) -> list[Row]:
     for name in names or ():
         if not any(fnmatch(row.name, name) for row in rows):
-            raise ProtocolError(f"--rows '{name}' is none of {', '.join(dict.fromkeys(row.name for row in rows))}")
+            known = ', '.join(dict.fromkeys(row.name for row in rows))
+            raise ProtocolError(f"--rows must be one of {known}; got '{name}'")
     chosen = [row for row in rows if names is None or any(fnmatch(row.name, name) for name in names)]
     baselines = {(row.baseline, row.setting) for row in chosen}
     return [row for row in rows if row in chosen or (row.name, row.setting) in baselines]
 
 
 def _check(dataset: ConfigDict, scope: str) -> None:
-    where = f'{dataset.data_root} (--data-root, or an environment variable, says where the data are)'
+    where = f'{dataset.data_root} (set the folder by --data-root or an environment variable)'
     if not Path(dataset.data_root).is_dir():
         raise ProtocolError(f'there is no folder {where}')
     init_default_scope(scope)

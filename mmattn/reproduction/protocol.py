@@ -1,4 +1,4 @@
-"""What a run keeps of a row's config, and what another data set, fewer iterations and smaller images replace of it."""
+"""The config of a run: what it keeps of a row's config, and what the options for data, length and size replace."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from mmattn.utils import complexity, config_path
 
 from .tables import Row
 
-# What a config consists of; the rest are variables of its file.
+# The settings of a config; other names are variables of its file.
 SETTINGS = (
     'default_scope',
     'env_cfg',
@@ -56,7 +56,7 @@ SCHEDULE = (
 
 
 class Small(NamedTuple):
-    """A network for CPUs in place of a row's: its file in _base_/models, the schedule from scratch, in words."""
+    """A smaller network for CPUs: its file in _base_/models, its schedule from scratch, and a description."""
 
     model: str
     schedule: str
@@ -64,7 +64,7 @@ class Small(NamedTuple):
 
 
 UNITS = dict(iter='iterations', epoch='epochs')
-# By the base config that a row is made of; the first that is found counts.
+# By part of the path of a row's base config; the first match counts.
 SMALL = {
     '/fcn_r50-d8_': Small('r50-d8-w16', 'adamw_160', 'ResNet-50 of a quarter of the width'),
     '/deeplabv3plus-ba_r101-d8.py': Small(
@@ -77,8 +77,7 @@ SMALL = {
     ),
     '/r50-d8.py': Small('r18-d8-half', 'adamw_160', 'ResNet-18 of half the width, heads of 64 channels'),
 }
-# Metrics of an evaluator: the registry's scope it is for, what it reports as keys of the log and names, and the factor
-# that makes percent of it.
+# Metrics of an evaluator: scope of its registry, names of its metrics by key in the log, and factor to percent.
 METRICS: dict[str, tuple[str, dict[str, str], float]] = {
     'IoUMetric': ('mmseg', {'mIoU': 'mIoU', 'aAcc': 'aAcc'}, 1),
     'mmattn.FaceParsingMetric': ('mmseg', {'overall': 'overall', 'accuracy': 'accuracy'}, 1),
@@ -89,22 +88,22 @@ METRICS: dict[str, tuple[str, dict[str, str], float]] = {
 
 
 class Protocol(NamedTuple):
-    """What is requested in place of the paper's protocol."""
+    """Changes to the paper's protocol."""
 
-    dataset: str | None = None  # a file of _base_/datasets; None: the paper's
+    dataset: str | None = None  # a file of _base_/datasets; None is the paper's data set
     iterations: int | None = None
-    scale: float = 1.0  # of the images
+    scale: float = 1.0  # factor on the size of images
     small: bool = False
     amp: bool = False
 
 
 class ProtocolError(ValueError):
-    """A request that no run can follow."""
+    """A request that cannot be run."""
 
 
 @cache
 def data_sets() -> dict[str, str]:
-    """Return the names of the data sets and the environment variables that say where each is."""
+    """Return the names of the data sets and the environment variables of their folders."""
     sources = {
         path.stem: path.read_text(encoding='utf-8') for path in sorted(config_path('_base_/datasets').glob('*.py'))
     }
@@ -113,7 +112,7 @@ def data_sets() -> dict[str, str]:
 
 
 def shipped(name: str) -> Config:
-    """Return the config of a name below configs/, with the data sets where the environment says; not to be changed."""
+    """Return the config at a path relative to configs/, for the current environment; it must not be changed."""
     return _read(name, tuple(os.environ.get(variable) for variable in data_sets().values()))
 
 
@@ -123,30 +122,30 @@ def _read(name: str, roots: tuple[str | None, ...]) -> Config:
 
 
 def read_data(name: str, root: Path | None) -> Config:
-    """Return the config of a data set, in ``root`` if given.
+    """Return the config of a data set, located in ``root`` if given.
 
     Raises:
-        ProtocolError: there is no such data set.
+        ProtocolError: the data set is unknown.
     """
     known = data_sets()
     if name not in known:
-        raise ProtocolError(f"--dataset '{name}' is none of {', '.join(known)}")
+        raise ProtocolError(f"--dataset must be one of {', '.join(known)}; got '{name}'")
     if root is not None:
         os.environ[known[name]] = str(root.resolve())
     return shipped(f'_base_/datasets/{name}.py')
 
 
 def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row]:
-    """Return the rows that can be run on a data set: those that the paper runs on it, else those of the same task.
+    """Return the rows that can be run on a data set: those that the paper runs on it, or else those of the same task.
 
     Raises:
-        ProtocolError: there is none.
+        ProtocolError: there are none.
     """
     if data is None:
         on = sorted({row.data for row in rows})
         if len({shipped(row.configs[-1]).default_scope for row in rows}) > 1:
             raise ProtocolError(
-                f'table {rows[0].table} is on {" and ".join(on)}, scored by different metrics: say by --dataset which'
+                f'table {rows[0].table} is on {" and ".join(on)}, which have different metrics: choose one by --dataset'
             )
         return rows
     own = [row for row in rows if _is_own(shipped(row.configs[-1]), data)]
@@ -163,18 +162,19 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
 
 
 def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
-    """Return the configs of a row's stages under a protocol; each is complete and runs by itself.
+    """Return the configs of a row's stages under a protocol; each is complete.
 
-    A row keeps its model, optimizer, augmentation and total batch size. Of the protocol is replaced
+    A row keeps its model, optimizer, augmentation and total batch size. The protocol replaces
 
-    * by another data set: data, augmentation and metrics, the number of classes, and what belongs to the crop:
-      images are tested whole, corners are aligned where the crop is 8·k + 1. There is one stage;
-    * by ``iterations``: the length; all steps of the schedule in proportion (warm-ups of schedules by epochs: at most a
-      tenth);
-    * by ``scale``: sizes of images and crops;
-    * by ``small``: the width and depth of the network, and the schedule, for training from scratch.
+    * with another data set: data, augmentation and metrics, the number of classes, and settings that depend on the
+      crop: images are tested whole, and corners are aligned if the sides of the crop are 8·k + 1. There is only one
+          stage;
+    * with ``iterations``: the length of training, and all steps of the schedule in proportion (for schedules by epoch,
+      warm-up is at most a tenth);
+    * with ``scale``: the sizes of images and crops;
+    * with ``small``: width and depth of the network, and the schedule, which trains from scratch.
 
-    One process runs it, and scores it on the test images after its last iteration.
+    One process runs the config, and scores it on the test images after its last iteration.
     """
     own = data is None or _is_own(shipped(row.configs[-1]), data)
     configs = []
@@ -204,24 +204,25 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
 
 
 def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config | None) -> list[str]:
-    """Say in words in what a row's run differs from the paper's protocol; nothing if in nothing."""
+    """Return the differences between a row's run and the paper's protocol, in words; empty if there are none."""
     cfg, of_paper = configs[-1], shipped(row.configs[-1])
     own = data is None or _is_own(of_paper, data)
-    said = [] if own else [f'{protocol.dataset} in place of {row.data}']
+    found = [] if own else [f'{protocol.dataset} in place of {row.data}']
     if length(cfg) != length(of_paper):
         (now, unit), (before, unit_of_paper) = length(cfg), length(of_paper)
-        said.append(f'{now:,} {UNITS[unit]} of {before:,}{"" if unit == unit_of_paper else f" {UNITS[unit_of_paper]}"}')
+        of = f'{before:,}' + ('' if unit == unit_of_paper else f' {UNITS[unit_of_paper]}')
+        found.append(f'{now:,} {UNITS[unit]} of {of}')
     if protocol.small:
         optimizer = cfg.optim_wrapper.optimizer
-        said.append(f'{small_of(of_paper).words}, trained from scratch by {optimizer.type} {optimizer.lr:g}')
+        found.append(f'{small_of(of_paper).words}, trained from scratch by {optimizer.type} {optimizer.lr:g}')
     if not own or protocol.scale != 1:
         height, width = input_size(cfg)
-        said.append(f'inputs of {width}×{height}')
+        found.append(f'inputs of {width}×{height}')
     if not own and len(row.configs) > 1:
-        said.append('the first stage alone')
+        found.append('the first stage alone')
     if protocol.amp:
-        said.append('mixed precision')
-    return said
+        found.append('mixed precision')
+    return found
 
 
 def length(cfg: Config) -> tuple[int, str]:
@@ -232,24 +233,24 @@ def length(cfg: Config) -> tuple[int, str]:
 
 
 def input_size(cfg: Config) -> tuple[int, int]:
-    """Return height and width of the crops in training, or of what images are resized to."""
+    """Return height and width of the training crops, or of the resized training images."""
     size = complexity.input_size(cfg)
     if size is None:
-        raise ProtocolError('the training images have no size of their own')
+        raise ProtocolError('the size of the training images is not defined: the config neither crops nor resizes them')
     return size
 
 
 def metrics_of(cfg: Config) -> tuple[str, dict[str, str], float]:
-    """Return scope, reported metrics (keys of the log and names) and factor to percent of a config's evaluator.
+    """Return scope, metrics (names by key in the log) and factor to percent of a config's evaluator.
 
     Raises:
-        ProtocolError: there is no truth to score with.
+        ProtocolError: there is no ground truth.
     """
     evaluator: Any = cfg.get('test_evaluator') or {}
     if cfg.get('val_evaluator') is None or evaluator.get('type') not in METRICS:
         raise ProtocolError(
-            f'the truth of the test images in {cfg.test_dataloader.dataset.data_root} is not public: '
-            'give another --dataset'
+            f'the ground truth of the test images in {cfg.test_dataloader.dataset.data_root} is not public: '
+            'choose another --dataset'
         )
     scope, keys, factor = METRICS[evaluator.type]
     columns = evaluator.get('columns')
@@ -257,7 +258,7 @@ def metrics_of(cfg: Config) -> tuple[str, dict[str, str], float]:
 
 
 def small_of(cfg: Config) -> Small:
-    """Return the small network in place of a config's, by the base configs that it is made of."""
+    """Return the small network that replaces a config's, selected by its base configs."""
     return next(small for base, small in SMALL.items() if base in cfg.text)
 
 
@@ -266,7 +267,7 @@ def _is_own(cfg: Config, data: Config) -> bool:
 
 
 def _make_small(cfg: Config, small: Small) -> None:
-    """Merge what the file of the small network changes in the one that it is based on; take the short schedule."""
+    """Merge the changes in the file of the small network into its base config; replace the schedule."""
     changes = runpy.run_path(str(config_path(f'_base_/models/{small.model}.py')))
     cfg.merge_from_dict(dict(model=changes['model']))
     schedule = deepcopy(shipped(f'_base_/schedules/{small.schedule}.py'))
@@ -277,7 +278,7 @@ def _make_small(cfg: Config, small: Small) -> None:
 
 
 def _scale_images(cfg: Config, scale: float) -> None:
-    """Multiply the sizes in all pipelines; where images keep their own size, resize them."""
+    """Multiply the sizes in all pipelines; add a resize step where images keep their size."""
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
         if loader is None:
             continue
@@ -291,7 +292,7 @@ def _scale_images(cfg: Config, scale: float) -> None:
 
 
 def _multiply_sizes(part: Any, scale: float) -> bool:
-    """Multiply the sizes in a part of a config; tell whether any image is resized there."""
+    """Multiply the sizes in a part of a config; return whether it resizes images."""
     resized = False
     for transform in complexity.dicts(part):
         for key in ('scale', 'crop_size'):
@@ -316,7 +317,7 @@ def _fit_to_data(cfg: Config) -> None:
 
 
 def _fit_to_crop(cfg: Config) -> None:
-    """Set what a segmentor's config says of the crop."""
+    """Set the settings of a segmentor that depend on the crop."""
     if cfg.default_scope != 'mmseg':
         return
     crop = input_size(cfg)
@@ -328,7 +329,7 @@ def _fit_to_crop(cfg: Config) -> None:
 
 
 def _set_iterations(cfg: Config, iterations: int) -> None:
-    """Change the length of training, and the schedule with it."""
+    """Change the length of training, and the schedule in proportion."""
     total, unit = length(cfg)
     for scheduler in cfg.param_scheduler:
         for key in ('begin', 'end', 'milestones'):
@@ -355,7 +356,7 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
 
 
 def _score_at_the_end(cfg: Config) -> None:
-    """Validate once, after the last iteration, on the test images; keep no best checkpoint."""
+    """Validate once, on the test images after the last iteration; do not save a best checkpoint."""
     cfg.default_hooks.checkpoint.save_best = None
     if cfg.get('val_evaluator') is None:
         cfg.val_cfg = None

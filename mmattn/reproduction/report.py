@@ -1,4 +1,4 @@
-"""What is made of the runs of a table: statistics, a Markdown table, a plot."""
+"""The report on the runs of a table: statistics, a Markdown table, a plot."""
 
 import json
 import statistics
@@ -14,36 +14,36 @@ from .tables import Row
 
 
 class Setup(NamedTuple):
-    """What was run: the table, the data, what differs from the paper's protocol, the inputs' size, the machine."""
+    """The runs: table, data, differences from the paper's protocol, input size, machine."""
 
-    table: str  # '': of no paper
+    table: str  # '' if it is not a table of a paper
     data: str
     deviations: list[str]
     inputs: str  # width×height
     device: str
-    memory: str  # which is measured
+    memory: str  # the kind of memory that is measured
 
     @property
     def title(self) -> str:
-        """What the report is called."""
+        """The title of the report."""
         return f'Table {self.table}' if self.table else 'Short runs'
 
     @property
     def whose(self) -> str:
-        """Whose protocol the runs differ from, or follow."""
+        """The owner of the protocol, in the possessive."""
         return "paper's" if self.table else "configs'"
 
 
 class Result(NamedTuple):
-    """A finished run: its metrics in percent by name, the first of which is compared, and what its training took."""
+    """A finished run: metrics in percent by name, the first of which is compared, and the cost of training."""
 
     metrics: dict[str, float]
-    seconds: float | None  # median of an iteration; None: nothing was trained
-    memory: float | None  # MiB at most; None: not kept
+    seconds: float | None  # median time of an iteration; None if nothing was trained
+    memory: float | None  # peak in MiB; None if it was not recorded
 
 
 class Measured(NamedTuple):
-    """A row of the report: its name, the rows of the paper that it stands for, its baseline's name, its config.
+    """A row of the report: its name, the rows of the paper that it represents, its baseline's name, its config.
 
     ``parameters`` and ``macs`` (multiply-accumulates) are those of the network in inference, for one input.
     """
@@ -62,12 +62,12 @@ class Measured(NamedTuple):
         return list(next(iter(self.results.values())).metrics)
 
     def values(self, metric: str) -> list[float]:
-        """Return a metric of all seeds."""
+        """Return a metric for all seeds."""
         return [result.metrics[metric] for result in self.results.values()]
 
 
 class Difference(NamedTuple):
-    """Mean of paired differences and the limits of its confidence interval; None of one pair."""
+    """Mean of paired differences, and the limits of its confidence interval, which are None for one pair."""
 
     mean: float
     low: float | None
@@ -83,22 +83,31 @@ class Difference(NamedTuple):
 def difference(ours: list[float], baseline: list[float], confidence: float = 0.95) -> Difference:
     """Compare two methods seed by seed, by Student's t; one seed gives no interval.
 
+    Args:
+        ours (list[float]): one value per seed.
+        baseline (list[float]): one value per seed, in the same order.
+        confidence (float): level of the interval, 0 to 1. Defaults to 0.95.
+
     Raises:
         ValueError: the methods differ in their number of seeds, or have none.
+
+    Example:
+        >>> str(difference([71.0, 72.0, 73.0], [70.0, 71.0, 72.5]))
+        '+0.83 [+0.12, +1.55] *'
     """
     pairs = [a - b for a, b in zip(ours, baseline, strict=True)]
     if not pairs:
-        raise ValueError('a difference needs one seed or more; got none')
+        raise ValueError('a difference requires one seed or more; got none')
     mean = statistics.mean(pairs)
     if len(pairs) == 1:
         return Difference(mean, None, None)
-    # not ttest_rel, which has no interval for equal differences
+    # ttest_rel has no interval for equal differences
     reach = float(stats.t.interval(confidence, len(pairs) - 1)[1] * stats.sem(pairs))
     return Difference(mean, mean - reach, mean + reach)
 
 
 def differences(methods: list[Measured]) -> dict[str, Difference]:
-    """Return the difference of every method to its baseline; of baselines none."""
+    """Return the difference of every method, except baselines, to its baseline."""
     named = {method.name: method for method in methods}
     metric = methods[0].metrics[0]
     return {
@@ -109,7 +118,7 @@ def differences(methods: list[Measured]) -> dict[str, Difference]:
 
 
 def write_report(methods: list[Measured], setup: Setup, folder: Path) -> str:
-    """Write results.json, plot.png and table.md to a folder; return the last."""
+    """Write results.json, plot.png and table.md to a folder; return the content of table.md."""
     write_text(folder / 'results.json', json.dumps(_content(methods, setup), indent=1, ensure_ascii=False) + '\n')
     title = f'{setup.title} on {setup.data}' + (f', not the {setup.whose} protocol' if setup.deviations else '')
     plot(methods, title, bool(setup.table) and not setup.deviations, folder / 'plot.png')
@@ -119,7 +128,7 @@ def write_report(methods: list[Measured], setup: Setup, folder: Path) -> str:
 
 
 def markdown_page(methods: list[Measured], setup: Setup) -> str:
-    """Return what was run, the table, and what its columns are."""
+    """Return a page that describes the runs, with the table and an explanation of its columns."""
     metric, seeds = methods[0].metrics[0], list(methods[0].results)
     shrunk = '; '.join(setup.deviations)
     if len(seeds) == 1:
@@ -144,7 +153,7 @@ def markdown_page(methods: list[Measured], setup: Setup) -> str:
 
 
 def table(methods: list[Measured], memory: str) -> str:
-    """Return the Markdown table: paper, ours, difference, cost. ``memory`` names what was measured."""
+    """Return the Markdown table: paper, ours, difference, cost. ``memory`` names the kind of memory."""
     first, *others = methods[0].metrics
     printed = {f'{next(iter(row.metrics))}, {row.data}' for method in methods for row in method.rows if row.metrics}
     heads = [
@@ -181,7 +190,7 @@ def table(methods: list[Measured], memory: str) -> str:
 
 
 def of_paper(rows: list[Row]) -> str:
-    """Write the paper's figure for each setting that a method stands for."""
+    """Return the paper's figure for each setting that a method represents, as text."""
     figures = [(next(iter(row.metrics.values()), None), row.setting) for row in rows]
     return (
         ' / '.join(
@@ -194,7 +203,7 @@ def of_paper(rows: list[Row]) -> str:
 
 
 def plot(methods: list[Measured], title: str, with_paper: bool, path: Path) -> None:
-    """Draw every seed as a dot, the mean as a bar, and the paper's figure, where it can be compared, as a diamond."""
+    """Draw each seed as a dot, the mean as a bar, and the paper's figure, if it is comparable, as a diamond."""
     import matplotlib
 
     matplotlib.use('Agg')
@@ -221,20 +230,20 @@ def plot(methods: list[Measured], title: str, with_paper: bool, path: Path) -> N
 
 
 def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table; the first column has no head."""
+    """Return a Markdown table; the first column has no heading."""
     heads = ['', *heads]
     lines = [heads, ['---'] * len(heads), *rows]
     return ''.join('| ' + ' | '.join(line) + ' |\n' for line in lines)
 
 
 def spread(values: list[float]) -> str:
-    """Write mean and sample deviation; of one value, the value."""
+    """Return mean and sample deviation as text; of one value, the value."""
     found = deviation(values)
     return f'{statistics.mean(values):.2f}' + ('' if found is None else f' ± {found:.2f}')
 
 
 def deviation(values: list[float]) -> float | None:
-    """Return the sample deviation; None of one value."""
+    """Return the sample deviation; None for one value."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 

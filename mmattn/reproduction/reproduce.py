@@ -1,4 +1,4 @@
-"""Trains the rows of a table over several seeds, or what is missing of that, and writes the report."""
+"""Train the missing runs of a table over several seeds, and write the report."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ from .report import Measured, Result, Setup, write_report
 from .runs import Run, each, finish, lock, peak_memory, scalars, scores
 from .tables import Row
 
-# Makes of a finished run, its result and the number of runs at a time the rows of the report, by name.
+# Returns rows of the report, by name, for a finished run, its result and the number of simultaneous runs.
 Examine = Callable[[Run, Result, int], dict[str, Result]]
 
 
@@ -35,29 +35,31 @@ def reproduce(
     workers: int | None = None,
     examine: Examine | None = None,
 ) -> str:
-    """Train the rows of a table, or what is missing of them, and write the report to the work dir.
+    """Train the missing runs of a table, and write the report to the work dir.
 
-    The work dir gets a complete config of each row, a folder of each run (``ROW_seed-SEED``), table.md, plot.png
-    and results.json. Interrupted or killed, the same call resumes; further seeds are added.
+    The work dir gets a complete config of each row, one folder per run (``ROW_seed-SEED``), table.md, plot.png and
+    results.json. After an interruption, the same call resumes. Further seeds are added to existing ones.
 
     Args:
-        rows (list[Row]): of one table, see :func:`read_tables`.
-        protocol (Protocol): what replaces the paper's.
+        rows (list[Row]): rows of one table, see :func:`read_tables`.
+        protocol (Protocol): changes to the paper's protocol.
         work_dir (Path): the folder.
-        data_root (Path, optional): where the protocol's data set is. Defaults to None: where its config has it.
-        names (list[str], optional): of the rows to run, with their baselines; * for any text. Defaults to None: all.
-        seeds (sequence of int): of the trainings; one gives no intervals.
-        gpus (sequence of str): numbers of GPUs, ``jobs`` runs at a time on each. Defaults to (): the first, if any.
-        jobs (int): runs at a time; they share the cores.
-        workers (int, optional): data loading processes of a run. Defaults to None: those of the config.
-        examine (Callable, optional): makes of a finished run, its result and ``jobs`` the rows of the report, by name.
-            Defaults to None: one row, of the method's name.
+        data_root (Path, optional): folder of the protocol's data set. Defaults to None, the folder in its config.
+        names (list[str], optional): names of the rows to run, in addition to their baselines; * matches any text.
+            Defaults to None, all.
+        seeds (sequence of int): seeds of the trainings; one seed gives no intervals.
+        gpus (sequence of str): numbers of GPUs, with ``jobs`` simultaneous runs on each. Defaults to (), the first, if
+            any.
+        jobs (int): simultaneous runs; they share the cores.
+        workers (int, optional): data loading processes of a run. Defaults to None, those of the config.
+        examine (Callable, optional): function of a finished run, its result and ``jobs`` that returns the rows of the
+            report, by name. Defaults to None, one row with the method's name.
 
     Returns:
-        str: table.md.
+        str: the content of table.md.
 
     Raises:
-        ProtocolError: the rows cannot be run like this, or the work dir has runs with other settings.
+        ProtocolError: the rows cannot be run under this protocol, or the work dir has runs with other settings.
         BlockingIOError: another process uses the work dir.
         RuntimeError: a training or a test has failed.
     """
@@ -108,13 +110,15 @@ def run_all(
     workers: int | None,
     examine: Examine | None,
 ) -> list[tuple[Run, dict[str, Result]]]:
-    """Train what is missing, and return the results of each run by row, all methods with the first seed first.
+    """Train the missing runs, and return the results of each run by row; all methods run with the first seed first.
 
     The arguments are those of :func:`reproduce`.
     """
     named = {method.name: method for method in methods}
     places: Queue[dict[str, str]] = Queue()
-    visible = list(filter(None, os.environ.get('CUDA_VISIBLE_DEVICES', '').split(',')))  # gpus counts those
+    visible = list(
+        filter(None, os.environ.get('CUDA_VISIBLE_DEVICES', '').split(','))
+    )  # gpus are indices into this list
     for gpu in [*(gpus or [''])] * jobs:
         places.put({} if not gpu else {'CUDA_VISIBLE_DEVICES': visible[int(gpu)] if visible else gpu})
     sharing = places.qsize()
@@ -135,12 +139,12 @@ def run_all(
 
 
 def run_of(method: str, config: Path, seed: int, work_dir: Path) -> Run:
-    """Return the run of a method, by its config, and a seed."""
+    """Return the run of a method, given by its config, with a seed."""
     return Run(method, seed, config.resolve(), work_dir / f'{config.stem}_seed-{seed}')
 
 
 def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Result:
-    """Train a method's stages with one seed, or what is missing of them, and return the last one's result."""
+    """Train the missing stages of a method with one seed, and return the last stage's result."""
     start: list[str] = []
     for stage, (path, cfg) in enumerate(zip(method.paths, method.configs), 1):
         folder = run.folder if stage == len(method.paths) else run.folder / f'stage_{stage}'
@@ -154,18 +158,18 @@ def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Resu
     times = [line['time'] for log in logs for line in log[1:] or log if 'loss' in line]
     memory = max((line['memory'] for log in logs for line in log if 'memory' in line), default=peak_memory(run.folder))
     if not times:
-        raise RuntimeError(f'{last} is there, but no log of its training: remove {run.folder}')
+        raise RuntimeError(f'{last} exists, but the log of its training does not: remove {run.folder}')
     return Result({name: factor * found[key] for key, name in keys.items()}, statistics.median(times), memory)
 
 
 def checkpoint(folder: Path, cfg: Config) -> Path:
-    """Return where the last checkpoint of a training is, or will be."""
+    """Return the path of the last checkpoint of a training, which need not exist yet."""
     steps, unit = length(cfg)
     return folder / f'{unit}_{steps}.pth'
 
 
 def _with_workers(cfg: Config, workers: int | None) -> list[str]:
-    """Return the options that give each data loader of a config so many processes."""
+    """Return the options that set the number of processes of each data loader of a config."""
     loaders = [key for key in ('train_dataloader', 'val_dataloader', 'test_dataloader') if cfg.get(key) is not None]
     return (
         []

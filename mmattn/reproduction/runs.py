@@ -1,4 +1,4 @@
-"""Trainings of several methods and seeds, as processes of the tools, that resume after an interruption."""
+"""Trainings of several methods and seeds, as processes of the tools, which resume after an interruption."""
 
 import json
 import os
@@ -24,12 +24,12 @@ class Run(NamedTuple):
     """One training.
 
     Args:
-        method (str): its name.
-        seed (int): of the training.
-        config (Path): the file.
-        folder (Path): its work dir.
-        options (list[str]): ``key=value``, as ``--cfg-options`` takes them.
-        environment (dict[str, str]): variables for the processes.
+        method (str): name of the method.
+        seed (int): seed of the training.
+        config (Path): the config file.
+        folder (Path): the work dir.
+        options (list[str]): ``key=value``, as for ``--cfg-options``.
+        environment (dict[str, str]): environment variables of the processes.
     """
 
     method: str
@@ -47,10 +47,10 @@ _locks: list[int] = []
 
 @contextmanager
 def lock(work_dir: Path) -> Iterator[None]:
-    """Keep the work dir for this process and the trainings that it starts, which may outlive it.
+    """Lock the work dir for this process and the trainings that it starts, which may outlive it.
 
     Raises:
-        BlockingIOError: another process has it.
+        BlockingIOError: another process holds it.
     """
     with exclusive(work_dir) as descriptor:
         _locks.append(descriptor)
@@ -61,15 +61,15 @@ def lock(work_dir: Path) -> Iterator[None]:
 
 
 def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
-    """Run one of the tools with its share of the cores; what it prints is added to output.log in the run's folder.
+    """Run one of the tools on its share of the cores; append its output to output.log in the run's folder.
 
-    The most memory that a training ever had is kept in peak_memory.json, in MiB: that of its resident set.
+    The peak resident memory of all trainings in the folder, in MiB, is written to peak_memory.json.
 
     Args:
-        run (Run): whose folder and environment are used.
+        run (Run): the run, for its folder and environment.
         jobs (int): processes that share the cores.
         tool (str): file in tools/.
-        command (str or Path): the tool's arguments.
+        command (str or Path): arguments of the tool.
 
     Raises:
         RuntimeError: the tool has failed; the message names the log.
@@ -87,7 +87,7 @@ def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
             pass_fds=_locks,
         )
     _running.add(process)
-    if _stopped.is_set():  # while the process started
+    if _stopped.is_set():  # it was set while the process started
         process.terminate()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -96,7 +96,7 @@ def call(run: Run, jobs: int, tool: str, *command: str | Path) -> None:
         peak = usage.ru_maxrss / (2**20 if sys.platform == 'darwin' else 2**10)
         write_text(run.folder / 'peak_memory.json', json.dumps(max(peak, peak_memory(run.folder) or 0)))
     if process.returncode:
-        raise RuntimeError(f'{tool} ended with {process.returncode}, see {run.folder}/output.log')
+        raise RuntimeError(f'{tool} failed with exit code {process.returncode}; see {run.folder}/output.log')
 
 
 def _cores() -> int:
@@ -104,13 +104,13 @@ def _cores() -> int:
 
 
 def peak_memory(folder: Path) -> float | None:
-    """Return the most MiB that the trainings in a folder had resident, or None if none has ended."""
+    """Return the peak resident memory, in MiB, of the trainings in a folder, or None if none has ended."""
     path = folder / 'peak_memory.json'
     return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
 
 
 def scalars(folder: Path) -> list[list[dict]]:
-    """Return what the trainings in a folder logged, in order, each interrupted one and each resumed one a list."""
+    """Return the logged values of the trainings in a folder, in order: one list per interrupted or resumed training."""
     logs = sorted(folder.glob('*/vis_data/scalars.json'))
     return [
         [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines() if line.endswith('}')]
@@ -119,7 +119,7 @@ def scalars(folder: Path) -> list[list[dict]]:
 
 
 def last_scores(folder: Path, key: str, iterations: int) -> dict | None:
-    """Return the metrics of a finished run, among them ``key``; None if it has not finished."""
+    """Return the metrics of a finished run, including ``key``; None if it has not finished."""
     for line in (line for log in scalars(folder) for line in log):
         if key in line and line['step'] == iterations:
             return line
@@ -127,10 +127,10 @@ def last_scores(folder: Path, key: str, iterations: int) -> dict | None:
 
 
 def finish(run: Run, jobs: int, last: Path) -> None:
-    """Train, or resume, until the last checkpoint is there.
+    """Train, or resume, unless the last checkpoint exists.
 
     Raises:
-        RuntimeError: the training has failed, or has left no such checkpoint.
+        RuntimeError: the training has failed, or has not written this checkpoint.
     """
     if not last.exists():
         resume = ['--resume'] if any(run.folder.glob('*.pth')) else []
@@ -151,21 +151,21 @@ def finish(run: Run, jobs: int, last: Path) -> None:
 
 
 def scores(run: Run, jobs: int, last: Path, key: str, step: int, *arguments: str) -> dict:
-    """Return the metrics of a run's last checkpoint, as the training has logged them or tools/test.py returns them.
+    """Return the metrics of a run's last checkpoint, from the log of the training or from tools/test.py.
 
     Args:
-        run (Run): a finished one.
+        run (Run): a finished run.
         jobs (int): processes that share the cores.
         last (Path): its checkpoint.
-        key (str): a metric that must be among them.
-        step (int): the iteration or epoch of the checkpoint.
-        arguments (str): of tools/test.py; then the metrics of the training do not count.
+        key (str): a required metric.
+        step (int): iteration or epoch of the checkpoint.
+        arguments (str): arguments of tools/test.py; if there are any, the log of the training is not used.
 
     Raises:
-        RuntimeError: there is no such metric.
+        RuntimeError: the required metric is missing.
     """
     found = None if arguments else last_scores(run.folder, key, step)
-    if found is None:  # or interrupted between the last iteration and its validation
+    if found is None:  # also if the run was interrupted between the last iteration and its validation
         found = test(run, jobs, last, *arguments)
     if key not in found:
         raise RuntimeError(f'{run.folder} has no {key} at {step}; see {run.folder}/output.log')
@@ -173,14 +173,12 @@ def scores(run: Run, jobs: int, last: Path, key: str, step: int, *arguments: str
 
 
 def test(run: Run, jobs: int, last: Path, *arguments: str) -> dict:
-    """Return the metrics of a checkpoint on the test images, by tools/test.py unless it has them already."""
+    """Return the metrics of a checkpoint on the test images: stored ones, or else those of tools/test.py."""
     folder = run.folder / '_'.join(['test', *(word.strip('-') for word in arguments)])
     done = folder / 'metrics.json'
     if not done.exists():
         call(run, jobs, 'test.py', run.config, last, '--work-dir', folder, *arguments)
-        write_text(
-            done, max(folder.glob('*/*.json')).read_text(encoding='utf-8')
-        )  # their folders are called by the time
+        write_text(done, max(folder.glob('*/*.json')).read_text(encoding='utf-8'))  # the folders are named by time
     return json.loads(done.read_text(encoding='utf-8'))
 
 

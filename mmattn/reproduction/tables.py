@@ -1,4 +1,4 @@
-"""The rows of the papers' tables, as the metafiles of the configs have them."""
+"""The rows of the papers' tables, read from the metafiles of the configs."""
 
 from collections import defaultdict
 from typing import NamedTuple
@@ -9,12 +9,12 @@ from mmattn.utils import config_path
 
 
 class Row(NamedTuple):
-    """A figure of a paper and the config that repeats it.
+    """A row of a paper's table and the config that reproduces it.
 
-    A metafile has it under ``Tables`` of a model: the table, the place in it, the row's name, what the table varies
-    besides (backbone, data set, task), the row that it is compared with (none: it is what others are compared with) and
-    the figures, the first of which counts. A row may be tested with further arguments of tools/test.py or with other
-    settings, and be trained in stages, each from the last checkpoint of the one before it.
+    It is stored under ``Tables`` of a model in a metafile: the table, the position in it, the row's name, the setting
+    if the table also varies backbone, data set or task, the row that it is compared with (none for a baseline), and the
+    figures, the first of which is compared. A row may have further arguments of tools/test.py or other settings. It may
+    be trained in stages, each of which starts from the last checkpoint of the previous one.
     """
 
     table: str
@@ -25,7 +25,7 @@ class Row(NamedTuple):
     metrics: dict[str, float]
     data: str
     batch_size: int
-    configs: list[str]  # below configs/; the stages, the last of which is the row's own
+    configs: list[str]  # paths relative to configs/, one per stage; the last is the row's own config
     test: list[str]
     options: dict
 

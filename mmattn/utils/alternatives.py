@@ -1,7 +1,7 @@
-"""What a user would pick instead of the operators: PyTorch's attention, einsum, unfolded maps, mmcv's block.
+"""Alternatives to the operators: PyTorch's attention, einsum, unfolded maps, mmcv's block.
 
-Query, key and value are ``(B, heads, *positions, C)``; what else they take is in the layout of the operator that they
-replace. What depends on the size alone is a keyword.
+Query, key and value are ``(B, heads, *positions, C)``. Other tensors have the layout of the operator that is replaced.
+Arguments that depend only on sizes are keywords.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from torch.nn import functional as F
 
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Global attention without positions, by PyTorch."""
+    """Global attention without positions, by ``F.scaled_dot_product_attention``."""
     q, k, v = (x.flatten(2, -2) for x in (query, key, value))
     return F.scaled_dot_product_attention(q, k, v).view_as(value)
 
 
 def window_entry(side: int, k: int, device: str) -> Tensor:
-    """Return the entry of a query's window that belongs to a key, k² outside of it, ``(1, 1, N, N)``."""
+    """Return the index of each key in each query's window, or k² outside of it: ``(1, 1, N, N)``."""
     y, x = (c.flatten() for c in torch.meshgrid(*[torch.arange(side, device=device)] * 2, indexing='ij'))
     dy, dx = y - y[:, None] + k // 2, x - x[:, None] + k // 2
     inside = (dy >= 0) & (dy < k) & (dx >= 0) & (dx < k)
@@ -28,12 +28,12 @@ def window_entry(side: int, k: int, device: str) -> Tensor:
 
 
 def position_table(window_bias: Tensor, outside: Tensor, entry: Tensor) -> Tensor:
-    """Return the position logits of all pairs, ``(1, 1, N, N)``; ``entry`` is that of :func:`window_entry`."""
+    """Return the position logits of all pairs, ``(1, 1, N, N)``; ``entry`` comes from :func:`window_entry`."""
     return torch.cat([window_bias, outside.unsqueeze(-1)], -1).flatten(2, 3).gather(-1, entry)
 
 
 def sdpa_with_table(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside: Tensor, *, entry: Tensor) -> Tensor:
-    """Global attention with the position logits of all pairs, by PyTorch."""
+    """Global attention with a table of the position logits of all pairs, by ``F.scaled_dot_product_attention``."""
     table = position_table(window_bias, outside, entry)
     queries, keys, values = (x.flatten(2, 3) for x in (q, k, v))
     return F.scaled_dot_product_attention(queries, keys, values, table).view_as(v)
@@ -61,7 +61,7 @@ def _compiled_flex_attention() -> Callable[..., Tensor]:
 
 @cache
 def criss_cross_attention() -> Any:
-    """Return the class of mmcv, or None if mmcv is not there."""
+    """Return mmcv's class, or None if mmcv is not installed."""
     try:
         from mmcv.ops import CrissCrossAttention
     except ImportError:
@@ -70,7 +70,7 @@ def criss_cross_attention() -> Any:
 
 
 def criss_cross(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """mmcv's CrissCrossAttention between its projections and its residual."""
+    """mmcv's CrissCrossAttention without its projections and its residual."""
     block = criss_cross_attention().__new__(criss_cross_attention())
     nn.Module.__init__(block)
     for name, x in (('query_conv', query), ('key_conv', key), ('value_conv', value)):
@@ -81,11 +81,11 @@ def criss_cross(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def axes_einsum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Grid attention by products along each axis, the position itself counted once."""
+    """Grid attention by one product per axis; the position itself is counted once."""
     logits = []
     for axis, (keys, pairs) in enumerate((('nyx', 'tyxn'), ('tnx', 'tyxn'), ('tyn', 'tyxn'))):
         arm = torch.einsum(f'bhtyxc,bh{keys}c->bh{pairs}', query, key) * query.shape[-1] ** -0.5
-        if axis < 2:  # the position itself is in the last arm
+        if axis < 2:  # only the last axis includes the position itself
             length = query.shape[2 + axis]
             same = torch.eye(length, dtype=torch.bool, device=query.device)
             arm = arm.masked_fill(same.view(*(length if a == axis else 1 for a in range(3)), length), -torch.inf)
@@ -103,7 +103,7 @@ def _unfolded(x: Tensor, k: int) -> Tensor:
 
 
 def unfold_attention(query: Tensor, key: Tensor, value: Tensor, window_bias: Tensor, *, iterations: int) -> Tensor:
-    """Local bilateral attention over 3×3 unfolded neighbours."""
+    """Local bilateral attention over unfolded 3×3 neighbours."""
     inside = _unfolded(torch.ones_like(query[..., :1]), 3)[:, :, 0] > 0
     keys, towards = _unfolded(key, 3), query.movedim(-1, 2)
     logits = torch.zeros_like(inside, dtype=query.dtype).masked_fill(~inside, -torch.inf)
@@ -124,12 +124,12 @@ def unfold_dynamic_conv(value: Tensor, logits: Tensor, *, k: int) -> Tensor:
 
 
 def cubes_sdpa(query: Tensor, key: Tensor, value: Tensor, *, step: tuple[int, ...]) -> Tensor:
-    """Attention within cubes, which are moved to the heads."""
+    """Attention within cubes, by ``F.scaled_dot_product_attention``; cubes are moved to the dimension of the heads."""
     counts = [side // length for side, length in zip(query.shape[2:5], step)]
 
     def cubes(x: Tensor) -> Tensor:
         for axis, length in enumerate(step):
-            x = x.unflatten(2 + 2 * axis, (-1, length))  # (B, heads, T, t, Y, y, X, x, C) in the end
+            x = x.unflatten(2 + 2 * axis, (-1, length))  # finally (B, heads, T, t, Y, y, X, x, C)
         return x.permute(0, 1, 2, 4, 6, 3, 5, 7, 8).flatten(5, 7).flatten(1, 4)
 
     out = F.scaled_dot_product_attention(cubes(query), cubes(key), cubes(value))

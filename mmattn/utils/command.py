@@ -1,7 +1,7 @@
-"""What the command lines share: quiet imports, output in any encoding, and errors that are one message.
+"""Behaviour that all command lines share: quiet imports, output in any encoding, and one message per error.
 
-A tool imports this module before other packages, since importing it silences what they say while they are imported,
-and ends with ``run(main)``.
+A tool imports this module before other packages, because importing it silences irrelevant messages of their imports.
+The tool ends with ``run(main)``.
 """
 
 import io
@@ -23,10 +23,9 @@ from typing import Any, NoReturn
 
 DEBUG = 'MMATTN_DEBUG'
 EXPECTED = (OSError, ValueError, RuntimeError, ImportError, FloatingPointError, MemoryError, EOFError, UnpicklingError)
-# What other packages say that no user can act on, by its text. Of level DEBUG, but printed: a data format of the
-# vendor's own is not installed. Of the default configs: a hook that is switched off, a metric without a prefix,
-# mmengine's own calls of what it has deprecated, a registry of inferencers that mmseg neither has nor needs, an
-# operator of a lane detector that mmseg imports with mmdet.
+# Messages of other packages that users cannot act on. Printed despite level DEBUG: a proprietary data format is not
+# installed. With default configs: a disabled hook, a metric without a prefix, deprecated functions that mmengine itself
+# calls, a registry of inferencers that mmseg neither has nor requires, an operator of a lane detector in mmdet.
 IRRELEVANT = re.compile(
     r'Could not import OneDL(\. Skipping OneDL datasets\.)?$'
     r'|The prefix is not set in metric class \w+\.$'
@@ -36,25 +35,25 @@ IRRELEVANT = re.compile(
     r'|Line NMS is not compiled\.'
 )
 SWITCHED_OFF = 'The draw is False, it means that the hook for visualization will not take effect'
-# mmcv without its operators: what mmengine and mmcv say at import, and what a component says that needs them.
+# mmcv without its operators: messages of mmengine and mmcv at import, and of components that require the operators.
 WITHOUT_OPERATORS = r'Fail to import ``MultiScaleDeformableAttention`` from ``mmcv\.ops\.multi_scale_deform_attn``'
 NEEDS_OPERATORS = re.compile(
     r"No module named 'mmcv\._ext'|[Ii]nstall (onedl-)?mmcv for .* ops|Cannot find None in registry"
 )
 LOCAL_RANKS = ('LOCAL_RANK', 'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK')
-HEAD_START = 3.0  # seconds
+HEAD_START = 3.0  # seconds by which the other processes delay their messages
 
 
 def run(main: Callable[[], int | None]) -> None:
-    """Run a tool's ``main`` and exit with its code, unless that is 0; an error is one message, and the code is 1.
+    """Run the ``main`` function of a tool and exit with its code, unless that is 0.
 
-    The code of Ctrl-C is 130, that of wrong usage 2, as argparse has it. The environment variable ``MMATTN_DEBUG=1``
-    shows the traceback instead. If the run has a log file, that has the traceback in any case. An exception that no
-    user can cause keeps its traceback on the screen where there is no log file. Of several processes, the first that
-    fails prints its message.
+    On an error, print one message and exit with code 1. The code is 130 for Ctrl-C, and 2 for usage errors, as in
+    argparse. With the environment variable ``MMATTN_DEBUG=1``, the traceback is printed instead. The log file of a run,
+    if there is one, always gets the traceback. Without a log file, the traceback of an exception that users cannot
+    cause is printed. If several processes fail, the first prints its message.
 
     Args:
-        main (Callable): takes no argument and returns the exit code; None is 0.
+        main (Callable): a function without arguments that returns the exit code; None is 0.
     """
     use_utf8()
     trace = ''
@@ -87,9 +86,9 @@ def run(main: Callable[[], int | None]) -> None:
 
 
 def use_utf8() -> None:
-    """Make UTF-8 the default encoding of files, and have output replace what the terminal cannot show."""
+    """Make UTF-8 the default encoding of files, and escape characters that the terminal cannot display."""
     if locale.getpreferredencoding(False).lower() not in ('utf-8', 'utf8'):
-        for name in ('C.UTF-8', 'C.utf8', 'UTF-8'):  # as Python itself tries them, see PEP 538
+        for name in ('C.UTF-8', 'C.utf8', 'UTF-8'):  # in the order of PEP 538
             with suppress(locale.Error):
                 locale.setlocale(locale.LC_CTYPE, name)
                 break
@@ -99,13 +98,13 @@ def use_utf8() -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Return the message of an error, with the file or the component of the config that it is about.
+    """Return the message of an error, with its file or its component in the config.
 
     Args:
-        error (BaseException): as it was caught, with its traceback.
+        error (BaseException): a caught exception, with its traceback.
     """
     message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    if 'Original Traceback (most recent call last)' in message:  # of a data loader's worker
+    if 'Original Traceback (most recent call last)' in message:  # raised in a worker of a data loader
         message = re.split(r'\n[\w.]+(?:Error|Exception): ', message)[-1].strip()
     if isinstance(error, OSError) and error.strerror:
         path = error.filename if error.filename is not None else _open_file(error)
@@ -113,8 +112,8 @@ def describe(error: BaseException) -> str:
     component = _component(error)
     if NEEDS_OPERATORS.search(message) and not has_mmcv_operators():
         return (
-            'The config needs the operators of mmcv, which is installed without them. Compile them: bash '
-            'tools/environment/setup.sh --with-mmcv-ops   (in an environment of your own: pip install '
+            'The config requires the operators of mmcv, which is installed without them. Compile them: bash '
+            'tools/environment/setup.sh --with-mmcv-ops   (in another environment: pip install '
             '--no-build-isolation --no-deps --force-reinstall --no-cache-dir onedl-mmcv)'
         )
     if not _is_expected(error) or not message:
@@ -124,26 +123,26 @@ def describe(error: BaseException) -> str:
 
 
 def has_mmcv_operators() -> bool:
-    """Whether mmcv is installed with its compiled operators; it is not imported."""
+    """Return whether mmcv is installed with its compiled operators, without importing it."""
     mmcv = find_spec('mmcv')
     return mmcv is not None and any(Path(mmcv.origin or '').parent.glob('_ext.*'))
 
 
 def _is_expected(error: BaseException) -> bool:
-    """Whether a user can have caused an error: by files, values, memory, or a component's arguments in a config."""
+    """Return whether users can cause an error: by files, values, memory, or arguments in a config."""
     of_config = isinstance(error, AttributeError | KeyError) and "'ConfigDict' object" in str(error)
     return isinstance(error, EXPECTED) or of_config or (_component(error) is not None and bool(str(error)))
 
 
 def _component(error: BaseException) -> str | None:
-    """Return the ``type`` of the innermost part of the config that was being built, or None."""
+    """Return the ``type`` of the innermost component of the config that was being built, or None."""
     found = [frame.f_locals.get('cfg') for frame in _frames(error) if frame.f_code.co_name == 'build_from_cfg']
     kind = found[-1].get('type') if found and isinstance(found[-1], dict) else None
     return kind if kind is None or isinstance(kind, str) else getattr(kind, '__name__', str(kind))
 
 
 def _open_file(error: BaseException) -> Any:
-    """Return the name of the file that the innermost function has open: a failed write does not name it."""
+    """Return the name of the file that the innermost function has open; a failed write does not name its file."""
     for frame in reversed([*_frames(error)]):
         for value in frame.f_locals.values():
             name = getattr(value, 'name', None) if isinstance(value, io.IOBase) else None
@@ -161,7 +160,7 @@ def _text(path: Any) -> str:
 
 
 def _log(error: BaseException) -> str | None:
-    """Write the traceback to the run's log file, and return its path; None if there is none."""
+    """Write the traceback to the log file of the run, and return its path; None if there is no log file."""
     if 'mmengine.logging' not in sys.modules:
         return None
     from mmengine.logging import MMLogger
@@ -182,13 +181,13 @@ def _exit(code: int, message: str) -> NoReturn:
     if initialized:
         from mmattn._compat import process_store  # late: it imports mmengine
 
-        with suppress(Exception):  # the store is gone with the process that held it, which may have been killed
+        with suppress(Exception):  # the process that held the store may have been killed
             first = process_store(distributed).add('mmattn/failed', 1) == 1
             message = message if first else ''
     elif any(os.environ.get(f'{name}', '0') != '0' for name in LOCAL_RANKS):
-        time.sleep(HEAD_START)  # the first process mostly fails alike; then the launcher ends this one here
+        time.sleep(HEAD_START)  # the first process usually fails in the same way; the launcher then ends this one
     if not initialized and code == 1:
-        raise SystemExit(message)  # which Python prints
+        raise SystemExit(message)  # Python prints the message
     if message:
         print(message, file=sys.stderr)
     if not initialized:
@@ -197,12 +196,12 @@ def _exit(code: int, message: str) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     if message:
-        time.sleep(1.0)  # in which the others look up who was first
-    os._exit(code)  # gloo would abort, and NCCL might wait for the others
+        time.sleep(1.0)  # keep the store alive while the other processes read it
+    os._exit(code)  # a normal exit would abort in gloo, and might wait for other processes in NCCL
 
 
 def _silence() -> None:
-    """Silence what other packages say at import that is not the user's concern, by its exact text."""
+    """Suppress irrelevant messages of other packages by their exact text."""
     warnings.filterwarnings('ignore', WITHOUT_OPERATORS)
     warnings.filterwarnings('ignore', SWITCHED_OFF)
     if find_spec('mmengine') is None:
@@ -218,8 +217,8 @@ def _silence() -> None:
     def is_relevant(logger: logging.Logger, record: logging.LogRecord) -> Any:
         return not IRRELEVANT.match(record.getMessage()) and logging.Logger.filter(logger, record)
 
-    mmengine.logging.print_log = filtered  # for what is printed: the packages import the name just before they do
-    mmengine.logging.MMLogger.filter = is_relevant  # for what is logged
+    mmengine.logging.print_log = filtered  # for printed messages: the packages import the name just before they print
+    mmengine.logging.MMLogger.filter = is_relevant  # for logged messages
 
 
 _silence()

@@ -1,9 +1,9 @@
-"""Multiply-accumulates and parameters of a config's model, and of a family of configs compared with the paper's.
+"""Count the multiply-accumulates and parameters of a config's model; compare a family of configs with the paper.
 
-PyTorch's counter is used: convolutions and matrix products, including those inside this package's operators; norms,
-activations and softmaxes are not counted. Shapes alone are computed, so any input size takes seconds and no memory. A
-deformable convolution counts as the convolution that it replaces and that of its offsets. The second stage of a
-detector counts for the proposals that it keeps in testing. A video model follows one object through the frames.
+The counter of PyTorch is used. It counts convolutions and matrix products, including those in the operators of this
+package, but not norms, activations and softmaxes. Only shapes are computed, so any input size takes seconds and no
+memory. A deformable convolution counts as a standard convolution plus the convolution of its offsets. The second stage
+of a detector counts for the number of proposals that it keeps in testing. A video model follows one object.
 """
 
 from collections.abc import Iterator
@@ -31,18 +31,20 @@ else:
 
 
 def count(cfg: Config, shape: tuple[int, ...], frames: int = 8, module: str = '') -> tuple[int, float]:
-    """Return parameters and multiply-accumulates of a config's model in inference, without its auxiliary heads.
+    """Return parameters and multiply-accumulates of a config's model in inference, without auxiliary heads.
 
     Args:
-        cfg (Config): as read from the file; not changed.
-        shape (tuple[int, ...]): of one input, ``(channels, height, width)``.
-        frames (int): of a clip, for video models.
-        module (str): name of the submodule that is counted, for an input of its own; the whole model by default.
+        cfg (Config): the config; it is not changed.
+        shape (tuple[int, ...]): shape of one input, ``(channels, height, width)``.
+        frames (int): length of a clip, for video models. Defaults to 8.
+        module (str): name of the submodule to count; ``shape`` is then the shape of its input. Defaults to '', the
+            whole model.
 
     Returns:
         tuple[int, float]: the number of parameters and the number of multiply-accumulates.
 
     Example:
+        >>> from mmattn.utils import config_path
         >>> cfg = Config.fromfile(config_path('bi_cc/bi-cc_r50-d8_4xb2-80k_cityscapes-769x769.py'))
         >>> parameters, macs = count(cfg, (3, 769, 769))
     """
@@ -64,18 +66,19 @@ def table_by_module(cfg: Config, shape: tuple[int, ...], frames: int = 8, depth:
 
 
 def table_with_paper(metafile: Path, name: str | None = None) -> PrettyTable | None:
-    """Return a table of our counts and the paper's, which a metafile has under ``Complexity`` of a model.
+    """Return a table of our counts and those of the paper, which a metafile has under ``Complexity`` of a model.
 
     The counts are those of one ``Module`` ('' is the model) for one ``Input`` (channels, height, width). With a
-    ``Base``, ours is the paper's figure for the base config plus what the module of this config adds to it: heads that
-    differ from the paper's cancel.
+    ``Base``, our count is the paper's figure for the base config plus the difference between the modules of the two
+    configs, so that differences between our heads and the paper's cancel.
 
     Args:
-        metafile (Path): of a folder of configs.
-        name (str, optional): of the only model to count. Defaults to None: all models with the paper's figures.
+        metafile (Path): metafile of a folder of configs.
+        name (str, optional): name of the only model to count. Defaults to None, all models that have figures of the
+            paper.
 
     Returns:
-        PrettyTable or None: None if the paper has no figures.
+        PrettyTable or None: None if there are no figures of the paper.
     """
     models = [model for model in load(metafile)['Models'] if 'Complexity' in model and name in (None, model['Name'])]
 
@@ -112,7 +115,7 @@ def table_with_paper(metafile: Path, name: str | None = None) -> PrettyTable | N
 
 
 def input_size(cfg: Config) -> tuple[int, int] | None:
-    """Return height and width of the crops in training, or of what images are scaled to; None if they are neither."""
+    """Return height and width of the training crops, or of scaled training images; None if there are neither."""
     for key in ('crop_size', 'scale'):
         for transform in dicts(cfg.get('train_dataloader')):
             if isinstance(transform.get(key), list | tuple):
@@ -122,7 +125,7 @@ def input_size(cfg: Config) -> tuple[int, int] | None:
 
 
 def dicts(value: Any) -> Iterator[Any]:
-    """Yield all dictionaries in a part of a config, outer ones first."""
+    """Yield all dictionaries in a part of a config, outer before inner."""
     if isinstance(value, dict):
         yield value
     if isinstance(value, dict | list | tuple):
@@ -135,7 +138,7 @@ def _parameters(module: nn.Module) -> int:
 
 
 def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -> tuple[nn.Module, FlopCounterMode]:
-    """Return a submodule of a config's model, of shapes alone, and the counter that saw one input through it."""
+    """Return a submodule of a config's model, with fake tensors, and the counter of one forward pass through it."""
     with FakeTensorMode():
         counted = _build(cfg).get_submodule(module)
         x = torch.empty(1, *shape)
@@ -152,24 +155,24 @@ def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -
 
 
 def _build(cfg: Config) -> nn.Module:
-    """Build a config's model for inference, so without its auxiliary heads."""
+    """Build the model of a config for inference, without auxiliary heads."""
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     model_cfg = {key: value for key, value in cfg.model.items() if key not in ('auxiliary_head', 'pretrained')}
     model = revert_sync_batchnorm(MODELS.build(model_cfg)).eval()
     for module in model.modules():
-        if isinstance(module, DEFORMABLE):  # mmcv's operator knows no fake tensors
+        if isinstance(module, DEFORMABLE):  # mmcv's operator has no fake tensors
             module.forward = partial(_as_convolution, module)
     return model
 
 
 def _as_convolution(module: Any, x: Tensor) -> Tensor:
-    """A deformable convolution's offsets, and a convolution in its place."""
+    """Run the offsets of a deformable convolution, and a standard convolution in its place."""
     module.conv_offset(x)
     return F.conv2d(x, module.weight, None, module.stride, module.padding, module.dilation, module.groups)
 
 
 def _detect(model: Any, x: Tensor) -> None:
-    """Run a detector without what depends on the image: the choice of proposals."""
+    """Run a detector without the steps that depend on the image: the choice of proposals."""
     features = model.extract_feat(x)
     (model.rpn_head if hasattr(model, 'rpn_head') else model.bbox_head)(features)
     if hasattr(model, 'roi_head'):

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and folders that one process uses at a time."""
+"""Atomic writes, and folders that only one process uses at a time."""
 
 import errno
 import fcntl
@@ -15,9 +15,9 @@ from uuid import uuid4
 def atomic_write(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder, and rename it to ``path`` when the block ends without an error.
 
-    The temporary path is unique, so that two processes never write the same file, and it has the suffix of ``path``,
-    by which many libraries choose the format. If the block raises, the temporary file is removed and ``path`` keeps
-    its content. A library that reports no error when a write fails needs a check of the file at the end of the block.
+    The temporary path is unique, so two processes never write to the same file. It has the suffix of ``path``, because
+    many libraries choose the format by suffix. If the block raises, the temporary file is removed and ``path`` is not
+    changed. If a library reports no error when a write fails, check the file at the end of the block.
 
     Args:
         path (str or Path): the file; its folder is created.
@@ -27,7 +27,9 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
     Example:
         >>> with atomic_write('scores.csv') as temporary:
-        ...     temporary.write_text('image,score\\n', encoding='utf-8')
+        ...     _ = temporary.write_text('image,score', encoding='utf-8')
+        >>> Path('scores.csv').read_text(encoding='utf-8')
+        'image,score'
     """
     path = Path(path)
     temporary = path.with_name(f'.{path.stem}.{uuid4().hex[:12]}.part{path.suffix}')
@@ -44,7 +46,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write ``text`` as UTF-8, by :func:`atomic_write`."""
+    """Write ``text`` as UTF-8 with :func:`atomic_write`."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding='utf-8')
 
@@ -81,19 +83,19 @@ def replace_folder(path: str | Path) -> Iterator[Path]:
 
 
 def remove_temporary_files(folder: str | Path) -> None:
-    """Remove what killed processes left of :func:`atomic_write` in a folder; hold :func:`exclusive` while doing so."""
+    """Remove temporary files of :func:`atomic_write` that killed processes left; the caller must hold the folder."""
     for path in Path(folder).glob(f'.*.{"[0-9a-f]" * 12}.part*'):
         path.unlink(missing_ok=True)
 
 
 def check_writable(folder: str | Path) -> None:
-    """Check that files can be created in a folder, or in the folder where it would be created; create nothing.
+    """Check that files can be created in a folder, or in its nearest existing parent; create nothing.
 
     Raises:
-        OSError: they cannot; the error names ``folder``.
+        OSError: files cannot be created; the error names ``folder``.
     """
     folder = Path(folder)
-    # a dangling link counts as there: nothing can be created at its place
+    # a dangling link counts as existing, because no folder can be created in its place
     nearest = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), Path())
     try:
         with TemporaryFile(dir=nearest):
@@ -104,10 +106,10 @@ def check_writable(folder: str | Path) -> None:
 
 
 def hold(folder: str | Path) -> IO[str]:
-    """Hold a folder for this process until it ends or the returned file is closed, by a lock on ``.lock`` in it.
+    """Lock ``.lock`` in a folder until this process ends or the returned file is closed.
 
-    Unlike the lock of :func:`exclusive`, forked processes do not inherit it: the workers of a data loader outlive a
-    process that is killed, and must not keep its successor out. A file system without locks is used without one.
+    Unlike the lock of :func:`exclusive`, forked processes do not inherit this one: the workers of a data loader outlive
+    a process that is killed, and must not block its successor. On a file system without locks, nothing is locked.
 
     Raises:
         BlockingIOError: another process holds the folder; the error names the folder.
@@ -125,10 +127,10 @@ def hold(folder: str | Path) -> IO[str]:
 
 @contextmanager
 def exclusive(folder: str | Path) -> Iterator[int]:
-    """Hold a folder for this process, by a lock on the file ``.lock`` in it, and yield the lock's file descriptor.
+    """Lock ``.lock`` in a folder for this process, and yield the file descriptor of the lock.
 
-    The system releases the lock when the process ends, however it ends. Child processes that inherit the file
-    descriptor hold it, too. A file system without locks is used without one.
+    The operating system releases the lock when the process ends for any reason. Child processes that inherit the file
+    descriptor also hold the lock. On a file system without locks, nothing is locked.
 
     Args:
         folder (str or Path): the folder; it is created.

@@ -1,26 +1,26 @@
-"""What is wrong with an image file: cut short, a lossy mask, a picture with more bits than PIL keeps."""
+"""Checks of image files: truncation, lossy masks, pictures with more bits than PIL keeps."""
 
 import os
 from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError
 
-# What whole files end with, and what a JPEG's pixels begin with.
+# The last bytes of complete files, and the marker before a JPEG's pixels.
 ENDS = {'JPEG': b'\xff\xd9', 'PNG': b'IEND\xaeB`\x82'}
 JPEG_SCAN = b'\xff\xda'
-# By PIL's names. WebP and JPEG 2000 may be lossless, but a file does not say whether its encoder changed the pixels.
+# Names as in PIL. WebP and JPEG 2000 can be lossless, but files do not record whether the encoder changed the pixels.
 LOSSY_FORMATS = frozenset(('AVIF', 'BLP', 'DDS', 'FTEX', 'HEIF', 'JPEG', 'JPEG2000', 'MPO', 'WEBP'))
 LOSSY_COMPRESSIONS = frozenset(('jpeg', 'tiff_jpeg', 'webp'))  # within TIFF
 
 
 def lossy_mask_fault(image: Image.Image) -> str:
-    """Return what is wrong if the compression of a mask may have changed its pixels, else ''.
+    """Return a fault if the compression of a mask may have changed its pixels, else ''.
 
-    Artefacts of compression would become labels.
+    Compression artefacts would become labels.
 
     Args:
-        image (PIL.Image.Image): as ``Image.open`` returns it, which reads the header alone. The content decides, not
-            the suffix.
+        image (PIL.Image.Image): as returned by ``Image.open``, which only reads the header. The content determines the
+            format, not the suffix.
     """
     compression = image.info.get('compression', '') if image.format == 'TIFF' else ''
     if image.format in LOSSY_FORMATS or compression in LOSSY_COMPRESSIONS:
@@ -30,10 +30,10 @@ def lossy_mask_fault(image: Image.Image) -> str:
 
 
 def deep_picture_fault(image: Image.Image) -> str:
-    """Return what is wrong if a channel has more than 8 bits, which PIL cuts off at 255 when it converts, else ''.
+    """Return a fault if a channel has more than 8 bits, which PIL clips at 255 when it converts, else ''.
 
     Args:
-        image (PIL.Image.Image): as ``Image.open`` returns it.
+        image (PIL.Image.Image): as returned by ``Image.open``.
     """
     if image.mode.startswith(('I', 'F')):
         return f'pictures must have 8 bits per channel; this one is of mode {image.mode} (16 or 32 bits)'
@@ -41,13 +41,13 @@ def deep_picture_fault(image: Image.Image) -> str:
 
 
 def open_whole(stream: BinaryIO) -> Image.Image:
-    """Open an image with PIL; decode it only if it lacks its format's end.
+    """Open an image with PIL; decode it only if the end marker of its format is missing.
 
     Args:
         stream (BinaryIO): the file, open for reading; it must stay open while the image is used.
 
     Raises:
-        OSError: PIL knows no such format; the file is cut short, or its end was never filled.
+        OSError: PIL does not recognise the format, or the file is truncated or ends in zeros.
     """
     stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8))
     end = stream.read()
@@ -55,7 +55,7 @@ def open_whole(stream: BinaryIO) -> Image.Image:
     image = Image.open(stream)
     if not end.endswith(ENDS.get(image.format or '', b'')):
         image.load()
-        if image.format == 'JPEG' and not any(end):  # no fault to a decoder
+        if image.format == 'JPEG' and not any(end):  # decoders accept it
             stream.seek(0)
             content = stream.read()
             if content.rfind(ENDS['JPEG']) < content.rfind(JPEG_SCAN):
@@ -65,6 +65,6 @@ def open_whole(stream: BinaryIO) -> Image.Image:
 
 def unreadable(error: Exception) -> str:
     """Return in one line why an image cannot be read, from what its decoder raised."""
-    if isinstance(error, UnidentifiedImageError):  # its message names an object in memory
-        return 'unreadable: no image format that PIL knows'
+    if isinstance(error, UnidentifiedImageError):  # its message contains only the address of an object
+        return 'unreadable: PIL does not recognise the image format'
     return f'unreadable: {" ".join(str(error).split()) or repr(error)}'

@@ -1,6 +1,6 @@
 """torch's launcher without a traceback, and with the exit code of the first process that failed.
 
-``python -m mmattn.utils.launch`` takes the arguments of ``python -m torch.distributed.run``.
+``python -m mmattn.utils.launch`` has the arguments of ``python -m torch.distributed.run``.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""Semi-supervised video object segmentation: objects given by a mask each, followed through a clip.
+"""Semi-supervised video object segmentation: follow objects, each given by one mask, through a clip.
 
-Needs mmengine and mmcv alone.
+Requires only mmengine and mmcv.
 """
 
 from .aggregation import aggregate

@@ -1,4 +1,4 @@
-"""From each object's probability to one label a pixel."""
+"""Combine the probabilities of several objects."""
 
 import torch
 from torch import Tensor
@@ -8,20 +8,31 @@ EPSILON = 1e-7
 
 
 def aggregate(foreground: Tensor, how: str = 'soft') -> Tensor:
-    """Return the probabilities of background and objects from those of each object against its own background.
+    """Return the probabilities of background and objects, given those of each object against its own background.
 
     Args:
-        foreground (Tensor): float ``(O, *S)``, probabilities p_o of 0 to 1.
-        how (str): 'soft', the odds p/(1 − p) of the objects and of the background's Π(1 − p_o), normalised, as in
-            later work; 'min', the background's is the least of the 1 − p_o; 'max', it is the largest, the thesis's
-            rule to the letter (section 5.3), by which an object loses the pixels that another is sure not to have.
-            Those of 'min' and 'max' need not add up to 1. Defaults to 'soft'.
+        foreground (Tensor): float ``(O, *S)``, the probability p_o of each of the O objects, from 0 to 1.
+        how (str): how the probability of the background is computed. Defaults to 'soft'.
+
+            * 'soft': the odds p / (1 − p) of the objects, and of the background with p = Π(1 − p_o), are normalised, as
+              in later work. The results sum to 1.
+            * 'min': the smallest 1 − p_o.
+            * 'max': the largest 1 − p_o, the literal rule of the thesis (section 5.3). With it, an object loses the
+              pixels that another object certainly does not cover.
+
+            With 'min' and 'max', the results need not sum to 1.
 
     Returns:
-        Tensor: ``(1 + O, *S)``, the background first; without objects it is 1.
+        Tensor: ``(1 + O, *S)``, the background first. Without objects, the background is 1.
 
     Raises:
-        ValueError: an unknown ``how``.
+        ValueError: ``how`` is unknown.
+
+    Example:
+        >>> aggregate(torch.tensor([[0.75, 0.25], [0.5, 0.0]]), 'min')
+        tensor([[0.2500, 0.7500],
+                [0.7500, 0.2500],
+                [0.5000, 0.0000]])
     """
     if how not in AGGREGATIONS:
         raise ValueError(f'aggregation must be one of {AGGREGATIONS}; got {how!r}')

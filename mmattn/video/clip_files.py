@@ -1,4 +1,4 @@
-"""The files of a clip: frames and masks found, put in order and looked at before work begins."""
+"""Find the frames and masks of a clip, order them, and check them before any work begins."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,17 +16,22 @@ SUFFIXES = frozenset(('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff')
 
 
 def read_frame(path: str | Path) -> np.ndarray:
-    """Decode a frame, its pixels as they lie in the file: an EXIF orientation would part them from the mask's.
+    """Decode the pixels of a frame as they are stored.
+
+    An EXIF orientation is ignored; otherwise, the frame would not match its mask.
+
+    Args:
+        path (str or Path): an image file.
 
     Returns:
         np.ndarray: uint8 ``(H, W, 3)``, BGR.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it cannot be decoded, is cut short, or has more than 8 bits per channel; the message begins with
-            the path.
+        ValueError: the file cannot be decoded, is truncated, or has more than 8 bits per channel. The message begins
+            with the path.
     """
-    try:  # PIL, since OpenCV paints what is missing of a file grey
+    try:  # PIL: OpenCV fills the missing part of a truncated file with grey
         with Image.open(path) as image:
             fault = deep_picture_fault(image)
         if fault:
@@ -39,15 +44,15 @@ def read_frame(path: str | Path) -> np.ndarray:
 
 
 class ClipFrames:
-    """The frames of a clip as a sequence; each is read from its file when it is taken, and none is kept.
+    """The frames of a clip as a sequence. Each access reads the file again; no frame is kept in memory.
 
     Args:
         paths (sequence of str): the files.
-        size (tuple[int, int]): height and width of the clip's masks, which the frames must have.
+        size (tuple[int, int]): required height and width of the frames, those of the clip's masks.
 
     Raises:
-        FileNotFoundError, ValueError: when a frame is taken: as :func:`read_frame`, or it is of another size; the
-            message names it.
+        FileNotFoundError, ValueError: on access, the frame cannot be read (see :func:`read_frame`) or has another size.
+            The message names the file.
     """
 
     def __init__(self, paths: Sequence[str], size: tuple[int, int]) -> None:
@@ -70,29 +75,33 @@ class ClipFrames:
 
 
 def orientation(path: Path) -> int:
-    """Return the EXIF orientation of an image, which :func:`read_frame` ignores; 1 is upright."""
+    """Return the EXIF orientation of an image; 1 is upright. :func:`read_frame` ignores it."""
     with Image.open(path) as image:
         return image.getexif().get(0x0112, 1)
 
 
 def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[Path | None], list[str]]:
-    """Find the frames of a clip in their order, and the masks that are called like them.
+    """Find the frames of a clip in order, and the masks that have the same names.
 
-    Frames whose names end in numbers are ordered by these.
+    Frames whose names all end in numbers are ordered by number, others by name.
 
     Args:
         frames (Path): folder of images.
         masks (Path): folder of masks; it need not exist.
 
     Returns:
-        tuple: the frames; their numbers, counted from the first frame, or their positions if they have none; the mask
-            of each frame or None; faults: folders without frames, frames of one number, two masks of one frame, masks
-            without frame. Frames and masks of one name that differ in suffix are such faults.
+        tuple: four values:
+
+        * the frames;
+        * their numbers relative to the first frame, or their positions if their names do not end in numbers;
+        * the mask of each frame, or None;
+        * faults: a folder without frames, frames with the same number, several masks of one frame, masks without a
+          frame. Frames or masks whose names differ only in the suffix are also faults.
     """
     found = sorted(find_images(frames))
     if not found:
         kinds = ', '.join(sorted(SUFFIXES))
-        reason = f'no frames in this folder, that is no files {kinds}' if frames.is_dir() else 'no such folder'
+        reason = f'no frames in this folder, that is, no files {kinds}' if frames.is_dir() else 'no such folder'
         return [], [], [], [f'{frames}: {reason}']
     numbers = list(range(len(found)))
     endings = [re.search(r'\d+$', path.stem) for path in found]
@@ -101,14 +110,14 @@ def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[P
         numbers = [number - numbered[0][0] for number, path in numbered]
         found = [path for number, path in numbered]
     faults = [
-        f'{found[i]}: has the number of {found[i - 1].name}'
+        f'{found[i]}: has the same number as {found[i - 1].name}'
         for i in range(1, len(found))
         if numbers[i] == numbers[i - 1]
     ]
     by_name: dict[str, Path] = {}
     for path in sorted(find_images(masks)):
         if path.stem in by_name:
-            faults.append(f'{path}: is called like {by_name[path.stem].name}')
+            faults.append(f'{path}: has the same name as {by_name[path.stem].name}, except for the suffix')
         by_name[path.stem] = path
     names = {path.stem for path in found}
     if not all(endings) and len(names) < len(found):
@@ -118,7 +127,7 @@ def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[P
 
 
 def find_gaps(frames: list[Path], numbers: list[int]) -> list[str]:
-    """Name the frames that are missing where numbers are left out; the smallest step between two is the clip's."""
+    """Return a fault for each gap in the frame numbers; the smallest step between two numbers is the regular one."""
     steps = np.diff(numbers)
     if not len(steps) or steps.min() == 0:
         return []
@@ -141,12 +150,12 @@ def find_gaps(frames: list[Path], numbers: list[int]) -> list[str]:
 
 
 def find_faults(frames: list[Path], masks: list[Path]) -> Iterator[str]:
-    """Look at all files of a clip without decoding them: readable, whole, of one size, of a mode that fits."""
+    """Check that all files of a clip are readable, complete, of one size and a suitable mode; decode few of them."""
     first = None
     for path, is_mask in (*((path, False) for path in frames), *((path, True) for path in masks)):
         try:
             size, fault = _look(path, is_mask)
-        except Exception as error:  # decoders raise all kinds
+        except Exception as error:  # decoders raise exceptions of many types
             yield f'{path}: {unreadable(error)}'
             continue
         first = first or (path, size)
@@ -157,19 +166,19 @@ def find_faults(frames: list[Path], masks: list[Path]) -> Iterator[str]:
 
 
 def find_images(folder: Path) -> Iterator[Path]:
-    """Yield what a folder holds that is called like an image and not hidden, links that lead nowhere and folders, too.
+    """Yield the entries of a folder that have an image suffix and are not hidden, including folders and dangling links.
 
-    These are faults for whoever reads them; to leave them out would drop frames and masks silently.
+    Reading such folders and links fails with an error. Skipping them would drop frames and masks silently.
     """
     if folder.is_dir():
         yield from (p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith('.'))
 
 
 def _look(path: Path, is_mask: bool) -> tuple[tuple[int, int], str]:
-    """Return width and height, and the fault of its format or mode, or ''; decode it if it lacks its format's end.
+    """Return width and height, and the fault of the format or mode, or ''. Decode the file only if its end is missing.
 
     Raises:
-        OSError: it cannot be read, or is cut short.
+        OSError: the file cannot be read, or is truncated.
     """
     with open(path, 'rb') as stream:
         image = open_whole(stream)

@@ -1,4 +1,4 @@
-"""Frames as files hold them to what the backbone takes."""
+"""Normalisation and padding of clips before the backbone."""
 
 from collections.abc import Sequence
 
@@ -12,12 +12,19 @@ from mmattn.registry import MODELS
 
 @MODELS.register_module()
 class ClipDataPreprocessor(BaseDataPreprocessor):
-    """Normalise the frames of clips, and pad them to the right and below.
+    """Normalise the frames of clips, and pad them on the right and at the bottom with zeros.
 
     Args:
-        mean, std (sequence of float): of each channel, in the order that the model sees, 0 to 255.
-        bgr_to_rgb (bool): turn the channels round. Defaults to True.
-        pad_size_divisor (int): height and width become multiples of it. Defaults to 8.
+        mean, std (sequence of float): per channel, on the scale 0 to 255, in the channel order of the model. Default to
+            the statistics of ImageNet.
+        bgr_to_rgb (bool): reverse the order of the channels. Defaults to True.
+        pad_size_divisor (int): height and width are padded to multiples of it. Defaults to 8.
+
+    Example:
+        >>> preprocess = ClipDataPreprocessor(pad_size_divisor=16)
+        >>> batch = dict(inputs=[torch.zeros(2, 3, 30, 44, dtype=torch.uint8)], data_samples=[None])
+        >>> preprocess(batch)['inputs'].shape
+        torch.Size([1, 2, 3, 32, 48])
     """
 
     def __init__(
@@ -34,7 +41,14 @@ class ClipDataPreprocessor(BaseDataPreprocessor):
         self.pad_size_divisor = pad_size_divisor
 
     def normalize(self, frames: Tensor) -> Tensor:
-        """Return uint8 ``(…, 3, H, W)``, BGR, as float32, normalised and padded with zeros."""
+        """Normalise frames and pad them with zeros.
+
+        Args:
+            frames (Tensor): uint8 ``(…, 3, H, W)``, BGR.
+
+        Returns:
+            Tensor: float32 ``(…, 3, H', W')``.
+        """
         if self.bgr_to_rgb:
             frames = frames.flip(-3)
         frames = (frames.float() - self.mean) / self.std
@@ -43,24 +57,24 @@ class ClipDataPreprocessor(BaseDataPreprocessor):
         )
 
     def forward(self, data: dict, training: bool = False) -> dict:
-        """Move a batch to the device, and stack and normalise its ``inputs``, if it has any.
+        """Move a batch to the device; stack and normalise its ``inputs``, if there are any.
 
         Args:
-            data (dict): ``inputs``, a list of uint8 ``(T, 3, H, W)`` of one shape, and ``data_samples``.
+            data (dict): ``inputs``, a list of uint8 ``(T, 3, H, W)``, all of one shape, and ``data_samples``.
             training (bool): not used.
 
         Returns:
             dict: ``inputs``, float32 ``(B, T, 3, H', W')`` or None, and ``data_samples``.
 
         Raises:
-            ValueError: the clips are of several shapes.
+            ValueError: the shapes of the clips differ.
         """
         data = self.cast_data(data)
         clips = data.get('inputs')
         if clips is not None:
             if len({clip.shape for clip in clips}) > 1:
                 raise ValueError(
-                    'the clips of a batch must be of one shape, as ClipRandomCrop makes them; got '
+                    'the clips of a batch must be of one shape (use ClipRandomCrop); got '
                     f'{[tuple(clip.shape) for clip in clips]}'
                 )
             clips = self.normalize(torch.stack(list(clips)))

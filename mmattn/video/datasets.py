@@ -14,43 +14,53 @@ from mmattn.registry import DATASETS
 from .clip_files import find_faults, find_files, find_gaps
 from .masks import object_ids, read_mask
 
-THREADS = 4  # more would wait for Python's lock
+THREADS = 4  # more threads would wait for the global interpreter lock
 
 
 @DATASETS.register_module()
 class VideoFolderDataset(BaseDataset):
-    """Clips as folders of frames, with masks at any frames: all, the first one, or wherever an object begins.
+    """Clips in folders of frames and masks; any of the frames may have a mask.
 
-    ``JPEGImages/<clip>/<frame>.jpg`` goes with ``Annotations/<clip>/<frame>.png``, whose values are the objects' ids;
-    a mask for every frame is not needed. Frames in ``JPEGImages`` itself are one clip, called as the folder. An
-    object is given at the first mask that shows it, and what later masks say of it is ground truth.
+    ``JPEGImages/<clip>/<frame>.jpg`` belongs to ``Annotations/<clip>/<frame>.png``, whose values are the ids of the
+    objects. Frames directly in ``JPEGImages`` are one clip, named after the folder. An object begins at the first frame
+    whose mask shows it. This mask is given to the model; later masks are ground truth.
 
-    An item, before the pipeline, is a clip: a dict of
+    Before the pipeline, an item is a dict that describes a clip:
 
-    * ``clip`` (str): its name;
-    * ``frame_paths`` (list of str), ``mask_paths`` (list of str or None): of each frame; None where there is no mask;
-    * ``frame_numbers`` (list of int): the numbers in the frames' names less that of the first frame, or 0, 1, … if
+    * ``clip`` (str): name;
+    * ``frame_paths`` (list of str), ``mask_paths`` (list of str or None): one per frame; None where there is no mask;
+    * ``frame_numbers`` (list of int): the numbers in the names of the frames relative to the first frame, or 0, 1, … if
       the names do not end in numbers;
-    * ``given_positions`` (list of int): of the frames, ascending, whose masks may show new objects;
-    * ``output_positions`` (list of int): of the frames, ascending, whose predictions are wanted;
-    * ``single_object`` (bool): as the argument;
+    * ``given_positions`` (list of int): positions, ascending, of the frames whose masks may show new objects;
+    * ``output_positions`` (list of int): positions, ascending, of the frames whose predictions are required;
+    * ``single_object`` (bool): the argument;
     * ``categories`` (dict): id → name, of the objects whose category is known;
-    * ``sample_idx`` (int).
+    * ``sample_idx`` (int): index of the item.
 
     Args:
-        ann_file (str): text file with the clips' names, one a line. Defaults to none: all folders.
+        ann_file (str): text file with one clip name per line. Defaults to '', all folders.
         data_prefix (dict): ``img_path`` and ``mask_path``, the folders of frames and masks. Defaults to 'JPEGImages'
             and 'Annotations'.
-        single_object (bool): everything but 0 is object 1, as in DAVIS 2016, whose masks are 0 and 255. Defaults to
-            False.
-        allow_gaps (bool): the numbers of frames need not follow one another in equal steps. Defaults to False.
-        check_files (bool): look at every file, which decodes a mask or two a clip. Defaults to True.
+        single_object (bool): all values except 0 are object 1, as in DAVIS 2016, whose masks hold 0 and 255. Defaults
+            to False.
+        allow_gaps (bool): allow frame numbers with unequal steps. Defaults to False.
+        check_files (bool): check every file; this decodes one or two masks per clip. Defaults to True.
         **kwargs: ``data_root``, ``pipeline``, ``test_mode`` and so on, as in mmengine's ``BaseDataset``.
 
     Raises:
-        FileNotFoundError: there is no such list or folder.
-        ValueError: files are missing, in excess, unreadable, cut short, or of another size than the clip's first
-            frame, or a clip has no object; the message names them all.
+        FileNotFoundError: ``ann_file`` or the folder of the frames does not exist.
+        ValueError: files are missing, superfluous, unreadable, truncated, or of another size than the first frame of
+            the clip, or a clip has no object. The message lists all such files.
+
+    Example:
+        >>> import numpy as np
+        >>> from mmattn.video import write_mask
+        >>> for name in ('00000', '00001'):
+        ...     write_mask(f'Annotations/cat/{name}.png', np.eye(4, dtype=np.uint8))
+        ...     write_mask(f'JPEGImages/cat/{name}.png', np.zeros((4, 4), np.uint8))
+        >>> dataset = VideoFolderDataset()
+        >>> dataset[0]['clip'], dataset[0]['frame_numbers']
+        ('cat', [0, 1])
     """
 
     def __init__(
@@ -68,7 +78,7 @@ class VideoFolderDataset(BaseDataset):
         super().__init__(ann_file=ann_file, data_prefix=data_prefix, **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        """Find the files of all clips, and look at them."""
+        """Find and check the files of all clips."""
         frames, masks = (Path(self.data_prefix[key]) for key in ('img_path', 'mask_path'))
         if not frames.is_dir():
             raise FileNotFoundError(f'no folder {frames}')
@@ -79,7 +89,7 @@ class VideoFolderDataset(BaseDataset):
             with ThreadPool(THREADS) as pool:
                 faults += (fault for found in pool.imap(self._look, clips) for fault in found)
         if not names:
-            faults.append(f'{self.ann_file}: names no clip')
+            faults.append(f'{self.ann_file}: lists no clip')
         if faults:
             raise ValueError(f'{type(self).__name__}: {len(faults)} faults in its files:\n' + '\n'.join(faults))
         if (
@@ -88,7 +98,7 @@ class VideoFolderDataset(BaseDataset):
             and all(sum(path is not None for path in clip['mask_paths']) == 1 for clip in clips)
         ):
             print_log(
-                f'{type(self).__name__}: no clip has masks of two frames; in training, each clip is one frame repeated',
+                f'{type(self).__name__}: no clip has more than one mask; in training, each clip is one frame repeated',
                 'current',
                 logging.WARNING,
             )
@@ -98,12 +108,12 @@ class VideoFolderDataset(BaseDataset):
         """Return the names of the clips; '' is the folder itself."""
         if not self.ann_file:
             return sorted(p.name for p in frames.iterdir() if p.is_dir() and not p.name.startswith('.')) or ['']
-        # DAVIS 2016 as it first came has '/JPEGImages/480p/bear/00000.jpg /Annotations/480p/bear/00000.png'
+        # a line in the first release of DAVIS 2016: '/JPEGImages/480p/bear/00000.jpg /Annotations/480p/bear/00000.png'
         lines = filter(None, map(str.strip, Path(self.ann_file).read_text(encoding='utf-8-sig').splitlines()))
         return list(dict.fromkeys(line.split()[0].split('/')[-2] if '/' in line else line for line in lines))
 
     def _clip(self, name: str, frames: Path, masks: Path, faults: list[str]) -> dict:
-        """Return a clip's item, and append what is wrong with its files to ``faults``."""
+        """Return the item of a clip, and append the faults of its files to ``faults``."""
         found, numbers, mask_of, wrong = find_files(frames, masks)
         faults += wrong
         if not self.allow_gaps:
@@ -123,7 +133,7 @@ class VideoFolderDataset(BaseDataset):
         return clip
 
     def _look(self, clip: dict[str, Any]) -> list[str]:
-        """Return what is wrong with a clip's files, of which the first mask with an object is decoded."""
+        """Return the faults of a clip's files. Masks are decoded up to the first one that shows an object."""
         faults = list(find_faults([*map(Path, clip['frame_paths'])], [*map(Path, filter(None, clip['mask_paths']))]))
         given = [clip['mask_paths'][i] for i in clip['given_positions'] if clip['mask_paths'][i]]
         if not faults and given:
@@ -141,18 +151,29 @@ class VideoFolderDataset(BaseDataset):
 
 @DATASETS.register_module()
 class DAVISDataset(VideoFolderDataset):
-    """DAVIS 2017, or 2016 with ``single_object=True``; the objects are those of the first frame.
+    """DAVIS 2017, or DAVIS 2016 with ``single_object=True``. Objects are given by the mask of the first frame.
 
-    ``ImageSets/2017/val.txt`` lists the clips of ``JPEGImages/480p`` and ``Annotations/480p``. Items are as
-    :class:`VideoFolderDataset`'s.
+    ``ImageSets/2017/val.txt``, for example, lists clips in ``JPEGImages/480p`` and ``Annotations/480p``. Items are
+    those of :class:`VideoFolderDataset`.
 
     Args:
         ann_file (str): list of clips.
-        resolution (str): the folder of frames, and of masks. Defaults to '480p'.
+        resolution (str): name of the folders of frames and masks. Defaults to '480p'.
         **kwargs: as in :class:`VideoFolderDataset`.
 
     Raises:
-        FileNotFoundError, ValueError: as in :class:`VideoFolderDataset`; a first frame without a mask is a fault, too.
+        FileNotFoundError, ValueError: as in :class:`VideoFolderDataset`, or a first frame has no mask.
+
+    Example:
+        >>> import numpy as np
+        >>> from mmattn.video import write_mask
+        >>> for folder in ('JPEGImages', 'Annotations'):
+        ...     for name in ('00000', '00001'):
+        ...         write_mask(f'DAVIS/{folder}/480p/bear/{name}.png', np.eye(4, dtype=np.uint8))
+        >>> _ = Path('DAVIS/val.txt').write_text('bear', encoding='utf-8')
+        >>> cfg = dict(type='mmattn.DAVISDataset', data_root='DAVIS', ann_file='val.txt')
+        >>> DATASETS.build(cfg)[0]['given_positions']
+        [0]
     """
 
     def __init__(self, ann_file: str, resolution: str = '480p', **kwargs) -> None:
@@ -169,22 +190,35 @@ class DAVISDataset(VideoFolderDataset):
 
 @DATASETS.register_module()
 class YouTubeVOSDataset(VideoFolderDataset):
-    """YouTube-VOS 2018 or 2019: every fifth frame has a mask, objects begin in the middle of a clip.
+    """YouTube-VOS 2018 or 2019. Every fifth frame has a mask; objects may begin in the middle of a clip.
 
-    ``data_root`` is the folder of a split, with ``JPEGImages``, ``Annotations`` and ``meta.json``; ``img_path`` may
-    lead to the frames of the ``*_all_frames`` archives, as only those in ``meta.json`` are wanted of a prediction.
-    Items are as :class:`VideoFolderDataset`'s. ``metainfo['seen_categories']`` are the categories of ``seen``.
+    ``data_root`` is the folder of a split, with ``JPEGImages``, ``Annotations`` and ``meta.json``. ``img_path`` may be
+    the
+    folder of the frames of a ``*_all_frames`` archive: only predictions of the frames in ``meta.json`` are required.
+    Items are those of :class:`VideoFolderDataset`. ``metainfo['seen_categories']`` lists the categories of ``seen``.
 
     Args:
-        ann_file (str): ``videos.<clip>.objects.<id>.{category, frames}``. Defaults to 'meta.json'.
-        seen (str, optional): the training split's ``meta.json``, relative to ``data_root``: its categories are seen,
-            all others unseen. Defaults to None: not told apart.
+        ann_file (str): JSON file of ``videos.<clip>.objects.<id>.{category, frames}``. Defaults to 'meta.json'.
+        seen (str, optional): ``meta.json`` of the training split, relative to ``data_root``. Its categories are seen,
+            all others unseen. Defaults to None: categories are not distinguished.
         **kwargs: as in :class:`VideoFolderDataset`.
 
     Raises:
-        FileNotFoundError, ValueError: as in :class:`VideoFolderDataset`; a frame of ``meta.json`` that is missing, and
-            one at which an object begins without a mask, are faults, too. An object that no such mask shows is only
-            named in the log.
+        FileNotFoundError, ValueError: as in :class:`VideoFolderDataset`, or a frame in ``meta.json`` is missing, or
+            there is no mask for a frame at which an object begins. An object that no such mask shows only causes a
+            warning.
+
+    Example:
+        >>> import numpy as np
+        >>> from mmattn.video import write_mask
+        >>> for folder in ('JPEGImages', 'Annotations'):
+        ...     for name in ('00000', '00005'):
+        ...         write_mask(f'train/{folder}/0a/{name}.png', np.eye(4, dtype=np.uint8))
+        >>> objects = {'1': dict(category='cat', frames=['00000', '00005'])}
+        >>> from mmengine.fileio import dump
+        >>> dump({'videos': {'0a': {'objects': objects}}}, 'train/meta.json')
+        >>> YouTubeVOSDataset(data_root='train')[0]['categories']
+        {1: 'cat'}
     """
 
     def __init__(self, ann_file: str = 'meta.json', seen: str | None = None, **kwargs) -> None:
@@ -192,7 +226,7 @@ class YouTubeVOSDataset(VideoFolderDataset):
         super().__init__(ann_file=ann_file, **{'allow_gaps': True, **kwargs})
 
     def load_data_list(self) -> list[dict]:
-        """Find the files of all clips, and look at them."""
+        """Find and check the files of all clips."""
         self._videos = _videos(self.ann_file)
         if self.seen is not None:
             path = Path(self.data_root or '', self.seen)
@@ -215,7 +249,7 @@ class YouTubeVOSDataset(VideoFolderDataset):
     def _look(self, clip: dict[str, Any]) -> list[str]:
         faults = super()._look(clip)
         given = [clip['mask_paths'][i] for i in clip['given_positions']]
-        if not faults and all(given):  # a missing one is a fault already
+        if not faults and all(given):  # a missing mask is already reported
             try:
                 shown = {i for path in given for i in object_ids(read_mask(path, self.single_object))}
             except ValueError as error:
@@ -224,15 +258,15 @@ class YouTubeVOSDataset(VideoFolderDataset):
             unknown = shown - {*map(int, self._videos[clip['clip']]['objects'])}
             if unknown and not self.single_object:
                 print_log(
-                    f'{clip["clip"]}: masks show {", ".join(map(str, sorted(unknown)))}, not in {self.ann_file}; these '
-                    'objects are followed and scored, too',
+                    f'{clip["clip"]}: masks show objects {", ".join(map(str, sorted(unknown)))}, which are not in '
+                    f'{self.ann_file}; they are followed and scored, too',
                     'current',
                     logging.WARNING,
                 )
             if lost and not self.single_object:
                 print_log(
-                    f'{clip["clip"]}: no mask at which an object begins shows {", ".join(lost)} of {self.ann_file}; '
-                    'these objects are not followed',
+                    f'{clip["clip"]}: objects {", ".join(lost)} of {self.ann_file} are in no mask of a frame at which '
+                    'an object begins; they are not followed',
                     'current',
                     logging.WARNING,
                 )
@@ -245,12 +279,12 @@ class YouTubeVOSDataset(VideoFolderDataset):
         wanted = sorted({frame for thing in objects.values() for frame in thing['frames']})
         begins = sorted({min(thing['frames'], key=_order) for thing in objects.values() if thing['frames']})
         faults += (
-            f'{frames / frame}.jpg: no such frame, but {self.ann_file} names it'
+            f'{frames / frame}.jpg: no such frame, but {self.ann_file} lists it'
             for frame in wanted
             if position and frame not in position
         )
         faults += (
-            f'{masks / frame}.png: no such mask, but an object begins there'
+            f'{masks / frame}.png: no such mask, but an object begins at this frame'
             for frame in begins
             if frame in position and not clip['mask_paths'][position[frame]]
         )
@@ -263,7 +297,7 @@ class YouTubeVOSDataset(VideoFolderDataset):
 
 
 def _order(frame: str) -> tuple[int, str]:
-    """Return what frames, whose names are numbers, are ordered by."""
+    """Return the sort key of a frame, whose name is a number."""
     return len(frame), frame
 
 
@@ -271,7 +305,8 @@ def _videos(path: str | Path) -> dict[str, dict]:
     """Return the clips in a ``meta.json``.
 
     Raises:
-        FileNotFoundError, ValueError: there is no such file, or it is not of this kind; the message names it.
+        FileNotFoundError: there is no such file.
+        ValueError: the file has another structure; the message names it.
     """
     try:
         videos = load(path)['videos']

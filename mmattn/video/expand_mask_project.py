@@ -1,4 +1,4 @@
-"""Which voxels of the reference belong to an object, written into its features (Fig. 5.2), and how alike others are."""
+"""Expand-Mask-Project (Fig. 5.2), which writes a reference mask into features, and the appearance model (Eq. 5.8)."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,23 @@ from torch.nn import functional as F
 
 
 def shrink_masks(masks: Tensor, size: Sequence[int]) -> Tensor:
-    """Average masks over the cells of a feature map; an object keeps at least one cell, the one with most of it.
+    """Average masks over the cells of a feature map.
+
+    If every cell of an object would be below 0.5, its largest cell is set to 1, so that no object is lost.
 
     Args:
-        masks (Tensor): ``(O, H, W)`` of any dtype, 1 or True where the object is; H and W are multiples of the map's.
-        size (sequence of int): ``(h, w)`` of the map.
+        masks (Tensor): ``(O, H, W)`` of any dtype, 1 or True on the object; H and W are multiples of h and w.
+        size (sequence of int): ``(h, w)`` of the feature map.
 
     Returns:
-        Tensor: float32 ``(O, h, w)``, from 0 to 1. Objects without a pixel stay empty.
+        Tensor: float32 ``(O, h, w)``, from 0 to 1. Masks without a pixel remain empty.
+
+    Example:
+        >>> masks = torch.zeros(1, 8, 8)
+        >>> masks[0, 2, 3] = 1
+        >>> shrink_masks(masks, (2, 2))
+        tensor([[[1., 0.],
+                 [0., 0.]]])
     """
     shares = F.adaptive_avg_pool2d(masks.float().unsqueeze(1), (size[0], size[1])).squeeze(1)
     flat = shares.flatten(1)
@@ -26,12 +35,17 @@ def shrink_masks(masks: Tensor, size: Sequence[int]) -> Tensor:
 
 
 class ExpandMaskProject(nn.Module):
-    """Project an object's features and its background's to affine subspaces of their own, and add the two (Fig. 5.2).
+    """Project the features of an object and of its background by separate affine maps, and add the two (Fig. 5.2).
 
     R_o = T_foreground(M_o · x) + T_background((1 − M_o) · x) for each object o.
 
     Args:
         channels (int): C.
+
+    Example:
+        >>> layer = ExpandMaskProject(8)
+        >>> layer(torch.randn(2, 4, 4, 8), torch.ones(2, 4, 4)).shape
+        torch.Size([2, 4, 4, 8])
     """
 
     def __init__(self, channels: int) -> None:
@@ -41,9 +55,9 @@ class ExpandMaskProject(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Start with the features themselves, told apart by opposite random projections of them.
+        """Initialise the maps to the identity plus and minus a random projection, to separate object and background.
 
-        Biases tell nothing apart: both are added at every voxel.
+        Biases start at 0. They cannot separate the two, because both biases are added at every voxel.
         """
         channels = len(self.foreground.bias)
         nn.init.normal_(self.foreground.weight, std=channels**-0.5)
@@ -68,10 +82,10 @@ class ExpandMaskProject(nn.Module):
 
 
 class AppearanceModel(nn.Module):
-    """How likely a feature is under a Gaussian of the object's features in its reference frame (Eq. 5.8).
+    """Log-probability of features under a Gaussian fitted to an object in its reference frame (Eq. 5.8).
 
-    The covariance is diagonal; r_k, learned and positive, are added to it. The log-probability is divided by the number
-    of channels, so that it is of the size of a feature.
+    The covariance is diagonal, plus a learned positive term r_k per channel. The log-probability is divided by the
+    number of channels, which keeps it in the range of a feature.
 
     Args:
         channels (int): C.
@@ -87,7 +101,7 @@ class AppearanceModel(nn.Module):
         Args:
             features (Tensor): ``(O, T, H, W, C)``.
             reference (Tensor): ``(O, H, W, C)``, features of each object's reference frame.
-            masks (Tensor): ``(O, H, W)`` of 0 to 1, α in Eq. 5.8. Of an object without a voxel all are.
+            masks (Tensor): ``(O, H, W)`` from 0 to 1, α in Eq. 5.8. For an object without a voxel, all voxels count.
 
         Returns:
             Tensor: ``(O, T, H, W, 1)``, dtype of ``features``.

@@ -1,4 +1,4 @@
-"""Prediction for video files and folders of frames of any length: an index mask for every frame, and an overlay."""
+"""Inference on video files and folders of frames of any length: one index mask per frame, and an overlay video."""
 
 import json
 import logging
@@ -35,31 +35,36 @@ from .session import ClipSession, Frame
 from .sst import SST
 
 MIB = 2**20
-FRAME_RATE = 24.0  # of an overlay, where the clip has none that MPEG-4 has
-FRAME_RATES = 0.01, 1000.0  # of MPEG-4, as OpenCV writes it
-ANIMATIONS = 'GIF', 'PNG'  # pictures that OpenCV decodes as videos; of a TIFF it decodes the first page
-MANY_FILES = 10  # named in a message
-MANY_OBJECTS = 30  # of one mask, which are rather the smoothed edges of a few
+FRAME_RATE = 24.0  # of an overlay, if the clip's own frame rate is unknown or out of range
+FRAME_RATES = 0.01, 1000.0  # range of MPEG-4 files written by OpenCV
+ANIMATIONS = 'GIF', 'PNG'  # image formats that OpenCV decodes as videos; of a TIFF, it decodes only the first page
+MANY_FILES = 10  # the most files that a message lists
+MANY_OBJECTS = 30  # more ids in one mask are probably smoothed edges
 
 Masks = str | Path | Sequence[str | Path]
 
 
 class VOSInferencer:
-    """Follows objects, given by a mask each, through clips of any length, in memory that does not grow with it.
+    """Follow objects, each given by one mask, through clips of any length. Memory does not grow with the length.
 
     Attributes:
         summary (str): frames per second and peak memory of the last call.
 
     Args:
-        model (str, Path or Config): the config of an :class:`~mmattn.video.SST`, or its path.
-        weights (str, optional): path or URL of the checkpoint. None is for trials: the weights are random.
-        device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if there is one.
+        model (str, Path or Config): config of an :class:`~mmattn.video.SST`, or its path.
+        weights (str, optional): path or URL of the checkpoint. None keeps the random initial weights, for trials.
+        device (str, optional): for example 'cpu' or 'cuda:1'. Defaults to a GPU if there is one.
         show_progress (bool): show a progress bar. Defaults to True.
 
     Raises:
-        OSError: there is no such config or checkpoint.
-        RuntimeError: the checkpoint does not fit the model; it lists the keys.
-        ValueError: the config is of another kind of model; there is no such device.
+        OSError: the config or the checkpoint does not exist.
+        RuntimeError: the checkpoint does not fit the model; the message lists the keys.
+        ValueError: the model of the config is not an SST, or there is no such device.
+
+    Example::
+
+        follow = VOSInferencer('configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py', 'iter_400.pth')
+        paths = follow('clip.mp4', 'first.png', out_dir='followed')
     """
 
     def __init__(
@@ -99,44 +104,49 @@ class VOSInferencer:
         single_object: bool = False,
         overwrite: bool = False,
     ) -> list[Path]:
-        """Write ``masks/<frame>.png`` for each frame, and ``overlay.mp4``, in ``out_dir``.
+        """Write ``masks/<frame>.png`` for each frame, and ``overlay.mp4``, to ``out_dir``.
 
-        A mask is a palette PNG whose indices are the ids. Frames of a video file are called by their five-digit index,
-        from 00000 on. Files appear whole or not at all, the masks of a part as soon as it is through the model. A run
-        that was interrupted continues where it was: parts whose masks are all there are left out. What the masks are of
-        is in ``run.json``. The folder is locked for other runs meanwhile, by ``.lock``.
+        A mask is a palette PNG whose indices are the object ids. Frames of a video file are named by a five-digit index
+        that starts at 00000. All writes are atomic. The masks of a part of the clip are written when the model has
+        processed it.
+        An interrupted run resumes: parts whose masks all exist are skipped. ``run.json`` records input and settings.
+        The file ``.lock`` keeps other runs out of the folder.
 
         Args:
-            video (str or Path): a video file, or a folder of frames. Frames whose names end in numbers are ordered by
-                these, the others by name.
-            masks (str, Path or sequence of them): of the objects to follow, palette or grey images of a lossless
-                format whose values are the ids, or folders of such. ``<path>@20`` belongs to frame 20. Without ``@``, a
-                mask that is called exactly like a frame of a folder belongs to that frame, and a single mask of any
-                other name to the first frame. Of several, those whose names are digits belong to the frames of these
-                numbers, and one of another name to the first frame; those of a folder may also have names that all end
-                in numbers. Each object is taken from the first mask that shows it; the log has a warning for the
-                masks that show it again.
-            out_dir (str or Path): folder, made if need be.
-            max_frames (int, optional): frames that go through the model at once, the frames of the masks among them,
-                at least 2; None is all. It takes the place of ``max_frames`` in the config's ``test_cfg``, and frames
-                always come consecutively. Defaults to 16.
-            overlay (bool): write the overlay, see :func:`~mmattn.video.overlay.draw_overlay`. Defaults to True.
-            opacity (float): of the colours in it, 0 to 1. Defaults to 0.5.
-            single_object (bool): everything but 0 in the masks is object 1. Defaults to False: 255 is void.
-            overwrite (bool): remove the results of another run from ``out_dir`` first. Defaults to False.
+            video (str or Path): a video file, or a folder of frames. Frames whose names all end in numbers are ordered
+                by number, others by name.
+            masks (str, Path or sequence of them): masks of the objects to follow: palette or grey images in a lossless
+                format whose values are the ids, or folders of such images. A mask is assigned to a frame as follows:
+
+                * ``<path>@20`` belongs to frame 20.
+                * A mask with exactly the name of a frame belongs to that frame.
+                * Of several masks, or in a folder, a mask whose name is a number belongs to the frame with this number.
+                * If all names in a folder of several masks end in numbers, they belong to the frames with these
+                  numbers.
+                * One mask with any other name belongs to the first frame.
+
+                An object begins at the first mask that shows it. Masks that show it again cause a warning.
+            out_dir (str or Path): folder; it is created if necessary.
+            max_frames (int, optional): number of frames that the model processes at once, including reference frames,
+                at least 2; None is all. It replaces ``max_frames`` in ``test_cfg`` of the config; the frames are always
+                consecutive. Defaults to 16.
+            overlay (bool): write the overlay video, see :func:`~mmattn.video.overlay.draw_overlay`. Defaults to True.
+            opacity (float): opacity of its colours, 0 to 1. Defaults to 0.5.
+            single_object (bool): all values except 0 in the masks are object 1. Defaults to False: 255 is void.
+            overwrite (bool): first remove the results of another run from ``out_dir``. Defaults to False.
 
         Returns:
             list of Path: the masks, in the order of the frames.
 
         Raises:
-            FileNotFoundError: there is no such video.
+            FileNotFoundError: the video does not exist.
             BlockingIOError: another run uses ``out_dir``.
             ValueError: before the model runs: frames are missing, unreadable or of different sizes; there is no mask;
-                some cannot be read, are empty, of another size than the frames, for the same frame or for none, and it
-                lists them; ``out_dir`` holds the results of another run, or the input; ``max_frames`` or ``opacity`` is
-                out of range. Later: the video ends sooner than its header says, before the frame of a mask.
-            OSError: before the model runs: ``out_dir`` cannot be written to, or OpenCV cannot write an overlay of this
-                size. Later: a file cannot be written, or not wholly; the error names it.
+                masks are unreadable, empty, of another size than the frames, for the same frame or for no frame;
+                ``out_dir`` holds the results of another run, or the input; ``max_frames`` or ``opacity`` is out of
+                range. Later: the video ends before the frame of a mask. The message lists the files.
+            OSError: before the model runs: ``out_dir`` is not writable, or OpenCV cannot write an overlay of this size.
+                Later: a file cannot be written completely. The error names the file.
         """
         if max_frames is not None and max_frames < 2:
             raise ValueError(f'max_frames must be at least 2, a reference frame and another; got {max_frames}')
@@ -170,7 +180,7 @@ class VOSInferencer:
         return written
 
     def _segment(self, clip: '_Clip', given: dict[int, np.ndarray], folder: Path, max_frames: int | None) -> list[Path]:
-        """Write the masks that are not there yet; return the paths of all."""
+        """Write the masks that do not exist yet; return the paths of all masks."""
         written: dict[int, Path] = {}
 
         def frames() -> Iterator[Frame]:
@@ -179,9 +189,9 @@ class VOSInferencer:
                 yield Frame(number, image, given.get(number))
 
         def skip(numbers: list[int]) -> bool:
-            there = all(written[number].exists() for number in numbers)
-            progress.advance(task, there * len(numbers))
-            return there
+            exist = all(written[number].exists() for number in numbers)
+            progress.advance(task, exist * len(numbers))
+            return exist
 
         session = ClipSession(self.model, **{**self.model.test_cfg, 'max_frames': max_frames, 'sampling': 'dense'})
         if self.device.type == 'cuda':
@@ -207,16 +217,16 @@ class VOSInferencer:
         beyond = given.keys() - written.keys()
         if beyond:
             raise ValueError(
-                f'{clip.path}: only {len(written)} of {clip.length} frames can be decoded, and the mask '
-                f'of frame {min(beyond)} lies beyond them'
+                f'{clip.path}: only {len(written)} of {clip.length} frames can be decoded, but a mask is given '
+                f'for frame {min(beyond)}'
             )
         if clip.length is not None and len(written) < clip.length:
             print_log(f'{clip.path}: {len(written)} of {clip.length} frames can be decoded', 'current', logging.WARNING)
         return list(written.values())
 
     def _write_overlay(self, path: Path, clip: '_Clip', masks: list[Path], opacity: float) -> None:
-        """Write the frames with the ids in the masks over them."""
-        bottom, right = (side % 2 for side in clip.size)  # MPEG-4 has no odd sides
+        """Write a video of the frames with the masks drawn over them."""
+        bottom, right = (side % 2 for side in clip.size)  # MPEG-4 requires even sides
         with atomic_write(path) as temporary:
             writer = _open_writer(temporary, path, clip)
             frames = zip(masks, clip.read())
@@ -230,17 +240,17 @@ class VOSInferencer:
 
 
 class _FrameFolder:
-    """A clip as a folder of images.
+    """A clip in a folder of images.
 
     Attributes:
         path (Path): the folder.
         files (list of Path): the images.
-        length (int): how many frames there are.
-        size (tuple[int, int]): their height and width.
+        length (int): number of frames.
+        size (tuple[int, int]): height and width of the frames.
         frame_rate (float): frames per second.
 
     Raises:
-        ValueError: frames are missing, unreadable, or of different sizes; it lists them.
+        ValueError: frames are missing, unreadable, or of different sizes; the message lists them.
     """
 
     frame_rate: float = FRAME_RATE
@@ -263,12 +273,12 @@ class _FrameFolder:
         rest = sorted(file.name for file in others if not file.name.startswith('.'))
         if rest:
             more = f' and {len(rest) - MANY_FILES} more' if len(rest) > MANY_FILES else ''
-            print_log(f'{path}: left out, not called like frames: {", ".join(rest[:MANY_FILES])}{more}', 'current')
+            print_log(f'{path}: ignored, not named like frames: {", ".join(rest[:MANY_FILES])}{more}', 'current')
         turned = [file.name for file in self.files if orientation(file) != 1]
         if turned:
             print_log(
-                f'{path}: {len(turned)} frames, from {turned[0]} on, have an EXIF orientation, which is ignored; masks '
-                'must fit the pixels as they are in the file',
+                f'{path}: {len(turned)} frames, the first of which is {turned[0]}, have an EXIF orientation, which is '
+                'ignored; masks must match the pixels as stored in the file',
                 'current',
                 logging.WARNING,
             )
@@ -280,37 +290,37 @@ class _FrameFolder:
         yield from zip(self._numbers, map(read_frame, self.files))
 
     def name(self, number: int) -> str:
-        """Return what a frame is called."""
+        """Return the name of a frame."""
         return self._names[number]
 
     def find(self, name: str) -> int | None:
-        """Return the number of the frame that is called exactly so, or None."""
+        """Return the number of the frame with exactly this name, or None."""
         return self._by_name.get(name)
 
     def find_number(self, digits: str) -> int:
-        """Return the number of the frame that has this number in its own name, or at this position if names have none.
+        """Return the number of the frame whose name ends in these digits, or at this position if names have no digits.
 
         Raises:
             ValueError: there is no such frame.
         """
         if int(digits) not in self._by_ending:
             first, last = self.files[0].name, self.files[-1].name
-            raise ValueError(f'no frame {digits} in {self.path}, whose first is {first} and last is {last}')
+            raise ValueError(f'no frame {digits} in {self.path}, whose first frame is {first} and last frame is {last}')
         return self._by_ending[int(digits)]
 
 
 class _VideoFile:
-    """A clip as a video file, with the attributes and methods of :class:`_FrameFolder`; ``length`` may be None.
+    """A clip in a video file, with the attributes and methods of :class:`_FrameFolder`; ``length`` may be None.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is a picture, or OpenCV cannot decode its first frame.
+        ValueError: the file is a still picture, or OpenCV cannot decode its first frame.
     """
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
             raise FileNotFoundError(f'no video or folder {path}')
-        with suppress(OSError), Image.open(path) as picture:  # what PIL does not know is such an error
+        with suppress(OSError), Image.open(path) as picture:  # PIL raises an OSError for files other than images
             if picture.format not in ANIMATIONS or not getattr(picture, 'is_animated', False):
                 raise ValueError(f'{path}: a picture; a clip must be a video file or a folder of frames')
         self.path = path
@@ -318,7 +328,7 @@ class _VideoFile:
         video = cv2.VideoCapture(str(path))
         whole, image = video.read()
         if not whole:
-            raise ValueError(f'{path}: OpenCV cannot decode a frame of it')
+            raise ValueError(f'{path}: OpenCV cannot decode a frame of this file')
         self.size = image.shape[:2]
         length = int(video.get(cv2.CAP_PROP_FRAME_COUNT))
         self.length = length if length > 0 else None
@@ -327,12 +337,14 @@ class _VideoFile:
         video.release()
 
     def read(self) -> Iterator[tuple[int, np.ndarray]]:
-        video = cv2.VideoCapture(str(self.path))  # mmcv's reader would seek wherever the container miscounts
+        video = cv2.VideoCapture(str(self.path))  # mmcv's reader seeks, which fails if the container's count is wrong
         number = 0
         while (found := video.read())[0]:
             if found[1].shape[:2] != self.size:
                 height, width = found[1].shape[:2]
-                raise ValueError(f'{self.path}: frame {number} is {width}×{height}, others before it are not')
+                raise ValueError(
+                    f'{self.path}: frame {number} is {width}×{height}, earlier ones are {self.size[1]}×{self.size[0]}'
+                )
             yield number, found[1]
             number += 1
         video.release()
@@ -345,7 +357,9 @@ class _VideoFile:
 
     def find_number(self, digits: str) -> int:
         if self.length is not None and int(digits) >= self.length:
-            raise ValueError(f'no frame {int(digits)} in {self.path}, whose first is 0 and last is {self.length - 1}')
+            raise ValueError(
+                f'no frame {int(digits)} in {self.path}, whose first frame is 0 and last frame is {self.length - 1}'
+            )
         return int(digits)
 
 
@@ -355,13 +369,13 @@ _Clip = _FrameFolder | _VideoFile
 class _MaskFile(NamedTuple):
     path: Path
     number: str  # after '@', or ''
-    alone: bool  # given by itself, not in a folder
+    alone: bool  # given as a file, not in a folder
 
 
 def _find_masks(clip: _Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
-    """Return the mask of each frame, by ascending number, and whether it was given by itself, not in a folder."""
+    """Return the mask of each frame, by ascending number, and whether it was given as a file, not in a folder."""
     listed: list[_MaskFile] = []
-    numbered: set[Path] = set()  # in folders of several, where all names end in numbers
+    numbered: set[Path] = set()  # in folders of several masks whose names all end in numbers
     for given in [masks] if isinstance(masks, str | Path) else masks:
         before, _, digits = str(given).rpartition('@')
         if Path(given).is_dir():
@@ -377,7 +391,7 @@ def _find_masks(clip: _Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
         raise ValueError(f'masks: there is no mask in {masks}')
 
     def frame_of(mask: _MaskFile) -> int | None:
-        """Return the number of a mask's frame, or None if its name does not say."""
+        """Return the number of a mask's frame, or None if the name does not determine it."""
         if mask.number:
             return clip.find_number(mask.number)
         name = mask.path.stem
@@ -399,14 +413,16 @@ def _find_masks(clip: _Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
             faults.append(f'{path}: {error}')
             continue
         if number is None and (unnumbered or not (mask.alone or len(listed) == 1)):
-            faults.append(f'{path}: of which frame? name it like one, or add @ and the number: {path.name}@20')
+            faults.append(
+                f'{path}: its frame is unknown; name it like its frame, or append @ and the number: {path.name}@20'
+            )
             continue
         if number is None:
             unnumbered, number = path, 0
         if number in found:
             faults.append(
-                f'{path}: is of the same frame as {found[number][0]}; a frame has one mask, in which each object has '
-                'an id of its own'
+                f'{path}: belongs to the same frame as {found[number][0]}; a frame has one mask, in which each object '
+                'has its own id'
             )
         found.setdefault(number, (path, mask.alone))
     _raise_for(faults, 'the masks')
@@ -414,12 +430,12 @@ def _find_masks(clip: _Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
 
 
 def _ending(path: Path) -> str:
-    """Return the digits at the end of a file's name, which may be none."""
+    """Return the digits at the end of a file's name, or ''."""
     return re.search(r'\d*$', path.stem)[0]  # type: ignore[index]
 
 
 def _read_masks(paths: dict[int, tuple[Path, bool]], clip: _Clip, single_object: bool) -> dict[int, np.ndarray]:
-    """Return uint8 ``(H, W)`` masks of the objects that begin at each frame."""
+    """Return, for each frame at which objects begin, the uint8 ``(H, W)`` mask of these objects."""
     given = {}
     first_frames: dict[int, int] = {}
     repeated: dict[int, list[Path]] = {}
@@ -455,11 +471,12 @@ def _read_masks(paths: dict[int, tuple[Path, bool]], clip: _Clip, single_object:
         black = black_objects(path)
         if black:
             message = (
-                f'{path}: id 0, the background, has a colour, and object {black[0]} is black; is it the background?'
+                f'{path}: object {black[0]} is black, and id 0, the background, has a colour; check that the '
+                'background has id 0'
             )
             print_log(message, 'current', logging.WARNING)
         if len(new) > MANY_OBJECTS:
-            message = f'{path}: {len(new)} objects; every value but 0 and 255 is one, smoothed edges, too'
+            message = f'{path}: {len(new)} objects; every value except 0 and 255 is one, also on smoothed edges'
             print_log(message, 'current', logging.WARNING)
     if not (given or faults):
         faults = [f'{path}: shows no object' for path, _ in paths.values()]
@@ -467,22 +484,22 @@ def _read_masks(paths: dict[int, tuple[Path, bool]], clip: _Clip, single_object:
     print_log('\n'.join(begun), 'current')
     for i, files in sorted(repeated.items()):
         more = f' and {len(files) - 1} more masks, up to {files[-1].name}' if len(files) > 1 else ''
-        message = f'{files[0]}{more}: object {i} is ignored there; it began at frame {clip.name(first_frames[i])}'
+        message = f'{files[0]}{more}: object {i} is ignored; it begins at frame {clip.name(first_frames[i])}'
         print_log(message, 'current', logging.WARNING)
     return given
 
 
 def _spelling(path: Path) -> str:
-    """Return a hint for ``mask@20.png``, the number of whose frame belongs behind the suffix, or ''."""
+    """Return a hint for ``mask@20.png``, in which the frame number belongs after the suffix, or ''."""
     stem, _, number = path.stem.rpartition('@')
     return f'; frame {number} is written {stem}{path.suffix}@{number}' if stem and number.isdecimal() else ''
 
 
 def _open_writer(path: Path, named: Path, clip: _Clip) -> cv2.VideoWriter:
-    """Open an MPEG-4 file for the overlay of a clip; ``named`` is what an error calls it.
+    """Open an MPEG-4 file for the overlay of a clip; ``named`` is the path in error messages.
 
     Raises:
-        OSError: OpenCV cannot.
+        OSError: OpenCV cannot write such a file.
     """
     height, width = (side + side % 2 for side in clip.size)
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*'mp4v'), clip.frame_rate, (width, height))
@@ -495,7 +512,7 @@ def _open_writer(path: Path, named: Path, clip: _Clip) -> cv2.VideoWriter:
 
 
 def _count_frames(path: Path) -> int:
-    """Return how many frames of a video can be decoded."""
+    """Return the number of frames of a video that can be decoded."""
     video = cv2.VideoCapture(str(path))
     count = 0
     while video.read()[0]:
@@ -505,10 +522,10 @@ def _count_frames(path: Path) -> int:
 
 
 def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
-    """Make the folder, held by this process, one of a run with these settings.
+    """Prepare the locked output folder for a run with these settings.
 
     Raises:
-        ValueError: it is of another run.
+        ValueError: the folder holds the results of another run.
     """
     record, masks = out_dir / 'run.json', out_dir / 'masks'
     text = json.dumps(settings, indent=2, default=str)
@@ -529,11 +546,12 @@ def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
                 path.unlink(missing_ok=True)
     elif masks.exists() and any(masks.iterdir()):
         raise ValueError(
-            f'{masks} holds files, and there is no {record.name} beside it to say of which run; choose another folder'
+            f'{masks} holds files, and there is no {record.name} next to it that records their run; choose another '
+            'folder'
         )
     masks.mkdir(parents=True, exist_ok=True)
     for folder in (out_dir, masks):
-        remove_temporary_files(folder)  # of a run that was killed
+        remove_temporary_files(folder)  # left by a killed run
     write_text(record, text)
 
 
@@ -546,7 +564,7 @@ def _raise_for(faults: list[str], where: str) -> None:
 
 
 def _digest(parts: Iterable[Any]) -> str:
-    """Return the SHA-256 of parts that are bytes or contiguous arrays."""
+    """Return the SHA-256 of parts, each of which is bytes or a contiguous array."""
     digest = sha256()
     for part in parts:
         digest.update(part)
@@ -554,7 +572,7 @@ def _digest(parts: Iterable[Any]) -> str:
 
 
 def _peak_memory(device: torch.device) -> float:
-    """Return the most memory so far, in MiB: on a GPU of this call's tensors, else of the whole process."""
+    """Return the peak memory in MiB: on a GPU, of the tensors of this call; otherwise, of the whole process."""
     if device.type == 'cuda':
         return torch.cuda.max_memory_allocated(device) / MIB
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""From a clip's file lists to what a model takes: frames sampled, frames and masks loaded, packed."""
+"""Transforms that turn the file lists of a clip into model inputs: sample frames, load frames and masks, pack them."""
 
 from itertools import pairwise
 
@@ -28,19 +28,25 @@ META_KEYS = (
 
 @TRANSFORMS.register_module()
 class SampleClip(BaseTransform):
-    """Choose the frames of a training clip: a reference frame, and one of each of equal segments of what follows.
+    """Choose the frames of a training clip: a reference frame, and one frame from each of several equal later segments.
 
-    This is the sampling of temporal segment networks with the reference added. Frames without a mask are left out; a
-    clip too short gives frames more than once. ``frame_paths``, ``mask_paths`` and ``frame_numbers`` become those of
-    the chosen frames, the reference first, the others in their order.
+    This is the sampling of temporal segment networks plus a reference frame. Frames without a mask are not chosen. If a
+    clip is too short, frames are repeated. ``frame_paths``, ``mask_paths`` and ``frame_numbers`` are reduced to the
+    chosen
+    frames: the reference first, then the others in order.
 
     Args:
-        num_frames (int): at least 1, the reference included.
-        reference (str): 'first', the clip's first mask with an object, or 'random', any mask with an object,
-            preferably one that leaves enough frames behind it. Defaults to 'first'.
+        num_frames (int): number of frames, including the reference, at least 1.
+        reference (str): 'first', the first mask with an object, or 'random', any mask with an object, preferably one
+            that is followed by enough frames. Defaults to 'first'.
 
     Raises:
-        ValueError: an argument is wrong; when called: no mask of the clip shows an object.
+        ValueError: an argument is invalid; or, when called, no mask of the clip shows an object.
+
+    Example:
+        >>> sample = TRANSFORMS.build(dict(type='SampleClip', num_frames=4, reference='random'))
+        >>> sample.num_frames
+        4
     """
 
     def __init__(self, num_frames: int, reference: str = 'first') -> None:
@@ -52,7 +58,7 @@ class SampleClip(BaseTransform):
         self.reference = reference
 
     def transform(self, results: dict) -> dict:
-        """Cut ``results`` down to the chosen frames."""
+        """Reduce ``results`` to the chosen frames."""
         masked = [i for i, path in enumerate(results['mask_paths']) if path]
         start = 0
         if self.reference == 'random':
@@ -76,10 +82,16 @@ class LoadClipFrames(BaseTransform):
 
     Raises:
         FileNotFoundError, ValueError: a frame cannot be read; the message names it.
+
+    Example:
+        >>> from PIL import Image
+        >>> Image.new('RGB', (44, 30)).save('0.png')
+        >>> LoadClipFrames()(dict(frame_paths=['0.png']))['ori_shape']
+        (30, 44)
     """
 
     def transform(self, results: dict) -> dict:
-        """Add the frames."""
+        """Add ``frames`` and ``ori_shape``."""
         results['frames'] = [read_frame(path) for path in results['frame_paths']]
         results['ori_shape'] = results['frames'][0].shape[:2]
         return results
@@ -87,22 +99,29 @@ class LoadClipFrames(BaseTransform):
 
 @TRANSFORMS.register_module()
 class LoadClipMasks(BaseTransform):
-    """Load ``masks``, a list of uint8 ``(H, W)``, from ``mask_paths``, all of which there must be.
+    """Load ``masks``, a list of uint8 ``(H, W)``, from ``mask_paths``. Every frame must have a mask.
 
-    They show the objects that the first of them, the reference, shows; others are background.
+    Objects that the first mask, the reference, does not show become background.
 
     Args:
-        max_objects (int, optional): where there are more, so many are chosen at random. Defaults to None: all.
+        max_objects (int, optional): the most objects to keep; they are chosen at random. Defaults to None, all.
 
     Raises:
         FileNotFoundError, ValueError: a mask cannot be read; the message names it.
+
+    Example:
+        >>> from mmattn.video import write_mask
+        >>> write_mask('0.png', np.array([[0, 1]]))
+        >>> write_mask('1.png', np.array([[1, 2]]))
+        >>> LoadClipMasks()(dict(mask_paths=['0.png', '1.png'], single_object=False))['masks']
+        [array([[0, 1]], dtype=uint8), array([[1, 0]], dtype=uint8)]
     """
 
     def __init__(self, max_objects: int | None = None) -> None:
         self.max_objects = max_objects
 
     def transform(self, results: dict) -> dict:
-        """Add the masks."""
+        """Add ``masks``."""
         masks = [read_mask(path, results['single_object']) for path in results['mask_paths']]
         ids = object_ids(masks[0])
         if self.max_objects is not None and len(ids) > self.max_objects:
@@ -113,17 +132,25 @@ class LoadClipMasks(BaseTransform):
 
 @TRANSFORMS.register_module()
 class LoadGivenMasks(BaseTransform):
-    """Load what a test clip comes with: each object's mask at the first of ``given_positions`` that shows it.
+    """Load the masks that are given in a test: each object's mask at the first of ``given_positions`` that shows it.
 
-    Adds ``given``, a dict from positions to uint8 ``(H, W)`` masks of the objects that begin there, nothing else;
-    ``first_frames``, a dict from ids to the positions where they begin, by ascending id; ``ori_shape``, ``(H, W)``.
+    Adds ``given``, a dict from positions to uint8 ``(H, W)`` masks, each of which holds only the objects that begin at
+    this position; ``first_frames``, a dict from ids, ascending, to the positions at which the objects begin; and
+    ``ori_shape``, ``(H, W)``.
 
     Raises:
-        FileNotFoundError, ValueError: a mask cannot be read, or none shows an object.
+        FileNotFoundError, ValueError: a mask cannot be read, or no mask shows an object.
+
+    Example:
+        >>> from mmattn.video import write_mask
+        >>> write_mask('0.png', np.array([[0, 1]]))
+        >>> clip = dict(clip='cat', mask_paths=['0.png', None], given_positions=[0], single_object=False)
+        >>> LoadGivenMasks()(clip)['first_frames']
+        {1: 0}
     """
 
     def transform(self, results: dict) -> dict:
-        """Add the masks."""
+        """Add ``given``, ``first_frames`` and ``ori_shape``."""
         first_frames: dict[int, int] = {}
         given = {}
         for position in results['given_positions']:
@@ -140,28 +167,34 @@ class LoadGivenMasks(BaseTransform):
 
 @TRANSFORMS.register_module()
 class PackClip(BaseTransform):
-    """Pack a clip for a model.
+    """Pack a clip for the model.
 
-    The item is a dict of
+    The result is a dict of
 
     * ``inputs``, if frames are loaded: uint8 ``(T, 3, H, W)``, BGR;
     * ``data_samples``: a ``BaseDataElement`` with
 
-      * ``given``: a dict from positions in the clip to uint8 ``(H, W)`` tensors with the ids of the objects that begin
-        there, and 0; in training ``{0: …}``;
+      * ``given``: a dict from positions in the clip to uint8 ``(H, W)`` tensors, which hold the ids of the objects that
+        begin at this position, and 0. In training, its only key is 0;
       * ``frames``, of a whole clip, as in a test: :class:`~mmattn.video.clip_files.ClipFrames`, a sequence that reads a
-        frame when it is taken;
-      * ``gt_masks``, if all masks are loaded, as in training: ``PixelData`` whose ``data``, uint8 ``(T, H, W)``, are
-        ids, 0, and 255 for pixels that do not count, which lie beyond the image; the objects are those of ``given``;
-      * meta information: ``first_frames`` (dict: ids, ascending, to the positions where the objects begin),
-        ``ori_shape`` (``(H, W)`` of the files), and the data set's ``clip``, ``frame_paths``, ``mask_paths``,
+        frame on access;
+      * ``gt_masks``, if all masks are loaded, as in training: ``PixelData`` whose ``data``, uint8 ``(T, H, W)``, hold
+        the ids of the objects of ``given``, 0, and 255 for pixels that are ignored, which lie outside the image;
+      * meta information: ``first_frames`` (dict from ids, ascending, to the positions at which the objects begin),
+        ``ori_shape`` (``(H, W)`` of the files), and from the data set ``clip``, ``frame_paths``, ``mask_paths``,
         ``frame_numbers``, ``output_positions``, ``single_object``, ``categories`` and ``sample_idx``.
 
-    Training clips without an object left in their reference frame are rejected, that is None.
+    For a training clip whose reference frame shows no object any more, the result is None, and the clip is skipped.
+
+    Example:
+        >>> frames, masks = [np.zeros((30, 44, 3), np.uint8)] * 2, [np.eye(30, 44, dtype=np.uint8)] * 2
+        >>> item = PackClip()(dict(frames=frames, masks=masks))
+        >>> item['inputs'].shape, item['data_samples'].gt_masks.data.shape
+        (torch.Size([2, 3, 30, 44]), torch.Size([2, 30, 44]))
     """
 
     def transform(self, results: dict) -> dict | None:
-        """Return the item."""
+        """Return the packed clip, or None."""
         masks = results.get('masks')
         sample = BaseDataElement()
         if masks is not None:

@@ -1,4 +1,4 @@
-"""Index masks, one 8-bit object id a pixel: exact from file to file, whatever the ids, palettes and gaps."""
+"""Index masks, which store one 8-bit object id per pixel. Reading and writing preserve ids exactly."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,11 +9,11 @@ from PIL import Image
 from mmattn.utils.files import atomic_write
 from mmattn.utils.images import lossy_mask_fault, unreadable
 
-VOID = 255  # in files: belongs to nothing, read as background; in training targets: does not count
+VOID = 255  # void label: background when read from a file, ignored in training targets
 
 
 def _davis_palette() -> np.ndarray:
-    """Return DAVIS's colours of ids 0…21, and those that its pattern of bits leads on to: uint8 ``(256, 3)``, RGB."""
+    """Return the colours of DAVIS for ids 0…21, and their bit pattern continued to 255: uint8 ``(256, 3)``, RGB."""
     ids = np.arange(256)[:, None]
     bits = sum((ids >> 3 * bit + np.arange(3) & 1) << 7 - bit for bit in range(8))
     return np.where(bits == 192, 191, bits).astype(np.uint8)
@@ -23,20 +23,26 @@ PALETTE = _davis_palette()
 
 
 def read_mask(path: str | Path, single_object: bool = False) -> np.ndarray:
-    """Read the ids of a mask as they are in the file: palette indices, or the values of a grey image.
+    """Read the ids of a mask exactly as stored: palette indices, or the values of a grey image.
 
     Args:
-        path (str or Path): an image with a palette, or of one channel.
-        single_object (bool): everything but 0 is object 1, 255 too, as in DAVIS 2016. Defaults to False: 255 is void
-            and becomes background.
+        path (str or Path): an image with a palette, or with one channel.
+        single_object (bool): all values except 0 are object 1, including 255, as in DAVIS 2016. Defaults to False: 255
+            is void and becomes background.
 
     Returns:
-        np.ndarray: uint8 ``(H, W)`` of 0…254.
+        np.ndarray: uint8 ``(H, W)``, 0…254.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it cannot be decoded, is of a lossy format, has colours in place of ids, or ids above 255; the
-            message begins with the path.
+        ValueError: the file cannot be decoded, has a lossy format, holds colours instead of ids, or has ids above 255.
+            The message begins with the path.
+
+    Example:
+        >>> write_mask('mask.png', np.array([[0, 3], [255, 1]]))
+        >>> read_mask('mask.png')
+        array([[0, 3],
+               [0, 1]], dtype=uint8)
     """
     try:
         with Image.open(path) as image:
@@ -44,7 +50,7 @@ def read_mask(path: str | Path, single_object: bool = False) -> np.ndarray:
             ids = np.array(image)
     except FileNotFoundError:
         raise
-    except Exception as error:  # decoders raise all kinds
+    except Exception as error:  # decoders raise exceptions of many types
         raise ValueError(f'{path}: {unreadable(error)}') from error
     if fault:
         raise ValueError(f'{path}: {fault}')
@@ -58,32 +64,35 @@ def read_mask(path: str | Path, single_object: bool = False) -> np.ndarray:
 
 
 def mask_fault(image: Image.Image) -> str:
-    """Return why an image cannot be a mask of ids, as far as its header shows, or ''.
+    """Return why an image cannot be an index mask, as far as its header shows, or ''.
 
     Args:
-        image (PIL.Image.Image): as ``Image.open`` returns it.
+        image (PIL.Image.Image): as returned by ``Image.open``.
     """
     fault = lossy_mask_fault(image)
     if not fault and (Image.getmodebands(image.mode) > 1 or image.mode == 'F'):
         fault = (
-            f'an image of mode {image.mode}, whose colours say nothing of ids; save it with a palette (mode P) whose '
-            'indices are the ids, or grey'
+            f'an image of mode {image.mode}, whose colours are not ids; save it with a palette (mode P) whose indices '
+            'are the ids, or as a grey image of ids'
         )
     return fault
 
 
 def write_mask(path: str | Path, ids: np.ndarray) -> None:
-    """Write ids as a palette PNG in DAVIS's colours.
-
-    The write is atomic: a file of this name is whole, also after the process has been killed.
+    """Write ids as a palette PNG with the colours of DAVIS. The write is atomic.
 
     Args:
         path (str or Path): the PNG; its folder is created.
-        ids (np.ndarray): ``(H, W)`` of any integer type, of 0…255.
+        ids (np.ndarray): ``(H, W)`` of any integer type, 0…255.
 
     Raises:
-        ValueError: ``ids`` are not such; nothing is written.
+        ValueError: ``ids`` have another shape, type or range; nothing is written.
         OSError: the file cannot be written; the error names it.
+
+    Example:
+        >>> write_mask('masks/00000.png', np.array([[0, 1], [2, 2]]))
+        >>> Image.open('masks/00000.png').mode
+        'P'
     """
     path, ids = Path(path), np.asarray(ids)
     if ids.ndim != 2 or not ids.size or ids.dtype.kind not in 'biu' or not 0 <= ids.min() <= ids.max() <= 255:
@@ -104,9 +113,9 @@ def object_ids(mask: np.ndarray) -> list[int]:
 
 
 def black_objects(path: str | Path) -> list[int]:
-    """Return the ids in a mask that its palette shows in black, if it shows id 0, the background, in a colour.
+    """Return the ids in a mask whose palette colour is black, if id 0, the background, has another colour.
 
-    Programs that make a palette for an image of colours number the colours in any order.
+    Programs that convert a colour image to a palette number the colours in an arbitrary order.
     """
     with Image.open(path) as image:
         if image.mode != 'P':
@@ -117,7 +126,7 @@ def black_objects(path: str | Path) -> list[int]:
 
 
 def keep_objects(mask: np.ndarray, ids: Iterable[int]) -> np.ndarray:
-    """Return a uint8 mask with all but ``ids`` and void set to background."""
+    """Return a uint8 mask in which all values except ``ids`` and void are set to background."""
     table = np.zeros(256, np.uint8)
     kept = [*ids, VOID]
     table[kept] = kept

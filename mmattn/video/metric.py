@@ -1,4 +1,4 @@
-"""J and F of predicted clips: of each object, of each clip and of all, over seen and unseen categories, too."""
+"""J and F of predicted clips: per object, per clip and over all, and for seen and unseen categories."""
 
 import csv
 import logging
@@ -25,32 +25,44 @@ COLUMNS = ('JF', 'J', 'J_recall', 'J_decay', 'F', 'F_recall', 'F_decay')
 
 @METRICS.register_module()
 class VOSMetric(BaseMetric):
-    """Region similarity J and boundary similarity F of objects given at their first frames, in percent.
+    """Region similarity J and boundary similarity F of objects that are given at their first frames, in percent.
 
-    Of each object, J and F have a mean over its frames, a recall (the share of them above 50) and a decay (the mean
-    of the first quarter less that of the last). Means over objects follow, a clip's and all objects', which makes a
-    clip count by its objects, as DAVIS does. An object's frames are those behind the one where it is given that have a
-    mask, less those where another is given, whose masks need not show the others.
+    For each object, J and F have a mean over its frames, a recall (share of frames above 50) and a decay (mean of the
+    first quarter minus mean of the last). A clip's scores are means over its objects. The overall scores are means over
+    all objects, as in DAVIS, so clips with more objects count more. The frames of an object are the later frames that
+    have a mask, except frames at which another object begins, whose masks need not show the others.
 
-    The metrics are 'JF', the mean of 'J' and 'F', which are means, 'J_recall', 'J_decay', 'F_recall' and 'F_decay';
-    for data sets with ``metainfo['seen_categories']``, as ``YouTubeVOSDataset`` has with ``seen``, also 'G', the mean
-    of 'J_seen', 'F_seen', 'J_unseen' and 'F_unseen' – a local estimate, as the server's truth is not public. What has
-    no frame is nan, printed as '-', and counts for nothing; without any frame there are no metrics.
+    The metrics are 'JF', the mean of 'J' and 'F', which are themselves means, 'J_recall', 'J_decay', 'F_recall' and
+    'F_decay'. If the data set has ``metainfo['seen_categories']``, like ``YouTubeVOSDataset`` with ``seen``, there is
+    also 'G', the mean of 'J_seen', 'F_seen', 'J_unseen' and 'F_unseen'. This is a local estimate, because the ground
+    truth of the server is not public. Objects without a frame have nan, printed as '-', and are excluded from means. If
+    no object has a frame, there are no metrics.
 
     Args:
-        skip_last (bool): the clip's last frame does not count, as in DAVIS; False for YouTube-VOS. Defaults to True.
-        csv_file (str, optional): where to write the table of objects, clips and all. Defaults to ``results.csv`` in
-            ``output_dir``, if there is one.
-        output_dir (str, optional): folder for the predictions, palette PNGs ``<clip>/<frame>.png``.
-        submission (bool): write ``submission.zip`` into ``output_dir``, too, if there is one: the archive for the
-            server of YouTube-VOS, ``Annotations/<clip>/<frame>.png``. Defaults to False.
+        skip_last (bool): ignore the last frame of a clip, as in DAVIS; use False for YouTube-VOS. Defaults to True.
+        csv_file (str, optional): file for the table of all objects and clips. Defaults to ``results.csv`` in
+            ``output_dir``, if that is given.
+        output_dir (str, optional): folder for the predictions, palette PNGs ``<clip>/<frame>.png``. Defaults to None,
+            no files.
+        submission (bool): with ``output_dir``, also write ``submission.zip`` to it, the archive for the server of
+            YouTube-VOS, with ``Annotations/<clip>/<frame>.png``. Defaults to False.
         format_only (bool): write the predictions without scoring them. Defaults to False.
-        keep_results (bool): taken, as by mmseg's metrics, because ``tools/test.py --out`` sets it; nothing follows.
+        keep_results (bool): has no effect; accepted because ``tools/test.py --out`` sets it, as for the metrics of
+            mmseg.
         **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
 
     Raises:
         ValueError: ``format_only`` without ``output_dir``.
-        OSError: ``output_dir`` or the folder of ``csv_file`` cannot be written to.
+        OSError: ``output_dir`` or the folder of ``csv_file`` is not writable.
+
+    Example:
+        >>> masks = np.eye(4, dtype=np.uint8)
+        >>> write_mask('0.png', masks)
+        >>> clip = dict(clip='cat', frame_paths=['0.jpg', '1.jpg'], mask_paths=['0.png'] * 2, first_frames={1: 0})
+        >>> metric = METRICS.build(dict(type='VOSMetric', skip_last=False))
+        >>> metric.process(None, [dict(clip, single_object=False, pred_masks=dict(data=np.stack([masks] * 2)))])
+        >>> metric.compute_metrics(metric.results)['J']
+        100.0
     """
 
     def __init__(
@@ -76,15 +88,16 @@ class VOSMetric(BaseMetric):
         self.format_only = format_only
 
     def process(self, data_batch: dict | None, data_samples: Sequence[dict]) -> None:
-        """Write and score the predictions of clips.
+        """Write and score the predictions for some clips.
 
         Args:
             data_batch (dict, optional): not used.
-            data_samples (sequence of dict): samples as ``PackClip`` makes them for whole clips, with ``pred_masks``
-                whose ``data``, ``(T, H, W)`` of any integer type, are the predicted ids in the size of the files.
+            data_samples (sequence of dict): samples of whole clips, as made by ``PackClip``, with ``pred_masks`` whose
+                ``data``, ``(T, H, W)`` of any integer type, are the predicted ids at the size of the files.
 
         Raises:
-            FileNotFoundError, ValueError: a mask cannot be read, or is not of the prediction's size; it is named.
+            FileNotFoundError, ValueError: a mask cannot be read, or its size differs from the prediction's; the message
+                names it.
         """
         for sample in data_samples:
             predicted = sample['pred_masks']['data']
@@ -98,7 +111,7 @@ class VOSMetric(BaseMetric):
                 for i in sample['output_positions']:
                     written.append(f'{sample["clip"]}/{Path(sample["frame_paths"][i]).stem}.png')
                     write_mask(Path(self.output_dir, written[-1]), predicted[i])
-            # one result a clip: with several processes, mmengine drops the sampler's padding by their number
+            # one result per clip: with several processes, mmengine removes the sampler's padding by counting results
             self.results.append(
                 dict(
                     clip=sample['clip'],
@@ -129,21 +142,21 @@ class VOSMetric(BaseMetric):
                 scores[i].append((region_similarity(*masks), boundary_similarity(*masks)))
         if unknown:
             print_log(
-                f'{sample["clip"]}: later masks show {", ".join(map(str, sorted(unknown)))}, which no given mask '
-                'shows; these objects are neither followed nor scored',
+                f'{sample["clip"]}: later masks show objects {", ".join(map(str, sorted(unknown)))}, which are in no '
+                'given mask; they are neither followed nor scored',
                 'current',
                 logging.WARNING,
             )
         return {i: np.array(values).reshape(-1, 2).T for i, values in scores.items()}
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Compute the metrics, print the table and write the files that were asked for.
+        """Compute the metrics, print the table and write the requested files.
 
         Args:
-            results (list of dict): a clip each.
+            results (list of dict): one per clip.
 
         Returns:
-            dict: percent; empty with ``format_only``, and if there is no ground truth.
+            dict: percent; empty with ``format_only``, or if there is no ground truth.
         """
         if self.submission and self.output_dir is not None:
             self._zip(name for result in results for name in result['written'])
@@ -197,13 +210,13 @@ class VOSMetric(BaseMetric):
 
 
 def _row(j: np.ndarray, f: np.ndarray) -> dict[str, float]:
-    """Return the columns of an object in percent."""
+    """Return the columns of an object, in percent."""
     values = [100 * value for value in (*summarize(j), *summarize(f))]
     return dict(zip(COLUMNS, [(values[0] + values[3]) / 2, *values]))
 
 
 def _mean(rows: Iterable[dict[str, float]]) -> dict[str, float]:
-    """Return the mean of each column, nan left out."""
+    """Return the mean of each column, without rows of nan."""
     counted = [row for row in rows if not isnan(row['J'])]
     return {name: fmean(row[name] for row in counted) if counted else nan for name in COLUMNS}
 

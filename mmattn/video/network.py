@@ -1,4 +1,4 @@
-"""The network of sparse spatiotemporal transformers: features of frames, a stream of each object, logits."""
+"""The network of sparse spatiotemporal transformers: features of frames, one stream per object, logits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,34 +16,35 @@ from .expand_mask_project import AppearanceModel, ExpandMaskProject
 
 
 class SSTNetwork(BaseModel):
-    """The layers of :class:`~mmattn.video.SST` and what they compute; subclasses define ``forward``.
+    """The layers of :class:`~mmattn.video.SST` and their computation; subclasses define ``forward``.
 
-    A 2-D backbone sees each frame by itself. The encoder's self-attention makes of its features the video stream. Each
-    object's stream is its reference frame's features after Expand-Mask-Project, repeated for every frame; the decoder's
-    cross-attention with the video stream warps it, and a last convolution tells the object from its background.
+    A 2-D backbone processes each frame separately. The self-attention of the encoder turns the features into the video
+    stream. The stream of an object starts as the features of its reference frame after Expand-Mask-Project, repeated
+    for every frame. The cross-attention of the decoder warps it to the other frames with the help of the video stream.
+    A final convolution separates the object from its background.
 
     Args:
-        backbone (dict): config of a 2-D backbone of any registry; its last output, of stride 8, is what is used.
+        backbone (dict): config of a 2-D backbone of any registry; its last output, at stride 8, is used.
         in_channels (int): channels of that output.
         embed_dims (int): C, channels of the streams. Defaults to 128.
         attention (dict): config of the attention layers. Defaults to ``mmattn.GridAttention3d`` with 8 heads.
-        encoder_layers, decoder_layers (int): Default to 3.
-        query (str): what asks in the decoder's cross-attention, 'video' (the signature of section 5.3, Eq. 5.5) or
-            'object' (the text under Eq. 5.1). Defaults to 'video'.
+        encoder_layers, decoder_layers (int): number of layers. Default to 3.
+        query (str): which stream provides the queries of the decoder's cross-attention: 'video' (the signature in
+            section 5.3, Eq. 5.5) or 'object' (the text below Eq. 5.1). Defaults to 'video'.
         feedforward_channels (int, optional): width of the feed-forward networks. Defaults to 4 · C.
-        dropout (float): Defaults to 0.
-        appearance (bool): an appearance model's log-probability (Eq. 5.8) as one more channel of the video; each object
-            has a video stream of its own then. Defaults to False.
-        refine_channels (int, optional): channels of the backbone's first output, of stride 4, with which the last
-            convolution refines. Defaults to None: it works at stride 8.
+        dropout (float): dropout probability. Defaults to 0.
+        appearance (bool): add the log-probability of an appearance model (Eq. 5.8) as a channel of the video; each
+            object then has its own video stream. Defaults to False.
+        refine_channels (int, optional): channels of the backbone's first output, at stride 4, which refines the streams
+            before the final convolution. Defaults to None: no refinement, logits at stride 8.
         norm_cfg (dict): norm of the refinement. Defaults to GroupNorm, which does not mix objects.
-        aggregation (str): how objects share the pixels, see :func:`~mmattn.video.aggregation.aggregate`. Defaults to
-            'soft'.
-        data_preprocessor (dict, optional): Defaults to :class:`~mmattn.video.ClipDataPreprocessor`.
+        aggregation (str): how the probabilities of objects are combined, see
+            :func:`~mmattn.video.aggregation.aggregate`. Defaults to 'soft'.
+        data_preprocessor (dict, optional): config. Defaults to :class:`~mmattn.video.ClipDataPreprocessor`.
         init_cfg (dict, optional): as in mmengine.
 
     Raises:
-        ValueError: an unknown option.
+        ValueError: ``query`` or ``aggregation`` is unknown.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class SSTNetwork(BaseModel):
             frames (Tensor): float ``(N, 3, H, W)``.
 
         Returns:
-            tuple[Tensor, Tensor | None]: ``(N, h, w, C)`` of stride 8; with refinement, ``(N, C', H/4, W/4)``.
+            tuple[Tensor, Tensor | None]: ``(N, h, w, C)`` at stride 8, and, with refinement, ``(N, C', H/4, W/4)``.
         """
         outs = self.backbone(frames)
         features = self.projection(outs[-1]).permute(0, 2, 3, 1)
@@ -110,14 +111,14 @@ class SSTNetwork(BaseModel):
     def object_streams(
         self, features: Tensor, frame_numbers: Tensor, reference: Tensor, masks: Tensor, clip: Tensor
     ) -> Tensor:
-        """Follow objects through clips, at once in training, else one after the other, which takes less memory.
+        """Follow objects through clips: all at once in training, one by one in inference, which requires less memory.
 
         Args:
-            features (Tensor): ``(B, T, h, w, C)`` of :meth:`extract_feat`.
+            features (Tensor): ``(B, T, h, w, C)``, from :meth:`extract_feat`.
             frame_numbers (Tensor): int64 ``(B, T)``.
             reference (Tensor): ``(O, h, w, C)``, features of each object's reference frame.
-            masks (Tensor): float ``(O, h, w)``, its mask there, see :func:`shrink_masks`.
-            clip (Tensor): int64 ``(O)``, which of the B clips it is in.
+            masks (Tensor): float ``(O, h, w)``, each object's mask in its reference frame, see :func:`shrink_masks`.
+            clip (Tensor): int64 ``(O)``, index of each object's clip, 0 to B − 1.
 
         Returns:
             Tensor: ``(O, T, h, w, C)``, for :meth:`head`.
@@ -139,7 +140,7 @@ class SSTNetwork(BaseModel):
         return torch.cat(streams)
 
     def _encode(self, features: Tensor, frame_numbers: Tensor) -> Tensor:
-        """Add temporal context: the video stream, ``(B, T, h, w, C)``."""
+        """Add temporal context: return the video stream, ``(B, T, h, w, C)``."""
         for layer in self.encoder:
             features = layer(features, frame_numbers=frame_numbers)
         return self.encoder_norm(features)
@@ -148,9 +149,9 @@ class SSTNetwork(BaseModel):
         """Return the logits of background and foreground.
 
         Args:
-            stream (Tensor): ``(N, h, w, C)``, the object's in N frames.
-            fine (Tensor, optional): ``(N, C', H/4, W/4)``, those frames' of :meth:`extract_feat`.
-            size (sequence of int): of the padded frames.
+            stream (Tensor): ``(N, h, w, C)``, an object's stream in N frames.
+            fine (Tensor, optional): ``(N, C', H/4, W/4)``, the second result of :meth:`extract_feat` for these frames.
+            size (sequence of int): height and width of the padded frames.
 
         Returns:
             Tensor: ``(N, 2, *size)``.

@@ -1,4 +1,4 @@
-"""Objects followed through a clip whose frames come one after the other, in memory that its length does not change."""
+"""Follow objects through a clip whose frames arrive one by one. Memory does not depend on the length of the clip."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -15,16 +15,16 @@ from .expand_mask_project import shrink_masks
 from .masks import object_ids
 from .network import SSTNetwork
 
-FRAMES_AT_ONCE = 4  # in the backbone, which sees each by itself
+FRAMES_AT_ONCE = 4  # batch size of the backbone, which processes frames separately
 
 
 class Frame(NamedTuple):
     """A frame of a clip.
 
     Attributes:
-        number (int): its number in the clip, from 0 on; frames need not follow one another without gaps.
+        number (int): its number in the clip, from 0; numbers may have gaps.
         image (np.ndarray): uint8 ``(H, W, 3)``, BGR.
-        mask (np.ndarray, optional): uint8 ``(H, W)``, ids of the objects that begin here, and 0.
+        mask (np.ndarray, optional): uint8 ``(H, W)``, ids of the objects that begin at this frame, and 0.
     """
 
     number: int
@@ -33,7 +33,7 @@ class Frame(NamedTuple):
 
 
 class _Reference(NamedTuple):
-    """What is kept of a frame where objects begin."""
+    """The stored data of a frame at which objects begin."""
 
     features: Tensor  # (h, w, C)
     ids: list[int]
@@ -44,13 +44,19 @@ class _Reference(NamedTuple):
 class ClipSession:
     """Follows objects through one clip.
 
-    Objects may begin at any frame: before it they are nowhere, and there they are what their mask says. Of a clip that
-    goes through the model in parts, each part is seen together with the reference frames.
+    Objects may begin at any frame. An object is absent before its first frame; on that frame its prediction is the
+    given mask. If a clip is processed in parts, the model receives each part together with the reference frames.
 
     Args:
-        model (SSTNetwork): such as an :class:`~mmattn.video.SST`, in eval mode.
-        scale, max_frames, sampling: as in ``test_cfg`` of :class:`~mmattn.video.SST`; ``sampling`` is for
+        model (SSTNetwork): for example an :class:`~mmattn.video.SST`, in eval mode.
+        scale, max_frames, sampling: as in ``test_cfg`` of :class:`~mmattn.video.SST`; ``sampling`` only affects
             :meth:`segment_clip`.
+
+    Example::
+
+        session = ClipSession(model.eval(), max_frames=16)
+        frames = (Frame(i, image, mask if i == 0 else None) for i, image in enumerate(images))
+        ids = [found for _, found in session.segment(frames)]
     """
 
     def __init__(
@@ -69,34 +75,34 @@ class ClipSession:
 
     @property
     def first_frames(self) -> dict[int, int]:
-        """The number of the frame where each object begins, by id."""
+        """The number of the first frame of each object, by id."""
         return {i: number for number, reference in self._references.items() for i in reference.ids}
 
     @torch.no_grad()
     def segment(
         self, frames: Iterable[Frame], skip: Callable[[list[int]], bool] = lambda numbers: False
     ) -> Iterator[tuple[Frame, np.ndarray]]:
-        """Yield each frame with its ids, part by part of at most ``max_frames``.
+        """Yield each frame with its ids. Frames are processed in parts of at most ``max_frames``.
 
         Args:
             frames (iterable of Frame): in the order of their numbers.
-            skip (Callable): whether the results of a part, given by its frames' numbers, are not needed. Where the
-                parts end does not depend on it. Defaults to never.
+            skip (Callable): receives the frame numbers of a part, and returns whether its results are not required. The
+                boundaries of the parts do not depend on it. Defaults to never.
 
         Yields:
-            tuple[Frame, np.ndarray]: the ids are uint8 ``(H, W)``, of the frame's size.
+            tuple[Frame, np.ndarray]: the frame, and uint8 ``(H, W)`` ids at the frame's size.
 
         Raises:
-            ValueError: a frame or a mask is of another size than the first frame, or a mask shows an object that has
-                begun already.
+            ValueError: the size of a frame or a mask differs from that of the first frame, or a mask shows an object
+                that has already begun.
         """
         part: list[Frame] = []
         for frame in frames:
             if frame.mask is not None:
                 self.add(frame)
             part.append(frame)
-            beside = len(self._references.keys() - {frame.number for frame in part})
-            if self.max_frames is not None and len(part) + min(beside, self.max_frames - 1) >= self.max_frames:
+            outside = len(self._references.keys() - {frame.number for frame in part})
+            if self.max_frames is not None and len(part) + min(outside, self.max_frames - 1) >= self.max_frames:
                 if not skip([frame.number for frame in part]):
                     yield from self._segment_part(part)
                 part = []
@@ -106,13 +112,13 @@ class ClipSession:
     def segment_clip(self, sample: BaseDataElement) -> np.ndarray:
         """Return the ids in a whole clip: uint8 ``(T, H, W)``.
 
-        No more than ``max_frames`` of its frames and one are held at a time.
+        At most ``max_frames`` + 1 frames are held in memory.
 
         Args:
-            sample (BaseDataElement): as ``PackClip`` makes it of a whole clip.
+            sample (BaseDataElement): a whole clip, as made by ``PackClip``.
 
         Raises:
-            FileNotFoundError, ValueError: as ``frames`` of the sample raises for a frame.
+            FileNotFoundError, ValueError: a frame cannot be read, or has another size than the masks.
         """
         count = len(sample.frames)
         ids = np.zeros((count, *sample.ori_shape), np.uint8)
@@ -135,10 +141,10 @@ class ClipSession:
 
     @torch.no_grad()
     def add(self, frame: Frame) -> None:
-        """Have the objects of a frame's mask begin there.
+        """Register a frame as the reference of the objects in its mask, which begin at this frame.
 
         Raises:
-            ValueError: as :meth:`segment`; the mask shows no object.
+            ValueError: as in :meth:`segment`, or the mask shows no object.
         """
         mask = frame.mask
         ids = [] if mask is None else object_ids(mask)
@@ -150,7 +156,7 @@ class ClipSession:
             )
         known = set(ids) & set(self.first_frames)
         if known:
-            raise ValueError(f'the mask of frame {frame.number} shows objects that have begun already: {sorted(known)}')
+            raise ValueError(f'the mask of frame {frame.number} shows objects that already began: {sorted(known)}')
         features, _, _ = self._features([frame])
         image = self._resized(frame.image)
         masks = np.stack([mask == i for i in ids])
@@ -162,7 +168,7 @@ class ClipSession:
         )
 
     def _segment_part(self, part: list[Frame]) -> Iterator[tuple[Frame, np.ndarray]]:
-        """Yield the ids of frames that attention sees at once, reference frames beside them."""
+        """Yield the ids of frames that the model processes at once, together with reference frames."""
         part = sorted(part, key=lambda frame: frame.number)
         features, fine, size = self._features(part)
         streams: dict[int, Tensor] = {}  # of an object, (frames of the part, h, w, C)
@@ -177,16 +183,16 @@ class ClipSession:
             )
 
     def _groups(self, part: list[Frame]) -> Iterator[list[int]]:
-        """Yield numbers of reference frames that fit in beside the part."""
+        """Yield groups of reference frame numbers; a group and the part together have at most ``max_frames`` frames."""
         inside = {frame.number for frame in part}
-        beside = [number for number in self._references if number not in inside]
-        room = len(beside) if self.max_frames is None else max(1, self.max_frames - len(part))
-        groups = [beside[i : i + room] for i in range(0, len(beside), max(1, room))] or [[]]
+        outside = [number for number in self._references if number not in inside]
+        room = len(outside) if self.max_frames is None else max(1, self.max_frames - len(part))
+        groups = [outside[i : i + room] for i in range(0, len(outside), max(1, room))] or [[]]
         for group in groups:
             yield group + [number for number in self._references if number in inside and group is groups[0]]
 
     def _streams(self, group: list[int], numbers: list[int], features: Tensor) -> dict[int, Tensor]:
-        """Return the streams of the objects that begin at the frames of ``group``, for frames ``numbers``."""
+        """Return the streams, at frames ``numbers``, of the objects that begin at the frames ``group``."""
         if not group:
             return {}
         seen = {**{number: self._references[number].features for number in group}, **dict(zip(numbers, features))}
@@ -230,11 +236,11 @@ class ClipSession:
         return labels
 
     def _features(self, frames: list[Frame]) -> tuple[Tensor, Tensor | None, tuple[int, int]]:
-        """Return the features of frames, of stride 8 and, with refinement, of stride 4; the padded frames' size."""
+        """Return features at stride 8, with refinement also at stride 4, and the size of the padded frames."""
         for frame in frames:
             if self._size is not None and frame.image.shape != self._size:
                 raise ValueError(
-                    f'frame {frame.number} is of shape {frame.image.shape[:2]}, those before it of {self._size[:2]}'
+                    f'frame {frame.number} is of shape {frame.image.shape[:2]}, earlier frames of {self._size[:2]}'
                 )
             self._size = frame.image.shape
         found = []
@@ -247,13 +253,13 @@ class ClipSession:
         return torch.cat(features), None if fine[0] is None else torch.cat(fine)[:, None], tuple(images.shape[2:])
 
     def _resized(self, image: np.ndarray) -> np.ndarray:
-        """Resize a frame as ``ClipResize`` does."""
+        """Resize a frame in the same way as ``ClipResize``."""
         if self.scale is None:
             return image
         return mmcv.imresize(image, mmcv.rescale_size(image.shape[1::-1], self.scale))
 
 
 def _frame(sample: BaseDataElement, position: int, given: bool = False) -> Frame:
-    """Return a frame of a clip, with its mask."""
+    """Return a frame of a clip, with its mask if ``given``."""
     mask = sample.given[position].cpu().numpy() if given else None
     return Frame(sample.frame_numbers[position], sample.frames[position], mask)

@@ -1,4 +1,4 @@
-"""How alike two masks of an object are, frame by frame, and what is said of a whole clip: J, F and their statistics."""
+"""Similarity of two masks of an object: J and F of a frame, and their statistics over a clip."""
 
 from math import ceil, hypot, nan
 from typing import NamedTuple
@@ -6,11 +6,11 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-BOUNDARY_TOLERANCE = 0.008  # of the diagonal
+BOUNDARY_TOLERANCE = 0.008  # relative to the diagonal of the image
 
 
 class Statistics(NamedTuple):
-    """Mean, share of frames above 0.5, and how much worse the last quarter of a clip is than the first."""
+    """Mean, recall (share of frames above 0.5) and decay (mean of a clip's first quarter minus that of the last)."""
 
     mean: float
     recall: float
@@ -18,22 +18,22 @@ class Statistics(NamedTuple):
 
 
 def region_similarity(predicted: np.ndarray, truth: np.ndarray) -> float:
-    """Return J, intersection over union, of two bool ``(H, W)`` masks: 0…1, and 1 if both are empty."""
+    """Return J, the intersection over union of two bool ``(H, W)`` masks: 0…1, and 1 if both are empty."""
     union = np.count_nonzero(predicted | truth)
     return np.count_nonzero(predicted & truth) / union if union else 1.0
 
 
 def boundary_similarity(predicted: np.ndarray, truth: np.ndarray) -> float:
-    """Return F, the harmonic mean of precision and recall of the boundary's pixels, as DAVIS counts them.
+    """Return F, the harmonic mean of precision and recall of the boundary pixels, as defined by DAVIS.
 
-    A pixel is right if the other boundary has one in ``ceil(0.008 · diagonal of the image)`` pixels or less.
+    A pixel is correct if the other boundary has a pixel within ``ceil(0.008 · diagonal of the image)`` pixels.
 
     Args:
         predicted (np.ndarray): bool ``(H, W)``.
         truth (np.ndarray): bool ``(H, W)``.
 
     Returns:
-        float: 0…1, and 1 if neither mask has a boundary: it is empty, or the whole image.
+        float: 0…1. It is 1 if neither mask has a boundary, because it is empty or covers the whole image.
     """
     radius = ceil(BOUNDARY_TOLERANCE * hypot(*truth.shape))
     boundaries = [_boundary(predicted), _boundary(truth)]
@@ -52,17 +52,17 @@ def boundary_similarity(predicted: np.ndarray, truth: np.ndarray) -> float:
 def summarize(values: np.ndarray) -> Statistics:
     """Return mean, recall and decay of an object's J or F, float ``(frames, )``; nan without frames.
 
-    The quarters are DAVIS's, which share a frame with the next.
+    Quarters are defined as by DAVIS: adjacent quarters share a frame.
     """
     if not len(values):
         return Statistics(nan, nan, nan)
-    bounds = np.round(np.linspace(1, len(values), 5) + 1e-10).astype(int) - 1  # halves go up
+    bounds = np.round(np.linspace(1, len(values), 5) + 1e-10).astype(int) - 1  # rounds halves up
     first, last = (values[bounds[i] : bounds[i + 1] + 1].mean() for i in (0, 3))
     return Statistics(float(values.mean()), float((values > 0.5).mean()), float(first - last))
 
 
 def _boundary(mask: np.ndarray) -> np.ndarray:
-    """Return 1 where a pixel, those to the right and below, and that between them are not all alike."""
+    """Return 1 where a pixel differs from its right, lower, or lower right neighbour, else 0."""
     return cv2.morphologyEx(
         mask.astype(np.uint8),
         cv2.MORPH_GRADIENT,
@@ -73,6 +73,6 @@ def _boundary(mask: np.ndarray) -> np.ndarray:
 
 
 def _disk(radius: int) -> np.ndarray:
-    """Return the pixels within ``radius`` of the middle one: uint8, ``2·radius + 1`` a side."""
+    """Return the pixels within ``radius`` of the centre: uint8, ``2·radius + 1`` per side."""
     squares = np.arange(-radius, radius + 1) ** 2
     return (squares[:, None] + squares <= radius**2).astype(np.uint8)

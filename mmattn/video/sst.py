@@ -1,4 +1,4 @@
-"""Sparse spatiotemporal transformers (SST), chapter 5 of the thesis: all frames of a clip in one feed-forward pass."""
+"""Sparse spatiotemporal transformers (SST), chapter 5 of the thesis: all frames of a clip in one forward pass."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,26 +20,37 @@ SAMPLINGS = ('dense', 'sparse')
 
 @MODELS.register_module()
 class SST(SSTNetwork):
-    """Follow objects, given by a mask each, through a clip: an encoder of the video, a decoder of each object.
+    """Follow objects, each given by one mask, through a clip: an encoder of the video and a decoder of each object.
 
-    The network, and how it works, is :class:`~mmattn.video.network.SSTNetwork`.
+    Source: *Attention and Fusion of Deep Representations for Computer Vision*, PhD thesis, University of Guelph, 2020,
+    chapter 5. :class:`~mmattn.video.network.SSTNetwork` describes the network.
 
     Args:
         *args: as in :class:`~mmattn.video.network.SSTNetwork`.
-        dice_weight (float): of a second loss, 1 less the soft Dice coefficient of each object in each frame, which
-            small objects feel as much as large ones. Defaults to 0: cross-entropy alone.
-        test_cfg (dict, optional):
+        dice_weight (float): weight of a second loss, 1 − the soft Dice coefficient of each object in each frame, which
+            is as sensitive to small objects as to large ones. Defaults to 0: only cross-entropy.
+        test_cfg (dict, optional): settings of inference.
 
-            * ``scale`` (tuple[int, int]): width and height of frames for the network, as in ``ClipResize``; those of
-              the files by default;
-            * ``max_frames`` (int): of a clip that attention sees at once, reference frames among them, at least 2; a
-              longer clip goes through in parts. All by default ("dense evaluation", Table 5.4);
-            * ``sampling`` (str): parts are 'dense', consecutive frames, or 'sparse', frames from all over the clip.
+            * ``scale`` (tuple[int, int]): width and height to which frames are resized, as in ``ClipResize``. Defaults
+              to the size of the files.
+            * ``max_frames`` (int): number of frames that the model processes at once, including reference frames, at
+              least 2; a longer clip is processed in parts. Defaults to all ("dense evaluation", Table 5.4).
+            * ``sampling`` (str): parts are 'dense', consecutive frames, or 'sparse', frames from the whole clip.
               Defaults to 'dense'.
         **kwargs: as in :class:`~mmattn.video.network.SSTNetwork`.
 
     Raises:
-        ValueError: an unknown option.
+        ValueError: ``query``, ``aggregation`` or ``test_cfg`` is invalid.
+
+    Example:
+        >>> import numpy as np
+        >>> from mmattn.video import ClipSession, Frame
+        >>> stages = dict(num_stages=2, out_indices=(1,), strides=(1, 2), dilations=(1, 1))
+        >>> model = SST(dict(type='mmseg.ResNet', depth=18, **stages), in_channels=128, embed_dims=32).eval()
+        >>> images, mask = np.zeros((3, 32, 48, 3), np.uint8), np.eye(32, 48, dtype=np.uint8)
+        >>> frames = [Frame(i, image, mask if i == 0 else None) for i, image in enumerate(images)]
+        >>> [ids.shape for _, ids in ClipSession(model).segment(frames)]
+        [(32, 48), (32, 48), (32, 48)]
     """
 
     def __init__(self, *args, dice_weight: float = 0.0, test_cfg: dict | None = None, **kwargs) -> None:
@@ -51,13 +62,14 @@ class SST(SSTNetwork):
         """Run the model.
 
         Args:
-            inputs (Tensor, optional): float ``(B, T, 3, H, W)``; 'predict' takes the frames of the samples.
-            data_samples (list of BaseDataElement): as ``PackClip`` makes them.
-            mode (str): 'loss' (a dict of losses), 'predict' (the samples, with ``pred_masks``) or 'tensor' (a list of
-                float ``(O, 2, T, H, W)``, the logits of background and foreground of a clip's objects).
+            inputs (Tensor, optional): float ``(B, T, 3, H, W)``; not used by 'predict', which reads the frames of the
+                samples.
+            data_samples (list of BaseDataElement): as made by ``PackClip``.
+            mode (str): 'loss' returns a dict of losses, 'predict' the samples with ``pred_masks``, and 'tensor' a list
+                with one float ``(O, 2, T, H, W)`` per clip, the logits of background and foreground of its objects.
 
         Raises:
-            ValueError: an unknown ``mode``.
+            ValueError: ``mode`` is unknown.
         """
         if mode == 'loss':
             return self.loss(inputs, data_samples)
@@ -68,11 +80,11 @@ class SST(SSTNetwork):
         raise ValueError(f"mode must be 'loss', 'predict' or 'tensor'; got {mode!r}")
 
     def loss(self, inputs: Tensor, data_samples: list[BaseDataElement]) -> dict[str, Tensor]:
-        """Return ``loss_mask``, the cross-entropy of each object against its background, the mean over objects.
+        """Return ``loss_mask``, the mean over objects of the cross-entropy of each object against its background.
 
-        With ``dice_weight``, also ``loss_dice``. The reference frame, whose mask is given, does not count, unless it is
-        the only one; nor do pixels of 255 in ``gt_masks``. ``acc_iou`` is the share of each object's pixels, found or
-        true, that are both, in percent.
+        With ``dice_weight``, also return ``loss_dice``. The reference frame, whose mask is given, is ignored unless it
+        is the only frame. Pixels with 255 in ``gt_masks`` are ignored. ``acc_iou`` is the mean IoU of the objects, in
+        percent.
         """
         cross_entropies, dices, ious = [], [], []
         for logits, sample in zip(self._clip_logits(inputs, data_samples), data_samples):
@@ -81,14 +93,14 @@ class SST(SSTNetwork):
             truth, (height, width) = truth[start:], truth.shape[-2:]
             counts = truth != VOID
             for i, scores in zip(sample.first_frames, logits[:, :, start:, :height, :width].float()):
-                there = truth == i  # (T, H, W)
-                target = torch.where(counts, there.long(), VOID)
+                present = truth == i  # (T, H, W)
+                target = torch.where(counts, present.long(), VOID)
                 cross_entropies.append(F.cross_entropy(scores.unsqueeze(0), target.unsqueeze(0), ignore_index=VOID))
                 found = scores.softmax(0)[1] * counts
-                both, either = (found * there).sum((1, 2)), (found + there).sum((1, 2))
+                both, either = (found * present).sum((1, 2)), (found + present).sum((1, 2))
                 dices.append((1 - (2 * both + 1) / (either + 1)).mean())
                 found = found > 0.5
-                ious.append((found & there).sum() / (found | there).sum().clamp(min=1))
+                ious.append((found & present).sum() / (found | present).sum().clamp(min=1))
         losses = dict(loss_mask=torch.stack(cross_entropies).mean())
         if self.dice_weight:
             losses['loss_dice'] = self.dice_weight * torch.stack(dices).mean()
@@ -96,12 +108,13 @@ class SST(SSTNetwork):
 
     @torch.no_grad()
     def predict(self, data_samples: list[BaseDataElement]) -> list[BaseDataElement]:
-        """Add ``pred_masks`` to the samples of whole clips: ``data``, uint8 ``(T, H, W)``, ids in the files' size.
+        """Add ``pred_masks`` to samples of whole clips: ``data``, uint8 ``(T, H, W)``, ids at the size of the files.
 
-        A frame is taken from ``frames`` when it is needed; no more than ``max_frames`` and one are held at a time.
+        Frames are read from ``frames`` on demand; at most ``max_frames`` + 1 are held in memory.
 
         Raises:
-            FileNotFoundError, ValueError: a frame cannot be read, or is not of the masks' size; it is named.
+            FileNotFoundError, ValueError: a frame cannot be read, or has another size than the masks; the message names
+                it.
         """
         for sample in data_samples:
             session = ClipSession(self, **self.test_cfg)
@@ -109,7 +122,7 @@ class SST(SSTNetwork):
         return data_samples
 
     def _clip_logits(self, inputs: Tensor, data_samples: list[BaseDataElement]) -> list[Tensor]:
-        """Return the logits ``(O, 2, T, H, W)`` of each clip's objects, whose reference is the first frame."""
+        """Return the logits ``(O, 2, T, H, W)`` of each clip's objects; the first frame is the reference."""
         batch, frames = inputs.shape[:2]
         features, fine = self.extract_feat(inputs.flatten(0, 1))
         features = features.unflatten(0, (batch, frames))
@@ -132,7 +145,7 @@ class SST(SSTNetwork):
 
 
 def object_masks(mask: Tensor, ids: Iterable[int], size: Sequence[int]) -> Tensor:
-    """Return bool ``(O, *size)`` masks of the ids in ``(H, W)``, nothing where frames are padded to ``size``."""
+    """Return bool ``(O, *size)`` masks of some ids in a ``(H, W)`` mask, False in the padding."""
     masks = mask == torch.tensor(list(ids), device=mask.device).view(-1, 1, 1)
     return F.pad(masks, (0, size[1] - mask.shape[1], 0, size[0] - mask.shape[0]))
 
@@ -140,7 +153,7 @@ def object_masks(mask: Tensor, ids: Iterable[int], size: Sequence[int]) -> Tenso
 def _checked(test_cfg: dict) -> dict:
     unknown = set(test_cfg) - {'scale', 'max_frames', 'sampling'}
     if unknown:
-        raise ValueError(f'test_cfg takes scale, max_frames and sampling; got {sorted(unknown)}')
+        raise ValueError(f'the keys of test_cfg must be scale, max_frames and sampling; got {sorted(unknown)}')
     if test_cfg.get('sampling', 'dense') not in SAMPLINGS:
         raise ValueError(f'test_cfg.sampling must be one of {SAMPLINGS}; got {test_cfg["sampling"]!r}')
     if test_cfg.get('max_frames') is not None and test_cfg['max_frames'] < 2:

@@ -1,7 +1,7 @@
-"""Transforms of whole clips, frames and their masks together; what is random is drawn once a clip.
+"""Transforms of whole clips: frames and masks together. Random parameters are drawn once per clip.
 
-They take and return ``frames``, a list of uint8 ``(H, W, 3)``, BGR, and ``masks``, a list of uint8 ``(H, W)``. Beyond
-the image, frames are mirrored and masks are 255: these pixels do not count.
+All transforms take and return ``frames``, a list of uint8 ``(H, W, 3)``, BGR, and ``masks``, a list of uint8 ``(H,
+W)``. Outside the image, frames are mirrored and masks are 255, the void label.
 """
 
 from abc import abstractmethod
@@ -21,10 +21,10 @@ Change = Callable[[np.ndarray], np.ndarray]
 
 
 class ClipTransform(BaseTransform):
-    """Base: ``draw`` decides once a clip what is done to each frame and to each mask."""
+    """Base class: ``draw`` returns, once per clip, the functions that are applied to each frame and each mask."""
 
     def transform(self, results: dict) -> dict:
-        """Change ``frames`` and, if there are any, ``masks``."""
+        """Transform ``frames`` and, if there are any, ``masks``."""
         change_frame, change_mask = self.draw(results)
         results['frames'] = [change_frame(frame) for frame in results['frames']]
         if 'masks' in results:
@@ -38,13 +38,18 @@ class ClipTransform(BaseTransform):
 
 @TRANSFORMS.register_module()
 class ClipResize(ClipTransform):
-    """Resize, frames bilinearly, masks by their nearest pixel.
+    """Resize clips: frames bilinearly, masks to the nearest pixel.
 
     Args:
         scale (tuple[int, int]): width and height.
-        ratio_range (tuple[float, float]): a factor to ``scale``, drawn from this range. Defaults to (1, 1).
-        keep_ratio (bool): take the largest size of the clip's aspect ratio whose long side is at most the longer of
-            ``scale``, and whose short side the shorter. Defaults to True.
+        ratio_range (tuple[float, float]): range of a random factor on ``scale``. Defaults to (1, 1).
+        keep_ratio (bool): use the largest size with the clip's aspect ratio whose long side is at most the longer, and
+            whose short side is at most the shorter value of ``scale``. Defaults to True.
+
+    Example:
+        >>> resize = TRANSFORMS.build(dict(type='ClipResize', scale=(22, 22)))
+        >>> resize(dict(frames=[np.zeros((30, 44, 3), np.uint8)]))['frames'][0].shape
+        (15, 22, 3)
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class ClipResize(ClipTransform):
         size = tuple(max(1, round(side * ratio)) for side in self.scale)
         if self.keep_ratio:
             size = mmcv.rescale_size(results['frames'][0].shape[1::-1], size)
-        # 'nearest' of mmcv is half a pixel off the bilinear grid
+        # 'nearest' in mmcv is shifted by half a pixel relative to the bilinear grid
         return (
             lambda frame: mmcv.imresize(frame, size),
             lambda mask: cv2.resize(mask, size, interpolation=cv2.INTER_NEAREST_EXACT),
@@ -69,15 +74,21 @@ class ClipResize(ClipTransform):
 
 @TRANSFORMS.register_module()
 class ClipRandomAffine(BaseTransform):
-    """Rotate, scale, shear and shift about the middle of the image; the size stays.
+    """Rotate, scale, shear and shift clips about the centre of the image; the size does not change.
 
     Args:
-        max_rotate (float): degrees, either way. Defaults to 15.
-        scale_range (tuple[float, float]): factor. Defaults to (0.9, 1.1).
-        max_shear (float): degrees, either way, along x. Defaults to 10.
-        max_shift (float): part of each side, either way. Defaults to 0.1.
-        drift (float): up to this share of the way, drawn from 0 on, the map changes from the first frame to the last
-            towards another one, as if a camera moved. Defaults to 0: it is the same for all frames.
+        max_rotate (float): largest rotation in either direction, in degrees. Defaults to 15.
+        scale_range (tuple[float, float]): range of the scale factor. Defaults to (0.9, 1.1).
+        max_shear (float): largest shear along x in either direction, in degrees. Defaults to 10.
+        max_shift (float): largest shift in either direction, relative to each side. Defaults to 0.1.
+        drift (float): simulates camera motion, 0 to 1. From the first to the last frame, the map moves a random
+            fraction, between 0 and ``drift``, of the way to a second random map. Defaults to 0: all frames have the
+            same map.
+
+    Example:
+        >>> rotate = ClipRandomAffine(max_rotate=90, drift=0.5)
+        >>> rotate(dict(frames=[np.zeros((30, 44, 3), np.uint8)] * 2))['frames'][1].shape
+        (30, 44, 3)
     """
 
     def __init__(
@@ -95,7 +106,7 @@ class ClipRandomAffine(BaseTransform):
         self.drift = drift
 
     def transform(self, results: dict) -> dict:
-        """Change ``frames`` and, if there are any, ``masks``."""
+        """Transform ``frames`` and, if there are any, ``masks``."""
         frames = results['frames']
         h, w = frames[0].shape[:2]
         first = self._draw(h, w)
@@ -115,7 +126,7 @@ class ClipRandomAffine(BaseTransform):
         return results
 
     def _draw(self, h: int, w: int) -> np.ndarray:
-        """Draw a map, float64 ``(2, 3)``."""
+        """Draw an affine map, float64 ``(2, 3)``."""
         rotate, shear = np.radians(np.random.uniform(-1, 1, 2) * (self.max_rotate, self.max_shear))
         turned = np.array([[np.cos(rotate), -np.sin(rotate)], [np.sin(rotate), np.cos(rotate)]])
         linear = np.random.uniform(*self.scale_range) * turned @ [[1, np.tan(shear)], [0, 1]]
@@ -126,12 +137,18 @@ class ClipRandomAffine(BaseTransform):
 
 @TRANSFORMS.register_module()
 class ClipRandomCrop(ClipTransform):
-    """Cut out a window that shows an object in the reference frame, the first, if that shows one.
+    """Crop a random window, which shows an object in the first frame, the reference, if that shows any.
 
-    The window holds a random pixel of a random object there. Clips smaller than it are enlarged to the right and below.
+    The window contains a random pixel of a random object of the reference. Smaller clips are padded on the right and at
+    the bottom.
 
     Args:
         crop_size (tuple[int, int]): height and width.
+
+    Example:
+        >>> crop = ClipRandomCrop((16, 24))
+        >>> crop(dict(frames=[np.zeros((30, 44, 3), np.uint8)]))['frames'][0].shape
+        (16, 24, 3)
     """
 
     def __init__(self, crop_size: tuple[int, int]) -> None:
@@ -162,31 +179,42 @@ class ClipRandomCrop(ClipTransform):
 
 @TRANSFORMS.register_module()
 class ClipRandomFlip(ClipTransform):
-    """Flip left and right.
+    """Flip clips horizontally.
 
     Args:
-        prob (float): how likely. Defaults to 0.5.
+        prob (float): probability of a flip. Defaults to 0.5.
+
+    Example:
+        >>> flip = ClipRandomFlip(prob=1)
+        >>> flip(dict(frames=[], masks=[np.array([[0, 1]], np.uint8)]))['masks']
+        [array([[1, 0]], dtype=uint8)]
     """
 
     def __init__(self, prob: float = 0.5) -> None:
         self.prob = prob
 
     def draw(self, results: dict) -> tuple[Change, Change]:
-        """Draw whether to."""
+        """Draw whether to flip."""
         change: Change = mmcv.imflip if np.random.rand() < self.prob else np.asarray
         return change, change
 
 
 @TRANSFORMS.register_module()
 class ClipColorJitter(BaseTransform):
-    """Change brightness, contrast, saturation and hue, in this order; masks stay.
+    """Change brightness, contrast, saturation and hue of the frames, in this order.
 
     Args:
-        brightness (float), contrast (float), saturation (float): the factor is drawn from 1 ± this. Defaults to 0.3.
-        hue (float): part of the circle, at most 0.5, either way. Defaults to 0.05.
+        brightness (float), contrast (float), saturation (float): the factor is drawn from 1 ± this value. Default to
+        0.3.
+        hue (float): largest shift in either direction, as a fraction of the colour circle, 0 to 0.5. Defaults to 0.05.
 
     Raises:
-        ValueError: ``hue`` is above 0.5.
+        ValueError: ``hue`` is not in the range 0 to 0.5.
+
+    Example:
+        >>> jitter = ClipColorJitter(hue=0.1)
+        >>> jitter(dict(frames=[np.zeros((30, 44, 3), np.uint8)]))['frames'][0].shape
+        (30, 44, 3)
     """
 
     def __init__(
@@ -197,9 +225,9 @@ class ClipColorJitter(BaseTransform):
         self.ranges = np.array([brightness, contrast, saturation, hue])
 
     def transform(self, results: dict) -> dict:
-        """Change ``frames``."""
+        """Transform ``frames``."""
         brightness, contrast, saturation, hue = np.random.uniform(-1, 1, 4) * self.ranges + (1, 1, 1, 0)
-        frames = np.concatenate(results['frames'])  # one tall image: contrast about the mean of the clip
+        frames = np.concatenate(results['frames'])  # one tall image: the contrast refers to the mean of the clip
         frames = mmcv.adjust_contrast(mmcv.adjust_brightness(frames, brightness), contrast)
         frames = mmcv.adjust_hue(mmcv.adjust_color(frames, saturation), hue)
         results['frames'] = np.split(frames, len(results['frames']))
@@ -208,18 +236,28 @@ class ClipColorJitter(BaseTransform):
 
 @TRANSFORMS.register_module()
 class ClipCopyPaste(BaseTransform):
-    """Paste the objects of another clip over all frames, as they move there: objects more to follow.
+    """Paste the moving objects of another clip over the frames, as additional objects to follow.
 
-    Few clips give many scenes so. The other clip is drawn from a data set and goes through a pipeline of its own, which
-    must end in as many frames with masks; of another size, they are cropped as by ``ClipRandomCrop``. What is pasted
-    gets the lowest ids that no frame has.
+    This creates many scenes from few clips. The other clip is drawn at random from a data set. The pipeline of that
+    data set must return the same number of frames, with masks. Clips of another size are cropped as by
+    ``ClipRandomCrop``. The pasted objects get the lowest ids that are not in use.
 
     Args:
-        dataset (dict): config of the data set with its pipeline.
-        prob (float): how likely. Defaults to 0.5.
+        dataset (dict): config of the data set, with its pipeline.
+        prob (float): probability of pasting. Defaults to 0.5.
 
     Raises:
-        ValueError: when called: the other clip has not as many frames.
+        ValueError: when called, the two clips have different numbers of frames.
+
+    Example:
+        >>> from mmattn.video import write_mask
+        >>> for folder in ('JPEGImages', 'Annotations'):
+        ...     write_mask(f'{folder}/cat/0.png', np.eye(8, dtype=np.uint8))
+        >>> pipeline = [dict(type='mmattn.LoadClipFrames'), dict(type='mmattn.LoadClipMasks')]
+        >>> paste = ClipCopyPaste(dict(type='mmattn.VideoFolderDataset', pipeline=pipeline), prob=1)
+        >>> clip = dict(frames=[np.zeros((8, 8, 3), np.uint8)], masks=[np.zeros((8, 8), np.uint8)])
+        >>> np.array_equal(paste(clip)['masks'][0], np.eye(8))
+        True
     """
 
     def __init__(self, dataset: dict, prob: float = 0.5) -> None:
@@ -227,15 +265,15 @@ class ClipCopyPaste(BaseTransform):
         self.prob = prob
 
     def transform(self, results: dict) -> dict:
-        """Change ``frames`` and ``masks``."""
+        """Transform ``frames`` and ``masks``."""
         if np.random.rand() >= self.prob:
             return results
         other = self.dataset[np.random.randint(len(self.dataset))]
         frames, masks = results['frames'], results['masks']
         if len(frames) != len(other['frames']):
             raise ValueError(
-                f'ClipCopyPaste: {results["clip"]} has {len(frames)} frames; {other["clip"]}, which would '
-                f'be pasted, has {len(other["frames"])}'
+                f'ClipCopyPaste: {results["clip"]} has {len(frames)} frames; {other["clip"]}, which would be pasted, '
+                f'has {len(other["frames"])}'
             )
         if frames[0].shape != other['frames'][0].shape:
             other = ClipRandomCrop(frames[0].shape[:2])(other)
@@ -245,7 +283,7 @@ class ClipCopyPaste(BaseTransform):
         table[ids] = free[: len(ids)]
         for t, (frame, mask) in enumerate(zip(other['frames'], other['masks'])):
             new = table[mask]
-            seen = cv2.GaussianBlur((new > 0).astype(np.float32), (3, 3), 0)[..., None]  # no edge as if cut by scissors
-            frames[t] = np.rint(frames[t] + seen * (frame.astype(np.float32) - frames[t])).astype(np.uint8)
+            opacity = cv2.GaussianBlur((new > 0).astype(np.float32), (3, 3), 0)[..., None]  # soft edges
+            frames[t] = np.rint(frames[t] + opacity * (frame.astype(np.float32) - frames[t])).astype(np.uint8)
             masks[t] = np.where(new, new, masks[t])
         return results

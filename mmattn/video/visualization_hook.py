@@ -1,4 +1,4 @@
-"""Predicted clips as pictures, beside the truth."""
+"""Pictures of predicted clips next to the ground truth."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,21 +21,26 @@ OPACITY = 0.5
 
 @HOOKS.register_module()
 class VOSVisualizationHook(Hook):
-    """Draws frames of validated and tested clips through the Runner's visualizer, as ``<clip>_<frame>``.
+    """Draw frames of validated and tested clips with the Runner's visualizer, as ``<clip>_<frame>``.
 
-    Left is the truth, or the frame itself where there is no mask, right the prediction. ``tools/test.py --show-dir``
-    turns it on.
+    The left half shows the ground truth, or the plain frame if it has no mask; the right half shows the prediction.
+    ``tools/test.py --show-dir`` enables the hook.
 
     Args:
-        draw (bool): do anything at all. Defaults to False.
-        interval (int): of a clip, every ``interval``-th frame is drawn, the first included. Defaults to 10.
-        show (bool): show the pictures in a window, too. Defaults to False.
-        wait_time (float): seconds that a window shows a picture; 0 is until a key is pressed. Defaults to 2.
-        out_dir (str, optional): a folder for the pictures, as ``<clip>/<frame>.png``, in place of the visualizer.
-            Defaults to None.
+        draw (bool): enable the hook. Defaults to False.
+        interval (int): draw every ``interval``-th frame of a clip, starting with the first. Defaults to 10.
+        show (bool): also show the pictures in a window. Defaults to False.
+        wait_time (float): seconds that a window shows a picture; 0 waits for a key. Defaults to 2.
+        out_dir (str, optional): folder for the pictures, as ``<clip>/<frame>.png``; replaces the visualizer. Defaults
+            to None.
 
     Raises:
         ValueError: ``interval`` is less than 1.
+
+    Example:
+        >>> hook = HOOKS.build(dict(type='VOSVisualizationHook', draw=True, interval=5))
+        >>> hook.interval
+        5
     """
 
     def __init__(
@@ -67,7 +72,7 @@ class VOSVisualizationHook(Hook):
         self._draw(runner, outputs, 0)  # `runner.iter` would build the training data set
 
     def _draw(self, runner: Runner, samples: Sequence[BaseDataElement], step: int) -> None:
-        for sample in samples if self.draw and is_main_process() else ():  # only it has a visualizer that writes
+        for sample in samples if self.draw and is_main_process() else ():  # visualizers of other processes do not write
             for position in range(0, len(sample.frame_paths), self.interval):
                 path, mask_path = sample.frame_paths[position], sample.mask_paths[position]
                 left = frame = sample.frames[position]

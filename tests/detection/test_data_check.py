@@ -170,7 +170,7 @@ def test_images_that_are_missing_broken_or_of_another_size(check, tmp_path, layo
     with pytest.raises(ValueError, match=r'0.jpg: 24×20; its annotations have 48×40(.|\n)*1.jpg: no such file'):
         check(data_set)
     (tmp_path / 'JPEGImages/1.jpg').write_text('none')
-    with pytest.raises(ValueError, match=r'1.jpg: unreadable: no image format'):
+    with pytest.raises(ValueError, match=r'1.jpg: unreadable: PIL does not recognise the image format'):
         check(data_set)
     check(data_set, enabled=False)
 

@@ -85,9 +85,9 @@ def test_an_error_in_a_base_config_names_the_base(tmp_path):
 @pytest.mark.parametrize(
     ('key', 'said'),
     [
-        ('modle.decode_head.num_classes', r"'modle' is no setting of the config; did you mean model\?"),
-        ('train_dataloader.dataset.pipeline.9.size', 'do not fit .*: Index 9 exceeds'),
-        ('optim_wrapper.optimizer.lr.base', 'do not fit .*lr is a dict in the child config'),
+        ('modle.decode_head.num_classes', r"'modle' is not a setting of the config; did you mean model\?"),
+        ('train_dataloader.dataset.pipeline.9.size', 'does not fit .*: Index 9 exceeds'),
+        ('optim_wrapper.optimizer.lr.base', 'does not fit .*lr is a dict in the child config'),
     ],
 )
 def test_an_option_that_does_not_fit(key, said):
@@ -126,7 +126,7 @@ def test_known_keys_are_no_warning(logged):
 def test_an_option_without_a_value_is_wrong_usage(tool):
     code, _, said = tool('train.py', CONFIG, '--cfg-options', 'model')
     assert code == 2
-    assert said.endswith('train.py: error: --cfg-options takes key=value …; got model\n')
+    assert said.endswith('train.py: error: --cfg-options must be key=value …; got model\n')
 
 
 # --- checkpoints

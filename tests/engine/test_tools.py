@@ -144,7 +144,7 @@ def test_two_processes_train_on_cpus(run, tmp_path):
     assert re.findall('of gloo: .*', log) == ['of gloo: 0'] * 3  # torch's launcher is one of the three
     assert 'Distributed training: True' in log
     assert 'GPU number: 2' in log
-    assert re.search(r'\d+ SyncBN entries of the model are BN', log)
+    assert re.search(r'\d+ SyncBN entries of the model are replaced by BN', log)
     assert len(losses(log)) == 2
     assert log.count('Operators on the CPU: ') == 1
     assert not any('module.' in name for name in weights(tmp_path / 'iter_2.pth'))
@@ -255,7 +255,7 @@ def test_get_flops_of_a_folder_takes_no_options():
     tool, folder = ROOT / 'tools/analysis_tools/get_flops.py', ROOT / 'configs/deeplabv3plus_ba'
     done = run_command([sys.executable, tool, folder, '--shape', '512'])
     assert done.returncode == 2
-    assert 'is a folder: its metafile says what is counted' in done.stderr
+    assert 'is a folder: its metafile defines what is counted' in done.stderr
 
 
 @pytest.mark.slow
@@ -360,12 +360,12 @@ def test_flags_that_do_not_fit_are_named(tool, flags, said):
 @pytest.mark.parametrize(
     ('tool', 'flags', 'said'),
     [
-        ('analysis_tools/browse_dataset.py', ['--not-show'], '--not-show needs --output-dir'),
+        ('analysis_tools/browse_dataset.py', ['--not-show'], '--not-show requires --output-dir'),
         ('analysis_tools/browse_dataset.py', ['--number', '-1'], '--number must be at least 1; got -1'),
         (
             'analysis_tools/get_flops.py',
             ['--shape', '0', '5'],
-            '--shape takes one side, or height and width, of at least',
+            '--shape must be one side, or height and width, of at least',
         ),
         (
             'visualization/attention_maps.py',

@@ -40,7 +40,7 @@ def test_a_component_that_needs_operators_is_an_error_that_names_the_command(con
         text=True,
     )
     assert done.returncode == 1
-    assert 'train.py: error: The config needs the operators of mmcv, which is installed without them.' in done.stderr
+    assert 'train.py: error: The config requires the operators of mmcv, which is installed without them.' in done.stderr
     assert 'bash tools/environment/setup.sh --with-mmcv-ops' in done.stderr
 
 

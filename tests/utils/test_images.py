@@ -61,7 +61,7 @@ def test_a_whole_file_is_not_decoded_and_one_cut_short_is_an_error(tmp_path, suf
             open_whole(stream)
     with open(tmp_path / 'text', 'rb') as stream, pytest.raises(UnidentifiedImageError) as caught:
         open_whole(stream)
-    assert unreadable(caught.value) == 'unreadable: no image format that PIL knows'
+    assert unreadable(caught.value) == 'unreadable: PIL does not recognise the image format'
     assert unreadable(OSError('two\n  lines')) == 'unreadable: two lines'
     assert unreadable(OSError()) == 'unreadable: OSError()'
     monkeypatch.setattr(ImageFile.ImageFile, 'load', lambda image: pytest.fail('decoded'))

@@ -131,11 +131,11 @@ def break_files(root):
         f'{frames}/gap/00005.jpg … 00006.jpg: 2 frames are missing',
         *(f'{masks}/gap/0000{i}.png: no frame 0000{i}.* in {frames}/gap' for i in (2, 5, 6)),
         f'{cut}: unreadable: image file is truncated',
-        f'{frames}/cut/00002.jpg: unreadable: no image format',
+        f'{frames}/cut/00002.jpg: unreadable: PIL does not recognise the image format',
         f'{frames}/cut/00003.jpg: 44×29; 00000.jpg is 44×30 (width×height)',
         f'{masks}/size/00001.png: 30×44; 00000.jpg is 44×30',
         f'{masks}/size/00002.png: unreadable',
-        f'{masks}/size/00003.png: an image of mode RGB, whose colours say nothing of ids',
+        f'{masks}/size/00003.png: an image of mode RGB, whose colours are not ids',
         f'{masks}/empty/00000.png: shows no object',
         f'{masks}/first: no mask for the first frame, 00000.jpg',
         f'{frames}/void: no such folder',
@@ -165,8 +165,8 @@ def test_faults_of_youtube_vos(tmp_path):
     (tmp_path / 'Annotations/a/00020.png').unlink()
     with pytest.raises(ValueError, match='2 faults') as raised:
         YouTubeVOSDataset(data_root=str(tmp_path))
-    assert f'{tmp_path}/JPEGImages/a/00020.jpg: no such frame, but {tmp_path}/meta.json names it' in str(raised.value)
-    assert f'{tmp_path}/Annotations/a/00010.png: no such mask, but an object begins there' in str(raised.value)
+    assert f'{tmp_path}/JPEGImages/a/00020.jpg: no such frame, but {tmp_path}/meta.json lists it' in str(raised.value)
+    assert f'{tmp_path}/Annotations/a/00010.png: no such mask, but an object begins at this frame' in str(raised.value)
 
 
 def test_an_object_that_no_mask_shows_is_a_warning(tmp_path, monkeypatch):
@@ -176,7 +176,8 @@ def test_an_object_that_no_mask_shows_is_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(module, 'print_log', lambda message, *args: told.append(message))
     YouTubeVOSDataset(data_root=str(tmp_path))
     assert told == [
-        f'a: no mask at which an object begins shows 2 of {tmp_path}/meta.json; these objects are not followed'
+        f'a: objects 2 of {tmp_path}/meta.json are in no mask of a frame at which an object begins; they are not '
+        'followed'
     ]
 
 
@@ -188,7 +189,9 @@ def test_an_object_that_only_masks_show_is_a_warning(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(module, 'print_log', lambda message, *args: told.append(message))
     YouTubeVOSDataset(data_root=str(tmp_path))
-    assert told == [f'a: masks show 2, not in {tmp_path}/meta.json; these objects are followed and scored, too']
+    assert told == [
+        f'a: masks show objects 2, which are not in {tmp_path}/meta.json; they are followed and scored, too'
+    ]
 
 
 def test_frames_of_a_meta_json_in_any_order(tmp_path):
@@ -240,7 +243,7 @@ def test_lossy_deep_and_ambiguous_files_are_faults(tmp_path):
         VideoFolderDataset(data_root=str(tmp_path))
     for said in (
         f'{masks}/00001.png: masks must be lossless, such as PNG; JPEG may change labels',
-        f'{masks}/00002.png: is called like 00002.bmp',
+        f'{masks}/00002.png: has the same name as 00002.bmp, except for the suffix',
         f'{frames}/00003.png: pictures must have 8 bits per channel; this one is of mode I;16',
         f'{tmp_path}/JPEGImages/b: frames must differ in name, not only in suffix',
     ):
@@ -254,7 +257,7 @@ def test_lists_and_folders_that_are_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match=r'ImageSets/test\.txt'):
         davis(tmp_path, 'test')
     (tmp_path / 'ImageSets/val.txt').write_text('\n')
-    with pytest.raises(ValueError, match=r'ImageSets/val\.txt: names no clip'):
+    with pytest.raises(ValueError, match=r'ImageSets/val\.txt: lists no clip'):
         davis(tmp_path)
 
 
@@ -266,7 +269,7 @@ def test_gaps_may_be_allowed_and_steps_be_of_any_size(tmp_path):
         VideoFolderDataset(data_root=str(tmp_path))
     assert len(VideoFolderDataset(data_root=str(tmp_path), allow_gaps=True)) == 2
     (tmp_path / 'JPEGImages/a/3.jpg').write_bytes((tmp_path / 'JPEGImages/a/00003.jpg').read_bytes())
-    with pytest.raises(ValueError, match=r'3\.jpg: has the number of 00003\.jpg'):
+    with pytest.raises(ValueError, match=r'3\.jpg: has the same number as 00003\.jpg'):
         VideoFolderDataset(data_root=str(tmp_path), allow_gaps=True)
 
 

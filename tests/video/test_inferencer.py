@@ -291,9 +291,8 @@ def test_many_repeated_masks_are_one_warning_an_object(idle, folder, tmp_path, w
     with pytest.raises(pytest.fail.Exception):
         idle(folder, tmp_path / 'masks', tmp_path / 'out')
     assert warned == [
-        f'{tmp_path}/masks/00001.png and 3 more masks, up to 00004.png: object 1 is ignored there; it began at frame '
-        '00000',
-        f'{tmp_path}/masks/00004.png: object 4 is ignored there; it began at frame 00003',
+        f'{tmp_path}/masks/00001.png and 3 more masks, up to 00004.png: object 1 is ignored; it begins at frame 00000',
+        f'{tmp_path}/masks/00004.png: object 4 is ignored; it begins at frame 00003',
     ]
 
 
@@ -303,7 +302,7 @@ def test_smoothed_edges_are_a_warning(idle, folder, tmp_path, warned):
     Image.fromarray(grey).save(tmp_path / 'smooth.png')
     with pytest.raises(pytest.fail.Exception):
         idle(folder, tmp_path / 'smooth.png', tmp_path / 'out')
-    assert warned == [f'{tmp_path}/smooth.png: 35 objects; every value but 0 and 255 is one, smoothed edges, too']
+    assert warned == [f'{tmp_path}/smooth.png: 35 objects; every value except 0 and 255 is one, also on smoothed edges']
 
 
 def test_a_background_that_is_no_black(idle, folder, tmp_path, warned):
@@ -316,7 +315,8 @@ def test_a_background_that_is_no_black(idle, folder, tmp_path, warned):
     with pytest.raises(pytest.fail.Exception):
         idle(folder, tmp_path / 'mask.png', tmp_path / 'out')
     assert warned == [
-        f'{tmp_path}/mask.png: id 0, the background, has a colour, and object 1 is black; is it the background?'
+        f'{tmp_path}/mask.png: object 1 is black, and id 0, the background, has a colour; check that the background '
+        'has id 0'
     ]
 
 
@@ -330,8 +330,10 @@ def test_frames_that_a_viewer_turns_and_files_that_are_no_frames(idle, masks, tm
     (frames / '00003.ppm').write_bytes(b'')
     with pytest.raises(pytest.fail.Exception):
         idle(frames, masks[0], tmp_path / 'out')
-    assert told[0] == f'{frames}: left out, not called like frames: 00003.ppm'
-    assert told[1].startswith(f'{frames}: 1 frames, from 00001.jpg on, have an EXIF orientation, which is ignored')
+    assert told[0] == f'{frames}: ignored, not named like frames: 00003.ppm'
+    assert told[1].startswith(
+        f'{frames}: 1 frames, the first of which is 00001.jpg, have an EXIF orientation, which is ignored'
+    )
 
 
 def test_a_video_whose_frames_change_in_size(loaded, masks, tmp_path, monkeypatch):
@@ -553,14 +555,14 @@ def spoilt(tmp_path, folder, masks):
         (['text.png'], [r'text\.png: unreadable']),
         (['missing.png'], [r'missing\.png']),
         (['good.png@0', 'large.png@1', 'empty.png@2'], [r'large\.png: ', r'empty\.png: ']),
-        (['good.png', 'white.png'], [r'white\.png: of which frame\?.*white\.png@20']),
+        (['good.png', 'white.png'], [r'white\.png: its frame is unknown; .*white\.png@20']),
         (['x@20.png'], [r'x@20\.png: no such file; frame 20 is written .*x\.png@20$']),
         (['photo.jpg'], [r'photo\.jpg: masks must be lossless, such as PNG; JPEG']),
         (['links'], [r'links/00000\.png: no such file', r'links/00001\.png: .*Is a directory']),
-        (['good.png@3', 'white.png@3'], [r'white\.png: is of the same frame as .*good\.png']),
+        (['good.png@3', 'white.png@3'], [r'white\.png: belongs to the same frame as .*good\.png']),
         (
             ['good.png@24'],
-            [r'good\.png: no frame 24 in .*JPEGImages, whose first is 00000\.jpg and last is 00023\.jpg'],
+            [r'good\.png: no frame 24 in .*JPEGImages, whose first frame is 00000\.jpg and last frame is 00023\.jpg'],
         ),
         (['empties'], [r'empties/00000\.png: shows no object', r'empties/00002\.png: shows no object']),
     ],
@@ -597,7 +599,7 @@ def test_all_frames_that_are_wrong_are_named(idle, masks, tmp_path):
     ]
     other = tmp_path / 'other'
     other.mkdir()
-    with pytest.raises(ValueError, match=rf'{other}: no frames in this folder, that is no files .*\.jpg'):
+    with pytest.raises(ValueError, match=rf'{other}: no frames in this folder, that is, no files .*\.jpg'):
         idle(other, masks[0], tmp_path / 'out')
     for name in ('a.png', 'a.jpg'):
         Image.new('RGB', (50, 20)).save(other / name)
@@ -618,7 +620,8 @@ def test_videos_that_are_wrong(idle, masks, spoilt):
     with pytest.raises(ValueError, match=r'text\.png: OpenCV cannot decode a frame'):
         idle(spoilt / 'text.png', masks, spoilt / 'out')
     video = write_video(spoilt / 'clip.mp4', [clips.frame(squares(p, 1), p) for p in range(5)])
-    with pytest.raises(ValueError, match=r'00020\.png: no frame 20 in .*clip\.mp4, whose first is 0 and last is 4'):
+    said = r'00020\.png: no frame 20 in .*clip\.mp4, whose first frame is 0 and last frame is 4'
+    with pytest.raises(ValueError, match=said):
         idle(video, masks, spoilt / 'out')
 
 
@@ -708,8 +711,8 @@ def test_what_is_told(small_sst, folder, masks, tmp_path, capsys, monkeypatch):
         'weights is None: the model is not trained',
         f'{masks[0]}: objects 1, 5 from frame 00000 on',
         f'{masks[1]}: object 9 from frame 00020 on',
-        f'{masks[1]}: object 1 is ignored there; it began at frame 00000',
-        f'{masks[1]}: object 5 is ignored there; it began at frame 00000',
+        f'{masks[1]}: object 1 is ignored; it begins at frame 00000',
+        f'{masks[1]}: object 5 is ignored; it begins at frame 00000',
     ]
     bar = ' '.join(capsys.readouterr().out.split())
     assert f'{LENGTH}/{LENGTH}' in bar

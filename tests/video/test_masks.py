@@ -78,7 +78,7 @@ def test_void_is_background_and_in_masks_of_one_object_the_object(tmp_path, mode
 @pytest.mark.parametrize(
     ('image', 'said'),
     [
-        (Image.new('RGB', (4, 3), (128, 0, 0)), 'mode RGB, whose colours say nothing of ids; save it with a palette'),
+        (Image.new('RGB', (4, 3), (128, 0, 0)), 'mode RGB, whose colours are not ids; save it with a palette'),
         (Image.new('LA', (4, 3)), 'mode LA'),
         (Image.fromarray(np.full((3, 4), 256, np.uint16)), r'ids must be of 0…255; the file has 256…256'),
     ],

@@ -224,7 +224,7 @@ def test_an_object_that_no_given_mask_shows_is_a_warning(tmp_path, monkeypatch):
     found = score([with_prediction(item['data_samples'], dict(walk=masks)) for item in dataset])
     assert found['JF'] == 100
     assert told[0] == (
-        'walk: later masks show 5, which no given mask shows; these objects are neither followed nor scored'
+        'walk: later masks show objects 5, which are in no given mask; they are neither followed nor scored'
     )
 
 

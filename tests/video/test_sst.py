@@ -429,7 +429,7 @@ def test_what_is_wrong_is_named(root, sample, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             [*session.segment([frame])]
-    with pytest.raises(ValueError, match=r'frame 1 shows objects that have begun already: \[1\]'):
+    with pytest.raises(ValueError, match=r'frame 1 shows objects that already began: \[1\]'):
         [*session.segment([Frame(0, image, squares(0, 1)), Frame(1, image, squares(0, 1, 5))])]
     with pytest.raises(ValueError, match=r'frame 9 is of shape \(20, 44\)'):
         [*ClipSession(model).segment([Frame(0, image, squares(0, 1)), Frame(9, image[:20])])]

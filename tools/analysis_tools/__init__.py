@@ -1,1 +1,1 @@
-"""What models and data sets consist of."""
+"""Analysis of models and data sets."""

@@ -1,4 +1,4 @@
-"""Draw a config's training images or clips with their labels, as the pipeline gives them to the model.
+"""Draw the training images or clips of a config with their labels, after the pipeline.
 
 python tools/analysis_tools/browse_dataset.py CONFIG --output-dir DIR [--split val] [--number 20]
 """
@@ -20,26 +20,26 @@ from mmattn.video.overlay import draw_overlay
 
 
 def clip_picture(item: dict) -> np.ndarray:
-    """Return the frames of a clip in a row, its objects over them: uint8 ``(H, W, 3)``, BGR."""
+    """Return the frames of a clip in a row, with its objects drawn over them: uint8 ``(H, W, 3)``, BGR."""
     frames, masks = item['inputs'].permute(0, 2, 3, 1).numpy(), item['data_samples'].gt_masks.data.numpy()
     return np.concatenate([draw_overlay(frame, mask, 0.5) for frame, mask in zip(frames, masks)], 1)
 
 
 def main() -> None:
-    """Write or show one picture an image."""
+    """Write or show one picture per image."""
     parser = argparse.ArgumentParser(description='Browse a data set')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('--output-dir', type=Path, help='folder for the pictures')
     parser.add_argument('--split', choices=['train', 'val', 'test'], default='train', help='default: train')
-    parser.add_argument('--number', type=int, help='the first so many images; default: all')
-    parser.add_argument('--not-show', action='store_true', help='open no window')
+    parser.add_argument('--number', type=int, help='number of images, from the first; default: all')
+    parser.add_argument('--not-show', action='store_true', help='do not open a window')
     parser.add_argument('--show-interval', type=float, default=2, help='seconds that each picture is shown; default: 2')
     add_config_options(parser)
     args = parser.parse_args()
     if args.number is not None and args.number < 1:
         parser.error(f'--number must be at least 1; got {args.number}')
     if args.not_show and args.output_dir is None:
-        parser.error('--not-show needs --output-dir, as nothing would come of it otherwise')
+        parser.error('--not-show requires --output-dir')
     if args.output_dir is not None:
         check_writable(args.output_dir)
     cfg = load_config(args.config, args.cfg_options)
@@ -57,14 +57,14 @@ def main() -> None:
                 visualizer.show(picture[..., ::-1], name, args.show_interval)
             continue
         if 'inputs' not in item:
-            parser.error(f'clips of --split {args.split} are read by the model, frame by frame; browse train')
+            parser.error(f'clips of --split {args.split} are read by the model, frame by frame; use --split train')
         name = Path(item['data_samples'].img_path).stem
         instances = item['data_samples'].get('gt_instances')
         if instances is not None and hasattr(instances.bboxes, 'tensor'):
-            instances.bboxes = instances.bboxes.tensor  # mmdet's visualizer draws tensors alone
+            instances.bboxes = instances.bboxes.tensor  # mmdet's visualizer requires tensors
         visualizer.add_datasample(
             name,
-            # BGR to RGB; contiguous, because mmseg 1.2.2 hands an array laid out like this one to OpenCV to draw on
+            # BGR to RGB; contiguous, because mmseg 1.2.2 passes an array with the same strides to OpenCV to draw on
             np.ascontiguousarray(item['inputs'].permute(1, 2, 0).numpy()[..., ::-1]),
             item['data_samples'],
             draw_pred=False,

@@ -1,10 +1,10 @@
-"""Count the multiply-accumulates and parameters of a config's model, or of a family of configs beside the paper's.
+"""Count the multiply-accumulates and parameters of a config's model; compare a family of configs with the paper.
 
     python tools/analysis_tools/get_flops.py CONFIG [--shape H W] [--frames 8] [--depth 3]
     python tools/analysis_tools/get_flops.py configs/deeplabv3plus_ba
 
-What is counted is described in ``mmattn/utils/complexity.py``. Of a folder, every config is counted whose entry in
-metafile.yml has the paper's figures; of a config, its entry is counted, too.
+``mmattn/utils/complexity.py`` describes what is counted. For a folder, every config with figures of the paper in
+metafile.yml is counted. For a config, its entry in metafile.yml is also compared.
 """
 
 import argparse
@@ -19,26 +19,26 @@ from mmattn.utils.complexity import input_size, table_by_module, table_with_pape
 def main() -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser(description='Count multiply-accumulates and parameters')
-    parser.add_argument('config', type=Path, help='path of the config, or of a folder with metafile.yml')
+    parser.add_argument('config', type=Path, help='a config, or a folder with metafile.yml')
     parser.add_argument(
         '--shape',
         type=int,
         nargs='+',
-        help="height and width, or one side; default: the config's crop size, or the size that it scales images to",
+        help="height and width, or one side; default: the config's crop size, or the size to which it scales images",
     )
-    parser.add_argument('--frames', type=int, help='of a clip, for video models; default: 8')
+    parser.add_argument('--frames', type=int, help='length of a clip, for video models; default: 8')
     parser.add_argument('--depth', type=int, help='levels of modules in the table; default: 3')
     add_config_options(parser)
     args = parser.parse_args()
     if args.shape is not None and (len(args.shape) > 2 or min(args.shape) < 1):
-        parser.error(f'--shape takes one side, or height and width, of at least one pixel; got {args.shape}')
+        parser.error(f'--shape must be one side, or height and width, of at least one pixel; got {args.shape}')
     if args.config.is_dir():
         if any(value is not None for name, value in vars(args).items() if name != 'config'):
-            parser.error(f'{args.config} is a folder: its metafile says what is counted; options are for a config')
+            parser.error(f'{args.config} is a folder: its metafile defines what is counted; options require a config')
         table = table_with_paper(args.config / 'metafile.yml')
         if table is None:
             raise SystemExit(
-                f'{args.config}/metafile.yml has no figures of a paper (Complexity) to compare with; give one config'
+                f'{args.config}/metafile.yml has no figures of a paper (Complexity) to compare with; choose one config'
             )
         print(table)
         return

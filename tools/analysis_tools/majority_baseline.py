@@ -1,9 +1,9 @@
-"""Score the predictor that gives every pixel the most frequent class of the training set, beside results of models.
+"""Score the constant prediction of the training set's most frequent class; compare it with results of models.
 
     python tools/analysis_tools/majority_baseline.py CONFIG [--result NAME=METRICS.json …] [--out TABLE.md]
 
-The config's own data sets and evaluator do the scoring. ``--result`` takes the metrics file that ``tools/test.py``
-leaves in its work dir. The table is printed, and with ``--out`` written as Markdown.
+The scores are computed with the config's data sets and evaluator. ``--result`` reads a metrics file that
+``tools/test.py`` has written to its work dir. The table is printed, and with ``--out`` written as Markdown.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from mmattn.utils.files import check_writable, write_text
 
 
 def annotations(dataloader: dict, pipeline: list[dict]) -> tuple[list[np.ndarray], dict]:
-    """Load the label maps of a config's data set: ``(H, W)`` each, and its meta information."""
+    """Load the label maps of a config's data set, ``(H, W)`` each, and its meta information."""
     dataset = DATASETS.build({**dataloader['dataset'], 'pipeline': pipeline})
     return [dataset[i]['gt_seg_map'] for i in range(len(dataset))], dataset.metainfo
 
@@ -50,7 +50,7 @@ def majority_metrics(cfg: Config) -> dict[str, float]:
 
 
 def table(rows: dict[str, dict]) -> str:
-    """Return Markdown: a row a predictor, the metrics that all of them have as columns."""
+    """Return Markdown: one row per predictor, one column per metric that all of them have."""
     columns = [key for key in next(iter(rows.values())) if all(key in row for row in rows.values())]
     lines = ['| |' + ''.join(f' {column} |' for column in columns), '|---' * (len(columns) + 1) + '|']
     lines += [f'| {name} |' + ''.join(f' {row[column]:.2f} |' for column in columns) for name, row in rows.items()]
@@ -62,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description='Score the prediction of the majority class')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('--result', action='append', default=[], help='NAME=METRICS.json: a row for a model')
-    parser.add_argument('--out', type=Path, help='write the table to this file, too')
+    parser.add_argument('--out', type=Path, help='also write the table to this file')
     args = parser.parse_args()
     if args.out:
         check_writable(args.out.parent)

@@ -1,1 +1,1 @@
-"""Times, memory and accuracy beside what one would use instead."""
+"""Benchmarks of time, memory and accuracy, compared with the alternatives."""

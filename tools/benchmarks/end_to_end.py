@@ -1,11 +1,11 @@
-"""Time of a training iteration, with the native kernels and oneDNN's projections, and without.
+"""Time of a training iteration, with and without the native kernels and oneDNN's projections.
 
     CAMVID_ROOT=… FASSEG_ROOT=… BCCD_ROOT=… DAVIS_240P_ROOT=… python tools/benchmarks/end_to_end.py [CONFIG …]
 
-For each config, its first batch of training data goes through preprocessing, forward and backward pass and the step of
-the optimiser, in turns with the kernels and without, so that other load meets both alike. A config may carry options
-whose values are Python's, "CONFIG key=value …". By default: Bi-NL, Bi-CC, U-Net-BA, generalized attention and SST, each
-after what it is compared with, on the small real data sets.
+For each config, the iteration consists of preprocessing, forward and backward pass, and optimizer step, on the first
+batch of training data. Iterations with and without the kernels alternate, so that other load affects both equally. A
+config may have options with Python values, "CONFIG key=value …". By default: Bi-NL, Bi-CC, U-Net-BA, generalized
+attention and SST, each after its baseline, on the small real data sets.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from rich.progress import track
 from mmattn.ops import native
 from mmattn.registry import MODELS
 
-projection = sys.modules['mmattn.ops.projection']  # the function has its name
+projection = sys.modules['mmattn.ops.projection']  # the package attribute of this name is the function
 CONFIGS = Path(__file__).parents[2] / 'configs'
 DEFAULT = (
     'bi_nl/nl_r50-d8_1xb8-4k_camvid-360x360.py train_dataloader.batch_size=2',
@@ -46,7 +46,7 @@ DEFAULT = (
 
 
 def load(line: str) -> Config:
-    """Return the config that a line of the command names, without pretrained weights."""
+    """Return the config of a command-line argument, without pretrained weights."""
     name, *options = line.split()
     path = Path(name) if Path(name).is_file() else CONFIGS / name
     cfg = Config.fromfile(path)
@@ -57,7 +57,7 @@ def load(line: str) -> Config:
 
 
 def iteration_times(cfg: Config, repeats: int) -> tuple[float, float]:
-    """Return the median seconds of an iteration with the kernels and without."""
+    """Return the median seconds of an iteration with and without the kernels."""
     init_default_scope(cfg.get('default_scope', 'mmengine'))
     torch.manual_seed(0)
     cfg.train_dataloader.update(num_workers=0, persistent_workers=False)
@@ -76,7 +76,7 @@ def iteration_times(cfg: Config, repeats: int) -> tuple[float, float]:
                 model.train_step(batch, optimizer)
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
-                if repeat:  # the first does not count
+                if repeat:  # the first iteration is a warm-up
                     times[with_kernels].append(time.perf_counter() - start)
     return statistics.median(times[True]), statistics.median(times[False])
 
@@ -84,11 +84,11 @@ def iteration_times(cfg: Config, repeats: int) -> tuple[float, float]:
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('configs', nargs='*', default=DEFAULT, help='paths, or paths in configs/')
+    parser.add_argument('configs', nargs='*', default=DEFAULT, help='paths, or paths relative to configs/')
     parser.add_argument('--repeats', type=int, default=5)
     args = parser.parse_args()
     if native.UNAVAILABLE_REASON is not None:
-        raise SystemExit(f'there are no kernels to measure: {native.UNAVAILABLE_REASON}')
+        raise SystemExit(f'there are no native kernels: {native.UNAVAILABLE_REASON}')
     todo = [(name, load(name)) for name in args.configs]
     rows = [(name, *iteration_times(cfg, args.repeats)) for name, cfg in track(todo, 'configs')]
     print('| | with kernels, s | without, s | ratio |\n|---|---|---|---|')

@@ -1,15 +1,15 @@
-"""Time and extra memory of the operators beside what a user would pick instead: workloads P1 to P8.
+"""Time and extra memory of the operators, compared with the alternatives: workloads P1 to P8.
 
     python tools/benchmarks/ops.py [--only P1 P3] [--json FILE] [--compare FILE] [--plot FILE] [--scaling FILE]
 
-Before a workload is measured, on a smaller map ours must agree with its reference in PyTorch, and every peer with ours,
-in values and gradients (a peer without positions with ours without positions). Times are medians, taken in turns. Extra
-memory is the peak of what tensors take beyond inputs, output and gradients, in a process of its own for each figure.
-Ratios are ours to the peer's; a target is what they should not exceed.
+Before a workload is measured, values and gradients are checked on a smaller map: ours must agree with its reference in
+PyTorch, and every alternative with ours (an alternative without positions with ours without positions). Times are
+medians of interleaved measurements. Extra memory is the peak memory of tensors beyond inputs, output and gradients;
+each figure is measured in a separate process. Ratios are ours divided by theirs; a target is an upper limit of a ratio.
 
---json keeps what is measured, one record per line of the table, and is written again after each workload. --compare
-adds the ratios of such a file, of the same processor if the comparison is to mean anything. --scaling draws Bi-NL's
-core over the number of positions.
+--json writes the measurements, one record per line of the table; the file is updated after each workload. --compare
+adds the ratios in such a file; the comparison is only meaningful on the same processor. --scaling draws Bi-NL's core
+over the number of positions.
 """
 
 import argparse
@@ -34,7 +34,7 @@ TOLERANCES = {torch.float32: 5e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
 def timed(call: Call, of: str) -> Callable[[], Tensor | tuple[Tensor, ...]]:
-    """Return what is measured: the forward pass, or forward and backward pass."""
+    """Return the function to measure: the forward pass, or forward and backward pass."""
 
     def forward() -> Tensor:
         with torch.no_grad():
@@ -47,7 +47,7 @@ def timed(call: Call, of: str) -> Callable[[], Tensor | tuple[Tensor, ...]]:
 
 
 def results(call: Call) -> list[Tensor]:
-    """Values, and gradients where the call has a backward pass."""
+    """Return values and, if the call has a backward pass, gradients."""
     if BOTH not in call.passes:
         with torch.no_grad():
             return [call.function(*call.inputs)]
@@ -56,12 +56,16 @@ def results(call: Call) -> list[Tensor]:
 
 
 def verify(name: str, work: Workload, tolerance: float) -> None:
-    """Raise unless ours agrees with the reference in PyTorch and the peers with ours."""
+    """Check that ours agrees with the reference in PyTorch, and the alternatives with ours.
+
+    Raises:
+        AssertionError: they differ by more than ``tolerance``.
+    """
 
     def check(title: str, actual: Call, expected: list[Tensor]) -> None:
         largest = [b.float().abs().max().item() for b in expected]
         for a, b, most in zip(results(actual), expected, largest):
-            scale = max(most, 1e-3 * max(largest))  # some gradients vanish but for rounding
+            scale = max(most, 1e-3 * max(largest))  # some gradients are zero except for rounding
             torch.testing.assert_close(
                 a.float() / scale,
                 b.float() / scale,
@@ -72,29 +76,29 @@ def verify(name: str, work: Workload, tolerance: float) -> None:
 
     with native.backend('reference'):
         reference = results(work.ours)
-    check('the kernels, beside the reference', work.ours, reference)
+    check('the kernels, compared with the reference', work.ours, reference)
     for peer, call in work.peers.items():
-        same = work.alike.get(peer, work.ours)
+        same = work.equivalent.get(peer, work.ours)
         if same is not None:
             check(peer, call, results(same))
 
 
 def takes_kernel(call: Call) -> bool:
-    """Whether a forward pass of ours runs a kernel, not the reference in PyTorch alone."""
+    """Return whether a forward pass of ours runs a kernel, not only the reference in PyTorch."""
     with native.kernels_run() as ran:
         timed(call, FORWARD)()
     return bool(ran)
 
 
 def megabytes(name: str, who: str, of: str, dtype: torch.dtype, device: str, threads: int) -> float:
-    """Measure a call's extra memory; run in a process of its own."""
+    """Return a call's extra memory in MiB; run this in a separate process."""
     torch.set_num_threads(threads)
     work = WORKLOADS[name](True, dtype, device)
     return extra_memory(timed(work.ours if who == OURS else work.peers[who], of))[1]
 
 
 def measure(name: str, dtype: torch.dtype, device: str, repeats: int) -> list[dict]:
-    """Return a record for each pass and peer of a workload."""
+    """Return one record per pass and alternative of a workload."""
     torch.manual_seed(0)
     verify(name, WORKLOADS[name](False, dtype, device), TOLERANCES[dtype])
     work = WORKLOADS[name](True, dtype, device)
@@ -134,7 +138,7 @@ def measure(name: str, dtype: torch.dtype, device: str, repeats: int) -> list[di
 
 
 def same_line(record: dict) -> tuple:
-    """Return what tells a record from the others of a run."""
+    """Return the key that identifies a record within a run."""
     return tuple(record[key] for key in ('workload', 'pass', 'peer', 'dtype', 'device'))
 
 
@@ -146,7 +150,7 @@ def table(records: list[dict], earlier: list[dict] = []) -> str:
         return '–' if x is None else f'{x:.3g}' if x < 100 else f'{x:.0f}'
 
     rows = [
-        '| | pass | beside | ours, theirs: s | ratio (target) | ours, theirs: extra MiB | ratio (target) |',
+        '| | pass | compared with | ours, theirs: s | ratio (target) | ours, theirs: extra MiB | ratio (target) |',
         '|---|---|---|---|---|---|---|',
     ]
     for record in records:
@@ -165,7 +169,7 @@ def table(records: list[dict], earlier: list[dict] = []) -> str:
 
 
 def pyplot():
-    """matplotlib without a screen."""
+    """Return matplotlib's pyplot with a backend that requires no screen."""
     import matplotlib
 
     matplotlib.use('Agg')
@@ -194,7 +198,7 @@ def plot(records: list[dict], path: Path) -> None:
 
 
 def scaling(path: Path, dtype: torch.dtype, device: str, repeats: int) -> None:
-    """Draw Bi-NL's core over the number of positions; tables of all pairs as far as they have room."""
+    """Draw time and memory of Bi-NL's core over the number of positions; tables of all pairs only for smaller maps."""
     sides = (24, 33, 49, 65, 97, 137, 193)
     styles = {'literal': '#999999', 'SDPA with a table': '#4477aa', OURS: '#ee6677'}
     points: dict[str, list[tuple[int, float, float]]] = {name: [] for name in styles}
@@ -219,20 +223,20 @@ def scaling(path: Path, dtype: torch.dtype, device: str, repeats: int) -> None:
 
 
 def main() -> None:
-    """Measure, print a table, keep and draw what was found."""
+    """Measure, print a table, and write and draw the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         '--only',
         nargs='+',
         metavar='NAME',
         default=list(WORKLOADS),
-        help=f'workloads, or beginnings of their names: {", ".join(WORKLOADS)}',
+        help=f'workloads, or prefixes of their names: {", ".join(WORKLOADS)}',
     )
     parser.add_argument('--dtype', choices=[str(x).removeprefix('torch.') for x in TOLERANCES], default='float32')
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
     parser.add_argument('--repeats', type=int, default=5)
     parser.add_argument('--json', type=Path, help='write the records to this file')
-    parser.add_argument('--compare', type=Path, metavar='FILE', help='add the ratios that --json kept in this file')
+    parser.add_argument('--compare', type=Path, metavar='FILE', help='add the ratios in this file of --json')
     parser.add_argument('--plot', type=Path, help='draw the ratios')
     parser.add_argument('--scaling', type=Path, help='draw time and memory over the number of positions')
     args = parser.parse_args()
@@ -240,7 +244,7 @@ def main() -> None:
     names = [name for name in WORKLOADS if name.startswith(tuple(args.only))]
     unknown = [start for start in args.only if not any(name.startswith(start) for name in names)]
     if unknown:
-        parser.error(f'--only: no workload begins with {", ".join(unknown)}; there are {", ".join(WORKLOADS)}')
+        parser.error(f'--only: no workload begins with {", ".join(unknown)}; choose from {", ".join(WORKLOADS)}')
     for key in ('torch', 'CPU threads', 'instruction set', 'native operators'):
         print(f'{key}: {collect_env().get(key)}')
     earlier = json.loads(args.compare.read_text(encoding='utf-8')) if args.compare else []

@@ -1,6 +1,6 @@
-"""What the benchmark of the operators runs: workloads P1 to P8, each ours beside what a user would pick instead.
+"""Workloads P1 to P8 of the operator benchmark: each operator with its alternatives.
 
-A builder returns a workload in full size, or a small one, on which the peers have to agree with ours.
+A builder returns a workload at full size, or a small one, on which the alternatives must agree with ours.
 """
 
 import copy
@@ -32,7 +32,7 @@ OURS = 'mmattn'
 
 @dataclass
 class Call:
-    """A function of tensors, and those tensors; gradients are taken for all that want them."""
+    """A function of tensors, and these tensors; gradients are computed for all that require them."""
 
     function: Callable[..., Tensor]
     inputs: list[Tensor]
@@ -41,17 +41,18 @@ class Call:
 
 @dataclass
 class Workload:
-    """One line of the plan: ours, its peers, and what is aimed at.
+    """One line of the benchmark: ours, its peers (the alternatives), and targets.
 
-    ``targets`` are the ratios of time and of extra memory, by peer and pass. ``alike`` names, for a peer that computes
-    less than ours, the call that has to agree with it instead, or None where the peer computes something else.
+    ``targets`` are upper limits of the ratios of time and of extra memory, by peer and pass. ``equivalent`` gives, for
+    a peer that computes less than ours, the call that must agree with it instead, or None if the peer computes
+    something else.
     """
 
     title: str
     ours: Call
     peers: dict[str, Call]
     targets: dict[tuple[str, str], tuple[float | None, float | None]] = field(default_factory=dict)
-    alike: dict[str, Call | None] = field(default_factory=dict)
+    equivalent: dict[str, Call | None] = field(default_factory=dict)
 
 
 Builder = Callable[[bool, torch.dtype, str], Workload]
@@ -59,7 +60,7 @@ WORKLOADS: dict[str, Builder] = {}
 
 
 def workload(name: str, **settings: object) -> Callable[[Callable[..., Workload]], Callable[..., Workload]]:
-    """Register a builder, with some of its arguments given."""
+    """Register a builder under a name, with some of its arguments set."""
 
     def register(builder: Callable[..., Workload]) -> Callable[..., Workload]:
         WORKLOADS[name] = partial(builder, **settings)
@@ -71,12 +72,12 @@ def workload(name: str, **settings: object) -> Callable[[Callable[..., Workload]
 def calls(
     ours: Callable[..., Tensor], peers: dict[str, Callable[..., Tensor]], inputs: list[Tensor]
 ) -> tuple[Call, dict[str, Call]]:
-    """Ours and the peers as functions of the same tensors."""
+    """Return ours and the peers as calls with the same tensors."""
     return Call(ours, inputs), {name: Call(function, inputs) for name, function in peers.items()}
 
 
 def both_passes(peer: str, *ratios: float | None) -> dict[tuple[str, str], tuple[float | None, float | None]]:
-    """Targets of time and memory that hold for the forward pass and with the backward pass."""
+    """Return targets of time and memory that apply to the forward pass and to forward and backward pass."""
     time, memory = ratios
     return {(peer, of): (time, memory) for of in (FORWARD, BOTH)}
 
@@ -88,7 +89,7 @@ LARGEST_TABLE = 97  # side of a map
 
 
 def bi_nl_calls(side: int, channels: int, k: int, dtype: torch.dtype, device: str) -> tuple[Call, dict[str, Call]]:
-    """Bi-NL's core and its peers on a side × side map; those with a table of all pairs as far as it has room."""
+    """Return Bi-NL's core and its peers on a side × side map; those with a table of all pairs only up to a size."""
     entry = alternatives.window_entry(side, k, device) if side <= LARGEST_TABLE else None
 
     def literal(q: Tensor, key: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
@@ -108,14 +109,14 @@ def bi_nl_calls(side: int, channels: int, k: int, dtype: torch.dtype, device: st
     own, peers = calls(ours, tables, inputs)
     peers['SDPA, content only'] = Call(alternatives.sdpa, inputs[:3])
     flex = partial(alternatives.flex_attention, size=k)
-    forward_only = Call(flex, [x.detach() for x in inputs], (FORWARD,))  # all that it can on a CPU
+    forward_only = Call(flex, [x.detach() for x in inputs], (FORWARD,))  # FlexAttention has no backward pass on a CPU
     peers['FlexAttention'] = forward_only if device == 'cpu' else Call(flex, inputs)
     return own, peers
 
 
 @workload('P1')
 def bi_nl(full: bool, dtype: torch.dtype, device: str) -> Workload:
-    """Bi-NL's core, a 31×31 window of position logits and a learned outlier logit."""
+    """Bi-NL's core: a 31×31 window of position logits and a learned logit for positions outside."""
     own, peers = bi_nl_calls(*((97, 256, 31) if full else (21, 256, 7)), dtype, device)
     return Workload(
         'Bi-NL core, 1×97×97×256, k = 31',
@@ -132,7 +133,7 @@ def bi_nl(full: bool, dtype: torch.dtype, device: str) -> Workload:
 
 @workload('P1z')
 def bi_nl_zscore(full: bool, dtype: torch.dtype, device: str) -> Workload:
-    """Bi-NL's core with the z-score of its window biases in front."""
+    """Bi-NL's core after the z-score of its window logits."""
     side, channels, k = (97, 256, 31) if full else (21, 256, 7)
     own, peers = bi_nl_calls(side, channels, k, dtype, device)
 
@@ -150,7 +151,7 @@ def bi_nl_zscore(full: bool, dtype: torch.dtype, device: str) -> Workload:
         'Bi-NL core with the z-score, 1×97×97×256, k = 31',
         Call(zscored, own.inputs),
         {'SDPA with a table': Call(table, own.inputs), 'SDPA, content only': peers['SDPA, content only']},
-        alike={'SDPA, content only': None},
+        equivalent={'SDPA, content only': None},
     )
 
 
@@ -159,7 +160,7 @@ def bi_nl_zscore(full: bool, dtype: torch.dtype, device: str) -> Workload:
 
 @workload('P2')
 def bi_cc(full: bool, dtype: torch.dtype, device: str) -> Workload:
-    """Bi-CC's core, with position logits, which mmcv's has not."""
+    """Bi-CC's core with position logits, which mmcv's block does not have."""
     side, channels, k = (97, 512, 31) if full else (11, 16, 5)
 
     def ours(q: Tensor, key: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
@@ -193,14 +194,14 @@ def bi_cc(full: bool, dtype: torch.dtype, device: str) -> Workload:
 
 
 def channels_first(batch: int, heads: int, side: int, channels: int, dtype: torch.dtype, device: str) -> Tensor:
-    """A map ``(B, heads, H, W, C)`` as a convolution gives it."""
+    """Return a map ``(B, heads, H, W, C)`` in the memory layout of a convolution's output."""
     return torch.randn(batch, heads, channels, side, side, dtype=dtype, device=device).movedim(2, -1).requires_grad_()
 
 
 @workload('P3', iterations=1)
 @workload('P3, T = 3', iterations=3)
 def ba_core(full: bool, dtype: torch.dtype, device: str, iterations: int) -> Workload:
-    """The core of local bilateral attention, 3×3 neighbours."""
+    """The core of local bilateral attention over 3×3 neighbours."""
     side, channels = (96, 256) if full else (17, 64)
 
     def ours(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor) -> Tensor:
@@ -216,7 +217,7 @@ def ba_core(full: bool, dtype: torch.dtype, device: str, iterations: int) -> Wor
 @workload('dynamic_conv, 3×3', groups=8, side=96, k=3)
 @workload('dynamic_conv, 13×13', groups=16, side=48, k=13)
 def dynamic(full: bool, dtype: torch.dtype, device: str, groups: int, side: int, k: int) -> Workload:
-    """Dynamic convolution, 256 channels."""
+    """Dynamic convolution with 256 channels."""
     inputs = [channels_first(1, groups, side if full else 17, c, dtype, device) for c in (256 // groups, k**2)]
     unfold = partial(alternatives.unfold_dynamic_conv, k=k)
     own, peers = calls(partial(dynamic_conv, kernel_size=k), {'unfold': unfold}, inputs)
@@ -229,7 +230,7 @@ def dynamic(full: bool, dtype: torch.dtype, device: str, groups: int, side: int,
 @workload('P4 e', row={}, evaluation=0.75)
 @workload('P4 i', row=dict(share=True, iterations=3), evaluation=0.6)
 def ba_block(full: bool, dtype: torch.dtype, device: str, row: dict, evaluation: float) -> Workload:
-    """The block beside the convolution that it replaces, norm and ReLU included; folded in at evaluation."""
+    """The block compared with the convolution that it replaces, with norm and ReLU, folded for evaluation."""
     side, channels = (96, 256) if full else (9, 32)
     x = torch.randn(1, channels, side, side, dtype=dtype, device=device)
 
@@ -262,13 +263,13 @@ def ba_block(full: bool, dtype: torch.dtype, device: str, row: dict, evaluation:
 
 
 def video_operands(full: bool, heads: int, dtype: torch.dtype, device: str) -> list[Tensor]:
-    """q, k and v of 16 × 64 × 64 voxels and 32 channels."""
+    """Return q, k and v of 16 × 64 × 64 voxels and 32 channels."""
     size = (16, 64, 64) if full else (8, 16, 8)
     return [torch.randn(1, heads, *size, 32 // heads, dtype=dtype, device=device, requires_grad=True) for _ in range(3)]
 
 
 def with_positions(inputs: list[Tensor], widths: list[int]) -> list[Tensor]:
-    """The operands with logits of some widths for each query."""
+    """Return the operands and, for each of some widths, logits for each query."""
     size = inputs[0].shape[:-1]
     return inputs + [inputs[0].new_empty(*size, width).normal_().requires_grad_() for width in widths]
 
@@ -277,7 +278,7 @@ def with_positions(inputs: list[Tensor], widths: list[int]) -> list[Tensor]:
 @workload('P5, positions', heads=1, positions=True)
 @workload('P5, 8 heads', heads=8, positions=False)
 def grid(full: bool, dtype: torch.dtype, device: str, heads: int, positions: bool) -> Workload:
-    """Grid attention in 3-D; with windows of 9×9×11 and outliers, which the peer has not."""
+    """Grid attention in 3-D, optionally with windows of 9×9×11 and outside logits, which the peer does not have."""
     inputs = video_operands(full, heads, dtype, device)
 
     def ours(q: Tensor, k: Tensor, v: Tensor, window_bias: Tensor, outside_bias: Tensor) -> Tensor:
@@ -299,7 +300,7 @@ def grid(full: bool, dtype: torch.dtype, device: str, heads: int, positions: boo
 @workload('P6, positions', heads=1, positions=True)
 @workload('P6, 8 heads', heads=8, positions=False)
 def strided(full: bool, dtype: torch.dtype, device: str, heads: int, positions: bool) -> Workload:
-    """The first sub-layer of strided attention, cubes; with logits of the offsets, which the peer has not."""
+    """The first sub-layer of strided attention, cubes, optionally with offset logits, which the peer does not have."""
     step = (4, 8, 8)
     inputs = video_operands(full, heads, dtype, device)
 
@@ -323,10 +324,10 @@ def strided(full: bool, dtype: torch.dtype, device: str, heads: int, positions: 
 @workload('P7 1111', terms='1111')
 @workload('P7 0010', terms='0010')
 def generalized(full: bool, dtype: torch.dtype, device: str, terms: str) -> Workload:
-    """The whole block of mmcv, with its projections and ours with the same weights."""
+    """The whole block of mmcv, including its projections, and ours with the same weights."""
     channels, side = (512, 96) if full else (64, 11)
     stock = GeneralizedAttention(channels, num_heads=8, kv_stride=1, attention_type=terms).to(device, dtype)
-    nn.init.ones_(stock.gamma)  # or it would be the identity
+    nn.init.ones_(stock.gamma)  # the initial 0 would make the block the identity
     ours = TransformerAttention2d(channels, 8, terms).to(device, dtype)
     names, weights = zip(*stock.named_parameters())
     x = torch.randn(1, channels, side, side, dtype=dtype, device=device, requires_grad=True)
@@ -344,7 +345,7 @@ def generalized(full: bool, dtype: torch.dtype, device: str, terms: str) -> Work
     )
 
 
-# P8: what a call costs before and after its kernel
+# P8: the overhead of a call, without its kernel
 
 
 @workload('P8 global', operator='global_attention')
@@ -359,7 +360,7 @@ def overhead(full: bool, dtype: torch.dtype, device: str, operator: str) -> Work
         def calls(*operands: Tensor) -> Tensor:
             for _ in range(200 if full else 1):
                 found = function(*operands)
-                if found.requires_grad:  # that of the last call is with whoever measures
+                if found.requires_grad:  # the benchmark computes the gradients of the last call
                     torch.autograd.grad(found.sum(), operands)
             return function(*operands)
 

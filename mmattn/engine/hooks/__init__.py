@@ -1,1 +1,1 @@
-"""Hooks of a run: checkpoints that can be resumed from, preemption, and checks of data, losses and keys."""
+"""Hooks of a run: resumable checkpoints, preemption, and checks of data, losses and state-dict keys."""

@@ -1,4 +1,4 @@
-"""Checkpoints from which a killed run goes on as if nothing had happened."""
+"""Checkpoints from which a killed run resumes as if it had not been interrupted."""
 
 import errno
 import logging
@@ -23,32 +23,39 @@ from mmattn.engine.data_sampling import continue_data, sampler_of
 from mmattn.registry import HOOKS
 from mmattn.utils.files import atomic_write, hold, remove_temporary_files
 
-LEGACY = b'\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.'  # a checkpoint from before torch 1.6 begins like this
+LEGACY = b'\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.'  # first bytes of checkpoints of torch < 1.6
 
 
 @HOOKS.register_module()
 class CheckpointHook(mmengine.hooks.CheckpointHook):
-    """mmengine's ``CheckpointHook``, same arguments, with which a run can be killed at any moment and be resumed.
+    """mmengine's ``CheckpointHook`` with the same arguments; a run may be killed at any moment and resumed.
 
-    * A checkpoint is written aside and renamed, and an older one is removed only then: a complete one is always there.
-      ``resume`` finds it even if ``last_checkpoint`` names none.
-    * The checkpoint holds, as ``to_resume`` in its message hub, the one part that every strategy of mmengine saves, the
-      state of every process's random number generators (Python, NumPy, torch, CUDA) and the sampler's seed. The
-      generators belong to the training steps: what is drawn between two steps, for loading data or for validation,
-      leaves them alone. So the step after a resumption draws what it would have drawn.
-    * A resumed run goes on at the sampler's position without loading the data that it has already trained on.
+    * Writes are atomic, and an older checkpoint is removed only after a newer one is complete. There is always a
+      complete checkpoint. ``resume`` finds it even if ``last_checkpoint`` does not name it.
+    * The checkpoint stores the state of every process's random number generators (Python, NumPy, torch, CUDA) and the
+      sampler's seed, as ``to_resume`` in its message hub, the only part that all strategies of mmengine save. These
+      generators are reserved for the training steps: random numbers that are drawn between two steps, for data loading
+          or
+      validation, do not change them. The first step after resumption therefore draws the same numbers as without an
+      interruption.
+    * A resumed run continues at the sampler's position, without loading the earlier data.
     * ``save_now`` saves between any two iterations, also within an epoch or a validation.
 
-    With ``mmattn.InfiniteSampler`` (or, by epoch, ``mmattn.DefaultSampler``) and ``mmattn.SeedAugmentation`` as the
-    first transform, a resumed run ends on a CPU with the same weights, bit by bit. That asks for as many processes and
-    the same batch size as before, and for a checkpoint after an optimizer step where gradients are accumulated over
-    several iterations. With three processes or more, DDP adds the gradients of its first iteration in another order;
-    ``find_unused_parameters = True`` in the config keeps one order.
+    With ``mmattn.InfiniteSampler`` (or, by epoch, ``mmattn.DefaultSampler``), and ``mmattn.SeedAugmentation`` as the
+    first transform, a resumed run on a CPU ends with bitwise the same weights. This requires the same number of
+    processes and the same batch size, and, if gradients are accumulated over several iterations, a checkpoint after an
+    optimizer step. With three or more processes, DDP adds the gradients of its first iteration in another order;
+    ``find_unused_parameters = True`` in the config keeps the order fixed.
 
     Args:
         *args: as in mmengine's ``CheckpointHook``.
-        **kwargs: likewise. Checkpoints on local disks are written aside and renamed unless ``backend_args`` or
-            ``file_client_args`` name another way to write.
+        **kwargs: as in mmengine's ``CheckpointHook``. Writes to local disks are atomic unless ``backend_args`` or
+            ``file_client_args`` select another way to write.
+
+    Example:
+        >>> hook = HOOKS.build(dict(type='mmattn.CheckpointHook', interval=4000, max_keep_ckpts=2))
+        >>> hook.interval
+        4000
     """
 
     backend_args: dict | None
@@ -59,27 +66,30 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self.file_backend = _RemoveLater(LocalBackend())
         self._rng_state: dict[str, Any] = {}
         self._position: dict[str, int] = {}
-        self._batches_done = 0  # of this epoch
+        self._batches_done = 0  # in this epoch
         self._validate_first = False
 
     def before_loops(self, runner: Runner) -> None:
-        """Choose the checkpoint to resume from: mmengine would take the last one, complete or not."""
+        """Choose the checkpoint to resume from; mmengine would use the last one even if it is incomplete."""
         if resumes_without_path(runner):
             set_checkpoint_path(runner, latest_checkpoint(runner.work_dir, self.filename_tmpl))
 
     def before_run(self, runner: Runner) -> None:
-        """Likewise under tools other than ours; FlexibleRunner has resumed by then, one iteration too far on."""
+        """Choose the checkpoint in tools that do not call ``before_loops``.
+
+        FlexibleRunner has already resumed at this point, one iteration too far; its position is corrected.
+        """
         self.before_loops(runner)
         found = runner.message_hub.runtime_info.get('to_resume')
-        # `found` first: where nothing is trained, runner.iter would build the training loop, data set and all.
+        # `found` comes first: without training, runner.iter would build the training loop and its data set.
         if found and runner.iter == found['iter'] + 1:
             set_position(runner.train_loop, found['epoch'], found['iter'])
 
     def before_train(self, runner: Runner) -> None:
-        """Restore the generators and the position in the data, and see to it that files are written aside.
+        """Restore the generators and the position in the data, and select atomic writes.
 
         Raises:
-            BlockingIOError: another run trains in this work dir; the two would replace each other's checkpoints.
+            BlockingIOError: another run trains in this work dir; each would replace the other's checkpoints.
         """
         if self.backend_args is None and self.file_client_args is None and '://' not in str(self.out_dir):
             self.backend_args = dict(backend='mmattn.aside')
@@ -87,12 +97,13 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             self._lock = hold(runner.work_dir)
         super().before_train(runner)
         if is_main_process() and '://' not in str(self.out_dir):
-            remove_temporary_files(self.out_dir)  # which a killed run has left
+            remove_temporary_files(self.out_dir)  # left by a killed run
         self.file_backend = _RemoveLater(self.file_backend)
         self._rng_state = get_rng_state()
         if runner.iter > 0:
             found = runner.message_hub.runtime_info.get('to_resume', {})
-            self._continue(runner, found if found.get('iter') == runner.iter else {})  # else a stock hook handed it on
+            # another iteration: a run with the stock hook has copied `to_resume` from an older checkpoint
+            self._continue(runner, found if found.get('iter') == runner.iter else {})
             if runner.iter >= runner.max_iters:
                 runner.logger.warning(
                     f'Nothing is trained: the checkpoint is of iteration {runner.iter}, and training ends at '
@@ -100,42 +111,42 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
                 )
 
     def before_train_epoch(self, runner: Runner) -> None:
-        """Repeat the validation that was interrupted, if any."""
+        """Repeat a validation that was interrupted."""
         _forget(runner)
         if self._validate_first:
             self._validate_first = False
-            runner.logger.info('The interrupted run was validating: first, that again')
+            runner.logger.info('The run was interrupted during validation: the validation is repeated first')
             runner.val_loop.run()
 
     def before_train_iter(self, runner: Runner, *args, **kwargs) -> None:
-        """Give the training step its own generators."""
+        """Set the generators of the training steps."""
         set_rng_state(self._rng_state)
 
     def after_train_iter(self, runner: Runner, batch_idx: int, *args, **kwargs) -> None:
-        """Keep the generators for the next step, and save a checkpoint if it is time."""
+        """Store the generators for the next step, and save a checkpoint if one is due."""
         self._rng_state = get_rng_state()
         self._batches_done = batch_idx + 1
         super().after_train_iter(runner, batch_idx, *args, **kwargs)
 
     def after_train_epoch(self, runner: Runner) -> None:
-        """Save a checkpoint if it is time."""
+        """Save a checkpoint if one is due."""
         self._batches_done = 0
         super().after_train_epoch(runner)
 
     def save_now(self, runner: Runner, validating: bool = False) -> None:
-        """Save a checkpoint between two iterations, whatever ``interval`` says.
+        """Save a checkpoint between two iterations, regardless of ``interval``.
 
         Args:
             runner (Runner): the runner.
-            validating (bool): a validation is under way, which the resumed run is to do again. Defaults to False.
+            validating (bool): a validation is in progress, which the resumed run must repeat. Defaults to False.
         """
         step: int | str = runner.iter
-        if self.by_epoch:  # 'epoch_1.pth', or within the next epoch 'epoch_1_iter_30.pth'
+        if self.by_epoch:  # 'epoch_1.pth', or, during the next epoch, 'epoch_1_iter_30.pth'
             step = f'{runner.epoch}_iter_{runner.iter}' if self._batches_done else runner.epoch
         self._save_checkpoint_with_step(runner, step, dict(epoch=runner.epoch, iter=runner.iter), validating)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Correct FlexibleRunner's position, which counts one iteration more, finished or not."""
+        """Correct the position of FlexibleRunner, which also counts an unfinished iteration."""
         checkpoint['meta'].update(self._position)
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int | str, meta: dict, validating: bool = False) -> None:
@@ -153,10 +164,10 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         try:
             super()._save_checkpoint_with_step(runner, step, meta)
         except OSError as error:
-            if error.filename is None and error.errno is not None:  # mmengine's `last_checkpoint`, on a full disk
+            if error.filename is None and error.errno is not None:  # `last_checkpoint` of mmengine, on a full disk
                 raise type(error)(error.errno, error.strerror, str(Path(runner.work_dir, 'last_checkpoint'))) from error
             raise
-        _forget(runner)  # the best checkpoint is not for resuming
+        _forget(runner)  # the best checkpoint is not used for resuming
         self._position = {}
         self.file_backend.flush()
 
@@ -171,20 +182,20 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             self._batches_done = to_resume['batches_done']
         else:
             runner.logger.warning(
-                f"The checkpoint holds the 'rng_state' of {len(states)} processes, this run has "
-                f'{runner.world_size}: it will not end as without the interruption'
+                f"The checkpoint holds the 'rng_state' of {len(states)} processes, but this run has "
+                f'{runner.world_size}: its result will differ from that of an uninterrupted run'
             )
         if not continue_data(runner.train_loop, to_resume.get('sampler_seed'), self._batches_done):
             runner.logger.warning(
                 f'train_dataloader.sampler is {type(sampler_of(runner.train_dataloader)).__name__}, batch_sampler '
-                f'{type(runner.train_dataloader.batch_sampler).__name__}; only mmattn.InfiniteSampler without a batch '
-                'sampler, or mmattn.DefaultSampler, has the run end as without the interruption'
+                f'{type(runner.train_dataloader.batch_sampler).__name__}; the result equals that of an uninterrupted '
+                'run only with mmattn.InfiniteSampler without a batch sampler, or with mmattn.DefaultSampler'
             )
         self._validate_first = to_resume.get('validating', False) and runner.val_loop is not None
 
 
 def _forget(runner: Runner) -> None:
-    """Leave what resuming asks for out of what is saved from now on."""
+    """Exclude the data for resumption from later checkpoints."""
     forget_info(runner.message_hub, 'to_resume')
 
 
@@ -192,15 +203,15 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
     """Find the checkpoint to resume from.
 
     Args:
-        work_dir (str or Path): the folder that has the file ``last_checkpoint``.
-        filename_tmpl (str): the checkpoints' name with ``{}`` for the number. Defaults to 'iter_{}.pth'.
+        work_dir (str or Path): the folder with the file ``last_checkpoint``.
+        filename_tmpl (str): name of the checkpoints, with ``{}`` for the number. Defaults to 'iter_{}.pth'.
 
     Returns:
-        str or None: what ``last_checkpoint`` names; if that is gone or truncated, the newest complete checkpoint in
-        its folder or in ``work_dir``; None if there is no checkpoint at all.
+        str or None: the checkpoint that ``last_checkpoint`` names. If it is missing or truncated, the newest complete
+        checkpoint in its folder or in ``work_dir``. None if there is no checkpoint.
 
     Raises:
-        FileNotFoundError: there are checkpoints, or there were, but none is complete.
+        FileNotFoundError: there are or were checkpoints, but none is complete.
     """
     pointer = Path(work_dir, 'last_checkpoint')
     named = pointer.read_text(encoding='utf-8').strip() if pointer.is_file() else ''
@@ -215,40 +226,41 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
         if re.fullmatch(filename_tmpl.format(r'\d+(_iter_\d+)?'), path.name)
     ]
     complete = [path for path in found if _is_complete(path)]
-    said = f'{pointer} names {f"{named}, which is gone or truncated" if named else "no checkpoint"}'
+    reason = f'{pointer} names {f"{named}, which is missing or truncated" if named else "no checkpoint"}'
     if complete:
         newest = max(complete, key=lambda path: path.stat().st_mtime_ns)
-        print_log(f'{said}: resuming from {newest}, the newest complete one', 'current', logging.WARNING)
+        print_log(f'{reason}: resuming from {newest}, the newest complete checkpoint', 'current', logging.WARNING)
         return str(newest)
     if found or named:
-        raise FileNotFoundError(f'{said}, and there is no complete one to resume from')
+        raise FileNotFoundError(f'{reason}, and there is no complete checkpoint to resume from')
     return None
 
 
 def has_checkpoint(work_dir: str | Path) -> bool:
-    """Tell whether a run has saved anything in ``work_dir`` to resume from, complete or not."""
+    """Return whether a run has saved a checkpoint in ``work_dir``, complete or not."""
     return any(path for name in ('last_checkpoint', 'iter_*.pth', 'epoch_*.pth') for path in Path(work_dir).glob(name))
 
 
 def _is_complete(path: Path) -> bool:
-    """Tell a whole checkpoint, whose zip directory is at the end, from a truncated one; DeepSpeed's are folders."""
+    """Return whether a checkpoint is complete: a zip file ends with its directory. DeepSpeed writes folders."""
     return path.is_dir() or zipfile.is_zipfile(path)
 
 
 def check_checkpoint(path: str | Path) -> None:
-    """Check that a file can hold the weights of a model, by its beginning and its end; leave URLs unchecked.
+    """Check the beginning and the end of a file that should hold the weights of a model; URLs are not checked.
 
-    A folder counts as a checkpoint if it holds the parts that DeepSpeed or PyTorch writes for several processes.
+    A folder is accepted if it holds the parts that DeepSpeed or PyTorch writes for several processes.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        OSError: it cannot be read.
-        ValueError: it is not a checkpoint; the message says why.
+        FileNotFoundError: the file does not exist.
+        OSError: the file cannot be read.
+        ValueError: the file is not a checkpoint; the message gives the reason.
 
     Example:
-        >>> check_checkpoint('README.md')
+        >>> _ = Path('notes.txt').write_text('no weights', encoding='utf-8')
+        >>> check_checkpoint('notes.txt')
         Traceback (most recent call last):
-        ValueError: README.md is not a checkpoint (torch.save did not write it)
+        ValueError: notes.txt is not a checkpoint (torch.save did not write it)
     """
     if '://' in str(path):
         return
@@ -283,7 +295,7 @@ def _why_no_checkpoint(path: Path) -> str:
 
 
 def get_rng_state() -> dict[str, Any]:
-    """Return the state of this process's random number generators: Python's, NumPy's, torch's, the CUDA device's."""
+    """Return the states of this process's random number generators: Python, NumPy, torch, and the CUDA device."""
     return dict(
         python=random.getstate(),
         numpy=np.random.get_state(),
@@ -293,7 +305,7 @@ def get_rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Set the generators to what ``get_rng_state`` returned, here or in another process."""
+    """Set the generators to the states from ``get_rng_state``, of this or another process."""
     random.setstate(state['python'])
     np.random.set_state(state['numpy'])
     torch.set_rng_state(state['torch'].cpu())  # Runner.resume loads a checkpoint to the GPU
@@ -303,13 +315,13 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 @register_backend('mmattn.aside')
 class AsideBackend(LocalBackend):
-    """The local disk; a file is written aside and renamed when the disk has it, so it is there whole or not at all."""
+    """The local disk with atomic writes: a file is written under a temporary name, synchronised and renamed."""
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         """Write ``obj`` to ``filepath``.
 
         Raises:
-            OSError: it cannot be written; the error names ``filepath``, and nothing is left on the disk.
+            OSError: the file cannot be written; the error names ``filepath``, and no partial file remains.
         """
         with atomic_write(filepath) as temporary:
             super().put(obj, temporary)
@@ -318,7 +330,7 @@ class AsideBackend(LocalBackend):
 
 
 class _RemoveLater:
-    """A file backend that removes files at ``flush``: mmengine removes an old checkpoint before it writes the new."""
+    """A file backend that removes files at ``flush``; mmengine removes the old checkpoint before it writes the new."""
 
     def __init__(self, backend: BaseStorageBackend) -> None:
         self._backend = backend

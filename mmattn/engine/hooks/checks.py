@@ -1,4 +1,4 @@
-"""Hooks that stop a run where the stock Runner goes on: at a loss that is NaN, and a checkpoint that does not fit."""
+"""Hooks that stop a run at an invalid loss or an unsuitable checkpoint; the stock Runner would continue."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,20 +19,25 @@ from mmattn.registry import HOOKS
 
 @HOOKS.register_module()
 class InvalidLossHook(Hook):
-    """Stop training when a loss is NaN or infinite, and name the iteration and the images of the batch.
+    """Stop training when a loss is NaN or infinite, and report the iteration and the images of the batch.
 
-    Training without any batch, which has no loss, is an error, too.
+    Training without any batch, and therefore without a loss, is also an error.
 
-    It runs before the checkpoint of the same iteration is written. With several processes, the one that met the loss
-    names its own batch.
+    The hook runs before the checkpoint of the same iteration is written. With several processes, the process with the
+    invalid loss reports its own batch.
 
     Args:
-        interval (int): check every ``interval`` iterations. Defaults to 1; the logger reads the losses at each one
-            anyway.
+        interval (int): check every ``interval`` iterations. Defaults to 1, which costs little because the logger reads
+            the losses at each iteration.
 
     Raises:
-        ValueError: ``interval`` is below 1; or at the start of training, ``drop_last`` leaves no batch.
-        FloatingPointError: in training, a loss is not finite.
+        ValueError: ``interval`` is less than 1; or, at the start of training, ``drop_last`` leaves no batch.
+        FloatingPointError: during training, a loss is not finite.
+
+    Example:
+        >>> hook = HOOKS.build(dict(type='InvalidLossHook', interval=10))
+        >>> hook.interval
+        10
     """
 
     priority = 'VERY_HIGH'
@@ -49,7 +54,7 @@ class InvalidLossHook(Hook):
             sampler: Any = loader.sampler
             dataset: Any = loader.dataset
             raise ValueError(
-                f'train_dataloader: no batch, as drop_last=True, the batch_size is {loader.batch_size}, and this '
+                f'train_dataloader: no batch, because drop_last=True, the batch_size is {loader.batch_size}, and this '
                 f'process has {len(sampler)} of the {len(dataset)} images'
             )
 
@@ -69,19 +74,24 @@ class InvalidLossHook(Hook):
 
 @HOOKS.register_module()
 class CheckpointKeysHook(Hook):
-    """Make a checkpoint whose keys do not fit the model an error that lists them, where mmengine warns and goes on.
+    """Raise an error that lists all mismatched keys if a checkpoint does not fit the model; mmengine only warns.
 
-    It covers ``load_from``, testing and resuming, not the ``pretrained`` or ``init_cfg`` of a part of the model. The
-    modules themselves say whether a key fits, as some convert older keys and shapes. Those of FSDP hold shards and
-    cannot say; the log tells.
+    It covers ``load_from``, testing and resuming, but not ``pretrained`` or ``init_cfg`` of a part of the model. The
+    check uses ``load_state_dict`` of the modules, because some modules convert older keys and shapes. Modules wrapped
+    by FSDP hold shards and cannot be checked; the log then has a warning.
 
     Args:
-        allow (str or sequence of str): regular expressions; a key in which one is found may be missing, unexpected or
-            of another shape: ``r'\\.conv_seg\\.'`` to fine-tune on other classes. Defaults to none.
-        enabled (bool): False leaves it to mmengine. Defaults to True.
+        allow (str or sequence of str): regular expressions. A key that matches one of them may be missing, unexpected
+            or of another shape; for example ``r'\\.conv_seg\\.'`` to fine-tune on other classes. Defaults to none.
+        enabled (bool): False disables the check. Defaults to True.
 
     Raises:
-        RuntimeError: on loading, keys that are missing, unexpected or of another shape; it lists all of them.
+        RuntimeError: on loading, keys are missing, unexpected or of another shape; the message lists all of them.
+
+    Example:
+        >>> hook = HOOKS.build(dict(type='CheckpointKeysHook', allow=r'\\.conv_seg\\.'))
+        >>> bool(hook.allow.search('decode_head.conv_seg.weight'))
+        True
     """
 
     priority = 'VERY_HIGH'
@@ -92,12 +102,12 @@ class CheckpointKeysHook(Hook):
         self.enabled = enabled
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Load the weights strictly, before the Runner does it leniently."""
+        """Load the weights strictly, before the Runner loads them without checks."""
         if not self.enabled:
             return
         model = runner.model
         if isinstance(model, FullyShardedDataParallel):
-            runner.logger.warning('FSDP: whether the keys of the checkpoint fit the model is not checked')
+            runner.logger.warning('FSDP: the keys of the checkpoint are not checked')
             return
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
@@ -111,13 +121,13 @@ class CheckpointKeysHook(Hook):
         except RuntimeError as error:
             name = checkpoint_path(runner) or f'of {runner.work_dir}'
             raise RuntimeError(
-                f'The checkpoint {name} does not fit the model (patterns of keys that may differ go to '
+                f'The checkpoint {name} does not fit the model (to allow different keys, add their patterns to '
                 f'default_hooks.checkpoint_keys.allow). {error}'
             ) from None
 
 
 def _image_paths(batch: object) -> Iterator[str]:
-    """Yield the ``img_path`` of every data sample in a batch, however it is nested."""
+    """Yield the ``img_path`` of every data sample in a nested batch."""
     if isinstance(batch, BaseDataElement):
         yield str(batch.get('img_path'))
     elif isinstance(batch, dict | list | tuple):

@@ -1,4 +1,4 @@
-"""What the hooks share that check data before the first iteration."""
+"""Base class of the hooks that check data before the first iteration."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -17,17 +17,17 @@ SHOWN = 20
 class DataCheckHook(Hook):
     """Check the data sets of a run before its first iteration, and list all faults in one error.
 
-    All faults go to ``data_check.txt`` in the work dir. The first process checks, all raise.
+    All faults are written to ``data_check.txt`` in the work dir. The main process checks, all processes raise.
 
-    mmengine builds data sets before any hook of its own runs, and an empty one is an error that does not name it.
-    Therefore ``tools/train.py`` calls ``before_loops`` first, and ``tools/test.py`` calls ``before_test_loop``; under
-    other tools the check comes with ``before_train``, ``before_val`` or ``before_test``.
+    mmengine builds data sets before it calls any hook, and raises an error that does not name the data set if one is
+    empty. Therefore, ``tools/train.py`` first calls ``before_loops``, and ``tools/test.py`` first calls
+    ``before_test_loop``. In other tools, the check runs in ``before_train``, ``before_val`` or ``before_test``.
 
     Args:
-        enabled (bool): False turns the check off. Defaults to True.
+        enabled (bool): False disables the check. Defaults to True.
 
     Raises:
-        ValueError: before the first iteration, there are faults; it lists up to 20 of them.
+        ValueError: before the first iteration, if there are faults; the message lists up to 20 of them.
     """
 
     priority = 'VERY_HIGH'
@@ -38,18 +38,18 @@ class DataCheckHook(Hook):
 
     @abstractmethod
     def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
-        """Return paths, or places in the config, and what is wrong with each; ``loaders`` are keys of the config."""
+        """Return faults by path, or by place in the config; ``loaders`` are keys of the config."""
 
     def before_loops(self, runner: Runner) -> None:
-        """Check what training reads."""
+        """Check the data of training and validation."""
         self._check(runner, 'train_dataloader', 'val_dataloader')
 
     def before_val(self, runner: Runner) -> None:
-        """Check what validation reads, if training did not come first."""
+        """Check the data of validation, unless training has checked them."""
         self._check(runner, 'val_dataloader')
 
     def before_test(self, runner: Runner) -> None:
-        """Check what testing reads."""
+        """Check the data of testing."""
         self._check(runner, 'test_dataloader')
 
     before_train = before_loops
@@ -70,8 +70,8 @@ class DataCheckHook(Hook):
         if is_main_process():
             faults = self.find_faults(runner, loaders)
             lines = [f'{path}: {"; ".join(reasons)}' for path, reasons in faults.items()]
-            lines = [line.encode(errors='backslashreplace').decode() for line in lines]  # any bytes are a file's name
-            report.unlink(missing_ok=True)  # that of an earlier run
+            lines = [line.encode(errors='backslashreplace').decode() for line in lines]  # file names may not be UTF-8
+            report.unlink(missing_ok=True)  # the report of an earlier run
             if lines:
                 write_text(report, ''.join(f'{line}\n' for line in lines))
         shared = [lines]
@@ -83,7 +83,7 @@ class DataCheckHook(Hook):
                 '\n  '.join(
                     [
                         f'The data check found {len(lines)} fault{"s" * (len(lines) > 1)} (listed in {report}; '
-                        'default_hooks.data_check.enabled=False turns the check off):',
+                        'default_hooks.data_check.enabled=False disables the check):',
                         *lines[:SHOWN],
                         *more,
                     ]
@@ -92,9 +92,9 @@ class DataCheckHook(Hook):
 
 
 def data_set_configs(cfg: object, where: str, base: type) -> Iterator[tuple[str, dict]]:
-    """Find the configs of data sets that derive from ``base`` in that of a data loader, and say where they are.
+    """Yield each config of a data set that derives from ``base`` in the config of a data loader, with its place.
 
-    Those in wrappers, such as ``ConcatDataset``, are found, too.
+    Data sets inside wrappers, such as ``ConcatDataset``, are included.
     """
     if isinstance(cfg, list | tuple):
         for i, part in enumerate(cfg):

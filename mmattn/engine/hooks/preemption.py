@@ -1,4 +1,4 @@
-"""Runs that are told to stop, because their time is up or their machine is wanted, and that go on later."""
+"""Stop a run on a signal, because its time is up or its machine is required, so that it can be resumed later."""
 
 import os
 import signal
@@ -19,37 +19,44 @@ from mmattn.registry import HOOKS
 
 from .checkpoint import CheckpointHook
 
-SAME_SIGNAL = 5.0  # seconds in which a launcher may pass on a signal that the whole job got anyway
+SAME_SIGNAL = 5.0  # seconds in which a launcher may forward a signal that the process has already received
 
 
 @HOOKS.register_module()
 class PreemptionHook(Hook):
-    """On SIGTERM or SIGUSR1, save a checkpoint and exit with code 75 (``os.EX_TEMPFAIL``); ``--resume`` goes on there.
+    """On SIGTERM or SIGUSR1, save a checkpoint and exit with code 75, ``os.EX_TEMPFAIL``; ``--resume`` continues.
 
-    A scheduler sends these when another job wants the machine, or some time before a time limit. The iteration in
-    progress is finished, in training and in validation; then all processes save and exit together, though one alone
-    may have got the signal. A validation that was cut short is done again, from its start, when the run is resumed.
-    Before the first iteration there is nothing to save. A second signal, five seconds or more after the first, ends the
-    process at once, as without this hook; checkpoints are written aside, so that does not break one.
+    A scheduler sends such a signal when another job requires the machine, or some time before a time limit. The current
+    iteration, of training or validation, is completed. Then all processes save and exit together, even if only one of
+    them received the signal. A validation that was interrupted is repeated from its start after resumption. Before the
+    first iteration there is nothing to save. A second signal, five seconds or more after the first, ends the process
+    immediately, as without this hook; since writes are atomic, checkpoints remain intact.
 
-    Several processes agree before each iteration, by the ``all_reduce`` of one integer: less than a millisecond for two
-    processes on CPUs. One process asks nobody. Where gradients are accumulated, the run stops after an optimizer step.
+    Before each iteration, the processes synchronise by the ``all_reduce`` of one integer, which takes less than a
+    millisecond for two processes on CPUs. A single process does not communicate. If gradients are accumulated, the run
+    stops after an optimizer step.
 
-    The signals are listened to from before the data sets are built (by ``tools/train.py``; under other tools, from the
-    start of training) to the end of training. Schedulers signal all processes of a job: those forked meanwhile, as
-    workers of data loaders, ignore it; those that ``mp_start_method='spawn'`` starts do not.
+    The signals are handled from before the data sets are built (in ``tools/train.py``; in other tools, from the start
+    of training) until the end of training. Schedulers signal all processes of a job. Processes that are forked
+    meanwhile, such as workers of data loaders, ignore the signals; processes started with ``mp_start_method='spawn'``
+    do not.
 
-    Without ``mmattn.CheckpointHook`` among the hooks, or outside of the main thread, it does nothing but say so.
+    Without ``mmattn.CheckpointHook``, or outside the main thread, the hook only logs a warning.
 
     Args:
-        signals (sequence of str): their names. Defaults to ('SIGTERM', 'SIGUSR1').
+        signals (sequence of str): names of the signals. Defaults to ('SIGTERM', 'SIGUSR1').
 
     Raises:
-        ValueError: there is no signal of such a name.
-        SystemExit: in training or validation, a signal came; the code is 75.
+        ValueError: a name is not that of a signal.
+        SystemExit: a signal was received during training or validation; the code is 75.
+
+    Example:
+        >>> hook = HOOKS.build(dict(type='PreemptionHook', signals=['SIGUSR1']))
+        >>> [received.name for received in hook.signals]
+        ['SIGUSR1']
     """
 
-    priority = 'HIGHEST'  # before an iteration, nothing of it has happened yet
+    priority = 'HIGHEST'  # runs before the other hooks of an iteration
 
     def __init__(self, signals: Sequence[str] = ('SIGTERM', 'SIGUSR1')) -> None:
         unknown = [name for name in signals if name not in signal.Signals.__members__]
@@ -63,13 +70,14 @@ class PreemptionHook(Hook):
         self._exiting = False
 
     def before_loops(self, runner: Runner) -> None:
-        """Listen to the signals."""
+        """Install the signal handlers."""
         if self._asked:
             return
         self._asked = True
         if self._checkpoint_hook(runner) is None or threading.current_thread() is not threading.main_thread():
             runner.logger.warning(
-                'PreemptionHook needs mmattn.CheckpointHook and the main thread: signals end the run without saving it'
+                'PreemptionHook requires mmattn.CheckpointHook and the main thread; signals will end the run without '
+                'saving it'
             )
             return
         for number in self.signals:
@@ -79,29 +87,29 @@ class PreemptionHook(Hook):
     before_train = before_loops
 
     def before_train_iter(self, runner: Runner, *args, **kwargs) -> None:
-        """Save and exit, if a signal came and the last iteration, if any, ended with an optimizer step."""
+        """Save and exit if a signal was received and the last iteration, if any, ended with an optimizer step."""
         wrapper = runner.optim_wrapper
         wrappers = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
         if self._agreed() and all(part.should_update() for part in wrappers if isinstance(part, OptimWrapper)):
             self._exit(runner)
 
     def before_val(self, runner: Runner) -> None:
-        """Find out how many batches every process has."""
+        """Determine the number of batches that every process has."""
         if self._earlier:
             batches = torch.tensor(len(runner.val_dataloader))
             all_reduce(batches, 'min')
             self._common_batches = int(batches)
 
     def before_val_iter(self, runner: Runner, batch_idx: int, *args, **kwargs) -> None:
-        """Save and exit, if a signal came; within the batches that every process has."""
+        """Save and exit if a signal was received, within the batches that every process has."""
         if batch_idx < self._common_batches and self._agreed():
             for hook in runner.hooks:
-                if isinstance(hook, EMAHook):  # it has put its averages in the weights' place for the validation
+                if isinstance(hook, EMAHook):  # restores the weights, which it has replaced by averages for validation
                     hook.after_val_epoch(runner)
             self._exit(runner, validating=True)
 
     def after_run(self, runner: Runner) -> None:
-        """Leave the signals to whoever handled them before, but for a process that exits because of one."""
+        """Restore the earlier signal handlers, unless the process exits because of a signal."""
         if self._exiting:
             return
         for number, handler in self._earlier.items():
@@ -117,14 +125,14 @@ class PreemptionHook(Hook):
             os.kill(os.getpid(), number)
 
     def _agreed(self) -> bool:
-        """Tell whether any process got a signal."""
+        """Return whether any process has received a signal."""
         if not self._earlier:
             return False
         received = torch.tensor(self._received)
         all_reduce(received, 'max')
-        if received > 0 and not self._received:  # another process's; its own may be on the way
+        if received > 0 and not self._received:  # by another process; the same signal may still arrive here
             self._received, self._since = int(received), time.monotonic()
-        return bool(received > 0)  # as for all: a signal that came meanwhile is told the next time
+        return bool(received > 0)  # equal in all processes: a signal that arrives now is reported the next time
 
     def _exit(self, runner: Runner, validating: bool = False) -> None:
         hook = self._checkpoint_hook(runner)
@@ -132,7 +140,7 @@ class PreemptionHook(Hook):
         if runner.iter > 0 and hook is not None:
             hook.save_now(runner, validating)
             runner.logger.warning(
-                f'{name}: saved {hook.last_ckpt}, from which --resume goes on; exit code {os.EX_TEMPFAIL}'
+                f'{name}: saved {hook.last_ckpt}, from which --resume continues; exit code {os.EX_TEMPFAIL}'
             )
         else:
             runner.logger.warning(f'{name} before the first iteration: nothing to save; exit code {os.EX_TEMPFAIL}')
@@ -151,7 +159,7 @@ _mask = threading.local()
 
 
 def _block() -> None:
-    """Before a fork, so that the new process has the signals blocked from its first moment."""
+    """Before a fork, block the signals, so that they are blocked in the new process from its start."""
     _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _kept_from_children)
 
 
@@ -160,10 +168,10 @@ def _unblock() -> None:
 
 
 def _heed_the_parent_alone() -> None:
-    """In a forked process, ignore the signals, but for a SIGTERM by which the parent ends it.
+    """In a forked process, ignore the signals, except a SIGTERM from the parent.
 
-    A data loader's worker that SIGTERM ends takes its parent with it, and torch gives it a handler of its own. What is
-    blocked does not reach that: a thread waits for it instead.
+    When SIGTERM ends a worker of a data loader, torch also ends the parent. torch installs its own handler in the
+    worker, which blocked signals do not reach. A thread waits for them instead.
     """
     if _kept_from_children:
         threading.Thread(target=_end_with_the_parent, args=[_kept_from_children.copy()], daemon=True).start()

@@ -1,1 +1,1 @@
-"""Short trainings of a data set's methods, for CPUs: how they are scored and drawn."""
+"""Short trainings of the methods for a data set, on CPUs: scores and pictures."""

@@ -1,4 +1,4 @@
-"""A small Faster R-CNN and its attended variants on BCCD, with a picture of their detections."""
+"""A small Faster R-CNN and its variants with attention on BCCD, with pictures of their detections."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from ..runs import Run, call
 from .common import ShortRuns, sheet
 
 STOCK = 'Faster R-CNN (mmdet)'
-SHOWN = 4  # images in the picture
+SHOWN = 4  # number of images in the picture
 
 
 def draw(runs: list[Run], folder: Path) -> None:

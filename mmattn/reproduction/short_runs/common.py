@@ -1,4 +1,4 @@
-"""What the short trainings share: configs in place of a paper's rows, and pictures in a sheet."""
+"""Shared parts of the short trainings: configs instead of a paper's rows, and pictures in a sheet."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,9 +17,9 @@ class ShortRuns(NamedTuple):
 
     Args:
         dataset (str): a file of _base_/datasets.
-        methods (dict[str, str]): config below configs/ by name.
-        baseline (str): the row that the others are compared with.
-        draw (Callable): writes pictures of some finished runs to a folder.
+        methods (dict[str, str]): configs, relative to configs/, by name.
+        baseline (str): the row with which the others are compared.
+        draw (Callable): function that writes pictures of finished runs to a folder.
         examine (Callable, optional): see :func:`reproduce`.
     """
 
@@ -32,14 +32,14 @@ class ShortRuns(NamedTuple):
     def run(
         self, seeds: Sequence[int], work_dir: Path, data_root: Path | None, iterations: int | None, jobs: int
     ) -> str:
-        """Train what is missing, write the report, and draw pictures by the runs of the first seed.
+        """Train the missing runs, write the report, and draw pictures for the runs of the first seed.
 
         Args:
-            seeds (sequence of int): of the trainings.
-            work_dir (Path): what :func:`reproduce` writes to, and the pictures.
-            data_root (Path or None): where the data are; None: where the config has them.
-            iterations (int or None): of a run; None: those of its config.
-            jobs (int): runs at a time; they share the cores.
+            seeds (sequence of int): seeds of the trainings.
+            work_dir (Path): folder for the results of :func:`reproduce` and the pictures.
+            data_root (Path or None): folder of the data; None is the folder in the config.
+            iterations (int or None): length of a run; None is that of its config.
+            jobs (int): simultaneous runs; they share the cores.
 
         Returns:
             str: the table, in Markdown.
@@ -68,7 +68,7 @@ class ShortRuns(NamedTuple):
 
 
 def sheet(columns: list[list[Image.Image]], names: list[str], path: Path, height: int = 150) -> None:
-    """Lay images out in columns, all of one height in pixels, the rows under their names."""
+    """Arrange columns of images, all of one height in pixels, with a name above each row."""
     gap = 4
     widths = [column[0].width * height // column[0].height for column in columns]
     canvas = Image.new('RGB', (sum(widths) + gap * (len(widths) + 1), (height + 18) * len(names) + gap), 'white')

@@ -1,4 +1,4 @@
-"""SST, grid and strided, on clips of DAVIS, also with an empty reference mask, with pictures and a drawn scene."""
+"""SST, grid and strided, on clips of DAVIS and a drawn scene, also with an empty reference mask; with pictures."""
 
 import json
 from pathlib import Path
@@ -25,17 +25,17 @@ from ..runs import Run
 from .common import ShortRuns, sheet
 
 REPEATED = 'the first mask, repeated'
-SHOWN = (0.2, 0.5, 0.95)  # of a clip
+SHOWN = (0.2, 0.5, 0.95)  # positions in a clip, relative to its length
 
 
 def clips(run: Run) -> list:
-    """Return the validation clips, as the model takes them."""
+    """Return the validation clips, as inputs of the model."""
     init_default_scope('mmengine')
     return [item['data_samples'] for item in DATASETS.build(Config.fromfile(run.config).val_dataloader.dataset)]
 
 
 def evaluate(samples: list) -> dict[str, float]:
-    """Return J&F, J and F of all clips and J&F of each, in percent."""
+    """Return J&F, J and F over all clips, and J&F of each clip, in percent."""
     found: dict[str, float] = {}
     for name, some in [('', samples), *((f' of {sample.clip}', [sample]) for sample in samples)]:
         metric = VOSMetric()
@@ -55,7 +55,7 @@ def trained(run: Run) -> SST:
 
 
 def predict(run: Run, blind: bool) -> list:
-    """Return the validation clips with the predictions of a finished run, or those with an empty reference mask."""
+    """Return the validation clips with the predictions of a run; ``blind`` empties the reference masks."""
     model = trained(run)
     if blind:
         for part in filter(None, (model.expand_mask_project, model.appearance)):
@@ -64,7 +64,7 @@ def predict(run: Run, blind: bool) -> list:
 
 
 def examine(run: Run, result: Result, jobs: int) -> dict[str, Result]:
-    """Return the scores of the first mask, repeated, and of a run with its masks and without; kept in its folder."""
+    """Return the scores of the repeated first mask, and of a run with and without its masks; store them."""
     path = run.folder / 'scores.json'
     if not path.exists():
         repeated, given = clips(run), predict(run, blind=False)
@@ -86,7 +86,7 @@ def examine(run: Run, result: Result, jobs: int) -> dict[str, Result]:
 
 
 def ball(length: int = 16, size: tuple[int, int] = (206, 366)) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Draw a striped ball that rolls, grows and passes behind a post: frames, uint8 BGR, and its masks."""
+    """Draw a striped ball that rolls, grows and passes behind a post; return the frames, uint8 BGR, and its masks."""
     clip = []
     y, x = np.mgrid[: size[0], : size[1]]
     meadow = np.random.default_rng(0).normal(0, 12, size) + 25 * np.sin(x / 23) * np.cos(y / 17)
@@ -103,7 +103,7 @@ def ball(length: int = 16, size: tuple[int, int] = (206, 366)) -> list[tuple[np.
 
 
 def draw_scene(runs: list[Run], path: Path) -> None:
-    """Draw what the models of some runs find in the scene of the ball, and print J."""
+    """Draw the predictions of some runs on the scene of the ball, and print J."""
     clip = ball()
     rows = [[(frame, mask) for frame, mask in clip]]
     for run in runs:
@@ -118,7 +118,7 @@ def draw_scene(runs: list[Run], path: Path) -> None:
 
 
 def draw(runs: list[Run], folder: Path) -> None:
-    """Write overlays.jpg, frames with truth and predictions, predictions.png without frames, and scene.jpg."""
+    """Write overlays.jpg, frames with ground truth and predictions; predictions.png, without frames; and scene.jpg."""
     overlays, predictions = [], []
     for sample in clips(runs[0]):
         found = [np.load(run.folder / 'predictions.npz')[sample.clip] for run in runs]

@@ -1,4 +1,4 @@
-"""mmseg's U-Net, ours and U-Net-BA on FASSEG, scored upright and turned, with pictures."""
+"""mmseg's U-Net, ours and U-Net-BA on FASSEG, scored on upright and rotated images, with pictures."""
 
 from pathlib import Path
 
@@ -16,11 +16,11 @@ from .common import ShortRuns, sheet
 
 STOCK = 'U-Net (mmseg UNet)'
 ANGLES = (30, -30)  # degrees, clockwise
-SHOWN = (0, 7, 13, 19)  # validation images in the pictures
+SHOWN = (0, 7, 13, 19)  # indices of the validation images in the pictures
 
 
 def examine(run: Run, result: Result, jobs: int) -> dict[str, Result]:
-    """Add F1 of each class, and overall F1 of images turned to either side, which training never saw; in percent."""
+    """Add F1 of each class, and overall F1 on rotated images, which training does not contain; in percent."""
     cfg = Config.fromfile(run.config)
     last = checkpoint(run.folder, cfg)
     found = scores(run, jobs, last, 'overall', length(cfg)[0])
@@ -31,7 +31,7 @@ def examine(run: Run, result: Result, jobs: int) -> dict[str, Result]:
 
 
 def test_turned(run: Run, jobs: int, last: Path, angle: int) -> float:
-    """Return overall F1 of a run's last checkpoint on turned images and labels."""
+    """Return overall F1 of a run's last checkpoint on rotated images and labels."""
     cfg = Config.fromfile(run.config)
     cfg.test_dataloader.dataset.pipeline.insert(-1, dict(type='RandomRotate', prob=1.0, degree=(angle, angle)))
     folder = run.folder / f'rotated_{angle}'
@@ -41,7 +41,7 @@ def test_turned(run: Run, jobs: int, last: Path, angle: int) -> float:
 
 
 def draw(runs: list[Run], folder: Path) -> None:
-    """Write photos.png: images, labels and predictions, upright and turned; predictions.png: predictions alone."""
+    """Write photos.png: images, labels and predictions, upright and rotated; and predictions.png: only predictions."""
     cfg = Config.fromfile(runs[0].config)
     data = cfg.val_dataloader.dataset
     photos = sorted(Path(data.data_root, data.data_prefix.img_path).iterdir())

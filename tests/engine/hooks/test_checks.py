@@ -187,9 +187,9 @@ def test_training_without_a_batch_is_an_error(sampler, batch_size, drop_last, tr
         ({'model.test_cfg': dict(mode='slide', crop_size=(16, 16))}, 'got stride None, crop_size (16, 16)'),
         (
             {'train_dataloader.dataset.pipeline.3.crop_size': (24.0, 24.0)},
-            'pipeline.3.crop_size must be of whole pixels',
+            'pipeline.3.crop_size must be in whole pixels',
         ),
-        ({'train_dataloader.dataset.pipeline.3.crop_size': 24.0}, 'pipeline.3.crop_size must be of whole pixels'),
+        ({'train_dataloader.dataset.pipeline.3.crop_size': 24.0}, 'pipeline.3.crop_size must be in whole pixels'),
         ({'train_dataloader.dataset.pipeline.3.crop_size': 24}, None),
         (
             {

@@ -333,7 +333,7 @@ def test_the_stock_hook_and_sampler_do_not_resume_exactly(train, tmp_path):
     assert len(differences(this, other)) > 100
     work_dir = interrupted_copy(tmp_path / 'whole', tmp_path / 'by_ours', 'iter_4.pth')
     assert train(work_dir, resume=True) == [0], train.log
-    assert "The checkpoint holds the 'rng_state' of 0 processes, this run has 1" in train.log
+    assert "The checkpoint holds the 'rng_state' of 0 processes, but this run has 1" in train.log
 
 
 @pytest.mark.e2e
@@ -377,7 +377,7 @@ def test_a_truncated_checkpoint_is_passed_over(train, uninterrupted, tmp_path):
     (work_dir / 'iter_6.pth').write_bytes((uninterrupted[0] / 'iter_6.pth').read_bytes()[:-1000])
     (work_dir / 'last_checkpoint').write_text(str(work_dir / 'iter_6.pth'))
     assert train(work_dir, tool=MMSEGS_TRAIN, resume=True) == [0], train.log
-    assert f'gone or truncated: resuming from {work_dir}/iter_4.pth' in train.log
+    assert f'missing or truncated: resuming from {work_dir}/iter_4.pth' in train.log
     assert_same_end(work_dir, uninterrupted[0])
 
 
@@ -451,7 +451,7 @@ def test_no_checkpoint_to_resume_from(tmp_path):
     checkpoints(tmp_path, 'best_mIoU_iter_4.pth')
     assert latest_checkpoint(tmp_path) is None
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_6.pth'))
-    with pytest.raises(FileNotFoundError, match=r'last_checkpoint names .*iter_6\.pth, which is gone or truncated'):
+    with pytest.raises(FileNotFoundError, match=r'last_checkpoint names .*iter_6\.pth, which is missing or truncated'):
         latest_checkpoint(tmp_path)
 
 
