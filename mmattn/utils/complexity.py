@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 try:
     from mmcv.ops import DeformConv2dPack, ModulatedDeformConv2dPack
 except ImportError:  # mmcv without its operators: no model has a deformable convolution
-    DEFORMABLE: tuple[type, ...] = ()
+    DEFORMABLE: Any = ()
 else:
     DEFORMABLE = DeformConv2dPack, ModulatedDeformConv2dPack
 
