@@ -154,7 +154,7 @@ def _build(cfg: Config) -> nn.Module:
     model_cfg = {key: value for key, value in cfg.model.items() if key not in ('auxiliary_head', 'pretrained')}
     model = revert_sync_batchnorm(MODELS.build(model_cfg)).eval()
     for module in model.modules():
-        if isinstance(module, DeformConv2dPack | ModulatedDeformConv2dPack):  # mmcv's operator has no fake tensors
+        if isinstance(module, DeformConv2dPack | ModulatedDeformConv2dPack):  # no fake-tensor support in mmcv
             module.forward = partial(_as_convolution, module)
     return model
 

@@ -77,7 +77,7 @@ class VOSMetric(BaseMetric):
     ) -> None:
         super().__init__(**kwargs)
         if output_dir is None and format_only:
-            raise ValueError('format_only needs output_dir (tools/test.py --out DIR)')
+            raise ValueError('format_only requires output_dir (tools/test.py --out DIR)')
         self.skip_last = skip_last
         self.csv_file = Path(output_dir, 'results.csv') if csv_file is None and output_dir is not None else csv_file
         self.output_dir = output_dir
