@@ -59,7 +59,7 @@ class VOSMetric(BaseMetric):
         >>> masks = np.eye(4, dtype=np.uint8)
         >>> write_mask('0.png', masks)
         >>> clip = dict(clip='cat', frame_paths=['0.jpg', '1.jpg'], mask_paths=['0.png'] * 2, first_frames={1: 0})
-        >>> metric = METRICS.build(dict(type='VOSMetric', skip_last=False))
+        >>> metric = METRICS.build(dict(type='mmattn.VOSMetric', skip_last=False))
         >>> metric.process(None, [dict(clip, single_object=False, pred_masks=dict(data=np.stack([masks] * 2)))])
         >>> metric.compute_metrics(metric.results)['J']
         100.0

@@ -51,7 +51,7 @@ class PreemptionHook(Hook):
         SystemExit: a signal was received during training or validation; the code is 75.
 
     Example:
-        >>> hook = HOOKS.build(dict(type='PreemptionHook', signals=['SIGUSR1']))
+        >>> hook = HOOKS.build(dict(type='mmattn.PreemptionHook', signals=['SIGUSR1']))
         >>> [received.name for received in hook.signals]
         ['SIGUSR1']
     """
