@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.registry import DefaultScope
 
 import mmattn.ops
 from mmattn import registry
@@ -31,7 +32,8 @@ def test_examples_run_as_printed(name, tmp_path, monkeypatch):
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     report: list[str] = []
     for test in finder.find(module, name, globs={**vars(mmattn.ops), **vars(module), 'torch': torch}):
-        runner.run(test, out=report.append)
+        with DefaultScope.overwrite_default_scope('mmattn'):  # no example depends on the scope that another one has set
+            runner.run(test, out=report.append)
     assert runner.failures == 0, ''.join(report)
     assert runner.tries > 0
 

@@ -153,7 +153,7 @@ def test_without_mmcv_the_engine_remains(ask, mmengine_path, hidden):
         for part in ('ImportError: ', name, 'requires mmcv,', 'pip install onedl-mmcv ', 'pip install mmcv '):
             assert part in said[name]
     for name in HEADS:
-        assert f'needs {"mmcv and mmseg" if "mmseg" in hidden else "mmcv"},' in said[name]
+        assert f'requires {"mmcv and mmseg" if "mmseg" in hidden else "mmcv"},' in said[name]
 
 
 def test_a_broken_folder_tells_its_own_cause(ask, mmengine_path, tmp_path):

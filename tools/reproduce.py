@@ -7,7 +7,7 @@
 By default, the paper's protocol is used, on the paper's data set, with one process and one GPU per run. ``--dataset``
 selects another data set for the same task. ``--iters`` shortens training and its schedule. ``--scale`` reduces images
 and crops, and uses a narrow network for CPUs, trained from scratch. ``--network paper`` keeps the paper's network;
-``--network small`` only changes the network. The head of the table lists what was replaced.
+``--network small`` uses the narrow network at full size. The head of the table lists all replacements.
 
 The work dir gets a complete config of each row (``tools/train.py CONFIG --cfg-options randomness.seed=0`` repeats a
 run), and a folder for each row and seed. After an interruption, the same command resumes: finished runs are not

@@ -18,7 +18,7 @@ from mmengine.logging import print_log
 from mmengine.runner import FlexibleRunner, Runner
 from torch import distributed
 
-import mmattn.registry  # noqa: F401  (makes `_base_ = 'mmattn::…'` known to mmengine)
+import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
 from mmattn.utils.files import check_writable
 
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')

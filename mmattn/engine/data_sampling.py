@@ -105,7 +105,7 @@ class SeedAugmentation:
     hook, dropout also depends on seed and position.
 
     Example:
-        >>> seed = TRANSFORMS.build(dict(type='SeedAugmentation'))
+        >>> seed = TRANSFORMS.build(dict(type='mmattn.SeedAugmentation'))
         >>> index = next(iter(InfiniteSampler(['a', 'b', 'c'], seed=0)))
         >>> _, first = seed(dict(sample_idx=index)), random.random()
         >>> _, second = seed(dict(sample_idx=index)), random.random()

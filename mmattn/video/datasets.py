@@ -171,8 +171,8 @@ class DAVISDataset(VideoFolderDataset):
         ...     for name in ('00000', '00001'):
         ...         write_mask(f'DAVIS/{folder}/480p/bear/{name}.png', np.eye(4, dtype=np.uint8))
         >>> _ = Path('DAVIS/val.txt').write_text('bear', encoding='utf-8')
-        >>> cfg = dict(type='mmattn.DAVISDataset', data_root='DAVIS', ann_file='val.txt')
-        >>> DATASETS.build(cfg)[0]['given_positions']
+        >>> dataset = DAVISDataset('val.txt', data_root='DAVIS')
+        >>> dataset[0]['given_positions']
         [0]
     """
 

@@ -23,7 +23,7 @@ from mmengine.runner import load_checkpoint
 from PIL import Image
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 
-import mmattn.engine  # noqa: F401  (what checkpoints hold, and `_base_ = 'mmattn::…'`)
+import mmattn.engine  # noqa: F401  (registers the types in checkpoints, and `_base_ = 'mmattn::…'`)
 from mmattn.registry import MODELS
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_writable, exclusive, remove_temporary_files, write_text

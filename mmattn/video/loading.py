@@ -44,7 +44,7 @@ class SampleClip(BaseTransform):
         ValueError: an argument is invalid; or, when called, no mask of the clip shows an object.
 
     Example:
-        >>> sample = TRANSFORMS.build(dict(type='SampleClip', num_frames=4, reference='random'))
+        >>> sample = TRANSFORMS.build(dict(type='mmattn.SampleClip', num_frames=4, reference='random'))
         >>> sample.num_frames
         4
     """

@@ -59,7 +59,7 @@ class VOSMetric(BaseMetric):
         >>> masks = np.eye(4, dtype=np.uint8)
         >>> write_mask('0.png', masks)
         >>> clip = dict(clip='cat', frame_paths=['0.jpg', '1.jpg'], mask_paths=['0.png'] * 2, first_frames={1: 0})
-        >>> metric = METRICS.build(dict(type='VOSMetric', skip_last=False))
+        >>> metric = METRICS.build(dict(type='mmattn.VOSMetric', skip_last=False))
         >>> metric.process(None, [dict(clip, single_object=False, pred_masks=dict(data=np.stack([masks] * 2)))])
         >>> metric.compute_metrics(metric.results)['J']
         100.0
@@ -77,7 +77,7 @@ class VOSMetric(BaseMetric):
     ) -> None:
         super().__init__(**kwargs)
         if output_dir is None and format_only:
-            raise ValueError('format_only needs output_dir (tools/test.py --out DIR)')
+            raise ValueError('format_only requires output_dir (tools/test.py --out DIR)')
         self.skip_last = skip_last
         self.csv_file = Path(output_dir, 'results.csv') if csv_file is None and output_dir is not None else csv_file
         self.output_dir = output_dir

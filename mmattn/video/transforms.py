@@ -47,7 +47,7 @@ class ClipResize(ClipTransform):
             whose short side is at most the shorter value of ``scale``. Defaults to True.
 
     Example:
-        >>> resize = TRANSFORMS.build(dict(type='ClipResize', scale=(22, 22)))
+        >>> resize = TRANSFORMS.build(dict(type='mmattn.ClipResize', scale=(22, 22)))
         >>> resize(dict(frames=[np.zeros((30, 44, 3), np.uint8)]))['frames'][0].shape
         (15, 22, 3)
     """

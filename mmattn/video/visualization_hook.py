@@ -38,7 +38,7 @@ class VOSVisualizationHook(Hook):
         ValueError: ``interval`` is less than 1.
 
     Example:
-        >>> hook = HOOKS.build(dict(type='VOSVisualizationHook', draw=True, interval=5))
+        >>> hook = HOOKS.build(dict(type='mmattn.VOSVisualizationHook', draw=True, interval=5))
         >>> hook.interval
         5
     """

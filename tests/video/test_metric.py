@@ -304,7 +304,7 @@ def test_predictions_are_written_for_the_server(tmp_path):
 
 
 def test_wrong_arguments_and_predictions_are_told(tmp_path):
-    with pytest.raises(ValueError, match='needs output_dir'):
+    with pytest.raises(ValueError, match='requires output_dir'):
         VOSMetric(format_only=True)
     predicted = two_clips(tmp_path)
     short = dict(predicted, both=predicted['both'][:-1])

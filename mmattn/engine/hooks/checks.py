@@ -35,7 +35,7 @@ class InvalidLossHook(Hook):
         FloatingPointError: during training, a loss is not finite.
 
     Example:
-        >>> hook = HOOKS.build(dict(type='InvalidLossHook', interval=10))
+        >>> hook = HOOKS.build(dict(type='mmattn.InvalidLossHook', interval=10))
         >>> hook.interval
         10
     """
@@ -89,7 +89,7 @@ class CheckpointKeysHook(Hook):
         RuntimeError: on loading, keys are missing, unexpected or of another shape; the message lists all of them.
 
     Example:
-        >>> hook = HOOKS.build(dict(type='CheckpointKeysHook', allow=r'\\.conv_seg\\.'))
+        >>> hook = HOOKS.build(dict(type='mmattn.CheckpointKeysHook', allow=r'\\.conv_seg\\.'))
         >>> bool(hook.allow.search('decode_head.conv_seg.weight'))
         True
     """

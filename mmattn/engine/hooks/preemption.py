@@ -51,7 +51,7 @@ class PreemptionHook(Hook):
         SystemExit: a signal was received during training or validation; the code is 75.
 
     Example:
-        >>> hook = HOOKS.build(dict(type='PreemptionHook', signals=['SIGUSR1']))
+        >>> hook = HOOKS.build(dict(type='mmattn.PreemptionHook', signals=['SIGUSR1']))
         >>> [received.name for received in hook.signals]
         ['SIGUSR1']
     """
@@ -63,7 +63,7 @@ class PreemptionHook(Hook):
         if unknown:
             raise ValueError(f"signals must be names such as 'SIGTERM'; got {', '.join(map(repr, unknown))}")
         self.signals = [signal.Signals[name] for name in signals]
-        self._asked = False
+        self._installed = False
         self._earlier: dict[signal.Signals, Any] = {}
         self._received, self._since = 0, 0.0
         self._common_batches = 0
@@ -71,9 +71,9 @@ class PreemptionHook(Hook):
 
     def before_loops(self, runner: Runner) -> None:
         """Install the signal handlers."""
-        if self._asked:
+        if self._installed:
             return
-        self._asked = True
+        self._installed = True
         if self._checkpoint_hook(runner) is None or threading.current_thread() is not threading.main_thread():
             runner.logger.warning(
                 'PreemptionHook requires mmattn.CheckpointHook and the main thread; signals will end the run without '
@@ -167,7 +167,7 @@ def _unblock() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
 
 
-def _heed_the_parent_alone() -> None:
+def _ignore_unless_from_parent() -> None:
     """In a forked process, ignore the signals, except a SIGTERM from the parent.
 
     When SIGTERM ends a worker of a data loader, torch also ends the parent. torch installs its own handler in the
@@ -184,4 +184,4 @@ def _end_with_the_parent(numbers: set[int]) -> None:
             os._exit(0)
 
 
-os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_heed_the_parent_alone)
+os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_ignore_unless_from_parent)
