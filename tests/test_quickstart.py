@@ -1,0 +1,53 @@
+"""What the scripts of the quick start print: a line per step, everything else in the log."""
+
+import re
+import subprocess
+from pathlib import Path
+from shutil import copy, copytree
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def steps(code, **env):
+    words = ['bash', '-euo', 'pipefail', '-c', f'source {ROOT}/tools/environment/steps.sh; {code}']
+    return subprocess.run(words, text=True, capture_output=True, env={'PATH': '/usr/bin:/bin', **env}, timeout=60)
+
+
+def test_a_step_is_one_line_and_its_output_is_in_the_log(tmp_path):
+    log = tmp_path / 'new/log.txt'
+    done = steps("step 'first' seq 3; step 'second' bash -c 'echo out; echo err >&2'", MMATTN_LOG=str(log))
+    assert (done.returncode, done.stderr) == (0, '')
+    assert re.fullmatch(r'\[mmattn\] first +\d s\n\[mmattn\] second +\d s\n', done.stdout)
+    assert log.read_text(encoding='utf-8') == '\n=== first\n1\n2\n3\n\n=== second\nout\nerr\n'
+
+
+@pytest.mark.parametrize('with_log', [True, False])
+def test_a_step_that_fails_ends_the_script_and_shows_the_end_of_its_output(tmp_path, with_log):
+    env = {'MMATTN_LOG': str(tmp_path / 'log.txt')} if with_log else {}
+    done = steps("step 'before' echo earlier; step 'broken' bash -c 'seq 100; exit 3'; echo reached", **env)
+    assert done.returncode == 3
+    assert re.fullmatch(r'\[mmattn\] before +\d s\n', done.stdout)
+    *shown, last = done.stderr.splitlines()
+    assert shown == [str(number) for number in range(81, 101)]
+    assert last.startswith('[mmattn] failed after')
+    assert last.endswith('log.txt' if with_log else 'broken')
+
+
+def test_functions_are_steps_too(tmp_path):
+    """Within one, ``wait`` finds the processes of the script: a download runs while something else is built."""
+    code = "(sleep 0.2; exit 4) & child=$!; there() { wait $child; }; step 'download' there || echo code $?"
+    assert steps(code).stdout == 'code 4\n'
+
+
+@pytest.mark.parametrize('script', ['quickstart.sh', 'environment/setup.sh', 'environment/dependencies.sh'])
+def test_an_unknown_option_is_an_error_before_any_work(script, tmp_path):
+    """In a copy: nothing is made next to the scripts."""
+    copytree(ROOT / 'tools/environment', tmp_path / 'tools/environment')
+    copy(ROOT / 'tools/quickstart.sh', tmp_path / 'tools')
+    before = set(tmp_path.rglob('*'))
+    done = subprocess.run(['bash', tmp_path / 'tools' / script, '--fast'], text=True, capture_output=True, timeout=60)
+    assert done.returncode in (1, 2)
+    assert '--peer' in done.stderr if script == 'quickstart.sh' else '--with-mmcv-ops; got --fast' in done.stderr
+    assert set(tmp_path.rglob('*')) == before
