@@ -20,6 +20,8 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
     """Non-local attention with position logits: each position attends to all positions of the map.
 
     y_i = x_i + W_out Σ_j softmax_j [θ(x_i)ᵀφ(x_j)/σc + δp(i, j)/σp] g(x_j) over all positions j (Eq. 3.9 to 3.12).
+    δp(i, j) is the position logit, which a 1×1 convolution computes from x_i for offsets within the window; it does not
+    limit attention: keys outside the window get the logit of ``padding``. σc is √d, and ``smoothing`` determines σp.
 
     It extends mmcv's ``NonLocal2d``, without the N×N table of attention weights. With ``position='none'`` it has the
     same ``state_dict`` keys and the same output.
@@ -33,8 +35,8 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         window_size (int or tuple[int, int]): odd lengths (vertical, horizontal) of the position window. Defaults to 31.
         position (str): 'bilateral' (Eq. 3.12), 'relative' (decomposed relative encoding of Bello et al., as in
             Table 3.2) or 'none' (content only). Defaults to 'bilateral'.
-        padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', 'mean' or
-            'min' (Table 3.3). Defaults to 'learned'.
+        padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', or the
+            'mean' or 'min' of the logits within the window (Table 3.3). Defaults to 'learned'.
         smoothing (str): with 'bilateral', how position logits are scaled: 'zscore' (normalised over the keys of a
             query) or 'sqrt_dim' (divided by √d) (Table 3.3). Defaults to 'zscore'.
         max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.

@@ -37,10 +37,11 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
             More than one requires ``share``, because keys and values must lie in one space. Defaults to 1.
         share (bool): one projection for query, key and value. Defaults to False.
         dilation (int): step between the positions of a neighbourhood. Defaults to 1.
-        scale (float, optional): factor of the content logits; None means 1/√d. The thesis uses no factor. Defaults to
-            1.0.
+        scale (float, optional): factor of the content logits; None means 1/√d, d = out_channels / num_heads.
+            The thesis uses no factor. Defaults to 1.0.
         norm_cfg (dict, optional): norm of the projections. It must normalise each channel separately: 'BN', 'SyncBN' or
-            'IN'. If None, use ``scale=None``. Defaults to batch norm.
+            'IN'. With None, also pass ``scale=None``; otherwise the content logits are not scaled. Defaults to batch
+            norm.
         act_cfg (dict, optional): activation of the output. Defaults to ReLU.
 
     Raises:
