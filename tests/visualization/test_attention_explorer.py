@@ -199,7 +199,7 @@ def test_the_tool_writes_one_file(command, tmp_path):
         (dict(checkpoint='none.pth'), [], r'none\.pth'),
         (dict(checkpoint='cut.png'), [], r'cut\.png'),
         (dict(image='none.png'), [], r'none\.png'),
-        (dict(image='cut.png'), [], r'cut\.png is no image, or a truncated one'),
+        (dict(image='cut.png'), [], r'cut\.png is not an image, or is truncated'),
         (dict(name='stock'), [], r'EncoderDecoder has no attention layer'),
         ({}, ['--layer', 'cca'], r'layer must be one of decode_head\.cca; got cca'),
         ({}, ['--grid', '0'], r'grid must be at least 1; got 0'),
