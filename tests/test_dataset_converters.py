@@ -377,6 +377,7 @@ def test_images_that_cannot_be_divided(fails, photos, tmp_path):
         train_val.choose_validation({Path('a'): {0}, Path('b'): {1}}, 0.5, 0)
 
 
+@pytest.mark.e2e
 def test_photographs_train_with_the_command_that_is_printed(run, command, photos, out, tmp_path):
     """And the data may move, with their config."""
     *_, printed = command(color_labels, *photos)[1].splitlines()

@@ -95,7 +95,7 @@ print(json.dumps(dict(alone=alone, listed=listed, imported=by_folder(), folders=
 """
 
 
-@pytest.fixture(params=['installed', 'original'])
+@pytest.fixture(params=['installed', pytest.param('original', marks=pytest.mark.slow)])
 def mmengine_path(request):
     """PYTHONPATH for the installed mmengine, and for the original one."""
     paths = [str(PACKAGE.parent)]

@@ -18,6 +18,8 @@ import torch
 
 from .hooks.test_resume import Trainer, differences, load
 
+pytestmark = pytest.mark.e2e
+
 CONFIGS = Path(__file__).parents[2] / 'configs'
 MODULE = """
 from mmengine.hooks import Hook
@@ -34,8 +36,6 @@ class Frozen(Hook):
 DETECTION_MODULE = """
 from mmdet.models.task_modules import RandomSampler
 from mmdet.registry import TASK_UTILS
-
-pytestmark = pytest.mark.e2e
 
 @TASK_UTILS.register_module()
 class FirstSampler(RandomSampler):

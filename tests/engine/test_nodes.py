@@ -20,6 +20,8 @@ import pytest
 from .hooks.test_resume import CONFIG, assert_same_end
 from .test_tools import ROOT, free_port, metrics
 
+pytestmark = pytest.mark.e2e
+
 SLURM_CONF = """
 ClusterName=mmattn
 SlurmctldHost=node0
@@ -50,8 +52,6 @@ SLOW = """
 import os, time
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS, TRANSFORMS
-
-pytestmark = pytest.mark.e2e
 
 @HOOKS.register_module(name='Killer')
 class Slow(Hook):

@@ -150,7 +150,10 @@ def test_two_processes_train_on_cpus(run, tmp_path):
     assert not any('module.' in name for name in weights(tmp_path / 'iter_2.pth'))
 
 
-@pytest.mark.parametrize('launcher', ['none', 'dist_test.sh', 'slurm'])
+@pytest.mark.parametrize(
+    'launcher',
+    ['none', pytest.param('dist_test.sh', marks=pytest.mark.e2e), pytest.param('slurm', marks=pytest.mark.e2e)],
+)
 def test_testing_gives_the_same_metrics_however_launched(run, trained, tmp_path, launcher):
     """Two processes share the images and pool their counts. Training data need not be there."""
     expected = float(re.findall(r'mIoU: (\S+)', trained[1])[-1])

@@ -10,6 +10,8 @@ import pytest
 
 from mmattn.utils import config_path
 
+pytestmark = pytest.mark.e2e
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -52,8 +54,6 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmattn.utils import config_path
 import mmattn.layers, mmattn.segmentation, mmattn.video
-
-pytestmark = pytest.mark.e2e
 cfg = Config.fromfile(config_path('bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'))
 init_default_scope(cfg.default_scope)
 model = MODELS.build(cfg.model)

@@ -56,6 +56,7 @@ def test_rows_differ_in_the_model_alone(table, dataset, data):
     assert [f'{dataset} in place of {methods[0].rows[0].data}' in words(methods, protocol, source)] == [not own]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('table', 'dataset'),
     [
@@ -163,6 +164,7 @@ def test_stages_are_one_on_another_data_set(data):
     assert 'the first stage alone' in words(methods, protocol, read_data('davis_240p', None))
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ('table', 'dataset', 'name'),
     [

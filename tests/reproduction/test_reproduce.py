@@ -86,6 +86,7 @@ def test_a_work_dir_in_use_is_an_error(call, data, tmp_path):
             call('3.2', '--dataset', 'camvid', '--work-dir', tmp_path)
 
 
+@pytest.mark.e2e
 def test_runs_are_shared_between_gpus_and_reported(call, data, tmp_path, monkeypatch):
     """The runs are not trained here; their results are drawn."""
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
@@ -169,6 +170,7 @@ class Recorder:
         return Result(dict(mIoU=score, aAcc=50.0), 0.5, 100.0)
 
 
+@pytest.mark.e2e
 def test_killed_it_goes_on_and_repeats_nothing(call, data, tmp_path):
     """Through the real tools: killed in the second run, and again without; other settings; a lost validation."""
     arguments = [

@@ -15,6 +15,8 @@ from mmattn.engine.hooks import preemption
 
 from .test_resume import Trainer, assert_same_end, load
 
+pytestmark = pytest.mark.e2e
+
 STOPPED = os.EX_TEMPFAIL
 
 
@@ -273,8 +275,6 @@ ENDED_AT_ONCE = """
 import faulthandler, multiprocessing, os, signal, time
 os.register_at_fork(after_in_child=lambda: time.sleep(.3))  # comes before what mmattn does in a new process
 from mmattn.engine.hooks import preemption
-
-pytestmark = pytest.mark.e2e
 faulthandler.dump_traceback_later(30, exit=True)
 signal.signal(signal.SIGTERM, lambda *_: None)
 preemption._kept_from_children.add(signal.SIGTERM)

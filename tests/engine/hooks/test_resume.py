@@ -294,7 +294,7 @@ def interrupted_copy(folder, work_dir, name):
     return work_dir
 
 
-@pytest.mark.parametrize(('workers', 'kill'), [(0, 'validation 4'), (3, 'step 5')])
+@pytest.mark.parametrize(('workers', 'kill'), [(0, 'validation 4'), pytest.param(3, 'step 5', marks=pytest.mark.e2e)])
 def test_killed_and_resumed(train, uninterrupted, tmp_path, workers, kill):
     """The checkpoint is at 4, no multiple of the workers; with none, the samples are those behind it and no others."""
     assert train(tmp_path, workers=workers, kill=kill) == [-signal.SIGKILL], train.log
