@@ -2,7 +2,7 @@
 # Train through Slurm as a batch job that Slurm may interrupt: slurm_submit.sh PARTITION JOB_NAME CONFIG [arguments of train.py].
 # GPUS, GPUS_PER_NODE, CPUS_PER_TASK and SRUN_ARGS as for slurm_train.sh, which the job runs; SBATCH_ARGS go to sbatch.
 # GRACE seconds (default 120) before the time limit, and when it is preempted, the run saves and exits with code 75; then
-# the job is requeued and goes on by itself. What it prints goes to slurm-JOB_ID.out.
+# the job is requeued and resumes by itself. Its output is in slurm-JOB_ID.out.
 set -euo pipefail
 if [ $# -lt 3 ]; then sed -n '2,5s/^# //p' "$0" >&2; exit 2; fi
 tools=$(cd "$(dirname "$0")" && pwd)

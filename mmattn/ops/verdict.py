@@ -89,7 +89,7 @@ def reason_against(found: dict[str, Any] | None) -> str:
     if found['ratio'] is None:
         return 'not measured'
     if found['ratio'] > SLOWEST:
-        return f'slower: {found["ratio"]:.2f} times the time of {found["beside"]}'
+        return f'slower: {found["ratio"]:.2f} times the time of {found["alternative"]}'
     return ''
 
 

@@ -136,16 +136,17 @@ def check(operator: str, device: str, quick: bool) -> dict[str, Any]:
         torch.cuda.set_device(device)
     try:
         taken = compare_all(operator, device, quick)
-        ratio, beside = time_all(operator, device, quick) if taken else (None, '')
+        ratio, alternative = time_all(operator, device, quick) if taken else (None, '')
     except Exception as error:
         message = str(error).strip().partition('\n')[0] or type(error).__name__
         print(f'{operator}: {message}', flush=True)
         return _finding(correct=False, message=message)
-    return _finding(correct=taken, ratio=ratio, beside=beside, message='' if taken else 'the kernel supports no case')
+    message = '' if taken else 'the kernel supports no case'
+    return _finding(correct=taken, ratio=ratio, alternative=alternative, message=message)
 
 
-def _finding(correct: bool, ratio: float | None = None, beside: str = '', message: str = '') -> dict[str, Any]:
-    return {'correct': correct, 'ratio': ratio, 'beside': beside, 'message': message}
+def _finding(correct: bool, ratio: float | None = None, alternative: str = '', message: str = '') -> dict[str, Any]:
+    return {'correct': correct, 'ratio': ratio, 'alternative': alternative, 'message': message}
 
 
 # Correctness

@@ -19,7 +19,7 @@ from mmattn.utils.collect_env import collect_env
 
 pytestmark = pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON))
 NAMES = ['local_attention', 'dynamic_conv']
-FOUND = {'correct': True, 'ratio': 0.5, 'beside': 'unfold', 'message': ''}
+FOUND = {'correct': True, 'ratio': 0.5, 'alternative': 'unfold', 'message': ''}
 
 
 @pytest.fixture(autouse=True)

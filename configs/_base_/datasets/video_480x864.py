@@ -1,4 +1,4 @@
-# Of the second stage: larger frames, more of them, fewer objects. A config takes it beside its data set.
+# For the second stage: larger frames, more of them, fewer objects. A config uses it in addition to its data set.
 scale_480x864 = (864, 480)  # width, height
 train_pipeline_480x864 = [
     dict(type='mmattn.SeedAugmentation'),
