@@ -106,7 +106,12 @@ def test_a_kernel_that_raises_is_incorrect_and_the_message_is_kept(monkeypatch):
 
     monkeypatch.setattr('mmattn.ops.dynamic_conv', raises)
     found = check('dynamic_conv', 'cpu', quick=True)
-    assert found == {'correct': False, 'ratio': None, 'alternative': '', 'message': 'CUDA error: an illegal memory access'}
+    assert found == {
+        'correct': False,
+        'ratio': None,
+        'alternative': '',
+        'message': 'CUDA error: an illegal memory access',
+    }
 
 
 def test_a_kernel_that_takes_nothing_is_not_correct(monkeypatch):
