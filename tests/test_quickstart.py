@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import time
 from pathlib import Path
 from shutil import copy, copytree
 
@@ -51,3 +52,16 @@ def test_an_unknown_option_is_an_error_before_any_work(script, tmp_path):
     assert done.returncode in (1, 2)
     assert '--peer' in done.stderr if script == 'quickstart.sh' else '--with-mmcv-ops; got --fast' in done.stderr
     assert set(tmp_path.rglob('*')) == before
+
+
+def test_a_script_that_is_killed_leaves_no_progress_behind(tmp_path):
+    """Whoever prints the progress has the pipe open: it ends when the last of them has ended."""
+    code = (
+        f"source {ROOT}/tools/environment/steps.sh; step 'long' bash -c 'echo there > {tmp_path}/started; exec sleep 5'"
+    )
+    process = subprocess.Popen(['bash', '-c', code], stdout=subprocess.PIPE, start_new_session=True)
+    while not (tmp_path / 'started').exists():
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    process.communicate(timeout=4)  # the command itself writes to the log

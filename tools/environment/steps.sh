@@ -33,7 +33,7 @@ step() {
 
 show_progress() { # LABEL LOG BYTES
     local start=$SECONDS seconds counter done total bar
-    while sleep 1; do
+    while sleep 1 && kill -0 $$ 2>/dev/null; do # ends with the script, however that ends
         seconds=$((SECONDS - start))
         if [ ! -t 1 ] && [ $((seconds % 60)) != 59 ]; then continue; fi
         counter=$(tail -c +$(($3 + 1)) "$2" | grep -aoE '\[ *[0-9]+/ *[0-9]+\]' | tail -n 1 | tr -d '[] ') || true
