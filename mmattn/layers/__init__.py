@@ -5,11 +5,14 @@ from .ba_conv2d import BAConv2d
 from .bilateral_criss_cross import BilateralCrissCrossAttention
 from .bilateral_multihead import BilateralMultiheadAttention
 from .bilateral_non_local import BilateralNonLocal2d
+from .deform_conv1d import DeformConv1d
+from .dynamic_conv1d import DynamicConv1d
 from .dynamic_conv2d import DynamicConv2d
 from .grid_attention_3d import GridAttention3d
 from .local_bilateral_attention import LocalBilateralAttention
 from .strided_attention_3d import StridedAttention3d
 from .transformer_attention import TransformerAttention2d
+from .transformer_attention_1d import TransformerAttention1d
 from .video_transformer import VideoTransformerLayer
 
 __all__ = [
@@ -18,10 +21,13 @@ __all__ = [
     'BilateralCrissCrossAttention',
     'BilateralMultiheadAttention',
     'BilateralNonLocal2d',
+    'DeformConv1d',
+    'DynamicConv1d',
     'DynamicConv2d',
     'GridAttention3d',
     'LocalBilateralAttention',
     'StridedAttention3d',
+    'TransformerAttention1d',
     'TransformerAttention2d',
     'VideoTransformerLayer',
 ]

@@ -54,3 +54,51 @@ class AttentionWeights:
             operands['query'] = torch.zeros_like(operands['query'])
             operands.pop('iterations', None)  # they refine content
         return self.operator_weights(**operands, queries=queries)
+
+
+def check_terms(terms: str) -> None:
+    """Check that ``terms`` is a string of the four switches β1 β2 β3 β4."""
+    if not isinstance(terms, str) or len(terms) != 4 or set(terms) - set('01'):
+        raise ValueError(f"terms must be a string of four digits '0' or '1'; got {terms!r}")
+
+
+class TermWeights:
+    """Mix-in for Transformer attention with four terms: E1 and E3 are of content, E2 and E4 of position.
+
+    A subclass defines ``operands``, which returns the arguments of its operator for the inputs of ``forward`` and has
+    the arguments ``content`` and ``position``, and ``operator_weights``, which computes attention rows from these
+    arguments.
+    """
+
+    terms: str
+    operands: Callable[..., dict]
+    operator_weights: Callable[..., Tensor]
+
+    @property
+    def attention_kinds(self) -> tuple[str, ...]:
+        """The values of ``kind`` that ``attention_weights`` accepts."""
+        content, position = '1' in self.terms[::2], '1' in self.terms[1::2]
+        return tuple(kind for kind, exists in zip(KINDS, (content, position, content and position)) if exists)
+
+    @torch.no_grad()
+    def attention_weights(self, *inputs: Tensor | None, queries: Tensor, kind: str = 'bilateral') -> Tensor:
+        """Return the attention weights of selected queries over all keys. Only the requested rows are computed.
+
+        Args:
+            *inputs: as in ``forward``.
+            queries (Tensor): int64 ``(Q, axes)``, coordinates in the map (row first) or in the sequence of queries.
+            kind (str): 'content', E1 and E3 only; 'position', E2 and E4 only; 'bilateral', all terms. Defaults to
+                'bilateral'.
+
+        Returns:
+            Tensor: ``(B, heads, Q, *S)`` over the positions ``*S`` of the keys; each row sums to 1.
+
+        Raises:
+            ValueError: ``terms`` has no term of this ``kind``; or ``queries`` has another shape or dtype, or is outside
+                the map.
+        """
+        if kind not in self.attention_kinds:
+            raise ValueError(f'kind must be one of {self.attention_kinds} in this {type(self).__name__}; got {kind!r}')
+        operands = self.operands(*inputs, content=kind != 'position', position=kind != 'content')
+        del operands['value']
+        return self.operator_weights(**operands, queries=queries)

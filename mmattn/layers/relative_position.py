@@ -50,6 +50,19 @@ class RelativePosition(nn.Module):
             logits.append(torch.einsum('...id,ijd->...ij', lines, vectors).movedim(-2, 2 + axis))
         return dict(axis_bias=logits)
 
+    def last_row(self, query: Tensor, length: int) -> Tensor:
+        """Logits q·r_{j−i} of the last position i of a sequence, for incremental decoding.
+
+        Args:
+            query (Tensor): float ``(B, heads, 1, D)``, already scaled.
+            length (int): length of the sequence.
+
+        Returns:
+            Tensor: ``(B, heads, length)``.
+        """
+        offsets = torch.arange(1 - length, 1, device=query.device)
+        return query.squeeze(2) @ self._vectors(0, offsets).to(query.dtype).T
+
     def arm_bias(self, query: Tensor) -> dict:
         """Logits q·r_{j−i} of Shaw et al. along each axis, as windows over the whole map, for ``grid_attention``.
 

@@ -1,6 +1,7 @@
 """Transformer attention with four terms, of "An Empirical Study of Spatial Attention Mechanisms in Deep Networks"."""
 
 import math
+from typing import Any
 
 import torch
 from mmengine.model import kaiming_init
@@ -12,11 +13,11 @@ from mmattn.ops.checks import check_count, check_divisor, check_number
 from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 
-from .attention_weights import KINDS
+from .attention_weights import TermWeights, check_terms
 
 
 @MODELS.register_module()
-class TransformerAttention2d(nn.Module):
+class TransformerAttention2d(TermWeights, nn.Module):
     """Residual block of multi-head attention whose logits are the sum of up to four terms, each with a switch.
 
     y_q = x_q + γ · Σ_m W_m Σ_k softmax_k [Σ_j β_j E_j] W'_m x_k, with these terms (Eq. 1, 2 and 8):
@@ -78,8 +79,7 @@ class TransformerAttention2d(nn.Module):
         wavelength: float = 1000,
     ) -> None:
         super().__init__()
-        if not isinstance(terms, str) or len(terms) != 4 or set(terms) - set('01'):
-            raise ValueError(f"terms must be a string of four digits '0' or '1'; got {terms!r}")
+        check_terms(terms)
         check_divisor('num_heads', num_heads, 'in_channels', in_channels)
         if position_dim is None:
             position_dim = 2 * math.ceil(in_channels / 4)
@@ -185,35 +185,10 @@ class TransformerAttention2d(nn.Module):
             operands.update(kernel_size=self.spatial_range)
         return operands
 
-    @property
-    def attention_kinds(self) -> tuple[str, ...]:
-        """The values of ``kind`` that ``attention_weights`` accepts."""
-        content, position = '1' in self.terms[::2], '1' in self.terms[1::2]
-        return tuple(kind for kind, exists in zip(KINDS, (content, position, content and position)) if exists)
-
-    @torch.no_grad()
-    def attention_weights(self, x: Tensor, *, queries: Tensor, kind: str = 'bilateral') -> Tensor:
-        """Return the attention weights of selected queries over all keys. Only the requested rows are computed.
-
-        Args:
-            x (Tensor): float ``(B, C, H, W)``.
-            queries (Tensor): int64 ``(Q, 2)``, row and column.
-            kind (str): 'content', E1 and E3 only; 'position', E2 and E4 only; 'bilateral', all terms. Defaults to
-                'bilateral'.
-
-        Returns:
-            Tensor: ``(B, heads, Q, H, W)``; each row sums to 1.
-
-        Raises:
-            ValueError: ``terms`` has no term of this ``kind``; or ``queries`` has another shape or dtype, or is outside
-                the map.
-        """
-        if kind not in self.attention_kinds:
-            raise ValueError(f'kind must be one of {self.attention_kinds} in this {type(self).__name__}; got {kind!r}')
-        operands = self.operands(x, content=kind != 'position', position=kind != 'content')
-        del operands['value']
-        weights = local_attention_weights if self._is_local(x) else global_attention_weights
-        return weights(**operands, queries=queries)
+    @staticmethod
+    def operator_weights(**operands: Any) -> Tensor:
+        """Compute attention rows by the operator to which the arguments belong."""
+        return (local_attention_weights if 'kernel_size' in operands else global_attention_weights)(**operands)
 
     def _heads(self, x: Tensor) -> Tensor:
         """View ``(B, C, H, W)`` as ``(B, heads, H, W, D)``."""

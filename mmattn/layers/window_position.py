@@ -2,9 +2,13 @@
 
 import math
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from mmattn.ops import window_zscore
+from mmattn.ops.window_bias import accumulator
+from mmattn.ops.zscore import EPS
 
 PADDINGS = ('learned', 'zero', 'neg_inf', 'mean', 'min')
 SMOOTHINGS = ('zscore', 'sqrt_dim')
@@ -68,17 +72,46 @@ class WindowPosition(nn.Module):
             x (Tensor): float ``(B, in_channels, *S)``.
             key_mask (Tensor, optional): bool ``(B, *S)``, True where a key may be attended to.
         """
-        logits = self.logits(self.embedding(x)) * self.scale
-        window = logits.unflatten(1, (self.num_heads, -1)).movedim(2, -1)  # (B, heads, *S, K or K + 1)
-        outside: Tensor | float
-        if self.padding == 'learned':
-            window, outside = window[..., :-1], window[..., -1]
-        elif self.padding == 'mean':
-            outside = window.mean(-1)
-        elif self.padding == 'min':
-            outside = window.amin(-1)
-        else:
-            outside = {'zero': 0.0, 'neg_inf': -math.inf}[self.padding]
+        window, outside = self._predicted(x)
         if self.support is not None:
             window, outside = window_zscore(window, self.window_size, outside, key_mask=key_mask, **self.support)
         return dict(window_bias=window, window_size=self.window_size, outside_bias=outside)
+
+    def last_row(self, x: Tensor, length: int) -> Tensor:
+        """Return the position logits of the last position of a causal sequence, for incremental decoding.
+
+        Args:
+            x (Tensor): float ``(B, in_channels, 1)``, the feature of the last position.
+            length (int): length of the sequence, which includes that position.
+
+        Returns:
+            Tensor: ``(B, heads, length)``, the logits of all keys of the last position.
+        """
+        window, outside = self._predicted(x)
+        inside = window[:, :, 0, -length:]  # the last entry is that of the position itself
+        others = length - inside.shape[-1]
+        if isinstance(outside, float):
+            row = F.pad(inside, (others, 0), value=outside)
+        else:
+            row = torch.cat([outside.expand(*outside.shape[:2], others), inside], -1)
+        if self.support is not None:
+            row = F.layer_norm(row.to(accumulator(row)), (length,), eps=EPS)  # the z-score over all keys
+        return row
+
+    def _predicted(self, x: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Return the logits of the windows, ``(B, heads, *S, K)``, and those of keys outside, divided by σp."""
+        if x.dim() == 3:  # a sequence: nn.Linear is faster than nn.Conv1d
+            logits = x.transpose(1, 2)
+            for conv in (self.embedding, self.logits):
+                logits = F.linear(logits, conv.weight.squeeze(-1), conv.bias)
+            window = (logits * self.scale).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        else:
+            logits = self.logits(self.embedding(x)) * self.scale
+            window = logits.unflatten(1, (self.num_heads, -1)).movedim(2, -1)  # (B, heads, *S, K or K + 1)
+        if self.padding == 'learned':
+            return window[..., :-1], window[..., -1]
+        if self.padding == 'mean':
+            return window, window.mean(-1)
+        if self.padding == 'min':
+            return window, window.amin(-1)
+        return window, {'zero': 0.0, 'neg_inf': -math.inf}[self.padding]

@@ -4,22 +4,26 @@ import mmdet.models.backbones
 import mmseg.models.backbones
 import pytest
 import torch
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, init_default_scope
 from torch.utils.checkpoint import checkpoint
 
 from mmattn import layers
 
 VIDEO = (1, 2, 3, 4, 8)
 MAP = (2, 8, 5, 6)
+SEQUENCE = (2, 5, 8)
 # A config, and the shape of the layer's input.
 LAYERS = {
     'BilateralNonLocal2d': (dict(in_channels=8, window_size=3), MAP),
     'BilateralCrissCrossAttention': (dict(in_channels=8, window_size=3), MAP),
-    'BilateralMultiheadAttention': (dict(embed_dim=8, num_heads=2, window_size=3), (2, 5, 8)),
+    'BilateralMultiheadAttention': (dict(embed_dim=8, num_heads=2, window_size=3), SEQUENCE),
     'LocalBilateralAttention': (dict(in_channels=8, num_heads=2, iterations=2, share=True), MAP),
     'BAConv2d': (dict(in_channels=8, out_channels=8, kernel_size=3, padding=1, num_heads=2), MAP),
     'DynamicConv2d': (dict(in_channels=8, kernel_size=3, groups=2), MAP),
+    'DynamicConv1d': (dict(embed_dim=8, num_heads=2, kernel_size=3), SEQUENCE),
+    'DeformConv1d': (dict(embed_dim=8), SEQUENCE),
     'TransformerAttention2d': (dict(in_channels=8, num_heads=2), MAP),
+    'TransformerAttention1d': (dict(embed_dim=8, num_heads=2), SEQUENCE),
     'AttendedResidual': (
         dict(in_channels=8, attention=dict(type='mmattn.LocalBilateralAttention', num_heads=2)),
         MAP,
@@ -87,7 +91,7 @@ def test_layers(name, use_reentrant, memory_format):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(2)).contiguous(memory_format=memory_format)
 
     def call(layer, x):
-        return layer(x, x, x)[0] if name == 'BilateralMultiheadAttention' else layer(x)
+        return layer(x, x, x)[0] if shape == SEQUENCE else layer(x)
 
     compare(dict(options, type=f'mmattn.{name}'), [x], call, use_reentrant)
 
@@ -95,6 +99,7 @@ def test_layers(name, use_reentrant, memory_format):
 @pytest.mark.parametrize('use_reentrant', [False, True])
 @pytest.mark.parametrize('name', HEADS)
 def test_heads(name, use_reentrant):
+    init_default_scope('mmseg')  # of the losses of mmseg
     generator = torch.Generator().manual_seed(2)
     maps = [
         torch.randn(2, 8, side, side + 1, generator=generator) for side in ((8, 4) if name == 'UNetBAHead' else (5,))

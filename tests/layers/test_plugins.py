@@ -21,6 +21,9 @@ PLUGINS = {
 # What has another slot: sequences, a convolution's place, videos, and the layer in AttendedResidual.
 OTHERS = {
     'BilateralMultiheadAttention',
+    'TransformerAttention1d',
+    'DynamicConv1d',
+    'DeformConv1d',
     'BAConv2d',
     'LocalBilateralAttention',
     'GridAttention3d',

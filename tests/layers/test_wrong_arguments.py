@@ -49,6 +49,17 @@ WRONG = [
         PLAIN,
         dict(num_heads=HEADS, spatial_range=LENGTHS, position_dim=COUNTS, wavelength=[*NUMBERS, 0, -1.0]),
     ),
+    (
+        'TransformerAttention1d',
+        dict(embed_dim=8, num_heads=2),
+        dict(num_heads=HEADS, spatial_range=LENGTHS, embed_dim=COUNTS, terms=['0000', '111', '0120', 1111]),
+    ),
+    (
+        'DynamicConv1d',
+        dict(embed_dim=8, num_heads=2),
+        dict(num_heads=HEADS, kernel_size=[*LENGTHS, 4], embed_dim=COUNTS),
+    ),
+    ('DeformConv1d', dict(embed_dim=8), dict(kernel_size=[*LENGTHS, 4], embed_dim=COUNTS)),
     ('GridAttention3d', VIDEO, dict(num_heads=HEADS, scale=NUMBERS, max_offset=[-1, '3'], max_frames=COUNTS)),
     ('StridedAttention3d', VIDEO, dict(num_heads=HEADS, scale=NUMBERS, step=[*LENGTHS, (1, 2)], max_frames=COUNTS)),
     (
