@@ -1,0 +1,50 @@
+"""Attention that reads and writes sentences. Importing it imports no tokenizer and no metric's package."""
+
+from .batching import TokenBatchSampler, token_batches
+from .beam_search import Hypothesis, LengthPenalty, beam_search
+from .data_check_hook import TextDataCheckHook
+from .data_preprocessor import TextDataPreprocessor
+from .embedding import TokenEmbedding, sinusoids
+from .loss import (
+    AmpTokenOptimWrapper,
+    CPUAmpTokenOptimWrapper,
+    SequenceModel,
+    TokenOptimWrapper,
+    label_smoothed_loss,
+)
+from .schedule import InverseRootLR
+from .torch_transformer import TorchDecoder, TorchEncoder
+from .transformer import (
+    DecodingState,
+    SequenceDecoder,
+    SequenceEncoder,
+    TransformerDecoderLayer,
+    TransformerEncoderLayer,
+)
+from .vocabulary import Vocabulary
+
+__all__ = [
+    'AmpTokenOptimWrapper',
+    'CPUAmpTokenOptimWrapper',
+    'DecodingState',
+    'Hypothesis',
+    'InverseRootLR',
+    'LengthPenalty',
+    'SequenceDecoder',
+    'SequenceEncoder',
+    'SequenceModel',
+    'TextDataCheckHook',
+    'TextDataPreprocessor',
+    'TokenBatchSampler',
+    'TokenEmbedding',
+    'TokenOptimWrapper',
+    'TorchDecoder',
+    'TorchEncoder',
+    'TransformerDecoderLayer',
+    'TransformerEncoderLayer',
+    'Vocabulary',
+    'beam_search',
+    'label_smoothed_loss',
+    'sinusoids',
+    'token_batches',
+]

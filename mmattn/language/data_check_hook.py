@@ -1,0 +1,129 @@
+"""Hook that compares the vocabularies of data, model and checkpoint before the first iteration."""
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+
+from mmattn._compat import checkpoint_path
+from mmattn.engine.hooks.data_check import DataCheckHook
+from mmattn.registry import HOOKS
+
+from .embedding import TokenEmbedding
+from .vocabulary import SPECIALS, Vocabulary
+
+LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+
+
+@HOOKS.register_module()
+class TextDataCheckHook(DataCheckHook):
+    """Checks that data, model and checkpoint have the same vocabulary, before the first iteration.
+
+    The vocabulary of a data set is ``vocabulary.txt`` in its ``data_root``. Before training, the hook reads those of
+    ``train_dataloader`` and ``val_dataloader``; before testing, those of ``test_dataloader``. Faults are:
+
+    * a vocabulary that cannot be read;
+    * an embedding with another number of rows (``vocab_size`` of the model);
+    * data sets with different vocabularies.
+
+    If a checkpoint that contains the symbols of its training data is loaded, they are compared with those of the data.
+    With another vocabulary of the same size, the weights would load, and every number would mean another symbol.
+
+    :class:`~mmattn.engine.hooks.data_check.DataCheckHook` describes when the check runs, and in which process.
+
+    Args:
+        enabled (bool): whether to check. In the shipped configs,
+            ``--cfg-options default_hooks.data_check.enabled=False`` turns the check off. Defaults to True.
+
+    Raises:
+        ValueError: before the first iteration, if there are faults; when a checkpoint is loaded, if its vocabulary is
+            not that of the data. The messages name the files and the numbers of symbols.
+
+    Example:
+        >>> from mmattn.registry import HOOKS
+        >>> HOOKS.build(dict(type='TextDataCheckHook')).enabled
+        True
+        >>> default_hooks = dict(data_check=dict(type='mmattn.TextDataCheckHook'))  # in a config
+    """
+
+    def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
+        """Compare the vocabularies of these data loaders with the embedding, and with each other."""
+        rows = _embedding_rows(runner)
+        faults: dict[str, list[str]] = {}
+        found: dict[Path, Vocabulary] = {}
+        for path in _vocabulary_files(runner.cfg, loaders):
+            try:
+                found[path] = Vocabulary.from_file(path)
+            except (OSError, ValueError) as error:
+                faults[str(path)] = [str(error).removeprefix(f'{path}: ')]
+        for path, vocabulary in found.items():
+            reasons = []
+            count = len(vocabulary)
+            if rows is not None and rows != count:
+                reasons.append(
+                    f'{count - len(SPECIALS):,} symbols and {len(SPECIALS)} special ones, but the embedding of the '
+                    f'model has {rows:,} rows (--cfg-options model.vocab_size={count})'
+                )
+            first = next(iter(found))
+            if vocabulary.symbols != found[first].symbols:
+                reasons.append(f'{_difference(vocabulary.symbols, found[first].symbols)} in {first}')
+            if reasons:
+                faults[str(path)] = reasons
+        return faults
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Compare the symbols in the checkpoint with those of the data.
+
+        Raises:
+            ValueError: they differ.
+        """
+        meta = checkpoint.get('meta', {}).get('dataset_meta') or {}
+        if not self.enabled or 'symbols' not in meta:
+            return
+        symbols = (*SPECIALS, *meta['symbols'])
+        for path in _vocabulary_files(runner.cfg, LOADERS):
+            vocabulary = Vocabulary.from_file(path)
+            if vocabulary.symbols != symbols:
+                name = checkpoint_path(runner) or f'of {runner.work_dir}'
+                raise ValueError(
+                    f'{path}: the vocabulary does not fit the checkpoint {name}: '
+                    f'{_difference(vocabulary.symbols, symbols)} in the checkpoint'
+                )
+
+
+def _embedding_rows(runner: Runner) -> int | None:
+    """Return the number of rows of the embedding of the model; None if it has none."""
+    model = runner.model
+    while is_model_wrapper(model):
+        model = model.module
+    return next((len(part.weight) for part in model.modules() if isinstance(part, TokenEmbedding)), None)
+
+
+def _vocabulary_files(cfg: Any, loaders: tuple[str, ...]) -> list[Path]:
+    """Return the vocabularies of the data sets of some data loaders, each once.
+
+    A missing one is left out: the data set raises an error that names the converters.
+    """
+    roots = (root for loader in loaders for root in _data_roots(cfg.get(loader)))
+    return [path for path in dict.fromkeys(Path(root, 'vocabulary.txt') for root in roots) if path.is_file()]
+
+
+def _data_roots(part: Any) -> Iterator[str]:
+    """Yield ``data_root`` of every data set in a part of a config, including those in wrappers."""
+    if isinstance(part, dict):
+        if isinstance(part.get('data_root'), str | Path):
+            yield part['data_root']
+        part = part.values()
+    elif not isinstance(part, list | tuple):
+        return
+    for value in part:
+        yield from _data_roots(value)
+
+
+def _difference(ours: tuple[str, ...], other: tuple[str, ...]) -> str:
+    """Return the first difference between two vocabularies and their sizes, in words."""
+    number, (a, b) = next((n, pair) for n, pair in enumerate(zip_longest(ours, other)) if pair[0] != pair[1])
+    return f'symbol {number} is {a!r}, but {b!r} (of {len(ours):,} and {len(other):,} symbols)'

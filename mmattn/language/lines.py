@@ -1,0 +1,63 @@
+"""Lines of text files, and the symbols of a line."""
+
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+
+def split_symbols(line: str) -> list[str]:
+    r"""Return the symbols of a segmented or tokenized line, which are separated by spaces.
+
+    Other white space, such as '\u00a0', separates no symbols: it may be part of one in published files.
+
+    Example:
+        >>> split_symbols('a  dog ')
+        ['a', 'dog']
+    """
+    return [symbol for symbol in line.split(' ') if symbol]
+
+
+def decode_lines(file: Iterable[bytes], name: str | Path) -> Iterator[str]:
+    r"""Yield the lines of a binary file object as text, without their ends.
+
+    Only '\n' and '\r\n' end a line; :meth:`str.splitlines` would also split at characters that occur within sentences,
+    such as U+2028.
+
+    Args:
+        file (iterable of bytes): its lines.
+        name (str or Path): name of the file in messages.
+
+    Raises:
+        ValueError: a line is not UTF-8, or compressed data are damaged; the message gives name and line number.
+
+    Example:
+        >>> list(decode_lines([b'a dog\r\n', b'a cat'], 'animals.en'))
+        ['a dog', 'a cat']
+    """
+    done = 0
+    try:
+        for line in file:
+            yield line.removesuffix(b'\n').removesuffix(b'\r').decode('utf-8')
+            done += 1
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{name}, line {done + 1}: not UTF-8 ({error.reason})') from error
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise ValueError(f'{name}: damaged after line {done}: {error}') from error
+
+
+def iter_lines(path: str | Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 text file, which may be compressed (``.gz``), without reading it as a whole.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ValueError: as :func:`decode_lines`.
+    """
+    path = Path(path)
+    with gzip.open(path, 'rb') if path.suffix == '.gz' else open(path, 'rb') as file:
+        yield from decode_lines(file, path)
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """Return the lines of a UTF-8 text file; see :func:`iter_lines`."""
+    return list(iter_lines(path))

@@ -1,0 +1,137 @@
+"""The label-smoothed loss of a model that writes sentences, and its normalisation by tokens."""
+
+from collections import OrderedDict
+
+import torch
+from mmengine.dist import all_reduce, get_world_size
+from mmengine.model import BaseModel
+from mmengine.optim import AmpOptimWrapper, OptimWrapper
+from torch import Tensor
+from torch.nn import functional as F
+
+from mmattn.engine import CPUAmpOptimWrapper
+from mmattn.registry import OPTIM_WRAPPERS
+
+
+def label_smoothed_loss(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> dict[str, Tensor]:
+    """Return the mean loss of a batch of tokens and its parts, for :meth:`SequenceModel.parse_losses`.
+
+    The loss of a token is (1 − ε) · (−log p of the target) + ε/V · Σ (−log p), with ε = ``label_smoothing``.
+
+    Args:
+        logits (Tensor): float ``(N, V)``, of the N tokens that are not padding.
+        targets (Tensor): int64 ``(N)``.
+        label_smoothing (float): ε in [0, 1]. Defaults to 0.
+
+    Returns:
+        dict[str, Tensor]: 'loss', the mean; 'nll', the mean without smoothing; 'num_tokens', N.
+
+    Example:
+        >>> found = label_smoothed_loss(torch.zeros(3, 10), torch.tensor([4, 5, 2]), 0.1)
+        >>> torch.allclose(found['loss'], torch.tensor(10.0).log())
+        True
+    """
+    log_p = F.log_softmax(logits, 1)  # under autocast in float32
+    nll = F.nll_loss(log_p, targets)
+    loss = (1 - label_smoothing) * nll - label_smoothing * log_p.mean()
+    return dict(loss=loss, nll=nll, num_tokens=torch.tensor(len(targets), device=logits.device))
+
+
+class SequenceModel(BaseModel):
+    """A model whose loss is a mean over tokens; the loss carries their number to :class:`TokenOptimWrapper`.
+
+    ``forward(mode='loss')`` of a subclass returns what :func:`label_smoothed_loss` returns. An ordinary optimizer
+    wrapper averages the means of processes and accumulated iterations; ``mmattn.TokenOptimWrapper`` weights them by
+    their numbers of tokens.
+    """
+
+    def parse_losses(self, losses: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss, with the attribute ``num_tokens``, and the values for the log."""
+        loss = losses['loss']
+        loss.num_tokens = losses['num_tokens']  # type: ignore[attr-defined]
+        return loss, OrderedDict((name, x.detach()) for name, x in losses.items() if name != 'num_tokens')
+
+
+class _WeightedByTokens:
+    """Gradients of the mean loss over all tokens of an update: of all processes and accumulated iterations."""
+
+    accumulative_counts: int
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._tokens: list[Tensor] = []  # of the iterations of this update, all processes together
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        """Weight the mean loss of this process and iteration."""
+        count = getattr(loss, 'num_tokens', None)
+        if count is None:
+            raise TypeError(f'{type(self).__name__} requires a SequenceModel; the loss of this model has no num_tokens')
+        total = count.to(torch.float64, copy=True)
+        all_reduce(total)
+        self._tokens.append(total)
+        # DDP averages over processes. `step` corrects for later iterations of the update.
+        return loss * (count * get_world_size() / self._tokens[0]).to(loss.dtype)
+
+    def step(self, **kwargs) -> None:
+        """Divide the gradients by the tokens of the whole update, and update the parameters."""
+        if len(self._tokens) > 1:
+            factor = (self._tokens[0] / sum(self._tokens)).item()
+            groups = self.optimizer.param_groups  # type: ignore[attr-defined]
+            torch._foreach_mul_([p.grad for group in groups for p in group['params'] if p.grad is not None], factor)
+        self._tokens.clear()
+        super().step(**kwargs)  # type: ignore[misc]
+
+
+@OPTIM_WRAPPERS.register_module()
+class TokenOptimWrapper(_WeightedByTokens, OptimWrapper):
+    """mmengine's ``OptimWrapper`` for sentences of different lengths.
+
+    The gradient of an update is that of the mean loss over all tokens of all processes and accumulated iterations,
+    however they are divided. The model must be a :class:`SequenceModel`. For mixed precision, ``tools/train.py --amp``
+    selects ``mmattn.AmpTokenOptimWrapper``.
+
+    Args:
+        **kwargs: as in mmengine's ``OptimWrapper``.
+
+    Example:
+        >>> class Model(SequenceModel):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.layer = torch.nn.Linear(4, 10)
+        ...     def forward(self, inputs, mode):
+        ...         return label_smoothed_loss(self.layer(inputs), torch.zeros(len(inputs), dtype=torch.long))
+        >>> model = Model()
+        >>> wrapper = TokenOptimWrapper(optimizer=torch.optim.SGD(model.parameters(), lr=0.1), accumulative_counts=2)
+        >>> for tokens in (7, 3):
+        ...     losses = model.train_step(dict(inputs=torch.ones(tokens, 4)), wrapper)
+    """
+
+
+@OPTIM_WRAPPERS.register_module()
+class AmpTokenOptimWrapper(_WeightedByTokens, AmpOptimWrapper):
+    """mmengine's ``AmpOptimWrapper``, normalised as :class:`TokenOptimWrapper`. It requires a GPU.
+
+    Args:
+        **kwargs: as in mmengine's ``AmpOptimWrapper``.
+
+    Example:
+        >>> model = torch.nn.Linear(4, 10)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> wrapper = AmpTokenOptimWrapper(loss_scale='dynamic', optimizer=optimizer)  # doctest: +SKIP
+    """
+
+
+@OPTIM_WRAPPERS.register_module()
+class CPUAmpTokenOptimWrapper(_WeightedByTokens, CPUAmpOptimWrapper):
+    """``mmattn.CPUAmpOptimWrapper``, normalised as :class:`TokenOptimWrapper`.
+
+    Args:
+        **kwargs: as in ``mmattn.CPUAmpOptimWrapper``.
+
+    Example:
+        >>> model = torch.nn.Linear(4, 10)
+        >>> wrapper = CPUAmpTokenOptimWrapper(optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+        >>> with wrapper.optim_context(model):
+        ...     print(model(torch.ones(1, 4)).dtype)
+        torch.bfloat16
+    """

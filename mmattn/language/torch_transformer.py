@@ -1,0 +1,137 @@
+"""The layers of ``nn.Transformer`` with the interface of our stacks: the peer in comparisons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mmattn.registry import MODELS
+
+from .transformer import ATTENTION
+
+
+def _options(layer: dict) -> dict:
+    """Return the arguments of torch's layers for those of ours.
+
+    Raises:
+        ValueError: the attention is another than torch's.
+    """
+    layer = dict(layer)
+    for name in ('self_attention', 'cross_attention'):
+        if layer.pop(name, ATTENTION) != ATTENTION:
+            raise ValueError(f'{name} must be the default in the layers of nn.Transformer, which have no other')
+    return dict(
+        d_model=layer.pop('embed_dim'),
+        nhead=layer.pop('num_heads'),
+        dim_feedforward=layer.pop('feedforward_dim'),
+        batch_first=True,
+        **layer,
+    )
+
+
+def _xavier(stack: nn.Module) -> None:
+    """Initialise matrices as ``nn.Transformer`` does."""
+    for parameter in stack.parameters():
+        if parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter)
+
+
+@MODELS.register_module()
+class TorchEncoder(nn.Module):
+    """Stack of ``nn.TransformerEncoderLayer``, with the interface of :class:`SequenceEncoder`.
+
+    Args:
+        num_layers (int): number of layers.
+        layer (dict): arguments as for :class:`SequenceEncoder`; the attention must be the default.
+
+    Raises:
+        ValueError: ``layer`` has another attention.
+
+    Example:
+        >>> encoder = TorchEncoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))
+        >>> encoder(torch.randn(3, 7, 16)).shape
+        torch.Size([3, 7, 16])
+    """
+
+    def __init__(self, num_layers: int, layer: dict) -> None:
+        super().__init__()
+        options = _options(layer)
+        norm = nn.LayerNorm(options['d_model']) if options.get('norm_first') else None
+        self.stack = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(**options), num_layers, norm, enable_nested_tensor=False
+        )
+        _xavier(self)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Return ``(B, L, E)`` for ``x`` ``(B, L, E)``; ``padding_mask`` is bool ``(B, L)``, True where padding is."""
+        return self.stack(x, src_key_padding_mask=padding_mask)
+
+
+@dataclass
+class _Prefix:
+    """The embedded tokens so far ``(n, t, E)``, the output of the encoder and its mask, one row per hypothesis."""
+
+    x: Tensor | None
+    memory: Tensor
+    memory_padding_mask: Tensor | None
+
+    @property
+    def position(self) -> int:
+        return 0 if self.x is None else self.x.shape[1]
+
+    def reorder(self, index: Tensor) -> _Prefix:
+        x, mask = (None if x is None else x[index] for x in (self.x, self.memory_padding_mask))
+        return _Prefix(x, self.memory[index], mask)
+
+
+@MODELS.register_module()
+class TorchDecoder(nn.Module):
+    """Stack of ``nn.TransformerDecoderLayer``, with the interface of :class:`SequenceDecoder`.
+
+    Torch's layers have no decoding state: each step computes the whole prefix again.
+
+    Args:
+        num_layers (int): number of layers.
+        layer (dict): arguments as for :class:`SequenceDecoder`; the attention must be the default.
+
+    Raises:
+        ValueError: ``layer`` has another attention.
+
+    Example:
+        >>> decoder = TorchDecoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))
+        >>> decoder(torch.randn(3, 5, 16), torch.randn(3, 7, 16)).shape
+        torch.Size([3, 5, 16])
+    """
+
+    def __init__(self, num_layers: int, layer: dict) -> None:
+        super().__init__()
+        options = _options(layer)
+        norm = nn.LayerNorm(options['d_model']) if options.get('norm_first') else None
+        self.stack = nn.TransformerDecoder(nn.TransformerDecoderLayer(**options), num_layers, norm)
+        _xavier(self)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, padding_mask: Tensor | None = None, memory_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        """Return the output for whole sequences, ``(B, L, E)``."""
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+        return self.stack(
+            x,
+            memory,
+            tgt_mask=mask,
+            tgt_key_padding_mask=padding_mask,
+            memory_key_padding_mask=memory_padding_mask,
+            tgt_is_causal=True,
+        )
+
+    def start(self, memory: Tensor, memory_padding_mask: Tensor | None = None) -> _Prefix:
+        """Return the state before the first token."""
+        return _Prefix(None, memory, memory_padding_mask)
+
+    def step(self, x: Tensor, state: _Prefix) -> tuple[Tensor, _Prefix]:
+        """Return the output for one more token of each hypothesis, ``(n, 1, E)``, and the next state."""
+        x = x if state.x is None else torch.cat([state.x, x], 1)
+        out = self(x, state.memory, memory_padding_mask=state.memory_padding_mask)
+        return out[:, -1:], _Prefix(x, state.memory, state.memory_padding_mask)

@@ -1,0 +1,349 @@
+"""Encoder and decoder stacks of the Transformer, whose attention the config chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmattn.ops.checks import check_count
+from mmattn.registry import MODELS
+
+# The config of a sub-layer: a layer, several in sequence, or None for no sub-layer.
+LayerConfig = dict | Sequence[dict] | None
+# A layer of a stack has the interface of nn.MultiheadAttention(batch_first=True):
+# `forward(query, key, value, key_padding_mask) -> (output, None)`; for decoding, `start` and `step` as in
+# BilateralMultiheadAttention.
+ATTENTION = dict(type='mmattn.BilateralMultiheadAttention', position='none')
+
+
+@dataclass
+class DecodingState:
+    """What a decoder keeps of the tokens so far, for n hypotheses of S sentences.
+
+    Attributes:
+        position (int): number of tokens so far.
+        hypotheses (list[list[dict[str, Tensor]]]): for each decoder layer, the state of each layer of its
+            self-attention; the first dimension of every tensor is n.
+        sentences (list[dict[str, Tensor]]): for each decoder layer, keys and values of the encoder's output; the first
+            dimension of every tensor is S. The n / S hypotheses of a sentence are adjacent.
+        count (int): n.
+    """
+
+    position: int
+    hypotheses: list[list[dict[str, Tensor]]]
+    sentences: list[dict[str, Tensor]]
+    count: int
+
+    def reorder(self, index: Tensor) -> DecodingState:
+        """Return the state of the hypotheses ``index``, int64 ``(n')``: repeated, dropped or in another order.
+
+        The state itself is not changed. Keys and values of a sentence are not copied for each of its hypotheses,
+        if the new hypotheses of a sentence are adjacent and equally many per sentence.
+        """
+
+        def select(state: dict[str, Tensor], where: Tensor) -> dict[str, Tensor]:
+            return {name: x.index_select(0, where) for name, x in state.items()}
+
+        hypotheses = [[select(state, index) for state in layer] for layer in self.hypotheses]
+        size = len(next(iter(self.sentences[0].values())))
+        parent = index // (self.count // size)
+        kept, counts = torch.unique_consecutive(parent, return_counts=True)
+        if counts.min() != counts.max():
+            kept = parent
+        sentences = self.sentences
+        if len(kept) != size or not torch.equal(kept, torch.arange(size, device=kept.device)):
+            sentences = [select(state, kept) for state in sentences]
+        return DecodingState(self.position, hypotheses, sentences, len(index))
+
+
+class LayerSequence(nn.ModuleList):
+    """Layers of one sub-layer: the output of each is the input of the next.
+
+    Args:
+        config (dict or sequence of dict): configs of the layers, without ``embed_dim``, ``num_heads`` and ``causal``.
+        **common: these three.
+    """
+
+    def __init__(self, config: dict | Sequence[dict], **common: Any) -> None:
+        configs = [config] if isinstance(config, dict) else config
+        super().__init__(MODELS.build({**common, **each}) for each in configs)
+
+    def __iter__(self) -> Iterator[Any]:
+        return super().__iter__()
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Return the output of the last layer for the input of the first, ``(B, L, E)``."""
+        for layer in self:
+            x, _ = layer(x, x, x, key_padding_mask=padding_mask)
+        return x
+
+    def start(self) -> list[dict[str, Tensor]]:
+        """Return the state of each layer before the first token."""
+        return [layer.start() for layer in self]
+
+    def step(self, x: Tensor, states: list[dict], position: int) -> tuple[Tensor, list[dict]]:
+        """Return the output for one more token, ``(n, 1, E)``, and the new states."""
+        found = []
+        for layer, state in zip(self, states):
+            x, state = layer.step(x, state, position)
+            found.append(state)
+        return x, found
+
+
+class FeedForward(nn.Sequential):
+    """Linear, ReLU, dropout, linear."""
+
+    def __init__(self, embed_dim: int, feedforward_dim: int, dropout: float) -> None:
+        first, last = nn.Linear(embed_dim, feedforward_dim), nn.Linear(feedforward_dim, embed_dim)
+        super().__init__(first, nn.ReLU(), nn.Dropout(dropout), last)
+        for linear in (first, last):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+
+class TransformerEncoderLayer(nn.Module):
+    """Layer of an encoder: self-attention and a feed-forward network, each with dropout, residual and layer norm.
+
+    With the default attention, it computes the same as ``nn.TransformerEncoderLayer`` with ``batch_first=True``.
+
+    Args:
+        embed_dim (int): channels E.
+        num_heads (int): number of heads.
+        feedforward_dim (int): channels between the two linear layers of the feed-forward network.
+        self_attention (dict or sequence of dict, optional): config of the attention without ``embed_dim``,
+            ``num_heads`` and ``causal``; several layers follow each other in the sub-layer; None removes the sub-layer.
+            Defaults to attention by content.
+        dropout (float): probability, in [0, 1). Defaults to 0.1.
+        norm_first (bool): the norm precedes the sub-layer (pre-norm). Defaults to False.
+
+    Raises:
+        KeyError: the type of a layer is unknown.
+        TypeError, ValueError: an option of a layer is invalid; see the layer.
+
+    Example:
+        >>> attention = dict(type='mmattn.BilateralMultiheadAttention', window_size=5)
+        >>> layer = TransformerEncoderLayer(16, num_heads=4, feedforward_dim=32, self_attention=attention)
+        >>> layer(torch.randn(3, 7, 16)).shape
+        torch.Size([3, 7, 16])
+    """
+
+    causal = False
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        feedforward_dim: int,
+        self_attention: LayerConfig = ATTENTION,
+        dropout: float = 0.1,
+        norm_first: bool = False,
+    ) -> None:
+        super().__init__()
+        self.embed_dim = embed_dim
+        self.norm_first = norm_first
+        self.dropout = nn.Dropout(dropout)
+        self.self_attention = None
+        if self_attention is not None:
+            common = dict(embed_dim=embed_dim, num_heads=num_heads, causal=self.causal)
+            self.self_attention = LayerSequence(self_attention, **common)
+            self.attention_norm = nn.LayerNorm(embed_dim)
+        self.feedforward = FeedForward(embed_dim, feedforward_dim, dropout)
+        self.feedforward_norm = nn.LayerNorm(embed_dim)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Return ``(B, L, E)`` for ``x`` ``(B, L, E)``; ``padding_mask`` is bool ``(B, L)``, True where padding is."""
+        return self._residual(self._attended(x, padding_mask), self.feedforward_norm, self.feedforward)
+
+    def _attended(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """Return the output of the self-attention and its residual."""
+        attention = self.self_attention
+        if attention is None:
+            return x
+        return self._residual(x, self.attention_norm, lambda h: attention(h, padding_mask))
+
+    def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.norm_first:
+            return x + self.dropout(sublayer(norm(x)))
+        return norm(x + self.dropout(sublayer(x)))
+
+
+class TransformerDecoderLayer(TransformerEncoderLayer):
+    """Layer of a decoder: causal self-attention, attention to the encoder, and a feed-forward network.
+
+    With the default attention, it computes the same as ``nn.TransformerDecoderLayer`` with ``batch_first=True`` and a
+    causal mask.
+
+    Args:
+        embed_dim (int): channels E.
+        num_heads (int): number of heads.
+        feedforward_dim (int): channels between the two linear layers of the feed-forward network.
+        self_attention (dict or sequence of dict, optional): as in :class:`TransformerEncoderLayer`.
+        cross_attention (dict): config of the attention to the encoder. Defaults to attention by content.
+        dropout (float): probability, in [0, 1). Defaults to 0.1.
+        norm_first (bool): the norm precedes the sub-layer (pre-norm). Defaults to False.
+
+    Raises:
+        KeyError: the type of a layer is unknown.
+        TypeError, ValueError: an option of a layer is invalid; see the layer.
+
+    Example:
+        >>> layer = TransformerDecoderLayer(16, num_heads=4, feedforward_dim=32)
+        >>> layer(torch.randn(3, 5, 16), memory=torch.randn(3, 7, 16)).shape
+        torch.Size([3, 5, 16])
+    """
+
+    causal = True
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        feedforward_dim: int,
+        self_attention: LayerConfig = ATTENTION,
+        cross_attention: dict = ATTENTION,
+        dropout: float = 0.1,
+        norm_first: bool = False,
+    ) -> None:
+        super().__init__(embed_dim, num_heads, feedforward_dim, self_attention, dropout, norm_first)
+        self.cross_attention = MODELS.build(dict(embed_dim=embed_dim, num_heads=num_heads, **cross_attention))
+        self.cross_attention_norm = nn.LayerNorm(embed_dim)
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, memory: Tensor, padding_mask: Tensor | None = None, memory_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        """Return the output for a whole sequence.
+
+        Args:
+            x (Tensor): float ``(B, L, E)``.
+            memory (Tensor): float ``(B, M, E)``, the output of the encoder.
+            padding_mask (Tensor, optional): bool ``(B, L)``, True where ``x`` is padding.
+            memory_padding_mask (Tensor, optional): bool ``(B, M)``, True where ``memory`` is padding.
+
+        Returns:
+            Tensor: ``(B, L, E)``.
+        """
+        x = self._residual(
+            self._attended(x, padding_mask),
+            self.cross_attention_norm,
+            lambda h: self.cross_attention(h, memory, memory, key_padding_mask=memory_padding_mask)[0],
+        )
+        return self._residual(x, self.feedforward_norm, self.feedforward)
+
+    def step(self, x: Tensor, own: list[dict], memory: dict[str, Tensor], position: int) -> tuple[Tensor, list[dict]]:
+        """Return the output for one more token, ``(n, 1, E)``, and the new state of the self-attention."""
+
+        def attend(h: Tensor) -> Tensor:
+            nonlocal own
+            assert self.self_attention is not None
+            h, own = self.self_attention.step(h, own, position)
+            return h
+
+        if self.self_attention is not None:
+            x = self._residual(x, self.attention_norm, attend)
+        x = self._residual(x, self.cross_attention_norm, lambda h: self.cross_attention.step(h, memory, position)[0])
+        return self._residual(x, self.feedforward_norm, self.feedforward), own
+
+
+def _stack(layer: type[nn.Module], num_layers: int, config: dict | Sequence[dict]) -> Any:
+    check_count('num_layers', num_layers)
+    configs = [config] * num_layers if isinstance(config, dict) else config
+    if len(configs) != num_layers:
+        raise ValueError(f'layer must be one config, or one per layer: {num_layers}; got {len(configs)}')
+    return nn.ModuleList(layer(**each) for each in configs)
+
+
+@MODELS.register_module()
+class SequenceEncoder(nn.Module):
+    """Stack of :class:`TransformerEncoderLayer`, with a final norm if the layers normalise their inputs (pre-norm).
+
+    Args:
+        num_layers (int): number of layers.
+        layer (dict or sequence of dict): arguments of each layer: the same for all, or one per layer.
+
+    Raises:
+        TypeError: ``num_layers`` is not an integer.
+        ValueError: ``num_layers`` is below 1, or there is not one ``layer`` for all or one per layer.
+
+    Example:
+        >>> encoder = SequenceEncoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))
+        >>> encoder(torch.randn(3, 7, 16)).shape
+        torch.Size([3, 7, 16])
+    """
+
+    def __init__(self, num_layers: int, layer: dict | Sequence[dict]) -> None:
+        super().__init__()
+        self.layers = _stack(TransformerEncoderLayer, num_layers, layer)
+        last = self.layers[-1]
+        self.norm = nn.LayerNorm(last.embed_dim) if last.norm_first else nn.Identity()
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Return ``(B, L, E)`` for ``x`` ``(B, L, E)``; ``padding_mask`` is bool ``(B, L)``, True where padding is."""
+        for layer in self.layers:
+            x = layer(x, padding_mask)
+        return self.norm(x)
+
+
+@MODELS.register_module()
+class SequenceDecoder(nn.Module):
+    """Stack of :class:`TransformerDecoderLayer`, for whole sequences and for one token at a time.
+
+    Args:
+        num_layers (int): number of layers.
+        layer (dict or sequence of dict): arguments of each layer: the same for all, or one per layer.
+
+    Raises:
+        TypeError: ``num_layers`` is not an integer.
+        ValueError: ``num_layers`` is below 1, or there is not one ``layer`` for all or one per layer.
+
+    Example:
+        >>> decoder = SequenceDecoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32)).eval()
+        >>> x, memory = torch.randn(3, 5, 16), torch.randn(3, 7, 16)
+        >>> state = decoder.start(memory)
+        >>> first, state = decoder.step(x[:, :1], state)
+        >>> torch.allclose(first, decoder(x, memory)[:, :1], atol=1e-5)
+        True
+    """
+
+    layers: Any  # an nn.ModuleList
+
+    def __init__(self, num_layers: int, layer: dict | Sequence[dict]) -> None:
+        super().__init__()
+        self.layers = _stack(TransformerDecoderLayer, num_layers, layer)
+        last = self.layers[-1]
+        self.norm = nn.LayerNorm(last.embed_dim) if last.norm_first else nn.Identity()
+
+    def forward(
+        self, x: Tensor, memory: Tensor, padding_mask: Tensor | None = None, memory_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        """Return the output for whole sequences; the arguments are those of :class:`TransformerDecoderLayer`."""
+        for layer in self.layers:
+            x = layer(x, memory, padding_mask, memory_padding_mask)
+        return self.norm(x)
+
+    def start(self, memory: Tensor, memory_padding_mask: Tensor | None = None) -> DecodingState:
+        """Return the state before the first token of S sentences, one hypothesis each.
+
+        Args:
+            memory (Tensor): float ``(S, M, E)``, the output of the encoder.
+            memory_padding_mask (Tensor, optional): bool ``(S, M)``, True where ``memory`` is padding.
+        """
+        hypotheses = [[] if layer.self_attention is None else layer.self_attention.start() for layer in self.layers]
+        sentences = [layer.cross_attention.start(memory, memory_padding_mask) for layer in self.layers]
+        return DecodingState(0, hypotheses, sentences, len(memory))
+
+    def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """Return the output for one more token of each hypothesis, ``(n, 1, E)``, and the next state.
+
+        Args:
+            x (Tensor): float ``(n, 1, E)``.
+            state (DecodingState): from :meth:`start`, the last step, or :meth:`DecodingState.reorder`.
+        """
+        hypotheses = []
+        for layer, own, memory in zip(self.layers, state.hypotheses, state.sentences):
+            x, own = layer.step(x, own, memory, state.position)
+            hypotheses.append(own)
+        return self.norm(x), DecodingState(state.position + 1, hypotheses, state.sentences, len(x))

@@ -1,0 +1,222 @@
+"""Pictures of the attention with which a model reads a sentence and writes its translation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from mmattn.visualization.attention_maps import attention_layers
+from mmattn.visualization.figure import COLOURS
+
+PARTS = ('encoder self-attention', 'decoder self-attention', 'cross-attention')
+END = '</s>'
+CELL = 0.13  # inches per piece
+PANEL = 1.4, 8.0  # inches: the smallest and the largest side of a table
+GAP = 0.12  # inches between tables
+WIDEST = 120.0  # inches: the largest width of a figure
+
+
+@dataclass
+class SentenceAttention:
+    """Attention of one layer for one sentence.
+
+    Attributes:
+        layer (str): name of the layer in the model.
+        part (str): 'encoder self-attention', 'decoder self-attention' or 'cross-attention'.
+        weights (dict[str, Tensor]): kind → float ``(heads, queries, keys)`` on the CPU. The kinds are those of
+            'content', 'position' and 'bilateral' that the layer has. Each row sums to 1.
+    """
+
+    layer: str
+    part: str
+    weights: dict[str, Tensor]
+
+
+def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str, nn.Module]]:
+    """Return the layers of encoder and decoder that have ``attention_weights``, at one depth of both.
+
+    Args:
+        model (nn.Module): a model with stacks ``encoder`` and ``decoder``, such as :class:`TranslationTransformer`.
+        layer (int, optional): number of the layer in its stack, from 1. Defaults to the last.
+
+    Returns:
+        dict[str, tuple[str, nn.Module]]: name of the layer in the model → its part and the layer.
+
+    Raises:
+        ValueError: a stack does not have so many layers, or no layer at this depth has ``attention_weights``.
+
+    Example:
+        >>> from mmattn.language.translation import TranslationTransformer
+        >>> list(attention_parts(TranslationTransformer(vocab_size=10, size='tiny'), layer=1))
+        ['encoder.layers.0.self_attention.0', 'decoder.layers.0.self_attention.0', 'decoder.layers.0.cross_attention']
+    """
+    found: dict[str, tuple[str, nn.Module]] = {}
+    layers = attention_layers(model)
+    for stack, own in zip(('encoder', 'decoder'), PARTS):
+        depth = len(getattr(model, stack).layers)
+        if layer is not None and not 1 <= layer <= depth:
+            raise ValueError(f'layer must be from 1 to {depth}, the layers of the {stack}; got {layer}')
+        prefix = f'{stack}.layers.{(depth if layer is None else layer) - 1}.'
+        for name, module in layers.items():
+            if name.startswith(prefix):
+                found[name] = (PARTS[2] if '.cross_attention' in name else own, module)
+    if not found:
+        which = 'the last' if layer is None else f'number {layer}'
+        raise ValueError(f'layer must have attention weights; {which} has none, these have: {", ".join(layers)}')
+    return found
+
+
+@torch.no_grad()
+def sentence_attention(model: Any, source: Tensor, target: Tensor, layer: int | None = None) -> list[SentenceAttention]:
+    """Run a model on a sentence and its translation, and return the attention weights of all pieces.
+
+    Args:
+        model (nn.Module): a model with ``encoder``, ``decoder`` and ``hidden(source, target)``, such as
+            :class:`TranslationTransformer`, in evaluation mode.
+        source (Tensor): int64 ``(M)``, the sentence, which ends in ``</s>``.
+        target (Tensor): int64 ``(L)``, its translation, which ends in ``</s>``. A query of the decoder is the position
+            that writes a piece; a key of its self-attention is a piece that it has read, the first one is ``</s>``.
+        layer (int, optional): number of the layer in encoder and decoder, from 1. Defaults to the last.
+
+    Returns:
+        list[SentenceAttention]: one per attention layer at this depth, in the order of the model.
+
+    Raises:
+        ValueError: as :func:`attention_parts`.
+
+    Example:
+        >>> from mmattn.language.translation import TranslationTransformer
+        >>> attention = dict(type='mmattn.BilateralMultiheadAttention', window_size=3)
+        >>> model = TranslationTransformer(vocab_size=10, size='tiny', encoder_attention=attention).eval()
+        >>> found = sentence_attention(model, torch.tensor([4, 5, 2]), torch.tensor([6, 2]))
+        >>> [(each.part, list(each.weights)) for each in found]
+        [('encoder self-attention', ['content', 'position', 'bilateral']),
+        ('decoder self-attention', ['content']), ('cross-attention', ['content'])]
+        >>> found[2].weights['content'].shape
+        torch.Size([4, 2, 3])
+    """
+    found: list[SentenceAttention] = []
+
+    def before(name: str, part: str, module: Any, args: tuple[Tensor, ...], kwargs: dict) -> None:
+        queries = torch.arange(args[0].shape[1], device=args[0].device)[:, None]
+        weights = {
+            kind: module.attention_weights(*args, *kwargs.values(), queries=queries, kind=kind)[0].cpu()
+            for kind in module.attention_kinds
+        }
+        found.append(SentenceAttention(name, part, weights))
+
+    handles = [
+        module.register_forward_pre_hook(partial(before, name, part), with_kwargs=True)
+        for name, (part, module) in attention_parts(model, layer).items()
+    ]
+    try:
+        model.hidden(source[None], target[None])
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def attention_figure(attention: Sequence[SentenceAttention], source: Sequence[str], target: Sequence[str]) -> Figure:
+    """Return the figure of :func:`draw_sentence_attention`; the arguments are the same."""
+    read = [END, *target[:-1]]
+    labels = dict(zip(PARTS, ((source, source), (target, read), (target, source))))
+    rows = [(each, kind, weights) for each in attention for kind, weights in each.weights.items()]
+    heads = max(len(weights) for _, _, weights in rows)
+    largest = min(PANEL[1], WIDEST / heads)
+
+    def side(pieces: Sequence[str]) -> float:
+        return min(max(CELL * len(pieces), PANEL[0]), largest)
+
+    def size(pieces: Sequence[str]) -> float:
+        return min(7.0, 54 * side(pieces) / len(pieces))  # points; a row has 72 per inch
+
+    def margin(pieces: Sequence[str]) -> float:
+        return 0.08 + max(map(len, pieces)) * size(pieces) / 72 * 0.75
+
+    # Inches; a layout that matplotlib computes takes ten times as long.
+    left = 0.5 + max(margin(labels[each.part][0]) for each in attention)
+    across = max(side(labels[each.part][1]) for each in attention)
+    width = left + heads * (across + GAP)
+    last = [kind == [*each.weights][-1] for each, kind, _ in rows]  # has the labels of its keys
+    below = [margin(labels[each.part][1]) if end else 0.0 for (each, _, _), end in zip(rows, last)]
+    height = 0.3 + sum(side(labels[each.part][0]) + 0.3 for each, _, _ in rows) + sum(below)
+    figure = Figure((width, height))
+    figure.text(0.05 / width, 1 - 0.05 / height, '; '.join(each.layer for each in attention), fontsize=8, va='top')
+    top = height - 0.3
+    for (each, kind, weights), end, space in zip(rows, last, below):
+        queries, keys = labels[each.part]
+        top -= 0.3 + side(queries)
+        for head, table in enumerate(weights):
+            x = left + head * (across + GAP)
+            axis = figure.add_axes((x / width, top / height, across / width, side(queries) / height))
+            share = (table / table.amax(1, keepdim=True)).numpy()
+            axis.imshow(share, cmap=COLOURS, vmin=0, vmax=1, aspect='auto', interpolation='nearest')
+            axis.set_title(f'head {head + 1}, largest {table.max().item():.2g}', fontsize=7, pad=3)
+            axis.set_xticks([])
+            axis.set_yticks([])
+            if end:
+                axis.set_xticks(range(len(keys)), keys, rotation=90, fontsize=size(keys), parse_math=False)
+            if head == 0:
+                axis.set_yticks(range(len(queries)), queries, fontsize=size(queries), parse_math=False)
+                figure.text(
+                    0.05 / width,
+                    (top + side(queries) / 2) / height,
+                    f'{each.part}\n{kind}',
+                    fontsize=8,
+                    rotation=90,
+                    va='center',
+                )
+            axis.tick_params(length=0, pad=2)
+        top -= space
+    return figure
+
+
+def draw_sentence_attention(
+    attention: Sequence[SentenceAttention], source: Sequence[str], target: Sequence[str]
+) -> np.ndarray:
+    """Draw attention weights as tables: one row of tables per layer and kind, one column per head.
+
+    In a table, a row is a query and a column is a key, labelled with their pieces. The rows of the decoder's tables are
+    the pieces that it writes; the columns of its self-attention are the pieces that it has read. Colours show the share
+    of the largest weight of the row. The largest weight of a table is printed above it.
+
+    Args:
+        attention (sequence of SentenceAttention): output of :func:`sentence_attention`.
+        source (sequence of str): M pieces of the sentence, ``</s>`` included.
+        target (sequence of str): L pieces of the translation, ``</s>`` included.
+
+    Returns:
+        np.ndarray: uint8 ``(height, width, 3)``, RGB.
+
+    Raises:
+        ValueError: the weights are not those of M and L pieces.
+
+    Example:
+        >>> table = torch.eye(3).expand(2, 3, 3)
+        >>> attention = [SentenceAttention('encoder.layers.0', 'encoder self-attention', dict(content=table))]
+        >>> draw_sentence_attention(attention, ['a', 'do@@', 'g'], ['</s>']).shape[2]
+        3
+    """
+    sizes = dict(zip(PARTS, ((len(source), len(source)), (len(target), len(target)), (len(target), len(source)))))
+    for each in attention:
+        for weights in each.weights.values():
+            if tuple(weights.shape[1:]) != sizes[each.part]:
+                raise ValueError(
+                    f'{each.layer} must have weights of {sizes[each.part]} queries and keys, as source and target; got '
+                    f'{tuple(weights.shape[1:])}'
+                )
+    canvas = FigureCanvasAgg(attention_figure(attention, source, target))
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', r'Glyph .* missing from')  # drawn as a box
+        canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()

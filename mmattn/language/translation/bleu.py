@@ -1,0 +1,176 @@
+"""BLEU of translations, by sacreBLEU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mmengine.dist import all_gather_object, get_dist_info
+from mmengine.evaluator import BaseMetric
+from mmengine.logging import print_log
+
+from mmattn.language.text import TextProcessor, import_optional, undo_bpe
+from mmattn.language.vocabulary import SPECIALS
+from mmattn.registry import METRICS
+from mmattn.utils.files import atomic_write, check_writable
+
+UNKNOWN = re.compile(r'(?<!\S)<unk>(?!\S)')  # in a reference; as in fairseq, that of a translation never matches it
+
+
+def split_compounds(line: str) -> str:
+    """Separate the parts of hyphenated words, as the scripts of the English–German literature do before scoring.
+
+    Example:
+        >>> split_compounds('Café-Liebhaber')
+        'Café ##AT##-##AT## Liebhaber'
+        >>> split_compounds('a-b-c')  # as those scripts: a letter belongs to one hyphen
+        'a ##AT##-##AT## b-c'
+    """
+    return re.sub(r'(\S)-(\S)', r'\1 ##AT##-##AT## \2', line)
+
+
+def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Any:
+    """Return sacreBLEU's score object for tokenised text: corpus BLEU-4 without smoothing, as ``multi-bleu.perl``.
+
+    Args:
+        hypotheses (sequence of str): translations; their tokens are separated by spaces.
+        references (sequence of str): one reference per translation.
+
+    Raises:
+        ImportError: sacreBLEU is not installed; the message gives the command.
+
+    Example:
+        >>> round(tokenized_bleu(['the cat sat on the mat'], ['the cat sat on a mat']).score, 4)
+        53.7285
+    """
+    corpus_bleu = import_optional('sacrebleu').corpus_bleu
+    return corpus_bleu(list(hypotheses), [list(references)], tokenize='none', smooth_method='none', force=True)
+
+
+@METRICS.register_module()
+class BLEU(BaseMetric):
+    """Corpus BLEU of translations: two figures, which are not comparable with each other.
+
+    * 'BLEU': of the tokenised text that the model reads and writes, with the subword segmentation undone, without
+      smoothing, as ``multi-bleu.perl`` and the papers. It depends on the tokeniser and on the case of the data.
+    * 'sacreBLEU': of detokenised text against the published reference ``<split>.raw.<language>``, by sacreBLEU with
+      tokenisation 13a; the log gives its signature. If the data are lower-cased, case is ignored. It is absent if there
+      is no published reference.
+
+    Args:
+        compound_split (bool): for 'BLEU', separate the parts of hyphenated words on both sides, as in the literature on
+            English–German, which raises the figure. Defaults to False.
+        detokenized (bool): compute 'sacreBLEU'. Defaults to True.
+        output_dir (str, optional): folder for the translations, ``translations.txt``, and, with the score of each, the
+            ``n-best.txt``. Defaults to None, no files.
+        keep_results (bool): has no effect; accepted because ``tools/test.py --out`` sets it, as for the metrics of
+            mmseg.
+        **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
+
+    Raises:
+        ImportError: sacreBLEU is not installed.
+        OSError: ``output_dir`` is not writable.
+
+    Example:
+        >>> metric = BLEU()
+        >>> metric.dataset_meta = dict(target='de', lowercase=True, symbols=['ein', 'hu@@', 'nd'])
+        >>> metric.process({}, [dict(line=1, pred_tokens=[4, 5, 6], target='ein hu@@ nd', raw_target='Ein Hund')])
+        >>> metric.evaluate(1)['sacreBLEU']
+        0.0
+    """
+
+    default_prefix = None
+    results: list[dict[str, Any]]
+
+    def __init__(
+        self,
+        compound_split: bool = False,
+        detokenized: bool = True,
+        output_dir: str | None = None,
+        keep_results: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        import_optional('sacrebleu')
+        self.compound_split = compound_split
+        self.detokenized = detokenized
+        self.output_dir = output_dir
+        if output_dir is not None:
+            check_writable(output_dir)
+
+    def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
+        """Keep the translations of a batch.
+
+        Args:
+            data_batch (dict): not used.
+            data_samples (sequence of dict): samples of :class:`ParallelTextDataset` with ``pred_tokens``.
+        """
+        for sample in data_samples:
+            hypotheses = sample.get('n_best') or [(sample['pred_tokens'], sample.get('pred_score', 0.0))]
+            self.results.append(
+                dict(
+                    line=sample['line'],
+                    n_best=[(self._text(tokens), score) for tokens, score in hypotheses],
+                    target=undo_bpe(sample['target']),
+                    raw_target=sample.get('raw_target'),
+                )
+            )
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        symbols = (self.dataset_meta or {})['symbols']
+        first = len(SPECIALS)
+        return undo_bpe(' '.join(SPECIALS[n] if n < first else symbols[n - first] for n in tokens))
+
+    def evaluate(self, size: int) -> dict:
+        """Compute the metrics of all processes, in the order of the lines.
+
+        mmengine assumes that process r has every n-th sample; batches of similar lengths differ in size.
+        """
+        by_line = {result['line']: result for part in all_gather_object(self.results) for result in part}
+        rank, world_size = get_dist_info()
+        ordered = [by_line[line] for line in sorted(by_line)]
+        share = -(-len(ordered) // world_size)  # the same for all processes; the repeated ones at the end are not used
+        self.results = (ordered * world_size)[: share * world_size][rank::world_size]
+        return super().evaluate(size)
+
+    def compute_metrics(self, results: list[dict]) -> dict[str, float]:
+        """Compute both figures and write the requested files.
+
+        Args:
+            results (list of dict): one per sentence, in the order of the lines.
+
+        Returns:
+            dict: 'BLEU' and, if there is a published reference, 'sacreBLEU', from 0 to 100.
+        """
+        sacrebleu = import_optional('sacrebleu')
+        hypotheses = [result['n_best'][0][0] for result in results]
+        references = [UNKNOWN.sub('<<unk>>', result['target']) for result in results]
+        if self.compound_split:
+            hypotheses, references = ([split_compounds(line) for line in lines] for lines in (hypotheses, references))
+        score = tokenized_bleu(hypotheses, references)
+        print_log(f'tokenised: {score}', 'current')
+        metrics = dict(BLEU=score.score)
+        raw = [result['raw_target'] for result in results]
+        texts = [result['n_best'][0][0] for result in results]
+        if self.detokenized and None not in raw:
+            meta: dict = self.dataset_meta or {}
+            processor = TextProcessor(meta['target'], None, meta['lowercase'], **meta.get('moses', {}))
+            texts = [processor.detokenize(line) for line in texts]
+            metric = sacrebleu.BLEU(lowercase=meta['lowercase'])
+            score = metric.corpus_score(texts, [raw])
+            print_log(f'detokenised: {score}; signature {metric.get_signature()}', 'current')
+            metrics['sacreBLEU'] = score.score
+        if self.output_dir is not None:
+            self._write(texts, results)
+        return metrics
+
+    def _write(self, texts: list[str], results: list[dict]) -> None:
+        with atomic_write(Path(self.output_dir or '', 'translations.txt')) as temporary:
+            temporary.write_bytes(''.join(f'{text}\n' for text in texts).encode())
+        with atomic_write(Path(self.output_dir or '', 'n-best.txt')) as temporary:
+            lines = [
+                f'{result["line"]}\t{score:.6f}\t{text}\n' for result in results for text, score in result['n_best']
+            ]
+            temporary.write_bytes(''.join(lines).encode())

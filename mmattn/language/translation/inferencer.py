@@ -1,0 +1,394 @@
+"""Translation of text with a trained model: raw text in, raw text out."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.infer import BaseInferencer
+from mmengine.runner.checkpoint import _load_checkpoint_to_model
+from rich.console import Console
+from rich.progress import Progress
+from torch import nn
+
+import mmattn.engine  # noqa: F401  (registers the types in checkpoints, and `_base_ = 'mmattn::…'`)
+from mmattn.language.batching import token_batches
+from mmattn.language.beam_search import Hypothesis, LengthPenalty
+from mmattn.language.lines import read_lines
+from mmattn.language.text import TextProcessor, undo_bpe
+from mmattn.language.vocabulary import SPECIALS, Vocabulary
+from mmattn.ops.checks import check_count
+from mmattn.utils.devices import check_device
+
+from .transformer import TranslationTransformer
+
+META = ('source', 'target', 'lowercase', 'moses', 'symbols', 'codes')
+MANY = 10  # the most names that a message lists
+
+Inputs = str | Path | Sequence[str]
+
+
+class Batch(NamedTuple):
+    """Sentences that are translated together.
+
+    Attributes:
+        lines (list[int]): their indices in the input, from 0.
+        pieces (list[list[str]]): their subword pieces, without ``</s>``.
+    """
+
+    lines: list[int]
+    pieces: list[list[str]]
+
+
+class TranslationInferencer(BaseInferencer):
+    """Translate raw text of any length.
+
+    The checkpoint contains everything else that is needed: the languages, the options of the tokenizer, the codes of
+    the subword segmentation and the vocabulary. No folder of data is read. Sentences of similar lengths share a batch;
+    the longest are first, so that a lack of memory shows at once. The results have the order of the input.
+
+    Args:
+        model (str, Path or Config): config of a :class:`TranslationTransformer`, or its path.
+        weights (str or Path): path or URL of a checkpoint that was trained with :class:`ParallelTextDataset`.
+        device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
+        batch_tokens (int): bound on the pieces of a batch: its longest sentence, with ``</s>``, times its number of
+            sentences. Defaults to 4096.
+        show_progress (bool): show a progress bar, if the standard error stream is a terminal. Defaults to True.
+
+    Raises:
+        ImportError: a package of the extra ``language`` is not installed.
+        OSError: the config or the checkpoint does not exist.
+        RuntimeError: the weights do not fit the model; the message lists the keys.
+        ValueError: the model of the config does not translate; the checkpoint has no ``dataset_meta`` of a translation
+            data set, or it is invalid; its vocabulary has another size than that of the model; or there is no such
+            device. The message names the checkpoint.
+
+    Example::
+
+        translate = TranslationInferencer('configs/bi_sa/bi-sa_tiny_1xb4096_multi30k-en-de.py', 'average.pth')
+        translate('A man in an orange hat.')['predictions'][0]['text']
+        translate(Path('sentences.en'), beam=10, n_best=3)
+    """
+
+    model: TranslationTransformer
+
+    def __init__(
+        self,
+        model: str | Path | Config,
+        weights: str | Path,
+        device: str | None = None,
+        batch_tokens: int = 4096,
+        show_progress: bool = True,
+    ) -> None:
+        check_count('batch_tokens', batch_tokens)
+        if not isinstance(weights, str | Path):
+            raise TypeError(f'weights must be the path or URL of a checkpoint; got {weights!r}')
+        found = check_device(device)
+        self.batch_tokens = batch_tokens
+        self.weights = str(weights)
+        cfg = model if isinstance(model, Config) else Config.fromfile(model)
+        super().__init__(cfg, self.weights, str(found), scope='mmattn', show_progress=show_progress)
+
+    def __call__(  # type: ignore[override]
+        self,
+        inputs: Inputs,
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        n_best: int = 1,
+        max_length: int = 250,
+        progress_file: str | Path | None = None,
+        resume: bool = True,
+        name: str = 'inputs',
+    ) -> dict[str, list[dict]]:
+        """Translate text.
+
+        A sentence without a piece, such as an empty line, has the empty translation with score 0. The model does not
+        receive it.
+
+        Args:
+            inputs (str, Path or sequence of str): a sentence; a UTF-8 text file (as ``Path``) with one sentence per
+                line; or sentences.
+            beam (int, optional): number of hypotheses per sentence. Defaults to that of ``test_cfg`` in the config.
+            length_penalty (float, optional): exponent α of the length penalty; its kind is that of the config. Defaults
+                to that of the config.
+            n_best (int): number of translations per sentence, at most ``beam``. Defaults to 1.
+            max_length (int): the most pieces of a sentence, without ``</s>``. Defaults to 250.
+            progress_file (str or Path, optional): file for the translations that are finished; after each batch, its
+                sentences are added. Defaults to None.
+            resume (bool): if ``progress_file`` exists, it must be that of the same input and settings. Its batches are
+                not translated again, and the result is that of an uninterrupted run. False: the file is emptied first.
+                Defaults to True.
+            name (str): name of the input in messages, if it is not a file. Defaults to 'inputs'.
+
+        Returns:
+            dict: 'predictions', one dict per sentence, in the order of the input:
+
+            * text (str): the translation, detokenized.
+            * score (float): its log-probability, divided by the length penalty.
+            * pieces (list[str]): its subword pieces, without ``</s>``.
+            * n_best (list[dict]): up to ``n_best`` translations with text and score, the best first.
+
+        Raises:
+            TypeError: an argument has another type.
+            ValueError: before the model runs: a sentence is longer than ``max_length`` or a batch, the file is not
+                UTF-8 (the message gives the line); ``n_best`` is larger than ``beam``, or another argument is out of
+                range; ``progress_file`` is damaged or that of another run.
+            BlockingIOError: another process uses ``progress_file``.
+            OSError: a file cannot be read or written. The message names it.
+        """
+        options = self._options(beam, length_penalty, n_best)
+        check_count('max_length', max_length)
+        lines = self._inputs_to_list(inputs)
+        name = str(inputs) if isinstance(inputs, Path) else name
+        batches = self.preprocess(lines, max_length, name)
+        predictions: list[dict] = [_prediction([]) for _ in lines]
+        total = sum(len(batch.lines) for batch in batches)
+        console = Console(stderr=True)
+        with ExitStack() as stack:
+            add = None
+            if progress_file is not None:
+                settings = dict(self._settings(), **options, n_best=n_best, input=_digest(lines))
+                done, add = stack.enter_context(_open_progress(Path(progress_file), settings, resume))
+                for index, prediction in done.items():
+                    predictions[index] = prediction
+                # A batch is translated as a whole: rounding depends on its composition.
+                batches = [batch for batch in batches if not done.keys() >= set(batch.lines)]
+            hidden = not (self.show_progress and console.is_terminal)
+            progress = stack.enter_context(Progress(console=console, disable=hidden))
+            unfinished = sum(len(batch.lines) for batch in batches)
+            task = progress.add_task('Translation', total=total, completed=total - unfinished)
+            for batch in batches:
+                found = self.postprocess(self.forward(batch, **options), n_best=n_best)
+                for index, prediction in zip(batch.lines, found):
+                    predictions[index] = prediction
+                if add is not None:
+                    add(dict(zip(batch.lines, found)))
+                progress.advance(task, len(batch.lines))
+        return dict(predictions=predictions)
+
+    def preprocess(  # type: ignore[override]
+        self, inputs: Sequence[str], max_length: int = 250, name: str = 'inputs'
+    ) -> list[Batch]:
+        """Segment sentences and divide them into batches, the longest first. Sentences without a piece are in no batch.
+
+        Args:
+            inputs (sequence of str): raw sentences.
+            max_length (int): the most pieces of a sentence, without ``</s>``. Defaults to 250.
+            name (str): name of the input in messages. Defaults to 'inputs'.
+
+        Raises:
+            ValueError: a sentence is longer than ``max_length`` or ``batch_tokens``. The message gives its line.
+        """
+        pieces = [self.pipeline(line) for line in inputs]
+        for number, each in enumerate(pieces, 1):
+            if len(each) > max_length:
+                raise ValueError(
+                    f'{name}, line {number}: a sentence of {len(each)} pieces, but max_length is {max_length}: divide '
+                    'the line into sentences, or raise max_length'
+                )
+            if len(each) + 1 > self.batch_tokens:
+                raise ValueError(
+                    f'{name}, line {number}: batch_tokens must be at least {len(each) + 1}, the pieces of this '
+                    f'sentence with the end token; got {self.batch_tokens}'
+                )
+        indices = [index for index, each in enumerate(pieces) if each]
+        batches = token_batches([(len(pieces[index]) + 1,) for index in indices], self.batch_tokens)
+        batches = [[indices[position] for position in batch] for batch in reversed(batches)]
+        return [Batch(batch, [pieces[index] for index in batch]) for batch in batches]
+
+    @torch.no_grad()
+    def forward(self, inputs: Batch, **options: Any) -> list[list[Hypothesis]]:  # type: ignore[override]
+        """Return the hypotheses for each sentence of a batch; ``options`` replace those of ``test_cfg``."""
+        source = [torch.tensor(self.vocabulary.encode(' '.join(each))) for each in inputs.pieces]
+        data = self.model.data_preprocessor(dict(inputs=dict(source=source)), False)
+        return self.model.translate(data['inputs']['source'], **options)
+
+    def postprocess(  # type: ignore[override]
+        self, preds: Sequence[Sequence[Hypothesis]], n_best: int = 1
+    ) -> list[dict]:
+        """Return the predictions of sentences, as :meth:`__call__`, for their hypotheses, the best first."""
+        found = []
+        for hypotheses in preds:
+            symbols = self.vocabulary.symbols
+            pieces = [[symbols[number] for number in hypothesis.tokens] for hypothesis in hypotheses[:n_best]]
+            texts = [self._target.detokenize(undo_bpe(' '.join(each))) for each in pieces]
+            found.append(_prediction([*zip(texts, (hypothesis.score for hypothesis in hypotheses))], pieces[0]))
+        return found
+
+    def visualize(  # type: ignore[override]
+        self, inputs: str, pieces: Sequence[str], layer: int | None = None
+    ) -> np.ndarray:
+        """Draw the attention with which the model reads a sentence and writes a translation of it.
+
+        Args:
+            inputs (str): the raw sentence.
+            pieces (sequence of str): 'pieces' of its prediction, or those of another translation.
+            layer (int, optional): number of the layer in encoder and decoder, from 1. Defaults to the last.
+
+        Returns:
+            np.ndarray: uint8 ``(height, width, 3)``, RGB; see :func:`draw_sentence_attention`.
+
+        Raises:
+            ValueError: the sentence is empty; or as :func:`sentence_attention`.
+        """
+        from .attention_pictures import draw_sentence_attention, sentence_attention  # late: it imports matplotlib
+
+        read = self.pipeline(inputs)
+        if not read:
+            raise ValueError(f'inputs must have at least one piece; got {inputs!r}')
+        device = next(self.model.parameters()).device
+        source, target = (
+            torch.tensor(self.vocabulary.encode(' '.join(each)), device=device) for each in (read, pieces)
+        )
+        attention = sentence_attention(self.model, source, target, layer)
+        return draw_sentence_attention(attention, [*read, '</s>'], [*pieces, '</s>'])
+
+    def _options(self, beam: int | None, length_penalty: float | None, n_best: int) -> dict[str, Any]:
+        """Return the options of the search, checked."""
+        given = dict(beam=beam, length_penalty=length_penalty)
+        options = {**self.model.test_cfg, **{name: x for name, x in given.items() if x is not None}}
+        check_count('beam', options['beam'])
+        check_count('n_best', n_best)
+        if n_best > options['beam']:
+            raise ValueError(f'n_best must be at most beam, {options["beam"]}; got {n_best}')
+        LengthPenalty(options['length_penalty'], options['penalty_kind'])
+        return options
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what translations depend on, in addition to the arguments of :meth:`__call__`."""
+        digest = sha256()
+        for name, x in self.model.state_dict().items():
+            digest.update(name.encode())
+            digest.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        return dict(
+            model=_digest(self.cfg.model.to_dict()),
+            weights=digest.hexdigest(),
+            vocabulary=_digest({name: self.meta[name] for name in META}),
+            batch_tokens=self.batch_tokens,
+        )
+
+    def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Any) -> None:
+        """Load the weights strictly, and what the checkpoint has about the text."""
+        if not isinstance(model, TranslationTransformer):
+            raise ValueError(f'the model must be a TranslationTransformer; the config has {cfg.model.type}')
+        assert checkpoint is not None
+        self.meta = (checkpoint.get('meta') or {}).get('dataset_meta') or {}
+        missing = [name for name in META if name not in self.meta]
+        if missing:
+            raise ValueError(
+                f'{self.weights}: meta.dataset_meta has no {", ".join(missing)}; a checkpoint that was trained with '
+                'mmattn.ParallelTextDataset has them'
+            )
+        try:
+            self.vocabulary = Vocabulary(self.meta['symbols'])
+            common = dict(lowercase=self.meta['lowercase'], **self.meta['moses'])
+            self._source = TextProcessor(self.meta['source'], self.meta['codes'], **common)
+            self._target = TextProcessor(self.meta['target'], None, **common)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f'{self.weights}: meta.dataset_meta is invalid: {error}') from error
+        rows = len(model.embedding.weight)
+        if len(self.vocabulary) != rows:
+            raise ValueError(
+                f'{self.weights}: its vocabulary has {len(self.vocabulary)} symbols, {len(SPECIALS)} special ones '
+                f'included, but vocab_size of the model is {rows}'
+            )
+        _load_checkpoint_to_model(model, checkpoint, strict=True)
+
+    def _init_pipeline(self, cfg: Any) -> Any:
+        """Return the function from a raw sentence to its pieces."""
+        return self._source.pieces
+
+    def _init_collate(self, cfg: Any) -> Any:
+        """Batches are made of pieces; no function of the config collates them."""
+
+    def _init_visualizer(self, cfg: Any) -> None:
+        """Pictures of attention need no visualizer."""
+
+    def _inputs_to_list(self, inputs: Inputs) -> list[str]:  # type: ignore[override]
+        """Return the sentences."""
+        if isinstance(inputs, Path):
+            return read_lines(inputs)
+        lines = [inputs] if isinstance(inputs, str) or not isinstance(inputs, Sequence) else list(inputs)
+        wrong = [type(line).__name__ for line in lines if not isinstance(line, str)]
+        if wrong:
+            raise TypeError(f'inputs must be a str, a Path or a sequence of str; got {wrong[0]}')
+        return lines
+
+
+def _prediction(n_best: Sequence[tuple[str, float]], pieces: Sequence[str] = ()) -> dict:
+    """Return the prediction with these translations; without one, that of an empty line."""
+    found = [dict(text=text, score=score) for text, score in n_best or [('', 0.0)]]
+    return dict(found[0], pieces=list(pieces), n_best=found)
+
+
+def _digest(value: Any) -> str:
+    return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+@contextmanager
+def _open_progress(path: Path, settings: dict[str, Any], resume: bool) -> Iterator[tuple[dict[int, dict], Any]]:
+    """Open a progress file; yield its predictions by index, and a function that adds those of a batch.
+
+    The first line has the settings, each further line a prediction.
+    """
+    settings = json.loads(json.dumps(settings, default=str))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, 'a+b', buffering=0) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(error.errno, 'in use by another process', str(path)) from None
+        if not resume:
+            file.truncate(0)
+        done = _read_progress(file, path, settings)
+
+        def add(predictions: dict[int, dict]) -> None:
+            records = [json.dumps(dict(line=index, **each), ensure_ascii=False) for index, each in predictions.items()]
+            _append(file, path, records)
+
+        if not file.tell():
+            _append(file, path, [json.dumps(settings)])
+        yield done, add
+
+
+def _read_progress(file: IO[bytes], path: Path, settings: dict[str, Any]) -> dict[int, dict]:
+    """Return the predictions of a progress file, and remove a line at its end that a killed process left incomplete."""
+    file.seek(0)
+    content = file.read()
+    complete = content[: content.rfind(b'\n') + 1]
+    file.truncate(len(complete))
+    file.seek(0, 2)
+    done: dict[int, dict] = {}
+    for number, line in enumerate(complete.splitlines(), 1):
+        try:
+            record = json.loads(line)
+            index = record.pop('line') if number > 1 else None
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ValueError(f'{path}, line {number}: not a file of finished translations ({error!r})') from error
+        if index is not None:
+            done[index] = record
+            continue
+        differing = [key for key in settings if not isinstance(record, dict) or record.get(key) != settings[key]]
+        if differing:
+            raise ValueError(
+                f'{path} has the finished translations of another run, which differs in {", ".join(differing[:MANY])}'
+            )
+    return done
+
+
+def _append(file: IO[bytes], path: Path, records: Sequence[str]) -> None:
+    """Append lines, so that a killed process leaves at most the last one incomplete."""
+    data = memoryview(''.join(f'{record}\n' for record in records).encode())
+    try:
+        while data:
+            data = data[file.write(data) :]
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(path)) from error

@@ -1,0 +1,209 @@
+"""The Transformer for translation, with the attention that the config chooses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from mmengine.structures import BaseDataElement
+from torch import Tensor
+from torch.nn import functional as F
+
+from mmattn.language.beam_search import Hypothesis, LengthPenalty, beam_search
+from mmattn.language.data_preprocessor import padding_mask
+from mmattn.language.embedding import TokenEmbedding
+from mmattn.language.loss import SequenceModel, label_smoothed_loss
+from mmattn.language.transformer import ATTENTION, DecodingState, LayerConfig
+from mmattn.language.vocabulary import EOS
+from mmattn.ops.checks import check_number
+from mmattn.registry import MODELS
+
+# name: (embed_dim, feedforward_dim, num_heads, layers of the encoder, layers of the decoder)
+SIZES = {
+    'tiny': (128, 256, 4, 4, 4),
+    'iwslt': (512, 1024, 4, 6, 6),
+    'base': (512, 2048, 8, 6, 6),
+    'big': (1024, 4096, 16, 6, 6),
+}
+
+
+@MODELS.register_module()
+class TranslationTransformer(SequenceModel):
+    """Transformer that translates sentences.
+
+    Source embedding, target embedding and output layer share one matrix. The config chooses the attention of encoder
+    and decoder: ``mmattn.BilateralMultiheadAttention`` is Bi-SA (``position='bilateral'``), attention with relative
+    positions (``'relative'``) or without positions (``'none'``).
+
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, sections 3.4.4 and 3.6.
+
+    Args:
+        vocab_size (int): number of symbols of the vocabulary, the four special ones included.
+        size (str): 'tiny' (E 128, FFN 256, 4 heads, 4 + 4 layers), 'iwslt' (512, 1024, 4, 6 + 6), 'base' (512, 2048, 8,
+            6 + 6) or 'big' (1024, 4096, 16, 6 + 6). Defaults to 'base'.
+        encoder_attention (dict or sequence of dict, optional): self-attention of the encoder layers; see
+            :class:`mmattn.language.TransformerEncoderLayer`. Defaults to attention by content.
+        decoder_attention (dict or sequence of dict, optional): the same for the decoder layers, which make it causal.
+        cross_attention (dict): attention of the decoder to the encoder. Defaults to attention by content.
+        positions (str): 'sinusoidal' or 'none': absolute positions that are added to the embeddings. Defaults to
+            'sinusoidal'.
+        dropout (float): probability, in [0, 1). Defaults to 0.1.
+        norm_first (bool): the norms precede the sub-layers (pre-norm). Defaults to False.
+        label_smoothing (float): ε of the loss, in [0, 1]. Defaults to 0.1.
+        stack (str): prefix of the types of encoder and decoder: 'Sequence', those of mmattn; or 'Torch', the layers of
+            ``nn.Transformer``, which accept no other attention. Defaults to 'Sequence'.
+        test_cfg (dict, optional): options of the beam search: ``beam`` (default 5), ``length_penalty`` and
+            ``penalty_kind`` (see :class:`mmattn.language.LengthPenalty`; default 1, 'power'), and ``max_length`` (a,
+            b): at most a · (source length) + b tokens (default (0, 200)).
+        data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
+            ``mmattn.TextDataPreprocessor``.
+        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+
+    Raises:
+        ValueError: ``size``, ``stack`` or an option of ``test_cfg`` is unknown, or ``label_smoothing`` is out of range.
+
+    Example:
+        >>> model = TranslationTransformer(vocab_size=100, size='tiny').eval()
+        >>> source = torch.tensor([[4, 5, 6, 2]])
+        >>> best = model.translate(source, max_length=3)[0][0]
+        >>> len(best.tokens) <= 3, best.score < 0
+        (True, True)
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        size: str = 'base',
+        encoder_attention: LayerConfig = ATTENTION,
+        decoder_attention: LayerConfig = ATTENTION,
+        cross_attention: dict = ATTENTION,
+        positions: str = 'sinusoidal',
+        dropout: float = 0.1,
+        norm_first: bool = False,
+        label_smoothing: float = 0.1,
+        stack: str = 'Sequence',
+        test_cfg: dict | None = None,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+    ) -> None:
+        super().__init__(data_preprocessor or dict(type='mmattn.TextDataPreprocessor'), init_cfg)
+        if size not in SIZES:
+            raise ValueError(f'size must be one of {tuple(SIZES)}; got {size!r}')
+        if stack not in ('Sequence', 'Torch'):
+            raise ValueError(f"stack must be 'Sequence' or 'Torch'; got {stack!r}")
+        embed_dim, feedforward_dim, num_heads, encoder_layers, decoder_layers = SIZES[size]
+        layer = dict(
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            feedforward_dim=feedforward_dim,
+            dropout=dropout,
+            norm_first=norm_first,
+        )
+        self.embedding = TokenEmbedding(vocab_size, embed_dim, dropout, positions)
+        self.encoder = MODELS.build(
+            dict(
+                type=f'mmattn.{stack}Encoder',
+                num_layers=encoder_layers,
+                layer=dict(layer, self_attention=encoder_attention),
+            )
+        )
+        self.decoder = MODELS.build(
+            dict(
+                type=f'mmattn.{stack}Decoder',
+                num_layers=decoder_layers,
+                layer=dict(layer, self_attention=decoder_attention, cross_attention=cross_attention),
+            )
+        )
+        check_number('label_smoothing', label_smoothing, 0, 1)
+        self.label_smoothing = label_smoothing
+        self.test_cfg = {
+            **dict(beam=5, length_penalty=1.0, penalty_kind='power', max_length=(0, 200)),
+            **(test_cfg or {}),
+        }
+        if len(self.test_cfg) != 4:
+            unknown = ', '.join(set(self.test_cfg) - {'beam', 'length_penalty', 'penalty_kind', 'max_length'})
+            raise ValueError(f'test_cfg has unknown options: {unknown}')
+        LengthPenalty(self.test_cfg['length_penalty'], self.test_cfg['penalty_kind'])
+
+    def forward(
+        self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement] | None = None, mode: str = 'tensor'
+    ) -> Any:
+        """Run the model on a batch.
+
+        Args:
+            inputs (dict[str, Tensor]): 'source', int64 ``(B, M)``, sentences that end in ``</s>``, padded; and, except
+                in mode 'predict', 'target', int64 ``(B, L)``.
+            data_samples (list[BaseDataElement], optional): one per sentence; predictions are added to them.
+            mode (str): 'tensor', the logits ``(B, L, V)``; 'loss', a dict; 'predict', the data samples with
+                ``pred_tokens`` (list of int), ``pred_score`` and ``n_best`` (list of :class:`Hypothesis`).
+        """
+        if mode == 'loss':
+            return self.loss(inputs['source'], inputs['target'])
+        if mode == 'predict':
+            return self.predict(inputs['source'], data_samples)
+        return self.embedding.logits(self.hidden(inputs['source'], inputs['target']))
+
+    def hidden(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return the output of the decoder, ``(B, L, E)``, which predicts ``target``, int64 ``(B, L)``."""
+        memory, memory_mask = self.encode(source)
+        previous = F.pad(target[:, :-1], (1, 0), value=EOS)
+        return self.decoder(self.embedding(previous), memory, padding_mask(target), memory_mask)
+
+    def encode(self, source: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the output of the encoder, ``(B, M, E)``, and the padding mask of the source, bool ``(B, M)``.
+
+        Raises:
+            ValueError: a source sentence is empty.
+        """
+        if source.shape[1] == 0 or bool((source[:, 0] <= EOS).any()):
+            raise ValueError('source must have at least one token before the end token in every sentence')
+        mask = padding_mask(source)
+        return self.encoder(self.embedding(source), mask), mask
+
+    def loss(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Return the label-smoothed loss; see :func:`mmattn.language.label_smoothed_loss`."""
+        mask = padding_mask(target)
+        x = self.hidden(source, target)
+        x, target = (x.flatten(0, 1), target.flatten()) if mask is None else (x[~mask], target[~mask])
+        return label_smoothed_loss(self.embedding.logits(x), target, self.label_smoothing)
+
+    def translate(self, source: Tensor, **options: Any) -> list[list[Hypothesis]]:
+        """Translate a batch by beam search.
+
+        Args:
+            source (Tensor): int64 ``(B, M)``, sentences that end in ``</s>``, padded on the right.
+            **options: replace those of ``test_cfg``; an integer ``max_length`` is the same for all sentences.
+
+        Returns:
+            list[list[Hypothesis]]: for each sentence up to ``beam`` hypotheses, the best first.
+        """
+        found = {**self.test_cfg, **options}
+        memory, mask = self.encode(source)
+        limit = found['max_length']
+        if not isinstance(limit, int):
+            lengths = (source > EOS).sum(1)
+            limit = [int(limit[0] * length + limit[1]) for length in lengths.tolist()]
+        return beam_search(
+            self._step,
+            self.decoder.start(memory, mask),
+            len(source),
+            beam=found['beam'],
+            max_length=limit,
+            length_penalty=LengthPenalty(found['length_penalty'], found['penalty_kind']),
+            first=EOS,
+            device=source.device,
+        )
+
+    def predict(self, source: Tensor, data_samples: list[BaseDataElement] | None = None) -> list[BaseDataElement]:
+        """Return data samples with the translation of each sentence."""
+        data_samples = [BaseDataElement() for _ in source] if data_samples is None else data_samples
+        for sample, hypotheses in zip(data_samples, self.translate(source)):
+            sample.n_best = hypotheses
+            sample.pred_tokens, sample.pred_score = hypotheses[0]
+        return data_samples
+
+    def _step(self, tokens: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        x, state = self.decoder.step(self.embedding(tokens[:, None], start=state.position), state)
+        logits = self.embedding.logits(x[:, 0])
+        return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32)), state

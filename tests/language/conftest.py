@@ -1,0 +1,12 @@
+"""Language configs set the default scope 'mmengine'; tests of other tasks in the same process do not see it."""
+
+import pytest
+from mmengine.registry import DefaultScope
+
+
+@pytest.fixture(autouse=True)
+def default_scope():
+    known = dict(DefaultScope._instance_dict)
+    yield
+    DefaultScope._instance_dict.clear()
+    DefaultScope._instance_dict.update(known)

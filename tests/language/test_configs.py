@@ -1,0 +1,114 @@
+"""Shipped configs on text take a training step and translate, through the stock Runner, in the size tiny."""
+
+import math
+import re
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.runner import Runner
+
+from mmattn.utils import config_path
+from mmattn.utils.complexity import count
+
+from ..test_configs import TEXT
+from ..tiny_data import SYMBOLS
+
+IWSLT = 'bi_sa/{}_iwslt_1xb4000-50k_iwslt14-de-en.py'
+TERMS = 'attention_terms_nmt/{}_base_8xb3750-100k_wmt14-en-de.py'
+# One per method, data set, size and schedule; the first three are not slow.
+TRAINED = [
+    'bi_sa/bi-sa_big_8xb3584-80k_wmt14-en-fr.py',
+    IWSLT.format('sa-rpe'),
+    TERMS.format('attn1111-deform'),
+    'bi_sa/torch_tiny_1xb4096_multi30k-en-de.py',
+    'bi_sa/bi-sa-zscore_tiny_1xb4096_multi30k-en-de.py',
+    IWSLT.format('sa'),
+    IWSLT.format('bi-sa-neg-inf'),
+    'bi_sa/nsa_base_8xb3125-100k_wmt14-en-de.py',
+    *map(TERMS.format, ('attn1111', 'attn0100-nk31', 'dynconv31', 'wo', 'wo-deform')),
+]
+
+
+@pytest.fixture
+def config(request, tiny_data, tmp_path, monkeypatch):
+    for name, value in tiny_data.items():
+        monkeypatch.setenv(name, value)
+    cfg = Config.fromfile(config_path(request.param))
+    cfg.model.update(size='tiny', vocab_size=len(SYMBOLS) + 4)
+    cfg.model.test_cfg.update(beam=2, max_length=(0, 3))
+    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        loader.update(num_workers=0, persistent_workers=False)
+    cfg.train_cfg.update(max_iters=1, val_interval=1)
+    cfg.default_hooks.checkpoint.update(interval=1000, save_best=None)
+    cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path), 'ERROR', request.param
+    return cfg
+
+
+@pytest.mark.parametrize(
+    'config',
+    [pytest.param(name, marks=[pytest.mark.slow] if i > 2 else []) for i, name in enumerate(TRAINED)],
+    indirect=True,
+)
+def test_config_trains_and_translates(config):
+    runner = Runner.from_cfg(config)
+    before = {name: p.detach().clone() for name, p in runner.model.named_parameters()}
+    runner.train()
+    assert 0 <= runner.message_hub.get_scalar('val/BLEU').current() <= 100
+    assert 0 <= runner.message_hub.get_scalar('val/sacreBLEU').current() <= 100
+    parts = {name.split('.')[0] for name, p in runner.model.named_parameters() if not torch.equal(p, before[name])}
+    assert parts == {'embedding', 'encoder', 'decoder'}
+    for sample in runner.model.test_step(next(iter(runner.test_dataloader))):
+        assert math.isfinite(sample.pred_score)
+        assert len(sample.n_best) == 2
+        assert len(sample.pred_tokens) <= 3
+        assert set(sample.pred_tokens) <= {0, *range(3, 4 + len(SYMBOLS))}
+
+
+@pytest.mark.parametrize('name', TEXT)
+def test_schedule_and_attention_are_those_of_the_name(name):
+    """The learning rate is defined for every iteration; windows by their numbers of entries, pads and terms."""
+    cfg = Config.fromfile(config_path(name))
+    length, counts = cfg.train_cfg.max_iters, cfg.optim_wrapper.get('accumulative_counts', 1)
+    updates = re.search(r'_\d+xb\d+-(\d+)k_', name)
+    assert updates is None or length == 1000 * int(updates[1]) * counts
+    assert cfg.param_scheduler[-1].get('end', length) == length
+    interval = cfg.default_hooks.checkpoint.interval
+    assert length % counts == interval % counts == cfg.train_cfg.val_interval % interval == 0
+    assert cfg.default_hooks.checkpoint.save_best == 'BLEU'
+    assert cfg.val_evaluator == cfg.test_evaluator
+    assert cfg.val_evaluator.get('compound_split', False) == name.endswith('wmt14-en-de.py')
+
+    method = name.split('/')[1].split('_')[0]
+    encoder, decoder = (cfg.model.get(f'{part}_attention') or {} for part in ('encoder', 'decoder'))
+    _, bilateral, option = method.partition('bi-sa')
+    if option.startswith('-k'):
+        assert option == f'-k{encoder.window_size}-k{(decoder.window_size + 1) // 2}'
+    elif option == '-zscore':
+        assert encoder.smoothing == decoder.smoothing == 'zscore'
+    elif option:
+        assert encoder.padding == decoder.padding == option[1:].replace('-', '_')
+    elif bilateral:
+        assert encoder == decoder == dict(type='mmattn.BilateralMultiheadAttention', window_size=21)
+    if method.startswith('attn0'):
+        assert encoder.terms == decoder.terms == method[4:8]
+        assert cfg.model.cross_attention.terms == '1111'
+    no_sinusoids = method.startswith(('sa-rpe', 'attn', 'dynconv', 'wo'))
+    assert cfg.model.get('positions', 'sinusoidal') == ('none' if no_sinusoids else 'sinusoidal')
+
+
+def test_operations_are_those_of_the_matrix_products():
+    """Of source length M and target length L; a causal layer counts all pairs, as torch's layers do."""
+    m, n, d, f, v = 25, 20, 128, 256, 5036
+    encoder = 4 * d * d * m + 2 * m * m * d + 2 * d * f * m
+    own, cross = 4 * d * d * n + 2 * n * n * d, 2 * d * d * (n + m) + 2 * n * m * d
+    expected = 4 * (encoder + own + cross + 2 * d * f * n) + v * d * n
+    found = {}
+    for method in ('sa', 'torch', 'bi-sa'):
+        cfg = Config.fromfile(config_path(f'bi_sa/{method}_tiny_1xb4096_multi30k-en-de.py'))
+        found[method] = count(cfg, (3, m, n))
+    assert found['sa'][1] == expected
+    # Bi-SA adds two linear layers: to d channels, and to the entries of 4 heads.
+    added = 4 * (d * d * (m + n) + d * 4 * (21 * m + 11 * n))
+    assert found['bi-sa'] == (found['sa'][0] + 4 * (2 * (d * d + d) + (d + 1) * 4 * (21 + 11)), expected + added)
+    assert found['torch'][0] == found['sa'][0]

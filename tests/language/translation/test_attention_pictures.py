@@ -1,0 +1,166 @@
+"""Attention of a sentence: equal to literal softmax rows of the model's weights; tables with their labels."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from mmattn.language.translation.attention_pictures import (
+    SentenceAttention,
+    attention_figure,
+    attention_parts,
+    draw_sentence_attention,
+    sentence_attention,
+)
+from mmattn.language.translation.inferencer import TranslationInferencer
+from mmattn.language.translation.transformer import TranslationTransformer
+
+from .conftest import random_model
+
+SOURCE = torch.tensor([4, 9, 30, 11, 8, 40, 2])
+TARGET = torch.tensor([17, 5, 60, 33, 2])
+
+
+def rows(attention, x, kind, memory=None):
+    """Literal rows of one head after another: q·k/√d and the window's logits, position by position."""
+    keys = x if memory is None else memory
+    length, heads, dim = x.shape[1], attention.num_heads, attention.embed_dim // attention.num_heads
+    weight, bias = attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3)
+    q, k = x[0] @ weight[0].T + bias[0], keys[0] @ weight[1].T + bias[1]
+    if attention.position == 'bilateral':
+        f = attention.window_position
+        hidden = x[0] @ f.embedding.weight[..., 0].T + f.embedding.bias
+        logits = (hidden @ f.logits.weight[..., 0].T + f.logits.bias).view(length, heads, -1)
+    found = torch.zeros(heads, length, keys.shape[1], dtype=x.dtype)
+    for head in range(heads):
+        part = slice(head * dim, head * dim + dim)
+        for i in range(length):
+            exponents = {}
+            for j in range(keys.shape[1]):
+                if attention.causal and j > i:
+                    continue
+                logit = (q[i, part] @ k[j, part]).item() / math.sqrt(dim) if kind != 'position' else 0.0
+                if attention.position == 'bilateral' and kind != 'content' and abs(j - i) <= 2:
+                    logit += logits[i, head, 2 + j - i].item() / math.sqrt(dim)
+                exponents[j] = math.exp(logit)
+            for j, value in exponents.items():
+                found[head, i, j] = value / sum(exponents.values())
+    return found
+
+
+@torch.no_grad()
+def test_weights_are_literal_softmax_rows():
+    model = random_model().double()
+    assert [*attention_parts(model, 2)] == [
+        'encoder.layers.1.self_attention.0',
+        'decoder.layers.1.self_attention.0',
+        'decoder.layers.1.cross_attention',
+    ]
+    found = sentence_attention(model, SOURCE, TARGET, layer=1)
+    assert [each.part for each in found] == ['encoder self-attention', 'decoder self-attention', 'cross-attention']
+    x = model.embedding(SOURCE[None])
+    y = model.embedding(F.pad(TARGET[None, :-1], (1, 0), value=2))
+    own, layer = model.encoder.layers[0].self_attention[0], model.decoder.layers[0]
+    for kind in ('content', 'position', 'bilateral'):
+        torch.testing.assert_close(found[0].weights[kind], rows(own, x, kind), rtol=0, atol=1e-12)
+        torch.testing.assert_close(found[1].weights[kind], rows(layer.self_attention[0], y, kind), rtol=0, atol=1e-12)
+    memory, _ = model.encode(SOURCE[None])
+    z = layer.attention_norm(y + layer.self_attention(y))
+    assert [*found[2].weights] == ['content']
+    torch.testing.assert_close(
+        found[2].weights['content'], rows(layer.cross_attention, z, 'content', memory), rtol=0, atol=1e-12
+    )
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert [each.layer[:16] for each in sentence_attention(model, SOURCE, TARGET)] == [
+        'encoder.layers.3',
+        'decoder.layers.3',
+        'decoder.layers.3',
+    ]
+
+
+def test_layers_that_do_not_exist():
+    model = random_model()
+    for layer in (0, 5):
+        with pytest.raises(ValueError, match=f'layer must be from 1 to 4, the layers of the encoder; got {layer}'):
+            sentence_attention(model, SOURCE, TARGET, layer)
+    with pytest.raises(ValueError, match='has no attention layer'):
+        sentence_attention(TranslationTransformer(65, 'tiny', stack='Torch'), SOURCE, TARGET)
+
+
+def test_several_layers_and_none_in_a_sublayer():
+    model = random_model(
+        encoder_attention=[dict(type='mmattn.DynamicConv1d'), dict(type='mmattn.TransformerAttention1d')],
+        decoder_attention=None,
+    )
+    found = sentence_attention(model, SOURCE, TARGET)
+    assert [(each.part, [*each.weights]) for each in found] == [
+        ('encoder self-attention', ['content', 'position', 'bilateral']),
+        ('cross-attention', ['content']),
+    ]
+    for each in found:
+        for weights in each.weights.values():
+            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
+
+
+def test_the_figure_has_the_weights_and_the_pieces():
+    attention = sentence_attention(random_model(), SOURCE, TARGET)
+    source = ['$x$', 'do@@', 'g', 'ä', '_', '中', '</s>']
+    target = ['ein', 'hu@@', 'nd', '.', '</s>']
+    figure = attention_figure(attention, source, target)
+    tables = [table for each in attention for weights in each.weights.values() for table in weights]
+    assert len(figure.axes) == len(tables) == 4 * 7
+    for axis, table in zip(figure.axes, tables):
+        shown = axis.images[0].get_array().data
+        np.testing.assert_allclose(shown * table.amax(1, keepdim=True).numpy(), table.numpy(), rtol=1e-6)
+        assert axis.get_title().endswith(f'largest {table.max().item():.2g}')
+
+    def labels(row, of):
+        return [text.get_text() for text in getattr(figure.axes[4 * row], f'get_{of}ticklabels')()]
+
+    assert [labels(row, 'y') for row in (0, 3, 6)] == [source, target, target]
+    assert [labels(row, 'x') for row in (2, 5, 6)] == [source, ['</s>', *target[:-1]], source]
+    assert [labels(row, 'x') for row in (0, 1, 3, 4)] == [[]] * 4
+
+
+def test_the_largest_weight_of_a_row_is_the_brightest_part():
+    table = torch.tensor([[0.1, 0.7, 0.2], [0.2, 0.3, 0.5]]).expand(1, 2, 3)
+    picture = draw_sentence_attention(
+        [SentenceAttention('decoder', 'cross-attention', dict(content=table))], ['a', 'b', '</s>'], ['c', '</s>']
+    ).astype(int)
+    yellow = (picture[..., 0] > 200) & (picture[..., 1] > 200) & (picture[..., 2] < 100)
+    rows_, columns = np.nonzero(yellow)
+    upper = rows_ < (rows_.min() + rows_.max()) / 2
+    assert columns[upper].max() <= columns[~upper].min()  # column 1 of row 0, column 2 of row 1
+    assert columns[upper].max() - columns[upper].min() > 20
+    with pytest.raises(ValueError, match=r'decoder must have weights of \(2, 2\) queries and keys'):
+        draw_sentence_attention(
+            [SentenceAttention('decoder', 'cross-attention', dict(content=table))], ['a', '</s>'], ['c', '</s>']
+        )
+
+
+def test_the_inferencer_draws_its_own_pieces(trained, monkeypatch):
+    inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu')
+    drawn = {}
+
+    def draw(attention, source, target):
+        drawn.update(attention=attention, source=source, target=target)
+        return np.zeros((1, 1, 3), np.uint8)
+
+    monkeypatch.setattr('mmattn.language.translation.attention_pictures.draw_sentence_attention', draw)
+    inferencer.visualize('The dogs.', ['a', 'm@@', '<unk>'], layer=1)
+    assert drawn['source'] == ['the', 'do@@', 'g@@', 's', '.', '</s>']
+    assert drawn['target'] == ['a', 'm@@', '<unk>', '</s>']
+    number = inferencer.vocabulary.symbols.index
+    expected = sentence_attention(
+        inferencer.model,
+        torch.tensor([number(piece) for piece in drawn['source']]),
+        torch.tensor([number('a'), number('m@@'), 3, 2]),
+        1,
+    )
+    for found, each in zip(drawn['attention'], expected):
+        assert (found.layer, found.weights.keys()) == (each.layer, each.weights.keys())
+        assert all(torch.equal(found.weights[kind], each.weights[kind]) for kind in each.weights)
+    with pytest.raises(ValueError, match='inputs must have at least one piece'):
+        inferencer.visualize('  ', ['a'])

@@ -1,0 +1,246 @@
+"""BLEU against its definition, counted n-gram by n-gram, and examples; the metric in one process and in several."""
+
+import json
+import math
+import random
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import sacrebleu
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mmengine.evaluator import Evaluator
+from mmengine.structures import BaseDataElement
+
+from mmattn.language import Hypothesis
+from mmattn.language.translation import BLEU, bleu
+from mmattn.language.translation.bleu import split_compounds, tokenized_bleu
+
+ROOT = Path(__file__).parents[3]
+CAT = 'the cat sat on the mat', 'the cat sat on a mat'
+MAN = 'a man walks', 'a man walks in the park'
+META = dict(
+    source='en', target='de', lowercase=True, moses={}, symbols=['ein', 'hu@@', 'nd', 'und', '-', 'der', '.', 'mann@@']
+)
+NUMBERS = {symbol: number for number, symbol in enumerate(['<s>', '<pad>', '</s>', '<unk>', *META['symbols']])}
+
+
+def ngrams(line, n):
+    tokens = line.split()
+    return Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1))
+
+
+def literally(hypotheses, references):
+    """BLEU-4 of a corpus with one reference: brevity penalty times the geometric mean of four clipped precisions."""
+    precisions = []
+    for n in range(1, 5):
+        pairs = [(ngrams(hypothesis, n), ngrams(reference, n)) for hypothesis, reference in zip(hypotheses, references)]
+        matches = sum(min(count, r[ngram]) for h, r in pairs for ngram, count in h.items())
+        total = sum(sum(h.values()) for h, _ in pairs)
+        if not matches:
+            return 0.0
+        precisions.append(matches / total)
+    lengths = [sum(len(line.split()) for line in lines) for lines in (hypotheses, references)]
+    brevity = min(1.0, math.exp(1 - lengths[1] / lengths[0]))
+    return 100 * brevity * math.exp(sum(map(math.log, precisions)) / 4)
+
+
+def test_printed_examples():
+    for pairs, expected in (([CAT], 53.7285), ([CAT, MAN], 42.7733)):
+        score = tokenized_bleu(*zip(*pairs))
+        assert score.score == pytest.approx(expected, abs=5e-5)
+        assert literally(*zip(*pairs)) == pytest.approx(score.score, abs=1e-9)
+    assert score.bp == pytest.approx(0.716531, abs=5e-7)
+
+
+sentences = st.lists(st.sampled_from(['a', 'b', 'c', 'A', '.', "d'", 'e-f']), max_size=9).map(' '.join)
+
+
+@given(st.lists(st.tuples(sentences, sentences), min_size=1, max_size=6), st.booleans())
+@settings(max_examples=200, derandomize=True, deadline=None, database=None)
+def test_score_is_its_definition(pairs, similar):
+    """Empty translations, case and orders without a match included; equal to sacreBLEU without its tokenizer."""
+    if similar:
+        pairs = [(f'{first} {second}', f'{first} x {second}') for first, second in pairs]
+    hypotheses, references = map(list, zip(*pairs))
+    found = tokenized_bleu(hypotheses, references).score
+    assert found == pytest.approx(literally(hypotheses, references), abs=1e-9)
+    theirs = sacrebleu.BLEU(tokenize='none', smooth_method='none', force=True)
+    assert found == pytest.approx(theirs.corpus_score(hypotheses, [references]).score, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ('line', 'expected'),
+    [
+        ('Café-Liebhaber a-b-c', 'Café ##AT##-##AT## Liebhaber a ##AT##-##AT## b-c'),
+        ('a - b -c d-', 'a - b -c d-'),
+        ('ab-cd-ef', 'ab ##AT##-##AT## cd ##AT##-##AT## ef'),
+        ('a--b', 'a ##AT##-##AT## -b'),
+        ('', ''),
+    ],
+)
+def test_compound_split(line, expected):
+    assert split_compounds(line) == expected
+
+
+def sample(line, text, target, raw=None, others=()):
+    """What the model returns for a test sample: the best translation and others."""
+    n_best = [
+        Hypothesis([NUMBERS[symbol] for symbol in each.split()], -0.5 - i) for i, each in enumerate((text, *others))
+    ]
+    return BaseDataElement(
+        metainfo=dict(line=line),
+        target=target,
+        raw_target=raw,
+        n_best=n_best,
+        pred_tokens=n_best[0].tokens,
+        pred_score=n_best[0].score,
+    )
+
+
+SAMPLES = [
+    sample(1, 'ein hu@@ nd und der mann@@ nd .', 'ein hu@@ nd und der nd .', 'Ein Hund und der nd.', ['ein', '']),
+    sample(2, 'der hu@@ nd', 'der hu@@ nd', 'Der Hund'),
+    sample(3, 'und <unk> ein', 'und hu@@ nd ein .', 'Und Hund ein.'),
+    sample(4, '', 'ein', 'Ein'),
+    sample(5, 'ein - hu@@ nd - der', 'ein - hu@@ nd und der', 'ein - Hund und der'),
+]
+HYPOTHESES = ['ein hund und der mannnd .', 'der hund', 'und <unk> ein', '', 'ein - hund - der']
+REFERENCES = ['ein hund und der nd .', 'der hund', 'und hund ein .', 'ein', 'ein - hund und der']
+DETOKENIZED = ['ein hund und der mannnd.', 'der hund', 'und <unk> ein', '', 'ein - hund - der']
+
+
+def evaluate(samples, meta=META, **options):
+    evaluator = Evaluator(BLEU(**options))
+    evaluator.dataset_meta = meta
+    for start in range(0, len(samples), 2):
+        evaluator.process(samples[start : start + 2])
+    return evaluator.evaluate(len(samples))
+
+
+def test_both_figures_in_the_order_of_lines(tmp_path):
+    """Tokenised: with the segmentation undone. Detokenised: against the published text, without case."""
+    shuffled = random.Random(0).sample(SAMPLES, 5)
+    assert [each.line for each in shuffled] != [1, 2, 3, 4, 5]
+    raw = [each.raw_target for each in SAMPLES]
+    expected = sacrebleu.BLEU(lowercase=True).corpus_score(DETOKENIZED, [raw]).score
+    assert expected != pytest.approx(sacrebleu.BLEU().corpus_score(DETOKENIZED, [raw]).score, abs=1)
+    for samples in (SAMPLES, shuffled):
+        found = evaluate(samples, output_dir=str(tmp_path / 'out'))
+        assert found == dict(
+            BLEU=pytest.approx(literally(HYPOTHESES, REFERENCES), abs=1e-9), sacreBLEU=pytest.approx(expected, abs=1e-9)
+        )
+        assert 0 < found['BLEU'] < 100
+        assert (tmp_path / 'out/translations.txt').read_text(encoding='utf-8').split('\n') == [*DETOKENIZED, '']
+        assert (tmp_path / 'out/n-best.txt').read_text(encoding='utf-8').split('\n') == [
+            '1\t-0.500000\tein hund und der mannnd .',
+            '1\t-1.500000\tein',
+            '1\t-2.500000\t',
+            '2\t-0.500000\tder hund',
+            '3\t-0.500000\tund <unk> ein',
+            '4\t-0.500000\t',
+            '5\t-0.500000\tein - hund - der',
+            '',
+        ]
+
+
+def test_case_counts_unless_the_data_are_lower_cased():
+    raw = [each.raw_target for each in SAMPLES]
+    expected = sacrebleu.BLEU().corpus_score(DETOKENIZED, [raw]).score
+    assert evaluate(SAMPLES, dict(META, lowercase=False))['sacreBLEU'] == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_log_has_the_signature(monkeypatch):
+    messages = []
+    monkeypatch.setattr(bleu, 'print_log', lambda message, logger: messages.append(message))
+    evaluate(SAMPLES)
+    assert re.match(r'tokenised: BLEU = [\d.]+ [\d./]+ \(BP = ', messages[0])
+    assert re.search(r'; signature nrefs:1\|case:lc\|eff:no\|tok:13a\|smooth:exp\|version:2', messages[1])
+
+
+def test_without_a_published_reference(tmp_path):
+    """Or if it is not requested: one figure, and the translations as they are."""
+    samples = [*SAMPLES[:2], sample(3, 'und der .', 'und der .')]
+    for options in (dict(samples=samples), dict(samples=SAMPLES, detokenized=False)):
+        found = evaluate(**options, output_dir=str(tmp_path))
+        assert list(found) == ['BLEU']
+        lines = (tmp_path / 'translations.txt').read_text(encoding='utf-8').split('\n')
+        assert lines[0] == HYPOTHESES[0]
+        assert len(lines) == len(options['samples']) + 1
+
+
+def test_compounds_are_split_on_both_sides_of_the_tokenised_figure():
+    meta = dict(META, symbols=['a-b', 'c', 'd-e-f', 'x-b', 'g'])
+    targets = ['a-b c d-e-f g', 'c c g']
+
+    def of(numbers, line):
+        return BaseDataElement(line=line, pred_tokens=numbers, target=targets[line - 1], raw_target=targets[line - 1])
+
+    samples = [of([7, 5, 6, 8], 1), of([5, 5, 8], 2)]
+    hypotheses = ['x-b c d-e-f g', 'c c g']
+    plain, split = (evaluate(samples, meta, compound_split=value) for value in (False, True))
+    assert plain['BLEU'] == pytest.approx(literally(hypotheses, targets), abs=1e-9)
+    expected = literally(*([split_compounds(line) for line in lines] for lines in (hypotheses, targets)))
+    assert split['BLEU'] == pytest.approx(expected, abs=1e-9)
+    assert split['BLEU'] > plain['BLEU'] + 1
+    assert split['sacreBLEU'] == plain['sacreBLEU']
+
+
+def test_unknown_words_match_no_reference():
+    """Not even one in which ``<unk>`` is a word."""
+    target = 'ein <unk> hu@@ nd und der <unk>'
+    samples = [sample(1, target, target)]
+    unmatched = literally(['ein <unk> hund und der <unk>'], ['ein x hund und der x'])
+    assert evaluate(samples)['BLEU'] == pytest.approx(unmatched, abs=1e-9) == 0
+    samples.append(sample(2, 'ein hu@@ nd und der', 'ein hu@@ nd und der'))
+    expected = literally(['ein <unk> hund und der <unk>', 'a b c d'], ['ein x hund und der x', 'a b c d'])
+    assert evaluate(samples)['BLEU'] == pytest.approx(expected, abs=1e-9)
+    assert 0 < expected < 100
+
+
+TWO = """
+import json, os, torch, torch.distributed as dist
+from tests.language.translation.test_bleu import BLEU, META, SAMPLES, Evaluator
+
+rank = 0 if os.fork() else 1 if os.fork() else 2
+dist.init_process_group('gloo', init_method='file://{path}.store', rank=rank, world_size=3)
+found = []
+for parts in ([[4, 0], [2, 1, 3], []], [[], [0], []]):  # unequal, in no order; fewer sentences than processes
+    evaluator = Evaluator(BLEU(output_dir={path!r} + f'.files{{len(found)}}'))
+    evaluator.dataset_meta = META
+    if parts[rank]:
+        evaluator.process([SAMPLES[i] for i in parts[rank]])
+    found.append(evaluator.evaluate(sum(map(len, parts))))
+with open(f'{path}.{{rank}}', 'w', encoding='utf-8') as file:
+    json.dump(found, file)
+dist.destroy_process_group()
+if rank != 2:
+    assert os.wait()[1] == 0
+"""
+
+
+@pytest.mark.slow
+def test_processes_with_unequal_numbers_of_sentences(run_python, tmp_path):
+    path = tmp_path / 'found'
+    run_python(TWO.format(path=str(path)), OMP_NUM_THREADS='1', PYTHONPATH=str(ROOT))
+    expected = [evaluate(SAMPLES, output_dir=str(tmp_path)), evaluate(SAMPLES[:1])]
+    for rank in range(3):
+        assert json.loads(Path(f'{path}.{rank}').read_text(encoding='utf-8')) == expected
+    for name in ('translations.txt', 'n-best.txt'):
+        assert Path(f'{path}.files0', name).read_bytes() == (tmp_path / name).read_bytes()
+
+
+def test_without_sacrebleu(monkeypatch):
+    """Before a model is trained."""
+    monkeypatch.setitem(sys.modules, 'sacrebleu', None)
+    with pytest.raises(ImportError, match=r"sacrebleu is not installed: pip install 'mmattn\[language\]'"):
+        BLEU()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / 'file').touch()
+    with pytest.raises(OSError, match='file/out'):
+        BLEU(output_dir=str(tmp_path / 'file/out'))

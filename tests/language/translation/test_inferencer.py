@@ -1,0 +1,255 @@
+"""Raw text in, raw text out: equal to the model's search for single sentences, in any batch and after any stop."""
+
+import fcntl
+import json
+
+import pytest
+import torch
+from mmengine.config import Config
+
+from mmattn.language.beam_search import LengthPenalty, beam_search
+from mmattn.language.text import TextProcessor, undo_bpe
+from mmattn.language.translation.inferencer import TranslationInferencer
+from mmattn.language.vocabulary import EOS, Vocabulary
+
+from ...full_disk import full_disk
+from .conftest import CONFIG, LINES, META, SYMBOLS, random_model
+
+
+def make(trained, **options):
+    inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu', **options)
+    inferencer.model.double()
+    return inferencer
+
+
+@pytest.fixture(scope='module')
+def inferencer(trained):
+    return make(trained, batch_tokens=60)
+
+
+@pytest.fixture(scope='module')
+def expected():
+    """n-best of each line, by the stages of the pipeline written out, without the inferencer."""
+    model = random_model().double()
+    vocabulary = Vocabulary(SYMBOLS)
+    source = TextProcessor('en', META['codes'], True, escape=True)
+    target = TextProcessor('de', None, True, escape=True)
+    found = []
+    for line in LINES:
+        pieces = source.segment(source.tokenize(line)).split()
+        if not pieces:
+            found.append([('', 0.0)])
+            continue
+        with torch.no_grad():
+            memory, mask = model.encode(torch.tensor([vocabulary.encode(' '.join(pieces))]))
+            hypotheses = beam_search(
+                model._step,
+                model.decoder.start(memory, mask),
+                1,
+                beam=3,
+                max_length=len(pieces) + 4,
+                length_penalty=LengthPenalty(1.0),
+                first=EOS,
+            )[0]
+        texts = [target.detokenize(undo_bpe(vocabulary.decode(each.tokens))) for each in hypotheses]
+        found.append([*zip(texts, [each.score for each in hypotheses])])
+    return found
+
+
+def check(predictions, expected, n_best):
+    assert len(predictions) == len(expected)
+    for found, hypotheses in zip(predictions, expected):
+        assert [each['text'] for each in found['n_best']] == [text for text, _ in hypotheses[:n_best]]
+        scores = [each['score'] for each in found['n_best']]
+        torch.testing.assert_close(scores, [score for _, score in hypotheses[:n_best]], rtol=0, atol=1e-10)
+        assert (found['text'], found['score']) == (found['n_best'][0]['text'], scores[0])
+        assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize(('batch_tokens', 'n_best'), [(23, 1), (60, 3), (4096, 2)])
+def test_batches_equal_single_sentences_in_the_order_of_the_input(
+    trained, expected, tmp_path, batch_tokens, n_best, monkeypatch
+):
+    inferencer = make(trained, batch_tokens=batch_tokens)
+    translate = inferencer.model.translate
+    shapes = []
+
+    def spy(source, **options):
+        shapes.append(tuple(source.shape))
+        assert (source[:, 0] > EOS).all()  # no empty sentence
+        return translate(source, **options)
+
+    monkeypatch.setattr(inferencer.model, 'translate', spy)
+    assert len({text for (text, _), *_ in expected}) > 6  # the model is no constant
+    check(inferencer(LINES, n_best=n_best)['predictions'], expected, n_best)
+    assert sum(count for count, _ in shapes) == sum(bool(line.strip()) for line in LINES)
+    assert all(count * length <= batch_tokens for count, length in shapes)
+    assert [length for _, length in shapes] == sorted((length for _, length in shapes), reverse=True)
+    path = tmp_path / 'lines.en'
+    path.write_bytes('\n'.join(LINES).encode())
+    check(inferencer(path)['predictions'], expected, 1)
+    check(inferencer(LINES[2])['predictions'], expected[2:3], 1)
+
+
+def test_pieces_are_those_of_the_text(inferencer):
+    for prediction in inferencer(LINES)['predictions']:
+        assert set(prediction['pieces']) <= {*SYMBOLS, '<unk>'}
+        assert inferencer._target.detokenize(undo_bpe(' '.join(prediction['pieces']))) == prediction['text']
+
+
+def test_options_of_the_search_replace_those_of_the_config(trained, inferencer):
+    cfg = Config.fromfile(trained.config)
+    cfg.model.test_cfg.update(beam=2, length_penalty=0.3)
+    other = TranslationInferencer(cfg, trained.checkpoint, 'cpu', batch_tokens=60)
+    other.model.double()
+    found = inferencer(LINES, beam=2, length_penalty=0.3)
+    assert found == other(LINES)
+    assert found != inferencer(LINES)
+
+
+def test_errors_come_before_the_model_runs(inferencer, tmp_path, monkeypatch):
+    def fail(*args, **options):
+        raise AssertionError('the model ran')
+
+    monkeypatch.setattr(inferencer.model, 'translate', fail)
+    with pytest.raises(ValueError, match='inputs, line 3: a sentence of 15 pieces, but max_length is 14'):
+        inferencer(LINES, max_length=14)
+    with pytest.raises(ValueError, match=r'inputs, line 2: batch_tokens must be at least 62, .* got 60'):
+        inferencer(['a', 'b ' * 61])
+    with pytest.raises(ValueError, match='n_best must be at most beam, 3; got 4'):
+        inferencer(LINES, n_best=4)
+    for name, error in (('beam', ValueError), ('n_best', ValueError), ('max_length', ValueError)):
+        with pytest.raises(error, match=f'{name} must be at least 1; got 0'):
+            inferencer(LINES, **{name: 0})
+    with pytest.raises(TypeError, match='alpha must be a number'):
+        inferencer(LINES, length_penalty='1')
+    with pytest.raises(TypeError, match='inputs must be a str, a Path or a sequence of str; got int'):
+        inferencer(['a', 3])
+    path = tmp_path / 'latin.en'
+    path.write_bytes(b'a\nb\n\xfc\n')
+    with pytest.raises(ValueError, match=r'latin\.en, line 3: not UTF-8'):
+        inferencer(path)
+    with pytest.raises(FileNotFoundError):
+        inferencer(tmp_path / 'missing.en')
+
+
+@pytest.mark.parametrize(
+    ('meta', 'message'),
+    [
+        (None, 'meta.dataset_meta has no source, target, lowercase, moses, symbols, codes'),
+        ({name: META[name] for name in META if name != 'codes'}, 'meta.dataset_meta has no codes'),
+        ({**META, 'symbols': [*SYMBOLS, 'more']}, 'its vocabulary has 66 symbols, 4 special ones included, but .* 65'),
+        ({**META, 'symbols': [*SYMBOLS[:-1], 'a']}, "dataset_meta is invalid: symbols contains 'a' twice"),
+        ({**META, 'moses': dict(unknown=True)}, 'dataset_meta is invalid: .*unknown'),
+        ({**META, 'codes': ['t h e']}, 'dataset_meta is invalid: codes must have two symbols per line'),
+        ({**META, 'source': 'xx'}, 'dataset_meta is invalid: language must be one of'),
+    ],
+)
+def test_checkpoints_that_do_not_fit_are_named(trained, tmp_path, meta, message):
+    checkpoint = torch.load(trained.checkpoint)
+    checkpoint['meta'] = {} if meta is None else dict(dataset_meta=meta)
+    torch.save(checkpoint, tmp_path / 'other.pth')
+    with pytest.raises(ValueError, match=rf'other\.pth: .*{message}'):
+        TranslationInferencer(trained.config, tmp_path / 'other.pth', 'cpu')
+
+
+def test_models_that_do_not_fit(trained, tmp_path):
+    cfg = Config(dict(model=dict(CONFIG, encoder_attention=dict(CONFIG['encoder_attention'], window_size=7))))
+    with pytest.raises(RuntimeError, match='window_position'):
+        TranslationInferencer(cfg, trained.checkpoint, 'cpu')
+    cfg = Config(dict(model=dict(type='mmattn.TokenEmbedding', vocab_size=8, embed_dim=8)))
+    with pytest.raises(ValueError, match=r'must be a TranslationTransformer; the config has mmattn\.TokenEmbedding'):
+        TranslationInferencer(cfg, trained.checkpoint, 'cpu')
+    with pytest.raises(TypeError, match='weights must be the path or URL of a checkpoint; got None'):
+        TranslationInferencer(trained.config, None, 'cpu')
+    with pytest.raises(ValueError, match='batch_tokens must be at least 1'):
+        TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=0)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(inferencer, batches, monkeypatch):
+    """Let the inferencer stop after this number of batches; return the list of those that it translates."""
+    forward, ran = inferencer.forward, []
+
+    def limited(batch, **options):
+        if len(ran) == batches:
+            raise Stop
+        ran.append(batch.lines)
+        return forward(batch, **options)
+
+    monkeypatch.setattr(inferencer, 'forward', limited)
+    return ran
+
+
+@pytest.mark.parametrize('torn', [b'', b'{"line": 2, "text": "a', b'\xc3'])
+def test_an_interrupted_run_continues_with_the_next_batch(trained, tmp_path, torn, monkeypatch):
+    inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=24)
+    whole = inferencer(LINES, n_best=2)
+    path = tmp_path / 'new' / 'out.part'
+    with monkeypatch.context() as patch:
+        before = stop_after(inferencer, 2, patch)
+        with pytest.raises(Stop):
+            inferencer(LINES, n_best=2, progress_file=path)
+    records = [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()[1:]]
+    assert [record.pop('line') for record in records] == [index for lines in before for index in lines]
+    path.write_bytes(path.read_bytes() + torn)
+    after = stop_after(inferencer, -1, monkeypatch)
+    assert inferencer(LINES, n_best=2, progress_file=path) == whole  # exact, in float32, too
+    assert sorted(index for lines in (*before, *after) for index in lines) == [0, 2, 3, 4, 6, 7, 8, 9]
+    after.clear()
+    assert inferencer(LINES, n_best=2, progress_file=path) == whole
+    assert after == []
+    assert inferencer(LINES, n_best=2, progress_file=path, resume=False) == whole
+    assert len(after) > 4
+
+
+def test_a_batch_that_is_half_finished_is_translated_again(inferencer, tmp_path, monkeypatch):
+    path = tmp_path / 'out.part'
+    whole = inferencer(LINES, progress_file=path)
+    path.write_bytes(b'\n'.join(path.read_bytes().splitlines()[:-1]) + b'\n')
+    ran = stop_after(inferencer, -1, monkeypatch)
+    assert inferencer(LINES, progress_file=path) == whole
+    assert len(ran) == 1
+    assert len(ran[0]) > 1
+
+
+def test_progress_of_another_run_is_refused(trained, inferencer, tmp_path):
+    path = tmp_path / 'out.part'
+    inferencer(LINES, progress_file=path)
+    content = path.read_bytes()
+    for key, value in (('beam', 2), ('n_best', 2), ('length_penalty', 0.5)):
+        with pytest.raises(ValueError, match=rf'out\.part .* of another run, which differs in {key}$'):
+            inferencer(LINES, progress_file=path, **{key: value})
+    with pytest.raises(ValueError, match=r'differs in input$'):
+        inferencer(LINES[1:], progress_file=path)
+    with pytest.raises(ValueError, match=r'differs in batch_tokens$'):
+        make(trained, batch_tokens=61)(LINES, progress_file=path)
+    other = make(trained, batch_tokens=60)
+    with torch.no_grad():
+        other.model.embedding.weight[7] += 1e-7
+    with pytest.raises(ValueError, match=r'differs in weights$'):
+        other(LINES, progress_file=path)
+    assert path.read_bytes() == content
+    path.write_bytes(content.replace(b'\n{', b'\n[', 1))
+    with pytest.raises(ValueError, match=r'out\.part, line 2: not a file of finished translations'):
+        inferencer(LINES, progress_file=path)
+    path.write_bytes(content)
+    with open(path, 'rb') as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        with pytest.raises(BlockingIOError, match='in use by another process'):
+            inferencer(LINES, progress_file=path, resume=False)
+    assert path.read_bytes() == content
+
+
+def test_a_full_disk_is_named_and_no_finished_batch_is_lost(inferencer, tmp_path):
+    path = tmp_path / 'out.part'
+    whole = inferencer(LINES, progress_file=path)
+    size = path.stat().st_size
+    with full_disk(size - 5), pytest.raises(OSError, match=r'out\.part'):
+        inferencer(LINES, progress_file=path, resume=False)
+    assert path.stat().st_size == size - 5
+    assert inferencer(LINES, progress_file=path) == whole
+    assert path.stat().st_size >= size

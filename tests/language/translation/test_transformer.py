@@ -1,0 +1,198 @@
+"""Sizes, the loss, translation of a batch and of single sentences; small models that learn."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from mmattn.language.translation import TranslationTransformer
+from mmattn.language.translation.bleu import tokenized_bleu
+
+BILATERAL = 'mmattn.BilateralMultiheadAttention'
+
+# Names of weights in torch's layers: in ours
+NAMES = {
+    'stack.': '',
+    'self_attn': 'self_attention.0',
+    'multihead_attn': 'cross_attention',
+    'linear1': 'feedforward.0',
+    'linear2': 'feedforward.3',
+    'norm1': 'attention_norm',
+}
+
+
+@pytest.mark.parametrize(
+    ('size', 'plain', 'bilateral'),
+    [('iwslt', 31_543_296, 3_545_856), ('base', 44_138_496, 3_939_840), ('big', 176_357_376, 15_744_000)],
+)
+def test_parameters(size, plain, bilateral):
+    """Those of the specification: without the embedding, and what Bi-SA adds with 21 and 11 entries and pad 0."""
+
+    def count(**attention):
+        with torch.device('meta'):
+            model = TranslationTransformer(1000, size, **attention)
+        return sum(p.numel() for p in model.parameters()) - model.embedding.weight.numel()
+
+    attention = dict(type=BILATERAL, window_size=21)
+    assert count() == plain
+    assert count(stack='Torch') == plain
+    assert count(encoder_attention=attention, decoder_attention=attention) == plain + bilateral
+
+
+def sentences(count, seed=0, vocabulary=30, longest=7):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, longest + 1, (count,), generator=generator)
+    return [torch.cat([torch.randint(4, vocabulary, (n,), generator=generator), torch.tensor([2])]) for n in lengths]
+
+
+def padded(rows):
+    return pad_sequence(rows, batch_first=True, padding_value=1)
+
+
+@pytest.fixture(params=['none', 'bilateral', 'relative', 'torch'])
+def model(request):
+    torch.manual_seed(0)
+    options = dict(stack='Torch')
+    if request.param != 'torch':
+        attention = dict(type=BILATERAL, position=request.param)
+        options = dict(encoder_attention=attention, decoder_attention=attention)
+    return TranslationTransformer(30, 'tiny', **options).double().eval()
+
+
+@torch.no_grad()
+def test_a_batch_is_each_sentence_alone(model):
+    source, target = sentences(5), sentences(5, seed=1)
+    together = model(dict(source=padded(source), target=padded(target)))
+    found = model.translate(padded(source), beam=3, max_length=6)
+    for row, (x, y) in enumerate(zip(source, target)):
+        alone = model(dict(source=x[None], target=y[None]))[0]
+        torch.testing.assert_close(together[row, : len(y)], alone, rtol=0, atol=1e-10)
+        (expected,) = model.translate(x[None], beam=3, max_length=6)
+        assert [h.tokens for h in found[row]] == [h.tokens for h in expected]
+        assert [h.score for h in found[row]] == pytest.approx([h.score for h in expected], abs=1e-10)
+
+
+@torch.no_grad()
+def test_a_score_is_the_log_probability_of_the_sentence(model):
+    source = sentences(3)
+    for penalty, kind in ((0.0, 'power'), (1.0, 'power'), (0.6, 'gnmt')):
+        found = model.translate(padded(source), beam=2, max_length=5, length_penalty=penalty, penalty_kind=kind)
+        for x, hypotheses in zip(source, found):
+            for tokens, score in hypotheses:
+                target = torch.tensor([*tokens, 2])
+                log_p = model(dict(source=x[None], target=target[None]))[0].log_softmax(-1)
+                length = len(target) if kind == 'power' else (5 + len(target)) / 6
+                assert log_p[range(len(target)), target].sum().item() / length**penalty == pytest.approx(
+                    score, abs=1e-9
+                )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('norm_first', [False, True])
+def test_equals_the_layers_of_torch(norm_first):
+    """The whole model, with the same weights, padding included: logits, and the translations of a search."""
+    torch.manual_seed(0)
+    ours, theirs = (
+        TranslationTransformer(30, 'tiny', stack=stack, norm_first=norm_first).double().eval()
+        for stack in ('Sequence', 'Torch')
+    )
+    for parameter in theirs.parameters():  # norms and biases, too
+        torch.nn.init.normal_(parameter, std=0.2)
+    state = {}
+    for name, x in theirs.state_dict().items():
+        for torchs, mine in NAMES.items():
+            name = name.replace(torchs, mine)
+        if name.startswith('decoder'):
+            name = name.replace('norm2', 'cross_attention_norm').replace('norm3', 'feedforward_norm')
+        state[name.replace('norm2', 'feedforward_norm')] = x
+    ours.load_state_dict(state)
+    source, target = padded(sentences(5)), padded(sentences(5, seed=1))
+    logits = [model(dict(source=source, target=target))[target != 1] for model in (ours, theirs)]
+    torch.testing.assert_close(*logits, rtol=0, atol=1e-10)
+    found, expected = (model.translate(source, beam=3, max_length=6) for model in (ours, theirs))
+    assert [[h.tokens for h in each] for each in found] == [[h.tokens for h in each] for each in expected]
+
+
+def test_the_loss_is_of_the_tokens_that_are_not_padding(model):
+    source, target = sentences(4), sentences(4, seed=1)
+    found = model.loss(padded(source), padded(target))
+    tokens = torch.cat(target)
+    logits = torch.cat([model(dict(source=x[None], target=y[None]))[0] for x, y in zip(source, target)])
+    torch.testing.assert_close(found['loss'], F.cross_entropy(logits, tokens, label_smoothing=0.1))
+    torch.testing.assert_close(found['nll'], F.cross_entropy(logits, tokens))
+    assert found['num_tokens'] == len(tokens)
+
+
+def test_the_limit_depends_on_the_source(monkeypatch):
+    """a · (source length) + b tokens; neither end token counts."""
+    torch.manual_seed(0)
+    model = TranslationTransformer(30, 'tiny', test_cfg=dict(beam=1, max_length=(2, 1))).eval()
+    improbable = torch.zeros(30).index_fill(0, torch.tensor([2]), 1e4)
+    logits = model.embedding.logits
+    monkeypatch.setattr(model.embedding, 'logits', lambda x: logits(x) - improbable)  # never ends by itself
+    found = model.translate(padded([torch.tensor([4, 5, 2]), torch.tensor([4, 5, 6, 7, 2])]))
+    assert [len(hypotheses[0].tokens) for hypotheses in found] == [2 * 2 + 1, 2 * 4 + 1]
+
+
+def test_errors():
+    with pytest.raises(ValueError, match=r"size must be one of .*; got 'huge'"):
+        TranslationTransformer(30, 'huge')
+    with pytest.raises(ValueError, match=r'label_smoothing must be from 0 to 1; got 1\.5'):
+        TranslationTransformer(30, 'tiny', label_smoothing=1.5)
+    with pytest.raises(ValueError, match='unknown options: beams'):
+        TranslationTransformer(30, 'tiny', test_cfg=dict(beams=3))
+    with pytest.raises(ValueError, match='self_attention must be the default'):
+        TranslationTransformer(30, 'tiny', stack='Torch', encoder_attention=dict(type=BILATERAL))
+    model = TranslationTransformer(30, 'tiny')
+    for empty in (torch.tensor([[4, 2], [2, 1]]), torch.empty(1, 0, dtype=torch.long)):
+        with pytest.raises(ValueError, match='at least one token before the end token'):
+            model.translate(empty)
+
+
+def train(model, batches, lr):
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.98))
+    model.train()
+    for source, target in batches:
+        optimizer.zero_grad()
+        model.loss(source, target)['loss'].backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ('position', 'pairs', 'steps'),
+    [
+        ('bilateral', 5, 40),
+        *(pytest.param(name, 20, 80, marks=pytest.mark.slow) for name in ('bilateral', 'none', 'relative')),
+    ],
+)
+def test_memorizes_pairs(position, pairs, steps):
+    """Random pairs, to BLEU 100."""
+    torch.manual_seed(0)
+    attention = dict(type=BILATERAL, position=position, **(dict(window_size=5) if position == 'bilateral' else {}))
+    # Without label smoothing, five improbable hypotheses sometimes end before the certain one, and end the search.
+    model = TranslationTransformer(30, 'tiny', encoder_attention=attention, decoder_attention=attention, dropout=0.0)
+    source, target = sentences(pairs, longest=6), sentences(pairs, seed=1, longest=6)
+    train(model, [(padded(source), padded(target))] * steps, lr=1e-3)
+    found = model.translate(padded(source), max_length=10)
+    texts = [' '.join(map(str, hypotheses[0].tokens)) for hypotheses in found]
+    assert tokenized_bleu(texts, [' '.join(map(str, y[:-1].tolist())) for y in target]).score == pytest.approx(100)
+
+
+@pytest.mark.slow
+def test_only_positions_in_attention_tell_order_without_sinusoids():
+    """Bi-SA learns to copy unseen sentences; attention by content alone, whose encoder sees a set, does not."""
+    rows = sentences(50 * 200, vocabulary=10, longest=5)
+    batches = [padded(rows[start : start + 50]) for start in range(0, len(rows), 50)]
+    unseen = sentences(100, seed=1, vocabulary=10, longest=5)
+    share = {}
+    for position in ('none', 'bilateral'):
+        torch.manual_seed(0)
+        attention = dict(type=BILATERAL, position=position)
+        options = dict(encoder_attention=attention, decoder_attention=attention, positions='none')
+        model = TranslationTransformer(10, 'tiny', **options, dropout=0.0, label_smoothing=0.0)
+        train(model, [(batch, batch) for batch in batches], lr=1e-3)
+        found = model.translate(padded(unseen), beam=1, max_length=7)
+        share[position] = sum(h[0].tokens == x[:-1].tolist() for h, x in zip(found, unseen))
+    assert share['bilateral'] > 90, share
+    assert share['none'] < 50, share

@@ -1,0 +1,213 @@
+"""The command line: what it writes, killed and called again, and what is wrong in one line before any work."""
+
+import io
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmattn.language.translation.inferencer import TranslationInferencer
+
+from ...forked_tools import run_command
+from .conftest import LINES
+
+ROOT = Path(__file__).parents[3]
+TOOL = ROOT / 'tools/translate.py'
+
+# Runs the tool with the arguments that follow, and kills it with half of the second batch written.
+KILLED = f"""
+import os, runpy, signal, sys
+import mmattn.language.translation.inferencer as inferencer
+
+append, calls = inferencer._append, []
+
+def append_and_die(file, path, records):
+    calls.append(records)
+    if len(calls) == 3:  # the settings are the first
+        file.write(records[0].encode()[:20])
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    append(file, path, records)
+
+inferencer._append = append_and_die
+sys.argv[0] = {str(TOOL)!r}
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
+
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp('text') / 'lines.en'
+    path.write_bytes('\r\n'.join(LINES).encode())
+    return path
+
+
+@pytest.fixture(scope='module')
+def predictions(trained):
+    return TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=40)(LINES, n_best=2)[
+        'predictions'
+    ]
+
+
+@pytest.fixture
+def arguments(trained, text):
+    return [str(trained.config), str(trained.checkpoint), str(text), '--device', 'cpu', '--batch-tokens', '40']
+
+
+@pytest.fixture
+def call(monkeypatch):
+    """``call(*arguments)`` runs the tool in this process."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, 'argv', [str(TOOL), *map(str, arguments)])
+        runpy.run_path(str(TOOL))['main']()
+
+    return call
+
+
+@pytest.mark.e2e
+def test_a_line_in_a_line_out(arguments, predictions, tmp_path):
+    done = run_command([sys.executable, TOOL, *arguments])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ''.join(f'{each["text"]}\n' for each in predictions)
+    out = tmp_path / 'new' / 'lines.de'
+    done = run_command([sys.executable, TOOL, *arguments, '--out', out, '--n-best', 2])
+    assert (done.returncode, done.stdout) == (0, ''), done.stderr
+    found = [line.split('\t') for line in out.read_text(encoding='utf-8').splitlines()]
+    assert found == [
+        [str(number), f'{each["score"]:.6f}', each['text']]
+        for number, prediction in enumerate(predictions, 1)
+        for each in prediction['n_best']
+    ]
+    assert [path.name for path in out.parent.iterdir()] == ['lines.de']
+
+
+def test_standard_input(arguments, predictions, capfdbinary, call, monkeypatch):
+    del arguments[2]
+    monkeypatch.setattr(sys, 'stdin', SimpleNamespace(buffer=io.BytesIO('\n'.join([*LINES, '']).encode())))
+    call(*arguments)
+    assert capfdbinary.readouterr().out == ''.join(f'{each["text"]}\n' for each in predictions).encode()
+    monkeypatch.setattr(sys, 'stdin', SimpleNamespace(buffer=io.BytesIO(b'a\nb\n\xff\n')))
+    with pytest.raises(SystemExit, match='standard input, line 3: not UTF-8'):
+        call(*arguments)
+
+
+def test_options_reach_the_search(trained, arguments, tmp_path, call):
+    out = tmp_path / 'lines.de'
+    options = dict(beam=2, length_penalty=0.2)
+    call(*arguments, '--out', out, '--beam', 2, '--length-penalty', 0.2, '--n-best', 1)
+    inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=40)
+    assert out.read_text(encoding='utf-8') == ''.join(
+        f'{number}\t{each["score"]:.6f}\t{each["text"]}\n'
+        for number, each in enumerate(inferencer(LINES, **options)['predictions'], 1)
+    )
+
+
+def test_output_that_exists_is_an_error_before_any_work(arguments, tmp_path, call, monkeypatch):
+    def fail(*args, **options):
+        raise AssertionError('the model was built')
+
+    monkeypatch.setattr(TranslationInferencer, '__init__', fail)
+    out = tmp_path / 'lines.de'
+    out.write_bytes(b'precious')
+    part = tmp_path / 'lines.de.part'
+    with pytest.raises(SystemExit, match=r'lines\.de: this file exists; --overwrite replaces it'):
+        call(*arguments, '--out', out)
+    with pytest.raises(SystemExit, match=r'lines\.de: this file exists; --overwrite replaces it'):
+        call(*arguments, '--out', out, '--resume')
+    assert out.read_bytes() == b'precious'
+    out.unlink()
+    part.write_bytes(b'precious')
+    with pytest.raises(SystemExit, match=r'lines\.de\.part: an interrupted run left this file; --resume continues it'):
+        call(*arguments, '--out', out)
+    assert part.read_bytes() == b'precious'
+    with pytest.raises(SystemExit, match='--out must be another file than the input'):
+        call(*arguments, '--out', arguments[2], '--overwrite')
+    with pytest.raises(SystemExit, match='this is a folder; --out is a file'):
+        call(*arguments, '--out', tmp_path, '--overwrite')
+    bad = tmp_path / 'bad.en'
+    bad.write_bytes(b'a\n\xfe\n')
+    with pytest.raises(SystemExit, match=r'bad\.en, line 2: not UTF-8'):
+        call(*arguments[:2], bad)
+    with pytest.raises(SystemExit, match='missing'):
+        call(arguments[0], tmp_path / 'missing.pth', arguments[2])
+
+
+def test_usage_errors(arguments, capsys, call):
+    with pytest.raises(SystemExit) as caught:
+        call(*arguments, '--resume')
+    assert caught.value.code == 2
+    assert '--resume requires --out' in capsys.readouterr().err
+
+
+def test_a_long_sentence_is_named_before_any_work(arguments, tmp_path, call):
+    with pytest.raises(SystemExit, match=r'lines\.en, line 3: a sentence of 15 pieces, but max_length is 14'):
+        call(*arguments, '--max-length', 14, '--out', tmp_path / 'lines.de')
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_interrupted_between_batches_and_resumed(arguments, predictions, tmp_path, call, monkeypatch):
+    out, forward, ran = tmp_path / 'lines.de', TranslationInferencer.forward, []
+
+    def limited(self, batch, **options):
+        ran.append(batch.lines)
+        if len(ran) == 2:
+            raise ValueError('stopped')
+        return forward(self, batch, **options)
+
+    monkeypatch.setattr(TranslationInferencer, 'forward', limited)
+    with pytest.raises(SystemExit, match='stopped'):
+        call(*arguments, '--out', out)
+    assert [path.name for path in tmp_path.iterdir()] == ['lines.de.part']
+    with pytest.raises(SystemExit, match='differs in beam'):
+        call(*arguments, '--out', out, '--resume', '--beam', 2)
+    call(*arguments, '--out', out, '--resume')
+    assert out.read_text(encoding='utf-8') == ''.join(f'{each["text"]}\n' for each in predictions)
+    assert [path.name for path in tmp_path.iterdir()] == ['lines.de']
+    assert ran[0] not in ran[1:]
+    (tmp_path / 'lines.de.part').write_bytes(b'of another run\n')
+    call(*arguments, '--out', out, '--overwrite')
+    assert [path.name for path in tmp_path.iterdir()] == ['lines.de']
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(arguments, predictions, tmp_path):
+    out, part = tmp_path / 'lines.de', tmp_path / 'lines.de.part'
+    words = [*arguments, '--out', str(out)]
+    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+    killed = subprocess.run([sys.executable, '-c', KILLED, *words], env=env, capture_output=True, timeout=300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert not out.exists()
+    assert len(part.read_bytes().splitlines()[-1]) == 20
+    done = run_command([sys.executable, TOOL, *words, '--resume'])
+    assert done.returncode == 0, done.stderr
+    assert out.read_text(encoding='utf-8') == ''.join(f'{each["text"]}\n' for each in predictions)
+    assert not part.exists()
+
+
+def test_pictures_of_the_first_sentences(trained, arguments, predictions, tmp_path, call, monkeypatch):
+    drawn = []
+
+    def draw(self, line, pieces, layer):
+        drawn.append((line, pieces, layer))
+        return np.full((4, 5, 3), 7 * len(drawn), np.uint8)
+
+    monkeypatch.setattr(TranslationInferencer, 'visualize', draw)
+    words = [*arguments, '--out', tmp_path / 'lines.de', '--attention', tmp_path / 'maps', '--attention-lines', 2]
+    call(*words, '--attention-layer', 3)
+    assert drawn == [(LINES[0], predictions[0]['pieces'], 3), (LINES[2], predictions[2]['pieces'], 3)]  # one is empty
+    pictures = {path.name: np.asarray(Image.open(path)) for path in (tmp_path / 'maps').iterdir()}
+    assert {name: picture.max() for name, picture in pictures.items()} == {'1.png': 7, '3.png': 14}
+    (tmp_path / 'lines.de').unlink()
+    with pytest.raises(SystemExit, match=r'maps/1\.png: this file exists; --overwrite replaces it'):
+        call(*words)
+    with pytest.raises(SystemExit, match='layer must be from 1 to 4, the layers of the encoder; got 5'):
+        call(*words, '--overwrite', '--attention-layer', 5)
+    assert not (tmp_path / 'lines.de').exists()
