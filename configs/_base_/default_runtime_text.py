@@ -1,0 +1,1 @@
+_base_ = './default_runtime_video.py'
