@@ -43,11 +43,13 @@ def main() -> None:
     args = parse_args()
     cfg = config_from(args)
     if args.amp:
-        if cfg.optim_wrapper.type not in ('OptimWrapper', 'AmpOptimWrapper'):
+        scope, _, name = cfg.optim_wrapper.type.rpartition('.')
+        if name.removeprefix('Amp') not in ('OptimWrapper', 'TokenOptimWrapper'):
             raise SystemExit(
-                f"--amp requires optim_wrapper.type='OptimWrapper'; {args.config} has '{cfg.optim_wrapper.type}'"
+                "--amp requires optim_wrapper.type='OptimWrapper' or 'mmattn.TokenOptimWrapper'; "
+                f"{args.config} has '{cfg.optim_wrapper.type}'"
             )
-        cfg.optim_wrapper.type = 'AmpOptimWrapper'
+        cfg.optim_wrapper.type = f'{scope}{"." * bool(scope)}Amp{name.removeprefix("Amp")}'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
     if args.auto_scale_lr:
         if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):

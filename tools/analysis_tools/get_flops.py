@@ -24,7 +24,8 @@ def main() -> None:
         '--shape',
         type=int,
         nargs='+',
-        help="height and width, or one side; default: the config's crop size, or the size to which it scales images",
+        help="height and width, or one side; default: the config's crop size, or the size to which it scales images; "
+        'for translation: the lengths of source and target in tokens',
     )
     parser.add_argument('--frames', type=int, help='length of a clip, for video models; default: 8')
     parser.add_argument('--depth', type=int, help='levels of modules in the table; default: 3')

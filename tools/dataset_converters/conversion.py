@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -64,8 +64,12 @@ def run(
 
 
 @contextmanager
-def output_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterator[Path]:
+def output_folder(
+    out: Path, overwrite: bool, sources: Iterable[Path], written: Collection[str] = WRITTEN
+) -> Iterator[Path]:
     """Yield a temporary folder next to ``out``. Its subfolder ``new`` becomes ``out`` when the block ends.
+
+    ``written`` contains the names of files and folders that ``overwrite`` may delete.
 
     Raises:
         Fault: ``out`` exists without ``overwrite``, contains files that no converter has written, or contains
@@ -79,12 +83,13 @@ def output_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterat
             raise Fault(f'{out}: already exists; --overwrite replaces it')
         if not (out / MARK).is_file():
             raise Fault(f'{out}: not written by a converter (it has no {MARK}); --overwrite would delete it')
-        if others := {path.name for path in out.iterdir()} - WRITTEN:
+        if others := {path.name for path in out.iterdir()} - {*written, MARK}:
             raise Fault(f'{out}: also contains {min(others)}, which --overwrite would delete')
     with replace_folder(out) as scratch:
         yield scratch
         Path(scratch, 'new', MARK).write_bytes(os.fsencode(f'{shlex.join(sys.argv)}\n'))  # file names may be any bytes
-    print(f'{out}: {sum(path.is_file() for path in (out / "img_dir").rglob("*"))} images')
+    if (out / 'img_dir').is_dir():
+        print(f'{out}: {sum(path.is_file() for path in (out / "img_dir").rglob("*"))} images')
 
 
 def unpack(source: Path, scratch: Path) -> Path:

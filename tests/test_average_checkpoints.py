@@ -1,0 +1,100 @@
+"""The mean of checkpoints, by tools/misc/average_checkpoints.py."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from .forked_tools import run_command
+
+TOOL = Path(__file__).parents[1] / 'tools/misc/average_checkpoints.py'
+
+
+def average(*arguments):
+    done = run_command([sys.executable, TOOL, *arguments])
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def work_dir(tmp_path):
+    """Checkpoints of iterations 5, 10, 15 and 20, and their weights."""
+    torch.manual_seed(0)
+    states = {}
+    for step in (5, 10, 15, 20):
+        states[step] = dict(
+            half=torch.randn(3, 4).half(),
+            weight=torch.randn(2, 3),
+            double=torch.randn(2).double(),
+            count=torch.tensor(step),
+        )
+        meta = dict(iter=step, dataset_meta=dict(symbols=['a']))
+        torch.save(dict(meta=meta, state_dict=states[step], optimizer=dict(a=1)), tmp_path / f'iter_{step}.pth')
+    torch.save(dict(state_dict={}), tmp_path / 'best_BLEU_iter_10.pth')
+    return tmp_path, states
+
+
+def test_the_mean_of_the_last(work_dir):
+    folder, states = work_dir
+    code, out, said = average(folder, '--last', '3', '--out', folder / 'mean.pth')
+    assert code == 0, said
+    assert [name in out for name in ('iter_5.pth', 'iter_10.pth', 'iter_15.pth', 'iter_20.pth')] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    found = torch.load(folder / 'mean.pth', weights_only=False)
+    assert set(found) == {'meta', 'state_dict'}
+    assert found['meta'] == dict(iter=20, dataset_meta=dict(symbols=['a']))
+    for name in ('half', 'weight', 'double'):
+        parts = [states[step][name] for step in (10, 15, 20)]
+        expected = (sum(part.double() for part in parts) / 3).to(parts[0].dtype)
+        torch.testing.assert_close(found['state_dict'][name], expected, rtol=0, atol=0)
+    assert found['state_dict']['count'] == 20
+
+
+def test_named_files(work_dir):
+    folder, states = work_dir
+    code, _, said = average(folder / 'iter_5.pth', folder / 'iter_20.pth', '--out', folder / 'mean.pth')
+    assert code == 0, said
+    found = torch.load(folder / 'mean.pth', weights_only=False)['state_dict']['weight']
+    torch.testing.assert_close(found, (states[5]['weight'] + states[20]['weight']) / 2)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['{}', '--last', '5'], '{} has 4 checkpoints'),
+        (['{}', '--last', '0'], '--last must be at least 1; got 0'),
+        (['{}/iter_5.pth', '--last', '1'], '--last requires one work dir'),
+        (['{}/iter_5.pth', '{}/other.pth'], '{}/other.pth and {}/iter_5.pth have different weights'),
+        (['{}/iter_5.pth', '{}/best_BLEU_iter_10.pth'], 'have different weights'),
+        (['{}/no.pth'], '{}/no.pth'),
+        (['{}/cut.pth', '{}/iter_5.pth'], '{}/cut.pth is not a checkpoint (it is truncated)'),
+    ],
+)
+def test_errors(work_dir, arguments, message):
+    folder, _ = work_dir
+    torch.save(dict(state_dict=dict(weight=torch.zeros(5))), folder / 'other.pth')
+    (folder / 'cut.pth').write_bytes((folder / 'iter_5.pth').read_bytes()[:300])
+    code, _, said = average(*(argument.format(folder) for argument in arguments), '--out', folder / 'mean.pth')
+    assert code == 1
+    assert message.format(folder, folder) in said
+    assert 'Traceback' not in said
+    assert not (folder / 'mean.pth').exists()
+
+
+def test_iterations_and_epochs_are_not_mixed(work_dir):
+    folder, _ = work_dir
+    (folder / 'iter_5.pth').rename(folder / 'epoch_5.pth')
+    code, _, said = average(folder, '--last', '2', '--out', folder / 'mean.pth')
+    assert (code, 'iter_*.pth and epoch_*.pth' in said) == (1, True)
+
+
+def test_an_existing_file_is_not_replaced(work_dir):
+    folder, _ = work_dir
+    (folder / 'mean.pth').write_bytes(b'mine')
+    code, _, said = average(folder, '--last', '2', '--out', folder / 'mean.pth')
+    assert (code, 'exists' in said) == (1, True)
+    assert (folder / 'mean.pth').read_bytes() == b'mine'

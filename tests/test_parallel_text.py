@@ -1,0 +1,455 @@
+"""The converters of parallel text, on tiny releases in the published layout, and on Multi30k where it is there."""
+
+import gzip
+import importlib
+import json
+import sys
+
+import pytest
+
+from mmattn.language.lines import read_lines
+from mmattn.language.preparation import Limits
+from mmattn.language.text import TextProcessor, undo_bpe
+from mmattn.language.vocabulary import Vocabulary
+
+from .real_data import missing, real_data
+from .test_dataset_converters import FOLDER, content, pack
+
+sys.path.insert(0, str(FOLDER))  # as Python does for a script
+multi30k, iwslt14, wmt14 = map(importlib.import_module, ('multi30k', 'iwslt14', 'wmt14'))
+sys.path.remove(str(FOLDER))
+
+REAL = real_data('multi30k')
+ENGLISH = ['A dog runs.', 'The dogs run, and the dog barks.', 'Men\u2028run.', "A man's hat."]
+GERMAN = ['Ein Hund läuft.', 'Die Hunde laufen, und der Hund bellt.', 'Männer laufen.', 'Der Hut eines Mannes.']
+OUTPUT = {'bpe.codes', 'vocabulary.txt', 'corpus.json', 'converted.txt'}
+
+
+def text(lines):
+    return ''.join(f'{line}\n' for line in lines).encode()
+
+
+def written(files, root):
+    for name, data in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / 'data' / 'out'
+
+
+@pytest.fixture
+def command(out, capfd):
+    """Run a converter; return its exit code and the lines on stdout and stderr."""
+
+    def run(module, *args):
+        code = module.main([*map(str, args), '--out-dir', str(out)])
+        said = capfd.readouterr()
+        return code, said.out.splitlines(), said.err.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def fails(command, out):
+    """Run a converter that must fail and change nothing; return the faults."""
+
+    def run(*args):
+        before = content(out.parent)
+        code, _, said = command(*args)
+        assert code == 1
+        assert content(out.parent) == before
+        assert {path.name for path in out.parent.glob('*')} <= {out.name}
+        said = [line for line in said if not line.startswith('warning: ')]
+        if len(said) == 1:
+            return [said[0].removeprefix('error: ')]
+        assert said[0] == f'error: {len(said) - 1} faults'
+        return [line.removeprefix('  ') for line in said[1:]]
+
+    return run
+
+
+def check_names(out, source, target):
+    names = {f'{split}.{language}' for split in ('train', 'val', 'test') for language in (source, target)}
+    names |= {f'{split}.raw.{language}' for split in ('val', 'test') for language in (source, target)}
+    assert {path.name for path in out.iterdir()} == names | OUTPUT
+
+
+def tokens(out, name):
+    return [undo_bpe(line) for line in read_lines(out / name)]
+
+
+# Multi30k.
+
+MULTI30K = {
+    f'{split}.{language}.gz': gzip.compress(text(lines))
+    for split, count in (('train', 4), ('val', 2), ('test_2016_flickr', 3))
+    for language, lines in (('en', ENGLISH[:count]), ('de', GERMAN[:count]), ('fr', GERMAN[:count]))
+}
+
+
+@pytest.mark.parametrize('form', ['folder', 'plain', 'raw.zip', 'raw.tar.gz'])
+def test_multi30k(command, out, tmp_path, form):
+    if form == 'folder':
+        source = written(MULTI30K, tmp_path / 'raw')
+    elif form == 'plain':
+        plain = {name.removesuffix('.gz'): gzip.decompress(data) for name, data in MULTI30K.items()}
+        source = written(plain, tmp_path / 'raw')
+    else:
+        source = pack(tmp_path / form, {f'dataset/data/task1/raw/{name}': data for name, data in MULTI30K.items()})
+    code, said, warnings = command(multi30k, source, '--merges', 12, '--allow-other-counts')
+    assert code == 0
+    assert said[-1].startswith(f'{out}: 4 train, 2 val, 3 test pairs, 12 merges, ')
+    assert warnings == [
+        f'warning: {name}: {count} sentences, the release has {usual}'
+        for name, count, usual in (('train', 4, '29,000'), ('val', 2, '1,014'), ('test_2016_flickr', 3, '1,000'))
+    ]
+    check_names(out, 'en', 'de')
+    for language, lines in dict(en=ENGLISH, de=GERMAN).items():
+        tokenize = TextProcessor(language, None, lowercase=True).tokenize
+        assert tokens(out, f'train.{language}') == [tokenize(line) for line in lines]
+        assert tokens(out, f'test.{language}') == [tokenize(line) for line in lines[:3]]
+        assert read_lines(out / f'val.raw.{language}') == lines[:2]
+        assert [*TextProcessor.from_corpus(out, language).pieces(lines[0])] == read_lines(out / f'train.{language}')[
+            0
+        ].split()
+
+
+def test_multi30k_in_other_languages_and_again(command, fails, out, tmp_path):
+    source = written(MULTI30K, tmp_path / 'raw')
+    options = ['--merges', 5, '--allow-other-counts']
+    assert command(multi30k, source, *options, '--source', 'fr', '--target', 'en', '--no-lowercase')[0] == 0
+    check_names(out, 'fr', 'en')
+    assert tokens(out, 'train.en')[0] == 'A dog runs .'
+    assert json.loads((out / 'corpus.json').read_text(encoding='utf-8'))['lowercase'] is False
+    assert fails(multi30k, source, *options) == [f'{out}: already exists; --overwrite replaces it']
+    assert command(multi30k, source, *options, '--overwrite', '--workers', 2)[0] == 0
+    check_names(out, 'en', 'de')
+    (out / 'notes.txt').write_bytes(b'')
+    [line] = fails(multi30k, source, *options, '--overwrite')
+    assert line == f'{out}: also contains notes.txt, which --overwrite would delete'
+
+
+def test_all_faults_of_multi30k(fails, tmp_path):
+    release = dict(MULTI30K)
+    del release['val.de.gz']
+    release['train.de.gz'] = gzip.compress(text(GERMAN[:3]))
+    release['test_2016_flickr.en.gz'] = gzip.compress(b'one\n\xff\n')
+    release['test_2016_flickr.de.gz'] = gzip.compress(text(GERMAN))[:-9]
+    source = written(release, tmp_path / 'raw')
+    missed, different, not_utf8, damaged = fails(multi30k, source)
+    assert missed == f'{source}: no val.de or val.de.gz in it'
+    assert different == f'{source}/train.en.gz: 4 sentences, but {source}/train.de.gz has 3'
+    assert not_utf8 == f'{source}/test_2016_flickr.en.gz, line 2: not UTF-8 (invalid start byte)'
+    assert damaged.startswith(f'{source}/test_2016_flickr.de.gz: damaged after line ')
+
+
+def test_other_faults_of_multi30k(fails, tmp_path, capfd):
+    source = written(MULTI30K, tmp_path / 'raw')
+    counts = fails(multi30k, source)
+    assert counts[0] == 'train: 4 sentences, the release has 29,000 (--allow-other-counts)'
+    assert len(counts) == 3
+    assert fails(multi30k, tmp_path / 'none') == [f'{tmp_path / "none"}: no such folder or archive']
+    assert len(fails(multi30k, written({'a': b''}, tmp_path / 'empty'))) == 6
+    [line] = fails(multi30k, source, '--source', 'de')
+    assert line == '--source and --target must be two languages; got de twice'
+    unread = {f'{name}.{language}': b'a\n' for name in multi30k.COUNTS for language in ('en', 'de')}
+    [line] = fails(multi30k, written(unread, tmp_path / 'one'), '--allow-other-counts')
+    assert 'no pair of symbols occurs twice' in line
+    for option in (['--target', 'xx'], ['--merges', '0'], ['--workers', '-1']):
+        with pytest.raises(SystemExit, match='2'):
+            multi30k.main([str(source), *option])
+    assert 'invalid positive number value' in capfd.readouterr().err
+
+
+def test_without_the_optional_packages_nothing_is_written(monkeypatch, out, tmp_path):
+    monkeypatch.setitem(sys.modules, 'sacremoses', None)
+    with pytest.raises(ImportError, match=r"pip install 'mmattn\[language\]'"):
+        multi30k.main([str(tmp_path / 'none'), '--out-dir', str(out)])
+    assert not out.parent.exists()
+
+
+def test_empty_lines_are_dropped_in_training_only(command, out, tmp_path):
+    release = {f'train.{language}': text([*lines, '', 'x']) for language, lines in (('en', ENGLISH), ('de', GERMAN))}
+    release |= {f'{name}.en': text(['a', '', 'b ', ' ']) for name in ('val', 'test_2016_flickr')}
+    release |= {f'{name}.de': text('abcd') for name in ('val', 'test_2016_flickr')}
+    code, said, warnings = command(multi30k, written(release, tmp_path / 'raw'), '--merges', 5, '--allow-other-counts')
+    assert code == 0
+    assert said[-1].startswith(f'{out}: 5 train, 4 val, 4 test pairs (1 dropped)')
+    assert warnings[3:] == [f'warning: {split}: empty lines are kept: 2, 4' for split in ('val', 'test')]
+    assert read_lines(out / 'test.en') == ['a', '', 'b', '']
+    assert read_lines(out / 'test.raw.en') == ['a', '', 'b ', ' ']
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL.is_dir(), reason=missing('multi30k', REAL))
+def test_the_real_multi30k(command, out):
+    code, said, warnings = command(multi30k, REAL, '--merges', 500)
+    assert (code, warnings) == (0, [])
+    assert said[-1].startswith(f'{out}: 29,000 train, 1,014 val, 1,000 test pairs, 500 merges, ')
+    vocabulary = Vocabulary.from_file(out / 'vocabulary.txt')
+    for language in ('en', 'de'):
+        published = gzip.decompress((REAL / f'test_2016_flickr.{language}.gz').read_bytes()).decode().split('\n')[:-1]
+        assert read_lines(out / f'test.raw.{language}') == published
+        processor = TextProcessor.from_corpus(out, language)
+        assert tokens(out, f'test.{language}') == [processor.tokenize(line) for line in published]
+        lines = read_lines(out / f'train.{language}')
+        assert len(lines) == 29000
+        assert all(vocabulary.decode(vocabulary.encode(line)) == line for line in lines)
+        restored = [processor.detokenize(line) for line in tokens(out, f'test.{language}')]
+        same = sum(a == b.lower().strip() for a, b in zip(restored, published))
+        assert same > 900
+
+
+# IWSLT'14.
+
+
+def tagged(lines, language):
+    """A training file: each talk has a description and some lines."""
+    talk = []
+    for start in range(0, len(lines), 30):
+        talk += [
+            f'<url>http://{language}</url>',
+            '<keywords>talks, dogs</keywords>',
+            '<talkid>1</talkid>',
+            f'<title> {lines[start]} </title>',
+            f'<description>TED: {lines[start]}</description>',
+            *lines[start : start + 30],
+        ]
+    return talk
+
+
+def xml(lines):
+    body = [f'<seg id="{i}"> {line} </seg>' for i, line in enumerate(lines, 1)]
+    return text(['<?xml version="1.0" encoding="UTF-8"?>', '<doc docid="1">', '<url>u</url>', *body, '</doc>'])
+
+
+IWSLT = {}
+for code, sentences in dict(de=GERMAN, en=ENGLISH).items():
+    body = [f'{sentences[i % 4][:-1]} {i}.' for i in range(60)]
+    body[7] = 'zu lang ' * 100  # 200 tokens
+    body[9] = '' if code == 'de' else 'x'
+    body[11] = 'a b c d' if code == 'de' else 'a b'
+    body[13] = 'a b c' if code == 'de' else 'a b'  # the largest ratio
+    IWSLT[f'train.tags.de-en.{code}'] = text(tagged(body, code))
+    for number, name in enumerate(iwslt14.TESTS):
+        IWSLT[f'{name}.{code}.xml'] = xml([f'{name.split(".")[2]} isn’t {code} &amp; {number}', sentences[0]])
+
+
+def expected_iwslt():
+    """Training and validation pairs by plain rules."""
+    sides = [IWSLT[f'train.tags.de-en.{language}'].decode().split('\n')[:-1] for language in ('de', 'en')]
+    kept = []
+    for pair in zip(*sides):
+        if any(tag in pair[0] for tag in ('<url>', '<talkid>', '<keywords>')):
+            continue
+        lines = []
+        for language, line in zip(('de', 'en'), pair):
+            for tag in ('<title>', '</title>', '<description>', '</description>'):
+                line = line.replace(tag, '')
+            lines.append((line, TextProcessor(language, None, lowercase=True).tokenize(line)))
+        if Limits(175, 1.5).allow(tuple(tokens for _, tokens in lines)):
+            kept.append(lines)
+    return [each for i, each in enumerate(kept, 1) if i % 23], kept[22::23]
+
+
+@pytest.mark.parametrize('form', ['folder', 'de-en.tgz', '2014-01.tgz', 'nested folder'])
+def test_iwslt(command, out, tmp_path, form):
+    inner = {f'de-en/{name}': data for name, data in IWSLT.items()}
+    if form == 'folder':
+        source = written(inner, tmp_path / 'release')
+    else:
+        source = pack(tmp_path / 'de-en.tgz', inner)
+    if form == '2014-01.tgz':
+        names = {'2014-01/texts/de/en/de-en.tgz': source.read_bytes(), '2014-01/texts/en/de/en-de.tgz': b'other'}
+        source = pack(tmp_path / form, names)
+    elif form == 'nested folder':
+        source = written({'texts/de/en/de-en.tgz': source.read_bytes()}, tmp_path / 'release')
+    code, said, warnings = command(iwslt14, source, '--merges', 30)
+    train, val = expected_iwslt()
+    assert code == 0
+    assert len(val) == 2
+    assert len(train) + len(val) == 60 + 4 - 3
+    assert said[-1].startswith(f'{out}: {len(train)} train, 2 val, 10 test pairs (3 dropped), 30 merges, ')
+    assert warnings == [
+        f'warning: {split}: {count} pairs, published results have {usual}'
+        for split, count, usual in (('train', len(train), '160,239'), ('val', 2, '7,283'), ('test', 10, '6,750'))
+    ]
+    check_names(out, 'de', 'en')
+    for side, language in enumerate(('de', 'en')):
+        assert tokens(out, f'train.{language}') == [pair[side][1] for pair in train]
+        assert tokens(out, f'val.{language}') == [pair[side][1] for pair in val]
+        assert read_lines(out / f'val.raw.{language}') == [pair[side][0] for pair in val]
+        names = ['dev2010', 'dev2012', 'tst2010', 'tst2011', 'tst2012']
+        raw = read_lines(out / f'test.raw.{language}')
+        assert raw[::2] == [f'{name} isn’t {language} & {number}' for number, name in enumerate(names)]
+        assert set(raw[1::2]) == {dict(de=GERMAN, en=ENGLISH)[language][0]}
+        tokenize = TextProcessor(language, None, lowercase=True).tokenize
+        assert tokens(out, f'test.{language}') == [tokenize(line.replace('’', "'")) for line in raw]
+    assert 'a b c' in tokens(out, 'train.de') + tokens(out, 'val.de')
+
+
+def test_all_faults_of_iwslt(fails, tmp_path):
+    release = dict(IWSLT)
+    del release[f'{iwslt14.TESTS[4]}.en.xml']
+    release['train.tags.de-en.en'] += b'one more\n'
+    release[f'{iwslt14.TESTS[0]}.de.xml'] = xml(['one'])
+    release[f'{iwslt14.TESTS[1]}.en.xml'] = b'<seg id="1">cut\n'
+    root = written(release, tmp_path / 'release')
+    lines = len(IWSLT['train.tags.de-en.de'].split(b'\n')) - 1
+    assert fails(iwslt14, root) == [
+        f'{root}: no {iwslt14.TESTS[4]}.en.xml or {iwslt14.TESTS[4]}.en.xml.gz in it',
+        f'{root}/train.tags.de-en.de: {lines} sentences, but {root}/train.tags.de-en.en has {lines + 1}',
+        f'{root}/{iwslt14.TESTS[0]}.de.xml: 1 sentences, but {root}/{iwslt14.TESTS[0]}.en.xml has 2',
+        f'{root}/{iwslt14.TESTS[1]}.en.xml, line 1: expected <seg id="…">text</seg>; got \'<seg id="1">cut\'',
+    ]
+
+
+# WMT'14 English–German.
+
+MERGES = ['#version: 0.2', 'H u', 'd o', 'do g</w>']
+GOOGLE = {'bpe.32000': text(MERGES)}
+for code, sentences in dict(en=ENGLISH, de=GERMAN).items():
+    processor = TextProcessor(code, MERGES, lowercase=False, escape=True)
+    pieces = [' '.join(processor.pieces(line)) for line in sentences]
+    GOOGLE |= {f'{stem}.{code}': text(pieces) for stem in wmt14.SEGMENTED.values()}
+    GOOGLE |= {f'{stem}.{code}': text(sentences) for stem in wmt14.PUBLISHED.values()}
+SYMBOLS = b' '.join(GOOGLE[f'train.tok.clean.bpe.32000.{code}'] for code in ('en', 'de')).decode().split()
+GOOGLE['vocab.bpe.32000'] = text(['<unk>', '<s>', '</s>', *sorted(set(SYMBOLS))])
+OTHER_COUNTS = [
+    f'newstest{year}.tok.bpe.32000: 4 sentences, the release has {count}'
+    for year, count in ((2013, '3,000'), (2014, '3,003'))
+]
+
+
+@pytest.mark.parametrize('form', ['folder', 'wmt16_en_de.tar.gz'])
+def test_english_german(command, out, tmp_path, form):
+    source = written(GOOGLE, tmp_path / 'wmt16') if form == 'folder' else pack(tmp_path / form, GOOGLE)
+    code, said, warnings = command(wmt14, 'en-de', source, '--allow-other-counts')
+    assert code == 0
+    assert warnings == [f'warning: {line}' for line in OTHER_COUNTS]
+    assert said[-1] == f'{out}: 4 train, 4 val, 4 test pairs, 3 merges, {len(set(SYMBOLS))} symbols'
+    check_names(out, 'en', 'de')
+    for split, stem in wmt14.SEGMENTED.items():
+        for language in ('en', 'de'):
+            assert (out / f'{split}.{language}').read_bytes() == GOOGLE[f'{stem}.{language}']
+    assert (out / 'test.raw.en').read_bytes() == text(ENGLISH)
+    assert (out / 'bpe.codes').read_bytes() == GOOGLE['bpe.32000']
+    processor = TextProcessor.from_corpus(out, 'en')
+    assert [' '.join(processor.pieces(line)) for line in ENGLISH] == read_lines(out / 'train.en')
+    counted = [line.split(' ') for line in read_lines(out / 'vocabulary.txt')]
+    assert {symbol: int(count) for symbol, count in counted} == {each: SYMBOLS.count(each) for each in SYMBOLS}
+
+
+def test_english_german_without_published_text(command, out, tmp_path):
+    release = {name: data for name, data in GOOGLE.items() if not name.startswith('newstest2014.d')}
+    release['vocab.bpe.32000'] = text(['<unk>', *sorted(set(SYMBOLS))[2:]])
+    root = written(release, tmp_path / 'wmt16')
+    code, _, warnings = command(wmt14, 'en-de', root, '--allow-other-counts')
+    assert code == 0
+    assert warnings[2:] == [
+        f'warning: {root}: no newstest2014.en and newstest2014.de in it; test.raw is detokenized text',
+        f'warning: {root}/vocab.bpe.32000: 2 symbols of the training text are not in it',
+    ]
+    assert read_lines(out / 'test.raw.de') == GERMAN
+    assert read_lines(out / 'test.raw.en') == [line.replace('\u2028', ' ') for line in ENGLISH]
+
+
+def test_all_faults_of_english_german(fails, tmp_path):
+    release = dict(GOOGLE)
+    del release['train.tok.clean.bpe.32000.en'], release['vocab.bpe.32000']
+    release['bpe.32000'] = b'a b\na\n'
+    release['newstest2014.tok.bpe.32000.de'] = text(GERMAN[:3])
+    release['newstest2013.en'] = release['newstest2013.de'] = text('ab')
+    root = written(release, tmp_path / 'wmt16')
+    assert fails(wmt14, 'en-de', root) == [
+        f'{root}: no train.tok.clean.bpe.32000.en or train.tok.clean.bpe.32000.en.gz in it',
+        f'{root}: no vocab.bpe.32000 or vocab.bpe.32000.gz in it',
+        f'{root}/newstest2014.tok.bpe.32000.en: 4 sentences, but {root}/newstest2014.tok.bpe.32000.de has 3',
+        f'{OTHER_COUNTS[0]} (--allow-other-counts)',
+        f'{root}/newstest2013.en: 2 sentences, but {root}/newstest2013.tok.bpe.32000.en has 4',
+        f"{root}/bpe.32000: codes must have two symbols per line, separated by a space; line 2 is 'a'",
+    ]
+    for option in (['--merges', '5'], ['--no-lowercase']):
+        [line] = fails(wmt14, 'en-de', root, *option)
+        assert line.startswith('--merges and --lowercase are options of en-fr')
+
+
+# WMT'14 English–French.
+
+CORPORA = {}
+for number, (archive, stem) in enumerate(wmt14.CORPORA.items()):
+    folder = {'training-giga-fren.tar': '', 'training-parallel-un.tgz': 'un/'}.get(archive, 'training/')
+    for code, word in dict(en='A dog-house', fr='Une « niche »').items():
+        data = text(f'{word} {number}, {i}…' for i in range(267))  # 1335 lines in all corpora
+        if number == 3:
+            data = data.replace(text([f'{word} 3, 5…']), b'x\n' if code == 'en' else b'un deux trois quatre cinq\n')
+        if not folder:
+            code, data = f'{code}.gz', gzip.compress(data)
+        CORPORA.setdefault(archive, {})[f'{folder}{stem}.{code}'] = data
+CORPORA['test-full.tgz'] = {
+    'test-full/newstest2014-fren-src.en.sgm': xml(['The dog’s house.', 'R&amp;D']),
+    'test-full/newstest2014-fren-ref.fr.sgm': xml(['L’« hôtel » Dieu, l’hôte.', 'R&amp;D']),
+}
+
+
+@pytest.mark.parametrize('form', ['archives', 'files'])
+def test_english_french(command, out, tmp_path, form):
+    root = tmp_path / 'wmt14'
+    root.mkdir()
+    for archive, files in CORPORA.items():
+        if form == 'files':
+            written(files, root)
+        else:
+            pack(root / archive, files, 'w' if archive.endswith('.tar') else 'w:gz')
+    code, said, warnings = command(wmt14, 'en-fr', root, '--merges', 40, '--allow-other-counts')
+    assert code == 0
+    assert warnings == ['warning: newstest2014-fren-src.en.sgm: 2 sentences, the release has 3,003']
+    assert [line for line in said if line.endswith(': 267 pairs')] == [
+        f'{stem}: 267 pairs' for stem in wmt14.CORPORA.values()
+    ]
+    check_names(out, 'en', 'fr')
+    record = json.loads((out / 'corpus.json').read_text(encoding='utf-8'))
+    assert record['moses'] == dict(normalize=True, aggressive_dashes=True)
+    assert record['lowercase'] is False
+    ends = [(number, i) for number in range(5) for i in range(267)]
+    held_out = ends.pop(1332)
+    ends.remove((3, 5))  # its translation is too long
+    assert [record['counts'], record['dropped']] == [dict(train=1333, val=1, test=2), 1]
+    expected = [f'A dog @-@ house {number} , {i} ...' for number, i in ends]
+    assert tokens(out, 'train.en') == expected
+    assert tokens(out, 'train.fr')[0] == 'Une " niche " 0 , 0 ...'
+    assert tokens(out, 'val.fr') == [f'Une " niche " {held_out[0]} , {held_out[1]} ...']
+    assert read_lines(out / 'val.raw.fr') == [f'Une « niche » {held_out[0]}, {held_out[1]}…']
+    assert tokens(out, 'test.en') == ["The dog 's house .", 'R & D']
+    assert tokens(out, 'test.fr') == ["L ' « hôtel » Dieu , l' hôte .", 'R & D']
+    assert read_lines(out / 'test.raw.fr') == ['L’« hôtel » Dieu, l’hôte.', 'R&D']
+
+
+def test_all_faults_of_english_french(fails, tmp_path):
+    root = tmp_path / 'wmt14'
+    root.mkdir()
+    pack(root / 'test-full.tgz', CORPORA['test-full.tgz'])
+    faults = fails(wmt14, 'en-fr', root)
+    assert len(faults) == 5
+    first = 'training-parallel-europarl-v7.tgz nor europarl-v7.fr-en.en and europarl-v7.fr-en.fr'
+    assert faults[0] == f'{root}: neither {first} in it'
+
+    for files in list(CORPORA.values())[:5]:
+        written(files, root)
+    (root / 'training/europarl-v7.fr-en.fr').write_bytes(b'one\n')
+    [different, count] = fails(wmt14, 'en-fr', root)
+    english, french = (f'{root}/training/europarl-v7.fr-en.{language}' for language in ('en', 'fr'))
+    assert different == f'{english}: 267 sentences, but {french} has 1'
+    assert count == 'newstest2014-fren-src.en.sgm: 2 sentences, the release has 3,003 (--allow-other-counts)'
+
+    pack(root / 'test-full.tgz', {'test-full/other': b''})
+    assert fails(wmt14, 'en-fr', root) == [
+        *(f'{root}/test-full.tgz: no {name} in it' for name in wmt14.NEWSTEST_2014),
+        different,
+    ]
+    assert fails(wmt14, 'en-fr', english) == [f'{english}: not a folder']

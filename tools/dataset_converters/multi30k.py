@@ -1,0 +1,63 @@
+"""Convert Multi30k, task 1 (translation of captions), to a corpus for training.
+
+    python tools/dataset_converters/multi30k.py data/task1/raw [--source en --target de] [--out-dir data/multi30k]
+
+The release is a folder, or a zip or tar archive, of https://github.com/multi30k/dataset. It contains, compressed or
+not, and for the languages en, de, fr and cs::
+
+    train.en.gz, val.en.gz, test_2016_flickr.en.gz      29,000, 1,014 and 1,000 lines
+
+The text is tokenized, lower-cased and segmented by 10,000 BPE merges. Output, see ``mmattn.language.preparation``::
+
+    OUT/{train,val,test}.{en,de}        one sentence of subword pieces per line
+    OUT/{val,test}.raw.{en,de}          as published
+    OUT/bpe.codes, OUT/vocabulary.txt, OUT/corpus.json
+
+OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import mmattn.utils.command
+
+from conversion import Fault, run, unpack
+from parallel_text import LANGUAGES, add_arguments, add_other_counts, check_counts, corpus_folder, prepare
+
+from mmattn.language.preparation import check_pairs, find_pairs, iter_pairs
+
+COUNTS = {'train': 29000, 'val': 1014, 'test_2016_flickr': 1000}
+
+
+def convert(args: argparse.Namespace) -> None:
+    """Convert the release."""
+    languages = args.source, args.target
+    if args.source == args.target:
+        raise Fault(f'--source and --target must be two languages; got {args.source} twice')
+    with corpus_folder(args, [args.release]) as scratch:
+        root = unpack(args.release, scratch)
+        pairs, faults = find_pairs(root, COUNTS, languages)
+        counts, wrong = check_pairs(pairs)
+        faults += wrong + check_counts(counts, COUNTS, args)
+        if faults:
+            raise Fault(*faults)
+        train, val, test = (iter_pairs(*pairs[name]) for name in COUNTS)
+        lowercase, merges = args.lowercase is not False, args.merges or 10000
+        prepare(args, scratch, languages, train, test, val, merges=merges, lowercase=lowercase, total=counts['train'])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Convert Multi30k, task 1, to a corpus for training.')
+    parser.add_argument('release', type=Path, help='folder or archive with train.en.gz and the others')
+    parser.add_argument('--source', choices=LANGUAGES, default='en', help='default: %(default)s')
+    parser.add_argument('--target', choices=LANGUAGES, default='de', help='default: %(default)s')
+    parser.add_argument('--out-dir', type=Path, default=Path('data/multi30k'), help='default: %(default)s')
+    add_arguments(parser, merges='10,000', lowercase='yes')
+    add_other_counts(parser)
+    return run(convert, parser, argv)
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)

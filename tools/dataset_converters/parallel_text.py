@@ -1,0 +1,110 @@
+"""Shared by the converters of parallel text: options, checks of the counts, and the output folder."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from conversion import Fault, output_folder
+
+from mmattn.language.preparation import prepare_corpus
+from mmattn.language.text import TextProcessor, import_optional
+
+LANGUAGES = ('cs', 'de', 'en', 'fr')  # of all converters, for --overwrite
+WRITTEN = {
+    *('bpe.codes', 'vocabulary.txt', 'corpus.json'),
+    *(f'{name}.{code}' for name in ('train', 'val', 'test', 'val.raw', 'test.raw') for code in LANGUAGES),
+}
+
+
+def positive(text: str) -> int:
+    """Parse a positive number."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+positive.__name__ = 'positive number'  # in the message of argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser, merges: str, lowercase: str) -> None:
+    """Add the arguments of all converters of parallel text. ``merges`` and ``lowercase`` describe the defaults."""
+    parser.add_argument('--merges', type=positive, help=f'number of BPE merges (default: {merges})')
+    parser.add_argument(
+        '--lowercase',
+        action=argparse.BooleanOptionalAction,
+        help=f'lower-case the text (default: {lowercase})',
+    )
+    parser.add_argument(
+        '--workers', type=positive, default=1, help='processes that tokenize and segment (default: %(default)s)'
+    )
+
+
+def add_other_counts(parser: argparse.ArgumentParser) -> None:
+    """Add the option with which ``check_counts`` finds no faults."""
+    parser.add_argument(
+        '--allow-other-counts',
+        action='store_true',
+        help='for a part of the release: only warn if the number of sentences differs from the release',
+    )
+
+
+def check_counts(counts: Mapping[str, int], expected: Mapping[str, int], args: argparse.Namespace) -> list[str]:
+    """Compare the numbers of sentences with those of the release. Return the faults.
+
+    Args:
+        counts (mapping): name → number of sentences.
+        expected (mapping): name → number of sentences in the release; other names are not compared.
+        args (argparse.Namespace): with ``allow_other_counts``, differences are only printed.
+    """
+    faults = [
+        f'{name}: {count:,} sentences, the release has {expected[name]:,}'
+        for name, count in counts.items()
+        if count != expected.get(name, count)
+    ]
+    if args.allow_other_counts:
+        warn(faults)
+        return []
+    return [f'{fault} (--allow-other-counts)' for fault in faults]
+
+
+def tokens_of_test(language: str, lowercase: bool, **moses: bool) -> Callable[[str], str]:
+    """Return a function that tokenizes a line of a test set. As for published results, ``’`` first becomes ``'``."""
+    text = TextProcessor(language, None, lowercase, **moses)
+    return lambda line: text.tokenize(line.replace('’', "'"))
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Print warnings."""
+    for line in lines:
+        print(f'warning: {line}', file=sys.stderr)
+
+
+@contextmanager
+def corpus_folder(args: argparse.Namespace, sources: Sequence[Path]) -> Iterator[Path]:
+    """Yield a temporary folder as ``output_folder`` does. A ValueError of the library becomes a fault."""
+    for package in ('sacremoses', 'subword_nmt'):  # before archives are unpacked
+        import_optional(package)
+    try:
+        with output_folder(args.out_dir, args.overwrite, sources, WRITTEN) as scratch:
+            yield scratch
+    except ValueError as error:
+        raise Fault(str(error)) from error
+
+
+def prepare(args: argparse.Namespace, scratch: Path, *positional: Any, **options: Any) -> dict[str, Any]:
+    """Call ``prepare_corpus`` for the folder ``new`` in ``scratch``, and report its result."""
+    record, warnings = prepare_corpus(scratch / 'new', *positional, workers=args.workers, **options)
+    report(args, record, warnings)
+    return record
+
+
+def report(args: argparse.Namespace, record: Mapping[str, Any], warnings: Iterable[str]) -> None:
+    """Print the counts of a corpus, and warnings."""
+    counts = ', '.join(f'{count:,} {split}' for split, count in record['counts'].items())
+    dropped = f' ({record["dropped"]:,} dropped)' if record['dropped'] else ''
+    print(f'{args.out_dir}: {counts} pairs{dropped}, {record["merges"]:,} merges, {record["vocabulary"]:,} symbols')
+    warn(warnings)

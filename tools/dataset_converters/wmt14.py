@@ -1,0 +1,208 @@
+"""Convert WMT'14 English–German or English–French to a corpus for training.
+
+    python tools/dataset_converters/wmt14.py en-de wmt16_en_de.tar.gz [--out-dir data/wmt14_en_de]
+    python tools/dataset_converters/wmt14.py en-fr FOLDER --workers 16 [--out-dir data/wmt14_en_fr]
+
+``en-de`` is Google's release for WMT'16, a folder or an archive. Its text is tokenized, with escaped special
+characters, and segmented; it is checked and copied::
+
+    train.tok.clean.bpe.32000.{en,de}           about 4.5 million lines
+    newstest2013.tok.bpe.32000.{en,de}          validation, 3,000 lines
+    newstest2014.tok.bpe.32000.{en,de}          test, 3,003 lines
+    newstest{2013,2014}.{en,de}                 the same as published; without them, the others are detokenized
+    bpe.32000, vocab.bpe.32000
+
+``en-fr`` is a folder with the archives of https://statmt.org/wmt14/translation-task.html, or with their files::
+
+    training-parallel-europarl-v7.tgz           europarl-v7.fr-en.{en,fr}
+    training-parallel-commoncrawl.tgz           commoncrawl.fr-en.{en,fr}
+    training-parallel-un.tgz                    undoc.2000.fr-en.{en,fr}
+    training-parallel-nc-v9.tgz                 news-commentary-v9.fr-en.{en,fr}
+    training-giga-fren.tar                      giga-fren.release2.fixed.{en,fr}.gz
+    test-full.tgz                               newstest2014-fren-{src.en,ref.fr}.sgm, 3,003 lines
+
+The steps are those of published results. The punctuation of the training text is normalized. The text is tokenized,
+dashes split (``-a``). Every 1333rd pair validates. 40,000 BPE merges are learned on the others. Pairs with 1 to 250
+pieces and a ratio of lengths of up to 1.5 are kept. In the test set, ``’`` becomes ``'`` before tokenization. The
+conversion takes many hours. Output, see ``mmattn.language.preparation``::
+
+    OUT/{train,val,test}.{en,fr}        one sentence of subword pieces per line
+    OUT/{val,test}.raw.{en,fr}          as published
+    OUT/bpe.codes, OUT/vocabulary.txt, OUT/corpus.json
+
+OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
+"""
+
+import argparse
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+import mmattn.utils.command
+
+from conversion import Fault, run, unpack
+from parallel_text import (
+    add_arguments,
+    add_other_counts,
+    check_counts,
+    corpus_folder,
+    prepare,
+    report,
+    tokens_of_test,
+    warn,
+)
+
+from mmattn.language.lines import read_lines
+from mmattn.language.preparation import (
+    CorpusWriter,
+    Limits,
+    check_pairs,
+    find_files,
+    find_pairs,
+    iter_pairs,
+    map_pairs,
+    read_segments,
+)
+from mmattn.language.text import TextProcessor, check_codes, undo_bpe
+
+SEGMENTED = {
+    'train': 'train.tok.clean.bpe.32000',
+    'val': 'newstest2013.tok.bpe.32000',
+    'test': 'newstest2014.tok.bpe.32000',
+}
+PUBLISHED = {'val': 'newstest2013', 'test': 'newstest2014'}
+NEWSTEST_2014 = 'newstest2014-fren-src.en.sgm', 'newstest2014-fren-ref.fr.sgm'
+COUNTS = {SEGMENTED['val']: 3000, SEGMENTED['test']: 3003, NEWSTEST_2014[0]: 3003}
+CORPORA = {  # in the order in which every 1333rd pair is counted
+    'training-parallel-europarl-v7.tgz': 'europarl-v7.fr-en',
+    'training-parallel-commoncrawl.tgz': 'commoncrawl.fr-en',
+    'training-parallel-un.tgz': 'undoc.2000.fr-en',
+    'training-parallel-nc-v9.tgz': 'news-commentary-v9.fr-en',
+    'training-giga-fren.tar': 'giga-fren.release2.fixed',
+}
+
+
+MOSES = dict(normalize=True, aggressive_dashes=True)
+
+
+def convert_en_de(args: argparse.Namespace, scratch: Path) -> None:
+    """Convert Google's release."""
+    if args.merges is not None or args.lowercase is not None:
+        raise Fault('--merges and --lowercase are options of en-fr; the release of en-de is already segmented')
+    languages = 'en', 'de'
+    root = unpack(args.release, scratch)
+    segmented, faults = find_pairs(root, SEGMENTED.values(), languages)
+    published, _ = find_pairs(root, PUBLISHED.values(), languages)
+    others, missing = find_files(root, ['bpe.32000', 'vocab.bpe.32000'])
+    counts, wrong = check_pairs({**segmented, **published})
+    faults += [*missing, *wrong, *check_counts(counts, COUNTS, args)]
+    for split, stem in PUBLISHED.items():
+        if len({counts[name] for name in (stem, SEGMENTED[split]) if name in counts}) == 2:
+            faults.append(
+                f'{published[stem][0]}: {counts[stem]:,} sentences, but {segmented[SEGMENTED[split]][0]} has '
+                f'{counts[SEGMENTED[split]]:,}'
+            )
+    lines = {}
+    for name, path in others.items():
+        try:
+            lines[name] = read_lines(path)
+            if name == 'bpe.32000':
+                check_codes(lines[name])
+        except ValueError as error:
+            faults.append(str(error) if str(path) in str(error) else f'{path}: {error}')
+    if faults:
+        raise Fault(*faults)
+
+    moses = dict(escape=True)
+    english, german = (TextProcessor(language, None, False, **moses) for language in languages)
+    writer = CorpusWriter(scratch / 'new', languages)
+    train = iter_pairs(*segmented[SEGMENTED['train']])
+    copied = map_pairs((str, str), train, description='copying', total=counts[SEGMENTED['train']])
+    writer.write_training(pair for pair, _ in copied)
+    for split, stem in PUBLISHED.items():
+        pieces = list(iter_pairs(*segmented[SEGMENTED[split]]))
+        if stem in published:
+            raw = list(iter_pairs(*published[stem]))
+        else:
+            warn([f'{root}: no {stem}.en and {stem}.de in it; {split}.raw is detokenized text'])
+            raw = [(english.detokenize(undo_bpe(one)), german.detokenize(undo_bpe(other))) for one, other in pieces]
+        writer.write_evaluation(split, zip(raw, pieces, strict=True))
+    if unlisted := writer.symbols.keys() - set(lines['vocab.bpe.32000']):
+        warn([f'{others["vocab.bpe.32000"]}: {len(unlisted):,} symbols of the training text are not in it'])
+    report(args, writer.finish(lines['bpe.32000'], lowercase=False, moses=moses), writer.warnings)
+
+
+def convert_en_fr(args: argparse.Namespace, scratch: Path) -> None:
+    """Clean, tokenize and segment the published corpora."""
+    languages = 'en', 'fr'
+    root = args.release
+    if not root.is_dir():
+        raise Fault(f'{root}: not a folder')
+    needed = {archive: [f'{stem}.{language}' for language in languages] for archive, stem in CORPORA.items()}
+    needed['test-full.tgz'] = [*NEWSTEST_2014]
+    found = find_files(root, [*needed, *chain(*needed.values())])[0]
+    incomplete = {archive: names for archive, names in needed.items() if not found.keys() >= {*names}}
+    faults = [
+        f'{root}: neither {archive} nor {" and ".join(names)} in it'
+        for archive, names in incomplete.items()
+        if archive not in found
+    ]
+    if faults:
+        raise Fault(*faults)
+    for archive, names in incomplete.items():
+        found.update(find_files(unpack(found[archive], scratch), names)[0])
+        faults += [f'{found[archive]}: no {name} in it' for name in names if name not in found]
+    pairs = {
+        stem: (found[f'{stem}.en'], found[f'{stem}.fr'])
+        for stem in CORPORA.values()
+        if found.keys() >= {f'{stem}.en', f'{stem}.fr'}
+    }
+    counts, wrong = check_pairs(pairs)
+    faults += wrong
+    if found.keys() >= {*NEWSTEST_2014}:
+        test, wrong = check_pairs({NEWSTEST_2014[0]: tuple(found[name] for name in NEWSTEST_2014)}, read_segments)
+        faults += wrong + check_counts(test, COUNTS, args)
+    if faults:
+        raise Fault(*faults)
+    for stem, count in counts.items():
+        print(f'{stem}: {count:,} pairs', flush=True)
+    lowercase = bool(args.lowercase)
+    prepare(
+        args,
+        scratch,
+        languages,
+        chain.from_iterable(iter_pairs(*paths) for paths in pairs.values()),
+        zip(*(read_segments(found[name]) for name in NEWSTEST_2014), strict=True),
+        merges=args.merges or 40000,
+        lowercase=lowercase,
+        moses=MOSES,
+        validate_every=1333,
+        piece_limits=Limits(longest=250, ratio=1.5),
+        test_tokens=tuple(
+            tokens_of_test(language, lowercase, **{**MOSES, 'normalize': False}) for language in languages
+        ),
+        total=sum(counts.values()),
+    )
+
+
+def convert(args: argparse.Namespace) -> None:
+    """Convert a release."""
+    if args.out_dir is None:
+        args.out_dir = Path('data', f'wmt14_{args.pair.replace("-", "_")}')
+    with corpus_folder(args, [args.release]) as scratch:
+        {'en-de': convert_en_de, 'en-fr': convert_en_fr}[args.pair](args, scratch)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description="Convert WMT'14 to a corpus for training.")
+    parser.add_argument('pair', choices=['en-de', 'en-fr'], help='English–German or English–French')
+    parser.add_argument('release', type=Path, help='folder or archive of en-de, folder of en-fr')
+    parser.add_argument('--out-dir', type=Path, help='default: data/wmt14_en_de or data/wmt14_en_fr')
+    add_arguments(parser, merges='40,000 for en-fr', lowercase='no')
+    add_other_counts(parser)
+    return run(convert, parser, argv)
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)

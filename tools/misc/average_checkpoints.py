@@ -1,0 +1,100 @@
+"""Average the weights of several checkpoints of a run, such as those of its last epochs.
+
+    python tools/misc/average_checkpoints.py WORK_DIR --last 10 --out average.pth
+    python tools/misc/average_checkpoints.py a.pth b.pth c.pth --out average.pth
+
+The papers on translation test such an average. Floating-point weights are averaged in float64; other entries, such as
+counters, are those of the last checkpoint, as is the meta information. Optimizer and schedules are not kept.
+"""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from mmattn.utils.command import run
+
+import torch
+
+from mmattn.engine import check_checkpoint
+from mmattn.utils.files import atomic_write, check_writable
+
+
+def last_checkpoints(work_dir: Path, count: int) -> list[Path]:
+    """Return the ``count`` latest checkpoints of a work dir, the earliest first.
+
+    Raises:
+        FileNotFoundError: the folder has fewer checkpoints.
+        ValueError: the folder has checkpoints of iterations and of epochs.
+    """
+    found: dict[str, dict[int, Path]] = {}
+    for path in work_dir.iterdir():
+        if match := re.fullmatch(r'(iter|epoch)_(\d+)\.pth', path.name):
+            found.setdefault(match[1], {})[int(match[2])] = path
+    if len(found) > 1:
+        raise ValueError(f'{work_dir} has checkpoints iter_*.pth and epoch_*.pth: name the files')
+    numbered = next(iter(found.values()), {})
+    if len(numbered) < count:
+        raise FileNotFoundError(
+            f'{work_dir} has {len(numbered)} checkpoints iter_*.pth or epoch_*.pth; --last requests {count}: raise '
+            'default_hooks.checkpoint.max_keep_ckpts of the config'
+        )
+    return [numbered[number] for number in sorted(numbered)[-count:]]
+
+
+def average(paths: Sequence[Path]) -> dict:
+    """Return a checkpoint with the mean weights.
+
+    Raises:
+        ValueError: a file is not a checkpoint, or the checkpoints have different weights; the message names both files.
+    """
+    total: dict[str, torch.Tensor] = {}
+    checkpoint: dict = {}
+    for path in paths:
+        checkpoint = torch.load(path, map_location='cpu', weights_only=False)
+        if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
+            raise ValueError(f"{path} has no 'state_dict'")
+        weights = checkpoint['state_dict']
+        if total and {name: x.shape for name, x in weights.items()} != {name: x.shape for name, x in total.items()}:
+            raise ValueError(f'{path} and {paths[0]} have different weights')
+        for name, x in weights.items():
+            if x.is_floating_point():
+                total[name] = x.double() + total[name] if name in total else x.double()
+            else:
+                total[name] = x
+    state = {
+        name: (total[name] / len(paths)).to(x.dtype) if x.is_floating_point() else x
+        for name, x in checkpoint['state_dict'].items()
+    }
+    return dict(meta=checkpoint.get('meta', {}), state_dict=state)
+
+
+def main() -> None:
+    """Write the average and print the names of its checkpoints."""
+    parser = argparse.ArgumentParser(description='Average the weights of checkpoints')
+    parser.add_argument('checkpoints', type=Path, nargs='+', help='checkpoints, or, with --last, a work dir')
+    parser.add_argument('--last', type=int, help='average the latest checkpoints of the work dir, this many')
+    parser.add_argument(
+        '--out', type=Path, required=True, help='path of the new checkpoint; an existing file is an error'
+    )
+    args = parser.parse_args()
+    if args.out.exists():
+        raise FileExistsError(f'{args.out} exists already')
+    paths = args.checkpoints
+    if args.last is not None:
+        if len(paths) != 1 or not paths[0].is_dir():
+            raise NotADirectoryError(f'--last requires one work dir; got {" ".join(map(str, paths))}')
+        if args.last < 1:
+            raise ValueError(f'--last must be at least 1; got {args.last}')
+        paths = last_checkpoints(paths[0], args.last)
+    for path in paths:
+        check_checkpoint(path)
+    check_writable(args.out.parent)
+    found = average(paths)
+    with atomic_write(args.out) as temporary:
+        torch.save(found, temporary)
+    print(f'{args.out}: the mean of {", ".join(map(str, paths))}')
+
+
+if __name__ == '__main__':
+    run(main)
