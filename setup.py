@@ -160,6 +160,7 @@ setup(
             'tqdm',
         ],
         'video': ['opencv-python', 'pillow', 'prettytable', 'rich'],
+        'language': ['sacrebleu', 'sacremoses', 'subword-nmt'],
         'reproduction': ['matplotlib', 'pillow', 'prettytable', 'rich', 'scipy'],
         'dev': [
             'build',

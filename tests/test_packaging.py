@@ -263,7 +263,7 @@ def test_only_an_extra_requires_openmmlab(described):
     }
     assert wanted.pop('') == {'torch', 'numpy'}
     assert {name: wanted.pop(name) for name in families} == families
-    assert set(wanted) == {'det', 'video', 'reproduction', 'dev'}
+    assert set(wanted) == {'det', 'video', 'language', 'reproduction', 'dev'}
     brought = set().union(*wanted.values())
     assert not [name for name in brought if name.startswith(('mm', 'onedl'))]
     assert 'opencv-python-headless' not in brought
@@ -295,6 +295,7 @@ def test_mmengine_finds_the_configs(loaded):
     check(loaded())
 
 
+@pytest.mark.slow
 def test_the_original_mmengine_finds_the_configs(loaded, original_mmengine):
     said = loaded(str(original_mmengine))
     assert said['version'] == ORIGINAL_MMENGINE

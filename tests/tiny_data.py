@@ -1,4 +1,4 @@
-"""Small images in the layouts of the data sets that the shipped configs name."""
+"""Small images and texts in the layouts of the data sets that the shipped configs name."""
 
 import json
 
@@ -133,8 +133,28 @@ def videos(root):
             )
 
 
+SYMBOLS = ('a', 'b', 'c', 'd', 'e@@', 'f')
+
+
+def parallel_text(root, source, target, symbols=SYMBOLS):
+    """What the converters of parallel text write: the translation of a sentence is the sentence backwards."""
+    rng = np.random.default_rng(0)
+    root.mkdir(parents=True, exist_ok=True)
+    for part, count in (('train', 12), ('val', 3), ('test', 3)):
+        rows = [[*rng.choice(symbols[:4], rng.integers(1, 5)), 'e@@', 'f'] for _ in range(count)]
+        for language, lines in ((source, rows), (target, [[*row[-3::-1], 'e@@', 'f'] for row in rows])):
+            text = ''.join(f'{" ".join(line)}\n' for line in lines)
+            (root / f'{part}.{language}').write_text(text, encoding='utf-8')
+            if part != 'train':
+                (root / f'{part}.raw.{language}').write_text(text.replace('@@ ', ''), encoding='utf-8')
+    (root / 'vocabulary.txt').write_text(''.join(f'{symbol} 1\n' for symbol in symbols), encoding='utf-8')
+    (root / 'bpe.codes').write_text('#version: 0.2\n', encoding='utf-8')
+    about = dict(source=source, target=target, lowercase=True, moses={})
+    (root / 'corpus.json').write_text(json.dumps(about), encoding='utf-8')
+
+
 def make_all(root):
-    """Return the environment that points every data set of the configs to small images under ``root``."""
+    """Return the environment that points every data set of the configs to small images or texts under ``root``."""
     folders(root / 'buildings', '.png', 2)
     folders(root / 'camvid', '.jpg', 11)
     folders(root / 'fasseg', '.jpg', 6)
@@ -147,4 +167,6 @@ def make_all(root):
     voc(root / 'bccd', ('RBC', 'WBC', 'Platelets'))
     voc(root / 'trees', ('Tree',))
     videos(root)
+    for name, pair in dict(multi30k='en-de', iwslt14='de-en', wmt14_en_de='en-de', wmt14_en_fr='en-fr').items():
+        parallel_text(root / name, *pair.split('-'))
     return {f'{folder.name.upper()}_ROOT': str(folder) for folder in root.iterdir()}

@@ -95,9 +95,13 @@ def prepare_for_cpu(cfg: Config) -> None:
     if torch.cuda.is_available():
         return
     wrapper = cfg.get('optim_wrapper')
-    if wrapper and wrapper.get('type') == 'AmpOptimWrapper':
+    on_cpu = {
+        'AmpOptimWrapper': 'mmattn.CPUAmpOptimWrapper',
+        'mmattn.AmpTokenOptimWrapper': 'mmattn.CPUAmpTokenOptimWrapper',
+    }
+    if wrapper and wrapper.get('type') in on_cpu:
         print_log('No GPU: mixed precision by autocast to bfloat16 on the CPU', 'current', logging.WARNING)
-        wrapper.type = 'mmattn.CPUAmpOptimWrapper'
+        wrapper.type = on_cpu[wrapper.type]
         wrapper.pop('loss_scale', None)
         wrapper.pop('use_fsdp', None)
         wrapper.dtype = 'bfloat16'

@@ -163,6 +163,26 @@ class _RestOfEpoch:
         yield from islice(self._batch_sampler, done, None)
 
 
+class _FromHere:
+    """The batches of a resumed loop, whose batch sampler has skipped the earlier ones; mmengine need not skip them.
+
+    mmengine 0.10.7 consumes a batch for every earlier iteration; these are empty.
+    """
+
+    def __init__(self, loop: BaseLoop) -> None:
+        skips = hasattr(loop.dataloader_iterator, 'skip_iter')
+        self._batches = chain(repeat(None, 0 if skips else loop.iter), loop.dataloader)
+
+    def __iter__(self) -> Iterator:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def skip_iter(self, num_iters: int) -> None:
+        """Do nothing."""
+
+
 def continue_data(loop: BaseLoop, seed: int | None, batches_done: int = 0) -> bool:
     """Make a resumed training loop continue with the first batch that it has not seen, without loading earlier batches.
 
@@ -180,7 +200,13 @@ def continue_data(loop: BaseLoop, seed: int | None, batches_done: int = 0) -> bo
         loader, epoch, run_iter = loop.dataloader, loop.epoch, loop.run_iter
         replace_batch_sampler(loader, _RestOfEpoch(loader.batch_sampler, batches_done))
         loop.run_iter = lambda idx, batch: run_iter(idx + batches_done * (loop.epoch == epoch), batch)
-    sampler = sampler_of(loop.dataloader)
+    sampler: Any = sampler_of(loop.dataloader)
+    if getattr(loop.dataloader.batch_sampler, 'infinite', False):  # counts batches, whatever its sampler is
+        if seed is not None:
+            sampler.seed = seed
+        loop.dataloader.batch_sampler.skip(loop.iter)
+        loop.dataloader_iterator = _FromHere(loop)
+        return True
     if not isinstance(sampler, InfiniteSampler | DefaultSampler):
         return False
     if seed is not None:

@@ -39,7 +39,8 @@ class Method:
     def counts(self) -> tuple[int, float]:
         """Return parameters and multiply-accumulates of the network in inference, for one input."""
         cfg = self.configs[-1]
-        frames = next((step.num_frames for step in cfg.train_dataloader.dataset.pipeline if 'num_frames' in step), 1)
+        pipeline = cfg.train_dataloader.dataset.get('pipeline', ())
+        frames = next((step.num_frames for step in pipeline if 'num_frames' in step), 1)
         return count(cfg, (3, *input_size(cfg)), frames)
 
 
@@ -101,7 +102,10 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> N
     changed: list[str] = []
     for method in methods:
         shipped = method.rows[0].configs[: len(method.configs)]
-        method.paths = [folder / Path(name).name for name in shipped]
+        # Rows that differ in their options share a config.
+        options = {key.rpartition('.')[2]: value for key, value in method.rows[0].options.items()}
+        suffix = ''.join(f'_{key}-{value}' for key, value in options.items())
+        method.paths = [folder / f'{Path(name).stem}{suffix}.py' for name in shipped]
         for name, cfg, path in zip(shipped, method.configs, method.paths):
             if not path.exists():
                 head = [f'{method.name}: configs/{name}', *comments]

@@ -64,6 +64,7 @@ class Small(NamedTuple):
 
 
 UNITS = dict(iter='iterations', epoch='epochs')
+SENTENCES = (25, 25)  # lengths of source and target for which operations are counted
 # By part of the path of a row's base config; the first match counts.
 SMALL = {
     '/fcn_r50-d8_': Small('r50-d8-w16', 'adamw_160', 'ResNet-50 of a quarter of the width'),
@@ -75,15 +76,17 @@ SMALL = {
     '/sst_r50-d8.py': Small(
         'sst_r18-d8-half', 'adam_video_400', 'two stages of a ResNet-18 of half the width, 64 channels'
     ),
+    '/transformer_': Small('transformer_tiny', 'inverse_root_tiny', '4 + 4 layers of 128 channels'),
     '/r50-d8.py': Small('r18-d8-half', 'adamw_160', 'ResNet-18 of half the width, heads of 64 channels'),
 }
-# Metrics of an evaluator: scope of its registry, names of its metrics by key in the log, and factor to percent.
+# Metrics of an evaluator: its task, names of its metrics by key in the log, and factor to percent.
 METRICS: dict[str, tuple[str, dict[str, str], float]] = {
     'IoUMetric': ('mmseg', {'mIoU': 'mIoU', 'aAcc': 'aAcc'}, 1),
     'mmattn.FaceParsingMetric': ('mmseg', {'overall': 'overall', 'accuracy': 'accuracy'}, 1),
     'CocoMetric': ('mmdet', {'coco/bbox_mAP': 'mAP', 'coco/bbox_mAP_50': 'AP50'}, 100),
     'VOCMetric': ('mmdet', {'pascal_voc/mAP': 'mAP', 'pascal_voc/AP50': 'AP50', 'pascal_voc/AP75': 'AP75'}, 100),
-    'mmattn.VOSMetric': ('mmengine', {'JF': 'J&F', 'J': 'J', 'F': 'F'}, 1),
+    'mmattn.VOSMetric': ('video', {'JF': 'J&F', 'J': 'J', 'F': 'F'}, 1),
+    'mmattn.BLEU': ('text', {'BLEU': 'BLEU', 'sacreBLEU': 'sacreBLEU'}, 1),
 }
 
 
@@ -139,8 +142,12 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
     """Return the rows that can be run on a data set: those that the paper runs on it, or else those of the same task.
 
     Raises:
-        ProtocolError: there are none.
+        ProtocolError: there are none, or ``scale`` is given for text.
     """
+    if protocol.scale != 1 and any(task_of(shipped(row.configs[-1])) == 'text' for row in rows):
+        raise ProtocolError(
+            f'--scale is for images, and table {rows[0].table} is on text; --network small selects the small network'
+        )
     if data is None:
         on = sorted({row.data for row in rows})
         if len({shipped(row.configs[-1]).default_scope for row in rows}) > 1:
@@ -151,8 +158,8 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
     own = [row for row in rows if _is_own(shipped(row.configs[-1]), data)]
     if own:
         return own
-    scope, *_ = metrics_of(data)
-    fitting = [row for row in rows if shipped(row.configs[-1]).default_scope == scope]
+    task, *_ = metrics_of(data)
+    fitting = [row for row in rows if task_of(shipped(row.configs[-1])) == task]
     if not fitting:
         raise ProtocolError(
             f"data set '{protocol.dataset}' does not fit table {rows[0].table}, which is on "
@@ -166,13 +173,14 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
 
     A row keeps its model, optimizer, augmentation and total batch size. The protocol replaces
 
-    * with another data set: data, augmentation and metrics, the number of classes, and settings that depend on the
-      crop: images are tested whole, and corners are aligned if the sides of the crop are 8·k + 1. There is only one
-          stage;
+    * with another data set: data, augmentation and metrics, the number of classes or symbols, and settings that depend
+      on the crop: images are tested whole, and corners are aligned if the sides of the crop are 8·k + 1. There is only
+      one stage;
     * with ``iterations``: the length of training, and all steps of the schedule in proportion (for schedules by epoch,
       warm-up is at most a tenth);
     * with ``scale``: the sizes of images and crops;
-    * with ``small``: width and depth of the network, and the schedule, which trains from scratch.
+    * with ``small``: width and depth of the network, and the schedule, which trains from scratch; for text, also the
+      total batch size: that of the data set, in tokens.
 
     One process runs the config, and scores it on the test images after its last iteration.
     """
@@ -194,11 +202,15 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
             _fit_to_crop(cfg)
         if protocol.iterations is not None:
             _set_iterations(cfg, protocol.iterations)
-        cfg.train_dataloader.batch_size = row.batch_size
+        if task_of(cfg) != 'text':
+            cfg.train_dataloader.batch_size = row.batch_size
+        elif small is None:
+            cfg.train_dataloader.batch_sampler.max_tokens = row.batch_size
         cfg.merge_from_dict(row.options)
         _score_at_the_end(cfg)
         if protocol.amp:
-            cfg.optim_wrapper.update(type='AmpOptimWrapper', loss_scale='dynamic')
+            scope, dot, name = cfg.optim_wrapper.type.rpartition('.')
+            cfg.optim_wrapper.update(type=f'{scope}{dot}Amp{name}', loss_scale='dynamic')
         configs.append(Config({key: cfg[key] for key in SETTINGS if key in cfg}))
     return configs
 
@@ -215,14 +227,20 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
     if protocol.small:
         optimizer = cfg.optim_wrapper.optimizer
         found.append(f'{small_of(of_paper).words}, trained from scratch by {optimizer.type} {optimizer.lr:g}')
-    if not own or protocol.scale != 1:
-        height, width = input_size(cfg)
-        found.append(f'inputs of {width}×{height}')
+    if (not own or protocol.scale != 1) and task_of(cfg) != 'text':
+        found.append(f'inputs of {input_words(cfg)}')
     if not own and len(row.configs) > 1:
         found.append('the first stage alone')
     if protocol.amp:
         found.append('mixed precision')
     return found
+
+
+def task_of(cfg: Config) -> str:
+    """Return the task of a row's config: 'mmseg', 'mmdet', 'video' or 'text'."""
+    if cfg.default_scope != 'mmengine':
+        return cfg.default_scope
+    return 'text' if 'vocab_size' in cfg.model else 'video'
 
 
 def length(cfg: Config) -> tuple[int, str]:
@@ -233,15 +251,23 @@ def length(cfg: Config) -> tuple[int, str]:
 
 
 def input_size(cfg: Config) -> tuple[int, int]:
-    """Return height and width of the training crops, or of the resized training images."""
+    """Return height and width of the training crops, or of the resized training images; for text, two lengths."""
+    if task_of(cfg) == 'text':
+        return SENTENCES
     size = complexity.input_size(cfg)
     if size is None:
         raise ProtocolError('the size of the training images is not defined: the config neither crops nor resizes them')
     return size
 
 
+def input_words(cfg: Config) -> str:
+    """Return the size of one input, in words."""
+    height, width = input_size(cfg)
+    return f'{height} source and {width} target tokens' if task_of(cfg) == 'text' else f'{width}×{height}'
+
+
 def metrics_of(cfg: Config) -> tuple[str, dict[str, str], float]:
-    """Return scope, metrics (names by key in the log) and factor to percent of a config's evaluator.
+    """Return task, metrics (names by key in the log) and factor to percent of a config's evaluator.
 
     Raises:
         ProtocolError: there is no ground truth.
@@ -252,9 +278,9 @@ def metrics_of(cfg: Config) -> tuple[str, dict[str, str], float]:
             f'the ground truth of the test images in {cfg.test_dataloader.dataset.data_root} is not public: '
             'choose another --dataset'
         )
-    scope, keys, factor = METRICS[evaluator.type]
+    task, keys, factor = METRICS[evaluator.type]
     columns = evaluator.get('columns')
-    return scope, {key: name for key, name in keys.items() if columns is None or key in columns}, factor
+    return task, {key: name for key, name in keys.items() if columns is None or key in columns}, factor
 
 
 def small_of(cfg: Config) -> Small:
@@ -306,8 +332,15 @@ def _multiply_sizes(part: Any, scale: float) -> bool:
 
 
 def _fit_to_data(cfg: Config) -> None:
-    """Set the number of classes."""
+    """Set the number of classes, or of symbols."""
     dataset = cfg.train_dataloader.dataset
+    if task_of(cfg) == 'text':
+        vocabulary = Path(dataset.data_root, 'vocabulary.txt')
+        if vocabulary.is_file():  # else the check of the data reports it
+            from mmattn.language import Vocabulary  # lazy: it imports all layers
+
+            cfg.model.vocab_size = len(Vocabulary.from_file(vocabulary))
+        return
     init_default_scope(cfg.default_scope)
     with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
         metainfo = dataset.get('metainfo') or getattr(registry.get(dataset.type), 'METAINFO', {})
@@ -332,7 +365,7 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
     """Change the length of training, and the schedule in proportion."""
     total, unit = length(cfg)
     for scheduler in cfg.param_scheduler:
-        for key in ('begin', 'end', 'milestones'):
+        for key in ('begin', 'end', 'milestones', 'warmup'):
             if key not in scheduler:
                 continue
             if unit == 'epoch' and not scheduler.get('by_epoch', True):
@@ -340,7 +373,7 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
             elif key == 'milestones':
                 scheduler[key] = [step * iterations // total for step in scheduler[key]]
             else:
-                scheduler[key] = scheduler[key] * iterations // total
+                scheduler[key] = max(scheduler[key] * iterations // total, int(key == 'warmup'))
         if 'end' in scheduler:
             scheduler.end = max(scheduler.end, scheduler.get('begin', 0) + 1)
         scheduler.by_epoch = False
@@ -350,7 +383,7 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
     hooks.logger.update(interval=max(1, min(hooks.logger.interval, iterations // 10)), log_metric_by_epoch=False)
     hooks.checkpoint.update(by_epoch=False, interval=max(1, iterations // 4), max_keep_ckpts=1)
     sampler = cfg.train_dataloader.sampler
-    if sampler.type == 'mmattn.DefaultSampler':
+    if sampler.type == 'mmattn.DefaultSampler' and task_of(cfg) != 'text':
         sampler.type = 'mmattn.InfiniteSampler'
         cfg.train_dataloader.batch_sampler = None
 

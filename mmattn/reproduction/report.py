@@ -19,7 +19,7 @@ class Setup(NamedTuple):
     table: str  # '' if it is not a table of a paper
     data: str
     deviations: list[str]
-    inputs: str  # width×height
+    inputs: str  # width×height, or numbers of tokens
     device: str
     memory: str  # the kind of memory that is measured
 

@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmattn.utils.files import check_writable
 
 from .plan import Method, check_data, plan, words, write_configs
-from .protocol import Protocol, input_size, length, metrics_of, read_data
+from .protocol import Protocol, input_words, length, metrics_of, read_data
 from .report import Measured, Result, Setup, write_report
 from .runs import Run, each, finish, lock, peak_memory, scalars, scores
 from .tables import Row
@@ -75,7 +75,7 @@ def reproduce(
         table,
         protocol.dataset or ' and '.join(sorted({row.data for method in methods for row in method.rows})),
         deviations,
-        ' or '.join(dict.fromkeys('{1}×{0}'.format(*input_size(method.configs[-1])) for method in methods)),
+        ' or '.join(dict.fromkeys(input_words(method.configs[-1]) for method in methods)),
         f'{device}, torch {torch.__version__}',
         'CUDA tensors' if cuda else 'resident set of the process',
     )
@@ -159,7 +159,9 @@ def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Resu
     memory = max((line['memory'] for log in logs for line in log if 'memory' in line), default=peak_memory(run.folder))
     if not times:
         raise RuntimeError(f'{last} exists, but the log of its training does not: remove {run.folder}')
-    return Result({name: factor * found[key] for key, name in keys.items()}, statistics.median(times), memory)
+    # Without published references, there is no sacreBLEU.
+    metrics = {name: factor * found[key] for key, name in keys.items() if key in found}
+    return Result(metrics, statistics.median(times), memory)
 
 
 def checkpoint(folder: Path, cfg: Config) -> Path:

@@ -24,7 +24,7 @@ class Row(NamedTuple):
     baseline: str | None
     metrics: dict[str, float]
     data: str
-    batch_size: int
+    batch_size: int  # of all processes, in samples; for text, in tokens
     configs: list[str]  # paths relative to configs/, one per stage; the last is the row's own config
     test: list[str]
     options: dict

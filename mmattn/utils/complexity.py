@@ -3,7 +3,8 @@
 The counter of PyTorch is used. It counts convolutions and matrix products, including those in the operators of this
 package, but not norms, activations and softmaxes. Only shapes are computed, so any input size takes seconds and no
 memory. A deformable convolution counts as a standard convolution plus the convolution of its offsets. The second stage
-of a detector counts for the number of proposals that it keeps in testing. A video model follows one object.
+of a detector counts for the number of proposals that it keeps in testing. A video model follows one object. A model
+that translates reads one sentence and computes the logits of one translation at once, without beam search.
 """
 
 from collections.abc import Iterator
@@ -35,7 +36,8 @@ def count(cfg: Config, shape: tuple[int, ...], frames: int = 8, module: str = ''
 
     Args:
         cfg (Config): the config; it is not changed.
-        shape (tuple[int, ...]): shape of one input, ``(channels, height, width)``.
+        shape (tuple[int, ...]): shape of one input, ``(channels, height, width)``; for a model that translates, the
+            last two are the lengths of source and target in tokens.
         frames (int): length of a clip, for video models. Defaults to 8.
         module (str): name of the submodule to count; ``shape`` is then the shape of its input. Defaults to '', the
             whole model.
@@ -139,7 +141,8 @@ def _parameters(module: nn.Module) -> int:
 
 def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -> tuple[nn.Module, FlopCounterMode]:
     """Return a submodule of a config's model, with fake tensors, and the counter of one forward pass through it."""
-    with FakeTensorMode():
+    # The layers of nn.Transformer are copied, which fake tensors do not support; images become tensors on the CPU.
+    with torch.device('meta') if 'vocab_size' in cfg.model else FakeTensorMode():
         counted = _build(cfg).get_submodule(module)
         x = torch.empty(1, *shape)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -147,6 +150,8 @@ def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -
                 _detect(counted, x)
             elif hasattr(counted, 'object_streams'):
                 _follow(counted, x.expand(frames, *shape))
+            elif hasattr(counted, 'translate'):
+                _translate(counted, *shape[-2:])
             elif hasattr(counted, 'data_preprocessor'):
                 counted(x, mode='tensor')
             else:
@@ -186,3 +191,9 @@ def _follow(model: Any, frames: Tensor) -> None:
     numbers, first, clip = torch.arange(len(frames)).unsqueeze(0), features[:1], torch.zeros(1, dtype=torch.long)
     streams = model.object_streams(features.unsqueeze(0), numbers, first, first[..., 0], clip)
     model.head(streams[0], fine, frames.shape[-2:])
+
+
+def _translate(model: Any, source: int, target: int) -> None:
+    """Compute the logits of a translation for sentences without padding."""
+    memory = model.encoder(model.embedding(torch.zeros(1, source, dtype=torch.long)))
+    model.embedding.logits(model.decoder(model.embedding(torch.zeros(1, target, dtype=torch.long)), memory))

@@ -6,7 +6,7 @@ import pytest
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from mmattn.reproduction.plan import check_data, plan, words
+from mmattn.reproduction.plan import check_data, plan, words, write_configs
 from mmattn.reproduction.protocol import Protocol, metrics_of, read_data
 from mmattn.reproduction.tables import read_tables
 from mmattn.utils import config_path
@@ -27,6 +27,13 @@ DATA = {
     '5.2': ('davis_240p',),
     '5.3': ('davis_2016',),
     '5.4': ('davis_2017',),
+    '3.5': ('multi30k_en-de', 'iwslt14_de-en'),
+    '3.6': ('multi30k_en-de',),
+    '3.7': ('multi30k_en-de',),
+    'terms-nmt-2': ('multi30k_en-de',),
+    'terms-nmt-3': ('multi30k_en-de',),
+    'ngsan-8': ('multi30k_en-de',),
+    'multi30k': ('multi30k_en-de',),
 }
 
 
@@ -52,7 +59,7 @@ def test_rows_differ_in_the_model_alone(table, dataset, data):
     names = [method.name for method in methods]
     assert len(set(names)) == len(names)
     assert {method.baseline for method in methods if method.baseline} <= set(names)
-    own = dataset == 'lfw_pl'
+    own = dataset in ('lfw_pl', 'iwslt14_de-en') or table == 'multi30k'
     assert [f'{dataset} in place of {methods[0].rows[0].data}' in words(methods, protocol, source)] == [not own]
 
 
@@ -78,7 +85,10 @@ def test_the_papers_protocol_is_the_shipped_config(table, dataset):
             known.merge_from_dict(method.rows[0].options)
             for key in ('model', 'optim_wrapper', 'param_scheduler', 'test_dataloader', 'tta_pipeline'):
                 assert cfg.get(key) == known.get(key)
-            known.train_dataloader.batch_size = method.rows[0].batch_size
+            if 'vocab_size' in known.model:
+                known.train_dataloader.batch_sampler.max_tokens = method.rows[0].batch_size
+            else:
+                known.train_dataloader.batch_size = method.rows[0].batch_size
             assert cfg.train_dataloader == known.train_dataloader
             assert cfg.default_hooks.checkpoint.save_best is None
         assert words([method], Protocol(dataset), data) == []
@@ -164,6 +174,46 @@ def test_stages_are_one_on_another_data_set(data):
     assert 'the first stage alone' in words(methods, protocol, read_data('davis_240p', None))
 
 
+def test_text_keeps_its_vocabulary_batches_and_schedule(data):
+    """The symbols are those of the data; only the small network has the batches of the data set."""
+    protocol = Protocol('multi30k_en-de', 600)
+    source = read_data('multi30k_en-de', data['multi30k_en-de'])
+    rows = [row for row in TABLES['3.5'] if row.data == "WMT'14 En-De"]
+    (method,) = plan(rows, protocol, source, ['Transformer'])
+    cfg = method.configs[0]
+    assert cfg.model.vocab_size == 10
+    assert cfg.train_dataloader.batch_sampler == dict(
+        type='mmattn.TokenBatchSampler', max_tokens=8 * 3584, infinite=True
+    )
+    assert cfg.train_dataloader.sampler.type == 'mmattn.DefaultSampler'
+    warm_up, cosine = cfg.param_scheduler
+    assert (warm_up.end, cosine.begin, cosine.end) == (200, 200, 600)
+    assert words([method], protocol, source) == [
+        "multi30k_en-de in place of WMT'14 En-De",
+        '600 iterations of 480,000',
+    ]
+    protocol = Protocol('multi30k_en-de', 750, small=True, amp=True)
+    (method,) = plan(rows, protocol, source, ['Transformer'])
+    cfg = method.configs[0]
+    assert cfg.train_dataloader.batch_sampler.max_tokens == 4096
+    schedule = Config.fromfile(config_path('_base_/schedules/inverse_root_tiny.py'))
+    assert cfg.param_scheduler[0].warmup == schedule.param_scheduler[0].warmup * 750 // schedule.train_cfg.max_iters
+    assert cfg.optim_wrapper.type == 'mmattn.AmpTokenOptimWrapper'
+    assert cfg.model.size == 'tiny'
+
+
+def test_rows_that_share_a_config_are_written_apart(data, tmp_path):
+    methods = plan(TABLES['terms-nmt-3'], *small('multi30k_en-de', data), ['*n_k = 1[39]'])
+    write_configs(methods, tmp_path, [])
+    write_configs(methods[:1], tmp_path, [])  # the names do not depend on the selection
+    names = [f'attn0100-nk31 spatial_range-{n} dynconv31 kernel_size-{n}' for n in (19, 13)]
+    found = [(path.name.split('_')[0], path.stem.split('-de_')[1]) for method in methods for path in method.paths]
+    assert [' '.join(pair) for pair in found] == [' '.join(name.split()[i : i + 2]) for name in names for i in (0, 2)]
+    for method in methods:
+        attention = Config.fromfile(method.paths[0]).model.encoder_attention
+        assert attention.get('spatial_range') or attention.kernel_size == int(method.name[-2:])
+
+
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     ('table', 'dataset', 'name'),
@@ -174,6 +224,8 @@ def test_stages_are_one_on_another_data_set(data):
         ('3', 'bccd', 'dynamic, n_k = 13'),
         ('4.3', 'fasseg', 'U-Net-BA'),
         ('5.3', 'davis_240p', 'T Embedding'),
+        ('3.6', 'multi30k_en-de', 'Bi-SA, min'),
+        ('terms-nmt-2', 'multi30k_en-de', '0110: E2 E3'),
     ],
 )
 def test_a_row_trains_and_is_scored(table, dataset, name, data, tmp_path):

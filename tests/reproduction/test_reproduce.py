@@ -68,6 +68,8 @@ def test_list_names_tables_rows_and_data_sets(call):
         (('3.2', '--dataset', 'camvid', '--rows', 'XL'), "--rows must be one of NL, NL.*; got 'XL'"),
         (('3.2', '--dataset', 'camvid', '--data-root', 'missing'), 'there is no folder .*missing'),
         (('3.2', '--dataset', 'camvid', '--data-root', '.'), 'the data are not in .*(No such file|nothing)'),
+        (('5.2', '--dataset', 'multi30k_en-de'), "'multi30k_en-de' does not fit table 5.2"),
+        (('3.6', '--dataset', 'multi30k_en-de', '--scale', 0.5), '--scale is for images, and table 3.6 is on text'),
         (('5.1',), 'not public: choose another --dataset'),
         (('2',), 'table 2 is on COCO and Cityscapes, which have different metrics: choose one by --dataset'),
     ],

@@ -133,7 +133,10 @@ def test_output_and_files_in_another_encoding(fail, tmp_path, env):
     assert path.read_text('utf-8') == '1×2 ≥ ü'
 
 
-@pytest.mark.parametrize('tool', TOOLS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    'tool',
+    [pytest.param(tool, marks=[] if tool.name == 'train.py' else pytest.mark.slow, id=tool.name) for tool in TOOLS],
+)
 def test_help_of_every_tool_in_ascii(tool):
     code, out, said = run(tool, '--help', **ASCII)
     assert code == 0, said

@@ -35,8 +35,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     * The checkpoint stores the state of every process's random number generators (Python, NumPy, torch, CUDA) and the
       sampler's seed, as ``to_resume`` in its message hub, the only part that all strategies of mmengine save. These
       generators are reserved for the training steps: random numbers that are drawn between two steps, for data loading
-          or
-      validation, do not change them. The first step after resumption therefore draws the same numbers as without an
+      or validation, do not change them. The first step after resumption therefore draws the same numbers as without an
       interruption.
     * A resumed run continues at the sampler's position, without loading the earlier data.
     * ``save_now`` saves between any two iterations, also within an epoch or a validation.

@@ -69,7 +69,8 @@ class InvalidLossHook(Hook):
         ]
         if invalid:
             paths = ''.join(f'\n  {path}' for path in _image_paths(data_batch))
-            raise FloatingPointError(f'Iteration {runner.iter + 1}: {", ".join(invalid)}, for a batch of{paths}')
+            of = f', for a batch of{paths}' if paths else ''  # text has no paths
+            raise FloatingPointError(f'Iteration {runner.iter + 1}: {", ".join(invalid)}{of}')
 
 
 @HOOKS.register_module()
