@@ -162,19 +162,19 @@ def train(model, batches, lr):
 @pytest.mark.parametrize(
     ('position', 'pairs', 'steps'),
     [
-        ('bilateral', 5, 40),
-        *(pytest.param(name, 20, 80, marks=pytest.mark.slow) for name in ('bilateral', 'none', 'relative')),
+        ('bilateral', 5, 60),
+        *(pytest.param(name, 20, 120, marks=pytest.mark.slow) for name in ('bilateral', 'none', 'relative')),
     ],
 )
 def test_memorizes_pairs(position, pairs, steps):
     """Random pairs, to BLEU 100."""
     torch.manual_seed(0)
     attention = dict(type=BILATERAL, position=position, **(dict(window_size=5) if position == 'bilateral' else {}))
-    # Without label smoothing, five improbable hypotheses sometimes end before the certain one, and end the search.
     model = TranslationTransformer(30, 'tiny', encoder_attention=attention, decoder_attention=attention, dropout=0.0)
     source, target = sentences(pairs, longest=6), sentences(pairs, seed=1, longest=6)
     train(model, [(padded(source), padded(target))] * steps, lr=1e-3)
-    found = model.translate(padded(source), max_length=10)
+    # Greedy: among so few symbols, five improbable hypotheses sometimes end before the certain one, and end the search.
+    found = model.translate(padded(source), max_length=10, beam=1)
     texts = [' '.join(map(str, hypotheses[0].tokens)) for hypotheses in found]
     assert tokenized_bleu(texts, [' '.join(map(str, y[:-1].tolist())) for y in target]).score == pytest.approx(100)
 
