@@ -43,7 +43,7 @@ def expected():
         with torch.no_grad():
             memory, mask = model.encode(torch.tensor([vocabulary.encode(' '.join(pieces))]))
             hypotheses = beam_search(
-                model._step,
+                model.step,
                 model.decoder.start(memory, mask),
                 1,
                 beam=3,
