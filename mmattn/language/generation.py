@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from mmengine.structures import BaseDataElement
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -73,31 +74,28 @@ class SentenceGenerator(SequenceModel):
         x, target = (x.flatten(0, 1), target.flatten()) if mask is None else (x[~mask], target[~mask])
         return label_smoothed_loss(self.logits(x), target, self.label_smoothing)
 
-    def search(
-        self, memory: Any, memory_mask: Any, max_length: int | Sequence[int], count: int, **options: Any
-    ) -> list[list[Hypothesis]]:
+    def search(self, state: Any, max_length: int | Sequence[int], **options: Any) -> list[list[Hypothesis]]:
         """Write sentences by beam search.
 
         Args:
-            memory, memory_mask: the output of the encoder for a batch.
-            max_length (int or sequence of int): the largest number of tokens, for all or for each of the batch.
-            count (int): size of the batch.
+            state: the state before the first token, of one hypothesis per sentence, such as ``decoder.start`` returns.
+            max_length (int or sequence of int): the largest number of tokens, for all or for each sentence.
             **options: replace those of ``test_cfg``.
 
         Returns:
-            list[list[Hypothesis]]: for each of the batch up to ``beam`` hypotheses, the best first.
+            list[list[Hypothesis]]: for each sentence up to ``beam`` hypotheses, the best first.
         """
         found = {**self.test_cfg, **options}
         return beam_search(
             self.step,
-            self.decoder.start(memory, memory_mask),
-            count,
+            state,
+            state.count,
             beam=found['beam'],
             max_length=max_length,
             length_penalty=LengthPenalty(found['length_penalty'], found['penalty_kind']),
             banned=found.get('banned', ()),
             first=EOS,
-            device=self.embedding.weight.device,
+            device=next(self.parameters()).device,
         )
 
     def step(self, tokens: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
@@ -110,3 +108,14 @@ class SentenceGenerator(SequenceModel):
         x, state = self.decoder.step(self.embedding(tokens[:, None], start=state.position), state)
         logits = self.logits(x[:, 0])
         return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32)), state
+
+
+def predictions(
+    found: list[list[Hypothesis]], data_samples: list[BaseDataElement] | None = None
+) -> list[BaseDataElement]:
+    """Return data samples with ``pred_tokens``, ``pred_score`` and ``n_best``, for the hypotheses of each sentence."""
+    data_samples = [BaseDataElement() for _ in found] if data_samples is None else data_samples
+    for sample, hypotheses in zip(data_samples, found):
+        sample.n_best = hypotheses
+        sample.pred_tokens, sample.pred_score = hypotheses[0]
+    return data_samples

@@ -10,7 +10,7 @@ from torch import Tensor
 from mmattn.language.beam_search import Hypothesis
 from mmattn.language.data_preprocessor import padding_mask
 from mmattn.language.embedding import TokenEmbedding
-from mmattn.language.generation import SentenceGenerator
+from mmattn.language.generation import SentenceGenerator, predictions
 from mmattn.language.transformer import ATTENTION, LayerConfig
 from mmattn.language.vocabulary import EOS
 from mmattn.registry import MODELS
@@ -170,12 +170,8 @@ class TranslationTransformer(SentenceGenerator):
         if not isinstance(limit, int):
             lengths = (source > EOS).sum(1)
             limit = [int(limit[0] * length + limit[1]) for length in lengths.tolist()]
-        return self.search(*self.encode(source), limit, len(source), **options)
+        return self.search(self.decoder.start(*self.encode(source)), limit, **options)
 
     def predict(self, source: Tensor, data_samples: list[BaseDataElement] | None = None) -> list[BaseDataElement]:
         """Return data samples with the translation of each sentence."""
-        data_samples = [BaseDataElement() for _ in source] if data_samples is None else data_samples
-        for sample, hypotheses in zip(data_samples, self.translate(source)):
-            sample.n_best = hypotheses
-            sample.pred_tokens, sample.pred_score = hypotheses[0]
-        return data_samples
+        return predictions(self.translate(source), data_samples)
