@@ -115,6 +115,7 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             'TorchEncoder',
         ),
     ),
+    'mmattn.language.captioning': (('mmcv',), ('CaptionMetric', 'COCOCaptionDataset', 'VATEXDataset')),
     'mmattn.language.translation': (('mmcv',), ('BLEU', 'ParallelTextDataset', 'TranslationTransformer')),
     'mmattn.visualization': ((), ('AttentionMapHook',)),
 }

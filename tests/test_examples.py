@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.logging import MMLogger
 from mmengine.registry import DefaultScope
 
 import mmattn.ops
@@ -31,6 +32,7 @@ def test_examples_run_as_printed(name, tmp_path, monkeypatch):
     finder = doctest.DocTestFinder()
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     report: list[str] = []
+    MMLogger.get_current_instance()  # the first use binds its stream: not that of an example
     for test in finder.find(module, name, globs={**vars(mmattn.ops), **vars(module), 'torch': torch}):
         with DefaultScope.overwrite_default_scope('mmattn'):  # no example depends on the scope that another one has set
             runner.run(test, out=report.append)

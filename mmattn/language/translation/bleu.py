@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmengine.dist import all_gather_object, get_dist_info
-from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 
 from mmattn.language.text import TextProcessor, import_optional, undo_bpe
+from mmattn.language.unique_metric import UniqueMetric
 from mmattn.language.vocabulary import SPECIALS
 from mmattn.registry import METRICS
 from mmattn.utils.files import atomic_write, check_writable
@@ -50,7 +49,7 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Any:
 
 
 @METRICS.register_module()
-class BLEU(BaseMetric):
+class BLEU(UniqueMetric):
     """Corpus BLEU of translations: two figures, which are not comparable with each other.
 
     * 'BLEU': of the tokenized text that the model reads and writes, with the subword segmentation undone, without
@@ -82,7 +81,7 @@ class BLEU(BaseMetric):
     """
 
     default_prefix = None
-    results: list[dict[str, Any]]
+    key = 'line'
 
     def __init__(
         self,
@@ -122,18 +121,6 @@ class BLEU(BaseMetric):
         symbols = (self.dataset_meta or {})['symbols']
         first = len(SPECIALS)
         return undo_bpe(' '.join(SPECIALS[n] if n < first else symbols[n - first] for n in tokens))
-
-    def evaluate(self, size: int) -> dict:
-        """Compute the metrics of all processes, in the order of the lines.
-
-        mmengine assumes that process r has every n-th sample; batches of similar lengths differ in size.
-        """
-        by_line = {result['line']: result for part in all_gather_object(self.results) for result in part}
-        rank, world_size = get_dist_info()
-        ordered = [by_line[line] for line in sorted(by_line)]
-        share = -(-len(ordered) // world_size)  # the same for all processes; the repeated ones at the end are not used
-        self.results = (ordered * world_size)[: share * world_size][rank::world_size]
-        return super().evaluate(size)
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
         """Compute both figures and write the requested files.

@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 import logging
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
 from torch.utils.data import Dataset
 
 from mmattn.language.lines import read_lines, split_symbols
+from mmattn.language.sentences import Sentences
 from mmattn.language.text import read_record
 from mmattn.language.vocabulary import Vocabulary
 from mmattn.ops.checks import check_count
 from mmattn.registry import DATASETS
-
-
-class _Sentences:
-    """Numbers of all sentences in one array: one tensor per sentence would need several times the memory."""
-
-    def __init__(self, sentences: Iterable[Sequence[int]]) -> None:
-        numbers, ends = array('i'), array('q', [0])
-        for sentence in sentences:
-            numbers.extend(sentence)
-            ends.append(len(numbers))
-        self.numbers, self.ends = np.asarray(numbers), np.asarray(ends)
-
-    def lengths(self) -> list[int]:
-        return np.diff(self.ends).tolist()
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        index = range(len(self.ends) - 1)[index]
-        start, end = self.ends[index : index + 2]
-        return torch.from_numpy(self.numbers[start:end].astype(np.int64))
 
 
 @DATASETS.register_module()
@@ -131,7 +110,7 @@ class ParallelTextDataset(Dataset):
         if not len(chosen):
             raise ValueError(f'{paths[0]} and {paths[1]} have no pair of sentences')
         self.lines = list(chosen)
-        self.numbers = [_Sentences(self.vocabulary.encode(lines[number]) for number in self.lines) for lines in texts]
+        self.numbers = [Sentences(self.vocabulary.encode(lines[number]) for number in self.lines) for lines in texts]
         self.texts = [[lines[number] for number in self.lines] for lines in texts] if test_mode else None
         self.lengths = list(zip(*(side.lengths() for side in self.numbers)))
 

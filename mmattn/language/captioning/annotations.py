@@ -1,0 +1,151 @@
+"""Published files of captions: Karpathy's splits, COCO's annotations and VATEX."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmattn.language.vocabulary import SPECIALS
+
+from .words import caption_words
+
+SHOWN = 20
+
+
+class Annotation(NamedTuple):
+    """An image, or a video, and its captions.
+
+    Args:
+        image_id (str): its id in the region store.
+        split (str, optional): 'train', 'restval', 'val' or 'test'; None if the file has no splits.
+        captions (list of str): as published.
+        words (list of list of str): of each caption.
+    """
+
+    image_id: str
+    split: str | None
+    captions: list[str]
+    words: list[list[str]]
+
+
+def raise_faults(path: object, faults: Iterable[str]) -> None:
+    """Raise a ValueError that lists the faults of a file, if there are any."""
+    faults = list(faults)
+    if faults:
+        more = [f'… and {len(faults) - SHOWN:,} more'] if len(faults) > SHOWN else []
+        raise ValueError('\n  '.join([f'{path}: {len(faults):,} faults:', *faults[:SHOWN], *more]))
+
+
+def read_json(path: str | Path) -> Any:
+    """Return the content of a JSON file, which may be compressed (``.gz``).
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ValueError: it is not JSON, not UTF-8 or damaged; the message names it.
+    """
+    path = Path(path)
+    data = path.read_bytes()
+    try:
+        return json.loads((gzip.decompress(data) if path.suffix == '.gz' else data).decode('utf-8'))
+    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f'{path}: not a JSON file: {error}') from error
+
+
+def read_annotations(path: str | Path) -> list[Annotation]:
+    """Return the images of a file, in its order.
+
+    Layouts: ``dataset_*.json`` of Karpathy's splits, whose words are those of the file and whose ids are ``cocoid``, or
+    the name of the image without suffix; ``captions_*.json`` of COCO, also its ``image_info_*.json`` without captions;
+    and VATEX's list of videos. The words of the last two are those of
+    :func:`mmattn.language.captioning.caption_words`.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ValueError: it has another layout, an image twice, a caption without a word or with a reserved word, or some
+            images without a caption, but others with; the message lists all faults.
+    """
+    data = read_json(path)
+    faults: list[str] = []
+    found = list(_parse(data, faults))
+    counts = Counter(each.image_id for each in found)
+    faults += [f'image {name}: {count} times in the file' for name, count in counts.items() if count > 1]
+    captioned = any(each.captions for each in found)
+    for each in found:
+        where = f'image {each.image_id}'
+        if not each.captions and captioned:
+            faults.append(f'{where}: no caption')
+        for text, words in zip(each.captions, each.words):
+            if not words:
+                faults.append(f'{where}: the caption {text!r} has no words')
+            wrong = [word for word in words if not word or ' ' in word or word in SPECIALS]
+            if wrong:
+                faults.append(f'{where}: {wrong[0]!r} is not a word or is reserved, in the caption {text!r}')
+    if not found and not faults:
+        faults.append('no image')
+    raise_faults(path, faults)
+    return found
+
+
+def _parse(data: Any, faults: list[str]) -> Iterable[Annotation]:
+    """Yield the images of a file; add what does not fit its layout to ``faults``."""
+    if isinstance(data, list):
+        return _parse_each(data, _parse_video, faults, 'entry')
+    images = data.get('images') if isinstance(data, dict) else None
+    if not isinstance(images, list):
+        faults.append("neither an object with a list 'images' (Karpathy's splits, COCO) nor a list of videos (VATEX)")
+        return []
+    if 'annotations' not in data and any(isinstance(image, dict) and 'sentences' in image for image in images):
+        return _parse_each(images, _parse_karpathy, faults, 'images')
+    names = _parse_each(images, lambda image: str(image['id']), faults, 'images')
+    captions: dict[str, list[str]] = {name: [] for name in names}
+    for image, text in _parse_each(data.get('annotations', []), _parse_coco, faults, 'annotations'):
+        if image in captions:
+            captions[image].append(text)
+        else:
+            faults.append(f"image {image}: has a caption, but is not in 'images'")
+    return [_with_words(name, captions[name]) for name in names]
+
+
+def _parse_each(entries: Any, parse: Any, faults: list[str], name: str) -> list:
+    """Return what ``parse`` returns of each entry; entries that it cannot parse are faults."""
+    found = []
+    for i, entry in enumerate(entries):
+        try:
+            found.append(parse(entry))
+        except KeyError as error:
+            faults.append(f'{name}[{i}]: no key {error}')
+        except (TypeError, AttributeError, ValueError) as error:
+            faults.append(f'{name}[{i}]: another layout ({error})')
+    return found
+
+
+def _parse_karpathy(image: dict) -> Annotation:
+    name = str(image['cocoid']) if 'cocoid' in image else Path(image['filename']).stem
+    sentences = image['sentences']
+    words = [sentence['tokens'] for sentence in sentences]
+    if not all(isinstance(each, list) and all(isinstance(word, str) for word in each) for each in words):
+        raise ValueError("'tokens' must be lists of str")
+    return Annotation(name, _text(image['split']), [_text(sentence['raw']) for sentence in sentences], words)
+
+
+def _parse_coco(annotation: dict) -> tuple[str, str]:
+    return str(annotation['image_id']), _text(annotation['caption'])
+
+
+def _parse_video(video: dict) -> Annotation:
+    return _with_words(_text(video['videoID']), [_text(text) for text in video.get('enCap', [])])
+
+
+def _with_words(name: str, captions: list[str]) -> Annotation:
+    return Annotation(name, None, captions, [caption_words(text) for text in captions])
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f'expected str; got {value!r}')
+    return value

@@ -1,0 +1,174 @@
+"""BLEU, METEOR, ROUGE-L and CIDEr-D of captions."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mmengine.logging import print_log
+
+from mmattn.language.unique_metric import UniqueMetric
+from mmattn.language.vocabulary import Vocabulary
+from mmattn.registry import METRICS
+from mmattn.utils.files import check_writable, write_text
+
+from .cider import CiderD
+from .java import java_command
+from .meteor import meteor
+from .overlap import caption_bleu, rouge_l
+from .words import caption_words, ptb_words
+
+TOKENIZERS = ('auto', 'PTB', 'simple')
+
+
+@METRICS.register_module()
+class CaptionMetric(UniqueMetric):
+    """BLEU-1 to BLEU-4, METEOR, ROUGE-L and CIDEr-D of captions, as in the evaluation of COCO captions.
+
+    'BLEU-1' … 'BLEU-4' are those of the corpus, the others means over images; all are times 100, as in the papers'
+    tables. The document frequencies of CIDEr-D are those of the evaluated references.
+
+    The published figures are of words by Stanford's PTBTokenizer. It and METEOR 1.5 are Java programs of the package
+    pycocoevalcap. Without Java or this package, words are those of :func:`mmattn.language.captioning.caption_words`,
+    METEOR is absent, and a warning says why; the log always names the tokenizer. The two tokenizers differ in a
+    few captions per thousand. SPICE is left out: its package downloads models when it runs.
+
+    Images without references, as in the test set of COCO's server, have no figures, but can be written to a file.
+
+    Args:
+        tokenizer (str): 'PTB'; 'simple', our own rule; or 'auto', 'PTB' if it can run. Defaults to 'auto'.
+        use_meteor (bool): compute METEOR, if the tokenizer is 'PTB'. It takes about ten seconds to start. Defaults to
+            True.
+        output_file (str, optional): file for the captions, in the format of COCO's server:
+            ``[{"image_id": 42, "caption": "a dog"}, …]``. Ids that are not integers are written as strings. Defaults
+            to None, no file.
+        scores_file (str, optional): file for the scores of each image, JSON, for paired statistics: ``{"tokenizer":
+            "PTB", "scores": {image id: {"BLEU-1": 50.0, …}}}``. Defaults to None, no file.
+        keep_results (bool): has no effect; accepted because ``tools/test.py --out`` sets it, as for the metrics of
+            mmseg.
+        **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
+
+    Raises:
+        ImportError: the tokenizer is 'PTB', and pycocoevalcap is not installed.
+        OSError: the tokenizer is 'PTB', and there is no Java; or the folder of a file is not writable.
+        ValueError: the tokenizer is unknown.
+
+    Example:
+        >>> metric = CaptionMetric(tokenizer='simple')
+        >>> metric.dataset_meta = dict(symbols=['a', 'cat', 'dog', 'runs'])
+        >>> for name, tokens in ('1', [4, 5]), ('2', [4, 6, 7]):
+        ...     metric.process({}, [dict(image_id=name, pred_tokens=tokens, captions=['A cat runs.', 'A dog runs.'])])
+        >>> metric.evaluate(2)['BLEU-2']
+        81.87...
+    """
+
+    default_prefix = None
+    key = 'image_id'
+
+    def __init__(
+        self,
+        tokenizer: str = 'auto',
+        use_meteor: bool = True,
+        output_file: str | None = None,
+        scores_file: str | None = None,
+        keep_results: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if tokenizer not in TOKENIZERS:
+            raise ValueError(f'tokenizer must be one of {TOKENIZERS}; got {tokenizer!r}')
+        self.missing = ''  # why the programs cannot run
+        try:
+            java_command('tokenizer/stanford-corenlp-3.4.1.jar')
+        except (ImportError, FileNotFoundError) as error:
+            if tokenizer == 'PTB':
+                raise
+            self.missing = str(error)
+        self.tokenizer = tokenizer if tokenizer != 'auto' else 'simple' if self.missing else 'PTB'
+        self.use_meteor = use_meteor
+        self.output_file = output_file
+        self.scores_file = scores_file
+        for path in (output_file, scores_file):
+            if path is not None:
+                check_writable(Path(path).parent)
+
+    def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
+        """Keep the captions of a batch.
+
+        Args:
+            data_batch (dict): not used.
+            data_samples (sequence of dict): with ``image_id`` (str), ``pred_tokens`` (sequence of int, numbers of the
+                vocabulary up to and with the end token or without it) and ``captions`` (list of str), the references.
+        """
+        vocabulary = Vocabulary((self.dataset_meta or {})['symbols'])
+        for sample in data_samples:
+            self.results.append(
+                dict(
+                    image_id=sample['image_id'],
+                    caption=vocabulary.decode(int(number) for number in sample['pred_tokens']),
+                    captions=list(sample['captions']),
+                )
+            )
+
+    def compute_metrics(self, results: list[dict]) -> dict[str, float]:
+        """Compute the figures and write the requested files.
+
+        Args:
+            results (list of dict): one per image, in the order of their ids.
+
+        Returns:
+            dict: the figures by name, times 100; empty if there are no references.
+        """
+        if self.output_file is not None:
+            self._write_captions(self.output_file, results)
+        without = [result['image_id'] for result in results if not result['captions']]
+        if without:
+            print_log(f'no figures: {len(without)} images without references, such as {without[0]}', 'current')
+            return {}
+        hypotheses, references = self._words(results)
+        bleu, bleu_each = caption_bleu(hypotheses, references)
+        each = {f'BLEU-{n}': list(bleu_each[:, n - 1]) for n in range(1, 5)}
+        found = {f'BLEU-{n}': float(bleu[n - 1]) for n in range(1, 5)}
+        if self._reports_meteor():
+            found['METEOR'], each['METEOR'] = meteor(
+                [' '.join(words) for words in hypotheses],
+                [[' '.join(words) for words in captions] for captions in references],
+            )
+        each['ROUGE-L'] = [rouge_l(*pair) for pair in zip(hypotheses, references)]
+        each['CIDEr-D'] = list(CiderD(references).score(hypotheses, range(len(results))))
+        found.update((name, math.fsum(each[name]) / len(results)) for name in ('ROUGE-L', 'CIDEr-D'))
+        if self.scores_file is not None:
+            scores = {
+                result['image_id']: {name: 100 * float(values[i]) for name, values in each.items()}
+                for i, result in enumerate(results)
+            }
+            write_text(self.scores_file, json.dumps(dict(tokenizer=self.tokenizer, scores=scores), ensure_ascii=False))
+        return {name: 100 * value for name, value in found.items()}
+
+    def _words(self, results: list[dict]) -> tuple[list[list[str]], list[list[list[str]]]]:
+        """Return the words of hypotheses and references."""
+        texts = [text for result in results for text in (result['caption'], *result['captions'])]
+        print_log(f'words of captions by the tokenizer {self.tokenizer!r}', 'current')
+        words = iter(ptb_words(texts) if self.tokenizer == 'PTB' else map(caption_words, texts))
+        captions = [[next(words) for _ in range(1 + len(result['captions']))] for result in results]
+        return [each[0] for each in captions], [each[1:] for each in captions]
+
+    def _reports_meteor(self) -> bool:
+        """Return whether METEOR is computed, and log why not."""
+        if self.use_meteor and self.tokenizer == 'simple':
+            reason = self.missing or "it requires the tokenizer 'PTB'"
+            print_log(f'METEOR is absent: {reason}', 'current', logging.WARNING)
+        return self.use_meteor and self.tokenizer == 'PTB'
+
+    @staticmethod
+    def _write_captions(path: str, results: list[dict]) -> None:
+        records = [
+            dict(image_id=int(name) if name.isdecimal() else name, caption=result['caption'])
+            for result in results
+            for name in (result['image_id'],)
+        ]
+        write_text(path, json.dumps(records, ensure_ascii=False))

@@ -1,0 +1,309 @@
+"""Data sets of captions: COCO, Flickr and VATEX, with the features of regions."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from mmengine.logging import print_log
+from mmengine.structures import BaseDataElement
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+
+from mmattn.engine.data_sampling import SampleIndex
+from mmattn.language.sentences import Sentences
+from mmattn.language.vocabulary import PAD, UNK, Vocabulary
+from mmattn.ops.checks import check_count
+from mmattn.registry import DATASETS
+
+from .annotations import Annotation, raise_faults, read_annotations
+from .attributes import read_attributes
+
+
+class CaptionDataset(Dataset):
+    """Images, or videos, with region features and captions; the base of the data sets of this folder.
+
+    A subclass passes the annotations of the requested images and those whose words make the vocabulary.
+    """
+
+    def __init__(
+        self,
+        annotations: Sequence[Annotation],
+        counted: Sequence[Annotation],
+        ann_file: str,
+        regions: Any,
+        min_count: int,
+        max_words: int,
+        captions_per_image: int,
+        attributes: str | None,
+        num_attributes: int,
+        oracle_attributes: bool,
+        test_mode: bool,
+    ) -> None:
+        for name, value in (('max_words', max_words), ('captions_per_image', captions_per_image)):
+            check_count(name, value)
+        check_count('min_count', min_count, 0)
+        check_count('num_attributes', num_attributes)
+        if oracle_attributes and (attributes is not None or not test_mode):
+            raise ValueError('oracle_attributes requires test_mode=True and attributes=None')
+        self.store = _open_store(regions)
+        self.ids = [each.image_id for each in annotations]
+        faults = [f'image {name}: not in the region store' for name in self.ids if name not in self.store]
+        if not annotations:
+            faults.append('no image')
+        elif not annotations[0].captions and (not test_mode or oracle_attributes):
+            faults.append('no captions, which training and oracle attributes require')
+        raise_faults(ann_file, faults)
+        symbols = _frequent_words(counted, min_count)
+        self.vocabulary = Vocabulary(symbols)
+        self.metainfo = dict(symbols=symbols, max_words=max_words)
+        self.captions_per_image = captions_per_image
+        self.test_mode = test_mode
+        self._captions = [each.captions for each in annotations] if test_mode else None
+        self._first = [0]
+        for each in annotations:
+            self._first.append(self._first[-1] + len(each.words))
+        self._numbers = Sentences(
+            self.vocabulary.encode(' '.join(words[:max_words])) for each in annotations for words in each.words
+        )
+        self._attributes: Sentences | None = None
+        if attributes is not None:
+            found = read_attributes(attributes, self.ids, self.vocabulary, num_attributes)
+            self._attributes = Sentences(found[name] for name in self.ids)
+        elif oracle_attributes:
+            self._attributes = Sentences(self._words_of(each) for each in annotations)
+
+    def _words_of(self, annotation: Annotation) -> list[int]:
+        """Return the numbers of all words of an image's captions, each once, without unknown words."""
+        numbers = (self.vocabulary.encode(' '.join(words))[:-1] for words in annotation.words)
+        return [number for number in dict.fromkeys(n for each in numbers for n in each) if number != UNK]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def references(self) -> list[list[list[int]]]:
+        """Return the captions of each image as numbers, cut as in training and with ``</s>``, for the reward."""
+        captions = [self._numbers[i].tolist() for i in range(self._first[-1])]
+        return [captions[first:last] for first, last in zip(self._first, self._first[1:])]
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return a sample.
+
+        Returns:
+            dict: 'inputs', a dict with 'regions', float32 ``(N, D)``; 'boxes', float32 ``(N, 4)``, if the store has
+            them; 'attributes', int64 ``(A)``, if requested, possibly empty; and, in training, 'captions', int64
+            ``(captions_per_image, L)``, each with ``</s>``, padded. 'data_samples', a data sample with ``image_id``,
+            ``index`` in the data set, ``size`` (width, height) and, in tests, ``captions``, the published references.
+
+        Raises:
+            IndexError: the index is outside the data set.
+            ValueError: the image has no region.
+        """
+        number = range(len(self))[index]
+        name = self.ids[number]
+        regions = self.store[name]
+        if not len(regions.features):
+            raise ValueError(f'image {name}: no region in the region store')
+        inputs: dict[str, Tensor] = dict(regions=regions.features)
+        if regions.boxes is not None:
+            inputs['boxes'] = regions.boxes
+        if self._attributes is not None:
+            inputs['attributes'] = self._attributes[number]
+        sample = BaseDataElement(metainfo=dict(image_id=name, index=number, size=regions.size))
+        if self._captions is not None:
+            sample.captions = self._captions[number]
+        else:
+            chosen = [self._numbers[i] for i in self._choose(index, number)]
+            inputs['captions'] = pad_sequence(chosen, batch_first=True, padding_value=PAD)
+        return dict(inputs=inputs, data_samples=sample)
+
+    def _choose(self, index: int, number: int) -> list[int]:
+        """Return the captions of a training sample: all, and if they are too few or too many, random ones."""
+        captions = range(self._first[number], self._first[number + 1])
+        times, rest = divmod(self.captions_per_image, len(captions))
+        generator: Any = random
+        if isinstance(index, SampleIndex):  # only the sampler's seed and the position decide
+            generator = random.Random(f'{index.seed} {index.position}')
+        return [*captions] * times + sorted(generator.sample(captions, rest))
+
+
+@DATASETS.register_module()
+class COCOCaptionDataset(CaptionDataset):
+    """Images with captions: COCO, Flickr8k and Flickr30k, in Karpathy's splits or in the layout of COCO.
+
+    A training sample is an image with ``captions_per_image`` captions; if it has fewer or more, all are repeated as
+    often as they fit, and the rest are chosen at random. With the samplers of mmattn, the choice depends only on seed
+    and position. A test sample is an image with its published captions.
+
+    The vocabulary has the words that occur more than ``min_count`` times, the most frequent first, after the four
+    special symbols. Other words are ``<unk>``. ``metainfo`` holds it, and checkpoints contain it.
+
+    Args:
+        ann_file (str): ``dataset_*.json`` of Karpathy's splits, or ``captions_*.json`` of COCO; may be ``.gz``.
+        regions (str or object): path of a region store; or a store, which has ``image_id in store`` and
+            ``store[image_id]`` with ``features``, float32 ``(N, D)``, ``boxes``, float32 ``(N, 4)`` or None, and
+            ``size``.
+        split (str, optional): 'train', with the images of 'restval'; 'val' or 'test'. None for a file without splits.
+        vocab_file (str, optional): annotation file whose words make the vocabulary. Defaults to ``ann_file``; required
+            for the validation data if they are in another file than the training data.
+        vocab_splits (sequence of str, optional): splits of ``vocab_file`` whose words are counted; 'train' includes
+            'restval'. Defaults to all, as in the published code, so that the counts include the captions of the test;
+            ``('train',)`` avoids this.
+        min_count (int): words that occur at most so often are unknown. Defaults to 5.
+        max_words (int): captions of the training are cut after so many words. Defaults to 16.
+        captions_per_image (int): captions of a training sample. Defaults to 5.
+        attributes (str, optional): file of detected attributes; see
+            :func:`mmattn.language.captioning.attributes.read_attributes`. An image may have none. Defaults to None, no
+            attributes.
+        num_attributes (int): the best so many are used. Defaults to 20.
+        oracle_attributes (bool): the attributes are all words of the image's captions, each once. Only with
+            ``test_mode``. Defaults to False.
+        test_mode (bool): samples for tests. Captions may be absent from the whole file. Defaults to False.
+
+    Raises:
+        FileNotFoundError: a file does not exist.
+        ValueError: there are faults: another layout, an empty caption, an image twice or not in the region store; the
+            message lists all of a file. Or an argument is invalid.
+
+    Example:
+        >>> import json
+        >>> import torch
+        >>> from types import SimpleNamespace
+        >>> from mmattn.utils.files import write_text
+        >>> sentences = [dict(raw=text + '.', tokens=text.lower().split()) for text in ('A dog', 'A dog runs')]
+        >>> image = dict(cocoid=42, split='train', sentences=sentences)
+        >>> write_text('dataset_coco.json', json.dumps(dict(images=[image])))
+        >>> store = {'42': SimpleNamespace(features=torch.zeros(9, 16), boxes=None, size=(640, 480))}
+        >>> data = COCOCaptionDataset('dataset_coco.json', store, 'train', min_count=1, captions_per_image=2)
+        >>> data.metainfo['symbols'], data[0]['inputs']['captions']
+        (['a', 'dog'], tensor([[4, 5, 2, 1],
+                [4, 5, 3, 2]]))
+    """
+
+    def __init__(
+        self,
+        ann_file: str,
+        regions: Any,
+        split: str | None = None,
+        vocab_file: str | None = None,
+        vocab_splits: Sequence[str] | None = None,
+        min_count: int = 5,
+        max_words: int = 16,
+        captions_per_image: int = 5,
+        attributes: str | None = None,
+        num_attributes: int = 20,
+        oracle_attributes: bool = False,
+        test_mode: bool = False,
+    ) -> None:
+        annotations = read_annotations(ann_file)
+        counted = annotations if vocab_file is None else read_annotations(vocab_file)
+        super().__init__(
+            _of_splits('split', annotations, None if split is None else [split], ann_file),
+            counted
+            if vocab_splits is None
+            else _of_splits('vocab_splits', counted, vocab_splits, vocab_file or ann_file),
+            ann_file,
+            regions,
+            min_count,
+            max_words,
+            captions_per_image,
+            attributes,
+            num_attributes,
+            oracle_attributes,
+            test_mode,
+        )
+
+
+@DATASETS.register_module()
+class VATEXDataset(CaptionDataset):
+    """Videos with English captions: VATEX. A region is a time step, and has no box.
+
+    Args:
+        ann_file (str): VATEX's list of videos, such as ``vatex_training_v1.0.json``.
+        regions (str or object): as in :class:`COCOCaptionDataset`, by the ``videoID``.
+        vocab_file (str, optional): the file of the training data, whose words make the vocabulary. Defaults to
+            ``ann_file``; required for validation and test.
+        min_count, max_words, captions_per_image, test_mode: as in :class:`COCOCaptionDataset`. ``captions_per_image``
+            defaults to 5 of the 10 captions, ``max_words`` to 16.
+
+    Raises:
+        FileNotFoundError: a file does not exist.
+        ValueError: as in :class:`COCOCaptionDataset`.
+
+    Example:
+        >>> import torch
+        >>> from types import SimpleNamespace
+        >>> from mmattn.utils.files import write_text
+        >>> write_text('vatex.json', '[{"videoID": "x_000_010", "enCap": ["A man sings.", "He sings."]}]')
+        >>> store = {'x_000_010': SimpleNamespace(features=torch.zeros(32, 1024), boxes=None, size=None)}
+        >>> VATEXDataset('vatex.json', store, min_count=0, captions_per_image=2)[0]['inputs']['captions']
+        tensor([[5, 7, 4, 2],
+                [6, 4, 2, 1]])
+    """
+
+    def __init__(
+        self,
+        ann_file: str,
+        regions: Any,
+        vocab_file: str | None = None,
+        min_count: int = 5,
+        max_words: int = 16,
+        captions_per_image: int = 5,
+        test_mode: bool = False,
+    ) -> None:
+        annotations = read_annotations(ann_file)
+        counted = annotations if vocab_file is None else read_annotations(vocab_file)
+        super().__init__(
+            annotations,
+            counted,
+            ann_file,
+            regions,
+            min_count,
+            max_words,
+            captions_per_image,
+            attributes=None,
+            num_attributes=1,
+            oracle_attributes=False,
+            test_mode=test_mode,
+        )
+
+
+def _open_store(regions: Any) -> Any:
+    """Return the region store at a path, or the given one."""
+    if isinstance(regions, str | Path):
+        return import_module('mmattn.language.regions').RegionStore(regions)
+    return regions
+
+
+def _of_splits(
+    name: str, annotations: Sequence[Annotation], splits: Sequence[str] | None, path: str
+) -> list[Annotation]:
+    """Return the annotations of some splits; all if the file has no splits.
+
+    Raises:
+        ValueError: the file does not have one of them, or has splits and none is requested.
+    """
+    there = {'train' if each.split == 'restval' else each.split for each in annotations}
+    requested = {None} if splits is None else set(splits)
+    if not requested <= there:
+        accepted = 'None, because it has no splits' if there == {None} else f'of {sorted(map(str, there))}'
+        raise ValueError(f'{path}: {name} must be {accepted}; got {splits}')
+    return [each for each in annotations if ('train' if each.split == 'restval' else each.split) in requested]
+
+
+def _frequent_words(annotations: Sequence[Annotation], min_count: int) -> list[str]:
+    """Return the words that occur more than ``min_count`` times, the most frequent first."""
+    counts = Counter(word for each in annotations for words in each.words for word in words)
+    symbols = sorted((word for word in counts if counts[word] > min_count), key=lambda word: (-counts[word], word))
+    unknown = sum(counts.values()) - sum(counts[word] for word in symbols)
+    print_log(
+        f'vocabulary of captions: {len(symbols):,} words that occur more than {min_count} times; {unknown:,} of '
+        f'{sum(counts.values()):,} words of the captions are unknown',
+        'current',
+    )
+    return symbols

@@ -1,0 +1,131 @@
+"""Self-critical sequence training: the reward of sampled captions and the loss of the policy gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mmattn.language.vocabulary import EOS
+from mmattn.ops.checks import check_count
+
+from .cider import CiderD
+
+
+class CiderReward:
+    """CIDEr-D of sampled captions of training images; the end token counts as a word.
+
+    Args:
+        references (sequence of sequence of sequence of int): the references of each training image, numbers of the
+            vocabulary, ``</s>`` last, such as ``COCOCaptionDataset.references()``.
+
+    Raises:
+        ValueError: a reference does not end in its only ``</s>``, or an image has no reference.
+
+    Example:
+        >>> reward = CiderReward([[[4, 5, 2], [4, 6, 2]], [[7, 8, 9, 2]]])
+        >>> reward(torch.tensor([[4, 5, 2, 1], [7, 8, 9, 5]]), torch.tensor([0, 1])).round(decimals=3)
+        tensor([4.3750, 5.0820], dtype=torch.float64)
+    """
+
+    def __init__(self, references: Sequence[Sequence[Sequence[int]]]) -> None:
+        for index, captions in enumerate(references):
+            for caption in captions:
+                if list(caption).count(EOS) != 1 or caption[-1] != EOS:
+                    raise ValueError(f'references must end in their only {EOS} (</s>); image {index} has {caption}')
+        self.cider = CiderD(references)
+
+    def __call__(self, tokens: Tensor, index: Tensor) -> Tensor:
+        """Return the reward of each caption, float64 ``(n)``, from 0 to 10, on the device of ``tokens``.
+
+        Args:
+            tokens (Tensor): int64 ``(n, T)``; what follows the first ``</s>`` has no effect. A caption without one is
+                scored without an end token.
+            index (Tensor): int64 ``(n)``, the index in ``references`` of the image of each caption.
+        """
+        lengths = end_mask(tokens).sum(1).tolist()
+        captions = [caption[:length] for caption, length in zip(tokens.tolist(), lengths)]
+        return torch.from_numpy(self.cider.score(captions, index.tolist())).to(tokens.device)
+
+
+def end_mask(tokens: Tensor) -> Tensor:
+    """Return bool ``(n, T)``, True up to and including the first ``</s>`` of each caption.
+
+    Args:
+        tokens (Tensor): int64 ``(n, T)``.
+
+    Example:
+        >>> end_mask(torch.tensor([[4, 2, 2], [4, 5, 6]])).int()
+        tensor([[1, 1, 0],
+                [1, 1, 1]], dtype=torch.int32)
+    """
+    ends = tokens == EOS
+    return ends.cumsum(1) - ends.long() == 0
+
+
+def mean_baseline(reward: Tensor, num_samples: int) -> Tensor:
+    """Return, for each caption, the mean reward of the other captions of its image.
+
+    The advantages of an image's captions then sum to 0.
+
+    Args:
+        reward (Tensor): float ``(n)``; the ``num_samples`` captions of an image follow each other.
+        num_samples (int): captions per image, at least 2.
+
+    Returns:
+        Tensor: ``(n)``.
+
+    Raises:
+        ValueError: ``num_samples`` is less than 2 or does not divide n.
+
+    Example:
+        >>> mean_baseline(torch.tensor([1.0, 2.0, 6.0]), 3)
+        tensor([4.0000, 3.5000, 1.5000])
+    """
+    check_count('num_samples', num_samples, 2)
+    if reward.dim() != 1 or len(reward) % num_samples:
+        raise ValueError(f'reward must be (n), n a multiple of num_samples={num_samples}; got {tuple(reward.shape)}')
+    by_image = reward.unflatten(0, (-1, num_samples))
+    return ((by_image.sum(1, keepdim=True) - by_image) / (num_samples - 1)).flatten()
+
+
+def self_critical_loss(log_p: Tensor, tokens: Tensor, reward: Tensor, baseline: Tensor) -> dict[str, Tensor]:
+    """Return the loss whose gradient is the policy gradient of the expected reward, and its parts for the log.
+
+    The loss is -Σ (r - b) log p(w) / number of tokens, over all captions and their tokens w up to and including the
+    first ``</s>``. Rewards and baselines have no gradient.
+
+    Source: S. J. Rennie et al.: "Self-critical Sequence Training for Image Captioning", CVPR 2017.
+
+    Args:
+        log_p (Tensor): float ``(n, T)``, the log probability of each sampled token.
+        tokens (Tensor): int64 ``(n, T)``, the sampled captions. A token after ``</s>`` has no effect.
+        reward (Tensor): float ``(n)``, r of each caption.
+        baseline (Tensor): float ``(n)``, b: the reward of the greedy caption of the image, or :func:`mean_baseline`.
+
+    Returns:
+        dict[str, Tensor]: 'loss'; 'reward' and 'baseline', their means; 'num_tokens', for
+        :meth:`mmattn.language.SequenceModel.parse_losses`.
+
+    Raises:
+        ValueError: the shapes do not fit together, or there is no caption.
+
+    Example:
+        >>> tokens = torch.tensor([[4, 2, 1]])
+        >>> log_p = torch.tensor([[-1.0, -2.0, -9.0]], requires_grad=True)
+        >>> self_critical_loss(log_p, tokens, torch.tensor([1.5]), torch.tensor([1.0]))['loss'].item()
+        0.75
+    """
+    n = len(tokens)
+    if log_p.shape != tokens.shape or tokens.dim() != 2 or not tokens.numel():
+        raise ValueError(f'log_p and tokens must be (n, T), not empty; got {(*log_p.shape,)} and {(*tokens.shape,)}')
+    for name, x in (('reward', reward), ('baseline', baseline)):
+        if x.shape != (n,):
+            raise ValueError(f'{name} must be ({n},), one per caption; got {tuple(x.shape)}')
+    mask = end_mask(tokens)
+    advantage = (reward - baseline).detach().to(log_p.dtype)
+    count = mask.sum()
+    # The log probability of a token after the end may be -inf, and 0 · -inf is NaN.
+    loss = -(advantage[:, None] * log_p).masked_fill(~mask, 0).sum() / count
+    return dict(loss=loss, reward=reward.detach().mean(), baseline=baseline.detach().mean(), num_tokens=count)

@@ -1,0 +1,35 @@
+"""Base class of metrics for which every sample counts once, however processes and batches divide them."""
+
+from typing import Any
+
+from mmengine.dist import all_gather_object, get_dist_info
+from mmengine.evaluator import BaseMetric
+
+
+class UniqueMetric(BaseMetric):
+    """A metric of all samples of all processes, each once, in the order of :attr:`key`.
+
+    mmengine assumes that process r has every n-th sample; batches of similar lengths differ in size, and samplers
+    repeat samples.
+    """
+
+    key: str  # entry of a result that tells samples apart and orders them
+    results: list[dict[str, Any]]
+
+    def evaluate(self, size: int) -> dict:
+        """Compute the metrics of the samples of all processes.
+
+        Raises:
+            ValueError: there are not ``size`` different samples.
+        """
+        by_key = {result[self.key]: result for part in all_gather_object(self.results) for result in part}
+        if len(by_key) != size:
+            raise ValueError(
+                f'{type(self).__name__}: {len(by_key)} predictions with different {self.key!r}, but the data set has '
+                f'{size} samples'
+            )
+        rank, world_size = get_dist_info()
+        ordered = [by_key[key] for key in sorted(by_key)]
+        share = -(-len(ordered) // world_size)  # the same for all processes; the repeated ones at the end are not used
+        self.results = (ordered * world_size)[: share * world_size][rank::world_size]
+        return super().evaluate(size)
