@@ -104,6 +104,7 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             'AmpTokenOptimWrapper',
             'CPUAmpTokenOptimWrapper',
             'InverseRootLR',
+            'RegionDataPreprocessor',
             'SequenceDecoder',
             'SequenceEncoder',
             'TextDataCheckHook',

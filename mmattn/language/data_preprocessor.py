@@ -1,4 +1,4 @@
-"""Batches of sentences of different lengths, padded to the longest."""
+"""Batches of sentences of different lengths, and of images with different numbers of regions, padded to the longest."""
 
 from collections.abc import Sequence
 
@@ -36,6 +36,75 @@ class TextDataPreprocessor(BaseDataPreprocessor):
             for name, x in data['inputs'].items()
         }
         return self.cast_data({**data, 'inputs': inputs})
+
+
+@MODELS.register_module()
+class RegionDataPreprocessor(TextDataPreprocessor):
+    """Pad the regions of images to the largest number in the batch, and sentences as ``TextDataPreprocessor`` does.
+
+    The inputs ``features`` and ``boxes`` are padded by :func:`pad_regions`, which adds ``region_mask``. Other inputs
+    are tensors of numbers, such as the tokens of a sentence.
+
+    Args:
+        non_blocking (bool): as in mmengine's ``BaseDataPreprocessor``. Defaults to False.
+
+    Example:
+        >>> features, boxes = [torch.ones(2, 8), torch.ones(1, 8)], [torch.ones(2, 4), torch.ones(1, 4)]
+        >>> batch = dict(inputs=dict(features=features, boxes=boxes, target=[torch.tensor([4, 2]), torch.tensor([2])]))
+        >>> inputs = RegionDataPreprocessor()(batch)['inputs']
+        >>> {name: tuple(x.shape) for name, x in inputs.items()}
+        {'features': (2, 2, 8), 'boxes': (2, 2, 4), 'target': (2, 2), 'region_mask': (2, 2)}
+    """
+
+    def forward(self, data: dict, training: bool = False) -> dict:
+        """Return the batch, padded: ``features`` ``(B, N, D)``, ``boxes`` ``(B, N, 4)``, ``region_mask`` ``(B, N)``."""
+        inputs = data['inputs']
+        features, boxes, mask = pad_regions(inputs['features'], inputs['boxes'])
+        return super().forward(
+            {**data, 'inputs': {**inputs, 'features': features, 'boxes': boxes, 'region_mask': mask}}, training
+        )
+
+
+def pad_regions(features: Sequence[Tensor], boxes: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Pad the regions of images to the largest number of them.
+
+    Args:
+        features (sequence of Tensor): one ``(n, D)`` per image.
+        boxes (sequence of Tensor): one ``(n, 4)`` per image.
+
+    Returns:
+        tuple[Tensor, Tensor, Tensor]: features ``(B, N, D)``, 0 where padded; boxes ``(B, N, 4)``, ``(0, 0, 1, 1)``
+        where padded, so that the logarithm of a side is finite; and the mask, bool ``(B, N)``, True where padded.
+
+    Raises:
+        ValueError: an image has no region, another number of boxes than of features, or features of another width
+            than the others.
+
+    Example:
+        >>> _, boxes, mask = pad_regions([torch.ones(1, 8), torch.ones(2, 8)], [torch.zeros(1, 4), torch.zeros(2, 4)])
+        >>> boxes[0]
+        tensor([[0., 0., 0., 0.],
+                [0., 0., 1., 1.]])
+        >>> mask
+        tensor([[False,  True],
+                [False, False]])
+    """
+    if not features or len(features) != len(boxes):
+        raise ValueError(
+            f'features and boxes must have one tensor per image, at least one; got {len(features)} and {len(boxes)}'
+        )
+    width = features[0].shape[-1]
+    for image, (x, box) in enumerate(zip(features, boxes)):
+        if x.dim() != 2 or not len(x) or x.shape[1] != width or box.shape != (len(x), 4):
+            raise ValueError(
+                f'features and boxes must be (n, {width}) and (n, 4) with n ≥ 1; got {tuple(x.shape)} and '
+                f'{tuple(box.shape)} for image {image} of the batch'
+            )
+    counts = torch.tensor([len(x) for x in features], device=features[0].device)
+    mask = torch.arange(int(counts.max()), device=counts.device) >= counts[:, None]
+    padded = pad_sequence(list(boxes), batch_first=True)
+    padded[mask] = padded.new_tensor((0, 0, 1, 1))
+    return pad_sequence(list(features), batch_first=True), padded, mask
 
 
 def padding_mask(tokens: Tensor) -> Tensor | None:
