@@ -116,7 +116,19 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             'TorchEncoder',
         ),
     ),
-    'mmattn.language.captioning': (('mmcv',), ('CaptionMetric', 'COCOCaptionDataset', 'VATEXDataset')),
+    'mmattn.language.captioning': (
+        ('mmcv',),
+        (
+            'CaptionEnsemble',
+            'CaptionMetric',
+            'COCOCaptionDataset',
+            'ETACaptioner',
+            'EntangledDecoder',
+            'SANCaptioner',
+            'SelfCriticalHook',
+            'VATEXDataset',
+        ),
+    ),
     'mmattn.language.translation': (('mmcv',), ('BLEU', 'ParallelTextDataset', 'TranslationTransformer')),
     'mmattn.visualization': ((), ('AttentionMapHook',)),
 }

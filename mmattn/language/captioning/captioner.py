@@ -139,6 +139,7 @@ class Captioner(SentenceGenerator):
         words = []
         for _ in range(self.test_cfg['max_length'] + 1):
             log_p, state = self.step(tokens, state)
+            log_p[:, PAD] = -torch.inf
             tokens = torch.multinomial(log_p.exp(), 1).squeeze(1).masked_fill(ended, PAD)
             ended |= tokens == EOS
             words.append(tokens)
@@ -146,9 +147,7 @@ class Captioner(SentenceGenerator):
                 break
         return torch.stack(words, 1)
 
-    def self_critical_loss(
-        self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement]
-    ) -> dict[str, Tensor]:
+    def self_critical_loss(self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement]) -> dict[str, Tensor]:
         """Return the loss of self-critical training; see :func:`self_critical_loss`.
 
         Raises:

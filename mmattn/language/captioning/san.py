@@ -122,7 +122,7 @@ def box_sinusoids(boxes: Tensor, sizes: Tensor, channels: int) -> Tensor:
 
     Args:
         boxes (Tensor): float ``(B, N, 4)``, left, top, right, bottom in pixels.
-        sizes (Tensor): ``(B, 2)``, width and height of the images; x, y (the centre) and the sides are relative to them.
+        sizes (Tensor): ``(B, 2)``, width and height of the images, to which centre and sides are relative.
         channels (int): a multiple of 8.
 
     Returns:
