@@ -1,4 +1,4 @@
-r"""Region features of images, computed once and stored: a folder of arrays that are read through memory maps.
+"""Region features of images, computed once and stored: a folder of arrays that are read through memory maps.
 
 The folder of a store, written by the converters ``bottom_up_features.py``, ``region_npz.py`` and
 ``region_features.py`` of ``tools/dataset_converters``, or with :class:`RegionWriter`::
