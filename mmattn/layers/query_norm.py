@@ -85,9 +85,7 @@ class QueryNorm(nn.Module):
             return self.norm(x)
         if self.kind == 'batch':
             valid = x.new_ones(x.shape[:-1], dtype=torch.bool) if padding_mask is None else ~padding_mask
-            rows = x[valid]
-            if len(rows):  # without any, the running statistics would become NaN
-                rows = self.norm(rows)
+            rows = self.norm(x[valid])
             return rows.new_zeros(x.shape).index_put((valid,), rows)
         x = normalize_queries(x, padding_mask)
         return x if self.kind == 'instance' else x * self.weight + self.bias

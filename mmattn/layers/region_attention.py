@@ -168,7 +168,7 @@ class RegionAttention(nn.Module):
         if key_padding_mask is None:
             weights = logits.softmax(-1)
         else:
-            # A finite number, since the softmax of a row of −∞ is NaN, and so are its gradients.
+            # A finite number: the softmax of a row of −∞ and its gradient are NaN, which anomaly detection reports.
             padding = key_padding_mask[:, None, None]
             logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
             weights = logits.softmax(-1).masked_fill(padding, 0)

@@ -230,11 +230,12 @@ def test_without_a_valid_region_the_output_is_the_bias(kind):
     x, boxes = regions()
     for mask in (torch.tensor([[False] * 5, [True] * 5]), torch.ones(2, 5, dtype=torch.bool)):
         y = x.clone().requires_grad_()
-        found, weights = layer(y, y, y, mask, relative_geometry(boxes, mask), need_weights=True)
+        with torch.autograd.set_detect_anomaly(True):
+            found, weights = layer(y, y, y, mask, relative_geometry(boxes, mask), need_weights=True)
+            layer.zero_grad()
+            found.square().sum().backward()
         torch.testing.assert_close(found[1], layer.out_proj.bias.expand(5, -1), rtol=0, atol=0)
         assert not weights[1].any()
-        layer.zero_grad()
-        found.square().sum().backward()
         assert all(p.grad is None or p.grad.isfinite().all() for p in layer.parameters())
         assert not y.grad[1].any()
     assert all(z.isfinite().all() for z in layer.state_dict().values())
