@@ -182,7 +182,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
     * with ``small``: width and depth of the network, and the schedule, which trains from scratch; for text, also the
       total batch size: that of the data set, in tokens.
 
-    One process runs the config, and scores it on the test images after its last iteration.
+    One process runs the config. Where it validates on the test data, it does so once, after its last iteration.
     """
     own = data is None or _is_own(shipped(row.configs[-1]), data)
     configs = []
@@ -377,7 +377,9 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
         if 'end' in scheduler:
             scheduler.end = max(scheduler.end, scheduler.get('begin', 0) + 1)
         scheduler.by_epoch = False
-    cfg.train_cfg = dict(type='IterBasedTrainLoop', max_iters=iterations)
+    # As often as before; for a schedule by epoch, ten times.
+    interval = cfg.train_cfg.get('val_interval', 1) * iterations // total if unit == 'iter' else iterations // 10
+    cfg.train_cfg = dict(type='IterBasedTrainLoop', max_iters=iterations, val_interval=max(1, interval))
     cfg.log_processor.by_epoch = False
     hooks = cfg.default_hooks
     hooks.logger.update(interval=max(1, min(hooks.logger.interval, iterations // 10)), log_metric_by_epoch=False)
@@ -389,10 +391,14 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
 
 
 def _score_at_the_end(cfg: Config) -> None:
-    """Validate once, on the test images after the last iteration; do not save a best checkpoint."""
+    """Do not save a best checkpoint; where the validation is the test, validate once, after the last iteration."""
     cfg.default_hooks.checkpoint.save_best = None
     if cfg.get('val_evaluator') is None:
         cfg.val_cfg = None
-    else:
-        cfg.val_dataloader, cfg.val_evaluator = cfg.test_dataloader, cfg.test_evaluator
+    elif not has_own_test(cfg):
         cfg.train_cfg.val_interval = length(cfg)[0]
+
+
+def has_own_test(cfg: Config) -> bool:
+    """Whether a config is tested on other data than it is validated on, or by another metric."""
+    return cfg.val_evaluator != cfg.test_evaluator or cfg.val_dataloader.dataset != cfg.test_dataloader.dataset
