@@ -37,6 +37,17 @@ def set_checkpoint_path(runner: Runner, path: str | None) -> None:
     runner._load_from = path
 
 
+def load_weights(model: nn.Module, checkpoint: dict) -> None:
+    """Load every weight of a checkpoint that is in memory; mmengine's public function reads a file.
+
+    Raises:
+        RuntimeError: the checkpoint has other weights than the model.
+    """
+    from mmengine.runner.checkpoint import _load_checkpoint_to_model  # lazy: it imports the Runner
+
+    _load_checkpoint_to_model(model, checkpoint, strict=True)
+
+
 def set_position(loop: BaseLoop, epoch: int, iteration: int) -> None:
     """Set the position of a training loop, whose public properties are read-only."""
     loop._epoch, loop._iter = epoch, iteration

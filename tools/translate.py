@@ -46,7 +46,7 @@ def parse_args() -> argparse.Namespace:
         '--length-penalty', type=float, metavar='A', help='exponent of the length penalty; default: that of the config'
     )
     parser.add_argument(
-        '--max-length',
+        '--max-source-length',
         type=int,
         metavar='N',
         default=250,
@@ -144,7 +144,7 @@ def translate(args: argparse.Namespace, output: IO[bytes]) -> None:
         beam=args.beam,
         length_penalty=args.length_penalty,
         n_best=1 if args.n_best is None else args.n_best,
-        max_length=args.max_length,
+        max_source_length=args.max_source_length,
         progress_file=part,
         resume=args.resume,
         name='standard input' if args.input is None else str(args.input),

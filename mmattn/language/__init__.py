@@ -3,7 +3,7 @@
 from .batching import TokenBatchSampler, token_batches
 from .beam_search import Hypothesis, LengthPenalty, beam_search
 from .data_check_hook import TextDataCheckHook
-from .data_preprocessor import TextDataPreprocessor
+from .data_preprocessor import RegionDataPreprocessor, TextDataPreprocessor
 from .embedding import TokenEmbedding, sinusoids
 from .loss import (
     AmpTokenOptimWrapper,
@@ -12,6 +12,7 @@ from .loss import (
     TokenOptimWrapper,
     label_smoothed_loss,
 )
+from .regions import Regions, RegionStore, RegionWriter
 from .schedule import InverseRootLR
 from .torch_transformer import TorchDecoder, TorchEncoder
 from .transformer import (
@@ -30,6 +31,10 @@ __all__ = [
     'Hypothesis',
     'InverseRootLR',
     'LengthPenalty',
+    'RegionDataPreprocessor',
+    'RegionStore',
+    'RegionWriter',
+    'Regions',
     'SequenceDecoder',
     'SequenceEncoder',
     'SequenceModel',

@@ -1,4 +1,4 @@
-"""Batches of sentences of different lengths, padded to the longest."""
+"""Batches of sentences of different lengths, and of images with different numbers of regions, padded to the longest."""
 
 from collections.abc import Sequence
 
@@ -31,11 +31,95 @@ class TextDataPreprocessor(BaseDataPreprocessor):
 
     def forward(self, data: dict, training: bool = False) -> dict:
         """Return the batch with each list of sentences as one int64 tensor ``(B, L)``."""
-        inputs = {
-            name: pad_sequence(list(x), batch_first=True, padding_value=PAD) if isinstance(x, Sequence) else x
-            for name, x in data['inputs'].items()
-        }
+        inputs = {name: _padded(x) if isinstance(x, Sequence) else x for name, x in data['inputs'].items()}
         return self.cast_data({**data, 'inputs': inputs})
+
+
+def _padded(rows: Sequence[Tensor]) -> Tensor:
+    """Return sentences ``(L)`` as ``(B, L)``, or several of each sample, ``(K, L)``, as ``(B, K, L)``."""
+    if rows[0].dim() == 1:
+        return pad_sequence(list(rows), batch_first=True, padding_value=PAD)
+    return pad_sequence([x.T for x in rows], batch_first=True, padding_value=PAD).mT
+
+
+@MODELS.register_module()
+class RegionDataPreprocessor(TextDataPreprocessor):
+    """Pad the regions of images to the largest number in the batch, and sentences as ``TextDataPreprocessor`` does.
+
+    The inputs ``features`` and, if there are any, ``boxes`` are padded by :func:`pad_regions`, which adds
+    ``region_mask``. Other inputs are tensors of numbers, such as the tokens of a sentence, or of the K captions of an
+    image, ``(K, L)``.
+
+    Args:
+        non_blocking (bool): as in mmengine's ``BaseDataPreprocessor``. Defaults to False.
+
+    Example:
+        >>> features, boxes = [torch.ones(2, 8), torch.ones(1, 8)], [torch.ones(2, 4), torch.ones(1, 4)]
+        >>> batch = dict(inputs=dict(features=features, boxes=boxes, target=[torch.tensor([4, 2]), torch.tensor([2])]))
+        >>> inputs = RegionDataPreprocessor()(batch)['inputs']
+        >>> {name: tuple(x.shape) for name, x in inputs.items()}
+        {'features': (2, 2, 8), 'boxes': (2, 2, 4), 'target': (2, 2), 'region_mask': (2, 2)}
+    """
+
+    def forward(self, data: dict, training: bool = False) -> dict:
+        """Return the batch, padded: ``features`` ``(B, N, D)``, ``boxes`` ``(B, N, 4)``, ``region_mask`` ``(B, N)``."""
+        inputs = data['inputs']
+        features, boxes, mask = pad_regions(inputs['features'], inputs.get('boxes'))
+        found = (
+            dict(features=features, region_mask=mask)
+            if boxes is None
+            else dict(features=features, boxes=boxes, region_mask=mask)
+        )
+        return super().forward({**data, 'inputs': {**inputs, **found}}, training)
+
+
+def pad_regions(
+    features: Sequence[Tensor], boxes: Sequence[Tensor] | None = None
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Pad the regions of images to the largest number of them.
+
+    Args:
+        features (sequence of Tensor): one ``(n, D)`` per image.
+        boxes (sequence of Tensor, optional): one ``(n, 4)`` per image; None for features without boxes, such as those
+            of a video.
+
+    Returns:
+        tuple[Tensor, Tensor | None, Tensor]: features ``(B, N, D)``, 0 where padded; boxes ``(B, N, 4)``,
+        ``(0, 0, 1, 1)`` where padded, so that the logarithm of a side is finite, or None; and the mask, bool
+        ``(B, N)``, True where padded.
+
+    Raises:
+        ValueError: an image has no region, another number of boxes than of features, or features of another width
+            than the others.
+
+    Example:
+        >>> _, boxes, mask = pad_regions([torch.ones(1, 8), torch.ones(2, 8)], [torch.zeros(1, 4), torch.zeros(2, 4)])
+        >>> boxes[0]
+        tensor([[0., 0., 0., 0.],
+                [0., 0., 1., 1.]])
+        >>> mask
+        tensor([[False,  True],
+                [False, False]])
+    """
+    if not features or (boxes is not None and len(features) != len(boxes)):
+        raise ValueError(
+            'features and boxes must have one tensor per image, at least one; got '
+            f'{len(features)} and {None if boxes is None else len(boxes)}'
+        )
+    width = features[0].shape[-1]
+    for image, (x, box) in enumerate(zip(features, features if boxes is None else boxes)):
+        if x.dim() != 2 or not len(x) or x.shape[1] != width or (boxes is not None and box.shape != (len(x), 4)):
+            raise ValueError(
+                f'features and boxes must be (n, {width}) and (n, 4) with n ≥ 1; got {tuple(x.shape)} and '
+                f'{tuple(box.shape)} for image {image} of the batch'
+            )
+    counts = torch.tensor([len(x) for x in features], device=features[0].device)
+    mask = torch.arange(int(counts.max()), device=counts.device) >= counts[:, None]
+    padded = None
+    if boxes is not None:
+        padded = pad_sequence(list(boxes), batch_first=True)
+        padded[mask] = padded.new_tensor((0, 0, 1, 1))
+    return pad_sequence(list(features), batch_first=True), padded, mask
 
 
 def padding_mask(tokens: Tensor) -> Tensor | None:

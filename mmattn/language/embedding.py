@@ -63,12 +63,19 @@ class TokenEmbedding(nn.Module):
         Returns:
             Tensor: float ``(B, L, E)``.
         """
-        x = F.embedding(tokens, self.weight, padding_idx=PAD) * math.sqrt(self.embed_dim)
+        x = self._scaled(tokens)
         if self.positions == 'sinusoidal':
             dtype = torch.promote_types(x.dtype, torch.float32)
             positions = torch.arange(start, start + tokens.shape[1], device=tokens.device, dtype=dtype)
             x = x + sinusoids(positions, self.embed_dim).to(x.dtype)
         return self.dropout(x)
+
+    def vectors(self, tokens: Tensor) -> Tensor:
+        """Return the vectors of a set of tokens, without positions, float ``(B, L, E)``, for int64 ``(B, L)``."""
+        return self.dropout(self._scaled(tokens))
+
+    def _scaled(self, tokens: Tensor) -> Tensor:
+        return F.embedding(tokens, self.weight, padding_idx=PAD) * math.sqrt(self.embed_dim)
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the logits of all symbols, ``(*, V)``, for ``x`` ``(*, E)``: products with the same matrix."""

@@ -81,6 +81,10 @@ class _Prefix:
     def position(self) -> int:
         return 0 if self.x is None else self.x.shape[1]
 
+    @property
+    def count(self) -> int:
+        return len(self.memory)
+
     def reorder(self, index: Tensor) -> _Prefix:
         x, mask = (None if x is None else x[index] for x in (self.x, self.memory_padding_mask))
         return _Prefix(x, self.memory[index], mask)

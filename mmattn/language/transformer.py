@@ -75,10 +75,10 @@ class LayerSequence(nn.ModuleList):
     def __iter__(self) -> Iterator[Any]:
         return super().__iter__()
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, **context: Any) -> Tensor:
         """Return the output of the last layer for the input of the first, ``(B, L, E)``."""
         for layer in self:
-            x, _ = layer(x, x, x, key_padding_mask=padding_mask)
+            x, _ = layer(x, x, x, key_padding_mask=padding_mask, **context)
         return x
 
     def start(self) -> list[dict[str, Tensor]]:
@@ -154,16 +154,25 @@ class TransformerEncoderLayer(nn.Module):
         self.feedforward = FeedForward(embed_dim, feedforward_dim, dropout)
         self.feedforward_norm = nn.LayerNorm(embed_dim)
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Return ``(B, L, E)`` for ``x`` ``(B, L, E)``; ``padding_mask`` is bool ``(B, L)``, True where padding is."""
-        return self._residual(self._attended(x, padding_mask), self.feedforward_norm, self.feedforward)
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, **context: Any) -> Tensor:
+        """Return the output for a whole sequence, or for a set of regions.
 
-    def _attended(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+        Args:
+            x (Tensor): float ``(B, L, E)``.
+            padding_mask (Tensor, optional): bool ``(B, L)``, True where ``x`` is padding.
+            **context: further arguments of the attention, such as ``relative_geometry`` of ``RegionAttention``.
+
+        Returns:
+            Tensor: ``(B, L, E)``.
+        """
+        return self._residual(self._attended(x, padding_mask, **context), self.feedforward_norm, self.feedforward)
+
+    def _attended(self, x: Tensor, padding_mask: Tensor | None, **context: Any) -> Tensor:
         """Return the output of the self-attention and its residual."""
         attention = self.self_attention
         if attention is None:
             return x
-        return self._residual(x, self.attention_norm, lambda h: attention(h, padding_mask))
+        return self._residual(x, self.attention_norm, lambda h: attention(h, padding_mask, **context))
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.norm_first:
@@ -226,12 +235,20 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         Returns:
             Tensor: ``(B, L, E)``.
         """
-        x = self._residual(
-            self._attended(x, padding_mask),
+        x = self._crossed(self._attended(x, padding_mask), memory, memory_padding_mask)
+        return self._residual(x, self.feedforward_norm, self.feedforward)
+
+    def _crossed(self, x: Tensor, memory: Tensor, memory_padding_mask: Tensor | None) -> Tensor:
+        """Return the output of the attention to the encoder and its residual."""
+        return self._residual(
+            x,
             self.cross_attention_norm,
             lambda h: self.cross_attention(h, memory, memory, key_padding_mask=memory_padding_mask)[0],
         )
-        return self._residual(x, self.feedforward_norm, self.feedforward)
+
+    def start(self, memory: Tensor, memory_padding_mask: Tensor | None) -> dict[str, Tensor]:
+        """Return what :meth:`step` requires of the encoder's output; the first dimension of every tensor is S."""
+        return self.cross_attention.start(memory, memory_padding_mask)
 
     def step(self, x: Tensor, own: list[dict], memory: dict[str, Tensor], position: int) -> tuple[Tensor, list[dict]]:
         """Return the output for one more token, ``(n, 1, E)``, and the new state of the self-attention."""
@@ -244,8 +261,12 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
 
         if self.self_attention is not None:
             x = self._residual(x, self.attention_norm, attend)
-        x = self._residual(x, self.cross_attention_norm, lambda h: self.cross_attention.step(h, memory, position)[0])
+        x = self._crossed_step(x, memory, position)
         return self._residual(x, self.feedforward_norm, self.feedforward), own
+
+    def _crossed_step(self, x: Tensor, memory: dict[str, Tensor], position: int) -> Tensor:
+        """Return the output of :meth:`_crossed` for one more token, ``(n, 1, E)``."""
+        return self._residual(x, self.cross_attention_norm, lambda h: self.cross_attention.step(h, memory, position)[0])
 
 
 def _stack(layer: type[nn.Module], num_layers: int, config: dict | Sequence[dict]) -> Any:
@@ -280,10 +301,10 @@ class SequenceEncoder(nn.Module):
         last = self.layers[-1]
         self.norm = nn.LayerNorm(last.embed_dim) if last.norm_first else nn.Identity()
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Return ``(B, L, E)`` for ``x`` ``(B, L, E)``; ``padding_mask`` is bool ``(B, L)``, True where padding is."""
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None, **context: Any) -> Tensor:
+        """Return the output for whole sequences; the arguments are those of :class:`TransformerEncoderLayer`."""
         for layer in self.layers:
-            x = layer(x, padding_mask)
+            x = layer(x, padding_mask, **context)
         return self.norm(x)
 
 
@@ -309,10 +330,11 @@ class SequenceDecoder(nn.Module):
     """
 
     layers: Any  # an nn.ModuleList
+    layer_type: type[nn.Module] = TransformerDecoderLayer
 
     def __init__(self, num_layers: int, layer: dict | Sequence[dict]) -> None:
         super().__init__()
-        self.layers = _stack(TransformerDecoderLayer, num_layers, layer)
+        self.layers = _stack(self.layer_type, num_layers, layer)
         last = self.layers[-1]
         self.norm = nn.LayerNorm(last.embed_dim) if last.norm_first else nn.Identity()
 
@@ -332,8 +354,8 @@ class SequenceDecoder(nn.Module):
             memory_padding_mask (Tensor, optional): bool ``(S, M)``, True where ``memory`` is padding.
         """
         hypotheses = [[] if layer.self_attention is None else layer.self_attention.start() for layer in self.layers]
-        sentences = [layer.cross_attention.start(memory, memory_padding_mask) for layer in self.layers]
-        return DecodingState(0, hypotheses, sentences, len(memory))
+        sentences = [layer.start(memory, memory_padding_mask) for layer in self.layers]
+        return DecodingState(0, hypotheses, sentences, len(next(iter(sentences[0].values()))))
 
     def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """Return the output for one more token of each hypothesis, ``(n, 1, E)``, and the next state.

@@ -8,8 +8,11 @@ from .bilateral_non_local import BilateralNonLocal2d
 from .deform_conv1d import DeformConv1d
 from .dynamic_conv1d import DynamicConv1d
 from .dynamic_conv2d import DynamicConv2d
+from .entangled_attention import EntangledAttention
+from .gated_bilateral_control import GatedBilateralController
 from .grid_attention_3d import GridAttention3d
 from .local_bilateral_attention import LocalBilateralAttention
+from .region_attention import RegionAttention
 from .strided_attention_3d import StridedAttention3d
 from .transformer_attention import TransformerAttention2d
 from .transformer_attention_1d import TransformerAttention1d
@@ -24,8 +27,11 @@ __all__ = [
     'DeformConv1d',
     'DynamicConv1d',
     'DynamicConv2d',
+    'EntangledAttention',
+    'GatedBilateralController',
     'GridAttention3d',
     'LocalBilateralAttention',
+    'RegionAttention',
     'StridedAttention3d',
     'TransformerAttention1d',
     'TransformerAttention2d',

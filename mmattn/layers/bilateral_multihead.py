@@ -135,7 +135,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         Args:
             query (Tensor): float ``(B, L, E)``, or ``(L, E)`` without a batch.
             key, value (Tensor): float ``(B, M, E)``, or ``(M, E)`` without a batch. ``key`` must be the object
-                ``query`` itself, unless ``position='none'`` and ``causal=False``.
+                ``query`` itself, unless ``position='none'`` and ``causal=False``. Without keys, because M is 0 or all
+                are padding, the output is the bias of ``out_proj``.
             key_padding_mask (Tensor, optional): ``(B, M)``, or ``(M)`` without a batch; bool, True where a key is
                 padding, or float, added to the logits of the key (−∞ where it is padding).
             need_weights (bool): must be False. Defaults to False.
@@ -182,6 +183,9 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         padding = key_padding_mask
         if padding is not None and padding.is_floating_point():
             padding = padding == -math.inf  # statistics omit these keys, as those of a bool mask
+        if not key.shape[1] and query.shape[1]:
+            key, key_padding_mask = _one_masked(key)
+            (value, _), padding = _one_masked(value), None
         q, k, v = self._projected(query, key, value)
         if self.normalize_queries:
             q = normalize_queries(q, padding)
@@ -224,6 +228,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 f'{self.causal} and {self.normalize_queries}'
             )
         check_key_padding_mask(key_padding_mask, memory)
+        if not memory.shape[1]:
+            memory, key_padding_mask = _one_masked(memory)
         key, value = map(self._heads, self._projected(memory, memory, first=1))
         state = dict(memory_key=key, memory_value=value)
         if key_padding_mask is not None:
@@ -284,3 +290,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
     def _heads(self, x: Tensor) -> Tensor:
         """View ``(B, L, E)`` as ``(B, heads, L, E/heads)``."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+def _one_masked(memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Return one position that is padding in place of a memory without positions, ``(B, 0, E)``, and its mask."""
+    return F.pad(memory, (0, 0, 0, 1)), memory.new_ones(len(memory), 1, dtype=torch.bool)

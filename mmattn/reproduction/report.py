@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +40,7 @@ class Result(NamedTuple):
     metrics: dict[str, float]
     seconds: float | None  # median time of an iteration; None if nothing was trained
     memory: float | None  # peak in MiB; None if it was not recorded
+    curve: Sequence[Sequence[float]] = ()  # validations during training: iteration or epoch, first metric
 
 
 class Measured(NamedTuple):
@@ -118,10 +119,12 @@ def differences(methods: list[Measured]) -> dict[str, Difference]:
 
 
 def write_report(methods: list[Measured], setup: Setup, folder: Path) -> str:
-    """Write results.json, plot.png and table.md to a folder; return the content of table.md."""
+    """Write results.json, plot.png, table.md and, if there were validations, curves.png; return the table's page."""
     write_text(folder / 'results.json', json.dumps(_content(methods, setup), indent=1, ensure_ascii=False) + '\n')
     title = f'{setup.title} on {setup.data}' + (f', not the {setup.whose} protocol' if setup.deviations else '')
     plot(methods, title, bool(setup.table) and not setup.deviations, folder / 'plot.png')
+    if all(len(result.curve) > 1 for method in methods for result in method.results.values()):
+        plot_curves(methods, title, folder / 'curves.png')
     text = markdown_page(methods, setup)
     write_text(folder / 'table.md', text)
     return text
@@ -224,6 +227,31 @@ def plot(methods: list[Measured], title: str, with_paper: bool, path: Path) -> N
     axis.set_xlabel(f'{metric} ({key})')
     axis.set_title(title, fontsize='medium', loc='left')
     axis.grid(axis='x', alpha=0.3)
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=110)
+    pyplot.close(figure)
+
+
+def plot_curves(methods: list[Measured], title: str, path: Path) -> None:
+    """Draw the validations of each method: their mean over the seeds as a line, each seed as thin line."""
+    import matplotlib
+
+    matplotlib.use('Agg')
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(7, 4.5), layout='constrained')
+    for number, method in enumerate(methods):
+        style = dict(color=f'C{number % 10}', linestyle=('-', '--', ':')[number // 10 % 3])
+        curves = [result.curve for result in method.results.values()]
+        for curve in curves if len(curves) > 1 else ():
+            axis.plot(*zip(*curve), **style, linewidth=0.5, alpha=0.6)
+        mean = [(points[0][0], statistics.mean(value for _, value in points)) for points in zip(*curves)]
+        axis.plot(*zip(*mean), **style, linewidth=2, label=method.name)
+    axis.set_xlabel('training (thick: mean, thin: seeds)')
+    axis.set_ylabel(f'{methods[0].metrics[0]} on the validation split')
+    axis.set_title(title, fontsize='medium', loc='left')
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize='small', ncols=1 + len(methods) // 10)
     with atomic_write(path) as temporary:
         figure.savefig(temporary, dpi=110)
     pyplot.close(figure)

@@ -1,5 +1,6 @@
 """Train the missing runs of a table over several seeds, and write the report."""
 
+import json
 import os
 import platform
 import statistics
@@ -10,10 +11,10 @@ from queue import Queue
 import torch
 from mmengine.config import Config
 
-from mmattn.utils.files import check_writable
+from mmattn.utils.files import check_writable, write_text
 
 from .plan import Method, check_data, plan, words, write_configs
-from .protocol import Protocol, input_words, length, metrics_of, read_data
+from .protocol import UNITS, Protocol, input_words, length, metrics_of, read_data
 from .report import Measured, Result, Setup, write_report
 from .runs import Run, each, finish, lock, peak_memory, scalars, scores
 from .tables import Row
@@ -37,8 +38,10 @@ def reproduce(
 ) -> str:
     """Train the missing runs of a table, and write the report to the work dir.
 
-    The work dir gets a complete config of each row, one folder per run (``ROW_seed-SEED``), table.md, plot.png and
-    results.json. After an interruption, the same call resumes. Further seeds are added to existing ones.
+    The work dir gets a complete config of each row, one folder per run (``ROW_seed-SEED``), its result
+    (``runs/ROW_seed-SEED.json``), table.md, plot.png and results.json. After an interruption, the same call resumes. A
+    run whose result exists is not trained again; to continue on another machine, copy the folder ``runs``. Further
+    seeds are added to existing ones.
 
     Args:
         rows (list[Row]): rows of one table, see :func:`read_tables`.
@@ -144,7 +147,22 @@ def run_of(method: str, config: Path, seed: int, work_dir: Path) -> Run:
 
 
 def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Result:
-    """Train the missing stages of a method with one seed, and return the last stage's result."""
+    """Train the missing stages of a method with one seed, and return the last stage's result, which is also stored.
+
+    Raises:
+        RuntimeError: a training or a test has failed, or a log of it is missing.
+        ValueError: the stored result is that of a training of another length.
+    """
+    cfg = method.configs[-1]
+    steps, unit = length(cfg)
+    _, keys, factor = metrics_of(cfg)
+    key = next(iter(keys))
+    stored = run.folder.parent / 'runs' / f'{run.folder.name}.json'
+    if stored.exists():
+        found = json.loads(stored.read_text(encoding='utf-8'))
+        if found.pop('steps') != steps:
+            raise ValueError(f'{stored} is of a training of another length than {steps} {UNITS[unit]}')
+        return Result(**found)
     start: list[str] = []
     for stage, (path, cfg) in enumerate(zip(method.paths, method.configs), 1):
         folder = run.folder if stage == len(method.paths) else run.folder / f'stage_{stage}'
@@ -152,8 +170,7 @@ def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Resu
         last = checkpoint(folder, cfg)
         finish(staged, jobs, last)
         start = [f'load_from={last}']
-    _, keys, factor = metrics_of(cfg)
-    found = scores(staged, jobs, last, next(iter(keys)), length(cfg)[0], *method.rows[0].test)
+    found = scores(staged, jobs, last, key, None if has_own_test(cfg) else steps, *method.rows[0].test)
     logs = scalars(run.folder)
     times = [line['time'] for log in logs for line in log[1:] or log if 'loss' in line]
     memory = max((line['memory'] for log in logs for line in log if 'memory' in line), default=peak_memory(run.folder))
@@ -161,7 +178,16 @@ def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Resu
         raise RuntimeError(f'{last} exists, but the log of its training does not: remove {run.folder}')
     # Without published references, there is no sacreBLEU.
     metrics = {name: factor * found[key] for key, name in keys.items() if key in found}
-    return Result(metrics, statistics.median(times), memory)
+    # After an interruption, a resumed training repeats validations.
+    curve = {line['step']: factor * line[key] for log in logs for line in log if key in line}
+    result = Result(metrics, statistics.median(times), memory, sorted(curve.items()))
+    write_text(stored, json.dumps(dict(steps=steps, **result._asdict()), indent=1) + '\n')
+    return result
+
+
+def has_own_test(cfg: Config) -> bool:
+    """Whether a config is tested on other data than it is validated on, or by another metric."""
+    return cfg.val_evaluator != cfg.test_evaluator or cfg.val_dataloader.dataset != cfg.test_dataloader.dataset
 
 
 def checkpoint(folder: Path, cfg: Config) -> Path:

@@ -150,7 +150,7 @@ def finish(run: Run, jobs: int, last: Path) -> None:
         raise RuntimeError(f'{last} is missing after training; see {run.folder}/output.log')
 
 
-def scores(run: Run, jobs: int, last: Path, key: str, step: int, *arguments: str) -> dict:
+def scores(run: Run, jobs: int, last: Path, key: str, step: int | None, *arguments: str) -> dict:
     """Return the metrics of a run's last checkpoint, from the log of the training or from tools/test.py.
 
     Args:
@@ -158,17 +158,17 @@ def scores(run: Run, jobs: int, last: Path, key: str, step: int, *arguments: str
         jobs (int): processes that share the cores.
         last (Path): its checkpoint.
         key (str): a required metric.
-        step (int): iteration or epoch of the checkpoint.
+        step (int, optional): iteration or epoch of the checkpoint, whose validation is used; None: tools/test.py is.
         arguments (str): arguments of tools/test.py; if there are any, the log of the training is not used.
 
     Raises:
         RuntimeError: the required metric is missing.
     """
-    found = None if arguments else last_scores(run.folder, key, step)
+    found = None if arguments or step is None else last_scores(run.folder, key, step)
     if found is None:  # also if the run was interrupted between the last iteration and its validation
         found = test(run, jobs, last, *arguments)
     if key not in found:
-        raise RuntimeError(f'{run.folder} has no {key} at {step}; see {run.folder}/output.log')
+        raise RuntimeError(f'{run.folder} has no {key} of {last.name}; see {run.folder}/output.log')
     return found
 
 

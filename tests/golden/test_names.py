@@ -40,6 +40,17 @@ LAYERS = {
     'DynamicConv1d': dict(embed_dim=8, num_heads=2, kernel_size=3),
     'DeformConv1d': dict(embed_dim=8),
     **{f'TransformerAttention1d {n:04b}': dict(embed_dim=8, num_heads=2, terms=f'{n:04b}') for n in range(1, 16)},
+    'RegionAttention': dict(embed_dim=8, num_heads=2, query_norm='instance'),
+    'RegionAttention norms': dict(embed_dim=8, num_heads=2, query_norm='batch', key_norm='instance_affine'),
+    'RegionAttention layer norm': dict(embed_dim=8, num_heads=2, query_norm='layer'),
+    'RegionAttention geometry': dict(
+        embed_dim=8, num_heads=2, geometry=('content_independent', 'query_dependent', 'key_dependent')
+    ),
+    **{
+        f'EntangledAttention {mode}': dict(embed_dim=8, num_heads=2, mode=mode)
+        for mode in ('entangled', 'parallel', 'stacked_v', 'stacked_s')
+    },
+    'GatedBilateralController residual': dict(embed_dim=8, residual=True),
     'GridAttention3d': dict(embed_dims=8, num_heads=2, max_offset=3, max_frames=4),
     'StridedAttention3d': dict(embed_dims=8, num_heads=2, max_offset=3, max_frames=4),
     'StridedAttention3d sinusoidal': dict(embed_dims=8, num_heads=2, max_offset=3, temporal_position='sinusoidal'),

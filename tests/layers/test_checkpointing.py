@@ -1,5 +1,7 @@
 """Every layer and head under activation checkpointing, of both kinds, gives the gradients that it gives without."""
 
+from inspect import signature
+
 import mmdet.models.backbones
 import mmseg.models.backbones
 import pytest
@@ -12,7 +14,7 @@ from mmattn import layers
 VIDEO = (1, 2, 3, 4, 8)
 MAP = (2, 8, 5, 6)
 SEQUENCE = (2, 5, 8)
-# A config, and the shape of the layer's input.
+# A config, and the shape of each of the layer's inputs.
 LAYERS = {
     'BilateralNonLocal2d': (dict(in_channels=8, window_size=3), MAP),
     'BilateralCrissCrossAttention': (dict(in_channels=8, window_size=3), MAP),
@@ -24,6 +26,9 @@ LAYERS = {
     'DeformConv1d': (dict(embed_dim=8), SEQUENCE),
     'TransformerAttention2d': (dict(in_channels=8, num_heads=2), MAP),
     'TransformerAttention1d': (dict(embed_dim=8, num_heads=2), SEQUENCE),
+    'RegionAttention': (dict(embed_dim=8, num_heads=2, query_norm='instance', dropout=0.0), SEQUENCE),
+    'EntangledAttention': (dict(embed_dim=8, num_heads=2, dropout=0.0), SEQUENCE),
+    'GatedBilateralController': (dict(embed_dim=8), SEQUENCE),
     'AttendedResidual': (
         dict(in_channels=8, attention=dict(type='mmattn.LocalBilateralAttention', num_heads=2)),
         MAP,
@@ -91,7 +96,9 @@ def test_layers(name, use_reentrant, memory_format):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(2)).contiguous(memory_format=memory_format)
 
     def call(layer, x):
-        return layer(x, x, x)[0] if shape == SEQUENCE else layer(x)
+        required = [p for p in signature(layer.forward).parameters.values() if p.default is p.empty]
+        out = layer(*[x] * len(required))
+        return out[0] if isinstance(out, tuple) else out
 
     compare(dict(options, type=f'mmattn.{name}'), [x], call, use_reentrant)
 

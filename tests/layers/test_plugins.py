@@ -18,12 +18,15 @@ PLUGINS = {
     'TransformerAttention2d': dict(num_heads=4),
     'DynamicConv2d': dict(kernel_size=3, groups=4),
 }
-# What has another slot: sequences, a convolution's place, videos, and the layer in AttendedResidual.
+# What has another slot: sequences, regions, a convolution's place, videos, and the layer in AttendedResidual.
 OTHERS = {
     'BilateralMultiheadAttention',
     'TransformerAttention1d',
     'DynamicConv1d',
     'DeformConv1d',
+    'RegionAttention',
+    'EntangledAttention',
+    'GatedBilateralController',
     'BAConv2d',
     'LocalBilateralAttention',
     'GridAttention3d',

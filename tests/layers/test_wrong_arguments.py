@@ -60,6 +60,26 @@ WRONG = [
         dict(num_heads=HEADS, kernel_size=[*LENGTHS, 4], embed_dim=COUNTS),
     ),
     ('DeformConv1d', dict(embed_dim=8), dict(kernel_size=[*LENGTHS, 4], embed_dim=COUNTS)),
+    (
+        'RegionAttention',
+        dict(embed_dim=8, num_heads=2),
+        dict(
+            num_heads=HEADS,
+            embed_dim=COUNTS,
+            geometry_dim=COUNTS,
+            dropout=[*NUMBERS, -0.1, 1.1],
+            query_norm=['group', 0],
+            key_norm=['group', True],
+            geometry=['phi', ['phi'], ['key_dependent'] * 2],
+            causal=[True],
+        ),
+    ),
+    (
+        'EntangledAttention',
+        dict(embed_dim=8, num_heads=2),
+        dict(num_heads=HEADS, embed_dim=COUNTS, mode=['stacked', 0], dropout=[*NUMBERS, -0.1, 1.1]),
+    ),
+    ('GatedBilateralController', dict(embed_dim=8), dict(embed_dim=COUNTS, activation=['linear', 0])),
     ('GridAttention3d', VIDEO, dict(num_heads=HEADS, scale=NUMBERS, max_offset=[-1, '3'], max_frames=COUNTS)),
     ('StridedAttention3d', VIDEO, dict(num_heads=HEADS, scale=NUMBERS, step=[*LENGTHS, (1, 2)], max_frames=COUNTS)),
     (

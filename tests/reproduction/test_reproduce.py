@@ -5,6 +5,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import statistics
 import subprocess
@@ -17,7 +18,9 @@ import torch
 from PIL import Image
 
 from mmattn.reproduction import reproduce
+from mmattn.reproduction.protocol import shipped
 from mmattn.reproduction.report import Result, difference
+from mmattn.reproduction.reproduce import has_own_test
 from mmattn.reproduction.tables import read_tables
 
 TOOL = Path(__file__).parents[2] / 'tools' / 'reproduce.py'
@@ -141,6 +144,13 @@ def test_runs_are_shared_between_gpus_and_reported(call, data, tmp_path, monkeyp
     assert not list(tmp_path.glob('*part*'))
 
 
+def test_metrics_are_those_of_the_test_where_it_is_not_the_validation():
+    """Parts of faces are validated on another split; the validation of street scenes is the test of the papers."""
+    faces, streets = (next(row for row in read_tables()[table] if not row.test) for table in ('4.3', '4.2'))
+    assert has_own_test(shipped(faces.configs[-1]))
+    assert not has_own_test(shipped(streets.configs[-1]))
+
+
 def test_one_seed_is_reported_without_intervals(call, data, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 1)
     monkeypatch.setattr(reproduce, 'run_stages', run := Recorder())
@@ -234,12 +244,28 @@ def test_killed_it_goes_on_and_repeats_nothing(call, data, tmp_path):
     with pytest.raises(SystemExit, match=r"other settings(.|\n)*-train_cfg.*12(.|\n)*\+train_cfg.*'max_iters': 5"):
         call(*arguments, '--iters', 5)
 
+    # A result that was copied from another machine is not trained again; one of another training is an error.
+    (first / 'peak_memory.json').rename(tmp_path / 'peak_memory.json')
+    first.rename(tmp_path / 'moved')
+    call(*arguments, '--iters', 12)
+    assert json.loads((tmp_path / 'results.json').read_text()) == found
+    assert not first.exists()
+    (tmp_path / 'moved').rename(first)
+    stored = tmp_path / 'runs' / f'{first.name}.json'
+    assert json.loads(stored.read_text())['curve'] == [[12, row['seeds']['0']['metrics']['mIoU']]]
+    stored.write_text(stored.read_text().replace('"steps": 12', '"steps": 13'))
+    with pytest.raises(SystemExit, match=rf'{stored.name} is of a training of another length than 12 iterations'):
+        call(*arguments, '--iters', 12)
+
+    shutil.rmtree(stored.parent)
     log = next(first.glob('*/vis_data/scalars.json'))
     log.write_text(''.join(f'{line}\n' for line in log.read_text().splitlines() if 'mIoU' not in line))
-    for folder in (first, second):  # written when a training has ended, if what waits for it lives on
-        (folder / 'peak_memory.json').unlink()
+    # Written when a training has ended, if what waits for it lives on.
+    for path in (tmp_path / 'peak_memory.json', second / 'peak_memory.json'):
+        path.unlink()
     assert re.search(r'\| – \|$', call(*arguments, '--iters', 12), re.M)
     for result in row['seeds'].values():
         result['memory'] = None
+    row['seeds']['0']['curve'] = []
     assert json.loads((tmp_path / 'results.json').read_text()) == found
     assert (first / 'test' / 'metrics.json').is_file()

@@ -37,10 +37,17 @@ class Fault(Exception):
 
 
 def run(
-    convert: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser, argv: Sequence[str] | None
+    convert: Callable[[argparse.Namespace], None],
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    overwrites: bool = True,
 ) -> int:
-    """Run a converter's command and return its exit code. All faults and their count are printed on stderr."""
-    parser.add_argument('--overwrite', action='store_true', help='replace an existing output folder')
+    """Run a converter's command and return its exit code. All faults and their count are printed on stderr.
+
+    ``overwrites`` is whether it has the option ``--overwrite``.
+    """
+    if overwrites:
+        parser.add_argument('--overwrite', action='store_true', help='replace an existing output folder')
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors='backslashreplace')  # print messages with any encoding of the locale

@@ -2,7 +2,7 @@
 model = dict(
     type='mmattn.TranslationTransformer',
     size='tiny',
-    dropout=0.3,
+    dropout=0.1,
     label_smoothing=0.1,
     test_cfg=dict(beam=5, length_penalty=1.0, penalty_kind='power', max_length=(1.5, 10)),
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from mmattn.engine.data_sampling import SampleIndex
+from mmattn.language.regions import RegionStore
 from mmattn.language.sentences import Sentences
 from mmattn.language.vocabulary import PAD, UNK, Vocabulary
 from mmattn.ops.checks import check_count
@@ -95,10 +96,11 @@ class CaptionDataset(Dataset):
         """Return a sample.
 
         Returns:
-            dict: 'inputs', a dict with 'regions', float32 ``(N, D)``; 'boxes', float32 ``(N, 4)``, if the store has
-            them; 'attributes', int64 ``(A)``, if requested, possibly empty; and, in training, 'captions', int64
-            ``(captions_per_image, L)``, each with ``</s>``, padded. 'data_samples', a data sample with ``image_id``,
-            ``index`` in the data set, ``size`` (width, height) and, in tests, ``captions``, the published references.
+            dict: 'inputs', a dict with 'features', float32 ``(N, D)``; 'boxes', float32 ``(N, 4)``, and 'sizes', width
+            and height, int64 ``(2)``, if the store has them; 'attributes', int64 ``(A)``, if requested, possibly empty;
+            and, in training, 'captions', int64 ``(captions_per_image, L)``, each with ``</s>``, padded. 'data_samples',
+            a data sample with ``image_id``, ``index`` in the data set, ``size`` (width, height) and, in tests,
+            ``captions``, the published references.
 
         Raises:
             IndexError: the index is outside the data set.
@@ -109,9 +111,10 @@ class CaptionDataset(Dataset):
         regions = self.store[name]
         if not len(regions.features):
             raise ValueError(f'image {name}: no region in the region store')
-        inputs: dict[str, Tensor] = dict(regions=regions.features)
+        inputs: dict[str, Tensor] = dict(features=regions.features)
         if regions.boxes is not None:
             inputs['boxes'] = regions.boxes
+            inputs['sizes'] = torch.tensor(regions.size)
         if self._attributes is not None:
             inputs['attributes'] = self._attributes[number]
         sample = BaseDataElement(metainfo=dict(image_id=name, index=number, size=regions.size))
@@ -276,7 +279,7 @@ class VATEXDataset(CaptionDataset):
 def _open_store(regions: Any) -> Any:
     """Return the region store at a path, or the given one."""
     if isinstance(regions, str | Path):
-        return import_module('mmattn.language.regions').RegionStore(regions)
+        return RegionStore(regions)
     return regions
 
 

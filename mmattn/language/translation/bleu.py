@@ -31,7 +31,7 @@ def split_compounds(line: str) -> str:
 
 
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Any:
-    """Return sacreBLEU's score object for tokenised text: corpus BLEU-4 without smoothing, as ``multi-bleu.perl``.
+    """Return sacreBLEU's score object for tokenized text: corpus BLEU-4 without smoothing, as ``multi-bleu.perl``.
 
     Args:
         hypotheses (sequence of str): translations; their tokens are separated by spaces.
@@ -52,10 +52,10 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Any:
 class BLEU(UniqueMetric):
     """Corpus BLEU of translations: two figures, which are not comparable with each other.
 
-    * 'BLEU': of the tokenised text that the model reads and writes, with the subword segmentation undone, without
-      smoothing, as ``multi-bleu.perl`` and the papers. It depends on the tokeniser and on the case of the data.
-    * 'sacreBLEU': of detokenised text against the published reference ``<split>.raw.<language>``, by sacreBLEU with
-      tokenisation 13a; the log gives its signature. If the data are lower-cased, case is ignored. It is absent if there
+    * 'BLEU': of the tokenized text that the model reads and writes, with the subword segmentation undone, without
+      smoothing, as ``multi-bleu.perl`` and the papers. It depends on the tokenizer and on the case of the data.
+    * 'sacreBLEU': of detokenized text against the published reference ``<split>.raw.<language>``, by sacreBLEU with
+      tokenization 13a; the log gives its signature. If the data are lower-cased, case is ignored. It is absent if there
       is no published reference.
 
     Args:
@@ -137,7 +137,7 @@ class BLEU(UniqueMetric):
         if self.compound_split:
             hypotheses, references = ([split_compounds(line) for line in lines] for lines in (hypotheses, references))
         score = tokenized_bleu(hypotheses, references)
-        print_log(f'tokenised: {score}', 'current')
+        print_log(f'tokenized: {score}', 'current')
         metrics = dict(BLEU=score.score)
         raw = [result['raw_target'] for result in results]
         texts = [result['n_best'][0][0] for result in results]
@@ -147,7 +147,7 @@ class BLEU(UniqueMetric):
             texts = [processor.detokenize(line) for line in texts]
             metric = sacrebleu.BLEU(lowercase=meta['lowercase'])
             score = metric.corpus_score(texts, [raw])
-            print_log(f'detokenised: {score}; signature {metric.get_signature()}', 'current')
+            print_log(f'detokenized: {score}; signature {metric.get_signature()}', 'current')
             metrics['sacreBLEU'] = score.score
         if self.output_dir is not None:
             self._write(texts, results)

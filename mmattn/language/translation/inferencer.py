@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.infer import BaseInferencer
-from mmengine.runner.checkpoint import _load_checkpoint_to_model
 from rich.console import Console
 from rich.progress import Progress
 from torch import nn
 
 import mmattn.engine  # noqa: F401  (registers the types in checkpoints, and `_base_ = 'mmattn::…'`)
+from mmattn._compat import load_weights
 from mmattn.language.batching import token_batches
 from mmattn.language.beam_search import Hypothesis, LengthPenalty
 from mmattn.language.lines import read_lines
@@ -103,7 +103,7 @@ class TranslationInferencer(BaseInferencer):
         beam: int | None = None,
         length_penalty: float | None = None,
         n_best: int = 1,
-        max_length: int = 250,
+        max_source_length: int = 250,
         progress_file: str | Path | None = None,
         resume: bool = True,
         name: str = 'inputs',
@@ -120,7 +120,7 @@ class TranslationInferencer(BaseInferencer):
             length_penalty (float, optional): exponent α of the length penalty; its kind is that of the config. Defaults
                 to that of the config.
             n_best (int): number of translations per sentence, at most ``beam``. Defaults to 1.
-            max_length (int): the most pieces of a sentence, without ``</s>``. Defaults to 250.
+            max_source_length (int): the most pieces of a sentence, without ``</s>``. Defaults to 250.
             progress_file (str or Path, optional): file for the translations that are finished; after each batch, its
                 sentences are added. Defaults to None.
             resume (bool): if ``progress_file`` exists, it must be that of the same input and settings. Its batches are
@@ -138,17 +138,17 @@ class TranslationInferencer(BaseInferencer):
 
         Raises:
             TypeError: an argument has another type.
-            ValueError: before the model runs: a sentence is longer than ``max_length`` or a batch, the file is not
+            ValueError: before the model runs: a sentence exceeds ``max_source_length`` or a batch, the file is not
                 UTF-8 (the message gives the line); ``n_best`` is larger than ``beam``, or another argument is out of
                 range; ``progress_file`` is damaged or that of another run.
             BlockingIOError: another process uses ``progress_file``.
             OSError: a file cannot be read or written. The message names it.
         """
         options = self._options(beam, length_penalty, n_best)
-        check_count('max_length', max_length)
+        check_count('max_source_length', max_source_length)
         lines = self._inputs_to_list(inputs)
         name = str(inputs) if isinstance(inputs, Path) else name
-        batches = self.preprocess(lines, max_length, name)
+        batches = self.preprocess(lines, max_source_length, name)
         predictions: list[dict] = [_prediction([]) for _ in lines]
         total = sum(len(batch.lines) for batch in batches)
         console = Console(stderr=True)
@@ -175,24 +175,24 @@ class TranslationInferencer(BaseInferencer):
         return dict(predictions=predictions)
 
     def preprocess(  # type: ignore[override]
-        self, inputs: Sequence[str], max_length: int = 250, name: str = 'inputs'
+        self, inputs: Sequence[str], max_source_length: int = 250, name: str = 'inputs'
     ) -> list[Batch]:
         """Segment sentences and divide them into batches, the longest first. Sentences without a piece are in no batch.
 
         Args:
             inputs (sequence of str): raw sentences.
-            max_length (int): the most pieces of a sentence, without ``</s>``. Defaults to 250.
+            max_source_length (int): the most pieces of a sentence, without ``</s>``. Defaults to 250.
             name (str): name of the input in messages. Defaults to 'inputs'.
 
         Raises:
-            ValueError: a sentence is longer than ``max_length`` or ``batch_tokens``. The message gives its line.
+            ValueError: a sentence is longer than ``max_source_length`` or ``batch_tokens``. The message gives its line.
         """
         pieces = [self.pipeline(line) for line in inputs]
         for number, each in enumerate(pieces, 1):
-            if len(each) > max_length:
+            if len(each) > max_source_length:
                 raise ValueError(
-                    f'{name}, line {number}: a sentence of {len(each)} pieces, but max_length is {max_length}: divide '
-                    'the line into sentences, or raise max_length'
+                    f'{name}, line {number}: a sentence of {len(each)} pieces, but max_source_length is '
+                    f'{max_source_length}: divide the line into sentences, or raise max_source_length'
                 )
             if len(each) + 1 > self.batch_tokens:
                 raise ValueError(
@@ -300,7 +300,7 @@ class TranslationInferencer(BaseInferencer):
                 f'{self.weights}: its vocabulary has {len(self.vocabulary)} symbols, {len(SPECIALS)} special ones '
                 f'included, but vocab_size of the model is {rows}'
             )
-        _load_checkpoint_to_model(model, checkpoint, strict=True)
+        load_weights(model, checkpoint)
 
     def _init_pipeline(self, cfg: Any) -> Any:
         """Return the function from a raw sentence to its pieces."""

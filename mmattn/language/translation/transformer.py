@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from mmengine.structures import BaseDataElement
 from torch import Tensor
-from torch.nn import functional as F
 
-from mmattn.language.beam_search import Hypothesis, LengthPenalty, beam_search
+from mmattn.language.beam_search import Hypothesis
 from mmattn.language.data_preprocessor import padding_mask
 from mmattn.language.embedding import TokenEmbedding
-from mmattn.language.loss import SequenceModel, label_smoothed_loss
-from mmattn.language.transformer import ATTENTION, DecodingState, LayerConfig
+from mmattn.language.generation import SentenceGenerator, predictions
+from mmattn.language.transformer import ATTENTION, LayerConfig
 from mmattn.language.vocabulary import EOS
-from mmattn.ops.checks import check_number
 from mmattn.registry import MODELS
 
 # name: (embed_dim, feedforward_dim, num_heads, layers of the encoder, layers of the decoder)
@@ -28,7 +25,7 @@ SIZES = {
 
 
 @MODELS.register_module()
-class TranslationTransformer(SequenceModel):
+class TranslationTransformer(SentenceGenerator):
     """Transformer that translates sentences.
 
     Source embedding, target embedding and output layer share one matrix. The config chooses the attention of encoder
@@ -87,7 +84,13 @@ class TranslationTransformer(SequenceModel):
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
     ) -> None:
-        super().__init__(data_preprocessor or dict(type='mmattn.TextDataPreprocessor'), init_cfg)
+        super().__init__(
+            label_smoothing,
+            dict(beam=5, length_penalty=1.0, penalty_kind='power', max_length=(0, 200)),
+            test_cfg,
+            data_preprocessor or dict(type='mmattn.TextDataPreprocessor'),
+            init_cfg,
+        )
         if size not in SIZES:
             raise ValueError(f'size must be one of {tuple(SIZES)}; got {size!r}')
         if stack not in ('Sequence', 'Torch'):
@@ -115,16 +118,6 @@ class TranslationTransformer(SequenceModel):
                 layer=dict(layer, self_attention=decoder_attention, cross_attention=cross_attention),
             )
         )
-        check_number('label_smoothing', label_smoothing, 0, 1)
-        self.label_smoothing = label_smoothing
-        self.test_cfg = {
-            **dict(beam=5, length_penalty=1.0, penalty_kind='power', max_length=(0, 200)),
-            **(test_cfg or {}),
-        }
-        if len(self.test_cfg) != 4:
-            unknown = ', '.join(set(self.test_cfg) - {'beam', 'length_penalty', 'penalty_kind', 'max_length'})
-            raise ValueError(f'test_cfg has unknown options: {unknown}')
-        LengthPenalty(self.test_cfg['length_penalty'], self.test_cfg['penalty_kind'])
 
     def forward(
         self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement] | None = None, mode: str = 'tensor'
@@ -142,13 +135,11 @@ class TranslationTransformer(SequenceModel):
             return self.loss(inputs['source'], inputs['target'])
         if mode == 'predict':
             return self.predict(inputs['source'], data_samples)
-        return self.embedding.logits(self.hidden(inputs['source'], inputs['target']))
+        return self.logits(self.hidden(inputs['source'], inputs['target']))
 
     def hidden(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the output of the decoder, ``(B, L, E)``, which predicts ``target``, int64 ``(B, L)``."""
-        memory, memory_mask = self.encode(source)
-        previous = F.pad(target[:, :-1], (1, 0), value=EOS)
-        return self.decoder(self.embedding(previous), memory, padding_mask(target), memory_mask)
+        return self.decode(*self.encode(source), target)
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the output of the encoder, ``(B, M, E)``, and the padding mask of the source, bool ``(B, M)``.
@@ -163,10 +154,7 @@ class TranslationTransformer(SequenceModel):
 
     def loss(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return the label-smoothed loss; see :func:`mmattn.language.label_smoothed_loss`."""
-        mask = padding_mask(target)
-        x = self.hidden(source, target)
-        x, target = (x.flatten(0, 1), target.flatten()) if mask is None else (x[~mask], target[~mask])
-        return label_smoothed_loss(self.embedding.logits(x), target, self.label_smoothing)
+        return self.label_smoothed(self.hidden(source, target), target)
 
     def translate(self, source: Tensor, **options: Any) -> list[list[Hypothesis]]:
         """Translate a batch by beam search.
@@ -178,32 +166,12 @@ class TranslationTransformer(SequenceModel):
         Returns:
             list[list[Hypothesis]]: for each sentence up to ``beam`` hypotheses, the best first.
         """
-        found = {**self.test_cfg, **options}
-        memory, mask = self.encode(source)
-        limit = found['max_length']
+        limit = options.pop('max_length', self.test_cfg['max_length'])
         if not isinstance(limit, int):
             lengths = (source > EOS).sum(1)
             limit = [int(limit[0] * length + limit[1]) for length in lengths.tolist()]
-        return beam_search(
-            self._step,
-            self.decoder.start(memory, mask),
-            len(source),
-            beam=found['beam'],
-            max_length=limit,
-            length_penalty=LengthPenalty(found['length_penalty'], found['penalty_kind']),
-            first=EOS,
-            device=source.device,
-        )
+        return self.search(self.decoder.start(*self.encode(source)), limit, **options)
 
     def predict(self, source: Tensor, data_samples: list[BaseDataElement] | None = None) -> list[BaseDataElement]:
         """Return data samples with the translation of each sentence."""
-        data_samples = [BaseDataElement() for _ in source] if data_samples is None else data_samples
-        for sample, hypotheses in zip(data_samples, self.translate(source)):
-            sample.n_best = hypotheses
-            sample.pred_tokens, sample.pred_score = hypotheses[0]
-        return data_samples
-
-    def _step(self, tokens: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        x, state = self.decoder.step(self.embedding(tokens[:, None], start=state.position), state)
-        logits = self.embedding.logits(x[:, 0])
-        return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32)), state
+        return predictions(self.translate(source), data_samples)

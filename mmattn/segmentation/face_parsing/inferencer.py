@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from mmengine.config import Config, ConfigDict
 from mmengine.logging import print_log
-from mmengine.runner.checkpoint import _load_checkpoint_to_model
 from mmengine.visualization import Visualizer
 from mmseg.apis import MMSegInferencer
 from mmseg.datasets.transforms.loading import InferencerLoader
@@ -21,6 +20,7 @@ from rich.progress import track
 from torch import nn
 
 import mmattn.engine  # noqa: F401  (classes in checkpoints, and `_base_ = 'mmattn::…'`)
+from mmattn._compat import load_weights
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_writable
 from mmattn.utils.images import deep_picture_fault
@@ -144,7 +144,7 @@ class FaceParsingInferencer(MMSegInferencer):
         """Load the weights strictly, and set the model's ``dataset_meta``."""
         if checkpoint is None:
             raise ValueError('weights must be the path or URL of a checkpoint; got None')
-        _load_checkpoint_to_model(model, checkpoint, strict=True)
+        load_weights(model, checkpoint)
         meta = checkpoint.get('meta', {}).get('dataset_meta') or {}
         if not (meta.get('classes') and meta.get('palette')):
             meta = DATASETS.build({**cfg.test_dataloader.dataset, 'lazy_init': True, 'pipeline': []}).metainfo

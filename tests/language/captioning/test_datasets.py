@@ -71,11 +71,12 @@ def test_training(ann_file):
     assert first['inputs']['captions'].dtype == torch.int64
     assert first['inputs']['captions'][1].tolist()[2:] == [EOS, PAD, PAD]
     for name, each in zip(dataset.ids, (first, second)):
-        assert each['inputs']['regions'] is STORE[name].features
+        assert each['inputs']['features'] is STORE[name].features
         assert each['inputs']['boxes'] is STORE[name].boxes
+        assert each['inputs']['sizes'].tolist() == [640, 480]
         assert (each['data_samples'].image_id, each['data_samples'].size) == (name, (640, 480))
     assert [each['data_samples'].index for each in (first, second)] == [0, 1]
-    assert set(first['inputs']) == {'regions', 'boxes', 'captions'}
+    assert set(first['inputs']) == {'features', 'boxes', 'sizes', 'captions'}
 
 
 def test_test_samples_have_the_published_captions(ann_file):
@@ -290,14 +291,14 @@ def test_numbers_are_counts(ann_file, option):
 def test_vatex(tmp_path):
     """Time steps without boxes; ten captions, of which five are drawn; the vocabulary of the training file."""
     videos = [
-        dict(videoID=f'v_{i}', enCap=[f'A man sings {word}.' for word in 'abcdefghij'], chCap=['…']) for i in (0, 1)
+        dict(videoID=f'v_{i}', enCap=[f'A man sings {word}.' for word in 'bcdefghijk'], chCap=['…']) for i in (0, 1)
     ]
     train = write_json(tmp_path / 'train.json', videos)
     store = Store({'v_0': 4, 'v_1': 5, 'v_2': 6}, boxes=False)
     dataset = DATASETS.build(dict(type='mmattn.VATEXDataset', ann_file=train, regions=store))
     sample = dataset[1]
-    assert set(sample['inputs']) == {'regions', 'captions'}
-    assert sample['inputs']['regions'].shape == (5, 3)
+    assert set(sample['inputs']) == {'features', 'captions'}
+    assert sample['inputs']['features'].shape == (5, 3)
     assert sample['inputs']['captions'].shape == (5, 5)
     assert len(set(decoded(dataset, sample['inputs']))) == 1  # rare letters are unknown
     assert dataset.metainfo['symbols'] == ['a', 'man', 'sings']

@@ -122,7 +122,7 @@ def evaluate(samples, meta=META, **options):
 
 
 def test_both_figures_in_the_order_of_lines(tmp_path):
-    """Tokenised: with the segmentation undone. Detokenised: against the published text, without case."""
+    """Tokenized: with the segmentation undone. Detokenized: against the published text, without case."""
     shuffled = random.Random(0).sample(SAMPLES, 5)
     assert [each.line for each in shuffled] != [1, 2, 3, 4, 5]
     raw = [each.raw_target for each in SAMPLES]
@@ -157,7 +157,7 @@ def test_the_log_has_the_signature(monkeypatch):
     messages = []
     monkeypatch.setattr(bleu, 'print_log', lambda message, logger: messages.append(message))
     evaluate(SAMPLES)
-    assert re.match(r'tokenised: BLEU = [\d.]+ [\d./]+ \(BP = ', messages[0])
+    assert re.match(r'tokenized: BLEU = [\d.]+ [\d./]+ \(BP = ', messages[0])
     assert re.search(r'; signature nrefs:1\|case:lc\|eff:no\|tok:13a\|smooth:exp\|version:2', messages[1])
 
 
@@ -172,7 +172,7 @@ def test_without_a_published_reference(tmp_path):
         assert len(lines) == len(options['samples']) + 1
 
 
-def test_compounds_are_split_on_both_sides_of_the_tokenised_figure():
+def test_compounds_are_split_on_both_sides_of_the_tokenized_figure():
     meta = dict(META, symbols=['a-b', 'c', 'd-e-f', 'x-b', 'g'])
     targets = ['a-b c d-e-f g', 'c c g']
 

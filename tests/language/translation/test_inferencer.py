@@ -43,7 +43,7 @@ def expected():
         with torch.no_grad():
             memory, mask = model.encode(torch.tensor([vocabulary.encode(' '.join(pieces))]))
             hypotheses = beam_search(
-                model._step,
+                model.step,
                 model.decoder.start(memory, mask),
                 1,
                 beam=3,
@@ -112,13 +112,13 @@ def test_errors_come_before_the_model_runs(inferencer, tmp_path, monkeypatch):
         raise AssertionError('the model ran')
 
     monkeypatch.setattr(inferencer.model, 'translate', fail)
-    with pytest.raises(ValueError, match='inputs, line 3: a sentence of 15 pieces, but max_length is 14'):
-        inferencer(LINES, max_length=14)
+    with pytest.raises(ValueError, match='inputs, line 3: a sentence of 15 pieces, but max_source_length is 14'):
+        inferencer(LINES, max_source_length=14)
     with pytest.raises(ValueError, match=r'inputs, line 2: batch_tokens must be at least 62, .* got 60'):
         inferencer(['a', 'b ' * 61])
     with pytest.raises(ValueError, match='n_best must be at most beam, 3; got 4'):
         inferencer(LINES, n_best=4)
-    for name, error in (('beam', ValueError), ('n_best', ValueError), ('max_length', ValueError)):
+    for name, error in (('beam', ValueError), ('n_best', ValueError), ('max_source_length', ValueError)):
         with pytest.raises(error, match=f'{name} must be at least 1; got 0'):
             inferencer(LINES, **{name: 0})
     with pytest.raises(TypeError, match='alpha must be a number'):

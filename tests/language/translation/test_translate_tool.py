@@ -148,8 +148,8 @@ def test_usage_errors(arguments, capsys, call):
 
 
 def test_a_long_sentence_is_named_before_any_work(arguments, tmp_path, call):
-    with pytest.raises(SystemExit, match=r'lines\.en, line 3: a sentence of 15 pieces, but max_length is 14'):
-        call(*arguments, '--max-length', 14, '--out', tmp_path / 'lines.de')
+    with pytest.raises(SystemExit, match=r'lines\.en, line 3: a sentence of 15 pieces, but max_source_length is 14'):
+        call(*arguments, '--max-source-length', 14, '--out', tmp_path / 'lines.de')
     assert [*tmp_path.iterdir()] == []
 
 

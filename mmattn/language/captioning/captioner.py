@@ -1,0 +1,193 @@
+"""What all captioning models share: losses, sampling and beam search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from mmengine.structures import BaseDataElement
+from torch import Tensor, nn
+
+from mmattn.language.beam_search import Hypothesis
+from mmattn.language.embedding import TokenEmbedding
+from mmattn.language.generation import SentenceGenerator, predictions
+from mmattn.language.vocabulary import EOS, PAD, UNK
+
+from .self_critical import CiderReward, end_mask, mean_baseline, self_critical_loss
+
+BASELINES = ('greedy', 'mean')
+
+
+class Captioner(SentenceGenerator):
+    """Base of the models that describe images: word embedding, decoder, output layer, losses and beam search.
+
+    A subclass sets ``decoder`` and defines ``encode(inputs)``, which returns memory and padding mask of the decoder;
+    both may be tuples. Embedding and output layer are not shared.
+
+    Args:
+        vocab_size (int): number of symbols of the vocabulary, the four special ones included.
+        embed_dim (int): channels E.
+        dropout (float): dropout probability of the embedded words, in [0, 1).
+        label_smoothing (float): ε of the cross-entropy, in [0, 1].
+        self_critical (dict, optional): train with the reward CIDEr-D in place of cross-entropy: ``samples``, captions
+            drawn per image (default 5), and ``baseline``, 'greedy' (default), the reward of the best caption of the
+            model, or 'mean', the mean of the other samples of the image. ``mmattn.SelfCriticalHook`` sets the reward.
+        test_cfg (dict, optional): options of the beam search: ``beam`` (default 3), ``length_penalty`` and
+            ``penalty_kind`` (default 0, 'power': none), ``max_length`` (default 20 words) and ``banned`` (default
+            ``<unk>``).
+        data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
+            ``mmattn.RegionDataPreprocessor``.
+        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+
+    Raises:
+        ValueError: an option of ``self_critical`` or ``test_cfg`` is unknown or invalid.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_dim: int,
+        dropout: float,
+        label_smoothing: float,
+        self_critical: dict | None,
+        test_cfg: dict | None,
+        data_preprocessor: dict | None,
+        init_cfg: dict | None,
+    ) -> None:
+        super().__init__(
+            label_smoothing,
+            dict(beam=3, length_penalty=0.0, penalty_kind='power', max_length=20, banned=(UNK,)),
+            test_cfg,
+            data_preprocessor or dict(type='mmattn.RegionDataPreprocessor'),
+            init_cfg,
+        )
+        self.embedding = TokenEmbedding(vocab_size, embed_dim, dropout)
+        self.output = nn.Linear(embed_dim, vocab_size)
+        nn.init.xavier_uniform_(self.output.weight)
+        nn.init.zeros_(self.output.bias)
+        self.self_critical = None if self_critical is None else {**dict(samples=5, baseline='greedy'), **self_critical}
+        if self.self_critical is not None:
+            unknown = set(self.self_critical) - {'samples', 'baseline'}
+            if unknown or self.self_critical['baseline'] not in BASELINES:
+                raise ValueError(
+                    f'self_critical must have samples and a baseline of {BASELINES}; got {self_critical!r}'
+                )
+        self.reward: CiderReward | None = None
+
+    def encode(self, inputs: dict[str, Tensor]) -> tuple[Any, Any]:
+        """Return memory and padding mask of the decoder for a batch of images."""
+        raise NotImplementedError
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the logits of all symbols, ``(*, V)``, for the output of the decoder, ``(*, E)``."""
+        return self.output(x)
+
+    def forward(
+        self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement] | None = None, mode: str = 'tensor'
+    ) -> Any:
+        """Run the model on a batch of images.
+
+        Args:
+            inputs (dict[str, Tensor]): 'features', float ``(B, N, D)``; 'boxes', float ``(B, N, 4)``, if they are used;
+                'region_mask', bool ``(B, N)``, True where padded; 'attributes', int64 ``(B, A)``, padded, if they are
+                used; and, except in mode 'predict', 'captions', int64 ``(B, K, L)``, each with ``</s>``, padded.
+            data_samples (list[BaseDataElement], optional): one per image; predictions are added to them. Self-critical
+                training reads ``index``, the number of the image in the data set.
+            mode (str): 'tensor', the logits ``(B·K, L, V)``; 'loss', a dict; 'predict', the data samples with
+                ``pred_tokens`` (list of int), ``pred_score`` and ``n_best`` (list of :class:`Hypothesis`).
+        """
+        if mode == 'predict':
+            return predictions(self.describe(inputs), data_samples)
+        if mode == 'loss' and self.self_critical is not None:
+            return self.self_critical_loss(inputs, data_samples or [])
+        captions = inputs['captions']
+        memory, mask = repeat(self.encode(inputs), captions.shape[1])
+        captions = captions.flatten(0, 1)
+        x = self.decode(memory, mask, captions)
+        return self.label_smoothed(x, captions) if mode == 'loss' else self.logits(x)
+
+    def describe(self, inputs: dict[str, Tensor], **options: Any) -> list[list[Hypothesis]]:
+        """Caption a batch of images by beam search.
+
+        Args:
+            inputs (dict[str, Tensor]): as in :meth:`forward`, without captions.
+            **options: replace those of ``test_cfg``.
+
+        Returns:
+            list[list[Hypothesis]]: for each image up to ``beam`` hypotheses, the best first.
+        """
+        limit = options.pop('max_length', self.test_cfg['max_length'])
+        return self.search(self.decoder.start(*self.encode(inputs)), limit, **options)
+
+    @torch.no_grad()
+    def sample(self, memory: Any, mask: Any, count: int) -> Tensor:
+        """Draw captions from the distribution of the model, word by word.
+
+        Args:
+            memory, mask: the output of :meth:`encode` for B images.
+            count (int): captions per image.
+
+        Returns:
+            Tensor: int64 ``(B·count, L)``, those of an image adjacent, padded with ``<pad>`` after ``</s>``. A caption
+            of ``max_length`` words may end without ``</s>``.
+        """
+        state = self.decoder.start(memory, mask)
+        device = self.embedding.weight.device
+        state = state.reorder(torch.arange(state.count, device=device).repeat_interleave(count))
+        tokens = torch.full((state.count,), EOS, device=device)
+        ended = torch.zeros_like(tokens, dtype=torch.bool)
+        words = []
+        for _ in range(self.test_cfg['max_length'] + 1):
+            log_p, state = self.step(tokens, state)
+            log_p[:, PAD] = -torch.inf
+            tokens = torch.multinomial(log_p.exp(), 1).squeeze(1).masked_fill(ended, PAD)
+            ended |= tokens == EOS
+            words.append(tokens)
+            if ended.all():
+                break
+        return torch.stack(words, 1)
+
+    def self_critical_loss(self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement]) -> dict[str, Tensor]:
+        """Return the loss of self-critical training; see :func:`self_critical_loss`.
+
+        Raises:
+            RuntimeError: there is no reward.
+        """
+        if self.reward is None or self.self_critical is None:
+            raise RuntimeError('self-critical training requires a reward: add dict(type="mmattn.SelfCriticalHook")')
+        count = self.self_critical['samples']
+        index = torch.tensor([sample.index for sample in data_samples])
+        memory, mask = self.encode(inputs)
+        sampled = self.sample(memory, mask, count)
+        reward = self.reward(sampled, index.repeat_interleave(count))
+        if self.self_critical['baseline'] == 'mean':
+            baseline = mean_baseline(reward, count)
+        else:
+            baseline = self.reward(self.greedy(inputs), index).repeat_interleave(count)
+        # With gradients, all words at once; positions after the end have no effect.
+        x = self.decode(*repeat((memory, mask), count), sampled)
+        keep = end_mask(sampled)
+        log_p = x.new_zeros(sampled.shape, dtype=torch.promote_types(x.dtype, torch.float32))
+        chosen = torch.log_softmax(self.logits(x[keep]), -1, dtype=log_p.dtype)
+        log_p[keep] = chosen.gather(1, sampled[keep][:, None]).squeeze(1)
+        return self_critical_loss(log_p, sampled, reward.to(log_p), baseline.to(log_p))
+
+    @torch.no_grad()
+    def greedy(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the most probable words of each image in evaluation mode, int64 ``(B, L)``, each with ``</s>``."""
+        training = self.training
+        self.eval()
+        try:
+            found = self.describe(inputs, beam=1)
+        finally:
+            self.train(training)
+        captions = [torch.tensor([*hypotheses[0].tokens, EOS]) for hypotheses in found]
+        padded = nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=PAD)
+        return padded.to(self.embedding.weight.device)
+
+
+def repeat(x: Any, count: int) -> Any:
+    """Repeat each image ``count`` times, in a tensor or in nested tuples of tensors and None."""
+    if isinstance(x, tuple):
+        return tuple(repeat(each, count) for each in x)
+    return None if x is None else x.repeat_interleave(count, 0)

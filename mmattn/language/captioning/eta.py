@@ -1,0 +1,165 @@
+"""The ETA-Transformer: entangled attention to regions and attributes, with gated bilateral control."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from mmattn.language.data_preprocessor import padding_mask
+from mmattn.language.transformer import SequenceDecoder, TransformerDecoderLayer
+from mmattn.ops.checks import check_count
+from mmattn.registry import MODELS
+
+from .captioner import Captioner
+
+SOURCES = ('both', 'visual', 'semantic')
+ENTANGLED = dict(type='mmattn.EntangledAttention')
+
+
+class EntangledDecoderLayer(TransformerDecoderLayer):
+    """Decoder layer with two memories: ``cross_attention`` includes the residuals and norms of its parts.
+
+    The arguments are those of :class:`mmattn.language.TransformerDecoderLayer`; memory and mask are pairs: (regions,
+    attributes).
+    """
+
+    def __init__(self, *args: Any, dropout: float = 0.1, norm_first: bool = False, **kwargs: Any) -> None:
+        if norm_first:
+            raise ValueError('norm_first must be False: entangled attention has norms after its parts')
+        kwargs['cross_attention'] = dict(kwargs.get('cross_attention', ENTANGLED), dropout=dropout)
+        super().__init__(*args, dropout=dropout, **kwargs)
+        del self.cross_attention_norm
+
+    def _crossed(self, x: Tensor, memory: Any, memory_padding_mask: Any) -> Tensor:
+        return self.cross_attention(x, *memory, *memory_padding_mask)
+
+    def start(self, memory: Any, memory_padding_mask: Any) -> dict[str, Tensor]:
+        """Return what ``step`` requires of both memories; the first dimension of every tensor is S."""
+        return self.cross_attention.start(*memory, *memory_padding_mask)
+
+    def _crossed_step(self, x: Tensor, memory: dict[str, Tensor], position: int) -> Tensor:
+        return self.cross_attention.step(x, memory, position)[0]
+
+
+@MODELS.register_module()
+class EntangledDecoder(SequenceDecoder):
+    """Stack of decoder layers with entangled attention; its memory is a pair (regions, attributes), as is its mask.
+
+    Args:
+        num_layers (int): number of layers.
+        layer (dict or sequence of dict): arguments of each layer, as in :class:`mmattn.language.SequenceDecoder`.
+
+    Example:
+        >>> decoder = EntangledDecoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))
+        >>> regions, attributes = torch.randn(3, 9, 16), torch.randn(3, 4, 16)
+        >>> decoder(torch.randn(3, 5, 16), (regions, attributes), None, (None, None)).shape
+        torch.Size([3, 5, 16])
+    """
+
+    layer_type = EntangledDecoderLayer
+
+
+@MODELS.register_module()
+class ETACaptioner(Captioner):
+    """Transformer that describes an image by its regions and by attributes, words that another model has predicted.
+
+    Two encoders of plain attention read the regions (after a linear layer) and the attributes (embedded as the words of
+    the captions, without positions). Each decoder layer attends to both by ``mmattn.EntangledAttention``, in both
+    orders, and merges them by ``mmattn.GatedBilateralController``.
+
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, chapter 2.
+
+    Args:
+        vocab_size (int): number of symbols of the vocabulary, the four special ones included.
+        num_features (int): channels D of the region features. Defaults to 2048.
+        num_layers (int): layers of each encoder, and of the decoder. Defaults to 6.
+        embed_dim (int): channels E. Defaults to 512.
+        num_heads (int): number of heads. Defaults to 8.
+        feedforward_dim (int): channels of the feed-forward networks. Defaults to 2048.
+        sources (str): 'both'; or one of them with a plain decoder: 'visual', the regions (T_v), or 'semantic', the
+            attributes (T_s). Defaults to 'both'.
+        encoders (bool): False: the decoder attends to the embedded regions and attributes themselves (Table 2.4).
+            Defaults to True.
+        entangled (dict): config of the attention to both, without ``embed_dim``, ``num_heads`` and ``dropout``: its
+            ``mode`` and ``controller`` are those of Tables 2.5 and 2.6. Defaults to ``mmattn.EntangledAttention``.
+        dropout (float): probability, in [0, 1). Defaults to 0.1.
+        label_smoothing (float): ε of the cross-entropy, in [0, 1]. Defaults to 0.1.
+        self_critical, test_cfg, data_preprocessor, init_cfg: see :class:`Captioner`; ``beam`` defaults to 5.
+
+    Raises:
+        TypeError, ValueError: an option is invalid.
+
+    Example:
+        >>> model = ETACaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32)
+        >>> found = model.eval().describe(dict(features=torch.randn(1, 9, 32), attributes=torch.tensor([[7, 9, 50]])))
+        >>> len(found[0][0].tokens) <= 20
+        True
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        num_features: int = 2048,
+        num_layers: int = 6,
+        embed_dim: int = 512,
+        num_heads: int = 8,
+        feedforward_dim: int = 2048,
+        sources: str = 'both',
+        encoders: bool = True,
+        entangled: dict = ENTANGLED,
+        dropout: float = 0.1,
+        label_smoothing: float = 0.1,
+        self_critical: dict | None = None,
+        test_cfg: dict | None = None,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+    ) -> None:
+        super().__init__(
+            vocab_size,
+            embed_dim,
+            dropout,
+            label_smoothing,
+            self_critical,
+            {'beam': 5, **(test_cfg or {})},
+            data_preprocessor,
+            init_cfg,
+        )
+        check_count('num_features', num_features)
+        if sources not in SOURCES:
+            raise ValueError(f'sources must be one of {SOURCES}; got {sources!r}')
+        self.sources = sources
+        layer = dict(embed_dim=embed_dim, num_heads=num_heads, feedforward_dim=feedforward_dim, dropout=dropout)
+        encoder = dict(type='mmattn.SequenceEncoder', num_layers=num_layers, layer=layer)
+        if sources != 'semantic':
+            self.region_embedding = nn.Linear(num_features, embed_dim)
+            self.visual_encoder = MODELS.build(encoder) if encoders else None
+        if sources != 'visual':
+            self.semantic_encoder = MODELS.build(encoder) if encoders else None
+        decoder, options = 'Sequence', {}
+        if sources == 'both':
+            decoder, options = 'Entangled', dict(cross_attention=entangled)
+        self.decoder = MODELS.build(
+            dict(type=f'mmattn.{decoder}Decoder', num_layers=num_layers, layer=dict(layer, **options))
+        )
+
+    def encode(self, inputs: dict[str, Tensor]) -> tuple[Any, Any]:
+        """Return the encoded regions and attributes and their padding masks: pairs, or one of both.
+
+        An image may have no attribute: attention to them is then 0, plus the bias of the output layer.
+        """
+        found = []
+        if self.sources != 'semantic':
+            mask = inputs.get('region_mask')
+            x = self.region_embedding(inputs['features'])
+            found.append((x if self.visual_encoder is None else self.visual_encoder(x, mask), mask))
+        if self.sources != 'visual':
+            attributes = inputs['attributes']
+            mask = padding_mask(attributes)
+            x = self.embedding.vectors(attributes)
+            found.append((x if self.semantic_encoder is None else self.semantic_encoder(x, mask), mask))
+        if len(found) == 1:
+            return found[0]
+        memories, masks = zip(*found)
+        return memories, masks

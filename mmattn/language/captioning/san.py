@@ -1,0 +1,138 @@
+"""The self-attention network for captions, with normalised and geometry-aware attention (NG-SAN)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mmattn.layers.relative_geometry import relative_geometry
+from mmattn.layers.sequence import sinusoids
+from mmattn.ops.checks import check_count
+from mmattn.registry import MODELS
+
+from .captioner import Captioner
+
+SCALE = 100  # of relative coordinates, before their sinusoids
+
+
+@MODELS.register_module()
+class SANCaptioner(Captioner):
+    """Transformer from regions to words, whose encoder attention the config chooses.
+
+    With ``mmattn.RegionAttention`` as it is, this is SAN; ``query_norm='instance'`` makes it N-SAN,
+    ``geometry='query_dependent'`` G-SAN, both NG-SAN. The regions pass a linear layer, ReLU and dropout; they have no
+    order, so no positions are added.
+
+    Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020.
+
+    Args:
+        vocab_size (int): number of symbols of the vocabulary, the four special ones included.
+        num_features (int): channels D of the region features. Defaults to 2048.
+        num_layers (int): layers of the encoder, and of the decoder. Defaults to 4.
+        embed_dim (int): channels E. Defaults to 512.
+        num_heads (int): number of heads. Defaults to 8.
+        feedforward_dim (int): channels of the feed-forward networks. Defaults to 2048.
+        encoder_attention (dict): attention between the regions, without ``embed_dim`` and ``num_heads``. Defaults to
+            plain ``mmattn.RegionAttention``.
+        positions (str): 'none'; 'absolute', sinusoids of centre and size of the boxes, relative to the image, are added
+            to the regions (Table 4); or 'sinusoidal', those of the number of a region, for the frames of a video.
+            Defaults to 'none'.
+        dropout (float): probability, in [0, 1). Defaults to 0.1.
+        norm_first (bool): the norms precede the sub-layers (pre-norm). Defaults to False.
+        label_smoothing (float): ε of the cross-entropy, in [0, 1]. Defaults to 0.
+        self_critical, test_cfg, data_preprocessor, init_cfg: see :class:`Captioner`.
+        stack (str): 'Sequence', the layers of mmattn; or 'Torch', those of ``nn.Transformer``, which accept no other
+            attention. Defaults to 'Sequence'.
+
+    Raises:
+        TypeError, ValueError: an option is invalid.
+
+    Example:
+        >>> attention = dict(type='mmattn.RegionAttention', query_norm='instance', geometry='query_dependent')
+        >>> model = SANCaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32,
+        ...                      encoder_attention=attention).eval()
+        >>> boxes = torch.tensor([[[0.0, 0.0, 40.0, 30.0], [5.0, 5.0, 20.0, 20.0]]])
+        >>> found = model.describe(dict(features=torch.randn(1, 2, 32), boxes=boxes))
+        >>> len(found[0][0].tokens) <= 20
+        True
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        num_features: int = 2048,
+        num_layers: int = 4,
+        embed_dim: int = 512,
+        num_heads: int = 8,
+        feedforward_dim: int = 2048,
+        encoder_attention: dict = dict(type='mmattn.RegionAttention'),
+        positions: str = 'none',
+        dropout: float = 0.1,
+        norm_first: bool = False,
+        label_smoothing: float = 0.0,
+        self_critical: dict | None = None,
+        test_cfg: dict | None = None,
+        data_preprocessor: dict | None = None,
+        stack: str = 'Sequence',
+        init_cfg: dict | None = None,
+    ) -> None:
+        super().__init__(
+            vocab_size, embed_dim, dropout, label_smoothing, self_critical, test_cfg, data_preprocessor, init_cfg
+        )
+        check_count('num_features', num_features)
+        if positions not in ('none', 'absolute', 'sinusoidal'):
+            raise ValueError(f"positions must be 'none', 'absolute' or 'sinusoidal'; got {positions!r}")
+        if positions == 'absolute' and embed_dim % 8:
+            raise ValueError(f"embed_dim must be a multiple of 8 with positions='absolute'; got {embed_dim}")
+        if stack not in ('Sequence', 'Torch'):
+            raise ValueError(f"stack must be 'Sequence' or 'Torch'; got {stack!r}")
+        layer = dict(
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            feedforward_dim=feedforward_dim,
+            dropout=dropout,
+            norm_first=norm_first,
+        )
+        self.positions = positions
+        self.geometry = bool(encoder_attention.get('geometry'))
+        self.region_embedding = nn.Sequential(nn.Linear(num_features, embed_dim), nn.ReLU(), nn.Dropout(dropout))
+        encoder_layer = layer if stack == 'Torch' else dict(layer, self_attention=encoder_attention)
+        self.encoder = MODELS.build(dict(type=f'mmattn.{stack}Encoder', num_layers=num_layers, layer=encoder_layer))
+        self.decoder = MODELS.build(dict(type=f'mmattn.{stack}Decoder', num_layers=num_layers, layer=layer))
+
+    def encode(self, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Return the encoded regions, float ``(B, N, E)``, and their padding mask, bool ``(B, N)``.
+
+        Args:
+            inputs (dict[str, Tensor]): see :meth:`Captioner.forward`; with 'absolute' positions also 'sizes', float or
+                int ``(B, 2)``, width and height of the images.
+        """
+        mask = inputs.get('region_mask')
+        x = self.region_embedding(inputs['features'])
+        if self.positions == 'absolute':
+            x = x + box_sinusoids(inputs['boxes'], inputs['sizes'], x.shape[-1]).to(x.dtype)
+        elif self.positions == 'sinusoidal':
+            x = x + sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[-1]).to(x.dtype)
+        context = dict(relative_geometry=relative_geometry(inputs['boxes'], mask)) if self.geometry else {}
+        return self.encoder(x, mask, **context), mask
+
+
+def box_sinusoids(boxes: Tensor, sizes: Tensor, channels: int) -> Tensor:
+    """Return the sinusoidal encoding of boxes: a quarter of the channels each for 100 · (x, y, width, height).
+
+    Args:
+        boxes (Tensor): float ``(B, N, 4)``, left, top, right, bottom in pixels.
+        sizes (Tensor): ``(B, 2)``, width and height of the images, to which centre and sides are relative.
+        channels (int): a multiple of 8.
+
+    Returns:
+        Tensor: float32 or float64 ``(B, N, channels)``.
+
+    Example:
+        >>> box_sinusoids(torch.tensor([[[0.0, 0.0, 20.0, 10.0]]]), torch.tensor([[20, 10]]), 8).shape
+        torch.Size([1, 1, 8])
+    """
+    first, last = boxes.chunk(2, -1)
+    size = sizes[:, None].to(boxes.dtype)
+    relative = torch.cat([(first + last) / 2 / size, (last - first) / size], -1)
+    return sinusoids(SCALE * relative, channels // 4).flatten(-2)

@@ -1,0 +1,543 @@
+"""Region features of images, computed once and stored: a folder of arrays that are read through memory maps.
+
+The folder of a store, written by the converters ``bottom_up_features.py``, ``region_npz.py`` and
+``region_features.py`` of ``tools/dataset_converters``, or with :class:`RegionWriter`::
+
+    features.npy        all regions of all images, (R, D), float16 or float32
+    boxes.npy           (R, 4), float32: left, top, right, bottom, in pixels of the image
+    classes.npy         optional: (R,), int32, the detector's classes; -1 is none, such as that of the whole image
+    scores.npy          optional: (R,), float32
+    offsets.npy         (images + 1,), int64: image i has the regions from offsets[i] to offsets[i + 1]
+    sizes.npy           (images, 2), int32: width and height of the images, in pixels
+    image_ids.txt       the ids of the images, one per line, UTF-8
+    store.json          version of the format, num_features (D), dtype, arrays, source
+"""
+
+import errno
+import json
+import math
+import os
+import shutil
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmattn.utils.files import hold
+
+from .lines import read_lines
+from .text import import_optional
+
+VERSION = 1
+DTYPES = dict(boxes='float32', classes='int32', scores='float32')  # of the arrays besides the features
+HEADER = 128  # bytes of a .npy header; the writer fills it in when it knows the number of regions
+LISTED = 20  # faults in a message
+
+
+class Regions(NamedTuple):
+    """The regions of an image.
+
+    Args:
+        features (Tensor): ``(n, D)``, float32.
+        boxes (Tensor): left, top, right, bottom ``(n, 4)``, float32, in pixels of the image, with right and bottom
+            exclusive: the whole image is ``(0, 0, width, height)``.
+        size (tuple[int, int]): width and height of the image, in pixels.
+        classes (Tensor, optional): the detector's classes ``(n,)``, int64; -1 is none.
+        scores (Tensor, optional): ``(n,)``, float32.
+
+    Example:
+        >>> Regions(torch.zeros(1, 8), torch.tensor([[0.0, 0.0, 50.0, 40.0]]), (50, 40)).scores is None
+        True
+    """
+
+    features: Tensor
+    boxes: Tensor
+    size: tuple[int, int]
+    classes: Tensor | None = None
+    scores: Tensor | None = None
+
+
+def clip_boxes(boxes: Tensor, size: tuple[int, int], least: float = 1.0) -> Tensor:
+    """Clip boxes to the image, and extend sides shorter than ``least`` pixels.
+
+    Args:
+        boxes (Tensor): left, top, right, bottom ``(..., 4)``, floating-point.
+        size (tuple[int, int]): width and height of the image, at least ``least``.
+        least (float): length in pixels. Defaults to 1.
+
+    Example:
+        >>> clip_boxes(torch.tensor([[-2.0, 3.0, 60.0, 3.0], [50.0, 1.0, 50.0, 9.0]]), (50, 40))
+        tensor([[ 0.,  3., 50.,  4.],
+                [49.,  1., 50.,  9.]])
+    """
+    limit = boxes.new_tensor(size)
+    start = torch.minimum(boxes[..., :2].clamp(min=0), limit - least)
+    end = torch.maximum(torch.minimum(boxes[..., 2:], limit), start + least)
+    return torch.cat([start, end], -1)
+
+
+class RegionStore:
+    """Region features of images by their ids, read through memory maps.
+
+    Only the ids and the sizes of the images are in memory. A pickled store contains its paths alone, and opens the
+    files again when it is loaded, so that a store in a data set can be used by the workers of a data loader, forked or
+    spawned.
+
+    Args:
+        path (str, Path or sequence of them): the folder of a store, or several folders, such as those of training and
+            validation images, which together are one store.
+
+    Raises:
+        FileNotFoundError: a folder does not exist.
+        ValueError: a file is missing, truncated or does not fit the others; an id occurs twice; or the folders have
+            features of different widths. The message lists all faults.
+
+    Example:
+        >>> with RegionWriter('regions') as writer:
+        ...     boxes = torch.tensor([[0.0, 0.0, 50.0, 40.0], [5.0, 5.0, 9.0, 9.0]])
+        ...     writer.write('dog.1', Regions(torch.ones(2, 8), boxes, (50, 40)))
+        >>> store = RegionStore('regions')
+        >>> store['dog.1'].features.shape, store['dog.1'].size, store.num_features
+        (torch.Size([2, 8]), (50, 40), 8)
+        >>> store.check(['dog.1', 'cat.7'])
+        Traceback (most recent call last):
+        ValueError: 1 fault in regions: image cat.7 is not in the store
+    """
+
+    def __init__(self, path: str | Path | Sequence[str | Path]) -> None:
+        paths = [path] if isinstance(path, str | Path) else list(path)
+        if not paths:
+            raise ValueError('path must have at least one folder; got none')
+        self.paths = [Path(each) for each in paths]
+        for each in self.paths:
+            if not each.is_dir():
+                message = 'no such folder; a converter such as tools/dataset_converters/region_npz.py writes it'
+                raise FileNotFoundError(errno.ENOENT, message, str(each))
+        faults: list[str] = []
+        self._folders = [_Folder(each, faults) for each in self.paths]
+        self._places: dict[str, tuple[_Folder, int]] = {}
+        if not faults:
+            for folder in self._folders:
+                for row, image_id in enumerate(folder.image_ids):
+                    other = self._places.setdefault(image_id, (folder, row))
+                    if other != (folder, row):
+                        faults.append(
+                            f'{folder.path}: image {image_id} is also in {other[0].path}, line {other[1] + 1}'
+                        )
+            first = self._folders[0]
+            faults += [
+                f'{folder.path}: {folder.width} features per region, but {first.path} has {first.width}'
+                for folder in self._folders
+                if folder.width != first.width
+            ]
+        _raise(faults, 'the region features')
+        self.num_features = self._folders[0].width
+
+    def __reduce__(self) -> tuple[type['RegionStore'], tuple[list[Path]]]:
+        return RegionStore, (self.paths,)
+
+    @property
+    def image_ids(self) -> list[str]:
+        """The ids of all images, in the order of the folders."""
+        return list(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, image_id: object) -> bool:
+        return image_id in self._places
+
+    def __getitem__(self, image_id: str) -> Regions:
+        """Return the regions of an image, copied into memory.
+
+        Raises:
+            KeyError: the image is not in the store; the message names image and store.
+        """
+        try:
+            folder, row = self._places[image_id]
+        except KeyError:
+            raise KeyError(f'image {image_id} is not in the store {self._name()}') from None
+        features, boxes, size, *others = folder.arrays_of(row)
+        classes, scores = (
+            None if x is None else torch.from_numpy(np.array(x, dtype))
+            for x, dtype in zip(others, (np.int64, np.float32))
+        )
+        return Regions(
+            torch.from_numpy(np.array(features, np.float32)), torch.from_numpy(np.array(boxes)), size, classes, scores
+        )
+
+    def find_faults(
+        self, image_ids: Iterable[str] | None = None, num_features: int | None = None, features: bool = True
+    ) -> list[str]:
+        """Return what makes images unusable, one line per fault: an image that is not in the store or has no region,
+        features or boxes that are not finite, a box outside its image or with a side that is not positive.
+
+        Args:
+            image_ids (iterable of str, optional): the images; each is checked once. Defaults to all images.
+            num_features (int, optional): width of the features that the model accepts.
+            features (bool): read the features. :class:`RegionWriter` writes finite ones only, so for a large store,
+                False is sufficient and saves the time to read it as a whole. Defaults to True.
+        """
+        faults = []
+        if num_features is not None and num_features != self.num_features:
+            faults.append(f'{self.num_features} features per region, but the model has {num_features}')
+        wanted = list(dict.fromkeys(self._places if image_ids is None else image_ids))
+        tqdm = import_optional('tqdm').tqdm
+        for image_id in tqdm(wanted, 'checking regions', unit=' images', disable=None, leave=False):
+            if image_id not in self._places:
+                faults.append(f'image {image_id} is not in the store')
+                continue
+            folder, row = self._places[image_id]
+            found, *others = folder.arrays_of(row)
+            faults += [f'image {image_id}: {fault}' for fault in _faults(found if features else found[:, :0], *others)]
+        return faults
+
+    def check(
+        self, image_ids: Iterable[str] | None = None, num_features: int | None = None, features: bool = True
+    ) -> None:
+        """Check images as :meth:`find_faults` does.
+
+        Raises:
+            ValueError: there are faults; the message gives their number and the first of them.
+        """
+        _raise(self.find_faults(image_ids, num_features, features), self._name())
+
+    def _name(self) -> str:
+        return ', '.join(map(str, self.paths))
+
+
+class RegionWriter:
+    """Writes a :class:`RegionStore`, image by image; a context manager.
+
+    Images are written to the folder ``<path>.part``. When the block ends without an error, the store gets its name.
+    After an interruption of any kind, ``kill -9`` included, a writer with the same arguments continues with the images
+    that were completely written, and the result is the same, byte by byte. One process at a time can write a store.
+
+    Args:
+        path (str or Path): the folder to create.
+        source (str): where the features are from; ``store.json`` contains it. Defaults to ''.
+        float16 (bool): store the features with half precision, in half the space. Defaults to False.
+
+    Raises:
+        FileExistsError: the folder exists; a store is never overwritten.
+        BlockingIOError: another process writes this store.
+        ValueError: the unfinished store was begun with other arguments.
+
+    Example:
+        >>> def regions(value):
+        ...     return Regions(torch.full((1, 4), value), torch.tensor([[0.0, 0.0, 5.0, 5.0]]), (5, 5))
+        >>> with RegionWriter('animals', float16=True) as writer:
+        ...     for image_id, value in (('cat', 1.0), ('dog', 2.0)):
+        ...         if image_id not in writer:  # as after an interruption
+        ...             writer.write(image_id, regions(value))
+        >>> RegionStore('animals')['dog'].features
+        tensor([[2., 2., 2., 2.]])
+    """
+
+    def __init__(self, path: str | Path, source: str = '', float16: bool = False) -> None:
+        self.path = Path(path)
+        self._check_absent()
+        self._record: dict[str, Any] = dict(
+            version=VERSION, source=source, dtype='float16' if float16 else 'float32', num_features=None, arrays=None
+        )
+        self._part = self.path.with_name(f'{self.path.name}.part')
+        self._new = self._part / 'new'
+        self._new.mkdir(parents=True, exist_ok=True)
+        self._images: dict[str, tuple[int, int, int]] = {}  # width, height and number of regions
+        self._regions = 0
+        self._files: dict[str, IO[bytes]] = {}
+        with ExitStack() as stack:
+            stack.enter_context(hold(self._part))
+            self._journal = stack.enter_context(_open(self._part / 'images.jsonl'))
+            self._resume()
+            for name in self._record['arrays'] or ():
+                self._files[name] = stack.enter_context(_open(self._new / f'{name}.npy'))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> 'RegionWriter':
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._stack:
+            if kind is None:
+                self._finish()
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __contains__(self, image_id: object) -> bool:
+        return image_id in self._images
+
+    def write(self, image_id: str, regions: Regions) -> None:
+        """Append an image.
+
+        Args:
+            image_id (str): not empty, and without line breaks.
+            regions (Regions): at least one. All images must have the same number of features, and the same of
+                ``classes`` and ``scores``.
+
+        Raises:
+            ValueError: the image is in the store already, or its regions cannot be used; nothing is written.
+        """
+        _check_id(image_id)
+        if image_id in self._images:
+            raise ValueError(f'image {image_id} is already in the store {self.path}')
+        arrays = {'features': _array(regions.features, self._record['dtype'])}
+        for name, dtype in DTYPES.items():
+            if getattr(regions, name) is not None:
+                arrays[name] = _array(getattr(regions, name), dtype)
+        size = int(regions.size[0]), int(regions.size[1])
+        faults = _faults(arrays['features'], arrays['boxes'], size, arrays.get('classes'), arrays.get('scores'))
+        shape = dict(num_features=arrays['features'].shape[-1], arrays=list(arrays))
+        for name, value in shape.items():
+            if self._images and value != self._record[name]:
+                faults.append(f'{name} must be {self._record[name]}, as of the images before; got {value}')
+        if faults:
+            raise ValueError(f'image {image_id}: {"; ".join(faults)}')
+        if not self._images:
+            self._record.update(shape)
+            for name in arrays:
+                self._files[name] = self._stack.enter_context(_open(self._new / f'{name}.npy'))
+            self._journal.truncate(0)
+            self._journal_end = _write(self._journal, 0, _line(self._record))
+        for name, array in arrays.items():
+            _write(self._files[name], self._offset(name, self._regions), array.tobytes())
+        entry = (*size, len(arrays['features']))
+        # the last write: an image counts when its line is complete
+        self._journal_end = _write(self._journal, self._journal_end, _line([image_id, *entry]))
+        self._images[image_id] = entry
+        self._regions += entry[2]
+
+    def _resume(self) -> None:
+        """Read which images are complete. What follows them in the files is overwritten later."""
+        path = self._part / 'images.jsonl'
+        lines = path.read_bytes().splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b'\n'):
+            del lines[-1]
+        try:
+            read: list[Any] = [json.loads(line) for line in lines] or [self._record]
+            record, entries = read[0], read[1:]
+            given = {name: record[name] for name in ('version', 'source', 'dtype')}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f'{path}: not the progress of a store ({error!r}); remove {self._part}') from error
+        for name, value in given.items():
+            if value != self._record[name]:
+                raise ValueError(
+                    f'{self._part}: begun with {name} {value!r}, but now it is {self._record[name]!r}; remove this '
+                    'folder to start again'
+                )
+        begun, self._record = self._record, record
+        sizes = {name: self._new / f'{name}.npy' for name in record['arrays'] or ()}
+        stored = {name: path.stat().st_size if path.is_file() else 0 for name, path in sizes.items()}
+        for image_id, width, height, count in entries:
+            if any(self._offset(name, self._regions + count) > size for name, size in stored.items()):
+                break  # the computer has stopped before it wrote the rest
+            self._images[image_id] = width, height, count
+            self._regions += count
+        if self._images:
+            self._journal_end = sum(map(len, lines[: 1 + len(self._images)]))
+            self._journal.truncate(self._journal_end)
+        else:
+            self._record = begun
+            shutil.rmtree(self._new)
+            self._new.mkdir()
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of one region in an array."""
+        return {'features': (self._record['num_features'],), 'boxes': (4,)}.get(name, ())
+
+    def _dtype(self, name: str) -> np.dtype:
+        return np.dtype(DTYPES.get(name, self._record['dtype']))
+
+    def _offset(self, name: str, count: int) -> int:
+        """Return the position in the file of an array at which ``count`` regions end."""
+        return HEADER + count * math.prod(self._shape(name)) * self._dtype(name).itemsize
+
+    def _finish(self) -> None:
+        """Complete the files, and give the folder its name."""
+        if not self._images:
+            raise ValueError(f'{self.path}: no image was written')
+        entries = np.array(list(self._images.values()), dtype=np.int64)
+        for name, file in self._files.items():
+            _write(file, 0, _header(self._dtype(name), (self._regions, *self._shape(name))))
+            file.truncate(self._offset(name, self._regions))
+        np.save(self._new / 'offsets.npy', np.concatenate([[0], entries[:, 2].cumsum()]))
+        np.save(self._new / 'sizes.npy', entries[:, :2].astype('int32'))
+        ids = ''.join(f'{image_id}\n' for image_id in self._images)
+        Path(self._new, 'image_ids.txt').write_bytes(ids.encode())
+        Path(self._new, 'store.json').write_bytes(json.dumps(self._record, indent=4, ensure_ascii=False).encode())
+        self._check_absent()
+        self._new.rename(self.path)
+        shutil.rmtree(self._part)
+
+    def _check_absent(self) -> None:
+        if os.path.lexists(self.path):
+            raise FileExistsError(
+                errno.EEXIST, 'this exists, and region features are never overwritten', str(self.path)
+            )
+
+
+class _Folder:
+    """The files of one folder of a store. Faults are appended to ``faults``; with one, the object is not complete."""
+
+    def __init__(self, path: Path, faults: list[str]) -> None:
+        self.path = path
+        before = len(faults)
+        self.image_ids = self._read_ids(faults)
+        record = self._read_record(faults)
+        offsets, sizes = (self._load(name, faults) for name in ('offsets', 'sizes'))
+        self.arrays = {name: self._load(name, faults, 'r') for name in record.get('arrays', ())}
+        if len(faults) > before:
+            return
+        self.width = record['num_features']
+        self.offsets, self.sizes = offsets, sizes
+        images, regions = len(self.image_ids), len(self.arrays['features'])
+        expected = {
+            'offsets': (offsets, 'int64', (images + 1,)),
+            'sizes': (sizes, 'int32', (images, 2)),
+            'features': (self.arrays['features'], record['dtype'], (regions, self.width)),
+            'boxes': (self.arrays['boxes'], 'float32', (regions, 4)),
+            'classes': (self.arrays.get('classes'), 'int32', (regions,)),
+            'scores': (self.arrays.get('scores'), 'float32', (regions,)),
+        }
+        for name, (array, dtype, shape) in expected.items():
+            if array is not None and (array.dtype != dtype or array.shape != shape):
+                faults.append(f'{path / name}.npy: {array.dtype} {array.shape}, not {dtype} {shape} as the other files')
+        if len(faults) == before and (offsets[0] != 0 or offsets[-1] != regions or np.any(np.diff(offsets) < 0)):
+            faults.append(f'{path}/offsets.npy: must ascend from 0 to {regions}, the number of regions')
+
+    def arrays_of(self, row: int) -> tuple[Any, Any, tuple[int, int], Any, Any]:
+        """Return features, boxes, size, classes and scores of an image, not copied; None if there are none."""
+        start, end = self.offsets[row : row + 2]
+        features, boxes, classes, scores = (
+            self.arrays[name][start:end] if name in self.arrays else None for name in ('features', *DTYPES)
+        )
+        width, height = self.sizes[row].tolist()
+        return features, boxes, (width, height), classes, scores
+
+    def _read_ids(self, faults: list[str]) -> list[str]:
+        path = self.path / 'image_ids.txt'
+        try:
+            return read_lines(path)[: None if path.stat().st_size else 0]
+        except FileNotFoundError:
+            faults.append(f'{path}: no such file')
+        except ValueError as error:
+            faults.append(str(error))
+        return []
+
+    def _read_record(self, faults: list[str]) -> Mapping[str, Any]:
+        path = self.path / 'store.json'
+        try:
+            record = json.loads(path.read_text(encoding='utf-8'))
+            if record['version'] != VERSION:
+                faults.append(f'{path}: version {record["version"]} of the format; this release reads {VERSION}')
+                return {}
+            if not {'features', 'boxes'} <= set(record['arrays']) <= {'features', *DTYPES}:
+                raise ValueError(f'arrays is {record["arrays"]}')
+            return {name: record[name] for name in ('num_features', 'dtype', 'arrays')}
+        except FileNotFoundError:
+            faults.append(f'{path}: no such file')
+        except (ValueError, KeyError, TypeError) as error:
+            faults.append(f'{path}: not the record of a store: {error!r}')
+        return {}
+
+    def _load(self, name: str, faults: list[str], mmap_mode: Any = None) -> Any:
+        path = self.path / f'{name}.npy'
+        try:
+            return np.load(path, mmap_mode=mmap_mode)
+        except FileNotFoundError:
+            faults.append(f'{path}: no such file')
+        except (ValueError, EOFError) as error:
+            faults.append(f'{path}: truncated, or not a NumPy array: {error}')
+
+
+def _faults(features: Any, boxes: Any, size: tuple[int, int], classes: Any, scores: Any) -> list[str]:
+    """Return why the regions of an image cannot be used."""
+    count = len(features)
+    shapes = dict(boxes=(boxes, (count, 4)), classes=(classes, (count,)), scores=(scores, (count,)))
+    faults = [
+        f'{name} must be {shape}, one per region; got {x.shape}'
+        for name, (x, shape) in shapes.items()
+        if x is not None and x.shape != shape
+    ]
+    if features.ndim != 2:
+        faults.append(f'features must be (n, D); got {features.shape}')
+    if faults:
+        return faults
+    if not count:
+        return ['no regions']
+    if min(size) < 1:
+        return [f'its size must be positive; got {size[0]}×{size[1]}']
+    left, top, right, bottom = boxes.T
+    finite = np.isfinite(boxes).all(1)
+    wrong = {
+        f'features are NaN, infinite or too large for {features.dtype}': ~np.isfinite(features).all(1),
+        'boxes are NaN or infinite': ~finite,
+        f'boxes are outside the image of {size[0]}×{size[1]}': finite
+        & ((left < 0) | (top < 0) | (right > size[0]) | (bottom > size[1])),
+        'boxes have a side that is not positive': finite & ((right <= left) | (bottom <= top)),
+    }
+    if scores is not None:
+        wrong['scores are NaN or infinite'] = ~np.isfinite(scores)
+    return [
+        f'{text}: region{"s" if where.sum() > 1 else ""} {", ".join(map(str, np.flatnonzero(where)[:5]))}'
+        + (f' and {where.sum() - 5} more' if where.sum() > 5 else '')
+        for text, where in wrong.items()
+        if where.any()
+    ]
+
+
+def _raise(faults: list[str], where: str) -> None:
+    """Raise a ValueError that lists faults, if there are any."""
+    if not faults:
+        return
+    if len(faults) == 1:
+        raise ValueError(f'1 fault in {where}: {faults[0]}')
+    more = [f'and {len(faults) - LISTED:,} more'] if len(faults) > LISTED else []
+    raise ValueError('\n  '.join([f'{len(faults):,} faults in {where}:', *faults[:LISTED], *more]))
+
+
+def _check_id(image_id: str) -> None:
+    if not isinstance(image_id, str) or not image_id or '\n' in image_id or image_id.endswith('\r'):
+        raise ValueError(f'image_id must be a non-empty string without line breaks; got {image_id!r}')
+
+
+def _array(x: Tensor, dtype: str) -> np.ndarray:
+    with np.errstate(over='ignore'):  # reported as a fault
+        return x.detach().cpu().numpy().astype(dtype)
+
+
+def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """Return the header of a .npy file, version 1.0 of NumPy's format, which is always ``HEADER`` bytes long."""
+    text = repr(dict(descr=dtype.str, fortran_order=False, shape=shape)).encode()
+    return b'\x93NUMPY\x01\x00' + struct.pack('<H', HEADER - 10) + text.ljust(HEADER - 11) + b'\n'
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value).encode() + b'\n'
+
+
+def _open(path: Path) -> IO[bytes]:
+    """Open a file for reading and writing, unbuffered; create it if it does not exist."""
+    path.touch()
+    return open(path, 'r+b', buffering=0)
+
+
+def _write(file: IO[bytes], position: int, data: bytes) -> int:
+    """Write all bytes at a position, and return the position of their end.
+
+    A single write to an unbuffered file may write a part of them.
+    """
+    file.seek(position)
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+    return position + len(data)

@@ -1,0 +1,199 @@
+"""Entangled attention (ETA): attention to two memories, visual and semantic, each guided by the other."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from mmattn.ops.checks import check_number
+from mmattn.registry import MODELS
+
+from .bilateral_multihead import BilateralMultiheadAttention
+from .sequence import State, check_sequence
+
+# name: (its query, its memory); in this order
+SUBLAYERS = {
+    'semantic_guide': ('query', 'semantic'),  # g_s
+    'visual': ('semantic_guide', 'visual'),  # v
+    'visual_guide': ('query', 'visual'),  # g_v
+    'semantic': ('visual_guide', 'semantic'),  # s
+}
+MODES = {
+    'entangled': tuple(SUBLAYERS),
+    'parallel': ('semantic_guide', 'visual_guide'),
+    'stacked_v': ('semantic_guide', 'visual'),
+    'stacked_s': ('visual_guide', 'semantic'),
+}
+
+
+class GuidedAttention(nn.Module):
+    """LN(x + dropout(MHA(x, memory, memory))).
+
+    Args:
+        embed_dim (int): channels E.
+        num_heads (int): number of heads.
+        dropout (float): probability.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = BilateralMultiheadAttention(embed_dim, num_heads, position='none')
+        self.dropout = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(embed_dim)
+
+    def forward(self, x: Tensor, memory: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """Return ``(B, L, E)`` for ``x`` ``(B, L, E)`` and ``memory`` ``(B, M, E)``."""
+        return self.norm(x + self.dropout(self.attention(x, memory, memory, padding_mask)[0]))
+
+    def step(self, x: Tensor, state: State, position: int) -> Tensor:
+        """Return the output for one more token, ``(n, 1, E)``."""
+        return self.norm(x + self.dropout(self.attention.step(x, state, position)[0]))
+
+
+@MODELS.register_module()
+class EntangledAttention(nn.Module):
+    """Attention of a decoder to regions V and attributes S of an image, in both orders, and the gate between the two.
+
+    With a the output of the self-attention, and A(x, M) = LN(x + MHA(x, M, M)), each with its own weights:
+
+        g_s = A(a, S),  v = A(g_s, V)   (Eq. 2.9, 2.10)
+        g_v = A(a, V),  s = A(g_v, S)
+        e = GBC(a, g_s, g_v, v, s)      (Eq. 2.11, 2.12)
+
+    It replaces the attention to the encoder of a decoder layer with its residual and norm: the layer continues with
+    LN(e + FFN(e)). An image without attributes, or whose attributes are all padding, is valid: MHA is then the bias of
+    its ``out_proj``.
+
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, section 2.4.3.
+
+    Args:
+        embed_dim (int): channels E.
+        num_heads (int): number of heads, a divisor of E.
+        mode (str): 'entangled'; or, as in Table 2.5, 'parallel', e = GBC(a, g_s, g_v, g_v, g_s), 'stacked_v', e = v, or
+            'stacked_s', e = s. Only the attention that a mode requires is built. Defaults to 'entangled'.
+        controller (dict): config of the gate without ``embed_dim``; not used by the stacked modes. Defaults to
+            ``GatedBilateralController``.
+        dropout (float): dropout probability of the output of each MHA, from 0 to 1. Defaults to 0.1.
+
+    Raises:
+        KeyError: the type of ``controller`` is unknown.
+        TypeError: ``embed_dim`` or ``num_heads`` is not an integer, or ``dropout`` is not a number.
+        ValueError: ``mode`` is unknown, ``num_heads`` does not divide ``embed_dim``, or ``dropout`` is not from 0 to 1.
+
+    Example:
+        >>> attention = EntangledAttention(16, num_heads=4)
+        >>> a, regions, attributes = torch.randn(2, 7, 16), torch.randn(2, 30, 16), torch.randn(2, 5, 16)
+        >>> attention(a, regions, attributes).shape
+        torch.Size([2, 7, 16])
+    """
+
+    sublayers: Any  # an nn.ModuleDict
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        mode: str = 'entangled',
+        controller: dict = dict(type='mmattn.GatedBilateralController'),
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if mode not in MODES:
+            raise ValueError(f'mode must be one of {tuple(MODES)}; got {mode!r}')
+        check_number('dropout', dropout, 0, 1)
+        self.embed_dim = embed_dim
+        self.mode = mode
+        self.sublayers = nn.ModuleDict({name: GuidedAttention(embed_dim, num_heads, dropout) for name in MODES[mode]})
+        self.controller = None
+        if mode in ('entangled', 'parallel'):
+            self.controller = MODELS.build(dict(controller, embed_dim=embed_dim))
+
+    def forward(
+        self,
+        query: Tensor,
+        visual: Tensor,
+        semantic: Tensor,
+        visual_padding_mask: Tensor | None = None,
+        semantic_padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Attend from each position of a sequence to both memories.
+
+        Args:
+            query (Tensor): a, float ``(B, L, E)``.
+            visual (Tensor): V, float ``(B, M, E)``.
+            semantic (Tensor): S, float ``(B, n_s, E)``; n_s may be 0.
+            visual_padding_mask (Tensor, optional): bool ``(B, M)``, True where ``visual`` is padding.
+            semantic_padding_mask (Tensor, optional): bool ``(B, n_s)``, True where ``semantic`` is padding.
+
+        Returns:
+            Tensor: e, ``(B, L, E)``.
+
+        Raises:
+            TypeError: a mask is neither bool nor float.
+            ValueError: a shape does not fit.
+        """
+        memories = dict(visual=(visual, visual_padding_mask), semantic=(semantic, semantic_padding_mask))
+        for name, x in (('query', query), ('visual', visual), ('semantic', semantic)):
+            check_sequence(name, x, self.embed_dim)
+        found = {'query': query}
+        for name, sublayer in self.sublayers.items():
+            source, memory = SUBLAYERS[name]
+            found[name] = sublayer(found[source], *memories[memory])
+        return self._combined(found)
+
+    def start(
+        self,
+        visual: Tensor,
+        semantic: Tensor,
+        visual_padding_mask: Tensor | None = None,
+        semantic_padding_mask: Tensor | None = None,
+    ) -> State:
+        """Return the state for incremental decoding with :meth:`step`: the projected memories of S images.
+
+        Args:
+            visual, semantic, visual_padding_mask, semantic_padding_mask: as in :meth:`forward`, with S in place of B.
+
+        Returns:
+            dict[str, Tensor]: the first dimension of every tensor is S.
+
+        Raises:
+            TypeError: a mask is not bool.
+            ValueError: a shape does not fit.
+        """
+        memories = dict(visual=(visual, visual_padding_mask), semantic=(semantic, semantic_padding_mask))
+        for name, x in (('visual', visual), ('semantic', semantic)):
+            check_sequence(name, x, self.embed_dim)
+        return {
+            f'{name}.{key}': x
+            for name, sublayer in self.sublayers.items()
+            for key, x in sublayer.attention.start(*memories[SUBLAYERS[name][1]]).items()
+        }
+
+    def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
+        """Compute the output for one more token of each of n hypotheses.
+
+        Args:
+            x (Tensor): a, float ``(n, 1, E)``. The n / S hypotheses of an image are adjacent.
+            state (dict[str, Tensor]): from :meth:`start`.
+            position (int): position of the token, from 0.
+
+        Returns:
+            tuple[Tensor, dict[str, Tensor]]: e, ``(n, 1, E)``, and the same state.
+
+        Raises:
+            TypeError: ``position`` is not an integer.
+            ValueError: a shape does not fit.
+        """
+        found = {'query': x}
+        for name, sublayer in self.sublayers.items():
+            own = {key.partition('.')[2]: y for key, y in state.items() if key.partition('.')[0] == name}
+            found[name] = sublayer.step(found[SUBLAYERS[name][0]], own, position)
+        return self._combined(found), state
+
+    def _combined(self, found: dict[str, Tensor]) -> Tensor:
+        """Return e from the outputs of the sub-layers."""
+        if self.controller is None:
+            return found[MODES[self.mode][-1]]
+        guides = found['semantic_guide'], found['visual_guide']
+        visual, semantic = found.get('visual', guides[1]), found.get('semantic', guides[0])
+        return self.controller(found['query'], *guides, visual, semantic)

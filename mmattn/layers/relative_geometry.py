@@ -1,0 +1,52 @@
+"""The relative geometry of pairs of boxes, for geometry-aware self-attention (GSA)."""
+
+import torch
+from torch import Tensor
+
+from mmattn.ops.window_bias import accumulator
+
+from .sequence import check_key_padding_mask
+
+MIN_DISTANCE = 1e-3
+PADDING_BOX = (0.0, 0.0, 1.0, 1.0)
+
+
+def relative_geometry(boxes: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+    """Return position and size of each box relative to each other box of its image.
+
+    f_ij = (log |x_i − x_j|/w_i, log |y_i − y_j|/h_i, log w_i/w_j, log h_i/h_j), with the centres (x, y) and the sides
+    w, h of the boxes. Sides below 1 pixel count as 1, and distances |x_i − x_j|/w_i and |y_i − y_j|/h_i below 1e-3 as
+    1e-3. All layers of a stack share the result. It is computed in float32, or in float64 for float64 boxes.
+
+    Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, Eq. 8.
+
+    Args:
+        boxes (Tensor): float ``(B, N, 4)``, left, top, right and bottom of each region in pixels. The values are not
+            checked.
+        key_padding_mask (Tensor, optional): bool ``(B, N)``, True where a region is padding. Its box may hold any
+            values, also NaN.
+
+    Returns:
+        Tensor: ``(B, N, N, 4)``, float32 or float64: f_ij of box i (first N) and box j (second N).
+
+    Raises:
+        TypeError: ``boxes`` is not floating-point, or ``key_padding_mask`` is not bool.
+        ValueError: ``boxes`` or ``key_padding_mask`` has another shape.
+
+    Example:
+        >>> boxes = torch.tensor([[[0.0, 0.0, 10.0, 20.0], [30.0, 10.0, 50.0, 30.0]]])
+        >>> relative_geometry(boxes)[0, 0, 1]
+        tensor([ 1.2528, -0.6931, -0.6931,  0.0000])
+    """
+    if boxes.dim() != 3 or boxes.shape[-1] != 4:
+        raise ValueError(f'boxes must be (B, N, 4); got {tuple(boxes.shape)}')
+    if not boxes.is_floating_point():
+        raise TypeError(f'boxes must be floating-point; got {boxes.dtype}')
+    check_key_padding_mask(key_padding_mask, boxes)
+    boxes = boxes.to(accumulator(boxes))
+    if key_padding_mask is not None:  # before the logarithm: NaN would reach the gradients, even where it is masked
+        boxes = torch.where(key_padding_mask[..., None], boxes.new_tensor(PADDING_BOX), boxes)
+    first, last = boxes.chunk(2, -1)
+    centre, sides = (first + last) / 2, (last - first).clamp(min=1)  # both (B, N, 2)
+    distance = (centre[:, :, None] - centre[:, None]).abs() / sides[:, :, None]
+    return torch.cat([distance.clamp(min=MIN_DISTANCE), sides[:, :, None] / sides[:, None]], -1).log()

@@ -1,0 +1,305 @@
+"""SAN, ETA and their ensemble: parameters, equalities, sampling, self-critical gradients, captions that are learnt."""
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from mmattn.language.captioning import CaptionEnsemble, CiderReward, ETACaptioner, SANCaptioner
+from mmattn.language.captioning.captioner import repeat
+
+NORMALISED = dict(type='mmattn.RegionAttention', query_norm='instance', geometry='query_dependent', geometry_dim=4)
+PLAIN = dict(type='mmattn.RegionAttention')
+SMALL = dict(vocab_size=30, num_features=6, num_layers=2, embed_dim=16, num_heads=2, feedforward_dim=24)
+
+
+@pytest.mark.parametrize(
+    ('build', 'options', 'expected'),
+    [
+        *(
+            (SANCaptioner, dict(num_layers=layers), count * 7_356_416 + 10_774_288)
+            for layers, count in ((1, 1), (2, 2), (4, 4), (6, 6))
+        ),
+        (SANCaptioner, dict(num_layers=4, stack='Torch'), 40_199_952),
+        (
+            SANCaptioner,
+            dict(encoder_attention=dict(NORMALISED, geometry_dim=64)),
+            40_199_952 + 4 * (512**2 + 512 + 320),
+        ),
+        (ETACaptioner, dict(), 97_478_416),
+        (ETACaptioner, dict(sources='visual'), 54_912_784),
+        (ETACaptioner, dict(sources='semantic'), 53_863_696),
+    ],
+)
+def test_parameters(build, options, expected):
+    """The printed 18.1, 25.5, 40.2 and 54.9 M of SAN; those of the specification for ETA."""
+    with torch.device('meta'):
+        model = build(9488, **options)
+    assert sum(p.numel() for p in model.parameters()) == expected
+
+
+@pytest.mark.parametrize(('layers', 'printed'), [(1, 18.1), (2, 25.5), (4, 40.2), (6, 54.9)])
+def test_printed_parameters_of_san_hold_for_our_vocabulary(layers, printed):
+    with torch.device('meta'):
+        model = SANCaptioner(9490, num_layers=layers)
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6, 1) == printed
+
+
+def images(count=3, attributes=(3, 0, 2)):
+    """Return images with 5, 4 and 3 regions and three captions each, one image per dict, in float64."""
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for number in range(count):
+        regions = 5 - number % 3
+        corner = torch.rand(regions, 2, generator=generator, dtype=torch.float64) * 50
+        sides = 5 + torch.rand(regions, 2, generator=generator, dtype=torch.float64) * 40
+        words = [torch.randint(4, 30, (2 + (number + k) % 4,), generator=generator) for k in range(3)]
+        captions = [torch.cat([each, torch.tensor([2])]) for each in words]
+        found.append(
+            dict(
+                features=torch.randn(regions, 6, generator=generator, dtype=torch.float64),
+                boxes=torch.cat([corner, corner + sides], 1),
+                sizes=torch.tensor([100, 100]),
+                attributes=torch.randint(4, 30, (attributes[number % 3],), generator=generator),
+                captions=pad_sequence(captions, batch_first=True, padding_value=1),
+            )
+        )
+    return found
+
+
+def batch(model, samples):
+    inputs = {name: [sample[name] for sample in samples] for name in samples[0]}
+    return model.data_preprocessor(dict(inputs=inputs))['inputs']
+
+
+MODELS = {
+    'SAN': (SANCaptioner, dict(encoder_attention=PLAIN)),
+    'NG-SAN': (SANCaptioner, dict(encoder_attention=NORMALISED)),
+    'absolute': (SANCaptioner, dict(positions='absolute')),
+    'pre-norm': (SANCaptioner, dict(norm_first=True)),
+    'nn.Transformer': (SANCaptioner, dict(stack='Torch')),
+    'ETA': (ETACaptioner, {}),
+    'stacked_v, no encoder': (
+        ETACaptioner,
+        dict(entangled=dict(type='mmattn.EntangledAttention', mode='stacked_v'), encoders=False),
+    ),
+    'T_v': (ETACaptioner, dict(sources='visual')),
+    'T_s': (ETACaptioner, dict(sources='semantic')),
+}
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    torch.manual_seed(0)
+    build, options = MODELS[request.param]
+    found = build(**SMALL, **options).double().eval()
+    torch.nn.init.normal_(found.output.bias)
+    return found
+
+
+@torch.no_grad()
+def test_an_image_alone_is_as_in_a_batch(model):
+    """Images have different numbers of regions and attributes, one has none."""
+    samples = images()
+    inputs = batch(model, samples)
+    together, found = model(inputs), model.describe(inputs, max_length=5)
+    for number, sample in enumerate(samples):
+        alone = batch(model, [sample])
+        longest = alone['captions'].shape[2]
+        logits = model(alone)
+        keep = alone['captions'].flatten(0, 1) != 1
+        torch.testing.assert_close(together[3 * number :][:3, :longest][keep], logits[keep], rtol=0, atol=1e-10)
+        (expected,) = model.describe(alone, max_length=5)
+        assert [h.tokens for h in found[number]] == [h.tokens for h in expected]
+
+
+@torch.no_grad()
+def test_a_score_is_the_log_probability_of_the_caption(model):
+    """Incremental decoding, reordered by the beams, is decoding of the whole caption."""
+    for sample in images():
+        inputs = batch(model, [sample])
+        (hypotheses,) = model.describe(inputs, beam=4, max_length=6)
+        assert len(hypotheses) == 4
+        for tokens, score in hypotheses:
+            assert 3 not in tokens
+            caption = torch.tensor([*tokens, 2])
+            log_p = model({**inputs, 'captions': caption[None, None]})[0].log_softmax(-1)
+            assert log_p[range(len(caption)), caption].sum().item() == pytest.approx(score, abs=1e-10)
+
+
+def test_the_order_of_regions_and_attributes_has_no_effect(model):
+    sample = images()[0]
+    order = torch.tensor([3, 1, 4, 0, 2])
+    other = dict(sample, **{name: sample[name][order] for name in ('features', 'boxes')})
+    other['attributes'] = sample['attributes'][[2, 0, 1]]
+    with torch.no_grad():
+        found, expected = (model(batch(model, [each])) for each in (other, sample))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_an_image_without_attributes_has_finite_gradients():
+    torch.manual_seed(0)
+    model = ETACaptioner(**SMALL).double()
+    for samples in (images(1, attributes=(0,)), images(2, attributes=(0, 3))):
+        model.zero_grad()
+        loss = model(batch(model, samples), mode='loss')['loss']
+        loss.backward()
+        assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+        assert torch.isfinite(loss)
+
+
+def test_the_loss_is_the_cross_entropy_of_all_words():
+    torch.manual_seed(0)
+    model = SANCaptioner(**SMALL).double().eval()
+    inputs = batch(model, images())
+    captions = inputs['captions'].flatten(0, 1)
+    logits, keep = model(inputs), captions != 1
+    found = model(inputs, mode='loss')
+    torch.testing.assert_close(found['loss'], torch.nn.functional.cross_entropy(logits[keep], captions[keep]))
+    assert found['num_tokens'] == keep.sum()
+
+
+def test_samples_have_the_frequencies_of_the_model():
+    """Of the first word, and of the second after the most frequent first one, within five deviations."""
+    torch.manual_seed(0)
+    model = SANCaptioner(**{**SMALL, 'vocab_size': 8}, test_cfg=dict(max_length=3)).double().eval()
+    inputs = batch(model, images(1))
+    count = 4000
+    found = model.sample(*model.encode(inputs), count)
+    assert found.shape[0] == count
+    assert found.shape[1] <= 4
+    for prefix in ([], [int(found[:, 0].mode().values)]):
+        rows = found[(found[:, : len(prefix)] == torch.tensor(prefix)).all(1), len(prefix)]
+        caption = torch.tensor([*prefix, 2])
+        logits = model({**inputs, 'captions': caption[None, None]})[0, -1].detach()
+        p = logits.index_fill(0, torch.tensor([1]), -torch.inf).softmax(-1)  # padding is never drawn
+        if prefix == [2]:
+            p = torch.zeros(8).index_fill(0, torch.tensor([1]), 1.0)
+        frequency = torch.bincount(rows, minlength=8) / len(rows)
+        assert (abs(frequency - p) <= 5 * (p * (1 - p) / len(rows)).sqrt() + 1e-9).all()
+    # Nothing follows the end.
+    after = (found == 2).cumsum(1) - (found == 2).long() > 0
+    assert (found[after] == 1).all()
+    assert not (found[~after] == 1).any()
+
+
+class Samples(list):
+    """Data samples with an index."""
+
+    def __init__(self, count):
+        from mmengine.structures import BaseDataElement
+
+        super().__init__(BaseDataElement(metainfo=dict(index=n)) for n in range(count))
+
+
+@pytest.mark.parametrize('baseline', ['greedy', 'mean'])
+def test_self_critical_gradient(baseline, monkeypatch):
+    """−Σ (r − b) ∇log p / tokens, for samples that are drawn here; dropout is off, so that p is a function."""
+    torch.manual_seed(0)
+    options = dict(self_critical=dict(samples=3, baseline=baseline), dropout=0.0)
+    attention = dict(PLAIN, dropout=0.0)
+    model = SANCaptioner(**SMALL, **options, encoder_attention=attention).double()
+    samples = images()
+    inputs = batch(model, samples)
+    references = [[row[row != 1].tolist() for row in sample['captions']] for sample in samples]
+    model.reward = CiderReward(references)
+    drawn = []
+    sample = model.sample
+    monkeypatch.setattr(model, 'sample', lambda *args: drawn.append(sample(*args)) or drawn[-1])
+    # The model must draw words of the references: else every reward is 0.
+    with torch.no_grad():
+        for row in references:
+            for word in {word for caption in row for word in caption}:
+                model.output.bias[word] += 4
+    found = model(inputs, Samples(3), mode='loss')
+    found['loss'].backward()
+    gradient = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    (tokens,) = drawn
+    reward = model.reward(tokens, torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2]))
+    if baseline == 'mean':
+        base = torch.stack([(reward[3 * (n // 3) :][:3].sum() - reward[n]) / 2 for n in range(9)])
+        assert abs((reward - base).sum()) < 1e-12
+    else:
+        greedy = [torch.tensor([*each[0].tokens, 2]) for each in model.eval().describe(inputs, beam=1)]
+        base = model.reward(pad_sequence(greedy, batch_first=True, padding_value=1), torch.arange(3))
+        base = base.repeat_interleave(3)
+    assert reward.std() > 0
+    total, count = 0.0, 0
+    for row in range(9):
+        caption = tokens[row][: int((tokens[row] != 1).sum())]
+        one = {name: x[row // 3][None] for name, x in inputs.items()}
+        log_p = model({**one, 'captions': caption[None, None]})[0].log_softmax(-1)
+        total = total - (reward[row] - base[row]) * log_p[range(len(caption)), caption].sum()
+        count += len(caption)
+    model.zero_grad()
+    expected = total / count
+    torch.testing.assert_close(found['loss'], expected)
+    expected.backward()
+    torch.testing.assert_close(gradient, [p.grad for p in model.parameters() if p.grad is not None])
+    assert found['num_tokens'] == count
+
+
+def test_self_critical_training_requires_a_reward():
+    model = SANCaptioner(**SMALL, self_critical=dict()).double()
+    with pytest.raises(RuntimeError, match='requires a reward'):
+        model(batch(model, images()), Samples(3), mode='loss')
+    with pytest.raises(ValueError, match=r"baseline of .*'sum'"):
+        SANCaptioner(**SMALL, self_critical=dict(baseline='sum'))
+    with pytest.raises(ValueError, match='sources must be one of'):
+        ETACaptioner(**SMALL, sources='words')
+    with pytest.raises(ValueError, match='positions must be'):
+        SANCaptioner(**SMALL, positions='learned')
+
+
+@torch.no_grad()
+def test_an_ensemble_has_the_mean_of_the_probabilities():
+    torch.manual_seed(0)
+    members = [dict(type='mmattn.SANCaptioner', **SMALL), dict(type='mmattn.ETACaptioner', **SMALL)]
+    ensemble = CaptionEnsemble(members).double().eval()
+    inputs = batch(ensemble, images())
+    for number, hypotheses in enumerate(ensemble.describe(inputs, max_length=6)):
+        one = {name: x[number][None] for name, x in inputs.items()}
+        for tokens, score in hypotheses:
+            caption = torch.tensor([*tokens, 2])
+            each = [model({**one, 'captions': caption[None, None]})[0].softmax(-1) for model in ensemble.members]
+            p = sum(each) / 2
+            assert p[range(len(caption)), caption].log().sum().item() == pytest.approx(score, abs=1e-10)
+    twice = CaptionEnsemble(members[:1] * 2).double().eval()
+    twice.members[1].load_state_dict(twice.members[0].state_dict())
+    found, expected = (model.describe(inputs) for model in (twice, twice.members[0]))
+    assert [[h.tokens for h in each] for each in found] == [[h.tokens for h in each] for each in expected]
+    with pytest.raises(ValueError, match='same vocabulary; got'):
+        CaptionEnsemble([members[0], dict(members[1], vocab_size=31)])
+    with pytest.raises(ValueError, match="mode must be 'predict'"):
+        ensemble(inputs, mode='loss')
+
+
+def test_repeat_follows_the_structure():
+    x, mask = torch.arange(2), None
+    assert repeat((x, mask), 2)[0].tolist() == [0, 0, 1, 1]
+    assert repeat(((x, x), (mask, x)), 2)[1][1].tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ('name', 'count', 'steps'),
+    [('NG-SAN', 10, 80), *(pytest.param(name, 50, 200, marks=pytest.mark.slow) for name in ('NG-SAN', 'ETA'))],
+)
+def test_memorizes_captions(name, count, steps):
+    """Each image gets its own caption back."""
+    torch.manual_seed(0)
+    build, options = MODELS[name]
+    size = dict(SMALL, embed_dim=64, feedforward_dim=64, num_heads=4)
+    model = build(**size, **options, dropout=0.0, label_smoothing=0.0)
+    samples = [
+        {key: x.float() if x.is_floating_point() else x for key, x in sample.items()} for sample in images(count)
+    ]
+    for sample in samples:
+        sample['captions'] = sample['captions'][:1]
+    inputs = batch(model, samples)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(inputs, mode='loss')['loss'].backward()
+        optimizer.step()
+    found = model.eval().describe(inputs, beam=1)
+    expected = [sample['captions'][0] for sample in samples]
+    assert [each[0].tokens for each in found] == [row[row > 2].tolist() for row in expected]

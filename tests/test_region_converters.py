@@ -1,0 +1,399 @@
+"""The converters of region features: the published formats, interruptions, and every fault with its place."""
+
+import base64
+import importlib
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from PIL import Image
+
+from mmattn.language import RegionStore
+
+from .real_data import real_data
+from .test_dataset_converters import FOLDER
+from .tiny_detectors import PIPELINE, detector
+
+sys.path.insert(0, str(FOLDER))  # as Python does for a script
+bottom_up, npz, extraction = map(importlib.import_module, ('bottom_up_features', 'region_npz', 'region_features'))
+sys.path.remove(str(FOLDER))
+
+SIZE = (50, 40)
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / 'data' / 'out'
+
+
+@pytest.fixture
+def command(out, capfd):
+    """Run a converter; return its exit code and the lines on stdout and stderr."""
+
+    def run(module, *args):
+        code = module.main([*map(str, args), '--out-dir', str(out)])
+        said = capfd.readouterr()
+        return code, said.out.splitlines(), said.err.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def fails(command, out):
+    """Run a converter that must fail; return the faults."""
+
+    def run(*args):
+        code, _, said = command(*args)
+        assert code == 1
+        assert not out.exists()
+        said = [line for line in said if not line.startswith('images kept in')]
+        if len(said) == 1:
+            return [said[0].removeprefix('error: ')]
+        assert said[0] == f'error: {len(said) - 1} faults'
+        return [line.removeprefix('  ') for line in said[1:]]
+
+    return run
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def interrupt(monkeypatch, module, name, after):
+    """Let the function of a module raise KeyboardInterrupt after some calls, as Ctrl-C does."""
+    original, calls = getattr(module, name), []
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) > after:
+            raise KeyboardInterrupt
+        return original(*args)
+
+    monkeypatch.setattr(module, name, interrupted)
+
+
+# Bottom-up attention.
+
+
+def sample(seed, count, width=5):
+    rng = np.random.default_rng(seed)
+    start = rng.random((count, 2)) * 20
+    boxes = np.concatenate([start, start + 1 + rng.random((count, 2)) * 18], 1).astype('<f4')
+    return boxes, rng.standard_normal((count, width)).astype('<f4')
+
+
+def line(image_id, boxes, features, size=SIZE, count=None):
+    fields = (image_id, *size, len(boxes) if count is None else count)
+    data = (base64.b64encode(x.tobytes()) for x in (boxes, features))
+    return b'\t'.join([*(str(each).encode() for each in fields), *data]) + b'\n'
+
+
+SAMPLES = {f'{100 + i}': sample(i, 2 + i % 3) for i in range(5)}
+LINES = [line(image_id, *each) for image_id, each in SAMPLES.items()]
+
+
+def check(store, samples=SAMPLES):
+    assert store.image_ids == list(samples)
+    for image_id, (boxes, features) in samples.items():
+        found = store[image_id]
+        assert found.size == SIZE
+        np.testing.assert_array_equal(found.boxes, boxes)
+        np.testing.assert_array_equal(found.features, features)
+
+
+def test_bottom_up_features(command, out, tmp_path):
+    """Two files, one with Windows' line ends and without the last one."""
+    a, b = tmp_path / 'a.tsv.0', tmp_path / 'a.tsv.1'
+    a.write_bytes(b''.join(LINES[:3]))
+    b.write_bytes(b''.join(LINES[3:]).replace(b'\n', b'\r\n')[:-2])
+    code, said, warnings = command(bottom_up, a, b)
+    assert (code, warnings) == (0, [])
+    assert said[-1] == f'{out}: 5 images, 5 features per region'
+    check(RegionStore(out))
+    code, _, said = command(bottom_up, a, b)
+    assert (code, said) == (1, [f'error: {out}: this exists, and region features are never overwritten'])
+
+
+def test_an_interrupted_conversion_continues(command, out, tmp_path, monkeypatch):
+    source = tmp_path / 'a.tsv'
+    source.write_bytes(b''.join(LINES))
+    assert command(bottom_up, source, '--float16')[0] == 0
+    expected = content(out)
+    out.rename(tmp_path / 'expected')
+    with monkeypatch.context() as patch:
+        interrupt(patch, bottom_up, 'read_line', after=3)
+        code, _, said = command(bottom_up, source, '--float16')
+    assert (code, said) == (1, [f'images kept in {out}.part: 3; the same command continues', 'error: interrupted'])
+    assert not out.exists()
+    with monkeypatch.context() as patch:
+        interrupt(patch, bottom_up, 'read_line', after=2)  # the first three are not read again
+        code, said, _ = command(bottom_up, source, '--float16')
+    assert (code, said[0]) == (0, 'images converted before: 3')
+    assert content(out) == expected
+
+
+def test_all_faults_of_bottom_up_features(fails, command, out, tmp_path):
+    boxes, features = sample(9, 2)
+    outside, empty = boxes.copy(), boxes.copy()
+    outside[1, 2] = 50.5
+    empty[0, 2] = empty[0, 0]
+    broken = features.copy()
+    broken[1, 0] = np.nan
+    source = tmp_path / 'a.tsv'
+    source.write_bytes(
+        b''.join(
+            [
+                LINES[0],
+                LINES[1].replace(b'\t', b' ', 1),
+                line('a', boxes, features, size=('x', 40)),
+                line('b', boxes, features, count=3),
+                line('c', boxes[:0], features[:0]),
+                line('d', outside, features),
+                line('e', empty, features),
+                line('f', boxes, broken),
+                line('g', boxes, features[:, :3]),
+                LINES[0],
+                LINES[2][:-8] + b'\n',
+                LINES[3].replace(b'\n', b'\tmore\n'),
+                LINES[4][:-8],
+            ]
+        )
+    )
+    found = fails(bottom_up, source)
+    columns = 'image_id, image_w, image_h, num_boxes, boxes, features'
+    expected = [
+        (2, f'5 columns; a line has {columns}, separated by tabs'),
+        (3, 'image_w, image_h, num_boxes must be integers; got x, 40, 2'),
+        (4, 'boxes has 32 bytes, which are not float32 of 3 regions'),
+        (5, 'no regions'),
+        (6, 'image d: boxes are outside the image of 50×40: region 1'),
+        (7, 'image e: boxes have a side that is not positive: region 0'),
+        (8, 'image f: features are NaN, infinite or too large for float32: region 1'),
+        (9, 'image g: num_features must be 5, as of the images before; got 3'),
+        (10, f'image 100 is also in {source}, line 1'),
+    ]
+    assert found[:9] == [f'{source}, line {number}: {reason}' for number, reason in expected]
+    assert found[9].startswith(f'{source}, line 11: features ')
+    assert found[10] == f'{source}, line 12: 7 columns; a line has {columns}, separated by tabs'
+    assert found[11].startswith(f'{source}, line 13: features is not base64, or truncated')
+    assert len(found) == 12
+    repaired = tmp_path / 'b.tsv'
+    repaired.write_bytes(line('d', outside, features) + line('e', empty, features))
+    [fault] = fails(bottom_up, repaired, '--clip-boxes')
+    assert 'begun with source' in fault
+    assert 'remove this folder to start again' in fault
+    shutil.rmtree(out.with_name('out.part'))
+    assert command(bottom_up, repaired, '--clip-boxes')[0] == 0
+    store = RegionStore(out)
+    assert float(store['d'].boxes[1, 2]) == 50
+    assert store['e'].boxes[0, 2] == store['e'].boxes[0, 0] + 1
+    assert fails_without_output(bottom_up, tmp_path / 'none.tsv', tmp_path / 'other')
+
+
+def fails_without_output(module, source, out):
+    code = module.main([str(source), '--out-dir', str(out)])
+    return code == 1 and not any(out.parent.glob(f'{out.name}*'))
+
+
+# NumPy archives.
+
+
+def archive(path, **changes):
+    rng = np.random.default_rng(0)
+    start = rng.integers(0, 20, (3, 4, 2))
+    arrays = dict(
+        feat=rng.integers(-128, 128, (3, 4, 6)).astype(np.int8),
+        step=np.float32(0.25),
+        image_id=np.array([7, 2**40, 9]),
+        size=np.array([SIZE] * 3, np.int16),
+        boxes=np.concatenate([start, start + rng.integers(1, 20, (3, 4, 2))], 2).astype(np.int16),
+        cls=np.array([[255, 0, 79, 3]] * 3, np.uint8),
+        score=np.array([[0, 51, 255, 102]] * 3, np.uint8),
+    )
+    arrays.update(changes)
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    return arrays
+
+
+def test_archives_of_integers(command, out, tmp_path):
+    arrays = archive(tmp_path / 'a.npz')
+    archive(tmp_path / 'b.npz', image_id=np.array([1, 2, 3]), num_regions=np.array([4, 1, 2]))
+    code, said, warnings = command(npz, tmp_path / 'a.npz', tmp_path / 'b.npz', '--id-format', 'image{}')
+    assert (code, warnings) == (0, [])
+    assert said[-1] == f'{out}: 6 images, 6 features per region'
+    store = RegionStore(out)
+    assert store.image_ids == [f'image{number}' for number in (7, 2**40, 9, 1, 2, 3)]
+    for row, image_id in enumerate(store.image_ids[:3]):
+        found = store[image_id]
+        np.testing.assert_array_equal(found.features, arrays['feat'][row] * 0.25)
+        np.testing.assert_array_equal(found.boxes, arrays['boxes'][row])
+        assert found.size == SIZE
+        assert found.classes.tolist() == [-1, 0, 79, 3]
+        torch.testing.assert_close(found.scores, torch.tensor([0, 0.2, 1, 0.4]))
+    assert [len(store[f'image{number}'].boxes) for number in (1, 2, 3)] == [4, 1, 2]
+    assert torch.equal(store['image3'].features, store['image9'].features[:2])
+
+
+def test_archives_of_floating_point_numbers_and_strings(command, out, tmp_path):
+    features = np.random.default_rng(1).standard_normal((3, 4, 6))
+    plain = dict(features=features, image_ids=np.array(['a', 'b', 'é']), sizes=np.array([SIZE] * 3))
+    nothing = dict.fromkeys(('feat', 'step', 'image_id', 'size', 'cls', 'score'))
+    archive(tmp_path / 'a.npz', **plain, **nothing, scores=np.full((3, 4), 0.5))
+    assert command(npz, tmp_path / 'a.npz')[0] == 0
+    found = RegionStore(out)['é']
+    np.testing.assert_array_equal(found.features, features[2].astype(np.float32))
+    assert found.classes is None
+    assert found.scores.tolist() == [0.5] * 4
+
+
+def test_all_faults_of_archives(fails, tmp_path, capfd):
+    a, b, c, d, e = (tmp_path / f'{name}.npz' for name in 'abcde')
+    archive(a, size=None, boxes=None)
+    archive(b, step=None, score=np.zeros((3, 5), np.uint8), boxes=np.zeros((2, 4, 4)))
+    archive(c, num_regions=np.array([1, 2, 5]))
+    archive(d)
+    d.write_bytes(d.read_bytes()[:-30])
+    np.savez(e, feat=np.array([{}], object))
+    found = fails(npz, a, b, c, d, e)
+    assert found[:5] == [
+        f'{a}: no boxes or boxes in it',
+        f'{a}: no sizes or size in it',
+        f'{b}: boxes must be (3, 4, 4) for features (3, 4, 6); got (2, 4, 4)',
+        f'{b}: scores must be (3, 4) for features (3, 4, 6); got (3, 5)',
+        f'{b}: features of integers require step, by which they are multiplied',
+    ]
+    assert found[5] == f'{c}: num_regions is up to 5, but features has 4'
+    for path, fault in zip((d, e), found[6:], strict=True):
+        assert fault.startswith(f'{path}: not a NumPy archive (.npz), or damaged: ')
+    archive(d, num_regions=np.array([1, 0, 3]), image_id=np.array([7, 8, 7]))
+    assert fails(npz, d) == [f'{d}, image 1: image 8: no regions', f'{d}, image 2: image 7 is also in {d}, image 0']
+    for wrong in ('image', '{x}', '{'):
+        with pytest.raises(SystemExit, match='2'):
+            npz.main([str(a), '--out-dir', str(tmp_path / 'x'), '--id-format', wrong])
+    assert 'invalid format value' in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('name', 'count', 'first'),
+    [('flickr8k_entities', 500, '1077546505'), ('coco_vqa_mini', 575, '684'), ('daquar', 327, '1118')],
+)
+def test_real_archives(command, out, name, count, first):
+    source = real_data(name) / 'features_val.npz'
+    if not source.is_file():
+        pytest.skip(f'{source} is not here')
+    assert command(npz, source)[0] == 0
+    store = RegionStore(out)
+    store.check()
+    assert (len(store), store.num_features, store.image_ids[0]) == (count, 128, first)
+    with np.load(source) as arrays:
+        features, boxes, sizes, step = (arrays[key] for key in ('feat', 'boxes', 'size', 'step'))
+    for row in (0, 11, count - 1):
+        found = store[store.image_ids[row]]
+        np.testing.assert_array_equal(found.features, features[row].astype(np.float32) * step)
+        np.testing.assert_array_equal(found.boxes, boxes[row])
+        assert found.boxes[0].tolist() == [0, 0, *sizes[row]]
+        assert int(found.classes[0]) == -1
+        assert 0 <= float(found.scores.min()) <= float(found.scores.max()) <= 1
+
+
+# Detectors.
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Paths of a config and a checkpoint of a small Faster R-CNN, and of two photographs."""
+    pytest.importorskip('mmcv._ext')
+    cfg = Config(
+        dict(
+            default_scope='mmdet',
+            model=detector('faster'),
+            test_dataloader=dict(
+                dataset=dict(type='CocoDataset', pipeline=[*PIPELINE[:2], dict(type='LoadAnnotations'), PIPELINE[2]])
+            ),
+        )
+    )
+    cfg.dump(tmp_path / 'detector.py')
+    init_default_scope('mmdet')
+    torch.manual_seed(0)
+    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'detector.pth')
+    for i in range(2):
+        path = tmp_path / f'photos/{"ab"[i]}/{i}.JPG'
+        path.parent.mkdir(parents=True)
+        pixels = np.random.default_rng(i).integers(0, 255, (40, 48 + 4 * i, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(path, format='JPEG')
+    return tmp_path / 'detector.py', tmp_path / 'detector.pth', tmp_path / 'photos'
+
+
+OPTIONS = ('--min-regions', 3, '--max-regions', 9, '--whole-image', '--device', 'cpu')
+
+
+def test_region_features(command, out, model, tmp_path, monkeypatch):
+    code, said, _ = command(extraction, *model, *OPTIONS)
+    assert code == 0
+    assert said[-1] == f'{out}: 2 images, 16 features per region'
+    store = RegionStore(out)
+    store.check()
+    assert store.image_ids == ['0', '1']
+    for image_id, size in (('0', (48, 40)), ('1', (52, 40))):
+        found = store[image_id]
+        assert found.size == size
+        assert found.boxes[0].tolist() == [0, 0, *size]
+        assert 4 <= len(found.boxes) <= 10
+        assert torch.equal(found.scores[1:], found.scores[1:].sort(descending=True)[0])
+    expected = content(out)
+    out.rename(tmp_path / 'expected')
+    with monkeypatch.context() as patch:
+        interrupt(patch, extraction.RegionExtractor, '__call__', after=1)
+        code, _, said = command(extraction, *model, *OPTIONS)
+    assert code == 1
+    assert said[-2:] == [f'images kept in {out}.part: 1; the same command continues', 'error: interrupted']
+    code, said, _ = command(extraction, *model, *OPTIONS)
+    assert code == 0
+    assert 'images converted before: 1' in said
+    assert content(out) == expected
+
+
+def test_faults_before_region_features(fails, command, model, tmp_path):
+    config, checkpoint, photos = model
+    empty = tmp_path / 'empty'
+    empty.mkdir()
+    (photos / '0.png').write_bytes((photos / 'a/0.JPG').read_bytes())
+    assert fails(extraction, config, checkpoint, photos, empty, tmp_path / 'none') == [
+        f'{photos}/a/0.JPG: its id would be 0, as that of {photos}/0.png',
+        f'{empty}: no image in it',
+        f'{tmp_path}/none: no such file or folder',
+    ]
+    (photos / '0.png').unlink()
+    for name in ('2.jpg', '3.png'):
+        (photos / name).write_bytes((photos / 'a/0.JPG').read_bytes()[:-300] if name == '2.jpg' else b'')
+    truncated, unknown = fails(extraction, config, checkpoint, photos)
+    assert truncated.startswith(f'{photos}/2.jpg: unreadable: ')
+    assert unknown == f'{photos}/3.png: unreadable: PIL does not recognise the image format'
+    [absent] = fails(extraction, config, tmp_path / 'nowhere.pth', photos)
+    assert absent.startswith(f'{tmp_path}/nowhere.pth: ')
+    other = torch.load(checkpoint, weights_only=True)
+    del other['state_dict']['roi_head.bbox_head.fc_cls.weight']
+    torch.save(other, checkpoint)
+    with pytest.raises(RuntimeError, match='fc_cls'):
+        command(extraction, config, checkpoint, photos / 'a')
+
+
+def test_an_image_without_a_detection_is_a_fault(fails, command, out, model):
+    photos = model[-1]
+    options = ('--min-regions', 0, '--score-thr', 1)
+    assert fails(extraction, *model, *options) == [
+        f'{photos}/{folder}/{i}.JPG: image {i}: no regions' for i, folder in enumerate('ab')
+    ]
+    shutil.rmtree(out.with_name('out.part'))
+    assert command(extraction, *model, *options, '--whole-image')[0] == 0
+    assert [len(RegionStore(out)[image_id].boxes) for image_id in '01'] == [1, 1]
+
+
+def test_without_the_operators_of_mmcv(fails, model, monkeypatch):
+    monkeypatch.setattr(extraction, 'has_mmcv_operators', lambda: False)
+    [fault] = fails(extraction, *model)
+    assert fault.startswith('region features require the operators of mmcv, which is installed without them: bash')

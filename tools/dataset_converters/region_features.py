@@ -1,0 +1,131 @@
+"""Extract region features of images with a detector of mmdet, for captioning and visual question answering.
+
+    python tools/dataset_converters/region_features.py CONFIG CHECKPOINT IMAGES [IMAGES …] --out-dir data/mine/regions
+
+IMAGES are files, or folders that are searched for images, subfolders included. The id of an image in the store is its
+file name without suffix. The regions are the detections of the highest scores, and their features are those of the
+detector's own RoI head, or, for a one-stage detector, pooled from its neck; see
+``mmattn.language.region_extractor``. Output, see ``mmattn.language.regions``.
+
+All images are checked first. An interrupted run continues with the same command. All faults of the input are reported
+together, on stderr, with exit code 1. An image in which the detector finds nothing is a fault; ``--whole-image`` gives
+every image a region.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import mmattn.utils.command
+from mmattn.utils.command import has_mmcv_operators
+
+import torch
+from conversion import Fault, convert_all, run
+from mmengine.config import Config
+from mmengine.dataset import Compose
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import load_checkpoint
+from region_store import add_arguments, write_store
+from rich.progress import track
+from torch import nn
+
+from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.language.region_extractor import RegionExtractor, prepare_config
+from mmattn.language.regions import Regions
+from mmattn.utils.devices import check_device
+from mmattn.utils.images import open_whole, unreadable
+
+SUFFIXES = {'.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp'}
+
+
+def find_images(given: Sequence[Path]) -> list[Path]:
+    """Return the images in files and folders, in the order of their paths within a folder.
+
+    Raises:
+        Fault: a path does not exist, a folder has no image, or two images have the same name without suffix.
+    """
+    faults, found = [], {}
+    for place in given:
+        paths = [place] if place.is_file() else sorted(p for p in place.rglob('*') if p.suffix.lower() in SUFFIXES)
+        if not paths:
+            faults.append(f'{place}: {"no image in it" if place.is_dir() else "no such file or folder"}')
+        for path in paths:
+            if found.setdefault(path.stem, path) != path:
+                faults.append(f'{path}: its id would be {path.stem}, as that of {found[path.stem]}')
+    if faults:
+        raise Fault(*faults)
+    return list(found.values())
+
+
+def check_image(path: Path) -> None:
+    """Raise a fault if an image is truncated, or not an image."""
+    try:
+        with open(path, 'rb') as stream:
+            open_whole(stream)
+    except Exception as error:  # decoders raise many types
+        raise Fault(f'{path}: {unreadable(error)}') from error
+
+
+def load_detector(cfg: Config, checkpoint: str, device: torch.device, max_regions: int) -> nn.Module:
+    """Build the detector of a config, with the weights of a checkpoint, which must fit."""
+    init_default_scope(cfg.get('default_scope', 'mmdet'))
+    prepare_config(cfg.model, max_regions)
+    model = revert_sync_batchnorm(MODELS.build(cfg.model))
+    load_checkpoint(model, checkpoint, map_location='cpu', strict=True)
+    return model.to(device).eval()
+
+
+def read_images(paths: Sequence[Path], extract: Callable[[Path], Regions]) -> Iterator:
+    """Yield place, id and extraction of each image."""
+    for path in track(paths, 'Extracting'):
+        yield str(path), path.stem, partial(extract, path)
+
+
+def convert(args: argparse.Namespace) -> None:
+    """Extract the features."""
+    if not has_mmcv_operators():
+        raise Fault(
+            'region features require the operators of mmcv, which is installed without them: bash '
+            'tools/environment/setup.sh --with-mmcv-ops'
+        )
+    check_checkpoint(args.checkpoint)
+    device = check_device(args.device)
+    cfg = load_config(args.config, args.cfg_options)
+    paths = find_images(args.images)
+    if faults := convert_all(paths, check_image):
+        raise Fault(*faults)
+    model = load_detector(cfg, args.checkpoint, device, args.max_regions)
+    pipeline = Compose([t for t in cfg.test_dataloader.dataset.pipeline if 'Annotations' not in t['type']])
+    options = dict(
+        min_regions=args.min_regions,
+        max_regions=args.max_regions,
+        score_thr=args.score_thr,
+        whole_image=args.whole_image,
+    )
+    extractor = RegionExtractor(model, pipeline, **options)
+    source = f'region_features.py, {Path(args.config).name}, {Path(args.checkpoint).name}, {options}'
+    write_store(args, source, read_images(paths, extractor))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Extract region features of images with a detector of mmdet.')
+    parser.add_argument('config', help='path of the config of the detector')
+    parser.add_argument('checkpoint', help='path or URL of its checkpoint')
+    parser.add_argument('images', type=Path, nargs='+', help='image, or folder with images')
+    add_arguments(parser)
+    parser.add_argument('--min-regions', type=int, default=10, help='default: %(default)s')
+    parser.add_argument('--max-regions', type=int, default=100, help='default: %(default)s')
+    parser.add_argument(
+        '--score-thr', type=float, default=0.2, help='score of further regions than the first (default: %(default)s)'
+    )
+    parser.add_argument('--whole-image', action='store_true', help='the whole image is the first region, in addition')
+    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
+    add_config_options(parser)
+    return run(convert, parser, argv, overwrites=False)
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)

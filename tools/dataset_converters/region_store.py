@@ -1,0 +1,82 @@
+"""Shared by the converters of region features: options, and the store that is written image by image."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from conversion import Fault
+
+from mmattn.language.regions import Regions, RegionStore, RegionWriter, clip_boxes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of all converters of region features."""
+    parser.add_argument('--out-dir', type=Path, required=True, help='folder to create')
+    parser.add_argument('--float16', action='store_true', help='store the features with half precision')
+
+
+def add_clip_boxes(parser: argparse.ArgumentParser) -> None:
+    """Add the option that repairs published boxes."""
+    parser.add_argument(
+        '--clip-boxes', action='store_true', help='clip boxes to the image, and extend their sides to 1 pixel or more'
+    )
+
+
+def source_of(parser: argparse.ArgumentParser, paths: Sequence[Path], *options: str) -> str:
+    """Return what ``store.json`` says of the source: the converter, its files with their sizes, and options.
+
+    Raises:
+        Fault: files do not exist.
+    """
+    if absent := [f'{path}: no such file' for path in paths if not path.is_file()]:
+        raise Fault(*absent)
+    files = (f'{path.name} ({path.stat().st_size:,} bytes)' for path in paths)
+    return ', '.join([parser.prog, *files, *options])
+
+
+def write_store(
+    args: argparse.Namespace, source: str, images: Iterable[tuple[str, str, Callable[[], Regions]]]
+) -> None:
+    """Write the regions of images, and continue where an interrupted run has stopped.
+
+    Args:
+        args (argparse.Namespace): with ``out_dir`` and ``float16``; ``clip_boxes`` is optional.
+        source (str): for ``store.json``; an interrupted run is continued only with the same.
+        images (iterable): where an image is, for messages, its id, and a function that returns its regions.
+
+    Raises:
+        Fault: an id occurs twice, or regions cannot be read or used. The images without a fault are kept in the
+            folder ``<out_dir>.part``.
+    """
+    faults: list[str] = []
+    places: dict[str, str] = {}
+    if getattr(args, 'clip_boxes', False):
+        source += ', --clip-boxes'
+    try:
+        with RegionWriter(args.out_dir, source, args.float16) as writer:
+            if len(writer):
+                print(f'images converted before: {len(writer):,}', flush=True)
+            try:
+                for place, image_id, read in images:
+                    try:
+                        if image_id in places:
+                            raise Fault(f'image {image_id} is also in {places[image_id]}')
+                        places[image_id] = place
+                        if image_id not in writer:
+                            regions = read()
+                            if getattr(args, 'clip_boxes', False):
+                                regions = regions._replace(boxes=clip_boxes(regions.boxes, regions.size))
+                            writer.write(image_id, regions)
+                    except (Fault, ValueError) as fault:
+                        faults += [f'{place}: {reason}' for reason in fault.args]
+                if faults:
+                    raise Fault(*faults)
+            except BaseException:
+                kept = f'images kept in {args.out_dir}.part: {len(writer):,}'
+                print(f'{kept}; the same command continues', file=sys.stderr)
+                raise
+    except ValueError as error:  # other arguments, or no image
+        raise Fault(str(error)) from error
+    store = RegionStore(args.out_dir)
+    print(f'{args.out_dir}: {len(store):,} images, {store.num_features:,} features per region')
