@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from mmattn.engine.data_sampling import SampleIndex
+from mmattn.language.regions import RegionStore
 from mmattn.language.sentences import Sentences
 from mmattn.language.vocabulary import PAD, UNK, Vocabulary
 from mmattn.ops.checks import check_count
@@ -279,7 +279,7 @@ class VATEXDataset(CaptionDataset):
 def _open_store(regions: Any) -> Any:
     """Return the region store at a path, or the given one."""
     if isinstance(regions, str | Path):
-        return import_module('mmattn.language.regions').RegionStore(regions)
+        return RegionStore(regions)
     return regions
 
 
