@@ -65,7 +65,7 @@ class CaptionEnsemble(SentenceGenerator):
         models = [MODELS.build(member) for member in members]
         preprocessor = data_preprocessor or dict(type='mmattn.RegionDataPreprocessor')
         super().__init__(0.0, models[0].test_cfg, test_cfg, preprocessor, init_cfg)
-        self.members = nn.ModuleList(models)
+        self.members: Any = nn.ModuleList(models)
         sizes = [len(model.embedding.weight) for model in models]
         if len(set(sizes)) > 1:
             raise ValueError(f'members must have the same vocabulary; got {sizes} symbols')
