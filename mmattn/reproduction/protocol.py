@@ -3,6 +3,7 @@
 import os
 import re
 import runpy
+from contextlib import suppress
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -335,11 +336,10 @@ def _fit_to_data(cfg: Config) -> None:
     """Set the number of classes, or of symbols."""
     dataset = cfg.train_dataloader.dataset
     if task_of(cfg) == 'text':
-        vocabulary = Path(dataset.data_root, 'vocabulary.txt')
-        if vocabulary.is_file():  # else the check of the data reports it
-            from mmattn.language import Vocabulary  # lazy: it imports all layers
+        from mmattn.language.text_dataset import read_vocabulary  # lazy: it imports all layers
 
-            cfg.model.vocab_size = len(Vocabulary.from_file(vocabulary))
+        with suppress(FileNotFoundError):  # the check of the data reports it
+            cfg.model.vocab_size = len(read_vocabulary(dataset))
         return
     init_default_scope(cfg.default_scope)
     with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
