@@ -66,6 +66,7 @@ class Small(NamedTuple):
 
 UNITS = dict(iter='iterations', epoch='epochs')
 SENTENCES = (25, 25)  # lengths of source and target for which operations are counted
+CAPTIONS = (36, 16)  # the same for captions: regions and words
 # By part of the path of a row's base config; the first match counts.
 SMALL = {
     '/fcn_r50-d8_': Small('r50-d8-w16', 'adamw_160', 'ResNet-50 of a quarter of the width'),
@@ -88,6 +89,11 @@ METRICS: dict[str, tuple[str, dict[str, str], float]] = {
     'VOCMetric': ('mmdet', {'pascal_voc/mAP': 'mAP', 'pascal_voc/AP50': 'AP50', 'pascal_voc/AP75': 'AP75'}, 100),
     'mmattn.VOSMetric': ('video', {'JF': 'J&F', 'J': 'J', 'F': 'F'}, 1),
     'mmattn.BLEU': ('text', {'BLEU': 'BLEU', 'sacreBLEU': 'sacreBLEU'}, 1),
+    'mmattn.CaptionMetric': (
+        'captions',
+        {name: name for name in ('CIDEr-D', 'BLEU-4', 'METEOR', 'ROUGE-L', 'BLEU-1')},
+        1,
+    ),
 }
 
 
@@ -145,7 +151,7 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
     Raises:
         ProtocolError: there are none, or ``scale`` is given for text.
     """
-    if protocol.scale != 1 and any(task_of(shipped(row.configs[-1])) == 'text' for row in rows):
+    if protocol.scale != 1 and any(task_of(shipped(row.configs[-1])) in ('text', 'captions') for row in rows):
         raise ProtocolError(
             f'--scale is for images, and table {rows[0].table} is on text; --network small selects the small network'
         )
@@ -238,10 +244,12 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
 
 
 def task_of(cfg: Config) -> str:
-    """Return the task of a row's config: 'mmseg', 'mmdet', 'video' or 'text'."""
+    """Return the task of a row's config: 'mmseg', 'mmdet', 'video', 'text' or 'captions'."""
     if cfg.default_scope != 'mmengine':
         return cfg.default_scope
-    return 'text' if 'vocab_size' in cfg.model else 'video'
+    if 'vocab_size' not in cfg.model:
+        return 'video'
+    return 'captions' if 'num_features' in cfg.model else 'text'
 
 
 def length(cfg: Config) -> tuple[int, str]:
@@ -253,8 +261,9 @@ def length(cfg: Config) -> tuple[int, str]:
 
 def input_size(cfg: Config) -> tuple[int, int]:
     """Return height and width of the training crops, or of the resized training images; for text, two lengths."""
-    if task_of(cfg) == 'text':
-        return SENTENCES
+    lengths = dict(text=SENTENCES, captions=CAPTIONS).get(task_of(cfg))
+    if lengths is not None:
+        return lengths
     size = complexity.input_size(cfg)
     if size is None:
         raise ProtocolError('the size of the training images is not defined: the config neither crops nor resizes them')
@@ -264,7 +273,8 @@ def input_size(cfg: Config) -> tuple[int, int]:
 def input_words(cfg: Config) -> str:
     """Return the size of one input, in words."""
     height, width = input_size(cfg)
-    return f'{height} source and {width} target tokens' if task_of(cfg) == 'text' else f'{width}×{height}'
+    formats = dict(text='{0} source and {1} target tokens', captions='{0} regions and {1} words')
+    return formats.get(task_of(cfg), '{1}×{0}').format(height, width)
 
 
 def metrics_of(cfg: Config) -> tuple[str, dict[str, str], float]:
@@ -333,13 +343,16 @@ def _multiply_sizes(part: Any, scale: float) -> bool:
 
 
 def _fit_to_data(cfg: Config) -> None:
-    """Set the number of classes, or of symbols."""
+    """Set the number of classes, or of symbols and of features."""
     dataset = cfg.train_dataloader.dataset
-    if task_of(cfg) == 'text':
-        from mmattn.language.text_dataset import read_vocabulary  # lazy: it imports all layers
+    if 'vocab_size' in cfg.model:
+        from mmattn.language import RegionStore  # lazy: it imports all layers
+        from mmattn.language.text_dataset import read_vocabulary
 
         with suppress(FileNotFoundError):  # the check of the data reports it
             cfg.model.vocab_size = len(read_vocabulary(dataset))
+            if 'num_features' in cfg.model:
+                cfg.model.num_features = RegionStore(Path(dataset.data_root, dataset.regions)).num_features
         return
     init_default_scope(cfg.default_scope)
     with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
