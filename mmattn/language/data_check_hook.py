@@ -12,7 +12,7 @@ from mmattn._compat import checkpoint_path
 from mmattn.engine.hooks.data_check import DataCheckHook
 from mmattn.registry import HOOKS
 
-from .embedding import TokenEmbedding
+from .embedding import vocabulary_size
 from .vocabulary import SPECIALS, Vocabulary
 
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
@@ -99,7 +99,7 @@ def _embedding_rows(runner: Runner) -> int | None:
     model = runner.model
     while is_model_wrapper(model):
         model = model.module
-    return next((len(part.weight) for part in model.modules() if isinstance(part, TokenEmbedding)), None)
+    return vocabulary_size(model)
 
 
 def _vocabulary_files(cfg: Any, loaders: tuple[str, ...]) -> list[Path]:
