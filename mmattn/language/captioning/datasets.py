@@ -111,12 +111,7 @@ class CaptionDataset(Dataset):
         regions = self.store[name]
         if not len(regions.features):
             raise ValueError(f'image {name}: no region in the region store')
-        inputs: dict[str, Tensor] = dict(features=regions.features)
-        if regions.boxes is not None:
-            inputs['boxes'] = regions.boxes
-            inputs['sizes'] = torch.tensor(regions.size)
-        if self._attributes is not None:
-            inputs['attributes'] = self._attributes[number]
+        inputs = image_inputs(regions, None if self._attributes is None else self._attributes[number])
         sample = BaseDataElement(metainfo=dict(image_id=name, index=number, size=regions.size))
         if self._captions is not None:
             sample.captions = self._captions[number]
@@ -206,10 +201,10 @@ class COCOCaptionDataset(CaptionDataset):
         annotations = read_annotations(ann_file)
         counted = annotations if vocab_file is None else read_annotations(vocab_file)
         super().__init__(
-            _of_splits('split', annotations, None if split is None else [split], ann_file),
+            of_splits('split', annotations, None if split is None else [split], ann_file),
             counted
             if vocab_splits is None
-            else _of_splits('vocab_splits', counted, vocab_splits, vocab_file or ann_file),
+            else of_splits('vocab_splits', counted, vocab_splits, vocab_file or ann_file),
             ann_file,
             regions,
             min_count,
@@ -276,6 +271,17 @@ class VATEXDataset(CaptionDataset):
         )
 
 
+def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Tensor]:
+    """Return what a captioning model reads of an image, see :meth:`CaptionDataset.__getitem__`."""
+    inputs = dict(features=regions.features)
+    if regions.boxes is not None:
+        inputs['boxes'] = regions.boxes
+        inputs['sizes'] = torch.tensor(regions.size)
+    if attributes is not None:
+        inputs['attributes'] = attributes
+    return inputs
+
+
 def _open_store(regions: Any) -> Any:
     """Return the region store at a path, or the given one."""
     if isinstance(regions, str | Path):
@@ -283,7 +289,7 @@ def _open_store(regions: Any) -> Any:
     return regions
 
 
-def _of_splits(
+def of_splits(
     name: str, annotations: Sequence[Annotation], splits: Sequence[str] | None, path: str
 ) -> list[Annotation]:
     """Return the annotations of some splits; all if the file has no splits.
