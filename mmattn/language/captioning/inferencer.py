@@ -159,12 +159,11 @@ class CaptionInferencer(SentenceInferencer):
         if twice:
             raise ValueError(f'image_ids must be different; got {", ".join(twice[:10])} more than once')
         store.check(names, self.model.num_features, features=False)
-        kind = type(self.model).__name__
-        if self.model.reads_attributes != (attributes is not None):
-            needs = 'the path of a file, because' if attributes is None else 'None, because no attributes are read by'
-            raise ValueError(
-                f'attributes must be {needs} the model, {kind}{" reads them" if attributes is None else ""}'
-            )
+        kind, reads = type(self.model).__name__, self.model.reads_attributes
+        if reads and attributes is None:
+            raise ValueError(f'attributes must be the path of a file: this {kind} reads them')
+        if not reads and attributes is not None:
+            raise ValueError(f'attributes must be None: this {kind} reads none; got {attributes}')
         numbers: dict[str, list[int]] = {}
         if attributes is not None:
             numbers = read_attributes(attributes, names, self.vocabulary, num_attributes)
