@@ -10,7 +10,6 @@ sentences.
 """
 
 import argparse
-import errno
 import sys
 from contextlib import redirect_stdout
 from itertools import islice
@@ -23,6 +22,7 @@ from PIL import Image
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
 from mmattn.language.lines import decode_lines, read_lines
+from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.translation.attention_pictures import attention_parts
 from mmattn.language.translation.inferencer import TranslationInferencer
 from mmattn.utils.files import atomic_write, check_writable
@@ -85,26 +85,13 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
-def check_output(path: Path, overwrite: bool) -> None:
-    """Raise a FileExistsError if the file exists and must not be replaced."""
-    if path.exists() and not overwrite:
-        raise FileExistsError(errno.EEXIST, 'this file exists; --overwrite replaces it', str(path))
-
-
 def progress_of(args: argparse.Namespace) -> Path | None:
     """Return the progress file of a run, after all checks of the output."""
     if args.out is None:
         return None
-    check_output(args.out, args.overwrite)
-    if args.out.is_dir():
-        raise IsADirectoryError(errno.EISDIR, 'this is a folder; --out is a file', str(args.out))
+    path = progress_path(args.out, args.resume, args.overwrite)
     if args.input is not None and args.out.resolve() == args.input.resolve():
         raise ValueError(f'--out must be another file than the input; got {args.out}')
-    check_writable(args.out.parent)
-    path = args.out.with_name(f'{args.out.name}.part')
-    if path.exists() and not (args.resume or args.overwrite):
-        message = 'an interrupted run left this file; --resume continues it, --overwrite starts again'
-        raise FileExistsError(errno.EEXIST, message, str(path))
     return path
 
 

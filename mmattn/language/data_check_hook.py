@@ -11,7 +11,7 @@ from mmattn._compat import checkpoint_path
 from mmattn.engine.hooks.data_check import DataCheckHook, data_set_configs
 from mmattn.registry import HOOKS
 
-from .embedding import TokenEmbedding
+from .embedding import vocabulary_size
 from .text_dataset import TextDataset, read_vocabulary, text_dataset
 from .vocabulary import SPECIALS, Vocabulary
 
@@ -100,7 +100,7 @@ def _embedding_rows(runner: Runner) -> int | None:
     model = runner.model
     while is_model_wrapper(model):
         model = model.module
-    return next((len(part.weight) for part in model.modules() if isinstance(part, TokenEmbedding)), None)
+    return vocabulary_size(model)
 
 
 def _sources(cfg: Any, loaders: tuple[str, ...]) -> list[tuple[Path, dict]]:

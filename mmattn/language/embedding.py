@@ -80,3 +80,13 @@ class TokenEmbedding(nn.Module):
     def logits(self, x: Tensor) -> Tensor:
         """Return the logits of all symbols, ``(*, V)``, for ``x`` ``(*, E)``: products with the same matrix."""
         return F.linear(x, self.weight)
+
+
+def vocabulary_size(model: nn.Module) -> int | None:
+    """Return the number of rows of the first :class:`TokenEmbedding` of a model; None if it has none.
+
+    Example:
+        >>> vocabulary_size(nn.Sequential(TokenEmbedding(vocab_size=100, embed_dim=16)))
+        100
+    """
+    return next((len(part.weight) for part in model.modules() if isinstance(part, TokenEmbedding)), None)

@@ -9,7 +9,7 @@ counters, are those of the last checkpoint, as is the meta information. Optimize
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mmattn.utils.command import run
@@ -42,6 +42,36 @@ def last_checkpoints(work_dir: Path, count: int) -> list[Path]:
     return [numbered[number] for number in sorted(numbered)[-count:]]
 
 
+def read_checkpoint(path: Path) -> dict:
+    """Return a checkpoint, on the CPU.
+
+    Raises:
+        ValueError: the file is not a checkpoint.
+    """
+    checkpoint = torch.load(path, map_location='cpu', weights_only=True)
+    if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
+        raise ValueError(f"{path} has no 'state_dict'")
+    return checkpoint
+
+
+def write_checkpoint(out: Path, paths: Sequence[Path], make: Callable[[Sequence[Path]], dict]) -> None:
+    """Write the checkpoint that ``make`` returns for some others.
+
+    Raises:
+        FileExistsError: ``out`` exists.
+        OSError: a checkpoint cannot be read, or the folder of ``out`` is not writable.
+        ValueError: a file is not a checkpoint; or as ``make``.
+    """
+    if out.exists():
+        raise FileExistsError(f'{out} exists already')
+    for path in paths:
+        check_checkpoint(path)
+    check_writable(out.parent)
+    found = make(paths)
+    with atomic_write(out) as temporary:
+        torch.save(found, temporary)
+
+
 def average(paths: Sequence[Path]) -> dict:
     """Return a checkpoint with the mean weights.
 
@@ -51,9 +81,7 @@ def average(paths: Sequence[Path]) -> dict:
     total: dict[str, torch.Tensor] = {}
     checkpoint: dict = {}
     for path in paths:
-        checkpoint = torch.load(path, map_location='cpu', weights_only=False)
-        if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
-            raise ValueError(f"{path} has no 'state_dict'")
+        checkpoint = read_checkpoint(path)
         weights = checkpoint['state_dict']
         if total and {name: x.shape for name, x in weights.items()} != {name: x.shape for name, x in total.items()}:
             raise ValueError(f'{path} and {paths[0]} have different weights')
@@ -78,8 +106,6 @@ def main() -> None:
         '--out', type=Path, required=True, help='path of the new checkpoint; an existing file is an error'
     )
     args = parser.parse_args()
-    if args.out.exists():
-        raise FileExistsError(f'{args.out} exists already')
     paths = args.checkpoints
     if args.last is not None:
         if len(paths) != 1 or not paths[0].is_dir():
@@ -87,12 +113,7 @@ def main() -> None:
         if args.last < 1:
             raise ValueError(f'--last must be at least 1; got {args.last}')
         paths = last_checkpoints(paths[0], args.last)
-    for path in paths:
-        check_checkpoint(path)
-    check_writable(args.out.parent)
-    found = average(paths)
-    with atomic_write(args.out) as temporary:
-        torch.save(found, temporary)
+    write_checkpoint(args.out, paths, average)
     print(f'{args.out}: the mean of {", ".join(map(str, paths))}')
 
 

@@ -6,6 +6,7 @@ from .cider import CiderD
 from .datasets import COCOCaptionDataset, VATEXDataset
 from .ensemble import CaptionEnsemble
 from .eta import EntangledDecoder, ETACaptioner
+from .inferencer import CaptionInferencer
 from .overlap import caption_bleu, rouge_l
 from .san import SANCaptioner
 from .self_critical import CiderReward, end_mask, mean_baseline, self_critical_loss
@@ -15,6 +16,7 @@ from .words import caption_words
 __all__ = [
     'COCOCaptionDataset',
     'CaptionEnsemble',
+    'CaptionInferencer',
     'CaptionMetric',
     'Captioner',
     'CiderD',

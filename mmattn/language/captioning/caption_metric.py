@@ -166,9 +166,17 @@ class CaptionMetric(UniqueMetric):
 
     @staticmethod
     def _write_captions(path: str, results: list[dict]) -> None:
-        records = [
-            dict(image_id=int(name) if name.isdecimal() else name, caption=result['caption'])
-            for result in results
-            for name in (result['image_id'],)
-        ]
+        ids = coco_ids([result['image_id'] for result in results])
+        records = [dict(image_id=name, caption=result['caption']) for name, result in zip(ids, results)]
         write_text(path, json.dumps(records, ensure_ascii=False))
+
+
+def coco_ids(image_ids: Sequence[str]) -> list[int | str]:
+    """Return the ids of images as COCO's server reads them: decimal ones as integers, unless two would be the same.
+
+    Example:
+        >>> coco_ids(['42', 'dog']), coco_ids(['7', '007'])
+        ([42, 'dog'], ['7', '007'])
+    """
+    ids = [int(name) if name.isdecimal() else name for name in image_ids]
+    return ids if len(set(ids)) == len(set(image_ids)) else list(image_ids)

@@ -21,8 +21,9 @@ BASELINES = ('greedy', 'mean')
 class Captioner(SentenceGenerator):
     """Base of the models that describe images: word embedding, decoder, output layer, losses and beam search.
 
-    A subclass sets ``decoder`` and defines ``encode(inputs)``, which returns memory and padding mask of the decoder;
-    both may be tuples. Embedding and output layer are not shared.
+    A subclass sets ``decoder``, ``num_features`` (None if it reads no region) and ``reads_attributes``. It defines
+    ``encode(inputs)``, which returns memory and padding mask of the decoder; both may be tuples. Embedding and output
+    layer are not shared.
 
     Args:
         vocab_size (int): number of symbols of the vocabulary, the four special ones included.
@@ -42,6 +43,9 @@ class Captioner(SentenceGenerator):
     Raises:
         ValueError: an option of ``self_critical`` or ``test_cfg`` is unknown or invalid.
     """
+
+    num_features: int | None
+    reads_attributes = False
 
     def __init__(
         self,

@@ -92,7 +92,7 @@ class CaptionDataset(TextDataset):
     def read_vocabulary(cls, cfg: dict) -> Vocabulary:
         """Return the vocabulary of a data set with this config."""
         path, (splits, min_count) = cls.vocabulary_source(cfg)
-        counted = _of_splits('vocab_splits', read_annotations(path), splits, path, every=True)
+        counted = of_splits('vocab_splits', read_annotations(path), splits, path, every=True)
         return Vocabulary(_frequent_words(counted, min_count))
 
     def _words_of(self, annotation: Annotation) -> list[int]:
@@ -127,12 +127,7 @@ class CaptionDataset(TextDataset):
         regions = self.store[name]
         if not len(regions.features):
             raise ValueError(f'image {name}: no region in the region store')
-        inputs: dict[str, Tensor] = dict(features=regions.features)
-        if regions.boxes is not None:
-            inputs['boxes'] = regions.boxes
-            inputs['sizes'] = torch.tensor(regions.size)
-        if self._attributes is not None:
-            inputs['attributes'] = self._attributes[number]
+        inputs = image_inputs(regions, None if self._attributes is None else self._attributes[number])
         sample = BaseDataElement(metainfo=dict(image_id=name, index=number, size=regions.size))
         if self._captions is not None:
             sample.captions = self._captions[number]
@@ -225,8 +220,8 @@ class COCOCaptionDataset(CaptionDataset):
         annotations = read_annotations(path)
         counted = annotations if vocab_file is None else read_annotations(words_path)
         super().__init__(
-            _of_splits('split', annotations, None if split is None else [split], path),
-            _of_splits('vocab_splits', counted, vocab_splits, words_path or path, every=True),
+            of_splits('split', annotations, None if split is None else [split], path),
+            of_splits('vocab_splits', counted, vocab_splits, words_path or path, every=True),
             path,
             regions,
             min_count,
@@ -296,6 +291,17 @@ class VATEXDataset(CaptionDataset):
         )
 
 
+def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Tensor]:
+    """Return what a captioning model reads of an image, see :meth:`CaptionDataset.__getitem__`."""
+    inputs = dict(features=regions.features)
+    if regions.boxes is not None:
+        inputs['boxes'] = regions.boxes
+        inputs['sizes'] = torch.tensor(regions.size)
+    if attributes is not None:
+        inputs['attributes'] = attributes
+    return inputs
+
+
 def _open_store(regions: Any) -> Any:
     """Return the region store at a path, or the given one."""
     if isinstance(regions, str | Path):
@@ -308,7 +314,7 @@ def _in_folder(folder: str, *paths: Any) -> list[Any]:
     return [str(Path(folder, path)) if isinstance(path, str | Path) else path for path in paths]
 
 
-def _of_splits(
+def of_splits(
     name: str, annotations: Sequence[Annotation], splits: Sequence[str] | None, path: str | Path, every: bool = False
 ) -> list[Annotation]:
     """Return the annotations of some splits; with None, those of a file without splits, or of ``every`` split.

@@ -131,6 +131,8 @@ class ETACaptioner(Captioner):
         if sources not in SOURCES:
             raise ValueError(f'sources must be one of {SOURCES}; got {sources!r}')
         self.sources = sources
+        self.num_features = None if sources == 'semantic' else num_features
+        self.reads_attributes = sources != 'visual'
         layer = dict(embed_dim=embed_dim, num_heads=num_heads, feedforward_dim=feedforward_dim, dropout=dropout)
         encoder = dict(type='mmattn.SequenceEncoder', num_layers=num_layers, layer=layer)
         if sources != 'semantic':

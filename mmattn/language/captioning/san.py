@@ -93,6 +93,7 @@ class SANCaptioner(Captioner):
             dropout=dropout,
             norm_first=norm_first,
         )
+        self.num_features = num_features
         self.positions = positions
         self.geometry = bool(encoder_attention.get('geometry'))
         self.region_embedding = nn.Sequential(nn.Linear(num_features, embed_dim), nn.ReLU(), nn.Dropout(dropout))

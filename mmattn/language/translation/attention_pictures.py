@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from mmattn.language.attention_rows import record_attention
 from mmattn.visualization.attention_maps import attention_layers
 from mmattn.visualization.figure import COLOURS
 
@@ -104,26 +104,10 @@ def sentence_attention(model: Any, source: Tensor, target: Tensor, layer: int | 
         >>> found[2].weights['content'].shape
         torch.Size([4, 2, 3])
     """
-    found: list[SentenceAttention] = []
-
-    def before(name: str, part: str, module: Any, args: tuple[Tensor, ...], kwargs: dict) -> None:
-        queries = torch.arange(args[0].shape[1], device=args[0].device)[:, None]
-        weights = {
-            kind: module.attention_weights(*args, *kwargs.values(), queries=queries, kind=kind)[0].cpu()
-            for kind in module.attention_kinds
-        }
-        found.append(SentenceAttention(name, part, weights))
-
-    handles = [
-        module.register_forward_pre_hook(partial(before, name, part), with_kwargs=True)
-        for name, (part, module) in attention_parts(model, layer).items()
-    ]
-    try:
+    parts = attention_parts(model, layer)
+    with record_attention({name: module for name, (_, module) in parts.items()}) as rows:
         model.hidden(source[None], target[None])
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found
+    return [SentenceAttention(name, parts[name][0], weights) for name, weights in rows]
 
 
 def attention_figure(attention: Sequence[SentenceAttention], source: Sequence[str], target: Sequence[str]) -> Figure:

@@ -2,53 +2,28 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from hashlib import sha256
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.infer import BaseInferencer
-from rich.console import Console
-from rich.progress import Progress
-from torch import nn
 
-import mmattn.engine  # noqa: F401  (registers the types in checkpoints, and `_base_ = 'mmattn::…'`)
-from mmattn._compat import load_weights
 from mmattn.language.batching import token_batches
-from mmattn.language.beam_search import Hypothesis, LengthPenalty
+from mmattn.language.beam_search import Hypothesis
+from mmattn.language.inferencer import Batch, SentenceInferencer
 from mmattn.language.lines import read_lines
+from mmattn.language.progress_file import digest
 from mmattn.language.text import TextProcessor, undo_bpe
-from mmattn.language.vocabulary import SPECIALS, Vocabulary
 from mmattn.ops.checks import check_count
-from mmattn.utils.devices import check_device
 
 from .transformer import TranslationTransformer
-
-META = ('source', 'target', 'lowercase', 'moses', 'symbols', 'codes')
-MANY = 10  # the most names that a message lists
 
 Inputs = str | Path | Sequence[str]
 
 
-class Batch(NamedTuple):
-    """Sentences that are translated together.
-
-    Attributes:
-        lines (list[int]): their indices in the input, from 0.
-        pieces (list[list[str]]): their subword pieces, without ``</s>``.
-    """
-
-    lines: list[int]
-    pieces: list[list[str]]
-
-
-class TranslationInferencer(BaseInferencer):
+class TranslationInferencer(SentenceInferencer):
     """Translate raw text of any length.
 
     The checkpoint contains everything else that is needed: the languages, the options of the tokenizer, the codes of
@@ -79,6 +54,9 @@ class TranslationInferencer(BaseInferencer):
     """
 
     model: TranslationTransformer
+    model_types = (TranslationTransformer,)
+    meta_keys = ('source', 'target', 'lowercase', 'moses', 'symbols', 'codes')
+    dataset = 'mmattn.ParallelTextDataset'
 
     def __init__(
         self,
@@ -89,13 +67,8 @@ class TranslationInferencer(BaseInferencer):
         show_progress: bool = True,
     ) -> None:
         check_count('batch_tokens', batch_tokens)
-        if not isinstance(weights, str | Path):
-            raise TypeError(f'weights must be the path or URL of a checkpoint; got {weights!r}')
-        found = check_device(device)
         self.batch_tokens = batch_tokens
-        self.weights = str(weights)
-        cfg = model if isinstance(model, Config) else Config.fromfile(model)
-        super().__init__(cfg, self.weights, str(found), scope='mmattn', show_progress=show_progress)
+        super().__init__(model, weights, device, show_progress)
 
     def __call__(  # type: ignore[override]
         self,
@@ -149,35 +122,16 @@ class TranslationInferencer(BaseInferencer):
         lines = self._inputs_to_list(inputs)
         name = str(inputs) if isinstance(inputs, Path) else name
         batches = self.preprocess(lines, max_source_length, name)
-        predictions: list[dict] = [_prediction([]) for _ in lines]
-        total = sum(len(batch.lines) for batch in batches)
-        console = Console(stderr=True)
-        with ExitStack() as stack:
-            add = None
-            if progress_file is not None:
-                settings = dict(self._settings(), **options, n_best=n_best, input=_digest(lines))
-                done, add = stack.enter_context(_open_progress(Path(progress_file), settings, resume))
-                for index, prediction in done.items():
-                    predictions[index] = prediction
-                # A batch is translated as a whole: rounding depends on its composition.
-                batches = [batch for batch in batches if not done.keys() >= set(batch.lines)]
-            hidden = not (self.show_progress and console.is_terminal)
-            progress = stack.enter_context(Progress(console=console, disable=hidden))
-            unfinished = sum(len(batch.lines) for batch in batches)
-            task = progress.add_task('Translation', total=total, completed=total - unfinished)
-            for batch in batches:
-                found = self.postprocess(self.forward(batch, **options), n_best=n_best)
-                for index, prediction in zip(batch.lines, found):
-                    predictions[index] = prediction
-                if add is not None:
-                    add(dict(zip(batch.lines, found)))
-                progress.advance(task, len(batch.lines))
-        return dict(predictions=predictions)
+        settings = dict(batch_tokens=self.batch_tokens, input=digest(lines))
+        found = self._run(batches, 'Translation', options, n_best, progress_file, resume, **settings)
+        return dict(predictions=[found.get(index) or _prediction([]) for index in range(len(lines))])
 
     def preprocess(  # type: ignore[override]
         self, inputs: Sequence[str], max_source_length: int = 250, name: str = 'inputs'
     ) -> list[Batch]:
         """Segment sentences and divide them into batches, the longest first. Sentences without a piece are in no batch.
+
+        The inputs of a batch are lists of subword pieces, without ``</s>``.
 
         Args:
             inputs (sequence of str): raw sentences.
@@ -207,7 +161,7 @@ class TranslationInferencer(BaseInferencer):
     @torch.no_grad()
     def forward(self, inputs: Batch, **options: Any) -> list[list[Hypothesis]]:  # type: ignore[override]
         """Return the hypotheses for each sentence of a batch; ``options`` replace those of ``test_cfg``."""
-        source = [torch.tensor(self.vocabulary.encode(' '.join(each))) for each in inputs.pieces]
+        source = [torch.tensor(self.vocabulary.encode(' '.join(each))) for each in inputs.inputs]
         data = self.model.data_preprocessor(dict(inputs=dict(source=source)), False)
         return self.model.translate(data['inputs']['source'], **options)
 
@@ -251,66 +205,16 @@ class TranslationInferencer(BaseInferencer):
         attention = sentence_attention(self.model, source, target, layer)
         return draw_sentence_attention(attention, [*read, '</s>'], [*pieces, '</s>'])
 
-    def _options(self, beam: int | None, length_penalty: float | None, n_best: int) -> dict[str, Any]:
-        """Return the options of the search, checked."""
-        given = dict(beam=beam, length_penalty=length_penalty)
-        options = {**self.model.test_cfg, **{name: x for name, x in given.items() if x is not None}}
-        check_count('beam', options['beam'])
-        check_count('n_best', n_best)
-        if n_best > options['beam']:
-            raise ValueError(f'n_best must be at most beam, {options["beam"]}; got {n_best}')
-        LengthPenalty(options['length_penalty'], options['penalty_kind'])
-        return options
-
-    def _settings(self) -> dict[str, Any]:
-        """Return what translations depend on, in addition to the arguments of :meth:`__call__`."""
-        digest = sha256()
-        for name, x in self.model.state_dict().items():
-            digest.update(name.encode())
-            digest.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-        return dict(
-            model=_digest(self.cfg.model.to_dict()),
-            weights=digest.hexdigest(),
-            vocabulary=_digest({name: self.meta[name] for name in META}),
-            batch_tokens=self.batch_tokens,
-        )
-
-    def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Any) -> None:
-        """Load the weights strictly, and what the checkpoint has about the text."""
-        if not isinstance(model, TranslationTransformer):
-            raise ValueError(f'the model must be a TranslationTransformer; the config has {cfg.model.type}')
-        assert checkpoint is not None
-        self.meta = (checkpoint.get('meta') or {}).get('dataset_meta') or {}
-        missing = [name for name in META if name not in self.meta]
-        if missing:
-            raise ValueError(
-                f'{self.weights}: meta.dataset_meta has no {", ".join(missing)}; a checkpoint that was trained with '
-                'mmattn.ParallelTextDataset has them'
-            )
-        try:
-            self.vocabulary = Vocabulary(self.meta['symbols'])
-            common = dict(lowercase=self.meta['lowercase'], **self.meta['moses'])
-            self._source = TextProcessor(self.meta['source'], self.meta['codes'], **common)
-            self._target = TextProcessor(self.meta['target'], None, **common)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f'{self.weights}: meta.dataset_meta is invalid: {error}') from error
-        rows = len(model.embedding.weight)
-        if len(self.vocabulary) != rows:
-            raise ValueError(
-                f'{self.weights}: its vocabulary has {len(self.vocabulary)} symbols, {len(SPECIALS)} special ones '
-                f'included, but vocab_size of the model is {rows}'
-            )
-        load_weights(model, checkpoint)
+    def _read_meta(self) -> None:
+        """Set the vocabulary, and the tokenizers of both languages."""
+        super()._read_meta()
+        common = dict(lowercase=self.meta['lowercase'], **self.meta['moses'])
+        self._source = TextProcessor(self.meta['source'], self.meta['codes'], **common)
+        self._target = TextProcessor(self.meta['target'], None, **common)
 
     def _init_pipeline(self, cfg: Any) -> Any:
         """Return the function from a raw sentence to its pieces."""
         return self._source.pieces
-
-    def _init_collate(self, cfg: Any) -> Any:
-        """Batches are made of pieces; no function of the config collates them."""
-
-    def _init_visualizer(self, cfg: Any) -> None:
-        """Pictures of attention need no visualizer."""
 
     def _inputs_to_list(self, inputs: Inputs) -> list[str]:  # type: ignore[override]
         """Return the sentences."""
@@ -327,68 +231,3 @@ def _prediction(n_best: Sequence[tuple[str, float]], pieces: Sequence[str] = ())
     """Return the prediction with these translations; without one, that of an empty line."""
     found = [dict(text=text, score=score) for text, score in n_best or [('', 0.0)]]
     return dict(found[0], pieces=list(pieces), n_best=found)
-
-
-def _digest(value: Any) -> str:
-    return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
-
-
-@contextmanager
-def _open_progress(path: Path, settings: dict[str, Any], resume: bool) -> Iterator[tuple[dict[int, dict], Any]]:
-    """Open a progress file; yield its predictions by index, and a function that adds those of a batch.
-
-    The first line has the settings, each further line a prediction.
-    """
-    settings = json.loads(json.dumps(settings, default=str))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, 'a+b', buffering=0) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BlockingIOError(error.errno, 'in use by another process', str(path)) from None
-        if not resume:
-            file.truncate(0)
-        done = _read_progress(file, path, settings)
-
-        def add(predictions: dict[int, dict]) -> None:
-            records = [json.dumps(dict(line=index, **each), ensure_ascii=False) for index, each in predictions.items()]
-            _append(file, path, records)
-
-        if not file.tell():
-            _append(file, path, [json.dumps(settings)])
-        yield done, add
-
-
-def _read_progress(file: IO[bytes], path: Path, settings: dict[str, Any]) -> dict[int, dict]:
-    """Return the predictions of a progress file, and remove a line at its end that a killed process left incomplete."""
-    file.seek(0)
-    content = file.read()
-    complete = content[: content.rfind(b'\n') + 1]
-    file.truncate(len(complete))
-    file.seek(0, 2)
-    done: dict[int, dict] = {}
-    for number, line in enumerate(complete.splitlines(), 1):
-        try:
-            record = json.loads(line)
-            index = record.pop('line') if number > 1 else None
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ValueError(f'{path}, line {number}: not a file of finished translations ({error!r})') from error
-        if index is not None:
-            done[index] = record
-            continue
-        differing = [key for key in settings if not isinstance(record, dict) or record.get(key) != settings[key]]
-        if differing:
-            raise ValueError(
-                f'{path} has the finished translations of another run, which differs in {", ".join(differing[:MANY])}'
-            )
-    return done
-
-
-def _append(file: IO[bytes], path: Path, records: Sequence[str]) -> None:
-    """Append lines, so that a killed process leaves at most the last one incomplete."""
-    data = memoryview(''.join(f'{record}\n' for record in records).encode())
-    try:
-        while data:
-            data = data[file.write(data) :]
-    except OSError as error:
-        raise type(error)(error.errno, error.strerror, str(path)) from error

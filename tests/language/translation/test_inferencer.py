@@ -177,14 +177,14 @@ def stop_after(inferencer, batches, monkeypatch):
     def limited(batch, **options):
         if len(ran) == batches:
             raise Stop
-        ran.append(batch.lines)
+        ran.append(batch.indices)
         return forward(batch, **options)
 
     monkeypatch.setattr(inferencer, 'forward', limited)
     return ran
 
 
-@pytest.mark.parametrize('torn', [b'', b'{"line": 2, "text": "a', b'\xc3'])
+@pytest.mark.parametrize('torn', [b'', b'{"index": 2, "text": "a', b'\xc3'])
 def test_an_interrupted_run_continues_with_the_next_batch(trained, tmp_path, torn, monkeypatch):
     inferencer = TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=24)
     whole = inferencer(LINES, n_best=2)
@@ -194,7 +194,7 @@ def test_an_interrupted_run_continues_with_the_next_batch(trained, tmp_path, tor
         with pytest.raises(Stop):
             inferencer(LINES, n_best=2, progress_file=path)
     records = [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()[1:]]
-    assert [record.pop('line') for record in records] == [index for lines in before for index in lines]
+    assert [record.pop('index') for record in records] == [index for lines in before for index in lines]
     path.write_bytes(path.read_bytes() + torn)
     after = stop_after(inferencer, -1, monkeypatch)
     assert inferencer(LINES, n_best=2, progress_file=path) == whole  # exact, in float32, too
@@ -234,7 +234,7 @@ def test_progress_of_another_run_is_refused(trained, inferencer, tmp_path):
         other(LINES, progress_file=path)
     assert path.read_bytes() == content
     path.write_bytes(content.replace(b'\n{', b'\n[', 1))
-    with pytest.raises(ValueError, match=r'out\.part, line 2: not a file of finished translations'):
+    with pytest.raises(ValueError, match=r'out\.part, line 2: not a file of finished predictions'):
         inferencer(LINES, progress_file=path)
     path.write_bytes(content)
     with open(path, 'rb') as file:

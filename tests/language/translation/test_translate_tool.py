@@ -24,9 +24,9 @@ TOOL = ROOT / 'tools/translate.py'
 # Runs the tool with the arguments that follow, and kills it with half of the second batch written.
 KILLED = f"""
 import os, runpy, signal, sys
-import mmattn.language.translation.inferencer as inferencer
+import mmattn.language.progress_file as progress_file
 
-append, calls = inferencer._append, []
+append, calls = progress_file._append, []
 
 def append_and_die(file, path, records):
     calls.append(records)
@@ -36,7 +36,7 @@ def append_and_die(file, path, records):
         os.kill(os.getpid(), signal.SIGKILL)
     append(file, path, records)
 
-inferencer._append = append_and_die
+progress_file._append = append_and_die
 sys.argv[0] = {str(TOOL)!r}
 runpy.run_path(sys.argv[0], run_name='__main__')
 """
@@ -157,7 +157,7 @@ def test_interrupted_between_batches_and_resumed(arguments, predictions, tmp_pat
     out, forward, ran = tmp_path / 'lines.de', TranslationInferencer.forward, []
 
     def limited(self, batch, **options):
-        ran.append(batch.lines)
+        ran.append(batch.indices)
         if len(ran) == 2:
             raise ValueError('stopped')
         return forward(self, batch, **options)

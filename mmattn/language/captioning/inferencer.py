@@ -1,0 +1,237 @@
+"""Captions of images with a trained model, by their region features."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from mmengine.config import Config
+from PIL import Image
+from torch import Tensor
+
+from mmattn.language.beam_search import Hypothesis
+from mmattn.language.inferencer import Batch, SentenceInferencer
+from mmattn.language.progress_file import digest
+from mmattn.language.regions import RegionStore
+from mmattn.ops.checks import check_count
+
+from .attributes import read_attributes
+from .captioner import Captioner
+from .datasets import image_inputs
+from .ensemble import CaptionEnsemble
+
+Stores = str | Path | Sequence[str | Path] | RegionStore
+
+
+class StoredImage(NamedTuple):
+    """An image in a region store.
+
+    Attributes:
+        store (RegionStore): the store.
+        image_id (str): its id in the store.
+        attributes (list[int], optional): numbers of the vocabulary; None for a model that reads none.
+    """
+
+    store: RegionStore
+    image_id: str
+    attributes: list[int] | None
+
+    def inputs(self) -> dict[str, Tensor]:
+        """Return what a captioning model reads of the image."""
+        attributes = None if self.attributes is None else torch.tensor(self.attributes, dtype=torch.int64)
+        return image_inputs(self.store[self.image_id], attributes)
+
+
+class CaptionInferencer(SentenceInferencer):
+    """Caption the images of a region store.
+
+    The checkpoint contains the vocabulary, so no annotations are read.
+
+    Args:
+        model (str, Path or Config): config of a captioning model, or of a :class:`CaptionEnsemble`, or its path.
+        weights (str or Path): path or URL of a checkpoint that was trained with :class:`COCOCaptionDataset`, or of
+            that which ``tools/misc/ensemble_checkpoints.py`` made.
+        device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
+        batch_size (int): images per batch. Defaults to 50.
+        show_progress (bool): show a progress bar, if the standard error stream is a terminal. Defaults to True.
+
+    Raises:
+        OSError: the config or the checkpoint does not exist.
+        RuntimeError: the weights do not fit the model; the message lists the keys.
+        ValueError: the model of the config does not caption; the checkpoint has no vocabulary in ``dataset_meta``, or
+            one of another size than that of the model; or there is no such device. The message names the checkpoint.
+
+    Example::
+
+        captions = CaptionInferencer('config.py', 'epoch_15.pth')
+        captions('data/mine/regions')['predictions'][0]['caption']
+        captions('data/mine/regions', ['beach', 'dog'], beam=5, n_best=3)
+    """
+
+    model: Captioner | CaptionEnsemble
+    model_types = (Captioner, CaptionEnsemble)
+    meta_keys = ('symbols',)
+    dataset = 'mmattn.COCOCaptionDataset'
+
+    def __init__(
+        self,
+        model: str | Path | Config,
+        weights: str | Path,
+        device: str | None = None,
+        batch_size: int = 50,
+        show_progress: bool = True,
+    ) -> None:
+        check_count('batch_size', batch_size)
+        self.batch_size = batch_size
+        super().__init__(model, weights, device, show_progress)
+
+    def __call__(  # type: ignore[override]
+        self,
+        inputs: Stores,
+        image_ids: Sequence[str] | None = None,
+        attributes: str | Path | None = None,
+        num_attributes: int = 20,
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        n_best: int = 1,
+        progress_file: str | Path | None = None,
+        resume: bool = True,
+    ) -> dict[str, list[dict]]:
+        """Caption images.
+
+        Args:
+            inputs (str, Path, sequence of them, or RegionStore): folder of a region store, folders of several, or a
+                store.
+            image_ids (sequence of str, optional): ids of the images, each once. Defaults to all, in the order of the
+                store.
+            attributes (str or Path, optional): file of the attributes of images; see
+                :func:`mmattn.language.captioning.attributes.read_attributes`. Required if the model reads attributes.
+            num_attributes (int): at most so many attributes of an image are used. Defaults to 20.
+            beam (int, optional): number of hypotheses per image. Defaults to that of ``test_cfg`` in the config.
+            length_penalty (float, optional): exponent α of the length penalty; its kind is that of the config. Defaults
+                to that of the config.
+            n_best (int): number of captions per image, at most ``beam``. Defaults to 1.
+            progress_file (str or Path, optional): file for the captions that are finished; after each batch, its
+                captions are added. Defaults to None.
+            resume (bool): if ``progress_file`` exists, it must be that of the same images and settings. Its batches are
+                not processed again, and the result is that of an uninterrupted run. False: the file is emptied first.
+                Defaults to True.
+
+        Returns:
+            dict: 'predictions', one dict per image, in the order of ``image_ids``:
+
+            * image_id (str).
+            * caption (str): words, separated by spaces.
+            * score (float): its log-probability, divided by the length penalty.
+            * n_best (list[dict]): up to ``n_best`` captions with caption and score, the best first.
+
+        Raises:
+            TypeError: an argument has another type.
+            ValueError: before the model runs: images are not in the store, or given twice; the regions have another
+                width than the model, or are invalid; attributes are missing, or the model reads none; ``n_best`` is
+                larger than ``beam``, or another argument is out of range; ``progress_file`` is damaged or that of
+                another run.
+            BlockingIOError: another process uses ``progress_file``.
+            OSError: a file cannot be read or written. The message names it.
+        """
+        options = self._options(beam, length_penalty, n_best)
+        images = self.images(inputs, image_ids, attributes, num_attributes)
+        settings = dict(batch_size=self.batch_size, **_described(images))
+        found = self._run(self.preprocess(images), 'Captions', options, n_best, progress_file, resume, **settings)
+        return dict(predictions=[dict(image_id=each.image_id, **found[i]) for i, each in enumerate(images)])
+
+    def images(
+        self,
+        regions: Stores,
+        image_ids: Sequence[str] | None = None,
+        attributes: str | Path | None = None,
+        num_attributes: int = 20,
+    ) -> list[StoredImage]:
+        """Return the images of a call, after all checks that do not run the model; arguments and errors as there."""
+        store = regions if isinstance(regions, RegionStore) else RegionStore(regions)
+        names = store.image_ids if image_ids is None else list(image_ids)
+        if isinstance(image_ids, str) or not names or not all(isinstance(name, str) for name in names):
+            raise ValueError(f'image_ids must be a sequence of str, not empty; got {image_ids!r}')
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise ValueError(f'image_ids must be different; got {", ".join(twice[:10])} more than once')
+        store.check(names, self.model.num_features, features=False)
+        kind, reads = type(self.model).__name__, self.model.reads_attributes
+        if reads and attributes is None:
+            raise ValueError(f'attributes must be the path of a file: this {kind} reads them')
+        if not reads and attributes is not None:
+            raise ValueError(f'attributes must be None: this {kind} reads none; got {attributes}')
+        numbers: dict[str, list[int]] = {}
+        if attributes is not None:
+            numbers = read_attributes(attributes, names, self.vocabulary, num_attributes)
+        return [StoredImage(store, name, numbers.get(name)) for name in names]
+
+    def preprocess(self, inputs: Sequence[StoredImage]) -> list[Batch]:  # type: ignore[override]
+        """Divide images into batches, in their order. Their features are read when a batch is processed."""
+        starts = range(0, len(inputs), self.batch_size)
+        indices = [[*range(start, min(start + self.batch_size, len(inputs)))] for start in starts]
+        return [Batch(each, [inputs[index] for index in each]) for each in indices]
+
+    @torch.no_grad()
+    def forward(self, inputs: Batch, **options: Any) -> list[list[Hypothesis]]:  # type: ignore[override]
+        """Return the hypotheses for each image of a batch; ``options`` replace those of ``test_cfg``."""
+        return self.model.describe(self._collated(inputs.inputs), **options)
+
+    def postprocess(  # type: ignore[override]
+        self, preds: Sequence[Sequence[Hypothesis]], n_best: int = 1
+    ) -> list[dict]:
+        """Return the predictions of images, as :meth:`__call__` without ids, for their hypotheses, the best first."""
+        found = []
+        for hypotheses in preds:
+            captions = [
+                dict(caption=self.vocabulary.decode(each.tokens), score=each.score) for each in hypotheses[:n_best]
+            ]
+            found.append(dict(captions[0], n_best=captions))
+        return found
+
+    def visualize(  # type: ignore[override]
+        self, inputs: StoredImage, caption: str, picture: Image.Image, references: Sequence[str] = ()
+    ) -> str:
+        """Draw the regions that the model looked at for each word of a caption.
+
+        Args:
+            inputs (StoredImage): the image, from :meth:`images`.
+            caption (str): 'caption' of its prediction, or another one.
+            picture (PIL.Image.Image): the picture, of the size in the store.
+            references (sequence of str): captions by people, which are shown, too. Defaults to none.
+
+        Returns:
+            str: a figure for :func:`mmattn.language.captioning.region_pictures.caption_page`.
+
+        Raises:
+            ValueError: as :func:`mmattn.language.captioning.region_pictures.region_attention`.
+        """
+        from .region_pictures import caption_figure, region_attention
+
+        numbers = self.vocabulary.encode(caption)
+        tokens = torch.tensor(numbers, device=next(self.model.parameters()).device)
+        weights = region_attention(self.model, self._collated([inputs]), tokens)[: len(numbers) - 1]
+        boxes = inputs.store[inputs.image_id].boxes
+        return caption_figure(picture, caption.split(), boxes, weights, inputs.image_id, references)
+
+    def _collated(self, images: Sequence[StoredImage]) -> dict[str, Tensor]:
+        """Return the inputs of the model for some images."""
+        samples = [image.inputs() for image in images]
+        inputs = {name: [sample[name] for sample in samples] for name in samples[0]}
+        return self.model.data_preprocessor(dict(inputs=inputs), False)['inputs']
+
+
+def _described(images: Sequence[StoredImage]) -> dict[str, Any]:
+    """Return what identifies images in the settings of a run.
+
+    Stores are never overwritten, so that size and time of their features suffice; to read these would take long.
+    """
+    files = [(path / 'features.npy').stat() for path in images[0].store.paths]
+    return dict(
+        image_ids=digest([image.image_id for image in images]),
+        regions=[[file.st_size, file.st_mtime_ns] for file in files],
+        attributes=digest([image.attributes for image in images]),
+    )

@@ -1,0 +1,199 @@
+"""A page of pictures: captions, and the regions that the model looked at for each word."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from html import escape
+from io import BytesIO
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from mmattn.language.attention_rows import record_attention
+
+SIDE = 512  # pixels of a picture on the page
+STRONGEST = 3  # regions per word
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+  :root {{ color-scheme: light dark; }}
+  body {{ margin: 1.5rem; font: 0.9375rem/1.5 system-ui, sans-serif; }}
+  main {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(20rem, 1fr)); gap: 2rem 1.5rem; }}
+  figure {{ margin: 0; }}
+  svg {{ display: block; width: 100%; height: auto; }}
+  rect {{ fill: none; stroke: var(--colour); stroke-width: 3px; vector-effect: non-scaling-stroke; }}
+  rect.further {{ visibility: hidden; }}
+  .caption {{ margin: 0.5rem 0 0; font-size: 1.125rem; }}
+  .caption span {{ border-bottom: 3px solid var(--colour); }}
+  small, ul {{ opacity: 0.75; }}
+  ul {{ margin: 0.25rem 0 0; padding-left: 1.25rem; }}
+{words}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>Each word has the colour of the region with its largest attention weight: cross-attention of the last decoder layer,
+mean over the heads. Point at a word to see its {strongest} strongest regions.</p>
+<main>
+{figures}
+</main>
+</body>
+</html>
+"""
+# Of word k: its colour; while the pointer is on it, its regions only, the weaker ones fainter.
+WORD = """\
+  .w{k} {{ --colour: hsl({hue} 85% 50%); }}
+  figure:has(.caption .w{k}:is(:hover, :focus)) rect:not(.w{k}) {{ visibility: hidden; }}
+  figure:has(.caption .w{k}:is(:hover, :focus)) rect.w{k} {{ visibility: visible; opacity: var(--share); }}"""
+
+
+def region_layers(model: Any) -> list[tuple[Any, nn.Module]]:
+    """Return the attention to the regions in the last decoder layer of a model, or of each model of an ensemble.
+
+    With entangled attention, this is the one whose output is v of Eq. 2.10, or, if the mode has none, g_v.
+
+    Args:
+        model (nn.Module): a :class:`Captioner` or a :class:`CaptionEnsemble`.
+
+    Returns:
+        list[tuple[nn.Module, nn.Module]]: the models that read regions, and the layer of each.
+
+    Raises:
+        ValueError: no model reads regions, or a layer has no ``attention_weights``, such as those of ``stack='Torch'``.
+
+    Example:
+        >>> from mmattn.language.captioning import ETACaptioner
+        >>> model = ETACaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32)
+        >>> region_layers(model) == [(model, model.decoder.layers[0].cross_attention.sublayers['visual'].attention)]
+        True
+    """
+    found = []
+    for member in getattr(model, 'members', [model]):
+        if member.num_features is None:
+            continue
+        stack = getattr(member.decoder, 'layers', None)
+        layer: Any = None if stack is None else stack[-1].cross_attention
+        sublayers = getattr(layer, 'sublayers', None)
+        if sublayers is not None:
+            layer = sublayers['visual' if 'visual' in sublayers else 'visual_guide'].attention
+        if not getattr(layer, 'attention_kinds', ()):
+            raise ValueError(f'the attention of this {type(member).__name__} to the regions has no attention_weights')
+        found.append((member, layer))
+    if not found:
+        raise ValueError(f'this {type(model).__name__} reads no regions')
+    return found
+
+
+@torch.no_grad()
+def region_attention(model: Any, inputs: dict[str, Tensor], tokens: Tensor) -> Tensor:
+    """Return the attention weights of each word over the regions, the mean over heads and models.
+
+    Args:
+        model (nn.Module): a :class:`Captioner`, or a :class:`CaptionEnsemble`, in evaluation mode.
+        inputs (dict[str, Tensor]): those of one image, as in :meth:`Captioner.forward`.
+        tokens (Tensor): int64 ``(L)``, the caption with ``</s>``.
+
+    Returns:
+        Tensor: float ``(L, N)`` on the CPU; each row sums to 1.
+
+    Raises:
+        ValueError: as :func:`region_layers`.
+
+    Example:
+        >>> from mmattn.language.captioning import SANCaptioner
+        >>> model = SANCaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32)
+        >>> region_attention(model.eval(), dict(features=torch.randn(1, 9, 32)), torch.tensor([7, 50, 2])).shape
+        torch.Size([3, 9])
+    """
+    found = []
+    for member, layer in region_layers(model):
+        with record_attention({'regions': layer}) as rows:
+            member.decode(*member.encode(inputs), tokens[None])
+        found.append(rows[0][1]['content'].mean(0))
+    return torch.stack(found).mean(0)
+
+
+def caption_figure(
+    picture: Image.Image,
+    words: Sequence[str],
+    boxes: Tensor,
+    weights: Tensor,
+    name: str = '',
+    references: Sequence[str] = (),
+) -> str:
+    """Return the figure of an image for :func:`caption_page`: the picture with boxes, and the caption in colours.
+
+    Args:
+        picture (PIL.Image.Image): any mode and size.
+        words (sequence of str): T words of the caption.
+        boxes (Tensor): ``(N, 4)``, left, top, right, bottom in pixels of the picture.
+        weights (Tensor): ``(T, N)``, the attention weights of each word.
+        name (str): printed below the picture. Defaults to ''.
+        references (sequence of str): captions by people. Defaults to none.
+
+    Raises:
+        ValueError: ``weights`` has another shape.
+
+    Example:
+        >>> boxes, weights = torch.tensor([[0.0, 0.0, 8.0, 8.0]]), torch.ones(1, 1)
+        >>> '<span class="w0" tabindex="0" title="1.00">dog</span>' in caption_figure(
+        ...     Image.new('RGB', (10, 10)), ['dog'], boxes, weights)
+        True
+    """
+    if weights.shape != (len(words), len(boxes)):
+        raise ValueError(f'weights must be {(len(words), len(boxes))}, words and regions; got {(*weights.shape,)}')
+    width, height = picture.size
+    strongest, order = torch.sort(weights, dim=1, descending=True, stable=True)
+    rects, spans = [], []
+    for k, word in enumerate(words):
+        values = strongest[k, :STRONGEST].tolist()
+        for place, (value, index) in enumerate(zip(values, order[k].tolist())):
+            left, top, right, bottom = boxes[index].tolist()
+            kind = ' further' if place else ''
+            rects.append(
+                f'<rect class="w{k}{kind}" x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" '
+                f'height="{bottom - top:.1f}" style="--share: {value / values[0]:.2f}"/>'
+            )
+        title = ', '.join(f'{value:.2f}' for value in values)
+        spans.append(f'<span class="w{k}" tabindex="0" title="{title}">{escape(word)}</span>')
+    listed = ''.join(f'<li>{escape(text)}</li>' for text in references)
+    return (
+        f'<figure>\n<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(name)}">\n'
+        f'<image href="{_data_url(picture)}" width="{width}" height="{height}"/>\n'
+        f'{"".join(rects)}\n</svg>\n<figcaption><p class="caption">{" ".join(spans)}</p>'
+        f'<small>{escape(name)}</small>{f"<ul>{listed}</ul>" if listed else ""}</figcaption>\n</figure>'
+    )
+
+
+def caption_page(figures: Sequence[str], title: str, num_words: int) -> str:
+    """Return a self-contained HTML page without scripts.
+
+    Args:
+        figures (sequence of str): from :func:`caption_figure`.
+        title (str): heading of the page.
+        num_words (int): the largest number of words of a caption.
+
+    Example:
+        >>> caption_page([], 'Captions', 20).startswith('<!DOCTYPE html>')
+        True
+    """
+    # Multiples of the golden angle: the colours of neighbours, and of any few words, are far apart.
+    words = '\n'.join(WORD.format(k=k, hue=round(137.508 * k) % 360) for k in range(num_words))
+    return PAGE.format(title=escape(title), words=words, figures='\n'.join(figures), strongest=STRONGEST)
+
+
+def _data_url(picture: Image.Image) -> str:
+    """Return a reduced picture as JPEG in a data URL."""
+    picture = picture.convert('RGB')
+    picture.thumbnail((SIDE, SIDE))
+    file = BytesIO()
+    picture.save(file, 'JPEG', quality=85)
+    return f'data:image/jpeg;base64,{b64encode(file.getvalue()).decode()}'

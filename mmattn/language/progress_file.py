@@ -1,0 +1,136 @@
+"""Finished predictions of a long run in a file, from which an interrupted run continues."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any
+
+from mmattn.utils.files import check_writable
+
+MANY = 10  # the most names that a message lists
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a value that JSON can hold.
+
+    Example:
+        >>> digest(dict(a=1, b=[2])) == digest(dict(b=[2], a=1))
+        True
+    """
+    return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def check_output(path: Path, overwrite: bool) -> None:
+    """Raise a FileExistsError if a file exists and must not be replaced."""
+    if path.exists() and not overwrite:
+        raise FileExistsError(errno.EEXIST, 'this file exists; --overwrite replaces it', str(path))
+
+
+def progress_path(out: Path, resume: bool, overwrite: bool) -> Path:
+    """Return the progress file of a tool that writes ``out``, ``<out>.part``, after all checks of both.
+
+    Args:
+        out (Path): the file that the tool writes.
+        resume (bool): the option ``--resume`` of the tool: the progress file may exist.
+        overwrite (bool): its option ``--overwrite``: both files may exist.
+
+    Raises:
+        OSError: a file exists, ``out`` is a folder, or its folder is not writable. The message names the option.
+    """
+    check_output(out, overwrite)
+    if out.is_dir():
+        raise IsADirectoryError(errno.EISDIR, 'this is a folder; --out is a file', str(out))
+    check_writable(out.parent)
+    path = out.with_name(f'{out.name}.part')
+    if path.exists() and not (resume or overwrite):
+        message = 'an interrupted run left this file; --resume continues it, --overwrite starts again'
+        raise FileExistsError(errno.EEXIST, message, str(path))
+    return path
+
+
+@contextmanager
+def open_progress(
+    path: Path, settings: Mapping[str, Any], resume: bool
+) -> Iterator[tuple[dict[int, dict], Callable[[dict[int, dict]], None]]]:
+    """Open a progress file; yield its predictions by index, and a function that adds those of a batch.
+
+    The first line has the settings, each further line a prediction. A killed process leaves at most the last line
+    incomplete; it is removed.
+
+    Args:
+        path (Path): the file; its folder is created.
+        settings (mapping): what the predictions depend on.
+        resume (bool): False: the file is emptied first.
+
+    Raises:
+        BlockingIOError: another process uses the file.
+        OSError: the file cannot be read or written.
+        ValueError: the file is damaged, or that of a run with other settings.
+
+    Example:
+        >>> for index in 0, 1:
+        ...     with open_progress(Path('out.part'), dict(beam=3), resume=True) as (done, add):
+        ...         print(done)
+        ...         add({index: dict(text='a dog')})
+        {}
+        {0: {'text': 'a dog'}}
+    """
+    settings = json.loads(json.dumps(settings, default=str))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, 'a+b', buffering=0) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(error.errno, 'in use by another process', str(path)) from None
+        if not resume:
+            file.truncate(0)
+        done = _read(file, path, settings)
+
+        def add(predictions: dict[int, dict]) -> None:
+            records = [json.dumps(dict(index=index, **each), ensure_ascii=False) for index, each in predictions.items()]
+            _append(file, path, records)
+
+        if not file.tell():
+            _append(file, path, [json.dumps(settings)])
+        yield done, add
+
+
+def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int, dict]:
+    """Return the predictions of a progress file, and remove a line at its end that a killed process left incomplete."""
+    file.seek(0)
+    content = file.read()
+    complete = content[: content.rfind(b'\n') + 1]
+    file.truncate(len(complete))
+    file.seek(0, 2)
+    done: dict[int, dict] = {}
+    for number, line in enumerate(complete.splitlines(), 1):
+        try:
+            record = json.loads(line)
+            index = record.pop('index') if number > 1 else None
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ValueError(f'{path}, line {number}: not a file of finished predictions ({error!r})') from error
+        if index is not None:
+            done[index] = record
+            continue
+        differing = [key for key in settings if not isinstance(record, dict) or record.get(key) != settings[key]]
+        if differing:
+            raise ValueError(
+                f'{path} has the finished predictions of another run, which differs in {", ".join(differing[:MANY])}'
+            )
+    return done
+
+
+def _append(file: IO[bytes], path: Path, records: Sequence[str]) -> None:
+    """Append lines, so that a killed process leaves at most the last one incomplete."""
+    data = memoryview(''.join(f'{record}\n' for record in records).encode())
+    try:
+        while data:
+            data = data[file.write(data) :]
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(path)) from error

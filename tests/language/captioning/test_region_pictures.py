@@ -1,0 +1,142 @@
+"""Attention of words to regions: equal to literal softmax rows of the model's weights; the page that shows it."""
+
+import math
+import re
+from itertools import pairwise
+
+import pytest
+import torch
+from PIL import Image
+
+from mmattn.language.captioning import CaptionEnsemble
+from mmattn.language.captioning.region_pictures import caption_figure, caption_page, region_attention, region_layers
+from mmattn.registry import MODELS
+
+from .conftest import ETA, SAN, random_model
+
+TOKENS = torch.tensor([9, 4, 17, 9, 2])
+STACKED = dict(ETA, entangled=dict(type='mmattn.EntangledAttention', mode='stacked_s'))
+PARALLEL = dict(ETA, entangled=dict(type='mmattn.EntangledAttention', mode='parallel'))
+
+
+def inputs():
+    generator = torch.Generator().manual_seed(0)
+    corner = torch.rand(1, 5, 2, generator=generator, dtype=torch.float64) * 20
+    return dict(
+        features=torch.randn(1, 5, 6, generator=generator, dtype=torch.float64),
+        boxes=torch.cat([corner, corner + 7], 2),
+        attributes=torch.tensor([[6, 11, 20]]),
+    )
+
+
+def literal(attention, query, regions):
+    """Softmax rows of q·k/√d, entry by entry, the mean over the heads."""
+    weight, bias = attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3)
+    q, k = query[0] @ weight[0].T + bias[0], regions[0] @ weight[1].T + bias[1]
+    dim = attention.embed_dim // attention.num_heads
+    found = torch.zeros(len(q), len(k), dtype=q.dtype)
+    for i in range(len(q)):
+        for head in range(attention.num_heads):
+            part = slice(head * dim, head * dim + dim)
+            row = [math.exp((q[i, part] @ key[part]).item() / math.sqrt(dim)) for key in k]
+            for j, value in enumerate(row):
+                found[i, j] += value / sum(row) / attention.num_heads
+    return found
+
+
+def queries_of_the_last_layer(model, memory):
+    """What the cross-attention of the last layer attends from, layer by layer."""
+    previous = torch.cat([torch.tensor([2]), TOKENS[:-1]])[None]
+    x = model.embedding(previous)
+    for layer in model.decoder.layers[:-1]:
+        x = layer(x, memory, None, (None, None) if isinstance(memory, tuple) else None)
+    last = model.decoder.layers[-1]
+    return last.attention_norm(x + last.self_attention(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ('config', 'guided'),
+    [
+        (SAN, None),
+        (dict(ETA, sources='visual'), None),
+        (ETA, 'semantic_guide'),
+        (STACKED, 'query'),
+        (PARALLEL, 'query'),
+    ],
+)
+def test_weights_are_literal_softmax_rows(config, guided):
+    model = random_model(config).double()
+    memory, _ = model.encode(inputs())
+    query, regions = queries_of_the_last_layer(model, memory), memory
+    ((_, layer),) = region_layers(model)
+    if guided is not None:
+        regions, attributes = memory
+        sublayers = model.decoder.layers[-1].cross_attention.sublayers
+        if guided == 'semantic_guide':  # v attends from g_s
+            query = sublayers['semantic_guide'](query, attributes, None)
+            assert layer is sublayers['visual'].attention
+        else:
+            assert layer is sublayers['visual_guide'].attention
+    found = region_attention(model, inputs(), TOKENS)
+    torch.testing.assert_close(found, literal(layer, query, regions), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.sum(1), torch.ones(5, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_weights_of_an_ensemble_are_the_mean_over_the_models_that_read_regions():
+    configs = [dict(ETA, sources='semantic'), dict(ETA, sources='visual'), ETA]
+    ensemble = CaptionEnsemble(configs).double().eval()
+    expected = [region_attention(member, inputs(), TOKENS) for member in ensemble.members[1:]]
+    torch.testing.assert_close(region_attention(ensemble, inputs(), TOKENS), sum(expected) / 2, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ('config', 'message'),
+    [
+        (dict(ETA, sources='semantic'), 'this ETACaptioner reads no regions'),
+        (
+            {**{name: x for name, x in SAN.items() if name != 'encoder_attention'}, 'stack': 'Torch'},
+            'the attention of this SANCaptioner to the regions has no attention_weights',
+        ),
+    ],
+)
+def test_models_without_weights(config, message):
+    with pytest.raises(ValueError, match=message):
+        region_layers(MODELS.build(config))
+
+
+def test_boxes_and_words_of_a_figure():
+    """The strongest region of a word comes first; equal weights keep the order of the regions."""
+    boxes = torch.tensor([[0.0, 0.0, 10.0, 20.0], [5.0, 6.0, 25.0, 9.5], [1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 60.0, 40.0]])
+    weights = torch.tensor([[0.1, 0.6, 0.2, 0.1], [0.25, 0.25, 0.25, 0.25]])
+    picture = Image.new('RGBA', (2048, 40), (255, 0, 0, 255))
+    text = caption_figure(picture, ['<b>', 'dog'], boxes, weights, 'A&B', ['a "dog"', 'x < y'])
+    rects = re.findall(
+        r'<rect class="(.*?)" x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)" style="--share: (.*?)"/>', text
+    )
+    assert rects == [
+        ('w0', '5.0', '6.0', '20.0', '3.5', '1.00'),
+        ('w0 further', '1.0', '2.0', '2.0', '2.0', '0.33'),
+        ('w0 further', '0.0', '0.0', '10.0', '20.0', '0.17'),
+        ('w1', '0.0', '0.0', '10.0', '20.0', '1.00'),
+        ('w1 further', '5.0', '6.0', '20.0', '3.5', '1.00'),
+        ('w1 further', '1.0', '2.0', '2.0', '2.0', '1.00'),
+    ]
+    assert '<span class="w0" tabindex="0" title="0.60, 0.20, 0.10">&lt;b&gt;</span>' in text
+    assert '<svg viewBox="0 0 2048 40"' in text
+    assert '<li>a &quot;dog&quot;</li><li>x &lt; y</li>' in text
+    assert '<small>A&amp;B</small>' in text
+    assert len(text) < 4000  # the picture is reduced
+    with pytest.raises(ValueError, match=r'weights must be \(1, 4\), words and regions; got \(2, 4\)'):
+        caption_figure(picture, ['dog'], boxes, weights)
+    assert '<rect' not in caption_figure(picture, [], boxes, weights[:0])
+
+
+def test_a_page_has_a_colour_per_word():
+    page = caption_page(['<figure>1</figure>', '<figure>2</figure>'], 'A < B', 12)
+    assert '<title>A &lt; B</title>' in page
+    assert page.count('<figure>') == 2
+    hues = re.findall(r'\.w(\d+) \{ --colour: hsl\((\d+) ', page)
+    assert [int(k) for k, _ in hues] == [*range(12)]
+    assert min(b - a for a, b in pairwise(sorted(int(hue) for _, hue in hues))) > 15
+    assert '{{' not in page

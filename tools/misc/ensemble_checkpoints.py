@@ -1,0 +1,63 @@
+"""Make the checkpoint of a ``mmattn.CaptionEnsemble`` from those of its models.
+
+    python tools/misc/ensemble_checkpoints.py a.pth b.pth c.pth --out ensemble.pth
+
+The order is that of ``members`` in the config. The vocabularies must be equal; the meta information is that of the
+first checkpoint. Optimizer and schedules are not kept.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from mmattn.utils.command import run
+
+from average_checkpoints import read_checkpoint, write_checkpoint
+
+import mmattn.engine  # noqa: F401  (registers the types in checkpoints)
+
+
+def ensemble(paths: Sequence[Path]) -> dict:
+    """Return the checkpoint of the ensemble.
+
+    Raises:
+        ValueError: a file is not a checkpoint or has no vocabulary, or the vocabularies differ; the message names the
+            files.
+    """
+    checkpoints = [read_checkpoint(path) for path in paths]
+    symbols = []
+    for path, checkpoint in zip(paths, checkpoints):
+        meta = (checkpoint.get('meta') or {}).get('dataset_meta') or {}
+        if 'symbols' not in meta:
+            raise ValueError(
+                f'{path}: meta.dataset_meta has no symbols; a checkpoint that was trained with '
+                'mmattn.COCOCaptionDataset has them'
+            )
+        symbols.append(list(meta['symbols']))
+    for path, found in zip(paths, symbols):
+        if found != symbols[0]:
+            raise ValueError(
+                f'{path} and {paths[0]} have different vocabularies, of {len(found)} and {len(symbols[0])} symbols'
+            )
+    state = {
+        f'members.{number}.{name}': x
+        for number, checkpoint in enumerate(checkpoints)
+        for name, x in checkpoint['state_dict'].items()
+    }
+    return dict(meta=checkpoints[0]['meta'], state_dict=state)
+
+
+def main() -> None:
+    """Write the ensemble and print the names of its checkpoints."""
+    parser = argparse.ArgumentParser(description='Make the checkpoint of an ensemble of captioning models')
+    parser.add_argument('checkpoints', type=Path, nargs='+', help='checkpoints, in the order of the models')
+    parser.add_argument(
+        '--out', type=Path, required=True, help='path of the new checkpoint; an existing file is an error'
+    )
+    args = parser.parse_args()
+    write_checkpoint(args.out, args.checkpoints, ensemble)
+    print(f'{args.out}: the ensemble of {", ".join(map(str, args.checkpoints))}')
+
+
+if __name__ == '__main__':
+    run(main)
