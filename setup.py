@@ -160,7 +160,7 @@ setup(
             'tqdm',
         ],
         'video': ['opencv-python', 'pillow', 'prettytable', 'rich'],
-        'language': ['sacrebleu', 'sacremoses', 'subword-nmt'],
+        'language': ['pycocoevalcap', 'sacrebleu', 'sacremoses', 'subword-nmt'],
         'reproduction': ['matplotlib', 'pillow', 'prettytable', 'rich', 'scipy'],
         'dev': [
             'build',

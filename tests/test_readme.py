@@ -144,7 +144,8 @@ def test_blocks_of_code_are_of_their_language(page):
 
 def test_options_of_commands_are_those_of_the_tools():
     """Each ``--option`` of a command is in the code of its tool, or in what all tools share."""
-    places = 'mmattn/engine/command_line.py', 'tools/dataset_converters/parallel_text.py'
+    converters = (f'tools/dataset_converters/{name}.py' for name in ('parallel_text', 'region_store'))
+    places = 'mmattn/engine/command_line.py', *converters
     shared = ''.join((ROOT / place).read_text() for place in places)
     commands = [
         (page, *command)
@@ -157,7 +158,7 @@ def test_options_of_commands_are_those_of_the_tools():
     assert not [
         (page, tool, option)
         for page, tool, arguments in commands
-        for option in re.findall(r'(?<!\S)--[a-z-]+', arguments)
+        for option in re.findall(r'(?<!\S)--[a-z0-9-]+', arguments)
         if f"'{option}'" not in (ROOT / tool).read_text() + shared
     ]
 

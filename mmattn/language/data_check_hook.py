@@ -1,6 +1,5 @@
 """Hook that compares the vocabularies of data, model and checkpoint before the first iteration."""
 
-from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,11 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
 from mmattn._compat import checkpoint_path
-from mmattn.engine.hooks.data_check import DataCheckHook
+from mmattn.engine.hooks.data_check import DataCheckHook, data_set_configs
 from mmattn.registry import HOOKS
 
 from .embedding import vocabulary_size
+from .text_dataset import TextDataset, read_vocabulary, text_dataset
 from .vocabulary import SPECIALS, Vocabulary
 
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
@@ -22,8 +22,9 @@ LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 class TextDataCheckHook(DataCheckHook):
     """Checks that data, model and checkpoint have the same vocabulary, before the first iteration.
 
-    The vocabulary of a data set is ``vocabulary.txt`` in its ``data_root``. Before training, the hook reads those of
-    ``train_dataloader`` and ``val_dataloader``; before testing, those of ``test_dataloader``. Faults are:
+    The vocabulary of a data set is ``vocabulary.txt`` in its ``data_root``, or the frequent words of its captions.
+    Before training, the hook reads those of ``train_dataloader`` and ``val_dataloader``; before testing, those of
+    ``test_dataloader``. Faults are:
 
     * a vocabulary that cannot be read;
     * an embedding with another number of rows (``vocab_size`` of the model);
@@ -53,13 +54,14 @@ class TextDataCheckHook(DataCheckHook):
         """Compare the vocabularies of these data loaders with the embedding, and with each other."""
         rows = _embedding_rows(runner)
         faults: dict[str, list[str]] = {}
-        found: dict[Path, Vocabulary] = {}
-        for path in _vocabulary_files(runner.cfg, loaders):
+        first: tuple[Path, Vocabulary] | None = None
+        for path, cfg in _sources(runner.cfg, loaders):
             try:
-                found[path] = Vocabulary.from_file(path)
+                vocabulary = read_vocabulary(cfg)
             except (OSError, ValueError) as error:
                 faults[str(path)] = [str(error).removeprefix(f'{path}: ')]
-        for path, vocabulary in found.items():
+                continue
+            first = first or (path, vocabulary)
             reasons = []
             count = len(vocabulary)
             if rows is not None and rows != count:
@@ -67,9 +69,8 @@ class TextDataCheckHook(DataCheckHook):
                     f'{count - len(SPECIALS):,} symbols and {len(SPECIALS)} special ones, but the embedding of the '
                     f'model has {rows:,} rows (--cfg-options model.vocab_size={count})'
                 )
-            first = next(iter(found))
-            if vocabulary.symbols != found[first].symbols:
-                reasons.append(f'{_difference(vocabulary.symbols, found[first].symbols)} in {first}')
+            if vocabulary.symbols != first[1].symbols:
+                reasons.append(f'{_difference(vocabulary.symbols, first[1].symbols)} in {first[0]}')
             if reasons:
                 faults[str(path)] = reasons
         return faults
@@ -84,8 +85,8 @@ class TextDataCheckHook(DataCheckHook):
         if not self.enabled or 'symbols' not in meta:
             return
         symbols = (*SPECIALS, *meta['symbols'])
-        for path in _vocabulary_files(runner.cfg, LOADERS):
-            vocabulary = Vocabulary.from_file(path)
+        for path, cfg in _sources(runner.cfg, LOADERS):
+            vocabulary = read_vocabulary(cfg)
             if vocabulary.symbols != symbols:
                 name = checkpoint_path(runner) or f'of {runner.work_dir}'
                 raise ValueError(
@@ -102,25 +103,18 @@ def _embedding_rows(runner: Runner) -> int | None:
     return vocabulary_size(model)
 
 
-def _vocabulary_files(cfg: Any, loaders: tuple[str, ...]) -> list[Path]:
-    """Return the vocabularies of the data sets of some data loaders, each once.
+def _sources(cfg: Any, loaders: tuple[str, ...]) -> list[tuple[Path, dict]]:
+    """Return the file of the vocabulary and the config of the data sets of some loaders, each vocabulary once.
 
-    A missing one is left out: the data set raises an error that names the converters.
+    A missing file is left out: the data set raises an error that names the converters.
     """
-    roots = (root for loader in loaders for root in _data_roots(cfg.get(loader)))
-    return [path for path in dict.fromkeys(Path(root, 'vocabulary.txt') for root in roots) if path.is_file()]
-
-
-def _data_roots(part: Any) -> Iterator[str]:
-    """Yield ``data_root`` of every data set in a part of a config, including those in wrappers."""
-    if isinstance(part, dict):
-        if isinstance(part.get('data_root'), str | Path):
-            yield part['data_root']
-        part = part.values()
-    elif not isinstance(part, list | tuple):
-        return
-    for value in part:
-        yield from _data_roots(value)
+    found: dict[str, tuple[Path, dict]] = {}
+    for loader in loaders:
+        for _, part in data_set_configs(cfg.get(loader), loader, TextDataset):
+            path, options = text_dataset(part).vocabulary_source(part)
+            if path.is_file():
+                found.setdefault(repr((path, options)), (path, part))
+    return list(found.values())
 
 
 def _difference(ours: tuple[str, ...], other: tuple[str, ...]) -> str:

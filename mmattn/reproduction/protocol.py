@@ -3,6 +3,7 @@
 import os
 import re
 import runpy
+from contextlib import suppress
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -65,6 +66,7 @@ class Small(NamedTuple):
 
 UNITS = dict(iter='iterations', epoch='epochs')
 SENTENCES = (25, 25)  # lengths of source and target for which operations are counted
+CAPTIONS = (36, 16)  # the same for captions: regions and words
 # By part of the path of a row's base config; the first match counts.
 SMALL = {
     '/fcn_r50-d8_': Small('r50-d8-w16', 'adamw_160', 'ResNet-50 of a quarter of the width'),
@@ -87,6 +89,11 @@ METRICS: dict[str, tuple[str, dict[str, str], float]] = {
     'VOCMetric': ('mmdet', {'pascal_voc/mAP': 'mAP', 'pascal_voc/AP50': 'AP50', 'pascal_voc/AP75': 'AP75'}, 100),
     'mmattn.VOSMetric': ('video', {'JF': 'J&F', 'J': 'J', 'F': 'F'}, 1),
     'mmattn.BLEU': ('text', {'BLEU': 'BLEU', 'sacreBLEU': 'sacreBLEU'}, 1),
+    'mmattn.CaptionMetric': (
+        'captions',
+        {name: name for name in ('CIDEr-D', 'BLEU-4', 'METEOR', 'ROUGE-L', 'BLEU-1')},
+        1,
+    ),
 }
 
 
@@ -144,7 +151,7 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
     Raises:
         ProtocolError: there are none, or ``scale`` is given for text.
     """
-    if protocol.scale != 1 and any(task_of(shipped(row.configs[-1])) == 'text' for row in rows):
+    if protocol.scale != 1 and any(task_of(shipped(row.configs[-1])) in ('text', 'captions') for row in rows):
         raise ProtocolError(
             f'--scale is for images, and table {rows[0].table} is on text; --network small selects the small network'
         )
@@ -182,7 +189,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
     * with ``small``: width and depth of the network, and the schedule, which trains from scratch; for text, also the
       total batch size: that of the data set, in tokens.
 
-    One process runs the config, and scores it on the test images after its last iteration.
+    One process runs the config. Where it validates on the test data, it does so once, after its last iteration.
     """
     own = data is None or _is_own(shipped(row.configs[-1]), data)
     configs = []
@@ -237,10 +244,12 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
 
 
 def task_of(cfg: Config) -> str:
-    """Return the task of a row's config: 'mmseg', 'mmdet', 'video' or 'text'."""
+    """Return the task of a row's config: 'mmseg', 'mmdet', 'video', 'text' or 'captions'."""
     if cfg.default_scope != 'mmengine':
         return cfg.default_scope
-    return 'text' if 'vocab_size' in cfg.model else 'video'
+    if 'vocab_size' not in cfg.model:
+        return 'video'
+    return 'captions' if 'num_features' in cfg.model else 'text'
 
 
 def length(cfg: Config) -> tuple[int, str]:
@@ -252,8 +261,9 @@ def length(cfg: Config) -> tuple[int, str]:
 
 def input_size(cfg: Config) -> tuple[int, int]:
     """Return height and width of the training crops, or of the resized training images; for text, two lengths."""
-    if task_of(cfg) == 'text':
-        return SENTENCES
+    lengths = dict(text=SENTENCES, captions=CAPTIONS).get(task_of(cfg))
+    if lengths is not None:
+        return lengths
     size = complexity.input_size(cfg)
     if size is None:
         raise ProtocolError('the size of the training images is not defined: the config neither crops nor resizes them')
@@ -263,7 +273,8 @@ def input_size(cfg: Config) -> tuple[int, int]:
 def input_words(cfg: Config) -> str:
     """Return the size of one input, in words."""
     height, width = input_size(cfg)
-    return f'{height} source and {width} target tokens' if task_of(cfg) == 'text' else f'{width}×{height}'
+    formats = dict(text='{0} source and {1} target tokens', captions='{0} regions and {1} words')
+    return formats.get(task_of(cfg), '{1}×{0}').format(height, width)
 
 
 def metrics_of(cfg: Config) -> tuple[str, dict[str, str], float]:
@@ -332,14 +343,16 @@ def _multiply_sizes(part: Any, scale: float) -> bool:
 
 
 def _fit_to_data(cfg: Config) -> None:
-    """Set the number of classes, or of symbols."""
+    """Set the number of classes, or of symbols and of features."""
     dataset = cfg.train_dataloader.dataset
-    if task_of(cfg) == 'text':
-        vocabulary = Path(dataset.data_root, 'vocabulary.txt')
-        if vocabulary.is_file():  # else the check of the data reports it
-            from mmattn.language import Vocabulary  # lazy: it imports all layers
+    if 'vocab_size' in cfg.model:
+        from mmattn.language import RegionStore  # lazy: it imports all layers
+        from mmattn.language.text_dataset import read_vocabulary
 
-            cfg.model.vocab_size = len(Vocabulary.from_file(vocabulary))
+        with suppress(FileNotFoundError):  # the check of the data reports it
+            cfg.model.vocab_size = len(read_vocabulary(dataset))
+            if 'num_features' in cfg.model:
+                cfg.model.num_features = RegionStore(Path(dataset.data_root, dataset.regions)).num_features
         return
     init_default_scope(cfg.default_scope)
     with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
@@ -377,7 +390,9 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
         if 'end' in scheduler:
             scheduler.end = max(scheduler.end, scheduler.get('begin', 0) + 1)
         scheduler.by_epoch = False
-    cfg.train_cfg = dict(type='IterBasedTrainLoop', max_iters=iterations)
+    # As often as before; for a schedule by epoch, ten times.
+    interval = cfg.train_cfg.get('val_interval', 1) * iterations // total if unit == 'iter' else iterations // 10
+    cfg.train_cfg = dict(type='IterBasedTrainLoop', max_iters=iterations, val_interval=max(1, interval))
     cfg.log_processor.by_epoch = False
     hooks = cfg.default_hooks
     hooks.logger.update(interval=max(1, min(hooks.logger.interval, iterations // 10)), log_metric_by_epoch=False)
@@ -389,10 +404,14 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
 
 
 def _score_at_the_end(cfg: Config) -> None:
-    """Validate once, on the test images after the last iteration; do not save a best checkpoint."""
+    """Do not save a best checkpoint; where the validation is the test, validate once, after the last iteration."""
     cfg.default_hooks.checkpoint.save_best = None
     if cfg.get('val_evaluator') is None:
         cfg.val_cfg = None
-    else:
-        cfg.val_dataloader, cfg.val_evaluator = cfg.test_dataloader, cfg.test_evaluator
+    elif not has_own_test(cfg):
         cfg.train_cfg.val_interval = length(cfg)[0]
+
+
+def has_own_test(cfg: Config) -> bool:
+    """Whether a config is tested on other data than it is validated on, or by another metric."""
+    return cfg.val_evaluator != cfg.test_evaluator or cfg.val_dataloader.dataset != cfg.test_dataloader.dataset

@@ -4,7 +4,7 @@ import json
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scipy import stats
 
@@ -241,7 +241,7 @@ def plot_curves(methods: list[Measured], title: str, path: Path) -> None:
 
     figure, axis = pyplot.subplots(figsize=(7, 4.5), layout='constrained')
     for number, method in enumerate(methods):
-        style = dict(color=f'C{number % 10}', linestyle=('-', '--', ':')[number // 10 % 3])
+        style: dict[str, Any] = dict(color=f'C{number % 10}', linestyle=('-', '--', ':')[number // 10 % 3])
         curves = [result.curve for result in method.results.values()]
         for curve in curves if len(curves) > 1 else ():
             axis.plot(*zip(*curve), **style, linewidth=0.5, alpha=0.6)

@@ -14,7 +14,7 @@ from mmengine.config import Config
 from mmattn.utils.files import check_writable, write_text
 
 from .plan import Method, check_data, plan, words, write_configs
-from .protocol import UNITS, Protocol, input_words, length, metrics_of, read_data
+from .protocol import UNITS, Protocol, has_own_test, input_words, length, metrics_of, read_data
 from .report import Measured, Result, Setup, write_report
 from .runs import Run, each, finish, lock, peak_memory, scalars, scores
 from .tables import Row
@@ -183,11 +183,6 @@ def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Resu
     result = Result(metrics, statistics.median(times), memory, sorted(curve.items()))
     write_text(stored, json.dumps(dict(steps=steps, **result._asdict()), indent=1) + '\n')
     return result
-
-
-def has_own_test(cfg: Config) -> bool:
-    """Whether a config is tested on other data than it is validated on, or by another metric."""
-    return cfg.val_evaluator != cfg.test_evaluator or cfg.val_dataloader.dataset != cfg.test_dataloader.dataset
 
 
 def checkpoint(folder: Path, cfg: Config) -> Path:

@@ -152,6 +152,8 @@ def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -
                 _follow(counted, x.expand(frames, *shape))
             elif hasattr(counted, 'translate'):
                 _translate(counted, *shape[-2:])
+            elif hasattr(counted, 'describe'):
+                _describe(counted, cfg.model.get('num_features', 2048), *shape[-2:])
             elif hasattr(counted, 'data_preprocessor'):
                 counted(x, mode='tensor')
             else:
@@ -197,3 +199,15 @@ def _translate(model: Any, source: int, target: int) -> None:
     """Compute the logits of a translation for sentences without padding."""
     memory = model.encoder(model.embedding(torch.zeros(1, source, dtype=torch.long)))
     model.embedding.logits(model.decoder(model.embedding(torch.zeros(1, target, dtype=torch.long)), memory))
+
+
+def _describe(model: Any, features: int, regions: int, words: int) -> None:
+    """Compute the logits of a caption; attributes, if the model reads them, are 20."""
+    inputs = dict(
+        features=torch.zeros(1, regions, features),
+        boxes=torch.zeros(1, regions, 4),
+        sizes=torch.ones(1, 2),
+        attributes=torch.zeros(1, 20, dtype=torch.long),
+        captions=torch.zeros(1, 1, words, dtype=torch.long),
+    )
+    model(inputs)

@@ -18,9 +18,8 @@ import torch
 from PIL import Image
 
 from mmattn.reproduction import reproduce
-from mmattn.reproduction.protocol import shipped
+from mmattn.reproduction.protocol import has_own_test, shipped
 from mmattn.reproduction.report import Result, difference
-from mmattn.reproduction.reproduce import has_own_test
 from mmattn.reproduction.tables import read_tables
 
 TOOL = Path(__file__).parents[2] / 'tools' / 'reproduce.py'

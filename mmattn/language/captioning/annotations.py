@@ -38,7 +38,9 @@ def raise_faults(path: object, faults: Iterable[str]) -> None:
     faults = list(faults)
     if faults:
         more = [f'… and {len(faults) - SHOWN:,} more'] if len(faults) > SHOWN else []
-        raise ValueError('\n  '.join([f'{path}: {len(faults):,} faults:', *faults[:SHOWN], *more]))
+        raise ValueError(
+            '\n  '.join([f'{path}: {len(faults):,} fault{"s" * (len(faults) > 1)}:', *faults[:SHOWN], *more])
+        )
 
 
 def read_json(path: str | Path) -> Any:
@@ -113,7 +115,10 @@ def _parse(data: Any, faults: list[str]) -> Iterable[Annotation]:
 
 def _parse_each(entries: Any, parse: Any, faults: list[str], name: str) -> list:
     """Return what ``parse`` returns of each entry; entries that it cannot parse are faults."""
-    found = []
+    found: list = []
+    if not isinstance(entries, list):
+        faults.append(f'{name}: not a list')
+        return found
     for i, entry in enumerate(entries):
         try:
             found.append(parse(entry))
@@ -138,7 +143,10 @@ def _parse_coco(annotation: dict) -> tuple[str, str]:
 
 
 def _parse_video(video: dict) -> Annotation:
-    return _with_words(_text(video['videoID']), [_text(text) for text in video.get('enCap', [])])
+    captions = video.get('enCap', [])
+    if not isinstance(captions, list):
+        raise TypeError(f"'enCap' must be a list; got {captions!r}")
+    return _with_words(_text(video['videoID']), [_text(text) for text in captions])
 
 
 def _with_words(name: str, captions: list[str]) -> Annotation:

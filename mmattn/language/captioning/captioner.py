@@ -169,7 +169,8 @@ class Captioner(SentenceGenerator):
         else:
             baseline = self.reward(self.greedy(inputs), index).repeat_interleave(count)
         # With gradients, all words at once; positions after the end have no effect.
-        x = self.decode(*repeat((memory, mask), count), sampled)
+        memory, mask = repeat((memory, mask), count)
+        x = self.decode(memory, mask, sampled)
         keep = end_mask(sampled)
         log_p = x.new_zeros(sampled.shape, dtype=torch.promote_types(x.dtype, torch.float32))
         chosen = torch.log_softmax(self.logits(x[keep]), -1, dtype=log_p.dtype)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Dataset
 
 from mmattn.engine.data_sampling import SampleIndex
+from mmattn.language.regions import RegionStore
 from mmattn.language.sentences import Sentences
+from mmattn.language.text_dataset import TextDataset
 from mmattn.language.vocabulary import PAD, UNK, Vocabulary
 from mmattn.ops.checks import check_count
 from mmattn.registry import DATASETS
@@ -25,11 +25,14 @@ from mmattn.registry import DATASETS
 from .annotations import Annotation, raise_faults, read_annotations
 from .attributes import read_attributes
 
+MIN_COUNT = 5
 
-class CaptionDataset(Dataset):
+
+class CaptionDataset(TextDataset):
     """Images, or videos, with region features and captions; the base of the data sets of this folder.
 
-    A subclass passes the annotations of the requested images and those whose words make the vocabulary.
+    A subclass passes the annotations of the requested images and those whose words make the vocabulary. The paths of
+    files are relative to ``data_root``.
     """
 
     def __init__(
@@ -78,6 +81,19 @@ class CaptionDataset(Dataset):
             self._attributes = Sentences(found[name] for name in self.ids)
         elif oracle_attributes:
             self._attributes = Sentences(self._words_of(each) for each in annotations)
+
+    @classmethod
+    def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
+        """Return the annotation file whose words are counted, and the splits and counts that are requested."""
+        path = Path(cfg.get('data_root', ''), cfg.get('vocab_file') or cfg['ann_file'])
+        return path, (cfg.get('vocab_splits'), cfg.get('min_count', MIN_COUNT))
+
+    @classmethod
+    def read_vocabulary(cls, cfg: dict) -> Vocabulary:
+        """Return the vocabulary of a data set with this config."""
+        path, (splits, min_count) = cls.vocabulary_source(cfg)
+        counted = of_splits('vocab_splits', read_annotations(path), splits, path, every=True)
+        return Vocabulary(_frequent_words(counted, min_count))
 
     def _words_of(self, annotation: Annotation) -> list[int]:
         """Return the numbers of all words of an image's captions, each once, without unknown words."""
@@ -162,6 +178,7 @@ class COCOCaptionDataset(CaptionDataset):
         oracle_attributes (bool): the attributes are all words of the image's captions, each once. Only with
             ``test_mode``. Defaults to False.
         test_mode (bool): samples for tests. Captions may be absent from the whole file. Defaults to False.
+        data_root (str): folder of the files. Defaults to '', the working directory.
 
     Raises:
         FileNotFoundError: a file does not exist.
@@ -190,22 +207,22 @@ class COCOCaptionDataset(CaptionDataset):
         split: str | None = None,
         vocab_file: str | None = None,
         vocab_splits: Sequence[str] | None = None,
-        min_count: int = 5,
+        min_count: int = MIN_COUNT,
         max_words: int = 16,
         captions_per_image: int = 5,
         attributes: str | None = None,
         num_attributes: int = 20,
         oracle_attributes: bool = False,
         test_mode: bool = False,
+        data_root: str = '',
     ) -> None:
-        annotations = read_annotations(ann_file)
-        counted = annotations if vocab_file is None else read_annotations(vocab_file)
+        path, words_path, regions, attributes = _in_folder(data_root, ann_file, vocab_file, regions, attributes)
+        annotations = read_annotations(path)
+        counted = annotations if vocab_file is None else read_annotations(words_path)
         super().__init__(
-            of_splits('split', annotations, None if split is None else [split], ann_file),
-            counted
-            if vocab_splits is None
-            else of_splits('vocab_splits', counted, vocab_splits, vocab_file or ann_file),
-            ann_file,
+            of_splits('split', annotations, None if split is None else [split], path),
+            of_splits('vocab_splits', counted, vocab_splits, words_path or path, every=True),
+            path,
             regions,
             min_count,
             max_words,
@@ -228,6 +245,7 @@ class VATEXDataset(CaptionDataset):
             ``ann_file``; required for validation and test.
         min_count, max_words, captions_per_image, test_mode: as in :class:`COCOCaptionDataset`. ``captions_per_image``
             defaults to 5 of the 10 captions, ``max_words`` to 16.
+        data_root (str): folder of the files. Defaults to '', the working directory.
 
     Raises:
         FileNotFoundError: a file does not exist.
@@ -249,17 +267,19 @@ class VATEXDataset(CaptionDataset):
         ann_file: str,
         regions: Any,
         vocab_file: str | None = None,
-        min_count: int = 5,
+        min_count: int = MIN_COUNT,
         max_words: int = 16,
         captions_per_image: int = 5,
         test_mode: bool = False,
+        data_root: str = '',
     ) -> None:
-        annotations = read_annotations(ann_file)
-        counted = annotations if vocab_file is None else read_annotations(vocab_file)
+        path, words_path, regions, _ = _in_folder(data_root, ann_file, vocab_file, regions, None)
+        annotations = read_annotations(path)
+        counted = annotations if vocab_file is None else read_annotations(words_path)
         super().__init__(
             annotations,
             counted,
-            ann_file,
+            path,
             regions,
             min_count,
             max_words,
@@ -285,18 +305,25 @@ def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Te
 def _open_store(regions: Any) -> Any:
     """Return the region store at a path, or the given one."""
     if isinstance(regions, str | Path):
-        return import_module('mmattn.language.regions').RegionStore(regions)
+        return RegionStore(regions)
     return regions
 
 
+def _in_folder(folder: str, *paths: Any) -> list[Any]:
+    """Return each path relative to a folder; what is not a path, such as None, as it is."""
+    return [str(Path(folder, path)) if isinstance(path, str | Path) else path for path in paths]
+
+
 def of_splits(
-    name: str, annotations: Sequence[Annotation], splits: Sequence[str] | None, path: str
+    name: str, annotations: Sequence[Annotation], splits: Sequence[str] | None, path: str | Path, every: bool = False
 ) -> list[Annotation]:
-    """Return the annotations of some splits; all if the file has no splits.
+    """Return the annotations of some splits; with None, those of a file without splits, or of ``every`` split.
 
     Raises:
         ValueError: the file does not have one of them, or has splits and none is requested.
     """
+    if splits is None and every:
+        return list(annotations)
     there = {'train' if each.split == 'restval' else each.split for each in annotations}
     requested = {None} if splits is None else set(splits)
     if not requested <= there:

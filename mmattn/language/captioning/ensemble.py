@@ -65,7 +65,7 @@ class CaptionEnsemble(SentenceGenerator):
         models = [MODELS.build(member) for member in members]
         preprocessor = data_preprocessor or dict(type='mmattn.RegionDataPreprocessor')
         super().__init__(0.0, models[0].test_cfg, test_cfg, preprocessor, init_cfg)
-        self.members = nn.ModuleList(models)
+        self.members: Any = nn.ModuleList(models)
         self.num_features = next((model.num_features for model in models if model.num_features is not None), None)
         self.reads_attributes = any(model.reads_attributes for model in models)
         sizes = [len(model.embedding.weight) for model in models]

@@ -24,11 +24,12 @@ class EntangledDecoderLayer(TransformerDecoderLayer):
     attributes).
     """
 
-    def __init__(self, *args: Any, dropout: float = 0.1, norm_first: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, dropout: float = 0.1, norm_first: bool = False, cross_attention: dict = ENTANGLED, **kwargs: Any
+    ) -> None:
         if norm_first:
             raise ValueError('norm_first must be False: entangled attention has norms after its parts')
-        kwargs['cross_attention'] = dict(kwargs.get('cross_attention', ENTANGLED), dropout=dropout)
-        super().__init__(*args, dropout=dropout, **kwargs)
+        super().__init__(dropout=dropout, cross_attention=dict(cross_attention, dropout=dropout), **kwargs)
         del self.cross_attention_norm
 
     def _crossed(self, x: Tensor, memory: Any, memory_padding_mask: Any) -> Tensor:

@@ -9,18 +9,18 @@ from typing import Any
 
 from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
-from torch.utils.data import Dataset
 
 from mmattn.language.lines import read_lines, split_symbols
 from mmattn.language.sentences import Sentences
 from mmattn.language.text import read_record
+from mmattn.language.text_dataset import TextDataset
 from mmattn.language.vocabulary import Vocabulary
 from mmattn.ops.checks import check_count
 from mmattn.registry import DATASETS
 
 
 @DATASETS.register_module()
-class ParallelTextDataset(Dataset):
+class ParallelTextDataset(TextDataset):
     r"""Two text files, aligned line by line, in the folder that a converter of ``tools/dataset_converters`` wrote.
 
     A sample has the numbers of source and target, each with ``</s>`` at its end, and, with ``test_mode``, a data sample
@@ -134,6 +134,16 @@ class ParallelTextDataset(Dataset):
                 logging.WARNING,
             )
         return kept
+
+    @classmethod
+    def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
+        """Return the path of ``vocabulary.txt``."""
+        return Path(cfg['data_root'], 'vocabulary.txt'), None
+
+    @classmethod
+    def read_vocabulary(cls, cfg: dict) -> Vocabulary:
+        """Return the vocabulary of a data set with this config."""
+        return Vocabulary.from_file(cls.vocabulary_source(cfg)[0])
 
     def __len__(self) -> int:
         return len(self.lines)

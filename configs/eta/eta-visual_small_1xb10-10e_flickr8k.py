@@ -1,0 +1,3 @@
+_base_ = './eta_small_1xb10-10e_flickr8k.py'
+# T_v: regions alone, and a plain decoder.
+model = dict(sources='visual')

@@ -1,0 +1,39 @@
+"""What data sets of sentences share."""
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from mmattn.registry import DATASETS
+
+from .vocabulary import Vocabulary
+
+
+class TextDataset(Dataset):
+    """Data set with a vocabulary, which can be read before the data set is built."""
+
+    @classmethod
+    @abstractmethod
+    def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
+        """Return the file of the vocabulary of a data set with this config, and what else the vocabulary depends on."""
+
+    @classmethod
+    @abstractmethod
+    def read_vocabulary(cls, cfg: dict) -> Vocabulary:
+        """Return the vocabulary of a data set with this config.
+
+        Raises:
+            OSError, ValueError: the file cannot be read.
+        """
+
+
+def text_dataset(cfg: dict) -> type[TextDataset]:
+    """Return the class of a :class:`TextDataset`, given by its config."""
+    return DATASETS.get(cfg['type'])  # type: ignore[return-value]
+
+
+def read_vocabulary(cfg: dict) -> Vocabulary:
+    """Return the vocabulary of a :class:`TextDataset`, given by its config."""
+    return text_dataset(cfg).read_vocabulary(cfg)

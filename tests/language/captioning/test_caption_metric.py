@@ -1,0 +1,223 @@
+"""The caption metric: in one process and several, with Java and without, and the files that it writes."""
+
+import json
+import random
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mmengine.evaluator import Evaluator
+from mmengine.structures import BaseDataElement
+
+from mmattn.language.captioning import CaptionMetric, caption_metric, caption_words
+from mmattn.language.captioning.meteor import meteor
+from mmattn.language.captioning.words import ptb_words
+
+from .test_cider import HYPOTHESES, REFERENCES
+
+ROOT = Path(__file__).parents[3]
+SYMBOLS = sorted({word for text in HYPOTHESES for word in text.split()})
+META = dict(symbols=SYMBOLS)
+IDS = ['42', '7', 'x_9']
+FIGURES = {'BLEU-1': 100, 'BLEU-2': 85.2803, 'BLEU-3': 64.8499, 'ROUGE-L': 89.3766, 'CIDEr-D': 348.1955}
+needs_java = pytest.mark.skipif(shutil.which('java') is None, reason='java is not on the PATH')
+
+
+def sample(image_id, text, captions):
+    tokens = [4 + SYMBOLS.index(word) for word in text.split()]
+    return BaseDataElement(metainfo=dict(image_id=image_id), pred_tokens=[*tokens, 2, 5], captions=captions)
+
+
+SAMPLES = [
+    sample(name, text, [f'{caption.capitalize()}.' for caption in captions])
+    for name, text, captions in zip(IDS, HYPOTHESES, REFERENCES)
+]
+
+
+def evaluate(samples=SAMPLES, **options):
+    evaluator = Evaluator(CaptionMetric(**{'use_meteor': False, 'tokenizer': 'simple', **options}))
+    evaluator.dataset_meta = META
+    for start in range(0, len(samples), 2):
+        evaluator.process(samples[start : start + 2])
+    return evaluator.evaluate(len({each.image_id for each in samples}))
+
+
+@pytest.fixture
+def messages(monkeypatch):
+    found = []
+    monkeypatch.setattr(caption_metric, 'print_log', lambda message, *_: found.append(message))
+    return found
+
+
+@pytest.mark.parametrize('tokenizer', ['simple', pytest.param('PTB', marks=needs_java)])
+def test_figures_and_files(tokenizer, tmp_path, messages):
+    """In any order; an image that a sampler repeats counts once."""
+    shuffled = random.Random(0).sample(SAMPLES, 3)
+    for samples in (SAMPLES, [*shuffled, shuffled[0]]):
+        captions, scores = tmp_path / 'a/captions.json', tmp_path / 'scores.json'
+        found = evaluate(samples, tokenizer=tokenizer, output_file=str(captions), scores_file=str(scores))
+        assert {name: found[name] for name in FIGURES} == pytest.approx(FIGURES, abs=5e-5)
+        assert set(found) == {*FIGURES, 'BLEU-4'}
+        records = json.loads(captions.read_text(encoding='utf-8'))
+        assert records == [
+            dict(image_id=42, caption='a cat on a mat'),
+            dict(image_id=7, caption='a dog runs fast'),
+            dict(image_id='x_9', caption='birds fly in the sky'),
+        ]
+        record = json.loads(scores.read_text(encoding='utf-8'))
+        assert record['tokenizer'] == tokenizer
+        each = record['scores']
+        assert list(each) == IDS
+        assert all(set(values) == set(found) for values in each.values())
+        assert [each[name]['CIDEr-D'] for name in IDS] == pytest.approx([338.0718, 368.1794, 338.3352], abs=5e-5)
+        assert np.mean([each[name]['ROUGE-L'] for name in IDS]) == pytest.approx(found['ROUGE-L'])
+    assert f'words of captions by the tokenizer {tokenizer!r}' in messages
+
+
+def test_absent_figures_are_named_and_never_0(monkeypatch, messages):
+    """Without pycocoevalcap, and without Java."""
+    monkeypatch.setitem(sys.modules, 'pycocoevalcap', None)
+    assert 'METEOR' not in evaluate(tokenizer='auto', use_meteor=True)
+    assert "METEOR is absent: pycocoevalcap is not installed: pip install 'mmattn[language]'" in messages
+    assert "words of captions by the tokenizer 'simple'" in messages
+    with pytest.raises(ImportError, match='pycocoevalcap is not installed'):
+        CaptionMetric(tokenizer='PTB')
+    monkeypatch.undo()
+    monkeypatch.setenv('PATH', '')
+    assert CaptionMetric().missing == 'java: not on the PATH; a Java runtime (8 or later) is required'
+    with pytest.raises(FileNotFoundError, match='java: not on the PATH'):
+        CaptionMetric(tokenizer='PTB')
+
+
+def test_without_references_there_are_captions_but_no_figures(tmp_path, messages):
+    """As for the test set of a server."""
+    samples = [sample(each.image_id, text, []) for each, text in zip(SAMPLES, HYPOTHESES)]
+    assert evaluate(samples, output_file=str(tmp_path / 'captions.json')) == {}
+    assert len(json.loads((tmp_path / 'captions.json').read_text(encoding='utf-8'))) == 3
+    assert messages == ['no figures: 3 images without references, such as 42']
+
+
+def test_a_lost_image_is_an_error():
+    evaluator = Evaluator(CaptionMetric(tokenizer='simple'))
+    evaluator.dataset_meta = META
+    evaluator.process(SAMPLES[:2])
+    with pytest.raises(ValueError, match=r"CaptionMetric: 2 predictions with different 'image_id', but .* 3 samples"):
+        evaluator.evaluate(3)
+
+
+def test_arguments(tmp_path):
+    with pytest.raises(ValueError, match=r"tokenizer must be one of \('auto', 'PTB', 'simple'\); got 'ptb'"):
+        CaptionMetric(tokenizer='ptb')
+    (tmp_path / 'file').touch()
+    for name in ('output_file', 'scores_file'):
+        with pytest.raises(OSError, match='file/out'):
+            CaptionMetric(**{name: str(tmp_path / 'file/out/captions.json')})
+
+
+@needs_java
+def test_words_are_those_of_pycocoevalcap():
+    """Also of captions with line breaks, without a word and with letters outside ASCII."""
+    from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
+
+    texts = ["A man's T-shirt (white), 3 o'clock…", '', ' . ', 'Café "x" — don\u2019t\nstop', 'two\u2028lines']
+    found = ptb_words(texts)
+    plain = [' '.join(text.split()) for text in texts]
+    expected = PTBTokenizer().tokenize({i: [dict(caption=text)] for i, text in enumerate(plain)})
+    assert [' '.join(words) for words in found] == [expected[i][0] for i in range(len(texts))]
+    assert found[0][:4] == ['a', 'man', "'s", 't-shirt']
+    assert ptb_words([]) == []
+
+
+def test_a_program_that_fails_is_an_error(tmp_path, monkeypatch):
+    java = tmp_path / 'java'
+    java.write_text('#!/bin/sh\necho out of memory >&2\nexit 1\n', encoding='utf-8')
+    java.chmod(0o755)
+    monkeypatch.setenv('PATH', str(tmp_path))
+    with pytest.raises(RuntimeError, match='PTBTokenizer returned 0 lines for 1 captions: out of memory'):
+        ptb_words(['a dog'])
+    with pytest.raises(RuntimeError, match=r'METEOR failed: .* out of memory'):
+        meteor(['a dog'], [['a dog']])
+
+
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ("A man's T-shirt, (white).", "a man's t-shirt white"),
+        ('Stop! -- now; "yes": no? ... - \' `x`', 'stop now yes no x'),
+        ('two\nlines', 'two lines'),
+        ('.', ''),
+    ],
+)
+def test_our_own_words(text, words):
+    assert caption_words(text) == words.split()
+
+
+@needs_java
+@pytest.mark.slow
+def test_meteor_is_that_of_pycocoevalcap():
+    from pycocoevalcap.meteor.meteor import Meteor
+
+    hypotheses = [*HYPOTHESES, '', 'a ||| b']
+    references = [*REFERENCES, ['a cat'], ['a b', 'b a']]
+    theirs = Meteor().compute_score(dict(enumerate(references)), {i: [text] for i, text in enumerate(hypotheses)})
+    ours = meteor(hypotheses, references)
+    assert ours[0] == pytest.approx(theirs[0], abs=1e-12)
+    assert ours[1] == pytest.approx(theirs[1], abs=1e-12)
+    assert evaluate(tokenizer='PTB', use_meteor=True)['METEOR'] == pytest.approx(
+        100 * meteor(HYPOTHESES, REFERENCES)[0], abs=1e-9
+    )
+
+
+@needs_java
+def test_published_figures(flickr8k):
+    """BLEU-1, BLEU-4, ROUGE-L and CIDEr-D of a random training caption for each of the 500 validation images.
+
+    The draw is that of ``random.Random(0)``, found among three seeds; the figures are published to three decimals.
+    """
+    import gzip
+
+    images = json.loads(gzip.decompress((flickr8k / 'dataset_flickr8k.json.gz').read_bytes()))['images']
+    captions = {Path(image['filename']).stem: [each['raw'] for each in image['sentences']] for image in images}
+    order = {name: np.load(flickr8k / f'features_{name}.npz')['image_id'].astype(str) for name in ('train', 'val')}
+    generator = random.Random(0)
+    train = [captions[name] for name in order['train']]
+    drawn = [generator.choice(generator.choice(train)) for _ in order['val']]
+    symbols = sorted({word for text in drawn for word in text.split()})
+    number = {word: 4 + i for i, word in enumerate(symbols)}
+    evaluator = Evaluator(CaptionMetric('PTB', use_meteor=False))
+    evaluator.dataset_meta = dict(symbols=symbols)
+    for name, text in zip(order['val'], drawn):
+        tokens = [number[word] for word in text.split()]
+        evaluator.process([BaseDataElement(image_id=str(name), pred_tokens=tokens, captions=captions[name])])
+    found = evaluator.evaluate(500)
+    names = ('BLEU-1', 'BLEU-4', 'ROUGE-L', 'CIDEr-D')
+    assert [found[name] / 100 for name in names] == pytest.approx([0.304, 0.011, 0.226, 0.035], abs=5e-4)
+
+
+THREE = """
+import json, os, torch.distributed as dist
+from tests.language.captioning.test_caption_metric import META, SAMPLES, CaptionMetric, Evaluator
+
+rank = 0 if os.fork() else 1 if os.fork() else 2
+dist.init_process_group('gloo', init_method='file://{path}.store', rank=rank, world_size=3)
+evaluator = Evaluator(CaptionMetric('simple', scores_file={path!r} + '.scores'))
+evaluator.dataset_meta = META
+evaluator.process([SAMPLES[i] for i in ([2, 0], [1, 2], [])[rank]] or [SAMPLES[0]])  # repeated, unequal
+with open(f'{path}.{{rank}}', 'w', encoding='utf-8') as file:
+    json.dump(evaluator.evaluate(3), file)
+dist.destroy_process_group()
+if rank != 2:
+    assert os.wait()[1] == 0
+"""
+
+
+@pytest.mark.slow
+def test_processes_neither_lose_nor_repeat_an_image(run_python, tmp_path):
+    path = tmp_path / 'found'
+    run_python(THREE.format(path=str(path)), OMP_NUM_THREADS='1', PYTHONPATH=str(ROOT))
+    expected = evaluate(scores_file=str(tmp_path / 'scores'))
+    for rank in range(3):
+        assert json.loads(Path(f'{path}.{rank}').read_text(encoding='utf-8')) == expected
+    assert Path(f'{path}.scores').read_bytes() == (tmp_path / 'scores').read_bytes()

@@ -1,0 +1,123 @@
+"""CIDEr-D against pycocoevalcap, its definition and printed figures."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pycocoevalcap.cider.cider_scorer import CiderScorer
+
+from mmattn.language.captioning import CiderD
+
+REFERENCES = [
+    ['a cat sits on a mat', 'the cat is on the mat'],
+    ['a dog runs', 'the dog is running fast'],
+    ['two birds fly', 'birds in the sky'],
+]
+HYPOTHESES = ['a cat on a mat', 'a dog runs fast', 'birds fly in the sky']
+
+
+def split(references):
+    return [[text.split() for text in captions] for captions in references]
+
+
+def theirs(hypotheses, references):
+    scorer = CiderScorer()
+    for hypothesis, captions in zip(hypotheses, references):
+        scorer += (' '.join(hypothesis), [' '.join(caption) for caption in captions])
+    return scorer.compute_score()[1]
+
+
+def literally(hypotheses, references, images):
+    """The definition, n-gram by n-gram, with dictionaries."""
+
+    def ngrams(words, n):
+        return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+
+    def vector(words, n):
+        frequency = {
+            gram: sum(any(gram in ngrams(caption, n) for caption in captions) for captions in references)
+            for gram in ngrams(words, n)
+        }
+        return {
+            g: c * (math.log(len(references)) - math.log(max(1, frequency[g]))) for g, c in ngrams(words, n).items()
+        }
+
+    scores = []
+    for words, image in zip(hypotheses, images):
+        total = 0.0
+        for caption in references[image]:
+            delta = max(0, len(words) - 1) - max(0, len(caption) - 1)
+            for n in range(1, 5):
+                h, r = vector(words, n), vector(caption, n)
+                norm = math.hypot(*h.values()) * math.hypot(*r.values())
+                if norm:
+                    product = sum(min(h[gram], r.get(gram, 0)) * r.get(gram, 0) for gram in h)
+                    total += math.exp(-(delta**2) / 72) * product / norm
+        scores.append(10 * total / 4 / len(references[image]))
+    return scores
+
+
+def test_printed_figures():
+    words = [text.split() for text in HYPOTHESES]
+    found = CiderD(split(REFERENCES)).score(words, range(3))
+    np.testing.assert_allclose(found, [3.380718, 3.681794, 3.383352], rtol=0, atol=5e-7)
+    np.testing.assert_allclose(found, theirs(words, split(REFERENCES)), rtol=0, atol=1e-12)
+
+
+captions = st.lists(st.sampled_from('abcd'), max_size=7)
+images = st.tuples(captions, st.lists(captions, min_size=1, max_size=3))
+
+
+@given(st.lists(images, min_size=1, max_size=6))
+@settings(max_examples=200, derandomize=True, deadline=None, database=None)
+def test_equal_to_pycocoevalcap(pairs):
+    """Repeated words, words and n-grams of no reference, empty captions, images with one reference, one image."""
+    hypotheses, references = map(list, zip(*pairs))
+    hypotheses = [[*words, *('x' * (len(words) % 3))] for words in hypotheses]
+    expected = theirs(hypotheses, references) if any(map(any, references)) else np.zeros(len(pairs))
+    order = range(len(pairs))
+    np.testing.assert_allclose(CiderD(references).score(hypotheses, order), expected, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(literally(hypotheses, references, order), expected, rtol=0, atol=1e-10)
+
+
+def test_a_batch_of_some_images_with_several_hypotheses():
+    """Frequencies are those of all references; numbers are as good as words; no score depends on the batch."""
+    images = [2, 0, 0, 2, 2]
+    hypotheses = [text.split() for text in ('birds fly', 'a cat', 'the dog is on a mat', 'x x x', '')]
+    found = CiderD(split(REFERENCES)).score(hypotheses, images)
+    np.testing.assert_allclose(found, literally(hypotheses, split(REFERENCES), images), rtol=0, atol=1e-12)
+    assert found[3] == found[4] == 0
+    numbers = {}
+    number = [[[numbers.setdefault(w, 7 * len(numbers)) for w in c] for c in each] for each in split(REFERENCES)]
+    coded = [[numbers.setdefault(word, 7 * len(numbers)) for word in words] for words in hypotheses]
+    cider = CiderD(number)
+    assert (cider.score(coded, images) == found).all()
+    assert [cider.score([words], [image])[0] for words, image in zip(coded, images)] == pytest.approx(found, abs=1e-14)
+    assert cider.score([], []).shape == (0,)
+
+
+def test_a_reference_is_at_most_ten_and_its_own_best():
+    """A caption that is the only reference has the score 10 if all four lengths have an n-gram of positive weight."""
+    references = [[['a', 'b', 'c', 'd', 'e']], [['f', 'g', 'h', 'i']], [['a', 'f']]]
+    assert CiderD(references).score([captions[0] for captions in references], range(3)) == pytest.approx([10, 10, 5])
+
+
+@pytest.mark.parametrize(
+    ('references', 'message'),
+    [([], 'got none of any image'), ([[['a']], [], [['b']], []], r'got none of \[1, 3\]')],
+)
+def test_images_without_references_are_named(references, message):
+    with pytest.raises(ValueError, match=message):
+        CiderD(references)
+
+
+@pytest.mark.parametrize(
+    ('images', 'message'),
+    [([0], r'one index per hypothesis, 2; got \(1,\)'), ([0, 3], r'from 0 to 2; got 0 to 3'), ([-1, 0], 'got -1 to 0')],
+)
+def test_indices_are_checked(images, message):
+    with pytest.raises(ValueError, match=message):
+        CiderD(split(REFERENCES)).score([['a'], ['b']], images)

@@ -1,0 +1,138 @@
+"""Self-critical training: the reward, and the loss against the policy gradient that it stands for."""
+
+import itertools
+
+import pytest
+import torch
+
+from mmattn.language.captioning import CiderD, CiderReward, end_mask, mean_baseline, self_critical_loss
+from mmattn.language.vocabulary import EOS, PAD
+
+TOKENS = torch.tensor([[4, 5, EOS, PAD], [6, EOS, 7, EOS], [4, 5, 6, 7], [EOS, PAD, PAD, PAD]])
+LENGTHS = [3, 2, 4, 1]
+
+
+@pytest.fixture
+def logits():
+    return torch.randn(4, 4, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+
+def log_p_of(logits):
+    return logits.log_softmax(-1).gather(-1, TOKENS[..., None])[..., 0]
+
+
+def test_mask_ends_with_the_first_end_token():
+    assert end_mask(TOKENS).sum(1).tolist() == LENGTHS
+    assert end_mask(TOKENS).tolist() == [[t < length for t in range(4)] for length in LENGTHS]
+
+
+def test_loss_and_gradient_are_their_definition(logits):
+    """Minus advantage · ∇ log p of each caption, token by token, over the number of tokens."""
+    reward, baseline = (torch.rand(4, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i in (1, 2))
+    found = self_critical_loss(log_p_of(logits), TOKENS, reward, baseline)
+    found['loss'].backward()
+    expected, value = torch.zeros_like(logits), 0.0
+    p = logits.detach().softmax(-1)
+    for i, length in enumerate(LENGTHS):
+        for t in range(length):
+            one_hot = torch.zeros(9, dtype=torch.float64)
+            one_hot[TOKENS[i, t]] = 1
+            expected[i, t] = -(reward[i] - baseline[i]) * (one_hot - p[i, t]) / sum(LENGTHS)
+            value -= (reward[i] - baseline[i]) * p[i, t, TOKENS[i, t]].log() / sum(LENGTHS)
+    torch.testing.assert_close(logits.grad, expected, rtol=0, atol=1e-14)
+    assert found['loss'].item() == pytest.approx(value.item(), abs=1e-14)
+    assert found['num_tokens'] == sum(LENGTHS)
+    assert found['reward'].item() == pytest.approx(reward.mean().item())
+    assert found['baseline'].item() == pytest.approx(baseline.mean().item())
+
+
+def test_expectation_of_the_gradient_is_that_of_the_expected_reward():
+    """Over all captions of two tokens, weighted by their probabilities; any baseline gives the same."""
+    captions = torch.tensor(list(itertools.product(range(5), repeat=2)))
+    reward = torch.rand(25, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for i, first in enumerate(captions[:, 0].tolist()):  # what follows the end token has no effect
+        if first == EOS:
+            reward[i] = reward[EOS * 5]
+    weights = torch.randn(2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    log_p = torch.stack([weights.log_softmax(-1)[t, captions[:, t]] for t in range(2)], 1)
+    p = log_p.sum(1).exp()
+    (expected,) = torch.autograd.grad((p * reward).sum(), weights, retain_graph=True)
+    for baseline in (0.0, 0.7):
+        total = 0
+        for i in range(25):
+            part = slice(i, i + 1)
+            found = self_critical_loss(log_p[part], captions[part], reward[part], torch.full((1,), baseline))
+            gradient = torch.autograd.grad(found['loss'] * found['num_tokens'], weights, retain_graph=True)[0]
+            total = total - p[i].detach() * gradient
+        torch.testing.assert_close(total, expected, rtol=0, atol=1e-14)
+
+
+def test_sample_that_equals_the_greedy_caption_has_no_gradient(logits):
+    reward = CiderReward([[[4, 5, EOS], [4, 6, EOS]], [[6, EOS], [7, EOS]], [[4, 5, 6, EOS]], [[8, EOS]]])
+    sampled = reward(TOKENS, torch.arange(4))
+    assert (sampled[:3] > 0).all()
+    loss = self_critical_loss(log_p_of(logits), TOKENS, sampled, reward(TOKENS.clone(), torch.arange(4)))['loss']
+    loss.backward()
+    assert loss == 0
+    assert (logits.grad == 0).all()
+
+
+def test_advantages_of_the_mean_baseline_sum_to_zero():
+    reward = torch.rand(15, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    baseline = mean_baseline(reward, 5)
+    torch.testing.assert_close(
+        (reward - baseline).view(3, 5).sum(1), torch.zeros(3, dtype=torch.float64), atol=1e-15, rtol=0
+    )
+    for i in range(15):
+        others = [reward[j] for j in range(15) if j // 5 == i // 5 and j != i]
+        assert baseline[i].item() == pytest.approx((sum(others) / 4).item(), abs=1e-15)
+
+
+def test_tokens_after_the_end_have_no_effect(logits):
+    """Neither their probabilities, -∞ included, nor what they are; rewards have no gradient."""
+    reward, baseline = torch.rand(2, 4, dtype=torch.float64).requires_grad_().unbind()
+    log_p = log_p_of(logits)
+    loss = self_critical_loss(log_p, TOKENS, reward, baseline)['loss']
+    (gradient,) = torch.autograd.grad(loss, logits, retain_graph=True)
+    masked = log_p.masked_fill(~end_mask(TOKENS), -torch.inf)
+    again = self_critical_loss(masked, TOKENS, reward, baseline)
+    assert again['loss'] == loss
+    assert not again['reward'].requires_grad
+    assert torch.equal(torch.autograd.grad(again['loss'], logits)[0], gradient)
+    assert (gradient[~end_mask(TOKENS)] == 0).all()
+
+
+def test_reward_counts_the_end_token_as_a_word():
+    """In hypothesis, references and frequencies; a caption that is complete but for its end has less."""
+    references = [[[4, 5, 6, EOS], [4, 5, EOS]], [[7, 8, EOS]], [[4, 9, 10, 11, EOS]]]
+    reward = CiderReward(references)
+    tokens = torch.tensor([[4, 5, 6, EOS, 9], [4, 5, 6, 7, 8], [7, 8, EOS, PAD, PAD]])
+    index = torch.tensor([0, 0, 1])
+    expected = CiderD(references).score([[4, 5, 6, EOS], [4, 5, 6, 7, 8], [7, 8, EOS]], [0, 0, 1])
+    found = reward(tokens, index)
+    assert found.dtype == torch.float64
+    assert found.tolist() == expected.tolist()
+    assert reward(tokens[:1, :3], index[:1]) < found[0]
+
+
+@pytest.mark.parametrize('caption', [[4, 5], [4, EOS, 5, EOS], []])
+def test_references_without_an_end_are_named(caption):
+    with pytest.raises(ValueError, match=r'references must end in their only 2 \(</s>\); image 1 has'):
+        CiderReward([[[4, EOS]], [[5, EOS], caption]])
+
+
+def test_wrong_shapes_are_named():
+    x, r = torch.zeros(2, 3), torch.zeros(2)
+    tokens = torch.zeros(2, 3, dtype=torch.int64)
+    for arguments, message in (
+        ((x[:, :2], tokens, r, r), r'log_p and tokens must be \(n, T\), not empty; got \(2, 2\) and \(2, 3\)'),
+        ((x[:0], tokens[:0], r[:0], r[:0]), 'not empty'),
+        ((x, tokens, r[:1], r), r'reward must be \(2,\), one per caption; got \(1,\)'),
+        ((x, tokens, r, r[:, None]), r'baseline must be \(2,\), one per caption; got \(2, 1\)'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            self_critical_loss(*arguments)
+    with pytest.raises(ValueError, match='num_samples must be at least 2'):
+        mean_baseline(r, 1)
+    with pytest.raises(ValueError, match=r'a multiple of num_samples=3; got \(2,\)'):
+        mean_baseline(r, 3)
