@@ -18,7 +18,7 @@ from mmattn.language.captioning import CaptionInferencer
 from mmattn.language.regions import RegionStore
 
 from ...forked_tools import run_command
-from .conftest import ETA, FEATURES, IDS, SAN, SIZE, SYMBOLS, write_model, write_store
+from .tiny_models import ETA, FEATURES, IDS, SAN, SIZE, SYMBOLS, write_model, write_store
 
 ROOT = Path(__file__).parents[3]
 TOOL = ROOT / 'tools/caption.py'

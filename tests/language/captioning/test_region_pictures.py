@@ -12,7 +12,7 @@ from mmattn.language.captioning import CaptionEnsemble
 from mmattn.language.captioning.region_pictures import caption_figure, caption_page, region_attention, region_layers
 from mmattn.registry import MODELS
 
-from .conftest import ETA, SAN, random_model
+from .tiny_models import ETA, SAN, random_model
 
 TOKENS = torch.tensor([9, 4, 17, 9, 2])
 STACKED = dict(ETA, entangled=dict(type='mmattn.EntangledAttention', mode='stacked_s'))
