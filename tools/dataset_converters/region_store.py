@@ -35,6 +35,37 @@ def source_of(parser: argparse.ArgumentParser, paths: Sequence[Path], *options: 
     return ', '.join([parser.prog, *files, *options])
 
 
+def write_images(
+    writer: RegionWriter, images: Iterable[tuple[str, str, Callable[[], Regions]]], clip: bool = False
+) -> None:
+    """Write the regions of the images that the writer does not have.
+
+    Args:
+        writer (RegionWriter): of the store.
+        images (iterable): where an image is, for messages, its id, and a function that returns its regions.
+        clip (bool): clip boxes to the image.
+
+    Raises:
+        Fault: an id occurs twice, or regions cannot be read or used; the other images are written.
+    """
+    faults: list[str] = []
+    places: dict[str, str] = {}
+    for place, image_id, read in images:
+        try:
+            if image_id in places:
+                raise Fault(f'image {image_id} is also in {places[image_id]}')
+            places[image_id] = place
+            if image_id not in writer:
+                regions = read()
+                if clip:
+                    regions = regions._replace(boxes=clip_boxes(regions.boxes, regions.size))
+                writer.write(image_id, regions)
+        except (Fault, ValueError) as fault:
+            faults += [f'{place}: {reason}' for reason in fault.args]
+    if faults:
+        raise Fault(*faults)
+
+
 def write_store(
     args: argparse.Namespace, source: str, images: Iterable[tuple[str, str, Callable[[], Regions]]]
 ) -> None:
@@ -43,35 +74,20 @@ def write_store(
     Args:
         args (argparse.Namespace): with ``out_dir`` and ``float16``; ``clip_boxes`` is optional.
         source (str): for ``store.json``; an interrupted run is continued only with the same.
-        images (iterable): where an image is, for messages, its id, and a function that returns its regions.
+        images (iterable): as in :func:`write_images`.
 
     Raises:
-        Fault: an id occurs twice, or regions cannot be read or used. The images without a fault are kept in the
-            folder ``<out_dir>.part``.
+        Fault: as in :func:`write_images`. The images without a fault are kept in the folder ``<out_dir>.part``.
     """
-    faults: list[str] = []
-    places: dict[str, str] = {}
-    if getattr(args, 'clip_boxes', False):
+    clip = getattr(args, 'clip_boxes', False)
+    if clip:
         source += ', --clip-boxes'
     try:
         with RegionWriter(args.out_dir, source, args.float16) as writer:
             if len(writer):
                 print(f'images converted before: {len(writer):,}', flush=True)
             try:
-                for place, image_id, read in images:
-                    try:
-                        if image_id in places:
-                            raise Fault(f'image {image_id} is also in {places[image_id]}')
-                        places[image_id] = place
-                        if image_id not in writer:
-                            regions = read()
-                            if getattr(args, 'clip_boxes', False):
-                                regions = regions._replace(boxes=clip_boxes(regions.boxes, regions.size))
-                            writer.write(image_id, regions)
-                    except (Fault, ValueError) as fault:
-                        faults += [f'{place}: {reason}' for reason in fault.args]
-                if faults:
-                    raise Fault(*faults)
+                write_images(writer, images, clip)
             except BaseException:
                 kept = f'images kept in {args.out_dir}.part: {len(writer):,}'
                 print(f'{kept}; the same command continues', file=sys.stderr)

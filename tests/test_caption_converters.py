@@ -1,0 +1,408 @@
+"""The converter of Flickr8k and the detector of attributes, on small data, and on Flickr8k where it is there."""
+
+import gzip
+import importlib
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mmattn.language import Regions, RegionStore, RegionWriter
+from mmattn.language.captioning import COCOCaptionDataset
+from mmattn.language.captioning.attributes import read_attributes
+from mmattn.language.vocabulary import Vocabulary
+from mmattn.utils.files import write_text
+
+from .real_data import missing, real_data
+from .test_dataset_converters import FOLDER, content
+from .test_region_converters import archive
+
+sys.path.insert(0, str(FOLDER))  # as Python does for a script
+flickr8k, attributes = map(importlib.import_module, ('flickr8k', 'caption_attributes'))
+sys.path.remove(str(FOLDER))
+
+REAL = real_data('flickr8k_entities')
+
+
+def image(name, split, *captions):
+    sentences = [dict(raw=f'{text.capitalize()} .', tokens=text.split()) for text in captions]
+    return dict(filename=f'{name}.jpg', split=split, sentences=sentences)
+
+
+def annotate(path, images):
+    data = json.dumps(dict(dataset='flickr8k', images=images), ensure_ascii=False).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == '.gz' else data)
+    return path
+
+
+# Flickr8k.
+
+IMAGES = [
+    image(1, 'train', 'a dog runs', 'the dog'),
+    image(2, 'train', 'a café'),
+    image(3, 'val', 'a cat'),
+    image(4, 'val', 'two cats'),
+    image(5, 'train', 'a man'),
+    image(6, 'val', 'a girl', 'the girl'),
+]
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / 'source'
+    folder.mkdir()
+    annotate(folder / 'dataset_flickr8k.json.gz', IMAGES)
+    archive(folder / 'features_train.npz', image_id=np.array([5, 1, 2]))
+    archive(folder / 'features_val.npz', image_id=np.array([3, 4, 6]), feat=np.full((3, 4, 6), 9, np.int8))
+    return folder
+
+
+@pytest.fixture
+def command(tmp_path, capfd):
+    """Run the converter of Flickr8k; return its exit code and the lines on stdout and stderr."""
+
+    def run(*args):
+        code = flickr8k.main([*map(str, args), '--out-dir', str(tmp_path / 'data/out')])
+        said = capfd.readouterr()
+        return code, said.out.splitlines(), said.err.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def faults(command, tmp_path):
+    """Run the converter, which must fail and leave nothing behind; return the faults."""
+
+    def run(*args):
+        code, _, said = command(*args)
+        assert code == 1
+        assert not any((tmp_path / 'data').iterdir())
+        return [line.strip().removeprefix('error: ') for line in said if not re.fullmatch(r'error: \d+ faults', line)]
+
+    return run
+
+
+def test_every_second_validation_image_becomes_a_test_image(command, source, tmp_path):
+    out = tmp_path / 'data/out'
+    code, said, warnings = command(source)
+    assert (code, warnings) == (0, [])
+    assert said[-4:] == [
+        'train: 3 images, 4 captions',
+        'val: 2 images, 3 captions',
+        'test: 1 images, 1 captions',
+        f'{out}/regions: 6 images',
+    ]
+    path, store = out / 'dataset_flickr8k.json', RegionStore(out / 'regions')
+    expected = [dict(each, split='test') if each['filename'] == '4.jpg' else each for each in IMAGES]
+    assert json.loads(path.read_bytes()) == dict(dataset='flickr8k', images=expected)
+    assert store.image_ids == ['5', '1', '2', '3', '4', '6']
+    assert torch.equal(store['4'].features, torch.full((4, 6), 9 * 0.25))
+    data = COCOCaptionDataset(str(path), str(out / 'regions'), 'test', min_count=0, test_mode=True)
+    assert data.ids == ['4']
+    assert data[0]['data_samples'].captions == ['Two cats .']
+    before = content(out)
+    assert command(source)[::2] == (1, [f'error: {out}: already exists; --overwrite replaces it'])
+    assert content(out) == before
+    annotate(source / 'dataset_flickr8k.json.gz', expected[:4])  # with a test split: taken as it is
+    assert command(source, '--overwrite')[0] == 0
+    assert json.loads(path.read_bytes())['images'] == expected[:4]
+
+
+def test_all_faults_of_flickr8k(faults, source, tmp_path):
+    path, train, val = (
+        source / name for name in ('dataset_flickr8k.json.gz', 'features_train.npz', 'features_val.npz')
+    )
+    annotate(path, [*IMAGES, image(7, 'val', 'a dog'), *(image(n, 'val', 'a') for n in range(10, 18))])
+    assert faults(source) == [f'{path}: 9 images without regions: 7, 10, 11, 12, 13, …']
+    annotate(path, [*IMAGES[:2], dict(IMAGES[3], split='test'), IMAGES[0]])
+    archive(val, boxes=None)
+    assert faults(source) == [
+        f'{path}: 1 faults:',
+        'image 1: 2 times in the file',
+        f'{val}: no boxes or boxes in it',
+    ]
+    annotate(path, [*IMAGES[:2], dict(IMAGES[3], split='test')])
+    archive(val, image_id=np.array([3, 4, 1]), num_regions=np.array([4, 0, 2]))
+    assert faults(source) == [f'{path}: must have the splits train and val; got test, train']
+    annotate(path, IMAGES[:5])
+    assert faults(source) == [
+        f'{val}, image 1: image 4: no regions',
+        f'{val}, image 2: image 1 is also in {train}, image 1',
+    ]
+    train.unlink()
+    val.unlink()
+    assert faults(source) == [f'{source}: no features_*.npz in it']
+    assert faults(tmp_path / 'none') == [f'{tmp_path / "none"}: no such folder']
+
+
+# Attributes: the parts.
+
+
+def reference_average_precision(scores, targets):
+    """By the definition, image by image: among all images with at least its score, the share of those with the word."""
+    found = []
+    for score, target in zip(scores.T.tolist(), targets.T.tolist()):
+        precision = [
+            sum(t for s, t in zip(score, target) if s >= mine) / sum(s >= mine for s in score)
+            for mine, hit in zip(score, target)
+            if hit
+        ]
+        found.append(sum(precision) / len(precision) if precision else float('nan'))
+    return torch.tensor(found)
+
+
+def test_average_precision():
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(40, 30, generator=generator)
+    scores[:, 10:20] = (scores[:, 10:20] * 6).floor()  # ties
+    scores[:, 20] = 0.5
+    targets = torch.rand(40, 30, generator=generator) < 0.2
+    targets[:, 3] = False
+    found = attributes.average_precision(scores, targets)
+    torch.testing.assert_close(found, reference_average_precision(scores, targets), equal_nan=True)
+    assert found[3].isnan()
+    torch.testing.assert_close(found[20], targets[:, 20].float().mean())
+    assert attributes.average_precision(targets.double(), targets).nansum() == 29
+    torch.testing.assert_close(
+        attributes.average_precision(scores[:1], targets[:1])[targets[0]], torch.ones(()).expand(int(targets[0].sum()))
+    )
+
+
+def test_quality():
+    scores = torch.tensor([[0.9, 0.1, 0.5], [0.2, 0.8, 0.7], [0.3, 0.2, 0.1]])
+    targets = torch.tensor([[1, 1, 0], [0, 0, 1], [0, 0, 0]], dtype=torch.bool)
+    average, precision, recall = attributes.quality(scores, targets, 2)
+    # the words are at ranks 1, 3 and 1; the best two contain 1, 1 and 0 words of 2, 1 and 0
+    assert (average, precision, recall) == pytest.approx(((1 + 1 / 3 + 1) / 3, (1 + 1 + 0) / 6, (1 / 2 + 1) / 2))
+
+
+def test_words_are_counted_once_per_image(tmp_path):
+    path = annotate(
+        tmp_path / 'a.json',
+        [
+            image(1, 'train', 'a dog dog dog in the sun', 'a dog'),
+            image(2, 'train', 'cat on a mat', 'the cat'),
+            image(3, 'train', 'a cat sees the sun'),
+            image(4, 'train', 'the'),
+        ],
+    )
+    found = attributes.read_annotations(path)
+    words = attributes.attribute_words(found, 5)
+    assert words == ['cat', 'sun', 'dog', 'mat', 'sees']
+    assert attributes.attribute_words(found, 2) == words[:2]
+    expected = [[0, 1, 1, 0, 0], [1, 0, 0, 1, 0], [1, 1, 0, 0, 1], [0, 0, 0, 0, 0]]
+    assert attributes.word_targets(found, words).int().tolist() == expected
+
+
+def write_regions(path, features):
+    """Write a store of features ``(images, regions, D)``; the second region is the largest."""
+    with RegionWriter(path) as writer:
+        for i, each in enumerate(features):
+            boxes = torch.tensor([[0, 0, 5, 5]]).repeat(len(each), 1).float()
+            boxes[1, 2] = 9
+            writer.write(str(i), Regions(each, boxes, (10, 10)))
+    return RegionStore(path)
+
+
+def test_pooled_regions(tmp_path):
+    features = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    store = write_regions(tmp_path / 'regions', features)
+    expected = torch.cat([features.mean(1), features.max(1).values, features[:, 1]], 1)[[2, 0]]
+    torch.testing.assert_close(attributes.pool_regions(store, ['2', '0']), expected)
+
+
+class Seen(nn.Module):
+    """A classifier that knows which images have trained it."""
+
+    def __init__(self, inputs, words):
+        super().__init__()
+        self.rows, self.words = inputs.tolist(), words
+
+    def forward(self, inputs):
+        return torch.tensor([[99.0 if row in self.rows else -99.0] * self.words for row in inputs.tolist()])
+
+
+def test_no_classifier_has_seen_the_image_whose_attributes_it_detects(monkeypatch):
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(33, 2), torch.rand(33, 4) < 0.5
+    training, validation = torch.arange(33)[5:28], torch.arange(5)
+    trained = []
+
+    def train(inputs, targets, val_inputs, val_targets, name):
+        trained.append((inputs, targets, val_inputs, val_targets))
+        return Seen(inputs, targets.shape[1])
+
+    monkeypatch.setattr(attributes, 'train', train)
+    scores = attributes.cross_predict(inputs, targets, training, validation)
+    assert scores.max() < 1e-30
+    mean, deviation = inputs[5:28].mean(0), inputs[5:28].std(0)
+    every = ((inputs - mean) / deviation).tolist()
+    counts = dict.fromkeys(range(33), 0)
+    for rows, labels, val_rows, val_labels in trained:
+        torch.testing.assert_close(val_rows, torch.tensor(every[:5]))
+        assert torch.equal(val_labels, targets[:5])
+        for row, label in zip(rows.tolist(), labels):
+            number = min(range(33), key=lambda i: abs(every[i][0] - row[0]) + abs(every[i][1] - row[1]))
+            assert torch.equal(label, targets[number])
+            counts[number] += 1
+    assert counts == {i: 4 if 5 <= i < 28 else 0 for i in range(33)}
+
+
+def test_scores_of_other_splits_are_the_mean_of_the_classifiers(monkeypatch):
+    constants = iter([0.1, 0.2, 0.4, 0.8, 0.9])
+
+    def train(inputs, targets, *others):
+        model = nn.Linear(inputs.shape[1], targets.shape[1])
+        nn.init.zeros_(model.weight)
+        nn.init.constant_(model.bias, torch.tensor(next(constants)).logit().item())
+        return model
+
+    monkeypatch.setattr(attributes, 'train', train)
+    scores = attributes.cross_predict(
+        torch.randn(14, 3), torch.ones(14, 2).bool(), torch.arange(10), torch.tensor([12])
+    )
+    torch.testing.assert_close(scores[10:], torch.full((4, 2), 0.48))
+    expected = torch.tensor([0.1, 0.2, 0.4, 0.8, 0.9]).repeat_interleave(2)
+    torch.testing.assert_close(scores[:10, 0].sort().values, expected)
+
+
+def test_the_best_epoch_is_used(monkeypatch):
+    torch.manual_seed(0)
+    averages = iter([0.1, 0.5, 0.7, 0.7, 0.2])
+    epochs = []
+
+    def average_precision(scores, targets):
+        epochs.append(scores)
+        return torch.tensor([next(averages), float('nan')])
+
+    monkeypatch.setattr(attributes, 'average_precision', average_precision)
+    monkeypatch.setattr(attributes, 'EPOCHS', 5)
+    inputs, targets = torch.randn(30, 3), torch.rand(30, 2) < 0.4
+    model = attributes.train(inputs, targets, inputs[:7], targets[:7], 'name')
+    found = attributes.predict(model.eval(), inputs[:7])
+    torch.testing.assert_close(found, epochs[2], rtol=0, atol=0)
+    assert not any(torch.equal(found, epochs[i]) for i in (0, 1, 3, 4))
+
+
+# Attributes: the command.
+
+WORDS = ('dog', 'cat', 'red', 'blue', 'runs', 'sits')
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Images whose words depend on one region, and 'zebra', which is in all captions of the validation and test."""
+    torch.manual_seed(0)
+    codes = torch.rand(260, len(WORDS)) < 0.3
+    features = torch.randn(260, 3, 8) * 0.1
+    features[:, 2, : len(WORDS)] += codes * 3.0
+    write_regions(tmp_path / 'regions', features)
+    splits = ['train'] * 180 + ['restval'] * 20 + ['val'] * 30 + ['test'] * 30
+    images = [
+        image(i, split, ' '.join(['a', *(word for word, there in zip(WORDS, code) if there), *extra]))
+        for i, (split, code) in enumerate(zip(splits, codes.tolist()))
+        for extra in [['zebra'] if split in ('val', 'test') else ['the']]
+    ]
+    return annotate(tmp_path / 'dataset.json', images), tmp_path / 'regions', codes
+
+
+def run(ann_file, regions, out, *options):
+    attributes.main([*map(str, (ann_file, regions, '--out', out, *options))])
+
+
+def test_attributes_that_can_be_learned(data, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(attributes, 'BATCH', 16)
+    monkeypatch.setattr(attributes, 'EPOCHS', 12)
+    ann_file, regions, codes = data
+    out = tmp_path / 'new/attributes.json'
+    run(ann_file, regions, out, '--num-attributes', 4)
+    found = json.loads(out.read_bytes())
+    assert list(found) == [str(i) for i in range(260)]
+    assert {word for each in found.values() for word, _ in each} == set(WORDS)  # no zebra, and no function word
+    for each in found.values():
+        scores = [score for _, score in each]
+        assert len(each) == 4
+        assert scores == sorted(scores, reverse=True)
+        assert 0 <= scores[-1] <= scores[0] <= 1
+    right = total = 0
+    for i, code in enumerate(codes.tolist()):  # the words that are there are before those that are not
+        there = {word for word, yes in zip(WORDS, code) if yes}
+        right += sum(word in there for word, _ in found[str(i)][: len(there)])
+        total += min(len(there), 4)
+    assert right > 0.9 * total
+    numbers = read_attributes(out, ['0', '259'], Vocabulary(WORDS), 2)
+    assert [len(numbers[name]) for name in ('0', '259')] == [2, 2]
+    said = capfd.readouterr().out
+    for split, count, least in (('train', 200, 0.9), ('val', 30, 1), ('test', 30, 1)):
+        [average] = re.findall(rf'{split}, {count} images, classifier: mean average precision (\S+);', said)
+        assert float(average) >= least
+    [prior] = re.findall(r'train, 200 images, frequency: mean average precision (\S+);', said)
+    assert float(prior) == pytest.approx(float(codes[:200].float().mean()), abs=1e-4)
+    again = tmp_path / 'again.json'
+    torch.manual_seed(5)
+    run(ann_file, regions, again, '--num-attributes', 4)
+    assert again.read_bytes() == out.read_bytes()
+
+
+def test_attributes_of_training_images_do_not_come_from_their_captions(data, tmp_path, monkeypatch, capfd):
+    """Features without information about the captions: the quality on training images is that of other images."""
+    monkeypatch.setattr(attributes, 'BATCH', 16)
+    monkeypatch.setattr(attributes, 'EPOCHS', 12)
+    write_regions(tmp_path / 'noise', torch.randn(260, 3, 8))
+    run(data[0], tmp_path / 'noise', tmp_path / 'out.json', '--num-attributes', 2)
+    said = dict(re.findall(r'(train, 200 images, \w+): mean average precision (\S+);', capfd.readouterr().out))
+    classifier, frequency = (float(said[f'train, 200 images, {name}']) for name in ('classifier', 'frequency'))
+    assert abs(classifier - frequency) < 0.08  # 0.9 and more for images that have trained the classifier
+
+
+def test_errors_of_attributes(data, tmp_path):
+    ann_file, regions, _ = data
+    out = tmp_path / 'out.json'
+    write_text(out, 'mine')
+    with pytest.raises(FileExistsError, match='this exists already; choose another --out'):
+        run(ann_file, regions, out)
+    assert out.read_text(encoding='utf-8') == 'mine'
+    out = tmp_path / 'none.json'
+    other = annotate(tmp_path / 'a.json', [image('x', 'train', 'a dog'), image('y', 'val', 'a dog')])
+    with pytest.raises(ValueError, match=r'(?s)2 faults in .*regions:\n  image x is not in.*\n  image y is not in'):
+        run(other, regions, out)
+    with pytest.raises(ValueError, match=r"a\.json: no split val; Karpathy's splits are required"):
+        run(annotate(tmp_path / 'a.json', [image(0, 'train', 'a dog')]), regions, out)
+    few = [image(i, 'train' if i < 4 else 'val', 'a dog') for i in range(6)]
+    with pytest.raises(ValueError, match=r'a\.json: 4 training images; at least 5 are required'):
+        run(annotate(tmp_path / 'a.json', few), regions, out)
+    with pytest.raises(ValueError, match='--num-attributes must be at most 6, the number of words; got 20'):
+        run(ann_file, regions, out)
+    with pytest.raises(ValueError, match='--num-words must be at least 1; got 0'):
+        run(ann_file, regions, out, '--num-words', 0)
+    assert not out.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL.is_dir(), reason=missing('flickr8k_entities', REAL))
+def test_attributes_of_flickr8k(command, tmp_path, capfd):
+    code, said, _ = command(REAL)
+    assert code == 0
+    assert said[-4:-1] == [
+        'train: 6,000 images, 30,000 captions',
+        'val: 250 images, 1,250 captions',
+        'test: 250 images, 1,250 captions',
+    ]
+    folder = tmp_path / 'data/out'
+    run(folder / 'dataset_flickr8k.json', folder / 'regions', folder / 'attributes.json')
+    figures = {
+        (split, name): tuple(map(float, numbers))
+        for split, name, *numbers in re.findall(
+            r'(\w+), \S+ images, (\w+): mean average precision (\S+); best 20: precision (\S+), recall (\S+)',
+            capfd.readouterr().out,
+        )
+    }
+    for split in ('train', 'val', 'test'):
+        assert figures[split, 'classifier'][0] > 5 * figures[split, 'frequency'][0]
+        assert figures[split, 'classifier'][2] > 1.5 * figures[split, 'frequency'][2]
+    # recall does not depend on the number of images; that of a classifier on its own training images is higher by 0.17
+    assert abs(figures['train', 'classifier'][2] - figures['test', 'classifier'][2]) < 0.05

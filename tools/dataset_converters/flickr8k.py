@@ -1,0 +1,104 @@
+"""Convert Flickr8k, captions and region features, to the files of captioning.
+
+    python tools/dataset_converters/flickr8k.py data/flickr8k_entities --out-dir data/flickr8k
+
+The folder contains::
+
+    dataset_flickr8k.json       Karpathy's splits, possibly .gz
+    features_*.npz              regions of the images, as region_npz.py reads them; image_id is the name of the image
+
+Output::
+
+    OUT/dataset_flickr8k.json   the same; without a split 'test', every second image of 'val' becomes 'test'
+    OUT/regions                 store of the regions of all archives; see ``mmattn.language.regions``
+
+So a checkpoint is chosen on other images than those that its result is reported on.
+
+OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import mmattn.utils.command
+
+from conversion import Fault, find, output_folder, run
+from region_npz import read_archive, read_images
+from region_store import add_arguments, source_of, write_images
+
+from mmattn.language.captioning.annotations import Annotation, read_annotations, read_json
+from mmattn.language.regions import RegionWriter
+from mmattn.utils.files import write_text
+
+NAME = 'dataset_flickr8k.json'
+
+
+def check(path: Path, archives: Sequence[Path]) -> list[Annotation]:
+    """Return the images of the annotation file.
+
+    Raises:
+        Fault: the file or an archive has faults, a split is missing, or images have no regions.
+    """
+    faults: list[str] = []
+    annotations: list[Annotation] = []
+    stored: set[str] = set()
+    try:
+        annotations = read_annotations(path)
+    except ValueError as error:
+        faults += [line.strip() for line in str(error).splitlines()]
+    else:
+        splits = {str(each.split) for each in annotations}
+        if not {'train', 'val'} <= splits:
+            faults.append(f'{path}: must have the splits train and val; got {", ".join(sorted(splits))}')
+    for archive in archives:
+        try:
+            stored.update(map(str, read_archive(archive)['image_ids'].tolist()))
+        except Fault as fault:
+            faults += fault.args
+    missing = [each.image_id for each in annotations if each.image_id not in stored]
+    if missing and not any(fault.startswith(str(archive)) for fault in faults for archive in archives):
+        more = ', …' if len(missing) > 5 else ''
+        faults.append(f'{path}: {len(missing):,} images without regions: {", ".join(missing[:5])}{more}')
+    if faults:
+        raise Fault(*faults)
+    return annotations
+
+
+def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Convert the folder."""
+    if not args.folder.is_dir():
+        raise Fault(f'{args.folder}: no such folder')
+    with output_folder(args.out_dir, args.overwrite, [args.folder], {NAME, 'regions'}) as scratch:
+        path = find(args.folder, f'{NAME}*')
+        archives = sorted(path.parent.glob('features_*.npz'))
+        if not archives:
+            raise Fault(f'{path.parent}: no features_*.npz in it')
+        annotations = check(path, archives)
+        data = read_json(path)
+        held_out = [image for image in data['images'] if image['split'] == 'val']
+        if all(each.split != 'test' for each in annotations):
+            for image in held_out[1::2]:
+                image['split'] = 'test'
+        with RegionWriter(scratch / 'new' / 'regions', source_of(parser, archives), args.float16) as writer:
+            write_images(writer, read_images(archives, '{}'))
+        write_text(scratch / 'new' / NAME, json.dumps(data, ensure_ascii=False))
+    for split in dict.fromkeys(image['split'] for image in data['images']):
+        images = [image for image in data['images'] if image['split'] == split]
+        captions = sum(len(image['sentences']) for image in images)
+        print(f'{split}: {len(images):,} images, {captions:,} captions')
+    print(f'{args.out_dir / "regions"}: {len(writer):,} images')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Convert Flickr8k to the files of captioning.')
+    parser.add_argument('folder', type=Path, help=f'folder with {NAME}, possibly .gz, and features_*.npz')
+    add_arguments(parser)
+    return run(partial(convert, parser), parser, argv)
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)
