@@ -40,6 +40,7 @@ SETTINGS = (
     'optim_wrapper',
     'param_scheduler',
     'default_hooks',
+    'custom_hooks',
     'auto_scale_lr',
     'randomness',
 )
@@ -79,6 +80,8 @@ SMALL = {
         'sst_r18-d8-half', 'adam_video_400', 'two stages of a ResNet-18 of half the width, 64 channels'
     ),
     '/transformer_': Small('transformer_tiny', 'inverse_root_tiny', '4 + 4 layers of 128 channels'),
+    '/san.py': Small('san_small', 'caption_small', '2 + 2 layers of 128 channels'),
+    '/eta.py': Small('eta_small', 'caption_small', 'encoders and decoder of 2 layers of 128 channels'),
     '/r50-d8.py': Small('r18-d8-half', 'adamw_160', 'ResNet-18 of half the width, heads of 64 channels'),
 }
 # Metrics of an evaluator: its task, names of its metrics by key in the log, and factor to percent.
@@ -186,8 +189,8 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
     * with ``iterations``: the length of training, and all steps of the schedule in proportion (for schedules by epoch,
       warm-up is at most a tenth);
     * with ``scale``: the sizes of images and crops;
-    * with ``small``: width and depth of the network, and the schedule, which trains from scratch; for text, also the
-      total batch size: that of the data set, in tokens.
+    * with ``small``: width and depth of the network, and the schedule of training from scratch, but not that of
+      self-critical training; for text, also the total batch size: that of the data set, in tokens.
 
     One process runs the config. Where it validates on the test data, it does so once, after its last iteration.
     Otherwise, the checkpoint that is best in the validation is tested, if the config saves it.
@@ -233,7 +236,7 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
         of = f'{before:,}' + ('' if unit == unit_of_paper else f' {UNITS[unit_of_paper]}')
         found.append(f'{now:,} {UNITS[unit]} of {of}')
     if protocol.small:
-        optimizer = cfg.optim_wrapper.optimizer
+        optimizer = configs[0].optim_wrapper.optimizer
         found.append(f'{small_of(of_paper).words}, trained from scratch by {optimizer.type} {optimizer.lr:g}')
     if (not own or protocol.scale != 1) and task_of(cfg) != 'text':
         found.append(f'inputs of {input_words(cfg)}')
@@ -308,11 +311,13 @@ def _make_small(cfg: Config, small: Small) -> None:
     """Merge the changes in the file of the small network into its base config; replace the schedule."""
     changes = runpy.run_path(str(config_path(f'_base_/models/{small.model}.py')))
     cfg.merge_from_dict(dict(model=changes['model']))
+    if 'self_critical' in cfg.model:  # it starts from a trained network
+        return
     schedule = deepcopy(shipped(f'_base_/schedules/{small.schedule}.py'))
     for key in SCHEDULE:
         if key in schedule:
             cfg[key] = schedule[key]
-    cfg.log_processor.by_epoch = False
+    cfg.log_processor.by_epoch = length(cfg)[1] == 'epoch'
 
 
 def _scale_images(cfg: Config, scale: float) -> None:

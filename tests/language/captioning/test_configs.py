@@ -1,0 +1,102 @@
+"""Shipped configs of captioning take a training step and describe images, through the stock Runner, at a small size."""
+
+import math
+import re
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS
+from mmengine.runner import Runner
+
+import mmattn.registry  # noqa: F401
+from mmattn.utils import config_path
+
+from ...test_configs import CAPTIONS
+from ...tiny_data import FEATURES, WORDS
+
+# One per method, data set, schedule and stage.
+TRAINED = [
+    'ng_san/ng-san_1xb10-15e_coco-captions.py',
+    'ng_san/torch_small_1xb10-scst-2e_flickr8k.py',
+    'ng_san/n-san-vatex_1xb10-15e_vatex.py',
+    'eta/eta_1xb15-15e_coco-captions.py',
+    'ng_san/san_1xb10-scst-15e_coco-captions.py',
+    'ng_san/san_small_1xb10-10e_flickr8k.py',
+    'eta/eta-visual_small_1xb10-10e_flickr8k.py',
+    'eta/eta_small_1xb10-10e_flickr8k.py',
+    'eta/eta_1xb15-scst-15e_coco-captions.py',
+    'eta/eta-ensemble_1xb15-scst-15e_coco-captions.py',
+]
+TINY = dict(
+    vocab_size=4 + len(WORDS), num_features=FEATURES, num_layers=1, embed_dim=16, num_heads=2, feedforward_dim=24
+)
+
+
+@pytest.fixture
+def config(request, tiny_data, tmp_path, monkeypatch):
+    for name, value in tiny_data.items():
+        monkeypatch.setenv(name, value)
+    cfg = Config.fromfile(config_path(request.param))
+    for model in cfg.model.get('members', [cfg.model]):
+        model.update(TINY)
+        model.test_cfg.update(beam=2, max_length=3)
+    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        loader.update(num_workers=0, persistent_workers=False, batch_size=3)
+    cfg.val_evaluator.tokenizer = cfg.test_evaluator.tokenizer = 'simple'
+    cfg.train_cfg.update(max_epochs=1, val_interval=1)
+    cfg.default_hooks.checkpoint.update(interval=1000, save_best=None)
+    cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path), 'ERROR', request.param
+    cfg.randomness = dict(seed=0)
+    if 'self_critical' in cfg.model:
+        cfg.load_from = str(tmp_path / 'first_stage.pth')
+        torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), cfg.load_from)
+    return cfg
+
+
+@pytest.mark.parametrize('config', TRAINED, indirect=True)
+def test_config_trains_and_describes(config):
+    runner = Runner.from_cfg(config)
+    if 'members' in config.model:  # for tests only
+        assert 0 <= runner.test()['CIDEr-D'] <= 1000
+    else:
+        before = {name: p.detach().clone() for name, p in runner.model.named_parameters()}
+        runner.train()
+        assert 0 <= runner.message_hub.get_scalar('val/CIDEr-D').current() <= 1000
+        parts = {name.split('.')[0] for name, p in runner.model.named_parameters() if not torch.equal(p, before[name])}
+        assert parts == {name.split('.')[0] for name in before}
+        assert {'embedding', 'decoder', 'output'} < parts
+    for sample in runner.model.test_step(next(iter(runner.test_dataloader))):
+        assert math.isfinite(sample.pred_score)
+        assert len(sample.n_best) == 2
+        assert len(sample.pred_tokens) <= 3
+        assert set(sample.pred_tokens) <= {0, *range(4, 4 + len(WORDS))}
+
+
+@pytest.mark.parametrize('name', CAPTIONS)
+def test_the_config_is_that_of_its_name(name):
+    """Batch, epochs, stage, attention, size and data; the learning rate is defined for every iteration."""
+    cfg = Config.fromfile(config_path(name))
+    method, batch, data = re.fullmatch(r'\w+/([\w-]+?)_(?:small_)?1xb(\d+)(?:-scst)?-\d+e_([\w-]+)\.py', name).groups()
+    assert cfg.train_dataloader.batch_size == int(batch)
+    assert cfg.train_cfg.max_epochs == int(re.search(r'-(\d+)e_', name)[1])
+    assert data.split('-')[0].upper() in cfg.train_dataloader.dataset.data_root.upper()
+    assert cfg.default_hooks.checkpoint.save_best == 'CIDEr-D'
+    steps = cfg.param_scheduler[-1]
+    assert 'end' not in steps
+    assert max(steps.get('milestones', [0])) < cfg.train_cfg.max_epochs
+    models = cfg.model.get('members', [cfg.model])
+    critical = ['self_critical' in model for model in models]
+    hooks = [hook.type for hook in cfg.get('custom_hooks', [])]
+    assert critical == ['-scst-' in name] * len(models)
+    assert hooks == ['mmattn.SelfCriticalHook'] * critical[0]
+    assert len(models) == (2 if 'ensemble' in method else 1)
+    for model in models:
+        assert model.embed_dim == (128 if '_small_' in name else 512)
+        assert ('attributes' in cfg.train_dataloader.dataset) == (model.type == 'mmattn.ETACaptioner')
+        if name.startswith('ng_san/'):
+            attention = model.encoder_attention
+            assert attention.get('query_norm') == ('instance' if method.startswith(('n-', 'ng-')) else None)
+            assert attention.get('geometry') == ('query_dependent' if method.startswith(('g-', 'ng-')) else None)
+            assert model.get('stack', 'Sequence') == ('Torch' if method == 'torch' else 'Sequence')
+            assert model.get('positions', 'none') == ('sinusoidal' if data == 'vatex' else 'none')
