@@ -1,6 +1,6 @@
 """Shipped configs take a training step and predict, through the stock Runner, on small images.
 
-Configs on text are run in tests/language. Those that add deformable convolutions to a config that is run are compared
+Configs on text and captions are run in tests/language. Those that add deformable convolutions to a config that is run are compared
 with it.
 """
 
@@ -23,9 +23,10 @@ from .video import clips
 
 CONFIGS = sorted(path.relative_to(config_path()).as_posix() for path in config_path().glob('[!_]*/*.py'))
 TEXT = [name for name in CONFIGS if name.startswith(('bi_sa/', 'attention_terms_nmt/'))]
+CAPTIONS = [name for name in CONFIGS if name.startswith(('ng_san/', 'eta/'))]
 # With deformable convolutions and terms that others run with: compared with the config without, not run.
 BUILT = [name for name in CONFIGS if re.search(r'attn(?!0010|1111)\d{4}-dcn_', name)]
-RUN = [name for name in CONFIGS if name not in (*BUILT, *TEXT)]
+RUN = [name for name in CONFIGS if name not in (*BUILT, *TEXT, *CAPTIONS)]
 
 
 def representatives(names):

@@ -153,6 +153,66 @@ def parallel_text(root, source, target, symbols=SYMBOLS):
     (root / 'corpus.json').write_text(json.dumps(about), encoding='utf-8')
 
 
+WORDS = ('a', 'dog', 'cat', 'bird', 'runs', 'sits', 'here')
+FEATURES = 6  # of a region
+
+
+def _captions(number):
+    """Five captions of an image; its number decides which animals it shows."""
+    return [
+        ' '.join(('a', WORDS[1 + (number + i // 3) % 3], WORDS[4 + i % 2], 'here')[: 3 + (number + i) % 2])
+        for i in range(5)
+    ]
+
+
+def _regions(folder, ids, width=FEATURES):
+    """A region store with two to four regions per image."""
+    import torch
+
+    from mmattn.language import Regions, RegionWriter
+
+    generator = torch.Generator().manual_seed(0)
+    with RegionWriter(folder) as writer:
+        for number, image_id in enumerate(ids):
+            count = 2 + number % 3
+            corner = torch.rand(count, 2, generator=generator) * 20
+            boxes = torch.cat([corner, corner + 1 + torch.rand(count, 2, generator=generator) * 18], 1)
+            writer.write(image_id, Regions(torch.randn(count, width, generator=generator), boxes, SIZE))
+
+
+def captions(root, name, train=6, val=2, test=2):
+    """Karpathy's splits, region features, those of Table 2.4 (``vgg16``) and attributes; an image has none of them."""
+    parts = ['train'] * (train - 1) + ['restval'] + ['val'] * val + ['test'] * test
+    ids = [str(100 + number) for number in range(len(parts))]
+    images = [
+        dict(
+            cocoid=int(image_id),
+            split=part,
+            sentences=[dict(raw=f'{text.capitalize()}.', tokens=text.split()) for text in _captions(number)],
+        )
+        for number, (image_id, part) in enumerate(zip(ids, parts))
+    ]
+    attributes = {image_id: [[WORDS[1 + number % 3], 0.9], ['emu', 0.5]] for number, image_id in enumerate(ids[:-1])}
+    root.mkdir(parents=True, exist_ok=True)
+    (root / f'dataset_{name}.json').write_text(json.dumps(dict(images=images)), encoding='utf-8')
+    (root / 'attributes.json').write_text(json.dumps(attributes), encoding='utf-8')
+    _regions(root / 'regions', ids)
+    _regions(root / 'vgg16', ids, 512)
+
+
+def vatex(root):
+    """VATEX's lists of videos, and the features of their time steps in a region store."""
+    root.mkdir(parents=True, exist_ok=True)
+    files = {'training_v1.0': 4, 'validation_v1.0': 2, 'public_test_english_v1.1': 2}
+    ids = []
+    for name, count in files.items():
+        videos = [dict(videoID=f'{name}_{i}', enCap=_captions(i) * 2) for i in range(count)]
+        ids += [video['videoID'] for video in videos]
+        path = root / f'vatex_{name}.json'
+        path.write_text(json.dumps(videos), encoding='utf-8')
+    _regions(root / 'regions', ids)
+
+
 def make_all(root):
     """Return the environment that points every data set of the configs to small images or texts under ``root``."""
     folders(root / 'buildings', '.png', 2)
@@ -169,4 +229,7 @@ def make_all(root):
     videos(root)
     for name, pair in dict(multi30k='en-de', iwslt14='de-en', wmt14_en_de='en-de', wmt14_en_fr='en-fr').items():
         parallel_text(root / name, *pair.split('-'))
+    captions(root / 'coco_captions', 'coco')
+    captions(root / 'flickr8k', 'flickr8k')
+    vatex(root / 'vatex')
     return {f'{folder.name.upper()}_ROOT': str(folder) for folder in root.iterdir()}
