@@ -348,7 +348,6 @@ def test_an_ensemble_captions_as_the_three_models_built_by_hand(tiny, members, t
             type='mmattn.CaptionMetric',
             tokenizer='simple',
             use_meteor=False,
-            output_file=str(tmp_path / 'results.json'),
         ),
         test_cfg=dict(),
         work_dir=str(tmp_path / 'work'),
@@ -360,9 +359,9 @@ def test_an_ensemble_captions_as_the_three_models_built_by_hand(tiny, members, t
     call(*arguments, '--regions', tiny.store, '--out', tmp_path / 'out', '--device', 'cpu', '--images', tiny.pictures)
     found = {str(each['image_id']): each['caption'] for each in read(tmp_path / 'out/captions.json')}
     assert found == expected
-    done = run_command([sys.executable, ROOT / 'tools/test.py', *arguments])
+    done = run_command([sys.executable, ROOT / 'tools/test.py', *arguments, '--out', tmp_path / 'results'])
     assert done.returncode == 0, done.stderr[-3000:]
-    found = {str(each['image_id']): each['caption'] for each in read(tmp_path / 'results.json')}
+    found = {str(each['image_id']): each['caption'] for each in read(tmp_path / 'results/captions.json')}
     assert found == {name: expected[name] for name in IDS[:4]}
 
 
