@@ -377,6 +377,9 @@ def test_errors_of_attributes(data, tmp_path):
         run(annotate(tmp_path / 'a.json', few), regions, out)
     with pytest.raises(ValueError, match='--num-attributes must be at most 6, the number of words; got 20'):
         run(ann_file, regions, out)
+    other = [image(i, 'train', 'a dog') if i < 5 else image(i, 'val', 'a cat') for i in range(7)]
+    with pytest.raises(ValueError, match=r'a\.json: the captions of val have none of the 1 words'):
+        run(annotate(tmp_path / 'a.json', other), regions, out, '--num-attributes', 1)
     with pytest.raises(ValueError, match='--num-words must be at least 1; got 0'):
         run(ann_file, regions, out, '--num-words', 0)
     assert not out.exists()

@@ -7,7 +7,7 @@ It writes DIR/captions.json, in the format of COCO's server. The checkpoint cont
 
 --images FOLDER adds DIR/captions.html, a page of pictures: the captions of the first images, the regions that each word
 looked at and, with --ann-file, its captions. A picture belongs to the image whose id is its file name without suffix,
-or the number at the end of it, as in COCO_val2014_000000000042.jpg.
+or the number at the end of it, as in COCO_val2014_000000000042.jpg. It may be reduced.
 
 Finished captions are kept in DIR/captions.json.part. After an interruption, the same command with --resume continues,
 and the result is the same as after an uninterrupted run.
@@ -127,11 +127,11 @@ def check_pictures(folder: Path, paths: dict[str, Path], store: RegionStore) -> 
         except Exception as error:  # decoders raise many types
             faults.append(f'{path.name}: {unreadable(error)}')
             continue
-        expected = store[name].size
-        if size != expected:
+        width, height = store[name].size
+        if abs(size[0] * height - size[1] * width) > max(width, height):  # a side of a reduced picture is rounded
             faults.append(
-                f'{path.name}: {size[0]}×{size[1]} pixels, but image {name} of the store has '
-                f'{expected[0]}×{expected[1]}'
+                f'{path.name}: {size[0]}×{size[1]} pixels; image {name} of the store, {width}×{height}, has another '
+                'shape'
             )
     raise_faults(folder, faults)
 

@@ -159,9 +159,11 @@ def beam_search(
         vocabulary = log_p.shape[-1]
         scores = scores.to(log_p.dtype)[..., None] + log_p.view(len(active), width, vocabulary)
         scores[..., banned] = -math.inf
-        full = torch.tensor([limits[sentence] <= length for sentence in active], device=device)
-        scores[..., :EOS].masked_fill_(full[:, None, None], -math.inf)
-        scores[..., EOS + 1 :].masked_fill_(full[:, None, None], -math.inf)
+        full = [row for row, sentence in enumerate(active) if limits[sentence] <= length]
+        if full:
+            ends = scores[full, :, EOS]
+            scores[full] = -math.inf
+            scores[full, :, EOS] = ends
         scores = scores.flatten(1)
         values, index = largest(scores, min(2 * beam, scores.shape[1]))
         length += 1

@@ -193,6 +193,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
       self-critical training; for text, also the total batch size: that of the data set, in tokens.
 
     One process runs the config. Where it validates on the test data, it does so once, after its last iteration.
+    Otherwise, the checkpoint that is best in the validation is tested, if the config saves it.
     """
     own = data is None or _is_own(shipped(row.configs[-1]), data)
     configs = []
@@ -409,12 +410,14 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
 
 
 def _score_at_the_end(cfg: Config) -> None:
-    """Do not save a best checkpoint; where the validation is the test, validate once, after the last iteration."""
-    cfg.default_hooks.checkpoint.save_best = None
+    """Where the validation is the test, validate once, after the last iteration, and save no best checkpoint."""
     if cfg.get('val_evaluator') is None:
         cfg.val_cfg = None
-    elif not has_own_test(cfg):
+    elif has_own_test(cfg):
+        return
+    else:
         cfg.train_cfg.val_interval = length(cfg)[0]
+    cfg.default_hooks.checkpoint.save_best = None
 
 
 def has_own_test(cfg: Config) -> bool:

@@ -169,8 +169,9 @@ def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Resu
         staged = run._replace(config=path.resolve(), options=start + _with_workers(cfg, workers), folder=folder)
         last = checkpoint(folder, cfg)
         finish(staged, jobs, last)
-        start = [f'load_from={last}']
-    found = scores(staged, jobs, last, key, None if has_own_test(cfg) else steps, *method.rows[0].test)
+        best = chosen(folder, cfg, last)
+        start = [f'load_from={best}']
+    found = scores(staged, jobs, best, key, None if has_own_test(cfg) else steps, *method.rows[0].test)
     logs = scalars(run.folder)
     times = [line['time'] for log in logs for line in log[1:] or log if 'loss' in line]
     memory = max((line['memory'] for log in logs for line in log if 'memory' in line), default=peak_memory(run.folder))
@@ -189,6 +190,11 @@ def checkpoint(folder: Path, cfg: Config) -> Path:
     """Return the path of the last checkpoint of a training, which need not exist yet."""
     steps, unit = length(cfg)
     return folder / f'{unit}_{steps}.pth'
+
+
+def chosen(folder: Path, cfg: Config, last: Path) -> Path:
+    """Return the best checkpoint of a training that saves it, otherwise the last."""
+    return next(folder.glob('best_*.pth'), last) if cfg.default_hooks.checkpoint.get('save_best') else last
 
 
 def _with_workers(cfg: Config, workers: int | None) -> list[str]:

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from mmattn.reproduction import reproduce
-from mmattn.reproduction.protocol import has_own_test, shipped
+from mmattn.reproduction.protocol import Protocol, adapt, has_own_test, shipped
 from mmattn.reproduction.report import Result, difference
 from mmattn.reproduction.tables import read_tables
 
@@ -148,6 +148,18 @@ def test_metrics_are_those_of_the_test_where_it_is_not_the_validation():
     faces, streets = (next(row for row in read_tables()[table] if not row.test) for table in ('4.3', '4.2'))
     assert has_own_test(shipped(faces.configs[-1]))
     assert not has_own_test(shipped(streets.configs[-1]))
+
+
+def test_the_best_checkpoint_is_tested_if_the_training_saves_it(tmp_path):
+    faces, streets = (next(row for row in read_tables()[table] if not row.test) for table in ('4.3', '4.2'))
+    last = tmp_path / 'epoch_9.pth'
+    for name, expected in (('epoch_9.pth', last), ('best_CIDEr-D_epoch_4.pth', tmp_path / 'best_CIDEr-D_epoch_4.pth')):
+        (tmp_path / name).touch()
+        for row in (faces, streets):
+            (cfg,) = adapt(row, Protocol(), None)
+            saves = has_own_test(cfg)
+            assert bool(cfg.default_hooks.checkpoint.save_best) == saves
+            assert reproduce.chosen(tmp_path, cfg, last) == (expected if saves else last)
 
 
 def test_one_seed_is_reported_without_intervals(call, data, tmp_path, monkeypatch):

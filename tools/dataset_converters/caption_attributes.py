@@ -195,6 +195,8 @@ def convert(args: argparse.Namespace) -> None:
             f'--num-attributes must be at most {len(words)}, the number of words; got {args.num_attributes}'
         )
     targets = word_targets(annotations, words)
+    if not targets[rows['val']].any():
+        raise ValueError(f'{args.ann_file}: the captions of val have none of the {len(words):,} words')
     inputs = pool_regions(store, [each.image_id for each in annotations])
     torch.manual_seed(0)
     scores = cross_predict(inputs, targets, rows['train'], rows['val'])

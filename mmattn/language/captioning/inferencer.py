@@ -200,7 +200,7 @@ class CaptionInferencer(SentenceInferencer):
         Args:
             inputs (StoredImage): the image, from :meth:`images`.
             caption (str): 'caption' of its prediction, or another one.
-            picture (PIL.Image.Image): the picture, of the size in the store.
+            picture (PIL.Image.Image): the picture, which may be reduced.
             references (sequence of str): captions by people, which are shown, too. Defaults to none.
 
         Returns:
@@ -214,8 +214,8 @@ class CaptionInferencer(SentenceInferencer):
         numbers = self.vocabulary.encode(caption)
         tokens = torch.tensor(numbers, device=next(self.model.parameters()).device)
         weights = region_attention(self.model, self._collated([inputs]), tokens)[: len(numbers) - 1]
-        boxes = inputs.store[inputs.image_id].boxes
-        return caption_figure(picture, caption.split(), boxes, weights, inputs.image_id, references)
+        regions = inputs.store[inputs.image_id]
+        return caption_figure(picture, regions, caption.split(), weights, inputs.image_id, references)
 
     def _collated(self, images: Sequence[StoredImage]) -> dict[str, Tensor]:
         """Return the inputs of the model for some images."""

@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from mmattn.language.attention_rows import record_attention
+from mmattn.language.regions import Regions
 
 SIDE = 512  # pixels of a picture on the page
 STRONGEST = 3  # regions per word
@@ -123,8 +124,8 @@ def region_attention(model: Any, inputs: dict[str, Tensor], tokens: Tensor) -> T
 
 def caption_figure(
     picture: Image.Image,
+    regions: Regions,
     words: Sequence[str],
-    boxes: Tensor,
     weights: Tensor,
     name: str = '',
     references: Sequence[str] = (),
@@ -132,9 +133,9 @@ def caption_figure(
     """Return the figure of an image for :func:`caption_page`: the picture with boxes, and the caption in colours.
 
     Args:
-        picture (PIL.Image.Image): any mode and size.
+        picture (PIL.Image.Image): of any mode. It may be reduced: its sides correspond to those of ``regions``.
+        regions (Regions): N regions.
         words (sequence of str): T words of the caption.
-        boxes (Tensor): ``(N, 4)``, left, top, right, bottom in pixels of the picture.
         weights (Tensor): ``(T, N)``, the attention weights of each word.
         name (str): printed below the picture. Defaults to ''.
         references (sequence of str): captions by people. Defaults to none.
@@ -143,14 +144,14 @@ def caption_figure(
         ValueError: ``weights`` has another shape.
 
     Example:
-        >>> boxes, weights = torch.tensor([[0.0, 0.0, 8.0, 8.0]]), torch.ones(1, 1)
-        >>> '<span class="w0" tabindex="0" title="1.00">dog</span>' in caption_figure(
-        ...     Image.new('RGB', (10, 10)), ['dog'], boxes, weights)
+        >>> regions = Regions(torch.zeros(1, 8), torch.tensor([[0.0, 0.0, 8.0, 8.0]]), (20, 10))
+        >>> figure = caption_figure(Image.new('RGB', (10, 5)), regions, ['dog'], torch.ones(1, 1))
+        >>> '<span class="w0" tabindex="0" title="1.00">dog</span>' in figure
         True
     """
+    boxes, (width, height) = regions.boxes, regions.size
     if weights.shape != (len(words), len(boxes)):
         raise ValueError(f'weights must be {(len(words), len(boxes))}, words and regions; got {(*weights.shape,)}')
-    width, height = picture.size
     strongest, order = torch.sort(weights, dim=1, descending=True, stable=True)
     rects, spans = [], []
     for k, word in enumerate(words):

@@ -1,4 +1,4 @@
-"""Captions, stand-ins for a region store, a small store with its pictures, small models and their checkpoints."""
+"""Captions, a stand-in for a region store, and a small store with its pictures and models."""
 
 import json
 from types import SimpleNamespace
@@ -6,60 +6,37 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from mmengine.config import Config
 from PIL import Image
 
-import mmattn.engine  # noqa: F401
-from mmattn.language.regions import Regions, RegionWriter
-from mmattn.registry import MODELS
 from tests.real_data import missing, real_data
 
-SYMBOLS = [f'word{number:02}' for number in range(20)]  # in the order of the vocabulary of the annotations
-FEATURES = 6
-SIZE = (60, 40)
-IDS = ['7', '12', '5', '40', '41', '3', '8']
-SHAPE = dict(
-    vocab_size=4 + len(SYMBOLS), num_features=FEATURES, num_layers=2, embed_dim=16, num_heads=2, feedforward_dim=24
-)
-NG_SAN = dict(type='mmattn.RegionAttention', query_norm='instance', geometry='query_dependent', geometry_dim=4)
-SAN = dict(SHAPE, type='mmattn.SANCaptioner', encoder_attention=NG_SAN, test_cfg=dict(max_length=7))
-ETA = dict(SHAPE, type='mmattn.ETACaptioner', test_cfg=dict(beam=3, max_length=7))
+from .tiny_models import ETA, IDS, SAN, SIZE, SYMBOLS, write_model, write_store
 
 
-def random_model(config, seed=0):
-    """A model in evaluation mode whose captions depend on the image and differ in length."""
-    torch.manual_seed(3 + seed)
-    model = MODELS.build(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() > 1 and 'embedding' not in name:
-                parameter.mul_(2)
-        # Otherwise, a caption would repeat a word.
-        model.embedding.weight.mul_(5)
-        model.decoder.layers[-1].feedforward_norm.weight.normal_(std=2.0)
-    return model
+class Store(dict):
+    """Like a region store: regions by image id."""
+
+    def __init__(self, sizes, channels=3, boxes=True):
+        generator = torch.Generator().manual_seed(0)
+        for name, n in sizes.items():
+            features = torch.rand(n, channels, generator=generator)
+            self[name] = SimpleNamespace(
+                features=features, boxes=torch.rand(n, 4, generator=generator) if boxes else None, size=(640, 480)
+            )
 
 
-def write_store(folder, ids=IDS, width=FEATURES, seed=0):
-    """Write regions of some images, one to five each."""
-    generator = torch.Generator().manual_seed(seed)
-    with RegionWriter(folder) as writer:
-        for number, image_id in enumerate(ids):
-            n = 1 + number % 5
-            corner = torch.rand(n, 2, generator=generator) * 25
-            sides = 2 + torch.rand(n, 2, generator=generator) * 12
-            features = torch.randn(n, width, generator=generator) * 2
-            writer.write(image_id, Regions(features, torch.cat([corner, corner + sides], 1), SIZE))
+@pytest.fixture(scope='session')
+def flickr8k():
+    """The folder of Flickr8k."""
+    folder = real_data('flickr8k', 'flickr8k_entities')
+    if not folder.is_dir():
+        pytest.skip(missing('flickr8k', folder))
     return folder
 
 
-def write_model(folder, name, config, symbols=SYMBOLS, seed=0):
-    """Write the config of a model and its checkpoint, as mmengine does; return their paths."""
-    path, checkpoint = folder / f'{name}.py', folder / f'{name}.pth'
-    Config(dict(model=config)).dump(str(path))
-    meta = dict(dataset_meta=dict(symbols=symbols, max_words=16), epoch=1)
-    torch.save(dict(meta=meta, state_dict=random_model(config, seed).state_dict()), checkpoint)
-    return SimpleNamespace(config=path, checkpoint=checkpoint)
+def write_json(path, data):
+    path.write_text(json.dumps(data), encoding='utf-8')
+    return str(path)
 
 
 @pytest.fixture(scope='session')
@@ -91,29 +68,3 @@ def tiny(tmp_path_factory):
         san=write_model(folder, 'san', SAN),
         eta=write_model(folder, 'eta', ETA),
     )
-
-
-class Store(dict):
-    """Like a region store: regions by image id."""
-
-    def __init__(self, sizes, channels=3, boxes=True):
-        generator = torch.Generator().manual_seed(0)
-        for name, n in sizes.items():
-            features = torch.rand(n, channels, generator=generator)
-            self[name] = SimpleNamespace(
-                features=features, boxes=torch.rand(n, 4, generator=generator) if boxes else None, size=(640, 480)
-            )
-
-
-@pytest.fixture(scope='session')
-def flickr8k():
-    """The folder of Flickr8k."""
-    folder = real_data('flickr8k', 'flickr8k_entities')
-    if not folder.is_dir():
-        pytest.skip(missing('flickr8k', folder))
-    return folder
-
-
-def write_json(path, data):
-    path.write_text(json.dumps(data), encoding='utf-8')
-    return str(path)

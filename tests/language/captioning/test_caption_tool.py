@@ -18,7 +18,7 @@ from mmattn.language.captioning import CaptionInferencer
 from mmattn.language.regions import RegionStore
 
 from ...forked_tools import run_command
-from .conftest import ETA, FEATURES, IDS, SAN, SIZE, SYMBOLS, write_model, write_store
+from .tiny_models import ETA, FEATURES, IDS, SAN, SIZE, SYMBOLS, write_model, write_store
 
 ROOT = Path(__file__).parents[3]
 TOOL = ROOT / 'tools/caption.py'
@@ -211,13 +211,13 @@ def test_faults_of_pictures_are_listed_before_any_work(tiny, arguments, tmp_path
         call(*arguments, *out)
     folder.mkdir()
     for name in IDS[:4]:
-        Image.new('RGB', SIZE).save(folder / f'{name}.png')
+        Image.new('RGB', (23, 15)).save(folder / f'{name}.png')  # reduced, and rounded
     Image.new('RGB', SIZE[::-1]).save(folder / '12.png')
-    (folder / '5.png').write_bytes((folder / '7.png').read_bytes()[:60])
+    (folder / '5.png').write_bytes((folder / '7.png').read_bytes()[:45])
     with pytest.raises(ValueError, match=r'3 faults:\n.*no picture of image 41\n.*image 3\n.*image 8'):
         call(*arguments, *out)
     with pytest.raises(
-        ValueError, match=r'2 faults:\n.*12\.png: 40×60 pixels, but image 12 .* 60×40\n.*5\.png: unread'
+        ValueError, match=r'2 faults:\n.*12\.png: 40×60 pixels; image 12 .* 60×40, has another shape\n.*5\.png: unread'
     ):
         call(*arguments, *out, '--page-images', 3)
     assert not (tmp_path / 'out').exists()

@@ -12,7 +12,7 @@ from mmattn.language.captioning import CaptionInferencer
 from mmattn.language.regions import RegionStore
 from mmattn.language.vocabulary import Vocabulary
 
-from .conftest import ETA, IDS, SAN, SYMBOLS, random_model, write_model, write_store
+from .tiny_models import ETA, IDS, SAN, SYMBOLS, random_model, write_model, write_store
 
 
 def make(trained, **options):

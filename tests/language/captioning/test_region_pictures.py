@@ -10,9 +10,10 @@ from PIL import Image
 
 from mmattn.language.captioning import CaptionEnsemble
 from mmattn.language.captioning.region_pictures import caption_figure, caption_page, region_attention, region_layers
+from mmattn.language.regions import Regions
 from mmattn.registry import MODELS
 
-from .conftest import ETA, SAN, random_model
+from .tiny_models import ETA, SAN, random_model
 
 TOKENS = torch.tensor([9, 4, 17, 9, 2])
 STACKED = dict(ETA, entangled=dict(type='mmattn.EntangledAttention', mode='stacked_s'))
@@ -110,7 +111,8 @@ def test_boxes_and_words_of_a_figure():
     boxes = torch.tensor([[0.0, 0.0, 10.0, 20.0], [5.0, 6.0, 25.0, 9.5], [1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 60.0, 40.0]])
     weights = torch.tensor([[0.1, 0.6, 0.2, 0.1], [0.25, 0.25, 0.25, 0.25]])
     picture = Image.new('RGBA', (2048, 40), (255, 0, 0, 255))
-    text = caption_figure(picture, ['<b>', 'dog'], boxes, weights, 'A&B', ['a "dog"', 'x < y'])
+    regions = Regions(torch.zeros(4, 8), boxes, (4096, 80))
+    text = caption_figure(picture, regions, ['<b>', 'dog'], weights, 'A&B', ['a "dog"', 'x < y'])
     rects = re.findall(
         r'<rect class="(.*?)" x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)" style="--share: (.*?)"/>', text
     )
@@ -123,13 +125,13 @@ def test_boxes_and_words_of_a_figure():
         ('w1 further', '1.0', '2.0', '2.0', '2.0', '1.00'),
     ]
     assert '<span class="w0" tabindex="0" title="0.60, 0.20, 0.10">&lt;b&gt;</span>' in text
-    assert '<svg viewBox="0 0 2048 40"' in text
+    assert '<svg viewBox="0 0 4096 80"' in text
     assert '<li>a &quot;dog&quot;</li><li>x &lt; y</li>' in text
     assert '<small>A&amp;B</small>' in text
     assert len(text) < 4000  # the picture is reduced
     with pytest.raises(ValueError, match=r'weights must be \(1, 4\), words and regions; got \(2, 4\)'):
-        caption_figure(picture, ['dog'], boxes, weights)
-    assert '<rect' not in caption_figure(picture, [], boxes, weights[:0])
+        caption_figure(picture, regions, ['dog'], weights)
+    assert '<rect' not in caption_figure(picture, regions, [], weights[:0])
 
 
 def test_a_page_has_a_colour_per_word():
