@@ -144,9 +144,7 @@ def _parameters(module: nn.Module) -> int:
 def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -> tuple[nn.Module, FlopCounterMode]:
     """Return a submodule of a config's model, with fake tensors, and the counter of one forward pass through it."""
     # The layers of nn.Transformer are copied, which fake tensors do not support; images become tensors on the CPU.
-    # Captioners look for padding, which requires values.
-    text = torch.device('cpu' if 'num_features' in cfg.model else 'meta')
-    with text if 'vocab_size' in cfg.model else FakeTensorMode():
+    with torch.device('meta') if 'vocab_size' in cfg.model else FakeTensorMode():
         counted = _build(cfg).get_submodule(module)
         x = torch.empty(1, *shape)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
