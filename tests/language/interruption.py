@@ -19,7 +19,7 @@ def stop_after(inferencer, batches, monkeypatch):
     return ran
 
 
-def killed(tool):
+def killing(tool):
     """Return a script that runs a tool with the arguments that follow, and kills it with half of a batch written."""
     return f"""
 import os, runpy, signal, sys

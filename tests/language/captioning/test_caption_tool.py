@@ -18,7 +18,7 @@ from mmattn.language.captioning import CaptionInferencer
 from mmattn.language.regions import RegionStore
 
 from ...forked_tools import run_command
-from ..interruption import killed
+from ..interruption import killing
 from .tiny_models import ETA, FEATURES, IDS, SAN, SIZE, SYMBOLS, write_model, write_store
 
 ROOT = Path(__file__).parents[3]
@@ -245,7 +245,7 @@ def test_interrupted_between_batches_and_resumed(tiny, arguments, tmp_path, call
 def test_killed_and_resumed(arguments, predictions, tmp_path):
     words = [str(each) for each in (*arguments, '--out', tmp_path)]
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-    killed = subprocess.run([sys.executable, '-c', killed(TOOL), *words], env=env, capture_output=True, timeout=300)
+    killed = subprocess.run([sys.executable, '-c', killing(TOOL), *words], env=env, capture_output=True, timeout=300)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert names(tmp_path) == ['captions.json.part']
     assert len((tmp_path / 'captions.json.part').read_bytes().splitlines()[-1]) == 20

@@ -16,7 +16,7 @@ from PIL import Image
 from mmattn.language.translation.inferencer import TranslationInferencer
 
 from ...forked_tools import run_command
-from ..interruption import killed
+from ..interruption import killing
 from .conftest import LINES
 
 ROOT = Path(__file__).parents[3]
@@ -163,7 +163,7 @@ def test_killed_and_resumed(arguments, predictions, tmp_path):
     out, part = tmp_path / 'lines.de', tmp_path / 'lines.de.part'
     words = [*arguments, '--out', str(out)]
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-    killed = subprocess.run([sys.executable, '-c', killed(TOOL), *words], env=env, capture_output=True, timeout=300)
+    killed = subprocess.run([sys.executable, '-c', killing(TOOL), *words], env=env, capture_output=True, timeout=300)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert not out.exists()
     assert len(part.read_bytes().splitlines()[-1]) == 20
