@@ -130,6 +130,7 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
     'mmattn.language.translation': (('mmcv',), ('BLEU', 'ParallelTextDataset', 'TranslationTransformer')),
+    'mmattn.language.vqa': (('mmcv',), ('MCAN',)),
     'mmattn.visualization': ((), ('AttentionMapHook',)),
 }
 FOLDER_OF = {name: folder for folder, (_, names) in FOLDERS.items() for name in names}

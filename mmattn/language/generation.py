@@ -10,7 +10,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 from torch.nn import functional as F
 
-from mmattn.ops.checks import check_number
+from mmattn.ops.checks import check_count, check_number
 
 from .beam_search import Hypothesis, LengthPenalty, beam_search
 from .data_preprocessor import padding_mask
@@ -36,7 +36,7 @@ class SentenceGenerator(SequenceModel):
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
 
     Raises:
-        ValueError: ``label_smoothing`` is out of range, or an option of ``test_cfg`` is unknown or invalid.
+        TypeError, ValueError: ``label_smoothing`` is out of range, or an option of ``test_cfg`` is unknown or invalid.
     """
 
     embedding: TokenEmbedding
@@ -57,6 +57,9 @@ class SentenceGenerator(SequenceModel):
         if unknown:
             raise ValueError(f'test_cfg has unknown options: {", ".join(sorted(unknown))}')
         self.test_cfg = {**defaults, **(test_cfg or {})}
+        check_count('test_cfg.beam', self.test_cfg['beam'])
+        if EOS in self.test_cfg.get('banned', ()):
+            raise ValueError(f'test_cfg.banned must not contain the end token {EOS}: no sentence could end')
         LengthPenalty(self.test_cfg['length_penalty'], self.test_cfg['penalty_kind'])
 
     def logits(self, x: Tensor) -> Tensor:

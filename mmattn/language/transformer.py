@@ -222,7 +222,12 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         self.cross_attention_norm = nn.LayerNorm(embed_dim)
 
     def forward(  # type: ignore[override]
-        self, x: Tensor, memory: Tensor, padding_mask: Tensor | None = None, memory_padding_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        memory: Tensor,
+        padding_mask: Tensor | None = None,
+        memory_padding_mask: Tensor | None = None,
+        **context: Any,
     ) -> Tensor:
         """Return the output for a whole sequence.
 
@@ -231,11 +236,12 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
             memory (Tensor): float ``(B, M, E)``, the output of the encoder.
             padding_mask (Tensor, optional): bool ``(B, L)``, True where ``x`` is padding.
             memory_padding_mask (Tensor, optional): bool ``(B, M)``, True where ``memory`` is padding.
+            **context: further arguments of the self-attention.
 
         Returns:
             Tensor: ``(B, L, E)``.
         """
-        x = self._crossed(self._attended(x, padding_mask), memory, memory_padding_mask)
+        x = self._crossed(self._attended(x, padding_mask, **context), memory, memory_padding_mask)
         return self._residual(x, self.feedforward_norm, self.feedforward)
 
     def _crossed(self, x: Tensor, memory: Tensor, memory_padding_mask: Tensor | None) -> Tensor:
@@ -339,11 +345,16 @@ class SequenceDecoder(nn.Module):
         self.norm = nn.LayerNorm(last.embed_dim) if last.norm_first else nn.Identity()
 
     def forward(
-        self, x: Tensor, memory: Tensor, padding_mask: Tensor | None = None, memory_padding_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        memory: Tensor,
+        padding_mask: Tensor | None = None,
+        memory_padding_mask: Tensor | None = None,
+        **context: Any,
     ) -> Tensor:
         """Return the output for whole sequences; the arguments are those of :class:`TransformerDecoderLayer`."""
         for layer in self.layers:
-            x = layer(x, memory, padding_mask, memory_padding_mask)
+            x = layer(x, memory, padding_mask, memory_padding_mask, **context)
         return self.norm(x)
 
     def start(self, memory: Tensor, memory_padding_mask: Tensor | None = None) -> DecodingState:

@@ -5,7 +5,7 @@ optim_wrapper = dict(
     clip_grad=dict(type='value', clip_value=0.1),
 )
 param_scheduler = [
-    dict(type='LinearLR', start_factor=1 / 3, begin=0, end=2, by_epoch=True),
+    dict(type='LinearLR', start_factor=1 / 3, begin=0, end=3, by_epoch=True),
     dict(type='MultiStepLR', milestones=[6, 9, 12], gamma=0.5, by_epoch=True),
 ]
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=15, val_interval=1)

@@ -12,6 +12,7 @@ from mmattn.language.beam_search import Hypothesis
 from mmattn.language.embedding import TokenEmbedding
 from mmattn.language.generation import SentenceGenerator, predictions
 from mmattn.language.vocabulary import EOS, PAD, UNK
+from mmattn.ops.checks import check_count
 
 from .self_critical import CiderReward, end_mask, mean_baseline, self_critical_loss
 
@@ -41,7 +42,7 @@ class Captioner(SentenceGenerator):
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
 
     Raises:
-        ValueError: an option of ``self_critical`` or ``test_cfg`` is unknown or invalid.
+        TypeError, ValueError: an option of ``self_critical`` or ``test_cfg`` is unknown or invalid.
     """
 
     num_features: int | None
@@ -65,6 +66,7 @@ class Captioner(SentenceGenerator):
             data_preprocessor or dict(type='mmattn.RegionDataPreprocessor'),
             init_cfg,
         )
+        check_count('test_cfg.max_length', self.test_cfg['max_length'])
         self.embedding = TokenEmbedding(vocab_size, embed_dim, dropout)
         self.output = nn.Linear(embed_dim, vocab_size)
         nn.init.xavier_uniform_(self.output.weight)
@@ -76,6 +78,8 @@ class Captioner(SentenceGenerator):
                 raise ValueError(
                     f'self_critical must have samples and a baseline of {BASELINES}; got {self_critical!r}'
                 )
+            least = 2 if self.self_critical['baseline'] == 'mean' else 1
+            check_count('self_critical.samples', self.self_critical['samples'], least)
         self.reward: CiderReward | None = None
 
     def encode(self, inputs: dict[str, Tensor]) -> tuple[Any, Any]:
@@ -133,7 +137,7 @@ class Captioner(SentenceGenerator):
 
         Returns:
             Tensor: int64 ``(B·count, L)``, those of an image adjacent, padded with ``<pad>`` after ``</s>``. A caption
-            of ``max_length`` words may end without ``</s>``.
+            of ``max_length`` + 1 words has no ``</s>``.
         """
         state = self.decoder.start(memory, mask)
         device = self.embedding.weight.device

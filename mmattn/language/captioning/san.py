@@ -12,6 +12,7 @@ from mmattn.registry import MODELS
 
 from .captioner import Captioner
 
+PLAIN = dict(type='mmattn.RegionAttention')
 SCALE = 100  # of relative coordinates, before their sinusoids
 
 
@@ -66,7 +67,7 @@ class SANCaptioner(Captioner):
         embed_dim: int = 512,
         num_heads: int = 8,
         feedforward_dim: int = 2048,
-        encoder_attention: dict = dict(type='mmattn.RegionAttention'),
+        encoder_attention: dict = PLAIN,
         positions: str = 'none',
         dropout: float = 0.1,
         norm_first: bool = False,
@@ -87,6 +88,8 @@ class SANCaptioner(Captioner):
             raise ValueError(f"embed_dim must be a multiple of 8 with positions='absolute'; got {embed_dim}")
         if stack not in ('Sequence', 'Torch'):
             raise ValueError(f"stack must be 'Sequence' or 'Torch'; got {stack!r}")
+        if stack == 'Torch' and encoder_attention != PLAIN:
+            raise ValueError(f"encoder_attention must be {PLAIN} with stack='Torch'; got {encoder_attention}")
         layer = dict(
             embed_dim=embed_dim,
             num_heads=num_heads,

@@ -250,6 +250,19 @@ def test_self_critical_training_requires_a_reward():
         SANCaptioner(**SMALL, positions='learned')
 
 
+def test_wrong_options_are_errors_before_training():
+    for options, message in (
+        (dict(test_cfg=dict(beam=0)), 'test_cfg.beam must be at least 1; got 0'),
+        (dict(test_cfg=dict(max_length=0)), 'test_cfg.max_length must be at least 1; got 0'),
+        (dict(test_cfg=dict(banned=(2,))), 'test_cfg.banned must not contain the end token 2'),
+        (dict(self_critical=dict(samples=0)), 'self_critical.samples must be at least 1; got 0'),
+        (dict(self_critical=dict(samples=1, baseline='mean')), 'self_critical.samples must be at least 2; got 1'),
+        (dict(stack='Torch', encoder_attention=NORMALISED), "encoder_attention must be .* with stack='Torch'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SANCaptioner(**SMALL, **options)
+
+
 @torch.no_grad()
 def test_an_ensemble_has_the_mean_of_the_probabilities():
     torch.manual_seed(0)

@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, PARAM_SCHEDULERS
 from mmengine.runner import Runner
 
 import mmattn.registry  # noqa: F401
@@ -72,6 +72,26 @@ def test_config_trains_and_describes(config):
         assert len(sample.n_best) == 2
         assert len(sample.pred_tokens) <= 3
         assert set(sample.pred_tokens) <= {0, *range(4, 4 + len(WORDS))}
+
+
+@pytest.mark.parametrize(
+    ('name', 'expected'),
+    [
+        ('san_15e', [1e-4, 2e-4, *[3e-4] * 4, *[1.5e-4] * 3, *[7.5e-5] * 3, *[3.75e-5] * 3]),
+        ('caption_small', [1e-3 / 3, *[1e-3] * 4, *[5e-4] * 3, *[2.5e-4] * 2]),
+    ],
+)
+def test_rate_of_each_epoch(name, expected):
+    cfg = Config.fromfile(config_path(f'_base_/schedules/{name}.py'))
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=cfg.optim_wrapper.optimizer.lr)
+    schedulers = [PARAM_SCHEDULERS.build(dict(each, optimizer=optimizer)) for each in cfg.param_scheduler]
+    found = []
+    for _ in range(cfg.train_cfg.max_epochs):
+        found.append(optimizer.param_groups[0]['lr'])
+        optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    assert found == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize('name', CAPTIONS)

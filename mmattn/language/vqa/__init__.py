@@ -1,0 +1,5 @@
+"""Visual question answering."""
+
+from .mcan import MCAN, AttentionPooling, GuidedEncoder
+
+__all__ = ['MCAN', 'AttentionPooling', 'GuidedEncoder']

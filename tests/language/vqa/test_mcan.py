@@ -1,0 +1,198 @@
+"""MCAN against a literal reference of its parts, and its invariances, in float64."""
+
+import pytest
+import torch
+from mmengine.structures import BaseDataElement
+from torch.nn import functional as F
+
+from mmattn.language.vqa import MCAN, AttentionPooling
+from mmattn.registry import MODELS
+
+SMALL = dict(
+    vocab_size=20,
+    num_answers=5,
+    num_features=6,
+    word_dim=7,
+    num_layers=2,
+    embed_dim=16,
+    num_heads=2,
+    feedforward_dim=24,
+    fused_dim=12,
+)
+GSA = dict(type='mmattn.RegionAttention', geometry='query_dependent', geometry_dim=4)
+ATTENTION = {'plain': dict(type='mmattn.RegionAttention'), 'GSA': GSA, 'NSA': dict(GSA, query_norm='instance')}
+
+
+@pytest.fixture(params=ATTENTION)
+def model(request):
+    torch.manual_seed(0)
+    return MCAN(**SMALL, region_attention=ATTENTION[request.param]).double().eval()
+
+
+def questions(words=(3, 6, 1), regions=(5, 2, 4)):
+    """One question per image, with different numbers of words and regions."""
+    generator = torch.Generator().manual_seed(1)
+    found = []
+    for length, count in zip(words, regions, strict=True):
+        corner = torch.rand(count, 2, generator=generator, dtype=torch.float64) * 50
+        sides = 2 + torch.rand(count, 2, generator=generator, dtype=torch.float64) * 40
+        found.append(
+            dict(
+                question=torch.randint(4, 20, (length,), generator=generator),
+                features=torch.randn(count, 6, generator=generator, dtype=torch.float64),
+                boxes=torch.cat([corner, corner + sides], 1),
+                targets=torch.rand(5, generator=generator, dtype=torch.float64),
+            )
+        )
+    return found
+
+
+def batch(model, samples):
+    inputs = {name: [sample[name] for sample in samples] for name in samples[0]}
+    return model.data_preprocessor(dict(inputs=inputs))['inputs']
+
+
+def pooled(pooling, x):
+    """W Σ_i softmax_i(w·ReLU(U x_i + u) + c) x_i + b of one set, without a mask."""
+    first, _, _, last = pooling.score
+    scores = [last.weight[0] @ torch.relu(first.weight @ each + first.bias) + last.bias[0] for each in x]
+    e = [(score - max(scores)).exp() for score in scores]
+    total = sum(weight / sum(e) * each for weight, each in zip(e, x))
+    return pooling.projection.weight @ total + pooling.projection.bias
+
+
+def test_pooling_and_its_gradients_are_those_of_the_valid_vectors():
+    torch.manual_seed(0)
+    pooling = AttentionPooling(8, 3, dropout=0.0).double()
+    x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
+    mask = torch.arange(5) >= torch.tensor([5, 1, 3])[:, None]
+    found = pooling(x, mask)
+    expected = torch.stack([pooled(pooling, each[~padded]) for each, padded in zip(x, mask)])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    cotangent = torch.randn_like(found)
+    wanted = [x, *pooling.parameters()]
+    for a, b in zip(*(torch.autograd.grad((y * cotangent).sum(), wanted) for y in (found, expected))):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    assert torch.autograd.gradcheck(lambda x: pooling(x, mask), (x,))
+
+
+def reference(model, sample):
+    """The logits of one question, unpadded: torch's LSTM and layers by their formulas, without a mask."""
+
+    def attention(layer, query, memory, f=None):
+        w, b = layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3)
+        q, k, v = (F.linear(x, *pair) for x, *pair in zip((query, memory, memory), w, b))
+        if getattr(layer, 'query_norm', None) is not None:
+            q = (q - q.mean(0)) / (q.var(0, correction=0) + 1e-5).sqrt()
+        heads = []
+        for h in range(2):
+            at = slice(8 * h, 8 * h + 8)
+            logits = q[:, at] @ k[:, at].T
+            if f is not None and layer.geometry:
+                g = torch.relu(layer.geometry_proj(f))
+                own = layer.geometry_query(query)[:, 4 * h : 4 * h + 4]
+                logits = logits + torch.einsum('ic,ijc->ij', own, g)
+            heads.append((logits / 8**0.5).softmax(1) @ v[:, at])
+        return layer.out_proj(torch.cat(heads, 1))
+
+    def feed_forward(layer, x):
+        first, _, _, last = layer.feedforward
+        return layer.feedforward_norm(x + last(torch.relu(first(x))))
+
+    words = model.lstm(model.embedding.weight[sample['question']])[0]
+    for layer in model.word_encoder.layers:
+        words = layer.attention_norm(words + attention(layer.self_attention[0], words, words))
+        words = feed_forward(layer, words)
+    boxes = sample['boxes']
+    centre, side = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
+    distance = (centre[:, None] - centre[None]).abs() / side[:, None]
+    f = torch.cat([distance.clamp(min=1e-3), side[:, None] / side[None]], -1).log()
+    x = model.region_embedding(sample['features'])
+    for layer in model.region_encoder.layers:
+        x = layer.attention_norm(x + attention(layer.self_attention[0], x, x, f))
+        x = layer.cross_attention_norm(x + attention(layer.cross_attention, x, words))
+        x = feed_forward(layer, x)
+    fused = pooled(model.word_pooling, words) + pooled(model.region_pooling, x)
+    mean, variance = fused.mean(), fused.var(correction=0)
+    normalised = (fused - mean) / (variance + 1e-5).sqrt() * model.norm.weight + model.norm.bias
+    return model.classifier.weight @ normalised + model.classifier.bias
+
+
+def test_logits_loss_and_gradients_are_those_of_the_reference(model):
+    """A padded batch, against each question alone."""
+    samples = questions()
+    inputs = batch(model, samples)
+    expected = torch.stack([reference(model, sample) for sample in samples])
+    torch.testing.assert_close(model(inputs), expected, rtol=0, atol=1e-10)
+    p, y = expected.sigmoid(), inputs['targets']
+    loss = -(y * p.log() + (1 - y) * (1 - p).log()).sum()  # over answers and batch
+    found = model(inputs, mode='loss')['loss']
+    torch.testing.assert_close(found, loss, rtol=1e-12, atol=0)
+    wanted = list(model.parameters())
+    for a, b in zip(*(torch.autograd.grad(each, wanted) for each in (found, loss))):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+
+
+@torch.no_grad()
+def test_padding_has_no_effect(model):
+    """Pads after the words, and padded regions with any box."""
+    inputs = batch(model, questions())
+    padded = {
+        'question': F.pad(inputs['question'], (0, 3), value=1),
+        'features': F.pad(inputs['features'], (0, 0, 0, 90), value=7.0),
+        'boxes': F.pad(inputs['boxes'], (0, 0, 0, 90), value=torch.nan),
+        'region_mask': F.pad(inputs['region_mask'], (0, 90), value=True),
+    }
+    torch.testing.assert_close(model(padded), model(inputs), rtol=0, atol=1e-10)
+
+
+@torch.no_grad()
+def test_the_order_of_the_regions_has_no_effect_and_that_of_the_words_has(model):
+    (sample,) = questions((4,), (5,))
+    order = torch.tensor([3, 1, 4, 0, 2])
+    found = model(batch(model, [sample]))
+    other = dict(sample, features=sample['features'][order], boxes=sample['boxes'][order])
+    torch.testing.assert_close(model(batch(model, [other])), found, rtol=0, atol=1e-12)
+    turned = dict(sample, question=sample['question'].flip(0))
+    assert (model(batch(model, [turned])) - found).abs().max() > 1e-3
+
+
+@torch.no_grad()
+def test_predictions_are_the_probabilities_and_the_best_answer(model):
+    inputs = batch(model, questions())
+    logits = model(inputs)
+    samples = [BaseDataElement(metainfo=dict(question_id=n)) for n in range(3)]
+    for given in (None, samples):
+        found = model(inputs, given, mode='predict')
+        for row, sample in zip(logits, found, strict=True):
+            torch.testing.assert_close(sample.pred_scores, row.sigmoid())
+            assert sample.pred_label == row.argmax()
+    assert [sample.question_id for sample in found] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(('geometry', 'more'), [(None, 0), ('query_dependent', 6 * 262_976)])
+def test_the_parameters_are_those_of_the_formulas(geometry, more):
+    """Words, LSTM, regions, 6 + 6 layers, two poolings, norm and classifier; GSA adds Q' and W to each region layer."""
+    model = MODELS.build(
+        dict(
+            type='mmattn.MCAN', vocab_size=1000, region_attention=dict(type='mmattn.RegionAttention', geometry=geometry)
+        )
+    )
+    lstm = 4 * 512 * (300 + 512) + 2 * 4 * 512
+    pooling = 512 * 512 + 512 + 512 + 1 + 512 * 1024 + 1024
+    expected = 1000 * 300 + lstm + 2048 * 512 + 512 + 6 * (3_152_384 + 4_204_032) + 2 * pooling
+    expected += 2 * 1024 + 1024 * 3129 + 3129
+    assert expected == 51_640_891 + 1000 * 300
+    assert sum(p.numel() for p in model.parameters()) == expected + more
+
+
+def test_wrong_arguments_are_errors():
+    for options, error, message in (
+        (dict(num_answers=0), ValueError, 'num_answers must be at least 1; got 0'),
+        (dict(word_dim=1.5), TypeError, 'word_dim must be an integer; got 1.5'),
+        (dict(dropout=2), ValueError, 'dropout must be from 0 to 1; got 2'),
+        (dict(num_heads=3), ValueError, 'num_heads must divide embed_dim=16; got 3'),
+        (dict(region_attention=dict(GSA, geometry='far')), ValueError, 'geometry must be None, or one or more of'),
+    ):
+        with pytest.raises(error, match=message):
+            MCAN(**{**SMALL, **options})
