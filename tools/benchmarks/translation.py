@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import mmattn.utils.command
 
@@ -42,9 +43,8 @@ def models(size: str, vocabulary: int) -> dict[str, TranslationTransformer]:
     return {name: model.to(device) for name, model in found.items()}
 
 
-def check(theirs: TranslationTransformer, ours: TranslationTransformer, source: Tensor, target: Tensor) -> None:
-    """Give ``ours``, without positions in attention, the weights of ``theirs``, and compare the logits."""
-    ours.embedding.load_state_dict(theirs.embedding.state_dict())
+def copy_stacks(theirs: Any, ours: Any) -> None:
+    """Give the encoder and the decoder of ``ours`` the weights of ``theirs``, which has those of nn.Transformer."""
     for stack in ('encoder', 'decoder'):
         for mine, other in zip(getattr(ours, stack).layers, getattr(theirs, stack).stack.layers):
             norms = [mine.attention_norm, mine.feedforward_norm]
@@ -56,6 +56,12 @@ def check(theirs: TranslationTransformer, ours: TranslationTransformer, source: 
             mine.feedforward[3].load_state_dict(other.linear2.state_dict())
             for number, norm in enumerate(norms, 1):
                 norm.load_state_dict(getattr(other, f'norm{number}').state_dict())
+
+
+def check(theirs: TranslationTransformer, ours: TranslationTransformer, source: Tensor, target: Tensor) -> None:
+    """Give ``ours``, without positions in attention, the weights of ``theirs``, and compare the logits."""
+    ours.embedding.load_state_dict(theirs.embedding.state_dict())
+    copy_stacks(theirs, ours)
     with torch.no_grad():
         found, expected = (model.eval()(dict(source=source, target=target)) for model in (ours, theirs))
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
