@@ -1,7 +1,7 @@
 """Shipped configs take a training step and predict, through the stock Runner, on small images.
 
-Configs on text and captions are run in tests/language. Those that add deformable convolutions to a config that is run are compared
-with it.
+Configs on text and captions are run in tests/language. Those that add deformable convolutions to a config that is run
+are compared with it.
 """
 
 import math
