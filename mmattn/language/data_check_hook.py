@@ -1,4 +1,4 @@
-"""Hook that compares the vocabularies of data, model and checkpoint before the first iteration."""
+"""Hook that checks data sets of sentences, and compares their vocabularies with those of model and checkpoint."""
 
 from itertools import zip_longest
 from pathlib import Path
@@ -12,7 +12,7 @@ from mmattn.engine.hooks.data_check import DataCheckHook, data_set_configs
 from mmattn.registry import HOOKS
 
 from .embedding import vocabulary_size
-from .text_dataset import TextDataset, read_vocabulary, text_dataset
+from .text_dataset import TextDataset, faults_of, read_vocabulary, text_dataset
 from .vocabulary import SPECIALS, Vocabulary
 
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
@@ -20,7 +20,7 @@ LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 @HOOKS.register_module()
 class TextDataCheckHook(DataCheckHook):
-    """Checks that data, model and checkpoint have the same vocabulary, before the first iteration.
+    """Checks data sets of sentences, before the first iteration: data, model and checkpoint have the same vocabulary.
 
     The vocabulary of a data set is ``vocabulary.txt`` in its ``data_root``, or the frequent words of its captions.
     Before training, the hook reads those of ``train_dataloader`` and ``val_dataloader``; before testing, those of
@@ -28,7 +28,9 @@ class TextDataCheckHook(DataCheckHook):
 
     * a vocabulary that cannot be read;
     * an embedding with another number of rows (``vocab_size`` of the model);
-    * data sets with different vocabularies.
+    * data sets with different vocabularies;
+    * for captions, wrong annotations, regions or attributes, images without regions, regions of another width than
+      ``num_features`` of the model, and no attributes for a model that reads them.
 
     If a checkpoint that contains the symbols of its training data is loaded, they are compared with those of the data.
     With another vocabulary of the same size, the weights would load, and every number would mean another symbol.
@@ -51,15 +53,18 @@ class TextDataCheckHook(DataCheckHook):
     """
 
     def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
-        """Compare the vocabularies of these data loaders with the embedding, and with each other."""
-        rows = _embedding_rows(runner)
+        """Compare the vocabularies of these data loaders with the embedding and with each other, and check the rest."""
+        model = runner.model
+        while is_model_wrapper(model):
+            model = model.module
+        rows = vocabulary_size(model)
         faults: dict[str, list[str]] = {}
         first: tuple[Path, Vocabulary] | None = None
         for path, cfg in _sources(runner.cfg, loaders):
             try:
                 vocabulary = read_vocabulary(cfg)
             except (OSError, ValueError) as error:
-                faults[str(path)] = [str(error).removeprefix(f'{path}: ')]
+                faults[str(path)] = faults_of(error, path)
                 continue
             first = first or (path, vocabulary)
             reasons = []
@@ -73,6 +78,12 @@ class TextDataCheckHook(DataCheckHook):
                 reasons.append(f'{_difference(vocabulary.symbols, first[1].symbols)} in {first[0]}')
             if reasons:
                 faults[str(path)] = reasons
+        kinds: dict[type[TextDataset], list[dict]] = {}
+        for part in _data_sets(runner.cfg, loaders):
+            kinds.setdefault(text_dataset(part), []).append(part)
+        for kind, parts in kinds.items():
+            for name, reasons in kind.find_faults(parts, model).items():
+                faults[name] = list(dict.fromkeys([*faults.get(name, []), *reasons]))
         return faults
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -95,12 +106,9 @@ class TextDataCheckHook(DataCheckHook):
                 )
 
 
-def _embedding_rows(runner: Runner) -> int | None:
-    """Return the number of rows of the embedding of the model; None if it has none."""
-    model = runner.model
-    while is_model_wrapper(model):
-        model = model.module
-    return vocabulary_size(model)
+def _data_sets(cfg: Any, loaders: tuple[str, ...]) -> list[dict]:
+    """Return the configs of the data sets of some loaders."""
+    return [part for loader in loaders for _, part in data_set_configs(cfg.get(loader), loader, TextDataset)]
 
 
 def _sources(cfg: Any, loaders: tuple[str, ...]) -> list[tuple[Path, dict]]:
@@ -109,11 +117,10 @@ def _sources(cfg: Any, loaders: tuple[str, ...]) -> list[tuple[Path, dict]]:
     A missing file is left out: the data set raises an error that names the converters.
     """
     found: dict[str, tuple[Path, dict]] = {}
-    for loader in loaders:
-        for _, part in data_set_configs(cfg.get(loader), loader, TextDataset):
-            path, options = text_dataset(part).vocabulary_source(part)
-            if path.is_file():
-                found.setdefault(repr((path, options)), (path, part))
+    for part in _data_sets(cfg, loaders):
+        path, options = text_dataset(part).vocabulary_source(part)
+        if path.is_file():
+            found.setdefault(repr((path, options)), (path, part))
     return list(found.values())
 
 

@@ -125,4 +125,4 @@ def pad_regions(
 def padding_mask(tokens: Tensor) -> Tensor | None:
     """Return bool ``(B, L)``, True where a token is padding; None if no token is."""
     mask = tokens == PAD
-    return mask if torch.any(mask) else None
+    return mask if mask.is_meta or torch.any(mask) else None  # the values of a meta tensor are unknown

@@ -1,6 +1,7 @@
 """What data sets of sentences share."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,15 @@ class TextDataset(Dataset):
             OSError, ValueError: the file cannot be read.
         """
 
+    @classmethod
+    def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
+        """Return what else is wrong with data sets of this class, given by their configs, or does not fit the model.
+
+        Returns:
+            dict[str, list[str]]: faults by path. Defaults to none.
+        """
+        return {}
+
 
 def text_dataset(cfg: dict) -> type[TextDataset]:
     """Return the class of a :class:`TextDataset`, given by its config."""
@@ -37,3 +47,16 @@ def text_dataset(cfg: dict) -> type[TextDataset]:
 def read_vocabulary(cfg: dict) -> Vocabulary:
     """Return the vocabulary of a :class:`TextDataset`, given by its config."""
     return text_dataset(cfg).read_vocabulary(cfg)
+
+
+def faults_of(error: Exception, path: str | Path) -> list[str]:
+    """Return the faults that the error of a file lists, without its path.
+
+    Example:
+        >>> faults_of(ValueError('a.json: 2 faults:\\n  image 7: no caption\\n  image 9: no caption'), 'a.json')
+        ['image 7: no caption', 'image 9: no caption']
+    """
+    if isinstance(error, OSError):
+        return [error.strerror or str(error)]
+    first, *listed = str(error).split('\n  ')
+    return listed or [first.removeprefix(f'{path}: ')]

@@ -143,11 +143,8 @@ def _select(rows: list[Row], names: list[str] | None) -> list[Row]:
             known = ', '.join(dict.fromkeys(row.name for row in rows))
             raise ProtocolError(f"--rows must be one of {known}; got '{name}'")
     chosen = [row for row in rows if names is None or any(fnmatch(row.name, name) for name in names)]
-    needed = {(row.name, row.setting) for row in chosen}
-    while (
-        missing := {(row.baseline, row.setting) for row in rows if row.baseline and (row.name, row.setting) in needed}
-        - needed
-    ):
+    needed: set[tuple[str | None, str]] = {(row.name, row.setting) for row in chosen}
+    while missing := {(row.baseline, row.setting) for row in rows if (row.name, row.setting) in needed} - needed:
         needed |= missing  # a baseline may have one, too
     return [row for row in rows if (row.name, row.setting) in needed]
 

@@ -4,7 +4,8 @@ The counter of PyTorch is used. It counts convolutions and matrix products, incl
 package, but not norms, activations and softmaxes. Only shapes are computed, so any input size takes seconds and no
 memory. A deformable convolution counts as a standard convolution plus the convolution of its offsets. The second stage
 of a detector counts for the number of proposals that it keeps in testing. A video model follows one object. A model
-that translates reads one sentence and computes the logits of one translation at once, without beam search.
+that translates reads one sentence and computes the logits of one translation at once, without beam search; a captioning
+model does the same with one image.
 """
 
 from collections.abc import Iterator
@@ -37,7 +38,8 @@ def count(cfg: Config, shape: tuple[int, ...], frames: int = 8, module: str = ''
     Args:
         cfg (Config): the config; it is not changed.
         shape (tuple[int, ...]): shape of one input, ``(channels, height, width)``; for a model that translates, the
-            last two are the lengths of source and target in tokens.
+            last two are the lengths of source and target in tokens; for a captioning model, the numbers of regions and
+            words.
         frames (int): length of a clip, for video models. Defaults to 8.
         module (str): name of the submodule to count; ``shape`` is then the shape of its input. Defaults to '', the
             whole model.

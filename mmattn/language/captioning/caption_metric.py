@@ -43,11 +43,10 @@ class CaptionMetric(UniqueMetric):
         tokenizer (str): 'PTB'; 'simple', our own rule; or 'auto', 'PTB' if it can run. Defaults to 'auto'.
         use_meteor (bool): compute METEOR, if the tokenizer is 'PTB'. It takes about ten seconds to start. Defaults to
             True.
-        output_file (str, optional): file for the captions, in the format of COCO's server:
-            ``[{"image_id": 42, "caption": "a dog"}, …]``. Ids that are not integers are written as strings. Defaults
-            to None, no file.
-        scores_file (str, optional): file for the scores of each image, JSON, for paired statistics: ``{"tokenizer":
-            "PTB", "scores": {image id: {"BLEU-1": 50.0, …}}}``. Defaults to None, no file.
+        output_dir (str, optional): folder for ``captions.json``, in the format of COCO's server, ``[{"image_id": 42,
+            "caption": "a dog"}, …]``, and ``scores.json``, the scores of each image for paired statistics,
+            ``{"tokenizer": "PTB", "scores": {image id: {"BLEU-1": 50.0, …}}}``. Ids that are not integers are written
+            as strings. ``tools/test.py --out`` sets it. Defaults to None, no files.
         keep_results (bool): has no effect; accepted because ``tools/test.py --out`` sets it, as for the metrics of
             mmseg.
         **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
@@ -73,8 +72,7 @@ class CaptionMetric(UniqueMetric):
         self,
         tokenizer: str = 'auto',
         use_meteor: bool = True,
-        output_file: str | None = None,
-        scores_file: str | None = None,
+        output_dir: str | None = None,
         keep_results: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -90,11 +88,9 @@ class CaptionMetric(UniqueMetric):
             self.missing = str(error)
         self.tokenizer = tokenizer if tokenizer != 'auto' else 'simple' if self.missing else 'PTB'
         self.use_meteor = use_meteor
-        self.output_file = output_file
-        self.scores_file = scores_file
-        for path in (output_file, scores_file):
-            if path is not None:
-                check_writable(Path(path).parent)
+        self.output_dir = None if output_dir is None else Path(output_dir)
+        if output_dir is not None:
+            check_writable(output_dir)
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Keep the captions of a batch.
@@ -123,8 +119,8 @@ class CaptionMetric(UniqueMetric):
         Returns:
             dict: the figures by name, times 100; empty if there are no references.
         """
-        if self.output_file is not None:
-            self._write_captions(self.output_file, results)
+        if self.output_dir is not None:
+            self._write_captions(self.output_dir / 'captions.json', results)
         without = [result['image_id'] for result in results if not result['captions']]
         if without:
             print_log(f'no figures: {len(without)} images without references, such as {without[0]}', 'current')
@@ -141,12 +137,13 @@ class CaptionMetric(UniqueMetric):
         each['ROUGE-L'] = [rouge_l(*pair) for pair in zip(hypotheses, references)]
         each['CIDEr-D'] = list(CiderD(references).score(hypotheses, range(len(results))))
         found.update((name, math.fsum(each[name]) / len(results)) for name in ('ROUGE-L', 'CIDEr-D'))
-        if self.scores_file is not None:
+        if self.output_dir is not None:
             scores = {
                 result['image_id']: {name: 100 * float(values[i]) for name, values in each.items()}
                 for i, result in enumerate(results)
             }
-            write_text(self.scores_file, json.dumps(dict(tokenizer=self.tokenizer, scores=scores), ensure_ascii=False))
+            text = json.dumps(dict(tokenizer=self.tokenizer, scores=scores), ensure_ascii=False)
+            write_text(self.output_dir / 'scores.json', text)
         return {name: 100 * value for name, value in found.items()}
 
     def _words(self, results: list[dict]) -> tuple[list[list[str]], list[list[list[str]]]]:
@@ -165,7 +162,7 @@ class CaptionMetric(UniqueMetric):
         return self.use_meteor and self.tokenizer == 'PTB'
 
     @staticmethod
-    def _write_captions(path: str, results: list[dict]) -> None:
+    def _write_captions(path: Path, results: list[dict]) -> None:
         ids = coco_ids([result['image_id'] for result in results])
         records = [dict(image_id=name, caption=result['caption']) for name, result in zip(ids, results)]
         write_text(path, json.dumps(records, ensure_ascii=False))

@@ -63,7 +63,7 @@ class CaptionDataset(TextDataset):
         elif not annotations[0].captions and (not test_mode or oracle_attributes):
             faults.append('no captions, which training and oracle attributes require')
         raise_faults(ann_file, faults)
-        symbols = _frequent_words(counted, min_count)
+        symbols = frequent_words(counted, min_count)
         self.vocabulary = Vocabulary(symbols)
         self.metainfo = dict(symbols=symbols, max_words=max_words)
         self.captions_per_image = captions_per_image
@@ -93,7 +93,14 @@ class CaptionDataset(TextDataset):
         """Return the vocabulary of a data set with this config."""
         path, (splits, min_count) = cls.vocabulary_source(cfg)
         counted = of_splits('vocab_splits', read_annotations(path), splits, path, every=True)
-        return Vocabulary(_frequent_words(counted, min_count))
+        return Vocabulary(frequent_words(counted, min_count))
+
+    @classmethod
+    def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
+        """Return faults of annotations, regions and attributes; see :mod:`mmattn.language.captioning.data_check`."""
+        from .data_check import find_faults  # lazy: it imports this module
+
+        return find_faults(cfgs, model)
 
     def _words_of(self, annotation: Annotation) -> list[int]:
         """Return the numbers of all words of an image's captions, each once, without unknown words."""
@@ -216,7 +223,7 @@ class COCOCaptionDataset(CaptionDataset):
         test_mode: bool = False,
         data_root: str = '',
     ) -> None:
-        path, words_path, regions, attributes = _in_folder(data_root, ann_file, vocab_file, regions, attributes)
+        path, words_path, regions, attributes = in_folder(data_root, ann_file, vocab_file, regions, attributes)
         annotations = read_annotations(path)
         counted = annotations if vocab_file is None else read_annotations(words_path)
         super().__init__(
@@ -273,7 +280,7 @@ class VATEXDataset(CaptionDataset):
         test_mode: bool = False,
         data_root: str = '',
     ) -> None:
-        path, words_path, regions, _ = _in_folder(data_root, ann_file, vocab_file, regions, None)
+        path, words_path, regions, _ = in_folder(data_root, ann_file, vocab_file, regions, None)
         annotations = read_annotations(path)
         counted = annotations if vocab_file is None else read_annotations(words_path)
         super().__init__(
@@ -309,7 +316,7 @@ def _open_store(regions: Any) -> Any:
     return regions
 
 
-def _in_folder(folder: str, *paths: Any) -> list[Any]:
+def in_folder(folder: str, *paths: Any) -> list[Any]:
     """Return each path relative to a folder; what is not a path, such as None, as it is."""
     return [str(Path(folder, path)) if isinstance(path, str | Path) else path for path in paths]
 
@@ -332,7 +339,7 @@ def of_splits(
     return [each for each in annotations if ('train' if each.split == 'restval' else each.split) in requested]
 
 
-def _frequent_words(annotations: Sequence[Annotation], min_count: int) -> list[str]:
+def frequent_words(annotations: Sequence[Annotation], min_count: int) -> list[str]:
     """Return the words that occur more than ``min_count`` times, the most frequent first."""
     counts = Counter(word for each in annotations for words in each.words for word in words)
     symbols = sorted((word for word in counts if counts[word] > min_count), key=lambda word: (-counts[word], word))

@@ -41,8 +41,9 @@ PAGE = """<!DOCTYPE html>
 </head>
 <body>
 <h1>{title}</h1>
-<p>Each word has the colour of the region with its largest attention weight: cross-attention of the last decoder layer,
-mean over the heads. Point at a word to see its {strongest} strongest regions.</p>
+<p>A word and the region with its largest attention weight have the same colour; a region that several words share has
+that of the last. The weights are those of the cross-attention of the last decoder layer, the mean over the heads.
+Point at a word to see its {strongest} strongest regions.</p>
 <main>
 {figures}
 </main>

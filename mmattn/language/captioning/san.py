@@ -38,7 +38,8 @@ class SANCaptioner(Captioner):
         positions (str): 'none'; 'absolute', sinusoids of centre and size of the boxes, relative to the image, are added
             to the regions (Table 4); or 'sinusoidal', those of the number of a region, for the frames of a video.
             Defaults to 'none'.
-        dropout (float): probability, in [0, 1). Defaults to 0.1.
+        dropout (float): probability, in [0, 1). That of the attention weights between regions is an option of
+            ``encoder_attention``. Defaults to 0.1.
         norm_first (bool): the norms precede the sub-layers (pre-norm). Defaults to False.
         label_smoothing (float): ε of the cross-entropy, in [0, 1]. Defaults to 0.
         self_critical, test_cfg, data_preprocessor, init_cfg: see :class:`Captioner`.

@@ -56,8 +56,8 @@ def test_figures_and_files(tokenizer, tmp_path, messages):
     """In any order; an image that a sampler repeats counts once."""
     shuffled = random.Random(0).sample(SAMPLES, 3)
     for samples in (SAMPLES, [*shuffled, shuffled[0]]):
-        captions, scores = tmp_path / 'a/captions.json', tmp_path / 'scores.json'
-        found = evaluate(samples, tokenizer=tokenizer, output_file=str(captions), scores_file=str(scores))
+        captions, scores = tmp_path / 'a/captions.json', tmp_path / 'a/scores.json'
+        found = evaluate(samples, tokenizer=tokenizer, output_dir=str(tmp_path / 'a'))
         assert {name: found[name] for name in FIGURES} == pytest.approx(FIGURES, abs=5e-5)
         assert set(found) == {*FIGURES, 'BLEU-4'}
         records = json.loads(captions.read_text(encoding='utf-8'))
@@ -94,7 +94,7 @@ def test_absent_figures_are_named_and_never_0(monkeypatch, messages):
 def test_without_references_there_are_captions_but_no_figures(tmp_path, messages):
     """As for the test set of a server."""
     samples = [sample(each.image_id, text, []) for each, text in zip(SAMPLES, HYPOTHESES)]
-    assert evaluate(samples, output_file=str(tmp_path / 'captions.json')) == {}
+    assert evaluate(samples, output_dir=str(tmp_path)) == {}
     assert len(json.loads((tmp_path / 'captions.json').read_text(encoding='utf-8'))) == 3
     assert messages == ['no figures: 3 images without references, such as 42']
 
@@ -111,9 +111,8 @@ def test_arguments(tmp_path):
     with pytest.raises(ValueError, match=r"tokenizer must be one of \('auto', 'PTB', 'simple'\); got 'ptb'"):
         CaptionMetric(tokenizer='ptb')
     (tmp_path / 'file').touch()
-    for name in ('output_file', 'scores_file'):
-        with pytest.raises(OSError, match='file/out'):
-            CaptionMetric(**{name: str(tmp_path / 'file/out/captions.json')})
+    with pytest.raises(OSError, match='file/out'):
+        CaptionMetric(output_dir=str(tmp_path / 'file/out'))
 
 
 @needs_java
@@ -202,7 +201,7 @@ from tests.language.captioning.test_caption_metric import META, SAMPLES, Caption
 
 rank = 0 if os.fork() else 1 if os.fork() else 2
 dist.init_process_group('gloo', init_method='file://{path}.store', rank=rank, world_size=3)
-evaluator = Evaluator(CaptionMetric('simple', scores_file={path!r} + '.scores'))
+evaluator = Evaluator(CaptionMetric('simple', output_dir={path!r} + '.out'))
 evaluator.dataset_meta = META
 evaluator.process([SAMPLES[i] for i in ([2, 0], [1, 2], [])[rank]] or [SAMPLES[0]])  # repeated, unequal
 with open(f'{path}.{{rank}}', 'w', encoding='utf-8') as file:
@@ -217,7 +216,7 @@ if rank != 2:
 def test_processes_neither_lose_nor_repeat_an_image(run_python, tmp_path):
     path = tmp_path / 'found'
     run_python(THREE.format(path=str(path)), OMP_NUM_THREADS='1', PYTHONPATH=str(ROOT))
-    expected = evaluate(scores_file=str(tmp_path / 'scores'))
+    expected = evaluate(output_dir=str(tmp_path / 'alone'))
     for rank in range(3):
         assert json.loads(Path(f'{path}.{rank}').read_text(encoding='utf-8')) == expected
-    assert Path(f'{path}.scores').read_bytes() == (tmp_path / 'scores').read_bytes()
+    assert Path(f'{path}.out/scores.json').read_bytes() == (tmp_path / 'alone/scores.json').read_bytes()

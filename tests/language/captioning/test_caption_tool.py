@@ -18,31 +18,12 @@ from mmattn.language.captioning import CaptionInferencer
 from mmattn.language.regions import RegionStore
 
 from ...forked_tools import run_command
+from ..interruption import killing
 from .tiny_models import ETA, FEATURES, IDS, SAN, SIZE, SYMBOLS, write_model, write_store
 
 ROOT = Path(__file__).parents[3]
 TOOL = ROOT / 'tools/caption.py'
 ENSEMBLE = ROOT / 'tools/misc/ensemble_checkpoints.py'
-
-# Runs the tool with the arguments that follow, and kills it with half of the second batch written.
-KILLED = f"""
-import os, runpy, signal, sys
-import mmattn.language.progress_file as progress_file
-
-append, calls = progress_file._append, []
-
-def append_and_die(file, path, records):
-    calls.append(records)
-    if len(calls) == 3:  # the settings are the first
-        file.write(records[0].encode()[:20])
-        file.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-    append(file, path, records)
-
-progress_file._append = append_and_die
-sys.argv[0] = {str(TOOL)!r}
-runpy.run_path(sys.argv[0], run_name='__main__')
-"""
 
 
 @pytest.fixture
@@ -264,7 +245,7 @@ def test_interrupted_between_batches_and_resumed(tiny, arguments, tmp_path, call
 def test_killed_and_resumed(arguments, predictions, tmp_path):
     words = [str(each) for each in (*arguments, '--out', tmp_path)]
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-    killed = subprocess.run([sys.executable, '-c', KILLED, *words], env=env, capture_output=True, timeout=300)
+    killed = subprocess.run([sys.executable, '-c', killing(TOOL), *words], env=env, capture_output=True, timeout=300)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert names(tmp_path) == ['captions.json.part']
     assert len((tmp_path / 'captions.json.part').read_bytes().splitlines()[-1]) == 20
@@ -348,7 +329,6 @@ def test_an_ensemble_captions_as_the_three_models_built_by_hand(tiny, members, t
             type='mmattn.CaptionMetric',
             tokenizer='simple',
             use_meteor=False,
-            output_file=str(tmp_path / 'results.json'),
         ),
         test_cfg=dict(),
         work_dir=str(tmp_path / 'work'),
@@ -360,9 +340,9 @@ def test_an_ensemble_captions_as_the_three_models_built_by_hand(tiny, members, t
     call(*arguments, '--regions', tiny.store, '--out', tmp_path / 'out', '--device', 'cpu', '--images', tiny.pictures)
     found = {str(each['image_id']): each['caption'] for each in read(tmp_path / 'out/captions.json')}
     assert found == expected
-    done = run_command([sys.executable, ROOT / 'tools/test.py', *arguments])
+    done = run_command([sys.executable, ROOT / 'tools/test.py', *arguments, '--out', tmp_path / 'results'])
     assert done.returncode == 0, done.stderr[-3000:]
-    found = {str(each['image_id']): each['caption'] for each in read(tmp_path / 'results.json')}
+    found = {str(each['image_id']): each['caption'] for each in read(tmp_path / 'results/captions.json')}
     assert found == {name: expected[name] for name in IDS[:4]}
 
 

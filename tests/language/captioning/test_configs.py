@@ -11,6 +11,7 @@ from mmengine.runner import Runner
 
 import mmattn.registry  # noqa: F401
 from mmattn.utils import config_path
+from mmattn.utils.complexity import count
 
 from ...test_configs import CAPTIONS
 from ...tiny_data import FEATURES, WORDS
@@ -120,3 +121,26 @@ def test_the_config_is_that_of_its_name(name):
             assert attention.get('geometry') == ('query_dependent' if method.startswith(('g-', 'ng-')) else None)
             assert model.get('stack', 'Sequence') == ('Torch' if method == 'torch' else 'Sequence')
             assert model.get('positions', 'none') == ('sinusoidal' if data == 'vatex' else 'none')
+
+
+def test_operations_are_those_of_the_matrix_products():
+    """Of N regions, M attributes and T words; a causal layer counts all pairs, as torch's layers do."""
+    n, m, t, d, f, v, channels, heads, geometry = 36, 20, 16, 128, 256, 2269, 128, 4, 64
+    regions, attributes = (4 * d * d * k + 2 * k * k * d + 2 * d * f * k for k in (n, m))
+    to_regions, to_attributes = (2 * d * d * (t + k) + 2 * k * t * d for k in (n, m))
+    decoder = 4 * d * d * t + 2 * t * t * d + to_regions + 2 * d * f * t
+    expected = channels * d * n + 2 * (regions + decoder) + v * d * t
+    found = {}
+    for name in ('ng_san/san', 'ng_san/torch', 'ng_san/n-san', 'ng_san/g-san', 'eta/eta-visual', 'eta/eta'):
+        cfg = Config.fromfile(config_path(f'{name}_small_1xb10-10e_flickr8k.py'))
+        found[name.split('/')[1]] = count(cfg, (3, n, t))
+    assert found['san'][1] == expected
+    assert found['san'] == found['torch'] == found['n-san'] == found['eta-visual']
+    # G of all pairs, Q', and their products.
+    added = 4 * geometry * n * n + d * heads * geometry * n + heads * geometry * n * n
+    weights = 4 * geometry + geometry + (d + 1) * heads * geometry
+    assert found['g-san'] == (found['san'][0] + 2 * weights, expected + 2 * added)
+    # A second encoder; in each layer of the decoder three more attentions with their norms, and the gate.
+    added = attributes + to_regions + 2 * to_attributes + 3 * d * d * t
+    weights = (4 * d * d + 9 * d + 2 * d * f + f) + 3 * (4 * d * d + 6 * d) + 3 * d * d + d
+    assert found['eta'] == (found['eta-visual'][0] + 2 * weights, expected + 2 * added)

@@ -12,6 +12,7 @@ from mmattn.language.captioning import CaptionInferencer
 from mmattn.language.regions import RegionStore
 from mmattn.language.vocabulary import Vocabulary
 
+from ..interruption import Stop, stop_after
 from .tiny_models import ETA, IDS, SAN, SYMBOLS, random_model, write_model, write_store
 
 
@@ -167,24 +168,6 @@ def test_models_that_do_not_fit(tiny):
         ValueError, match=r'must be a Captioner or CaptionEnsemble; the config has mmattn\.TokenEmbedding'
     ):
         CaptionInferencer(cfg, tiny.san.checkpoint, 'cpu')
-
-
-class Stop(Exception):
-    pass
-
-
-def stop_after(inferencer, batches, monkeypatch):
-    """Let the inferencer stop after this number of batches; return the list of those that it processes."""
-    forward, ran = inferencer.forward, []
-
-    def limited(batch, **options):
-        if len(ran) == batches:
-            raise Stop
-        ran.append(batch.indices)
-        return forward(batch, **options)
-
-    monkeypatch.setattr(inferencer, 'forward', limited)
-    return ran
 
 
 @pytest.mark.parametrize('torn', [b'', b'{"index": 6, "capt', b'\xc3'])

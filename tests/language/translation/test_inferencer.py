@@ -13,6 +13,7 @@ from mmattn.language.translation.inferencer import TranslationInferencer
 from mmattn.language.vocabulary import EOS, Vocabulary
 
 from ...full_disk import full_disk
+from ..interruption import Stop, stop_after
 from .conftest import CONFIG, LINES, META, SYMBOLS, random_model
 
 
@@ -164,24 +165,6 @@ def test_models_that_do_not_fit(trained, tmp_path):
         TranslationInferencer(trained.config, None, 'cpu')
     with pytest.raises(ValueError, match='batch_tokens must be at least 1'):
         TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=0)
-
-
-class Stop(Exception):
-    pass
-
-
-def stop_after(inferencer, batches, monkeypatch):
-    """Let the inferencer stop after this number of batches; return the list of those that it translates."""
-    forward, ran = inferencer.forward, []
-
-    def limited(batch, **options):
-        if len(ran) == batches:
-            raise Stop
-        ran.append(batch.indices)
-        return forward(batch, **options)
-
-    monkeypatch.setattr(inferencer, 'forward', limited)
-    return ran
 
 
 @pytest.mark.parametrize('torn', [b'', b'{"index": 2, "text": "a', b'\xc3'])

@@ -16,30 +16,11 @@ from PIL import Image
 from mmattn.language.translation.inferencer import TranslationInferencer
 
 from ...forked_tools import run_command
+from ..interruption import killing
 from .conftest import LINES
 
 ROOT = Path(__file__).parents[3]
 TOOL = ROOT / 'tools/translate.py'
-
-# Runs the tool with the arguments that follow, and kills it with half of the second batch written.
-KILLED = f"""
-import os, runpy, signal, sys
-import mmattn.language.progress_file as progress_file
-
-append, calls = progress_file._append, []
-
-def append_and_die(file, path, records):
-    calls.append(records)
-    if len(calls) == 3:  # the settings are the first
-        file.write(records[0].encode()[:20])
-        file.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-    append(file, path, records)
-
-progress_file._append = append_and_die
-sys.argv[0] = {str(TOOL)!r}
-runpy.run_path(sys.argv[0], run_name='__main__')
-"""
 
 
 @pytest.fixture(scope='module')
@@ -182,7 +163,7 @@ def test_killed_and_resumed(arguments, predictions, tmp_path):
     out, part = tmp_path / 'lines.de', tmp_path / 'lines.de.part'
     words = [*arguments, '--out', str(out)]
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-    killed = subprocess.run([sys.executable, '-c', KILLED, *words], env=env, capture_output=True, timeout=300)
+    killed = subprocess.run([sys.executable, '-c', killing(TOOL), *words], env=env, capture_output=True, timeout=300)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert not out.exists()
     assert len(part.read_bytes().splitlines()[-1]) == 20
