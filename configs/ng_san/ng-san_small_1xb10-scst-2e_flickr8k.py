@@ -1,4 +1,4 @@
-# Self-critical training; `load_from` is the last checkpoint of ng-san_small_1xb10-10e_flickr8k.py.
+# Self-critical training; `load_from` is a checkpoint of ng-san_small_1xb10-10e_flickr8k.py.
 _base_ = './ng-san_small_1xb10-10e_flickr8k.py'
 model = dict(self_critical=dict(samples=5, baseline='greedy'))
 custom_hooks = [dict(type='mmattn.SelfCriticalHook')]

@@ -1,4 +1,4 @@
-# Self-critical training; `load_from` is the last checkpoint of san_1xb10-15e_coco-captions.py.
+# Self-critical training; `load_from` is a checkpoint of san_1xb10-15e_coco-captions.py.
 _base_ = './san_1xb10-15e_coco-captions.py'
 model = dict(self_critical=dict(samples=5, baseline='greedy'))
 custom_hooks = [dict(type='mmattn.SelfCriticalHook')]
