@@ -37,9 +37,15 @@ def test_tables_are_those_of_the_readmes():
             if line.startswith('|')
             for name in re.findall(r'\]\(([^)]+\.py)\)', line)
         }
+        of_folder = [row for rows in TABLES.values() for row in rows if row.configs[-1].startswith(f'{folder}/')]
+        if folder in ('ng_san', 'eta'):  # CIDEr-D alone; many rows are options of one config
+            printed = set(map(float, re.findall(r'(?<=[ |])\d+\.\d+(?=[ |])', section)))
+            assert linked <= known | {'eta/eta-ensemble_1xb15-scst-15e_coco-captions.py'}
+            assert {row.metrics['CIDEr-D'] for row in of_folder if row.metrics} <= printed
+            continue
         assert len(linked) > 3
         assert linked - known <= {'unet_ba/unet-ba_r18-d32_1xb12-100e_helen-448x448.py'}  # in no table
-        for row in (row for rows in TABLES.values() for row in rows if row.configs[-1].startswith(folder)):
+        for row in of_folder:
             lines = ' '.join(line for line in section.splitlines() if row.configs[-1].split('/')[1] in line)
             printed = set(map(float, re.findall(r'(?<=[ |])\d+\.\d+(?=[ |])', lines)))
             assert set(row.metrics.values()) <= printed, row
