@@ -133,10 +133,9 @@ def test_trains_and_tests(train, uninterrupted, tmp_path, amp):
         gaps = [(this[name] - other[name]).abs().max() for name in this]
         assert 0 < max(gaps) < 0.1
     command = [sys.executable, ROOT / 'tools/test.py', train.folder / 'plain.py', folder / 'epoch_3.pth']
-    option = f'test_evaluator.output_file={tmp_path}/captions.json'
-    done = run_command([*command, '--work-dir', tmp_path, '--cfg-options', option])
+    done = run_command([*command, '--work-dir', tmp_path, '--out', tmp_path / 'out'])
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / 'captions.json').read_text(encoding='utf-8'))
+    found = json.loads((tmp_path / 'out/captions.json').read_text(encoding='utf-8'))
     assert [each['image_id'] for each in found] == [110, 111]
     assert {word for each in found for word in each['caption'].split()} <= {*WORDS}
     assert 'CIDEr-D' in done.stdout
