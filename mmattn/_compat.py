@@ -27,6 +27,11 @@ def resumes_without_path(runner: Runner) -> bool:
     return runner._resume and runner._load_from is None
 
 
+def has_loaded(runner: Runner) -> bool:
+    """Return whether a run has started from a checkpoint."""
+    return runner._has_loaded
+
+
 def checkpoint_path(runner: Runner) -> str | None:
     """Return the checkpoint that a run starts from; the Runner has no public attribute for it."""
     return runner._load_from

@@ -4,7 +4,7 @@ from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
-from mmattn._compat import checkpoint_path, resumes_without_path
+from mmattn._compat import has_loaded
 from mmattn.registry import HOOKS
 
 from .self_critical import CiderReward
@@ -18,7 +18,7 @@ class SelfCriticalHook(Hook):
     captions whose reward is 0.
 
     Raises:
-        ValueError: before the first iteration, if neither ``load_from`` nor ``resume`` is given, the model has no
+        ValueError: before the first iteration, if no checkpoint has been loaded, the model has no
             ``self_critical``, or the training data have no ``references``.
 
     Example:
@@ -32,7 +32,7 @@ class SelfCriticalHook(Hook):
             model = model.module
         if getattr(model, 'self_critical', None) is None:
             raise ValueError(f'SelfCriticalHook requires a captioner with self_critical; got {type(model).__name__}')
-        if checkpoint_path(runner) is None and not resumes_without_path(runner):
+        if not has_loaded(runner):  # also where `resume` has found no checkpoint
             raise ValueError(
                 'self-critical training requires load_from, a checkpoint that was trained by cross-entropy: '
                 '--cfg-options load_from=CHECKPOINT'

@@ -1,11 +1,19 @@
 """Self-critical training: the reward, and the loss against the policy gradient that it stands for."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from mmattn.language.captioning import CiderD, CiderReward, end_mask, mean_baseline, self_critical_loss
+from mmattn.language.captioning import (
+    CiderD,
+    CiderReward,
+    SelfCriticalHook,
+    end_mask,
+    mean_baseline,
+    self_critical_loss,
+)
 from mmattn.language.vocabulary import EOS, PAD
 
 TOKENS = torch.tensor([[4, 5, EOS, PAD], [6, EOS, 7, EOS], [4, 5, 6, 7], [EOS, PAD, PAD, PAD]])
@@ -136,3 +144,10 @@ def test_wrong_shapes_are_named():
         mean_baseline(r, 1)
     with pytest.raises(ValueError, match=r'a multiple of num_samples=3; got \(2,\)'):
         mean_baseline(r, 3)
+
+
+def test_resumption_without_a_checkpoint_is_an_error():
+    """A run with ``resume=True`` and an empty work dir starts with random weights."""
+    runner = SimpleNamespace(model=SimpleNamespace(self_critical={}), _resume=True, _load_from=None, _has_loaded=False)
+    with pytest.raises(ValueError, match='self-critical training requires load_from'):
+        SelfCriticalHook().before_train(runner)
