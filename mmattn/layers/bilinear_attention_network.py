@@ -78,7 +78,7 @@ class BilinearLogits(nn.Module):
         self.glimpses = nn.Linear(embed_dim, num_glimpses)  # p and b
         nn.init.normal_(self.glimpses.weight)
         nn.init.normal_(self.glimpses.bias)
-        weight_norm(self.glimpses, dim=None)
+        weight_norm(self.glimpses, dim=None)  # type: ignore[arg-type]  # None is one scale for the matrix
 
     def forward(self, words: Tensor, regions: Tensor, region_padding_mask: Tensor | None = None) -> Tensor:
         """Return the logits ``(B, G, Q, K)``.
@@ -228,13 +228,15 @@ class BilinearAttentionNetwork(nn.Module):
         check_key_padding_mask(word_padding_mask, words, 'word_padding_mask')
         check_key_padding_mask(region_padding_mask, regions, 'region_padding_mask')
         if (self.counter is None) != (boxes is None):
-XX        count = self.num_glimpses if num_glimpses is None else num_glimpses
+            found = None if boxes is None else tuple(boxes.shape)
+            raise ValueError(f'boxes must be given with counter, and only then; got {found}')
+        count = self.num_glimpses if num_glimpses is None else num_glimpses
         check_count('num_glimpses', count)
         if count > self.num_glimpses or (count < self.num_glimpses and self.mode == 'concat'):
-            most = (
-                f"{self.num_glimpses} with mode='concat'" if self.mode == 'concat' else f'from 1 to {self.num_glimpses}'
+            least = self.num_glimpses if self.mode == 'concat' else 1
+            raise ValueError(
+                f'num_glimpses must be from {least} to {self.num_glimpses} with mode={self.mode!r}; got {count}'
             )
-            raise ValueError(f'num_glimpses must be {most}; got {count}')
         if word_padding_mask is not None:
             words = words.masked_fill(word_padding_mask.unsqueeze(-1), 0)
         packed = PackedPositions(regions, region_padding_mask)

@@ -114,7 +114,7 @@ class HadamardFusion(nn.Module):
             check_count('chunk_size', chunk_size)
         if isinstance(relations, str) or not relations or any(x not in RELATIONS for x in relations):
             raise ValueError(
-                f'relations must be one or more of {tuple(RELATIONS)}, which have a two-sided identity; got {relations!r}'
+                f'relations must be one or more of {tuple(RELATIONS)}, with a two-sided identity; got {relations!r}'
             )
         groups = (tuple(range(num_branches)),) if groups is None else tuple(map(tuple, groups))
         if sorted(r for group in groups for r in group) != [*range(num_branches)] or () in groups:

@@ -21,5 +21,5 @@ def weight_norm_linear(in_dim: int, out_dim: int, dropout: float = 0.2, relu: bo
         >>> sum(parameter.numel() for parameter in layer.parameters())  # weight, bias and scale
         137
     """
-    linear = weight_norm(nn.Linear(in_dim, out_dim), dim=None)
+    linear = weight_norm(nn.Linear(in_dim, out_dim), dim=None)  # type: ignore[arg-type]  # None is one scale for the matrix
     return nn.Sequential(nn.Dropout(dropout), linear, *([nn.ReLU()] if relu else []))
