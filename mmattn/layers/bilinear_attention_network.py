@@ -136,7 +136,8 @@ class BilinearAttentionNetwork(nn.Module):
         counter (dict, optional): config of a counter of objects that all glimpses share, for example
             ``dict(type='mmattn.ObjectCounter')``; a glimpse g then adds 1·(σLin_g(counts))ᵀ, without dropout, to
             f_{g+1}. Defaults to None.
-        recompute (bool): compute X'' and Y'' again in the backward pass. Defaults to True.
+        recompute (bool): compute X'' and Y'' again in the backward pass; a training step then takes about 1.3 times
+            the time. Defaults to True.
 
     Raises:
         KeyError: the type of ``counter`` is unknown.

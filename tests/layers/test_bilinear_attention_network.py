@@ -203,6 +203,25 @@ def test_recomputation_keeps_no_projection_of_a_glimpse(masked):
     assert growth[True] < 0.3
 
 
+def test_autocast_and_compile():
+    """Under autocast, projections are bfloat16, and maps float32; a call without masks compiles into one graph."""
+    net, x = network(counter=dict(type='mmattn.ObjectCounter')).float(), [y.detach().float() for y in inputs()]
+    boxes = torch.rand(2, R, 4, generator=torch.Generator().manual_seed(0))
+    expected, maps = net(*x, WORD_MASK, REGION_MASK, boxes, need_weights=True)
+    with torch.autocast('cpu', torch.bfloat16):
+        out, weights = net(*x, WORD_MASK, REGION_MASK, boxes, need_weights=True)
+        out.sum().backward()
+    assert weights.dtype == torch.float32
+    assert all(parameter.grad.isfinite().all() for parameter in net.parameters())
+    torch.testing.assert_close(weights, maps, atol=2e-2, rtol=0)
+    # bfloat16 has three digits, and the sums are of order 10
+    torch.testing.assert_close(out.float(), expected, atol=0.2, rtol=5e-2)
+    torch.compiler.reset()
+    plain = network().float()
+    compiled = torch.compile(plain, fullgraph=True, backend='aot_eager')
+    torch.testing.assert_close(compiled(*x)[0], plain(*x)[0])
+
+
 @pytest.mark.parametrize('region_mask', [None, REGION_MASK], ids=['', 'mask'])
 def test_logits(region_mask):
     layer, x = build(BilinearLogits, N, M, 7, 2), inputs()
