@@ -16,15 +16,15 @@ def check_sequence(name: str, x: Tensor, channels: int) -> None:
         raise ValueError(f'{name} must be (B, L, {channels}); got {tuple(x.shape)}')
 
 
-def check_key_padding_mask(key_padding_mask: Tensor | None, key: Tensor) -> None:
-    """Check that ``key_padding_mask`` is None, or bool with one entry per position of ``key`` ``(B, M, E)``."""
+def check_key_padding_mask(key_padding_mask: Tensor | None, key: Tensor, name: str = 'key_padding_mask') -> None:
+    """Check that the argument ``name`` is None, or bool with one entry per position of ``key`` ``(B, M, E)``."""
     if key_padding_mask is None:
         return
     if key_padding_mask.dtype != torch.bool:
-        raise TypeError(f'key_padding_mask must be bool; got {key_padding_mask.dtype}')
+        raise TypeError(f'{name} must be bool; got {key_padding_mask.dtype}')
     if key_padding_mask.shape != key.shape[:-1]:
         found = tuple(key_padding_mask.shape)
-        raise ValueError(f'key_padding_mask must be {tuple(key.shape[:-1])}, one entry per key; got {found}')
+        raise ValueError(f'{name} must be {tuple(key.shape[:-1])}, one entry per key; got {found}')
 
 
 def check_step(x: Tensor, channels: int, position: int) -> None:

@@ -1,5 +1,7 @@
 """Attention operators: exact, differentiable, with extra memory linear in the number of positions."""
 
+from .bilinear_attention import bilinear_attention, bilinear_logits, bilinear_pooling, bilinear_softmax
+from .count_sketch import count_sketch
 from .dynamic_conv import dynamic_conv
 from .global_attention import global_attention, global_attention_weights
 from .grid_attention import grid_attention, grid_attention_weights
@@ -10,6 +12,11 @@ from .support import grid_support, strided_offsets, strided_support
 from .zscore import window_zscore
 
 __all__ = [
+    'bilinear_attention',
+    'bilinear_logits',
+    'bilinear_pooling',
+    'bilinear_softmax',
+    'count_sketch',
     'dynamic_conv',
     'global_attention',
     'global_attention_weights',

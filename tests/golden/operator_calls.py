@@ -142,6 +142,10 @@ def calls() -> dict[str, Call]:
     ):
         convolution = Call('dynamic_conv', **settings).value(size)
         add(name, convolution.draw('logits', 1, HEADS, *size, entries))
+    pair = Call('bilinear_logits').draw('query', 2, 3, 4).draw('key', 2, 5, 4)
+    add('two glimpses', pair.draw('weight', 2, 4))
+    pooled = Call('bilinear_pooling').draw('weights', 2, 2, 3, 5)
+    add('two glimpses', pooled.draw('query', 2, 3, 4).draw('value', 2, 5, 4))
     add('bias', Call('projection').draw('x', 2, 3, 4).draw('weight', 5, 4).draw('bias', 5))
     add('no bias', Call('projection').draw('x', 2, 3, 4).draw('weight', 5, 4))
     return found

@@ -51,6 +51,23 @@ LAYERS = {
         for mode in ('entangled', 'parallel', 'stacked_v', 'stacked_s')
     },
     'GatedBilateralController residual': dict(embed_dim=8, residual=True),
+    **{
+        f'BilinearAttentionNetwork {mode}': dict(word_dim=8, region_dim=6, num_glimpses=2, mode=mode)
+        for mode in ('residual', 'sum', 'concat')
+    },
+    'BilinearAttentionNetwork counter': dict(
+        word_dim=8, region_dim=6, num_glimpses=1, pool_factor=3, counter=dict(type='mmattn.ObjectCounter')
+    ),
+    'BilinearLogits': dict(word_dim=8, region_dim=6, embed_dim=4),
+    'UnitaryAttention': dict(query_dim=8, region_dim=6, embed_dim=4),
+    'CoAttention': dict(word_dim=8, region_dim=6, embed_dim=4, hidden_dim=3),
+    'ObjectCounter': dict(),
+    'HadamardFusion': dict(query_dim=8, value_dim=6, out_dim=4),
+    'HadamardFusion post-fusion network': dict(
+        query_dim=8, value_dim=6, out_dim=4, num_branches=2, post_network=dict(hidden_dim=3, skip='concat')
+    ),
+    'ConcatFusion': dict(query_dim=8, value_dim=6, out_dim=4),
+    'MCBFusion': dict(query_dim=8, value_dim=6, out_dim=4, sketch_dim=16),
     'GridAttention3d': dict(embed_dims=8, num_heads=2, max_offset=3, max_frames=4),
     'StridedAttention3d': dict(embed_dims=8, num_heads=2, max_offset=3, max_frames=4),
     'StridedAttention3d sinusoidal': dict(embed_dims=8, num_heads=2, max_offset=3, temporal_position='sinusoidal'),

@@ -14,7 +14,7 @@ from mmattn import layers
 VIDEO = (1, 2, 3, 4, 8)
 MAP = (2, 8, 5, 6)
 SEQUENCE = (2, 5, 8)
-# A config, and the shape of each of the layer's inputs.
+# A config, and the shape of the layer's inputs: one tensor for all, or one of each.
 LAYERS = {
     'BilateralNonLocal2d': (dict(in_channels=8, window_size=3), MAP),
     'BilateralCrissCrossAttention': (dict(in_channels=8, window_size=3), MAP),
@@ -29,6 +29,14 @@ LAYERS = {
     'RegionAttention': (dict(embed_dim=8, num_heads=2, query_norm='instance', dropout=0.0), SEQUENCE),
     'EntangledAttention': (dict(embed_dim=8, num_heads=2, dropout=0.0), SEQUENCE),
     'GatedBilateralController': (dict(embed_dim=8), SEQUENCE),
+    'BilinearAttentionNetwork': (dict(word_dim=8, region_dim=8, num_glimpses=2), SEQUENCE),
+    'BilinearLogits': (dict(word_dim=8, region_dim=8, embed_dim=6), SEQUENCE),
+    'UnitaryAttention': (dict(query_dim=8, region_dim=8, embed_dim=6), [(2, 8), SEQUENCE]),
+    'CoAttention': (dict(word_dim=8, region_dim=8, embed_dim=32), SEQUENCE),
+    'ObjectCounter': ({}, [(2, 5), (2, 5, 4)]),
+    'HadamardFusion': (dict(query_dim=8, value_dim=8, out_dim=6, post_network={}, chunk_size=2), SEQUENCE),
+    'ConcatFusion': (dict(query_dim=8, value_dim=8, out_dim=6, hidden=True), SEQUENCE),
+    'MCBFusion': (dict(query_dim=8, value_dim=8, out_dim=6, sketch_dim=16), SEQUENCE),
     'AttendedResidual': (
         dict(in_channels=8, attention=dict(type='mmattn.LocalBilateralAttention', num_heads=2)),
         MAP,
@@ -93,14 +101,16 @@ def test_layers(name, use_reentrant, memory_format):
     options, shape = LAYERS[name]
     if memory_format == torch.channels_last and shape != MAP:
         pytest.skip('channels are last already')
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(2)).contiguous(memory_format=memory_format)
+    generator = torch.Generator().manual_seed(2)
+    shapes = shape if isinstance(shape, list) else [shape]
+    inputs = [torch.randn(size, generator=generator).contiguous(memory_format=memory_format) for size in shapes]
 
-    def call(layer, x):
+    def call(layer, *inputs):
         required = [p for p in signature(layer.forward).parameters.values() if p.default is p.empty]
-        out = layer(*[x] * len(required))
+        out = layer(*inputs if len(inputs) > 1 else inputs * len(required))
         return out[0] if isinstance(out, tuple) else out
 
-    compare(dict(options, type=f'mmattn.{name}'), [x], call, use_reentrant)
+    compare(dict(options, type=f'mmattn.{name}'), inputs, call, use_reentrant)
 
 
 @pytest.mark.parametrize('use_reentrant', [False, True])

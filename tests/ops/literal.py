@@ -195,6 +195,16 @@ def dynamic_conv(value, logits, *, kernel_size, dilation=1):
     return torch.stack(rows, 2).unflatten(2, size)
 
 
+def bilinear_logits(query, key, weight):
+    """Eq. 9 of BAN: a sum over channels for each pair and glimpse."""
+    return torch.einsum('bgk,bik,bjk->bgij', weight.expand(len(query), *weight.shape[-2:]), query, key)
+
+
+def bilinear_pooling(weights, query, value):
+    """Eq. 12 of BAN: a sum over all pairs for each channel and glimpse."""
+    return torch.einsum('bgij,bik,bjk->bgk', weights, query, value)
+
+
 @functools.cache
 def strided(size, key_size, step, pattern):
     """Whether p routes to q for each pair (I_p of Eq. 5.7), and for each axis the place of q − p among the offsets."""

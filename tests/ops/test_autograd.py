@@ -16,11 +16,20 @@ from .literal import operands, randn, with_kernel, with_window
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 SIZE = (2, 3)
 ATTENTION = ('global_attention', 'grid_attention', 'local_attention', 'strided_attention', 'dynamic_conv')
-TWICE_ERROR = (*ATTENTION, 'window_zscore')
+BILINEAR = ('bilinear_logits', 'bilinear_pooling')
+TWICE_ERROR = (*ATTENTION, 'window_zscore', *BILINEAR)
 OPERATORS = (*TWICE_ERROR, 'projection')
 needs_batching_rules = pytest.mark.skipif(
     not hasattr(torch.library, 'register_vmap'), reason='torch 2.4 has no batching rules for such operators'
 )
+
+
+def bilinear(name, size):
+    """Tensors for a pair of sets of these sizes, two glimpses and four channels."""
+    x, y = (randn(1, length, 4, seed=seed) for seed, length in enumerate(size))
+    if name == 'bilinear_logits':
+        return {'query': x, 'key': y, 'weight': randn(1, 2, 4, seed=2)}
+    return {'weights': randn(1, 2, *size, seed=2), 'query': x, 'value': y}
 
 
 def call(name):
@@ -42,6 +51,8 @@ def call(name):
         return operands(SIZE) | {'offset_bias': logits}, {'pattern': 'centred', 'step': 2}
     if name == 'dynamic_conv':
         return {'value': randn(1, 1, *SIZE, 2), 'logits': randn(1, 1, *SIZE, 9, seed=1)}, {'kernel_size': 3}
+    if name in BILINEAR:
+        return bilinear(name, SIZE), {}
     tensors = {'x': randn(2, 3, 4), 'weight': randn(5, 4, seed=1), 'bias': randn(5, seed=2)}
     return {key: x.float() for key, x in tensors.items()}, {}  # other dtypes are torch's own
 
@@ -265,4 +276,6 @@ def call_of_size(name, size):
     if name == 'strided_attention':
         logits = tuple(randn(1, 1, *size, 3, seed=9) for _ in range(2))
         return operands(size) | {'offset_bias': logits}, {'pattern': 'centred', 'step': 2}
+    if name in BILINEAR:
+        return bilinear(name, size), {}
     return {'value': randn(1, 1, *size, 2), 'logits': randn(1, 1, *size, 9, seed=1)}, {'kernel_size': 3}

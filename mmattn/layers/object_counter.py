@@ -1,0 +1,127 @@
+"""The counter of objects: how many boxes are attended to, where overlapping boxes are one object."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mmattn.ops.checks import check_count
+from mmattn.registry import MODELS
+
+from .sequence import check_key_padding_mask
+
+
+class PiecewiseLinear(nn.Module):
+    """A monotone function of [0, 1] with f(0) = 0 and f(1) = 1, linear between equidistant points; first the identity.
+
+    Args:
+        num_pieces (int): number of pieces; the slope of each is proportional to the absolute value of its weight.
+    """
+
+    def __init__(self, num_pieces: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(num_pieces))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return f of each entry."""
+        rise = self.weight.abs() / self.weight.abs().sum()
+        x = x * len(rise)
+        piece = x.detach().long().clamp(0, len(rise) - 1)
+        start = rise.cumsum(0) - rise
+        return start[piece] + (x - piece) * rise[piece]
+
+
+def box_iou(boxes: Tensor) -> Tensor:
+    """Return the IoU of all pairs of boxes ``(B, n, 4)``, ``(B, n, n)``; 0 if their union is empty."""
+    corner, opposite = boxes.unsqueeze(2).chunk(2, -1)
+    sides = torch.minimum(opposite, opposite.transpose(1, 2)) - torch.maximum(corner, corner.transpose(1, 2))
+    intersection, area = sides.clamp(min=0).prod(-1), (opposite - corner).clamp(min=0).prod(-1)
+    union = area + area.transpose(1, 2) - intersection
+    return intersection / union.where(union > 0, 1)
+
+
+@MODELS.register_module()
+class ObjectCounter(nn.Module):
+    """Count the objects that attention logits select: a differentiable removal of duplicate boxes.
+
+    With a = sigmoid(m) of the boxes with the greatest logits, E = aaᵀ, D = 1 − IoU, S = f1(E) f2(D), Z = f4(E) f5(D),
+    sim_ij = f3(1 − \\|a_i − a_j\\|) Π_k f3(1 − \\|Z_ik − Z_jk\\|) and r_i = Σ_j sim_ij:
+
+        c = √(Σ_ij S_ij / (r_i r_j) + Σ_i f1(a_i²) / r_i)
+
+    The output is c, divided linearly between the entries of the two integers next to it, times the confidence
+    f8(mean \\|f6(a) − ½\\| + mean \\|f7(D) − ½\\|). Each f is a monotone function of [0, 1] and starts as the identity.
+
+    Source: Zhang et al., "Learning to Count Objects in Natural Images for Visual Question Answering", 2018; in
+    "Bilinear Attention Networks", 2018, one counter for all glimpses.
+
+    Args:
+        num_objects (int): number of boxes that are used, and the greatest count. Defaults to 10.
+        num_pieces (int): number of linear pieces of each f. Defaults to 16.
+
+    Raises:
+        TypeError: an argument is not an integer.
+        ValueError: an argument is below 1.
+
+    Example:
+        >>> counter = ObjectCounter(num_objects=4)
+        >>> boxes = torch.tensor([[[0.0, 0, 0.2, 0.2], [0.5, 0.5, 0.9, 0.9], [0.5, 0.5, 0.9, 0.9]]])
+        >>> counter(torch.tensor([[50.0, 50.0, 50.0]]), boxes).argmax(-1)  # two of the boxes are equal
+        tensor([2])
+    """
+
+    def __init__(self, num_objects: int = 10, num_pieces: int = 16) -> None:
+        super().__init__()
+        check_count('num_objects', num_objects)
+        check_count('num_pieces', num_pieces)
+        self.num_objects = num_objects
+        self.functions = nn.ModuleList(PiecewiseLinear(num_pieces) for _ in range(8))
+
+    def forward(self, logits: Tensor, boxes: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Count objects.
+
+        Args:
+            logits (Tensor): m, float ``(B, n)``; −∞ is a box that is not selected.
+            boxes (Tensor): float ``(B, n, 4)``, (x1, y1, x2, y2) in any unit, for example divided by the width and
+                height of the image.
+            padding_mask (Tensor, optional): bool ``(B, n)``, True where a box is padding. Images with fewer than
+                ``num_objects`` boxes are valid, also those with none.
+
+        Returns:
+            Tensor: ``(B, num_objects + 1)``, dtype of ``logits``; entry c is the confidence that there are c objects.
+
+        Raises:
+            TypeError: ``padding_mask`` is not bool.
+            ValueError: a shape does not fit.
+        """
+        if logits.dim() != 2 or boxes.shape != (*logits.shape, 4):
+            raise ValueError(
+                f'logits and boxes must be (B, n) and (B, n, 4); got {tuple(logits.shape)} and {tuple(boxes.shape)}'
+            )
+        check_key_padding_mask(padding_mask, boxes, 'padding_mask')
+        boxes = boxes.to(logits.dtype)
+        if padding_mask is not None:
+            logits = logits.masked_fill(padding_mask, -torch.inf)
+            boxes = boxes.masked_fill(padding_mask.unsqueeze(-1), 0)
+        missing = max(0, self.num_objects - logits.shape[1])
+        logits, boxes = F.pad(logits, (0, missing), value=-torch.inf), F.pad(boxes, (0, 0, 0, missing))
+        logits, chosen = logits.topk(self.num_objects, 1)
+        boxes = boxes.gather(1, chosen.unsqueeze(-1).expand(-1, -1, 4))
+        return self._count(logits.sigmoid(), 1 - box_iou(boxes))
+
+    def _count(self, a: Tensor, distance: Tensor) -> Tensor:
+        """Return the output for a ``(B, n)`` and D ``(B, n, n)``."""
+        f1, f2, f3, f4, f5, f6, f7, f8 = self.functions
+        pairs = a.unsqueeze(2) * a.unsqueeze(1)
+        z = f4(pairs) * f5(distance)
+        similarity = f3(1 - (a.unsqueeze(2) - a.unsqueeze(1)).abs())
+        similarity = similarity * f3(1 - (z.unsqueeze(2) - z.unsqueeze(1)).abs()).prod(-1)
+        rows = similarity.sum(-1)
+        score = f1(pairs) * f2(distance) / (rows.unsqueeze(2) * rows.unsqueeze(1))
+        square = score.sum((1, 2)) + (f1(a * a) / rows).sum(1)
+        # The gradient of the root is infinite at 0.
+        count = square.where(square > 0, 1).sqrt().where(square > 0, 0).clamp(max=self.num_objects)
+        below = count.detach().long().clamp(max=self.num_objects - 1)
+        share = (count - below).unsqueeze(1)
+        shares = [F.one_hot(below + i, self.num_objects + 1) * x for i, x in enumerate((1 - share, share))]
+        confidence = f8((f6(a) - 0.5).abs().mean(1) + (f7(distance) - 0.5).abs().mean((1, 2)))
+        return (shares[0] + shares[1]) * confidence.unsqueeze(1)

@@ -1,0 +1,292 @@
+"""Bilinear attention between two sets: logits of all pairs, their joint softmax, and bilinear pooling.
+
+Logits and pooling are two derivatives of T = Σ_g Σ_ijk A_g[i,j] p_g[k] x_i[k] y_j[k], which is linear in each of the
+four: logits are ∂T/∂A, and pooling is ∂T/∂p. Their gradients are derivatives of T as well. The products p_g ∘ x_i are
+computed first: they are few, because i runs over words.
+The product of all pairs, (B, Q, K, C), is never formed.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .checks import check_device
+from .chunks import chunks
+from .operator import Operator
+from .window_bias import accumulator
+
+
+def _parts(first: Tensor, x: Tensor, y: Tensor, *others: Tensor) -> Iterator[tuple]:
+    """Yield slices of the batch that fit the byte budget, each with its tensors; the first one is A or p."""
+    glimpses, (batch, queries, channels), dtype = first.shape[1], x.shape, accumulator(x)
+    for part in chunks(batch, (2 * glimpses * queries + y.shape[1]) * channels * dtype.itemsize):
+        yield part, *(z[part].to(dtype) for z in (first, x, y, *others))
+
+
+def _without_autocast(reference: Callable) -> Callable:
+    """Decorate a reference: autocast would cast its products."""
+
+    @functools.wraps(reference)
+    def run(*arguments: Any) -> Any:
+        with torch.autocast(arguments[-1].query.device.type, enabled=False):
+            return reference(*arguments)
+
+    return run
+
+
+def _scaled(p: Tensor, x: Tensor) -> Tensor:
+    """p_g ∘ x_i: ``(B, G, Q, C)``."""
+    return p.unsqueeze(2) * x.unsqueeze(1)
+
+
+def _attended(a: Tensor, y: Tensor) -> Tensor:
+    """Σ_j A_g[i,j] y_j: ``(B, G, Q, C)``, one product for all glimpses."""
+    return (a.flatten(1, 2) @ y).unflatten(1, a.shape[1:3])
+
+
+def _pair_derivative(p: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """∂T/∂A: ``(B, G, Q, K)``."""
+    return (_scaled(p, x).flatten(1, 2) @ y.mT).unflatten(1, (p.shape[1], x.shape[1]))
+
+
+def _key_derivative(a: Tensor, p: Tensor, x: Tensor) -> Tensor:
+    """∂T/∂y: ``(B, K, C)``."""
+    return a.flatten(1, 2).mT @ _scaled(p, x).flatten(1, 2)
+
+
+@_without_autocast
+def _logits(given: Any) -> Tensor:
+    out = _fake_logits(given)
+    for part, p, x, y in _parts(given.weight, given.query, given.key):
+        out[part] = _pair_derivative(p, x, y)
+    return out
+
+
+@_without_autocast
+def _logits_backward(grad: Tensor, given: Any) -> list[Tensor]:
+    """Gradients of query, key and weight."""
+    d_query, d_key, d_weight = (torch.empty_like(x) for x in (given.query, given.key, given.weight))
+    for part, p, x, y, a in _parts(given.weight, given.query, given.key, grad):
+        attended = _attended(a, y)
+        d_weight[part] = (attended * x.unsqueeze(1)).sum(2)
+        d_query[part] = attended.mul_(p.unsqueeze(2)).sum(1)
+        del attended  # before the next product
+        d_key[part] = _key_derivative(a, p, x)
+    return [d_query, d_key, d_weight]
+
+
+def _fake_logits(given: Any) -> Tensor:
+    shape = (*given.weight.shape[:2], given.query.shape[1], given.key.shape[1])
+    return given.query.new_empty(shape, dtype=accumulator(given.query))
+
+
+@_without_autocast
+def _pooling(given: Any) -> Tensor:
+    out = _fake_pooling(given)
+    for part, a, x, y in _parts(given.weights, given.query, given.value):
+        out[part] = _attended(a, y).mul_(x.unsqueeze(1)).sum(2)
+    return out
+
+
+@_without_autocast
+def _pooling_backward(grad: Tensor, given: Any) -> list[Tensor]:
+    """Gradients of weights, query and value."""
+    d_weights, d_query, d_value = (torch.empty_like(x) for x in (given.weights, given.query, given.value))
+    for part, a, x, y, p in _parts(given.weights, given.query, given.value, grad):
+        d_query[part] = _attended(a, y).mul_(p.unsqueeze(2)).sum(1)
+        d_weights[part] = _pair_derivative(p, x, y)
+        d_value[part] = _key_derivative(a, p, x)
+    return [d_weights, d_query, d_value]
+
+
+def _fake_pooling(given: Any) -> Tensor:
+    return given.query.new_empty((*given.weights.shape[:2], given.query.shape[-1]))
+
+
+def _product(query: Any, key: Any, glimpses: int) -> int:
+    """FLOPs of one matrix product over all pairs."""
+    return 2 * query[0] * glimpses * query[1] * key[1] * query[2]
+
+
+LOGITS = Operator(
+    'bilinear_logits',
+    'Tensor query, Tensor key, Tensor weight',
+    'Tensor',
+    reference=_logits,
+    backward=_logits_backward,
+    fake=_fake_logits,
+    flops=lambda given, backward: (2 if backward else 1) * _product(given.query, given.key, given.weight[1]),
+    layout=torch.preserve_format,
+)
+POOLING = Operator(
+    'bilinear_pooling',
+    'Tensor weights, Tensor query, Tensor value',
+    'Tensor',
+    reference=_pooling,
+    backward=_pooling_backward,
+    fake=_fake_pooling,
+    flops=lambda given, backward: (3 if backward else 1) * _product(given.query, given.value, given.weights[1]),
+    layout=torch.preserve_format,
+)
+
+
+def _check_pair(query: Tensor, key: Tensor, name: str) -> None:
+    """Check that the query and the argument ``name`` are ``(B, Q, C)`` and ``(B, K, C)``, of one dtype."""
+    shapes = query.shape, key.shape
+    if query.dim() != 3 or key.dim() != 3 or shapes[0][::2] != shapes[1][::2]:
+        raise ValueError(
+            f'query and {name} must be (B, Q, C) and (B, K, C); got {tuple(shapes[0])}, {tuple(shapes[1])}'
+        )
+    if query.dtype != key.dtype or not query.is_floating_point():
+        raise TypeError(f'query and {name} must share one floating-point dtype; got {query.dtype} and {key.dtype}')
+
+
+@LOGITS.public
+def bilinear_logits(query: Tensor, key: Tensor, weight: Tensor) -> tuple:
+    """Logits of all pairs of a query x_i and a key y_j, for G glimpses: L_g[i,j] = Σ_k p_g[k] x_i[k] y_j[k].
+
+    Low-rank bilinear pooling of every pair with one output per glimpse (Eq. 9). The extra memory is that of a slice of
+    the batch; the product of all pairs, ``(B, Q, K, C)``, is never formed. Differentiable in every tensor. float16 and
+    bfloat16 are accumulated in float32.
+
+    Source: "Bilinear Attention Networks", 2018.
+
+    Args:
+        query (Tensor): x, float ``(B, Q, C)``; the smaller set, for example words.
+        key (Tensor): y, float ``(B, K, C)``, same dtype; for example regions.
+        weight (Tensor): p, float ``(G, C)``, or ``(B, G, C)`` with one per sample.
+
+    Returns:
+        Tensor: ``(B, G, Q, K)``, float64 for float64 operands, otherwise float32.
+
+    Raises:
+        TypeError: a tensor is not floating-point, or ``query`` and ``key`` have different dtypes.
+        ValueError: shapes or devices do not fit.
+
+    Example:
+        >>> words, regions, weight = torch.randn(2, 14, 64), torch.randn(2, 36, 64), torch.randn(4, 64)
+        >>> bilinear_logits(words, regions, weight).shape
+        torch.Size([2, 4, 14, 36])
+    """
+    _check_pair(query, key, 'key')
+    if not weight.is_floating_point():
+        raise TypeError(f'weight must be floating-point; got {weight.dtype}')
+    batch, _, channels = query.shape
+    if weight.dim() not in (2, 3) or weight.shape[-1] != channels or weight.shape[:-2] not in ((), (batch,)):
+        raise ValueError(f'weight must be (G, {channels}) or ({batch}, G, {channels}); got {tuple(weight.shape)}')
+    check_device(query, key=key, weight=weight)
+    return query, key, weight.expand(batch, *weight.shape[-2:])
+
+
+def bilinear_softmax(logits: Tensor, query_mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
+    """Softmax over all pairs of a glimpse at once: the weights A_g[i,j] of a sample sum to 1 (Eq. 8).
+
+    Args:
+        logits (Tensor): L, float ``(B, G, Q, K)``.
+        query_mask (Tensor, optional): bool ``(B, Q)``, True for queries that may be attended to.
+        key_mask (Tensor, optional): bool ``(B, K)``, True for keys that may be attended to.
+
+    Returns:
+        Tensor: A, ``(B, G, Q, K)``, dtype of ``logits``; 0 for pairs that are masked, also if all are.
+
+    Raises:
+        ValueError: ``logits`` has not four dimensions, or a mask is not bool or has another shape.
+
+    Example:
+        >>> weights = bilinear_softmax(torch.randn(2, 4, 14, 36))
+        >>> torch.allclose(weights.sum((-2, -1)), torch.ones(2, 4))
+        True
+    """
+    if logits.dim() != 4:
+        raise ValueError(f'logits must be (B, G, Q, K); got {tuple(logits.shape)}')
+    batch, _, queries, keys = logits.shape
+    masked = None
+    for name, mask, shape in (('query_mask', query_mask, (batch, queries)), ('key_mask', key_mask, (batch, keys))):
+        if mask is None:
+            continue
+        if mask.dtype != torch.bool or mask.shape != shape:
+            raise ValueError(f'{name} must be bool {shape}; got {mask.dtype} {tuple(mask.shape)}')
+        unseen = ~mask[:, None, :, None] if name == 'query_mask' else ~mask[:, None, None]
+        masked = unseen if masked is None else masked | unseen
+    if masked is None:
+        return logits.flatten(2).softmax(-1).view_as(logits)
+    # A finite number: the softmax of −∞ alone and its gradient are NaN.
+    least = torch.finfo(logits.dtype).min
+    return logits.masked_fill(masked, least).flatten(2).softmax(-1).view_as(logits).masked_fill(masked, 0)
+
+
+@POOLING.public
+def bilinear_pooling(weights: Tensor, query: Tensor, value: Tensor) -> tuple:
+    """Pool two sets by the weights of their pairs: f_g[k] = Σ_ij A_g[i,j] x_i[k] y_j[k] (Eq. 6 and 12).
+
+    It is computed as Σ_i x_i ∘ Σ_j A_g[i,j] y_j. Differentiable in every tensor. float16 and bfloat16 are accumulated
+    in float32.
+
+    Source: "Bilinear Attention Networks", 2018.
+
+    Args:
+        weights (Tensor): A, float ``(B, G, Q, K)``, from :func:`bilinear_softmax`.
+        query (Tensor): x, float ``(B, Q, C)``.
+        value (Tensor): y, float ``(B, K, C)``, same dtype.
+
+    Returns:
+        Tensor: ``(B, G, C)``, dtype of ``query``.
+
+    Raises:
+        TypeError: a tensor is not floating-point, or ``query`` and ``value`` have different dtypes.
+        ValueError: shapes or devices do not fit.
+
+    Example:
+        >>> weights = bilinear_softmax(torch.randn(2, 4, 14, 36))
+        >>> bilinear_pooling(weights, torch.randn(2, 14, 64), torch.randn(2, 36, 64)).shape
+        torch.Size([2, 4, 64])
+    """
+    _check_pair(query, value, 'value')
+    if not weights.is_floating_point():
+        raise TypeError(f'weights must be floating-point; got {weights.dtype}')
+    batch, queries, keys = len(query), query.shape[1], value.shape[1]
+    if weights.dim() != 4 or weights.shape[::2] != (batch, queries) or weights.shape[3] != keys:
+        raise ValueError(f'weights must be ({batch}, G, {queries}, {keys}); got {tuple(weights.shape)}')
+    check_device(query, weights=weights, value=value)
+    return weights, query, value
+
+
+def bilinear_attention(
+    query: Tensor,
+    key: Tensor,
+    weight: Tensor,
+    pooled_query: Tensor,
+    value: Tensor,
+    *,
+    query_mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+) -> Tensor:
+    """Bilinear attention: :func:`bilinear_logits`, :func:`bilinear_softmax` and :func:`bilinear_pooling` in one call.
+
+    A bias of a glimpse has no effect, because the softmax is over all pairs.
+
+    Source: "Bilinear Attention Networks", 2018, Eq. 6 to 9.
+
+    Args:
+        query, key, weight (Tensor): as in :func:`bilinear_logits`, float ``(B, Q, C)``, ``(B, K, C)``, ``(G, C)``.
+        pooled_query (Tensor): the queries that are pooled, float ``(B, Q, D)``.
+        value (Tensor): float ``(B, K, D)``.
+        query_mask, key_mask (Tensor, optional): as in :func:`bilinear_softmax`.
+
+    Returns:
+        Tensor: ``(B, G, D)``, dtype of ``pooled_query``; 0 without a pair.
+
+    Raises:
+        TypeError: a tensor is not floating-point, or dtypes differ.
+        ValueError: shapes or devices do not fit, or a mask is not bool.
+
+    Example:
+        >>> words, regions, weight = torch.randn(2, 14, 64), torch.randn(2, 36, 64), torch.randn(4, 64)
+        >>> bilinear_attention(words, regions, weight, words, regions).shape
+        torch.Size([2, 4, 64])
+    """
+    weights = bilinear_softmax(bilinear_logits(query, key, weight), query_mask, key_mask)
+    return bilinear_pooling(weights, pooled_query, value)

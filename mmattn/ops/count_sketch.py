@@ -1,0 +1,47 @@
+"""Count sketch: a random projection of vectors, whose circular convolutions are sketches of outer products."""
+
+import torch
+from torch import Tensor
+
+from .checks import check_count, check_device
+
+
+def count_sketch(x: Tensor, index: Tensor, sign: Tensor, size: int) -> Tensor:
+    """Project the channels of x at random: Ψ(x)[k] = Σ_{i: index[i] = k} sign[i] x[i].
+
+    Differentiable in ``x`` and ``sign``. On a GPU, sums of one output may be in any order, as in ``torch.index_add``.
+
+    Source: Charikar et al., "Finding Frequent Items in Data Streams", 2002; in multimodal compact bilinear pooling
+    (MCB), Fukui et al., 2016.
+
+    Args:
+        x (Tensor): float ``(*, C)``.
+        index (Tensor): int64 ``(C)``, from 0 to ``size`` − 1; the output of each channel. The values are checked on a
+            CPU only, where they cause no synchronisation.
+        sign (Tensor): ``(C)``, 1 or −1; the dtype of ``x``.
+        size (int): number of outputs d.
+
+    Returns:
+        Tensor: ``(*, size)``, dtype of ``x``.
+
+    Raises:
+        TypeError: ``x`` is not floating-point, ``index`` is not int64, ``sign`` has another dtype than ``x``, or
+            ``size`` is not an integer.
+        ValueError: shapes or devices do not fit, or ``size`` is below 1.
+        IndexError: an index is out of range, on a CPU.
+
+    Example:
+        >>> x, index, sign = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 1, 0]), torch.tensor([1.0, 1.0, -1.0])
+        >>> count_sketch(x, index, sign, 4)
+        tensor([-2.,  2.,  0.,  0.])
+    """
+    if not x.is_floating_point() or sign.dtype != x.dtype:
+        raise TypeError(f'x and sign must share one floating-point dtype; got {x.dtype} and {sign.dtype}')
+    if index.dtype != torch.int64:
+        raise TypeError(f'index must be int64; got {index.dtype}')
+    for name, y in (('index', index), ('sign', sign)):
+        if y.shape != x.shape[-1:]:
+            raise ValueError(f'{name} must be {tuple(x.shape[-1:])}, one entry per channel; got {tuple(y.shape)}')
+    check_count('size', size)
+    check_device(x, index=index, sign=sign)
+    return x.new_zeros(*x.shape[:-1], size).index_add(-1, index, x * sign)

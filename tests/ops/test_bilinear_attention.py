@@ -1,0 +1,213 @@
+"""Bilinear logits, joint softmax and pooling against the sums of the equations, and as operators of PyTorch."""
+
+import itertools
+
+import pytest
+import torch
+from torch.func import grad, vmap
+from torch.utils.flop_counter import FlopCounterMode
+
+from mmattn import ops
+from mmattn.utils.profiling import extra_memory
+
+from . import literal
+from .literal import assert_same, check_operator, evaluate, low_precision, randn
+
+one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
+B, G, Q, K, C = 3, 2, 4, 5, 6
+TENSORS = {
+    'bilinear_logits': {'query': randn(B, Q, C, seed=1), 'key': randn(B, K, C, seed=2), 'weight': randn(G, C, seed=3)},
+    'bilinear_pooling': {
+        'weights': randn(B, G, Q, K, seed=1),
+        'query': randn(B, Q, C, seed=2),
+        'value': randn(B, K, C, seed=3),
+    },
+}
+both = pytest.mark.parametrize('name', TENSORS)
+pairs = list(itertools.product(range(Q), range(K)))
+
+
+def of_pairs(query, key, weight, pooled_query, value, query_mask=None, key_mask=None):
+    """The network of Eq. 6 to 9, pair by pair."""
+    logits = torch.stack([(weight * (query[:, i] * key[:, j])[:, None]).sum(-1) for i, j in pairs], -1)  # (B, G, QK)
+    if query_mask is not None:
+        allowed = torch.stack([query_mask[:, i] & key_mask[:, j] for i, j in pairs], -1)
+        logits = logits.masked_fill(~allowed[:, None], -torch.inf)
+    weights = logits.exp() / logits.exp().sum(-1, keepdim=True)
+    return sum(
+        weights[..., n, None] * (pooled_query[:, i] * value[:, j])[:, None] for n, (i, j) in enumerate(pairs)
+    )  # fmt: skip
+
+
+@both
+def test_values_and_gradients_are_the_sums(name, monkeypatch):
+    expected = evaluate(getattr(literal, name), TENSORS[name])
+    assert_same(evaluate(getattr(ops, name), TENSORS[name]), expected, 1e-12, 1e-12)
+    lengths = literal.record_slices(monkeypatch, 'mmattn.ops.bilinear_attention')
+    monkeypatch.setattr('mmattn.ops.chunks.CHUNK_BYTES', 2 * (2 * G * Q + K) * C * 8)  # two samples
+    assert_same(evaluate(getattr(ops, name), TENSORS[name]), expected, 1e-12, 1e-12)
+    assert lengths == [2, 1] * 2  # forward and backward
+
+
+@pytest.mark.parametrize('masked', [False, True])
+def test_attention_is_the_equation(masked):
+    tensors = {**TENSORS['bilinear_logits'], 'pooled_query': randn(B, Q, 3, seed=4), 'value': randn(B, K, 3, seed=5)}
+    masks = dict(query_mask=torch.arange(Q) < torch.tensor([[4], [2], [1]]),
+                 key_mask=torch.arange(K) < torch.tensor([[3], [5], [1]])) if masked else {}  # fmt: skip
+    expected = evaluate(of_pairs, tensors, **masks)
+    assert_same(evaluate(ops.bilinear_attention, tensors, **masks), expected, 1e-12, 1e-12)
+
+
+def test_softmax_is_joint():
+    weights = ops.bilinear_softmax(randn(B, G, Q, K))
+    torch.testing.assert_close(weights.sum((-2, -1)), torch.ones(B, G, dtype=torch.float64), atol=1e-12, rtol=0)
+    one = ops.bilinear_softmax(randn(B, G, Q, K), key_mask=torch.arange(K).expand(B, K) == 2)
+    assert not one[..., [0, 1, 3, 4]].any()
+
+
+@pytest.mark.parametrize('fault', ['mask', 'no queries', 'no keys', 'no batch', 'no glimpses'])
+def test_without_a_pair_the_output_is_0_and_so_are_the_gradients(fault):
+    tensors = {**TENSORS['bilinear_logits'], 'pooled_query': randn(B, Q, 3, seed=4), 'value': randn(B, K, 3, seed=5)}
+    masks = {}
+    if fault == 'mask':
+        masks = {'query_mask': torch.ones(B, Q, dtype=torch.bool), 'key_mask': torch.zeros(B, K, dtype=torch.bool)}
+    elif fault == 'no queries':
+        tensors |= {name: tensors[name][:, :0] for name in ('query', 'pooled_query')}
+    elif fault == 'no keys':
+        tensors |= {name: tensors[name][:, :0] for name in ('key', 'value')}
+    elif fault == 'no batch':
+        tensors |= {name: x[:0] for name, x in tensors.items() if name != 'weight'}
+    else:
+        tensors['weight'] = tensors['weight'][:0]
+    for name, x in evaluate(ops.bilinear_attention, tensors, **masks).items():
+        assert not x.any(), name
+
+
+def test_one_hot_weights_select_a_pair_and_outer_products_factorise():
+    """MLB of the pair; and of the two sums."""
+    _, x, y = TENSORS['bilinear_pooling'].values()
+    one_hot = torch.zeros(B, 1, Q, K, dtype=torch.float64)
+    one_hot[:, :, 1, 3] = 1
+    torch.testing.assert_close(ops.bilinear_pooling(one_hot, x, y)[:, 0], x[:, 1] * y[:, 3], atol=1e-12, rtol=0)
+    a, b = randn(B, Q, seed=7), randn(B, K, seed=8)
+    found = ops.bilinear_pooling(a[:, None, :, None] * b[:, None, None], x, y)[:, 0]
+    expected = (a[..., None] * x).sum(1) * (b[..., None] * y).sum(1)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
+
+
+@both
+def test_gradcheck(name):
+    leaves = [x.clone().requires_grad_() for x in TENSORS[name].values()]
+    assert torch.autograd.gradcheck(getattr(ops, name), leaves)
+
+
+@both
+def test_opcheck(name):
+    tensors = {key: x.float() for key, x in TENSORS[name].items()}
+    check_operator(getattr(ops, name), tensors, {})
+    check_operator(getattr(ops, name), {key: x.mT.contiguous().mT for key, x in tensors.items()}, {})
+
+
+@both
+def test_compile(name):
+    torch.compiler.reset()
+    operator, tensors = getattr(ops, name), {key: x.float() for key, x in TENSORS[name].items()}
+    compiled = torch.compile(operator, fullgraph=True, backend='aot_eager')
+    assert_same(evaluate(compiled, tensors), evaluate(operator, tensors), 0, 0)
+
+
+@both
+def test_gradients_of_samples(name):
+    if not hasattr(torch.library, 'register_vmap'):
+        pytest.skip('torch 2.4 has no batching rules for such operators')
+    operator = getattr(ops, name)
+    first, *others = TENSORS[name].values()
+    if name == 'bilinear_logits':
+        first, others = others[1], [first, others[0]]
+        call = lambda p, x, y: operator(x[None], y[None], p).pow(3).sum()  # noqa: E731
+        found = vmap(grad(call), (None, 0, 0))(first, *others)
+        expected = [grad(call)(first, x, y) for x, y in zip(*others)]
+    else:
+        call = lambda a, x, y: operator(a[None], x[None], y[None]).pow(3).sum()  # noqa: E731
+        found = vmap(grad(call))(first, *others)
+        expected = [grad(call)(a, x, y) for a, x, y in zip(first, *others)]
+    torch.testing.assert_close(found, torch.stack(expected), atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('dtype', literal.DTYPES, ids=str)
+@both
+def test_low_precision_is_near_float64(name, dtype):
+    tensors = {key: (x / 2).to(dtype) for key, x in TENSORS[name].items()}
+    operator = getattr(ops, name)
+    actual = evaluate(operator, tensors)
+    assert actual['output'].dtype == (torch.float32 if name == 'bilinear_logits' else dtype)
+    assert_same(actual, evaluate(operator, tensors, torch.float64), **low_precision(dtype))
+
+
+def test_autocast_keeps_the_gradients_in_the_dtypes_of_the_tensors():
+    """Projections are bfloat16 under autocast, and p is a float32 parameter."""
+    query, key, weight = (x.float() for x in TENSORS['bilinear_logits'].values())
+    tensors = {'query': query.bfloat16(), 'key': key.bfloat16(), 'weight': weight}
+    with torch.autocast('cpu', torch.bfloat16):
+        actual = evaluate(ops.bilinear_logits, tensors)
+    assert [x.dtype for x in actual.values()] == [torch.float32, torch.bfloat16, torch.bfloat16, torch.float32]
+    assert_same(actual, evaluate(ops.bilinear_logits, tensors), 0, 0)
+
+
+def flops(call):
+    with FlopCounterMode(display=False) as counter:
+        out = call()
+    return counter.get_total_flops(), out
+
+
+@both
+def test_flops_are_those_of_the_products(name):
+    inputs = [x.clone().requires_grad_() for x in TENSORS[name].values()]
+    forward, out = flops(lambda: getattr(ops, name)(*inputs))
+    backward, _ = flops(lambda: torch.autograd.grad(out.sum(), inputs))
+    product = 2 * B * G * Q * K * C
+    assert (forward, backward) == (product, (2 if name == 'bilinear_logits' else 3) * product)
+
+
+@both
+def test_extra_memory_is_below_a_tenth_of_the_literal_product(name):
+    """(B, Q, K, C) of one glimpse, in float32: 960 MiB; all G glimpses together take less than a tenth."""
+    batch, glimpses, queries, keys, channels = 48, 4, 16, 128, 2560
+    x, y = torch.randn(batch, queries, channels), torch.randn(batch, keys, channels)
+    other = torch.randn(glimpses, channels) if name == 'bilinear_logits' else torch.rand(batch, glimpses, queries, keys)
+    inputs = [z.requires_grad_() for z in ((x, y, other) if name == 'bilinear_logits' else (other, x, y))]
+    out, forward = extra_memory(lambda: getattr(ops, name)(*inputs))
+    _, backward = extra_memory(lambda: torch.autograd.grad(out, inputs, torch.ones_like(out)))
+    print(f'extra: {forward:.1f} MiB forward, {backward:.1f} MiB backward')
+    tenth = batch * queries * keys * channels * 4 / 2**20 / 10
+    assert 0 < forward < tenth
+    assert 0 < backward < tenth
+
+
+X, Y, P = TENSORS['bilinear_logits'].values()
+A = TENSORS['bilinear_pooling']['weights']
+WRONG = {
+    'channels': (ops.bilinear_logits, (X, Y[..., 1:], P), ValueError, 'query and key must be'),
+    'batch': (ops.bilinear_logits, (X[1:], Y, P), ValueError, 'query and key must be'),
+    'axes': (ops.bilinear_logits, (X[0], Y[0], P), ValueError, 'query and key must be'),
+    'dtypes': (ops.bilinear_logits, (X, Y.float(), P), TypeError, 'query and key must share .* got torch.float64'),
+    'integers': (ops.bilinear_logits, (X.long(), Y.long(), P), TypeError, 'query and key must share'),
+    'weight': (ops.bilinear_logits, (X, Y, P[:, 1:]), ValueError, r'weight must be \(G, 6\) or \(3, G, 6\); got'),
+    'weights of samples': (ops.bilinear_logits, (X, Y, P.expand(2, G, C)), ValueError, 'weight must be'),
+    'integer weight': (ops.bilinear_logits, (X, Y, P.long()), TypeError, 'weight must be floating-point'),
+    'device': (ops.bilinear_logits, (X, Y, P.to('meta')), ValueError, 'one device; got weight on meta'),
+    'weights': (ops.bilinear_pooling, (A[..., 1:], X, Y), ValueError, r'weights must be \(3, G, 4, 5\); got'),
+    'weights without glimpses': (ops.bilinear_pooling, (A[:, 0], X, Y), ValueError, 'weights must be'),
+    'integer weights': (ops.bilinear_pooling, (A.long(), X, Y), TypeError, 'weights must be floating-point'),
+    'value': (ops.bilinear_pooling, (A, X, Y[..., 1:]), ValueError, 'query and value must be'),
+    'logits': (ops.bilinear_softmax, (A[0],), ValueError, 'logits must be'),
+    'query_mask': (ops.bilinear_softmax, (A, torch.ones(B, K) > 0), ValueError, r'query_mask must be bool \(3, 4\)'),
+    'key_mask': (ops.bilinear_softmax, (A, None, torch.ones(B, K)), ValueError, 'key_mask must be bool'),
+}
+
+
+@pytest.mark.parametrize('fault', WRONG)
+def test_wrong_arguments(fault):
+    function, arguments, error, message = WRONG[fault]
+    with pytest.raises(error, match=message):
+        function(*arguments)
