@@ -121,7 +121,7 @@ def test_all_faults_of_flickr8k(faults, source, tmp_path):
     annotate(path, [*IMAGES[:2], dict(IMAGES[3], split='test'), IMAGES[0]])
     archive(val, boxes=None)
     assert faults(source) == [
-        f'{path}: 1 faults:',
+        f'{path}: 1 fault:',
         'image 1: 2 times in the file',
         f'{val}: no boxes or boxes in it',
     ]
