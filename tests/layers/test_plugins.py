@@ -18,7 +18,7 @@ PLUGINS = {
     'TransformerAttention2d': dict(num_heads=4),
     'DynamicConv2d': dict(kernel_size=3, groups=4),
 }
-# What has another slot: sequences, regions, pairs of sets, a convolution's place, videos, and the layer in AttendedResidual.
+# What has another slot: sequences, regions, pairs, the place of a convolution, videos, and AttendedResidual's layer.
 OTHERS = {
     'BilateralMultiheadAttention',
     'TransformerAttention1d',
