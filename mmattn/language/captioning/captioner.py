@@ -184,12 +184,13 @@ class Captioner(SentenceGenerator):
     @torch.no_grad()
     def greedy(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return the most probable words of each image in evaluation mode, int64 ``(B, L)``, each with ``</s>``."""
-        training = self.training
+        training = [module for module in self.modules() if module.training]  # not those that are frozen
         self.eval()
         try:
             found = self.describe(inputs, beam=1)
         finally:
-            self.train(training)
+            for module in training:
+                module.training = True
         captions = [torch.tensor([*hypotheses[0].tokens, EOS]) for hypotheses in found]
         padded = nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=PAD)
         return padded.to(self.embedding.weight.device)

@@ -238,6 +238,14 @@ def test_self_critical_gradient(baseline, monkeypatch):
     assert found['num_tokens'] == count
 
 
+def test_the_greedy_baseline_changes_no_mode():
+    model = SANCaptioner(**SMALL).double().train()
+    model.encoder.eval()  # frozen
+    before = [module.training for module in model.modules()]
+    model.greedy(batch(model, images()))
+    assert [module.training for module in model.modules()] == before
+
+
 def test_self_critical_training_requires_a_reward():
     model = SANCaptioner(**SMALL, self_critical=dict()).double()
     with pytest.raises(RuntimeError, match='requires a reward'):
