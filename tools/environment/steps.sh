@@ -15,7 +15,7 @@ step() {
     if [ -z "$log" ]; then log=$(mktemp); else mkdir -p "$(dirname "$log")"; fi
     printf '\n=== %s\n' "$label" >>"$log"
     before=$(wc -c <"$log")
-    show_progress "$label" "$log" "$before" &
+    show_progress "$label" "$log" "$before" 2>/dev/null & # bash may complain when it is killed
     ticker=$!
     "$@" >>"$log" 2>&1 || code=$?
     kill "$ticker" 2>/dev/null || true
