@@ -275,16 +275,25 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         return self._residual(x, self.cross_attention_norm, lambda h: self.cross_attention.step(h, memory, position)[0])
 
 
-def _stack(layer: type[nn.Module], num_layers: int, config: dict | Sequence[dict]) -> Any:
-    check_count('num_layers', num_layers)
-    configs = [config] * num_layers if isinstance(config, dict) else config
-    if len(configs) != num_layers:
-        raise ValueError(f'layer must be one config, or one per layer: {num_layers}; got {len(configs)}')
-    return nn.ModuleList(layer(**each) for each in configs)
+class _LayerStack(nn.Module):
+    """Layers of one type, and a final norm if they normalise their inputs (pre-norm)."""
+
+    layers: Any  # an nn.ModuleList
+    layer_type: type[nn.Module]
+
+    def __init__(self, num_layers: int, layer: dict | Sequence[dict]) -> None:
+        super().__init__()
+        check_count('num_layers', num_layers)
+        configs = [layer] * num_layers if isinstance(layer, dict) else layer
+        if len(configs) != num_layers:
+            raise ValueError(f'layer must be one config, or one per layer: {num_layers}; got {len(configs)}')
+        self.layers = nn.ModuleList(self.layer_type(**config) for config in configs)
+        last = self.layers[-1]
+        self.norm = nn.LayerNorm(last.embed_dim) if last.norm_first else nn.Identity()
 
 
 @MODELS.register_module()
-class SequenceEncoder(nn.Module):
+class SequenceEncoder(_LayerStack):
     """Stack of :class:`TransformerEncoderLayer`, with a final norm if the layers normalise their inputs (pre-norm).
 
     Args:
@@ -301,11 +310,7 @@ class SequenceEncoder(nn.Module):
         torch.Size([3, 7, 16])
     """
 
-    def __init__(self, num_layers: int, layer: dict | Sequence[dict]) -> None:
-        super().__init__()
-        self.layers = _stack(TransformerEncoderLayer, num_layers, layer)
-        last = self.layers[-1]
-        self.norm = nn.LayerNorm(last.embed_dim) if last.norm_first else nn.Identity()
+    layer_type = TransformerEncoderLayer
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, **context: Any) -> Tensor:
         """Return the output for whole sequences; the arguments are those of :class:`TransformerEncoderLayer`."""
@@ -315,7 +320,7 @@ class SequenceEncoder(nn.Module):
 
 
 @MODELS.register_module()
-class SequenceDecoder(nn.Module):
+class SequenceDecoder(_LayerStack):
     """Stack of :class:`TransformerDecoderLayer`, for whole sequences and for one token at a time.
 
     Args:
@@ -335,14 +340,7 @@ class SequenceDecoder(nn.Module):
         True
     """
 
-    layers: Any  # an nn.ModuleList
     layer_type: type[nn.Module] = TransformerDecoderLayer
-
-    def __init__(self, num_layers: int, layer: dict | Sequence[dict]) -> None:
-        super().__init__()
-        self.layers = _stack(self.layer_type, num_layers, layer)
-        last = self.layers[-1]
-        self.norm = nn.LayerNorm(last.embed_dim) if last.norm_first else nn.Identity()
 
     def forward(
         self,

@@ -7,6 +7,8 @@ from torch.nn.utils.rnn import pad_sequence
 from mmattn.language.captioning import CaptionEnsemble, CiderReward, ETACaptioner, SANCaptioner
 from mmattn.language.captioning.captioner import repeat
 
+from ..torch_weights import from_torch
+
 NORMALISED = dict(type='mmattn.RegionAttention', query_norm='instance', geometry='query_dependent', geometry_dim=4)
 PLAIN = dict(type='mmattn.RegionAttention')
 SMALL = dict(vocab_size=30, num_features=6, num_layers=2, embed_dim=16, num_heads=2, feedforward_dim=24)
@@ -94,6 +96,24 @@ def model(request):
     found = build(**SMALL, **options).double().eval()
     torch.nn.init.normal_(found.output.bias)
     return found
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('norm_first', [False, True])
+def test_san_equals_the_layers_of_torch(norm_first):
+    """With the same weights: logits of a batch with padding, and captions."""
+    torch.manual_seed(0)
+    ours, theirs = (
+        SANCaptioner(**SMALL, stack=stack, norm_first=norm_first).double().eval() for stack in ('Sequence', 'Torch')
+    )
+    for parameter in theirs.parameters():  # norms and biases, too
+        torch.nn.init.normal_(parameter, std=0.3)
+    ours.load_state_dict(from_torch(theirs))
+    inputs = batch(ours, images())
+    keep = inputs['captions'].flatten(0, 1) != 1
+    torch.testing.assert_close(ours(inputs)[keep], theirs(inputs)[keep], rtol=0, atol=1e-10)
+    found, expected = (model.describe(inputs, max_length=6) for model in (ours, theirs))
+    assert [[h.tokens for h in each] for each in found] == [[h.tokens for h in each] for each in expected]
 
 
 @torch.no_grad()

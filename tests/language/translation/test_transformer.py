@@ -8,17 +8,9 @@ from torch.nn.utils.rnn import pad_sequence
 from mmattn.language.translation import TranslationTransformer
 from mmattn.language.translation.bleu import tokenized_bleu
 
-BILATERAL = 'mmattn.BilateralMultiheadAttention'
+from ..torch_weights import from_torch
 
-# Names of weights in torch's layers: in ours
-NAMES = {
-    'stack.': '',
-    'self_attn': 'self_attention.0',
-    'multihead_attn': 'cross_attention',
-    'linear1': 'feedforward.0',
-    'linear2': 'feedforward.3',
-    'norm1': 'attention_norm',
-}
+BILATERAL = 'mmattn.BilateralMultiheadAttention'
 
 
 @pytest.mark.parametrize(
@@ -98,14 +90,7 @@ def test_equals_the_layers_of_torch(norm_first):
     )
     for parameter in theirs.parameters():  # norms and biases, too
         torch.nn.init.normal_(parameter, std=0.2)
-    state = {}
-    for name, x in theirs.state_dict().items():
-        for torchs, mine in NAMES.items():
-            name = name.replace(torchs, mine)
-        if name.startswith('decoder'):
-            name = name.replace('norm2', 'cross_attention_norm').replace('norm3', 'feedforward_norm')
-        state[name.replace('norm2', 'feedforward_norm')] = x
-    ours.load_state_dict(state)
+    ours.load_state_dict(from_torch(theirs))
     source, target = padded(sentences(5)), padded(sentences(5, seed=1))
     logits = [model(dict(source=source, target=target))[target != 1] for model in (ours, theirs)]
     torch.testing.assert_close(*logits, rtol=0, atol=1e-10)
