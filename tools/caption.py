@@ -26,7 +26,8 @@ from PIL import ExifTags, Image, ImageOps
 from rich.progress import track
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
-from mmattn.language.captioning.annotations import Annotation, raise_faults, read_annotations
+from mmattn.language.annotation_files import raise_faults
+from mmattn.language.captioning.annotations import Annotation, read_annotations
 from mmattn.language.captioning.caption_metric import coco_ids
 from mmattn.language.captioning.datasets import of_splits
 from mmattn.language.captioning.inferencer import CaptionInferencer, StoredImage

@@ -11,8 +11,9 @@ from mmattn._compat import checkpoint_path
 from mmattn.engine.hooks.data_check import DataCheckHook, data_set_configs
 from mmattn.registry import HOOKS
 
+from .annotation_files import faults_of
 from .embedding import vocabulary_size
-from .text_dataset import TextDataset, faults_of, read_vocabulary, text_dataset
+from .text_dataset import TextDataset, read_vocabulary, text_dataset
 from .vocabulary import SPECIALS, Vocabulary
 
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')

@@ -47,16 +47,3 @@ def text_dataset(cfg: dict) -> type[TextDataset]:
 def read_vocabulary(cfg: dict) -> Vocabulary:
     """Return the vocabulary of a :class:`TextDataset`, given by its config."""
     return text_dataset(cfg).read_vocabulary(cfg)
-
-
-def faults_of(error: Exception, path: str | Path) -> list[str]:
-    """Return the faults that the error of a file lists, without its path.
-
-    Example:
-        >>> faults_of(ValueError('a.json: 2 faults:\\n  image 7: no caption\\n  image 9: no caption'), 'a.json')
-        ['image 7: no caption', 'image 9: no caption']
-    """
-    if isinstance(error, OSError):
-        return [error.strerror or str(error)]
-    first, *listed = str(error).split('\n  ')
-    return listed or [first.removeprefix(f'{path}: ')]

@@ -29,7 +29,8 @@ from conversion import Fault, find, output_folder, run
 from region_npz import read_archive, read_images
 from region_store import add_arguments, source_of, write_images
 
-from mmattn.language.captioning.annotations import Annotation, read_annotations, read_json
+from mmattn.language.annotation_files import read_json
+from mmattn.language.captioning.annotations import Annotation, read_annotations
 from mmattn.language.regions import RegionWriter
 from mmattn.utils.files import write_text
 

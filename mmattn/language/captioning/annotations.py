@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mmattn.language.annotation_files import raise_faults, read_json
 from mmattn.language.vocabulary import SPECIALS
 
 from .words import caption_words
-
-SHOWN = 20
 
 
 class Annotation(NamedTuple):
@@ -31,31 +27,6 @@ class Annotation(NamedTuple):
     split: str | None
     captions: list[str]
     words: list[list[str]]
-
-
-def raise_faults(path: object, faults: Iterable[str]) -> None:
-    """Raise a ValueError that lists the faults of a file, if there are any."""
-    faults = list(faults)
-    if faults:
-        more = [f'… and {len(faults) - SHOWN:,} more'] if len(faults) > SHOWN else []
-        raise ValueError(
-            '\n  '.join([f'{path}: {len(faults):,} fault{"s" * (len(faults) > 1)}:', *faults[:SHOWN], *more])
-        )
-
-
-def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file, which may be compressed (``.gz``).
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: it is not JSON, not UTF-8 or damaged; the message names it.
-    """
-    path = Path(path)
-    data = path.read_bytes()
-    try:
-        return json.loads((gzip.decompress(data) if path.suffix == '.gz' else data).decode('utf-8'))
-    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f'{path}: not a JSON file: {error}') from error
 
 
 def read_annotations(path: str | Path) -> list[Annotation]:

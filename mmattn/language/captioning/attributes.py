@@ -9,9 +9,8 @@ from typing import Any
 
 from mmengine.logging import print_log
 
+from mmattn.language.annotation_files import raise_faults, read_json
 from mmattn.language.vocabulary import UNK, Vocabulary
-
-from .annotations import raise_faults, read_json
 
 
 def read_attributes(

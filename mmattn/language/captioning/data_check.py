@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
+from mmattn.language.annotation_files import in_folder, noting
+from mmattn.language.region_inputs import region_faults
 from mmattn.language.regions import RegionStore
-from mmattn.language.text_dataset import faults_of
 from mmattn.language.vocabulary import Vocabulary
 
-from .annotations import SHOWN, Annotation, read_annotations
+from .annotations import Annotation, read_annotations
 from .attributes import read_attributes
-from .datasets import MIN_COUNT, frequent_words, in_folder, of_splits
+from .datasets import MIN_COUNT, frequent_words, of_splits
 
 
 def find_faults(cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
@@ -40,11 +40,11 @@ def find_faults(cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
         path, words_path, regions, attributes = paths
         for each in (path, words_path):
             if each not in files and each not in faults:
-                with _noting(faults, each):
+                with noting(faults, each):
                     files[each] = read_annotations(each)
         ids: list[str] = []
         if path in files:
-            with _noting(faults, path):
+            with noting(faults, path):
                 splits = [cfg['split']] if cfg.get('split') else None
                 ids = [each.image_id for each in of_splits('split', files[path], splits, path)]
         if isinstance(regions, str):
@@ -53,28 +53,11 @@ def find_faults(cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
             message = 'the model reads attributes, but the data set has none: set its option attributes'
             faults.setdefault(path, []).append(message)
         if attributes is not None and ids and words_path in files:
-            with _noting(faults, attributes):
+            with noting(faults, attributes):
                 words = of_splits('vocab_splits', files[words_path], cfg.get('vocab_splits'), words_path, every=True)
                 vocabulary = Vocabulary(frequent_words(words, cfg.get('min_count', MIN_COUNT)))
                 read_attributes(attributes, ids, vocabulary, cfg.get('num_attributes', 20))
     for regions, ids in images.items():
-        with _noting(faults, regions):
-            faults.setdefault(regions, []).extend(_faults_of(RegionStore(regions), ids, model.num_features))
+        with noting(faults, regions):
+            faults.setdefault(regions, []).extend(region_faults(RegionStore(regions), ids, model.num_features))
     return {path: list(dict.fromkeys(reasons)) for path, reasons in faults.items() if reasons}
-
-
-def _faults_of(store: RegionStore, ids: list[str], num_features: int | None) -> list[str]:
-    """Return the first faults of the regions of images, and the number of others."""
-    found = store.find_faults(ids, num_features, features=False)
-    if num_features not in (None, store.num_features):
-        found[0] += f' (--cfg-options model.num_features={store.num_features})'
-    return found[:SHOWN] + [f'… and {len(found) - SHOWN:,} more'] * (len(found) > SHOWN)
-
-
-@contextmanager
-def _noting(faults: dict[str, list[str]], path: str) -> Iterator[None]:
-    """Add the error of a file that cannot be used to its faults."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        faults.setdefault(path, []).extend(faults_of(error, path))

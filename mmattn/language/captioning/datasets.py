@@ -8,21 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from mmattn.engine.data_sampling import SampleIndex
-from mmattn.language.regions import RegionStore
+from mmattn.language.annotation_files import in_folder, raise_faults
+from mmattn.language.region_inputs import image_inputs, open_store
 from mmattn.language.sentences import Sentences
 from mmattn.language.text_dataset import TextDataset
 from mmattn.language.vocabulary import PAD, UNK, Vocabulary
 from mmattn.ops.checks import check_count
 from mmattn.registry import DATASETS
 
-from .annotations import Annotation, raise_faults, read_annotations
+from .annotations import Annotation, read_annotations
 from .attributes import read_attributes
 
 MIN_COUNT = 5
@@ -55,7 +54,7 @@ class CaptionDataset(TextDataset):
         check_count('num_attributes', num_attributes)
         if oracle_attributes and (attributes is not None or not test_mode):
             raise ValueError('oracle_attributes requires test_mode=True and attributes=None')
-        self.store = _open_store(regions)
+        self.store = open_store(regions)
         self.ids = [each.image_id for each in annotations]
         faults = [f'image {name}: not in the region store' for name in self.ids if name not in self.store]
         if not annotations:
@@ -296,29 +295,6 @@ class VATEXDataset(CaptionDataset):
             oracle_attributes=False,
             test_mode=test_mode,
         )
-
-
-def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Tensor]:
-    """Return what a captioning model reads of an image, see :meth:`CaptionDataset.__getitem__`."""
-    inputs = dict(features=regions.features)
-    if regions.boxes is not None:
-        inputs['boxes'] = regions.boxes
-        inputs['sizes'] = torch.tensor(regions.size)
-    if attributes is not None:
-        inputs['attributes'] = attributes
-    return inputs
-
-
-def _open_store(regions: Any) -> Any:
-    """Return the region store at a path, or the given one."""
-    if isinstance(regions, str | Path):
-        return RegionStore(regions)
-    return regions
-
-
-def in_folder(folder: str, *paths: Any) -> list[Any]:
-    """Return each path relative to a folder; what is not a path, such as None, as it is."""
-    return [str(Path(folder, path)) if isinstance(path, str | Path) else path for path in paths]
 
 
 def of_splits(

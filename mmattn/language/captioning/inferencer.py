@@ -15,12 +15,12 @@ from torch import Tensor
 from mmattn.language.beam_search import Hypothesis
 from mmattn.language.inferencer import Batch, SentenceInferencer
 from mmattn.language.progress_file import digest
+from mmattn.language.region_inputs import image_inputs
 from mmattn.language.regions import RegionStore
 from mmattn.ops.checks import check_count
 
 from .attributes import read_attributes
 from .captioner import Captioner
-from .datasets import image_inputs
 from .ensemble import CaptionEnsemble
 
 Stores = str | Path | Sequence[str | Path] | RegionStore

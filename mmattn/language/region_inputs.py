@@ -1,0 +1,38 @@
+"""Region features as the inputs of a model, and what does not fit it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .annotation_files import SHOWN
+from .regions import RegionStore
+
+
+def open_store(regions: Any) -> Any:
+    """Return the region store at a path, or the given one."""
+    if isinstance(regions, str | Path):
+        return RegionStore(regions)
+    return regions
+
+
+def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Tensor]:
+    """Return what a captioning model reads of an image, see :meth:`CaptionDataset.__getitem__`."""
+    inputs = dict(features=regions.features)
+    if regions.boxes is not None:
+        inputs['boxes'] = regions.boxes
+        inputs['sizes'] = torch.tensor(regions.size)
+    if attributes is not None:
+        inputs['attributes'] = attributes
+    return inputs
+
+
+def region_faults(store: RegionStore, ids: list[str], num_features: int | None) -> list[str]:
+    """Return the first faults of the regions of images, and the number of others."""
+    found = store.find_faults(ids, num_features, features=False)
+    if num_features not in (None, store.num_features):
+        found[0] += f' (--cfg-options model.num_features={store.num_features})'
+    return found[:SHOWN] + [f'… and {len(found) - SHOWN:,} more'] * (len(found) > SHOWN)
