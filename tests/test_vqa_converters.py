@@ -368,13 +368,13 @@ def test_daquar(command, tmp_path, out):
 
 def test_all_faults_of_daquar(faults, tmp_path):
     folder = tmp_path / 'source'
-    daquar(folder, 'qa.train.txt', ('what ?', 'bed'), ('what in the image3 ?', ''), ('the image4 ? no', 'a'))
+    daquar(folder, 'qa.train.txt', ('what ?', 'bed'), ('what in the image3 ?', ''), ('image4 ? a', 'a'))
     (folder / 'qa.val.txt').write_text('what in the image3 ?\n', encoding='utf-8')
     archive(folder / 'features_train.npz', image_id=np.array([1, 2, 3]))
     assert faults('daquar', folder)[:4] == [
         f"{folder}/qa.train.txt, line 1: the question does not end in an image, such as image12 ?; got 'what ?'",
         f"{folder}/qa.train.txt, line 3: the answer is empty; got 'what in the image3 ?'",
-        f"{folder}/qa.train.txt, line 5: the question does not end in an image, such as image12 ?; got 'the image4 ? no'",
+        f"{folder}/qa.train.txt, line 5: the question does not end in an image, such as image12 ?; got 'image4 ? a'",
         f'{folder}/qa.val.txt: 1 lines; each question must have a line with its answer',
     ]
     daquar(folder, 'qa.train.txt', ('what in the image3 ?', 'a'), ('what in the image4 ?', 'a'))
