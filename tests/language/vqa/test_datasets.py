@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from PIL import Image
 from torch.utils.data import DataLoader
@@ -17,7 +18,10 @@ from mmattn.language import RegionDataPreprocessor
 from mmattn.language.vocabulary import PAD, UNK
 from mmattn.language.vqa import Question, VQADataset, datasets, official_score, write_questions
 from mmattn.language.vqa.datasets import best_regions
+from mmattn.registry import DATASETS
+from mmattn.utils import config_path
 
+from ... import tiny_data
 from .conftest import QUESTIONS, STORE, TEN, make_regions
 
 
@@ -284,3 +288,29 @@ def test_images_outside_the_store_are_named(train):
 def test_invalid_options(train, options, message):
     with pytest.raises(ValueError, match=message):
         build(train, **options)
+
+
+@pytest.mark.parametrize('fusion', ['', '_fusion'])
+@pytest.mark.parametrize('name', ['vqa2', 'coco_vqa_mini', 'coco_qa', 'daquar', 'easy_vqa', 'vqa1'])
+def test_shipped_configs(name, fusion, tmp_path, monkeypatch):
+    """All three data sets have the same words and answers, and a batch of the training passes the preprocessor."""
+    if name == 'vqa1' and fusion:
+        pytest.skip('vqa1.py is for the fusion networks')
+    monkeypatch.setenv(f'{name.upper()}_ROOT', str(tmp_path))
+    ten = name in ('vqa1', 'vqa2', 'coco_vqa_mini')
+    tiny_data.questions(tmp_path, 10 if ten else 1, pictures=name == 'easy_vqa', test=name not in ('vqa1', 'vqa2'))
+    cfg = Config.fromfile(config_path(f'_base_/datasets/{name}{fusion}.py'))
+    train, val, test = (DATASETS.build(cfg[f'{part}_dataloader'].dataset) for part in ('train', 'val', 'test'))
+    assert train.metainfo == val.metainfo == test.metainfo
+    assert sorted(train.metainfo['symbols']) == sorted(tiny_data.QUESTION_WORDS)
+    assert train.metainfo['answers'] == list(tiny_data.ANSWERS)
+    sampled = bool(fusion) or name == 'vqa1'
+    assert train.metainfo['tokens'] == ('skip-thought' if sampled else 'ban')
+    inputs = RegionDataPreprocessor()(pseudo_collate([train[i] for i in range(5)]))['inputs']
+    assert inputs['question'].shape == (5, 26 if sampled else 14 if name == 'vqa2' else 32)
+    assert inputs['answer' if sampled else 'targets'].shape == ((5,) if sampled else (5, 2))
+    assert ('image' in inputs) == (name == 'easy_vqa') == ('features' not in inputs)
+    assert [len(each['data_samples'].answers) for each in val] == [10 if ten else 1] * 4
+    assert [len(each['data_samples'].answers) for each in test] == [
+        0 if name in ('vqa1', 'vqa2') else 10 if ten else 1
+    ] * 4
