@@ -11,7 +11,7 @@ from .heads import (
 )
 from .image_encoder import ConvImageEncoder
 from .mcan import MCAN, AttentionPooling, GuidedEncoder
-from .question_encoder import Question, QuestionGRU, SkipThoughtEncoder
+from .question_encoder import EncodedQuestion, QuestionGRU, SkipThoughtEncoder
 from .vqa_model import VQAModel
 
 __all__ = [
@@ -21,10 +21,10 @@ __all__ = [
     'CoAttentionHead',
     'ConcatHead',
     'ConvImageEncoder',
+    'EncodedQuestion',
     'FusionHead',
     'GuidedEncoder',
     'ImageOnlyHead',
-    'Question',
     'QuestionGRU',
     'QuestionOnlyHead',
     'SkipThoughtEncoder',

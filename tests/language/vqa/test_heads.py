@@ -10,9 +10,9 @@ from mmattn.language.vqa import (
     BANHead,
     CoAttentionHead,
     ConcatHead,
+    EncodedQuestion,
     FusionHead,
     ImageOnlyHead,
-    Question,
     QuestionGRU,
     QuestionOnlyHead,
     SkipThoughtEncoder,
@@ -132,7 +132,7 @@ EXPECTED |= {FusionHead: expected_fusion} | dict.fromkeys(
 @pytest.mark.parametrize('name', [name for name in HEADS if 'counter' not in name])
 def test_logits_and_gradients_are_those_of_the_literal_head(name):
     head, (words, state, regions) = build(name), inputs()
-    found, _ = head(Question(words, state, WORD_MASK), regions, REGION_MASK)
+    found, _ = head(EncodedQuestion(words, state, WORD_MASK), regions, REGION_MASK)
     expected = EXPECTED[type(head)](head, words, state, regions, REGION_MASK)
     assert_same_with_gradients(found, expected, [words, state, regions], head, 1e-11)
 
@@ -157,11 +157,11 @@ def test_padding_and_batch_change_nothing(name):
     head, (words, state, regions) = build(name), inputs(requires_grad=False)
     given = boxes() if head.reads_boxes else None
     padded = regions.masked_fill(REGION_MASK[..., None], torch.nan).requires_grad_()
-    question = Question(words, state, WORD_MASK)
+    question = EncodedQuestion(words, state, WORD_MASK)
     logits, weights = head(question, padded, REGION_MASK, given, need_weights=True)
     for i, (count, valid) in enumerate(((3, 4), (2, 6))):
         count = Q if name in READS_PADDING else count
-        alone = Question(words[i : i + 1, :count], state[i : i + 1], WORD_MASK[i : i + 1, :count])
+        alone = EncodedQuestion(words[i : i + 1, :count], state[i : i + 1], WORD_MASK[i : i + 1, :count])
         own = None if given is None else given[i : i + 1, :valid]
         expected, of_valid = head(alone, regions[i : i + 1, :valid], None, own, need_weights=True)
         torch.testing.assert_close(logits[i : i + 1], expected, rtol=1e-12, atol=1e-12)
@@ -184,7 +184,7 @@ def test_permuted_regions_permute_the_weights_and_not_the_answer(name):
     head, (words, state, regions) = build(name), inputs(requires_grad=False)
     order = torch.tensor([3, 0, 5, 1, 2, 4])
     given = boxes() if head.reads_boxes else None
-    question = Question(words, state, WORD_MASK)
+    question = EncodedQuestion(words, state, WORD_MASK)
     logits, weights = head(question, regions, REGION_MASK, given, need_weights=True)
     own = None if given is None else given[:, order]
     other, permuted = head(question, regions[:, order], REGION_MASK[:, order], own, need_weights=True)
@@ -202,7 +202,7 @@ def test_questions_without_words_and_images_without_regions_are_answered(name, w
     head, (words, state, regions) = build(name), inputs(requires_grad=False)
     given = boxes() if head.reads_boxes else None
     word_mask, region_mask = WORD_MASK.clone(), REGION_MASK.clone()
-    expected, _ = head(Question(words, state, word_mask), regions, region_mask, given)
+    expected, _ = head(EncodedQuestion(words, state, word_mask), regions, region_mask, given)
     if without in ('words', 'both'):
         word_mask[0], state[0], words[0] = True, 0, words[0]
     if without in ('regions', 'both'):
@@ -211,7 +211,7 @@ def test_questions_without_words_and_images_without_regions_are_answered(name, w
     elif 'no mask' in without:
         regions, region_mask = regions[:, :0], None
         given = None if given is None else given[:, :0]
-    logits, weights = head(Question(words, state, word_mask), regions, region_mask, given, need_weights=True)
+    logits, weights = head(EncodedQuestion(words, state, word_mask), regions, region_mask, given, need_weights=True)
     assert logits.isfinite().all()
     if region_mask is not None:
         torch.testing.assert_close(logits[1], expected[1], rtol=1e-12, atol=1e-12)
@@ -229,13 +229,13 @@ def test_zero_output_projections_leave_the_sum_of_the_words(mask_words):
         nn.init.zeros_(layer[1].parametrizations.weight.original0)
         nn.init.zeros_(layer[1].bias)
     summed = words.masked_fill(WORD_MASK[..., None], 0) if mask_words else words
-    found, _ = head(Question(words, state, WORD_MASK), regions, REGION_MASK)
+    found, _ = head(EncodedQuestion(words, state, WORD_MASK), regions, REGION_MASK)
     torch.testing.assert_close(found, classified(head, summed.sum(1)), rtol=1e-12, atol=1e-12)
 
 
 def test_first_glimpses_in_evaluation():
     head, (words, state, regions) = build('BAN', test_glimpses=2), inputs(requires_grad=False)
-    question, none = Question(words, state, WORD_MASK), torch.zeros(B, Q, dtype=torch.bool)
+    question, none = EncodedQuestion(words, state, WORD_MASK), torch.zeros(B, Q, dtype=torch.bool)
     for training, count in ((False, 2), (True, 3)):
         head.train(training)
         for module in head.modules():
@@ -247,7 +247,7 @@ def test_first_glimpses_in_evaluation():
 
 def test_maps_of_co_attention_are_products():
     head, (words, state, regions) = build('co-attention'), inputs(requires_grad=False)
-    _, maps = head(Question(words, state, WORD_MASK), regions, REGION_MASK, need_weights=True)
+    _, maps = head(EncodedQuestion(words, state, WORD_MASK), regions, REGION_MASK, need_weights=True)
     beta, alpha = head.attention(words, regions, None, REGION_MASK, need_weights=True)[1]
     torch.testing.assert_close(maps[:, 0], beta[:, :, None] * alpha[:, None])
 
