@@ -148,6 +148,7 @@ class MCAN(BaseModel):
         check_number('dropout', dropout, 0, 1)
         layer = dict(embed_dim=embed_dim, num_heads=num_heads, feedforward_dim=feedforward_dim, dropout=dropout)
         self.num_features = num_features
+        self.num_answers = num_answers
         self.geometry = bool(region_attention.get('geometry'))
         self.embedding = nn.Embedding(vocab_size, word_dim, padding_idx=PAD)
         self.lstm = nn.LSTM(word_dim, embed_dim, batch_first=True)
