@@ -14,6 +14,7 @@ from mmattn.utils import config_path
 POSITIONS = ('bilateral', 'relative', 'none')
 CONV_NORM = dict(norm_cfg=dict(type='BN'))
 HEAD = dict(in_channels=8, channels=8, num_classes=3)
+ANSWERS = dict(question_dim=8, region_dim=6, num_answers=3)
 LAYERS = {
     **{f'BilateralNonLocal2d {p}': dict(in_channels=8, position=p, window_size=3) for p in POSITIONS},
     'BilateralNonLocal2d gaussian': dict(in_channels=8, position='none', mode='gaussian'),
@@ -68,6 +69,12 @@ LAYERS = {
     ),
     'ConcatFusion': dict(query_dim=8, value_dim=6, out_dim=4),
     'MCBFusion': dict(query_dim=8, value_dim=6, out_dim=4, sketch_dim=16),
+    'QuestionGRU': dict(vocab_size=8, word_dim=6, embed_dim=4),
+    'SkipThoughtEncoder': dict(vocab_size=8, word_dim=6, embed_dim=4),
+    'ConvImageEncoder': dict(channels=(4, 8)),
+    'BANHead': dict(ANSWERS, num_glimpses=1, counter=dict(type='mmattn.ObjectCounter')),
+    **{f'{name}Head': ANSWERS for name in ('Unitary', 'CoAttention', 'Concat', 'QuestionOnly', 'ImageOnly')},
+    'FusionHead': dict(ANSWERS, query_dim=4, value_dim=4, pooled_dim=6, out_dim=5),
     'GridAttention3d': dict(embed_dims=8, num_heads=2, max_offset=3, max_frames=4),
     'StridedAttention3d': dict(embed_dims=8, num_heads=2, max_offset=3, max_frames=4),
     'StridedAttention3d sinusoidal': dict(embed_dims=8, num_heads=2, max_offset=3, temporal_position='sinusoidal'),
