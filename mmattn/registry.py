@@ -58,6 +58,7 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             'GatedBilateralController',
             'BilinearAttentionNetwork',
             'BilinearLogits',
+            'ConcatLogits',
             'UnitaryAttention',
             'CoAttention',
             'ObjectCounter',
@@ -138,7 +139,10 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
     'mmattn.language.translation': (('mmcv',), ('BLEU', 'ParallelTextDataset', 'TranslationTransformer')),
-    'mmattn.language.vqa': (('mmcv',), ('MCAN',)),
+    'mmattn.language.vqa': (
+        ('mmcv',),
+        ('EntitiesDataset', 'MCAN', 'PhraseDataPreprocessor', 'PhraseGrounder', 'PhraseRecall'),
+    ),
     'mmattn.visualization': ((), ('AttentionMapHook',)),
 }
 FOLDER_OF = {name: folder for folder, (_, names) in FOLDERS.items() for name in names}
