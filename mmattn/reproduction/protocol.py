@@ -66,8 +66,10 @@ class Small(NamedTuple):
 
 
 UNITS = dict(iter='iterations', epoch='epochs')
+TEXTS = ('text', 'captions', 'grounding')  # tasks without images
 SENTENCES = (25, 25)  # lengths of source and target for which operations are counted
 CAPTIONS = (36, 16)  # the same for captions: regions and words
+PHRASES = (32, 20)  # the same for phrases in captions
 # By part of the path of a row's base config; the first match counts.
 SMALL = {
     '/fcn_r50-d8_': Small('r50-d8-w16', 'adamw_160', 'ResNet-50 of a quarter of the width'),
@@ -80,6 +82,7 @@ SMALL = {
         'sst_r18-d8-half', 'adam_video_400', 'two stages of a ResNet-18 of half the width, 64 channels'
     ),
     '/transformer_': Small('transformer_tiny', 'inverse_root_tiny', '4 + 4 layers of 128 channels'),
+    '/phrase_grounder.py': Small('phrase_grounder_small', 'grounding_13e', 'a GRU of 256 channels'),
     '/san.py': Small('san_small', 'caption_small', '2 + 2 layers of 128 channels'),
     '/eta.py': Small('eta_small', 'caption_small', 'encoders and decoder of 2 layers of 128 channels'),
     '/r50-d8.py': Small('r18-d8-half', 'adamw_160', 'ResNet-18 of half the width, heads of 64 channels'),
@@ -97,6 +100,7 @@ METRICS: dict[str, tuple[str, dict[str, str], float]] = {
         {name: name for name in ('CIDEr-D', 'BLEU-4', 'METEOR', 'ROUGE-L', 'BLEU-1')},
         1,
     ),
+    'mmattn.PhraseRecall': ('grounding', {name: name for name in ('R@1', 'R@5', 'R@10', 'upper bound')}, 1),
 }
 
 
@@ -154,7 +158,7 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
     Raises:
         ProtocolError: there are none, or ``scale`` is given for text.
     """
-    if protocol.scale != 1 and any(task_of(shipped(row.configs[-1])) in ('text', 'captions') for row in rows):
+    if protocol.scale != 1 and any(task_of(shipped(row.configs[-1])) in TEXTS for row in rows):
         raise ProtocolError(
             f'--scale is for images, and table {rows[0].table} is on text; --network small selects the small network'
         )
@@ -248,11 +252,13 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
 
 
 def task_of(cfg: Config) -> str:
-    """Return the task of a row's config: 'mmseg', 'mmdet', 'video', 'text' or 'captions'."""
+    """Return the task of a row's config: 'mmseg', 'mmdet', 'video', 'text', 'captions' or 'grounding'."""
     if cfg.default_scope != 'mmengine':
         return cfg.default_scope
     if 'vocab_size' not in cfg.model:
         return 'video'
+    if cfg.model.type == 'mmattn.PhraseGrounder':
+        return 'grounding'
     return 'captions' if 'num_features' in cfg.model else 'text'
 
 
@@ -265,7 +271,7 @@ def length(cfg: Config) -> tuple[int, str]:
 
 def input_size(cfg: Config) -> tuple[int, int]:
     """Return height and width of the training crops, or of the resized training images; for text, two lengths."""
-    lengths = dict(text=SENTENCES, captions=CAPTIONS).get(task_of(cfg))
+    lengths = dict(text=SENTENCES, captions=CAPTIONS, grounding=PHRASES).get(task_of(cfg))
     if lengths is not None:
         return lengths
     size = complexity.input_size(cfg)
@@ -277,7 +283,8 @@ def input_size(cfg: Config) -> tuple[int, int]:
 def input_words(cfg: Config) -> str:
     """Return the size of one input, in words."""
     height, width = input_size(cfg)
-    formats = dict(text='{0} source and {1} target tokens', captions='{0} regions and {1} words')
+    regions = '{0} regions and {1} words'
+    formats = dict(text='{0} source and {1} target tokens', captions=regions, grounding=regions)
     return formats.get(task_of(cfg), '{1}×{0}').format(height, width)
 
 

@@ -37,6 +37,8 @@ DATA = {
     **{f'ngsan-{number}': ('flickr8k',) for number in (1, 2, 3, 4, 6, 7)},
     **{f'2.{number}': ('flickr8k_attributes',) for number in (1, 2, 4, 5, 6)},
     'flickr8k': ('flickr8k',),
+    'ban-4': ('flickr8k_grounding',),
+    'flickr8k-entities': ('flickr8k_grounding',),
 }
 
 PARTS = 'train', 'val', 'test'

@@ -154,7 +154,7 @@ class PhraseGrounder(BaseModel):
         words = self.question_encoder(inputs['caption']).words
         last = inputs['phrases'][..., None].expand(-1, -1, words.shape[-1])
         regions = inputs['features'] if self.reads == 'features' else geometry(inputs['boxes'], inputs['sizes'])
-        return self.scorer(words.gather(1, last), regions.to(words.dtype), inputs['region_mask']).squeeze(1)
+        return self.scorer(words.gather(1, last), regions.to(words.dtype), inputs.get('region_mask')).squeeze(1)
 
 
 def geometry(boxes: Tensor, sizes: Tensor) -> Tensor:
