@@ -83,10 +83,10 @@ class TokenEmbedding(nn.Module):
 
 
 def vocabulary_size(model: nn.Module) -> int | None:
-    """Return the number of rows of the first :class:`TokenEmbedding` of a model; None if it has none.
+    """Return the number of rows of the first embedding of a model, a :class:`TokenEmbedding` or torch's; None without.
 
     Example:
         >>> vocabulary_size(nn.Sequential(TokenEmbedding(vocab_size=100, embed_dim=16)))
         100
     """
-    return next((len(part.weight) for part in model.modules() if isinstance(part, TokenEmbedding)), None)
+    return next((len(part.weight) for part in model.modules() if isinstance(part, TokenEmbedding | nn.Embedding)), None)
