@@ -83,7 +83,7 @@ class TokenEmbedding(nn.Module):
 
 
 def vocabulary_size(model: nn.Module) -> int | None:
-    """Return the number of rows of the first embedding of a model, a :class:`TokenEmbedding` or torch's; None without.
+    """Return the number of rows of the first :class:`TokenEmbedding` or ``nn.Embedding`` of a model; None without one.
 
     Example:
         >>> vocabulary_size(nn.Sequential(TokenEmbedding(vocab_size=100, embed_dim=16)))
