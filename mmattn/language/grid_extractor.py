@@ -17,27 +17,7 @@ from torch.nn import functional as F
 from mmattn._compat import load_weights
 from mmattn.ops.checks import check_count
 
-from .regions import Regions
-
-
-def grid_boxes(size: tuple[int, int], grid: int) -> Tensor:
-    """Return the cells of an image, row by row: left, top, right, bottom ``(S², 4)``, float32, in pixels.
-
-    Args:
-        size (tuple[int, int]): width and height of the image.
-        grid (int): cells S per side.
-
-    Example:
-        >>> grid_boxes((50, 40), 2)
-        tensor([[ 0.,  0., 25., 20.],
-                [25.,  0., 50., 20.],
-                [ 0., 20., 25., 40.],
-                [25., 20., 50., 40.]])
-    """
-    x, y = (torch.linspace(0, side, grid + 1, dtype=torch.float64) for side in size)
-    top, left = torch.meshgrid(y[:-1], x[:-1], indexing='ij')
-    bottom, right = torch.meshgrid(y[1:], x[1:], indexing='ij')
-    return torch.stack([left, top, right, bottom], -1).flatten(0, 1).float()
+from .regions import Regions, grid_boxes
 
 
 def load_backbone(cfg: Config, checkpoint: str) -> tuple[nn.Module, nn.Module]:

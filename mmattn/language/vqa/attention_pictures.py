@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
+from mmattn.language.regions import grid_boxes
 from mmattn.visualization.figure import COLOURS
 
 STRONGEST = 6  # boxes, as in Fig. 3
@@ -269,3 +270,23 @@ def _free_place(
     return next(
         ((x, y) for x, y in places if all(max(abs(x - a), abs(y - b)) > 1.15 * unit for a, b in placed)), places[0]
     )
+
+
+def position_boxes(count: int, size: tuple[int, int]) -> Tensor:
+    """Return the boxes of the positions of a feature map that covers an image, row by row, ``(count, 4)``, in pixels.
+
+    Args:
+        count (int): number of positions; the cells have the shape that is closest to a square.
+        size (tuple[int, int]): width and height of the image.
+
+    Raises:
+        ValueError: no map of so many positions has about the shape of the image.
+
+    Example:
+        >>> position_boxes(4, (64, 64))[1]
+        tensor([32.,  0., 64., 32.])
+    """
+    rows = max(1, round((count * size[1] / size[0]) ** 0.5))
+    if count % rows:
+        raise ValueError(f'count must be that of a map of the shape of the image, {size[0]}×{size[1]}; got {count}')
+    return grid_boxes(size, rows, count // rows)
