@@ -138,7 +138,23 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
     'mmattn.language.translation': (('mmcv',), ('BLEU', 'ParallelTextDataset', 'TranslationTransformer')),
-    'mmattn.language.vqa': (('mmcv',), ('MCAN',)),
+    'mmattn.language.vqa': (
+        ('mmcv',),
+        (
+            'BANHead',
+            'CoAttentionHead',
+            'ConcatHead',
+            'ConvImageEncoder',
+            'FusionHead',
+            'ImageOnlyHead',
+            'MCAN',
+            'QuestionGRU',
+            'QuestionOnlyHead',
+            'SkipThoughtEncoder',
+            'UnitaryHead',
+            'VQAModel',
+        ),
+    ),
     'mmattn.visualization': ((), ('AttentionMapHook',)),
 }
 FOLDER_OF = {name: folder for folder, (_, names) in FOLDERS.items() for name in names}
