@@ -142,10 +142,12 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ('mmcv',),
         (
             'BANHead',
+            'BilinearMapHook',
             'CoAttentionHead',
             'ConcatHead',
             'ConvImageEncoder',
             'FusionHead',
+            'GlimpseEntropyHook',
             'ImageOnlyHead',
             'MCAN',
             'QuestionGRU',

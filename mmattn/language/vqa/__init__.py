@@ -1,5 +1,7 @@
 """Visual question answering."""
 
+from .bilinear_map_hook import BilinearMapHook
+from .glimpse_entropy_hook import GlimpseEntropyHook
 from .heads import (
     BANHead,
     CoAttentionHead,
@@ -10,6 +12,7 @@ from .heads import (
     UnitaryHead,
 )
 from .image_encoder import ConvImageEncoder
+from .inferencer import VQAInferencer
 from .mcan import MCAN, AttentionPooling, GuidedEncoder
 from .question_encoder import Question, QuestionGRU, SkipThoughtEncoder
 from .vqa_model import VQAModel
@@ -18,10 +21,12 @@ __all__ = [
     'MCAN',
     'AttentionPooling',
     'BANHead',
+    'BilinearMapHook',
     'CoAttentionHead',
     'ConcatHead',
     'ConvImageEncoder',
     'FusionHead',
+    'GlimpseEntropyHook',
     'GuidedEncoder',
     'ImageOnlyHead',
     'Question',
@@ -29,5 +34,6 @@ __all__ = [
     'QuestionOnlyHead',
     'SkipThoughtEncoder',
     'UnitaryHead',
+    'VQAInferencer',
     'VQAModel',
 ]

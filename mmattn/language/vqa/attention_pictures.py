@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from torch import Tensor
 
 from mmattn.language.regions import grid_boxes
 from mmattn.visualization.figure import COLOURS
+
+from .inferencer import best_answers
+from .questions import QuestionTokenizer
 
 STRONGEST = 6  # boxes, as in Fig. 3
 # Of the boxes, dark enough for white numbers.
@@ -44,6 +47,67 @@ class AttentionTable(NamedTuple):
     titles: list[str]
     rows: list[str]
     weights: Tensor
+
+
+@torch.no_grad()
+def question_attention(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the scores of all answers to a question, ``(A,)``, and the attention weights of the model, on the CPU.
+
+    Args:
+        model (nn.Module): a model of visual questions with ``attention``, such as :class:`VQAModel`, in evaluation
+            mode.
+        inputs (dict[str, Tensor]): those of one question, not padded, as 'inputs' of a sample of :class:`VQADataset`.
+
+    Returns:
+        tuple[Tensor, Tensor]: the weights are those of words and regions, ``(G, L, K)``, or of regions, ``(G, K)``.
+
+    Raises:
+        ValueError: the model returns no attention weights.
+    """
+    attention = getattr(model, 'attention', None)
+    if attention is not None:
+        batch = model.data_preprocessor(dict(inputs={name: [x] for name, x in inputs.items()}), False)['inputs']
+        scores, weights = attention(batch)
+        if weights is not None:
+            return scores[0].cpu(), weights[0].cpu()
+    kind = type(getattr(model, 'head', model)).__name__
+    raise ValueError(f'the model must return attention weights; {kind} returns none')
+
+
+def picture_of_answer(
+    model: Any,
+    inputs: dict[str, Tensor],
+    question: str,
+    tokenizer: QuestionTokenizer,
+    answers: Sequence[str],
+    picture: np.ndarray | None = None,
+    top_k: int = 5,
+) -> np.ndarray:
+    """Draw the attention with which a model answers a question, see :func:`draw_question_attention`.
+
+    Args:
+        model, inputs: as in :func:`question_attention`.
+        question (str): the text of the question.
+        tokenizer (QuestionTokenizer): it divides the question into words.
+        answers (sequence of str): all answers of the model.
+        picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to the
+            picture that the model reads, or to a white one.
+        top_k (int): number of answers. Defaults to 5.
+
+    Raises:
+        ValueError: as :func:`question_attention` and :func:`draw_question_attention`.
+    """
+    scores, weights = question_attention(model, inputs)
+    if 'image' in inputs:
+        pixels = (inputs['image'] * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+        size = pixels.shape[1], pixels.shape[0]
+        picture, boxes = pixels if picture is None else picture, position_boxes(weights.shape[-1], size)
+    else:
+        width, height = inputs['sizes'].tolist()
+        size, boxes = (width, height), inputs['boxes']
+        weights = weights[..., : len(boxes)]  # without a region, there is one of padding
+    best = best_answers(scores, answers, top_k)
+    return draw_question_attention(weights, tokenizer.words(question), boxes, size, picture, question, best)
 
 
 def attention_table(weights: Tensor, words: Sequence[str]) -> AttentionTable:

@@ -37,11 +37,24 @@ class AskedQuestion(NamedTuple):
     question: Question
     place: RegionStore | Path
 
-    def image_inputs(self) -> dict[str, Tensor]:
-        """Return what a model reads of the image."""
+    def inputs(self, tokenizer: QuestionTokenizer) -> dict[str, Tensor]:
+        """Return what a model reads, as :class:`VQADataset` does in tests."""
+        question = tokenizer(self.question.question)
         if isinstance(self.place, Path):
-            return dict(image=read_picture(self.place))
-        return image_inputs(self.place[self.question.image_id])
+            return dict(image=read_picture(self.place), question=question)
+        return dict(image_inputs(self.place[self.question.image_id]), question=question)
+
+
+def best_answers(scores: Tensor, answers: Sequence[str], top_k: int) -> list[tuple[str, float]]:
+    """Return the best answers and their scores, the best first, for the scores ``(A,)`` of all answers.
+
+    Example:
+        >>> best_answers(torch.tensor([0.25, 0.5, 0.125]), ['yes', 'no', '2'], 2)
+        [('no', 0.5), ('yes', 0.25)]
+    """
+    found = scores.float().cpu().sort(descending=True, stable=True)
+    pairs = zip(found.indices[:top_k].tolist(), found.values[:top_k].tolist())
+    return [(answers[number], score) for number, score in pairs]
 
 
 class VQAInferencer(LanguageInferencer):
@@ -176,37 +189,17 @@ class VQAInferencer(LanguageInferencer):
     def postprocess(self, preds: Tensor, top_k: int = 5) -> list[dict]:  # type: ignore[override]
         """Return the best answers, as :meth:`__call__` without the questions, for the scores of all answers."""
         found = []
-        scores, numbers = preds.float().cpu().sort(dim=1, descending=True, stable=True)
-        for row in zip(scores[:, :top_k].tolist(), numbers[:, :top_k].tolist()):
-            answers = [dict(answer=self.answers[number], score=score) for score, number in zip(*row)]
+        for scores in preds.cpu():
+            answers = [dict(zip(('answer', 'score'), pair)) for pair in best_answers(scores, self.answers, top_k)]
             found.append(dict(answers[0], answers=answers))
         return found
-
-    @torch.no_grad()
-    def attention(self, inputs: AskedQuestion) -> tuple[Tensor, Tensor]:
-        """Return the scores of all answers to a question, ``(A,)``, and the attention weights of the model.
-
-        Args:
-            inputs (AskedQuestion): the question, from :meth:`questions`.
-
-        Returns:
-            tuple[Tensor, Tensor]: on the CPU; the weights are those of words and regions, ``(G, L, K)``, or of regions,
-            ``(G, K)``.
-
-        Raises:
-            ValueError: the model returns no attention weights.
-        """
-        attention = getattr(self.model, 'attention', None)
-        scores, weights = (None, None) if attention is None else attention(self._collated([inputs]))
-        if weights is None:
-            kind = type(getattr(self.model, 'head', self.model)).__name__
-            raise ValueError(f'the model must return attention weights; {kind} has none')
-        return scores[0].cpu(), weights[0].cpu()
 
     def visualize(  # type: ignore[override]
         self, inputs: AskedQuestion, picture: np.ndarray | None = None, top_k: int = 5
     ) -> np.ndarray:
-        """Draw the attention with which the model answers a question; see :func:`draw_question_attention`.
+        """Draw the attention with which the model answers a question.
+
+        See :func:`mmattn.language.vqa.attention_pictures.draw_question_attention`.
 
         Args:
             inputs (AskedQuestion): the question, from :meth:`questions`.
@@ -218,23 +211,12 @@ class VQAInferencer(LanguageInferencer):
             np.ndarray: uint8 ``(height, width, 3)``, RGB.
 
         Raises:
-            ValueError: the model returns no attention weights; or the regions have no boxes.
+            ValueError: the model returns no attention weights; or the image has no region.
         """
-        from .attention_pictures import draw_question_attention, position_boxes  # late: it imports matplotlib
+        from .attention_pictures import picture_of_answer  # late: it imports matplotlib
 
-        scores, weights = self.attention(inputs)
-        answers = [(each['answer'], each['score']) for each in self.postprocess(scores[None], top_k)[0]['answers']]
-        question = inputs.question
-        if isinstance(inputs.place, Path):
-            pixels = (inputs.image_inputs()['image'] * 255).round().byte().permute(1, 2, 0).numpy()
-            picture = pixels if picture is None else picture
-            size = pixels.shape[1], pixels.shape[0]
-            boxes = position_boxes(weights.shape[-1], size)
-        else:
-            regions = inputs.place[question.image_id]
-            boxes, size = regions.boxes, regions.size
-        words = self.tokenizer.words(question.question)
-        return draw_question_attention(weights, words, boxes, size, picture, question.question, answers)
+        text, sample = inputs.question.question, inputs.inputs(self.tokenizer)
+        return picture_of_answer(self.model, sample, text, self.tokenizer, self.answers, picture, top_k)
 
     @property
     def reads_pictures(self) -> bool:
@@ -253,7 +235,7 @@ class VQAInferencer(LanguageInferencer):
 
     def _collated(self, asked: Sequence[AskedQuestion]) -> dict[str, Tensor]:
         """Return the inputs of the model for some questions."""
-        samples = [dict(each.image_inputs(), question=self.tokenizer(each.question.question)) for each in asked]
+        samples = [each.inputs(self.tokenizer) for each in asked]
         inputs = {name: [sample[name] for sample in samples] for name in samples[0]}
         return self.model.data_preprocessor(dict(inputs=inputs), False)['inputs']
 
