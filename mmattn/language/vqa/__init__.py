@@ -14,7 +14,7 @@ from .heads import (
 from .image_encoder import ConvImageEncoder
 from .inferencer import VQAInferencer
 from .mcan import MCAN, AttentionPooling, GuidedEncoder
-from .question_encoder import Question, QuestionGRU, SkipThoughtEncoder
+from .question_encoder import EncodedQuestion, QuestionGRU, SkipThoughtEncoder
 from .vqa_model import VQAModel
 
 __all__ = [
@@ -25,11 +25,11 @@ __all__ = [
     'CoAttentionHead',
     'ConcatHead',
     'ConvImageEncoder',
+    'EncodedQuestion',
     'FusionHead',
     'GlimpseEntropyHook',
     'GuidedEncoder',
     'ImageOnlyHead',
-    'Question',
     'QuestionGRU',
     'QuestionOnlyHead',
     'SkipThoughtEncoder',

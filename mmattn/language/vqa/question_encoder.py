@@ -16,7 +16,7 @@ from mmattn.registry import MODELS
 GRU_WEIGHTS = ('encoder_W', 'encoder_Wx', 'encoder_U', 'encoder_Ux', 'encoder_b', 'encoder_bx')
 
 
-class Question(NamedTuple):
+class EncodedQuestion(NamedTuple):
     """A batch of encoded questions.
 
     Attributes:
@@ -73,7 +73,7 @@ class QuestionGRU(nn.Module):
             self.embedding.weight[PAD] = 0
         self.gru = nn.GRU(word_dim, embed_dim, batch_first=True)
 
-    def forward(self, question: Tensor) -> Question:
+    def forward(self, question: Tensor) -> EncodedQuestion:
         """Encode questions.
 
         Args:
@@ -87,7 +87,7 @@ class QuestionGRU(nn.Module):
         words = self.outputs(self.embedding(question))
         last = (count - 1).clamp(min=0).unsqueeze(-1).expand(-1, -1, self.embed_dim)
         state = words.gather(1, last).squeeze(1).masked_fill(count == 0, 0)
-        return Question(words, state, positions > count)
+        return EncodedQuestion(words, state, positions > count)
 
     def outputs(self, words: Tensor) -> Tensor:
         """Return the outputs of the GRU, ``(B, L, N)``, for embedded words ``(B, L, word_dim)``."""
@@ -165,18 +165,18 @@ class SkipThoughtEncoder(QuestionGRU):
         if not self.training or not self.dropout:
             return super().outputs(words)
         count, length, _ = words.shape
-        gru, width = self.gru, self.embed_dim
         of_words, of_state = (
-            F.dropout(words.new_ones(3, count, channels), self.dropout) for channels in (words.shape[-1], width)
+            F.dropout(words.new_ones(3, count, channels), self.dropout)
+            for channels in (words.shape[-1], self.embed_dim)
         )
         # One product for the three gates, which read different inputs: (3, B·L, ·) and (3, B, ·).
+        w, u, b, c = (x.unflatten(0, (3, -1)) for x in self.gru.parameters())
         masked = (words * of_words.unsqueeze(2)).flatten(1, 2)
-        given = torch.baddbmm(gru.bias_ih_l0.view(3, 1, width), masked, gru.weight_ih_l0.view(3, width, -1).mT)
-        given = given.unflatten(1, (count, length)).unbind(2)
-        weight, bias = gru.weight_hh_l0.view(3, width, width).mT, gru.bias_hh_l0.view(3, 1, width)
-        state, found = given[0].new_zeros(count, width), []
-        for r_x, z_x, n_x in given:
-            r_h, z_h, n_h = torch.baddbmm(bias, state * of_state, weight)
+        given = torch.baddbmm(b.unsqueeze(1), masked, w.mT).unflatten(1, (count, length))
+        state, found = given.new_zeros(count, self.embed_dim), []
+        for step in given.unbind(2):
+            r_x, z_x, n_x = step.unbind()
+            r_h, z_h, n_h = torch.baddbmm(c.unsqueeze(1), state * of_state, u.mT).unbind()
             r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
             state = torch.lerp(torch.tanh(n_x + r * n_h), state, z)  # (1 − z)·n + z·h
             found.append(state)

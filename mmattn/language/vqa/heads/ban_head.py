@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mmattn.language.vqa.question_encoder import Question
+from mmattn.language.vqa.question_encoder import EncodedQuestion
 from mmattn.layers.bilinear_attention_network import BilinearAttentionNetwork
 from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
@@ -36,7 +36,7 @@ class BANHead(nn.Module):
 
     Example:
         >>> head = BANHead(16, 32, num_answers=5, num_glimpses=2)
-        >>> question = Question(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
+        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
         >>> logits, maps = head(question, torch.randn(3, 36, 32), need_weights=True)
         >>> logits.shape, maps.shape
         (torch.Size([3, 5]), torch.Size([3, 2, 14, 36]))
@@ -69,7 +69,7 @@ class BANHead(nn.Module):
 
     def forward(
         self,
-        question: Question,
+        question: EncodedQuestion,
         regions: Tensor,
         region_mask: Tensor | None = None,
         boxes: Tensor | None = None,
@@ -78,7 +78,7 @@ class BANHead(nn.Module):
         """Return the logits of the answers, ``(B, A)``, and the maps.
 
         Args:
-            question (Question): the encoded questions.
+            question (EncodedQuestion): the encoded questions.
             regions (Tensor): float ``(B, K, M)``.
             region_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding.
             boxes (Tensor, optional): float ``(B, K, 4)``, over width and height of the image, for the counter.

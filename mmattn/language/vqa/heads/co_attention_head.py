@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from mmattn.language.vqa.question_encoder import Question
+from mmattn.language.vqa.question_encoder import EncodedQuestion
 from mmattn.layers.unitary_attention import CoAttention
 from mmattn.registry import MODELS
 
@@ -31,7 +31,7 @@ class CoAttentionHead(nn.Module):
 
     Example:
         >>> head = CoAttentionHead(16, 32, num_answers=5)
-        >>> question = Question(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
+        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
         >>> logits, maps = head(question, torch.randn(3, 36, 32), need_weights=True)
         >>> logits.shape, maps.shape
         (torch.Size([3, 5]), torch.Size([3, 1, 14, 36]))
@@ -58,7 +58,7 @@ class CoAttentionHead(nn.Module):
 
     def forward(
         self,
-        question: Question,
+        question: EncodedQuestion,
         regions: Tensor,
         region_mask: Tensor | None = None,
         boxes: Tensor | None = None,

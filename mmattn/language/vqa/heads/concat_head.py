@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from mmattn.language.vqa.question_encoder import Question
+from mmattn.language.vqa.question_encoder import EncodedQuestion
 from mmattn.registry import MODELS
 
 from .classifier import answer_classifier
@@ -38,7 +38,7 @@ class ConcatHead(nn.Module):
 
     Example:
         >>> head = ConcatHead(16, 32, num_answers=5)
-        >>> question = Question(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
+        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
         >>> head(question, torch.randn(3, 36, 32))[0].shape
         torch.Size([3, 5])
     """
@@ -61,7 +61,7 @@ class ConcatHead(nn.Module):
 
     def forward(
         self,
-        question: Question,
+        question: EncodedQuestion,
         regions: Tensor,
         region_mask: Tensor | None = None,
         boxes: Tensor | None = None,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from mmattn.language.vqa.question_encoder import Question
+from mmattn.language.vqa.question_encoder import EncodedQuestion
 from mmattn.layers.packed_positions import PackedPositions
 from mmattn.layers.unitary_attention import attend
 from mmattn.ops.checks import check_count, check_divisor, check_number
@@ -55,7 +55,7 @@ class FusionHead(nn.Module):
 
     Example:
         >>> head = FusionHead(16, 32, num_answers=5)
-        >>> question = Question(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
+        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
         >>> logits, weights = head(question, torch.randn(3, 36, 32), need_weights=True)
         >>> logits.shape, weights.shape
         (torch.Size([3, 5]), torch.Size([3, 2, 36]))
@@ -83,6 +83,9 @@ class FusionHead(nn.Module):
             check_count(name, number)
         check_divisor('num_glimpses', num_glimpses, 'pooled_dim', pooled_dim)
         check_number('dropout', dropout, 0, 1)
+        self.attention_query: nn.Module
+        self.attention_value: nn.Module
+        self.query: nn.Module
         if project:
             self.attention_query, self.query = (_Projection(question_dim, query_dim, dropout) for _ in range(2))
             self.attention_value = _Projection(region_dim, value_dim, dropout)
@@ -104,7 +107,7 @@ class FusionHead(nn.Module):
 
     def forward(
         self,
-        question: Question,
+        question: EncodedQuestion,
         regions: Tensor,
         region_mask: Tensor | None = None,
         boxes: Tensor | None = None,

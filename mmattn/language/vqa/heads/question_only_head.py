@@ -13,9 +13,9 @@ class QuestionOnlyHead(ConcatHead):
 
     Example:
         >>> import torch
-        >>> from mmattn.language.vqa import Question
+        >>> from mmattn.language.vqa import EncodedQuestion
         >>> head = QuestionOnlyHead(16, 32, num_answers=5)
-        >>> question = Question(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
+        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
         >>> head(question, torch.randn(3, 36, 32))[0].shape
         torch.Size([3, 5])
     """

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from mmattn.language.vqa.question_encoder import Question
+from mmattn.language.vqa.question_encoder import EncodedQuestion
 from mmattn.layers.unitary_attention import UnitaryAttention
 from mmattn.registry import MODELS
 
@@ -28,7 +28,7 @@ class UnitaryHead(nn.Module):
 
     Example:
         >>> head = UnitaryHead(16, 32, num_answers=5)
-        >>> question = Question(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
+        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
         >>> logits, weights = head(question, torch.randn(3, 36, 32), need_weights=True)
         >>> logits.shape, weights.shape
         (torch.Size([3, 5]), torch.Size([3, 1, 36]))
@@ -52,7 +52,7 @@ class UnitaryHead(nn.Module):
 
     def forward(
         self,
-        question: Question,
+        question: EncodedQuestion,
         regions: Tensor,
         region_mask: Tensor | None = None,
         boxes: Tensor | None = None,
