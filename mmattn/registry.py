@@ -154,6 +154,8 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             'QuestionOnlyHead',
             'SkipThoughtEncoder',
             'UnitaryHead',
+            'VQAAccuracy',
+            'VQADataset',
             'VQAModel',
         ),
     ),

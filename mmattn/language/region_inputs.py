@@ -33,9 +33,10 @@ def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Te
     return inputs
 
 
-def region_faults(store: RegionStore, ids: list[str], num_features: int | None) -> list[str]:
-    """Return the first faults of the regions of images, and the number of others."""
-    found = store.find_faults(ids, num_features, features=False)
+def region_faults(store: RegionStore, ids: list[str], num_features: int | None, allow_empty: bool = False) -> list[str]:
+    """Return the first faults of the regions of images, and the number of others; an image may be without regions if
+    ``allow_empty``."""
+    found = store.find_faults(ids, num_features, features=False, allow_empty=allow_empty)
     if num_features not in (None, store.num_features):
         found[0] += f' (--cfg-options model.num_features={store.num_features})'
     return found[:SHOWN] + [f'… and {len(found) - SHOWN:,} more'] * (len(found) > SHOWN)

@@ -195,7 +195,11 @@ class RegionStore:
         )
 
     def find_faults(
-        self, image_ids: Iterable[str] | None = None, num_features: int | None = None, features: bool = True
+        self,
+        image_ids: Iterable[str] | None = None,
+        num_features: int | None = None,
+        features: bool = True,
+        allow_empty: bool = False,
     ) -> list[str]:
         """Return what makes images unusable, one line per fault: an image that is not in the store or has no region,
         features or boxes that are not finite, a box outside its image or with a side that is not positive.
@@ -205,6 +209,7 @@ class RegionStore:
             num_features (int, optional): width of the features that the model accepts.
             features (bool): read the features. :class:`RegionWriter` writes finite ones only, so for a large store,
                 False is sufficient and saves the time to read it as a whole. Defaults to True.
+            allow_empty (bool): an image may be without regions. Defaults to False.
         """
         faults = []
         if num_features is not None and num_features != self.num_features:
@@ -217,6 +222,8 @@ class RegionStore:
                 continue
             folder, row = self._places[image_id]
             found, *others = folder.arrays_of(row)
+            if allow_empty and not len(found):
+                continue
             faults += [f'image {image_id}: {fault}' for fault in _faults(found if features else found[:, :0], *others)]
         return faults
 

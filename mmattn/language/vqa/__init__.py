@@ -1,6 +1,8 @@
 """Visual question answering."""
 
+from .answers import frequent_answers, normalize_answer, official_score
 from .bilinear_map_hook import BilinearMapHook
+from .datasets import VQADataset
 from .glimpse_entropy_hook import GlimpseEntropyHook
 from .heads import (
     BANHead,
@@ -15,6 +17,8 @@ from .image_encoder import ConvImageEncoder
 from .inferencer import VQAInferencer
 from .mcan import MCAN, AttentionPooling, GuidedEncoder
 from .question_encoder import EncodedQuestion, QuestionGRU, SkipThoughtEncoder
+from .questions import Question, QuestionTokenizer, read_questions, write_questions
+from .vqa_accuracy import VQAAccuracy
 from .vqa_model import VQAModel
 
 __all__ = [
@@ -30,10 +34,19 @@ __all__ = [
     'GlimpseEntropyHook',
     'GuidedEncoder',
     'ImageOnlyHead',
+    'Question',
     'QuestionGRU',
     'QuestionOnlyHead',
+    'QuestionTokenizer',
     'SkipThoughtEncoder',
     'UnitaryHead',
+    'VQAAccuracy',
+    'VQADataset',
     'VQAInferencer',
     'VQAModel',
+    'frequent_answers',
+    'normalize_answer',
+    'official_score',
+    'read_questions',
+    'write_questions',
 ]
