@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 SHOWN = 20
+T = TypeVar('T')
 
 
 def read_json(path: str | Path) -> Any:
@@ -26,6 +28,33 @@ def read_json(path: str | Path) -> Any:
         return json.loads((gzip.decompress(data) if path.suffix == '.gz' else data).decode('utf-8'))
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f'{path}: not a JSON file: {error}') from error
+
+
+def parse_each(entries: Any, parse: Callable[[Any], T], faults: list[str], name: str) -> list[T]:
+    """Return what ``parse`` returns of each entry of a list; entries that it cannot parse are faults of ``name``."""
+    found: list[T] = []
+    if not isinstance(entries, list):
+        faults.append(f'{name}: not a list')
+        return found
+    for i, entry in enumerate(entries):
+        try:
+            found.append(parse(entry))
+        except KeyError as error:
+            faults.append(f'{name}[{i}]: no key {error}')
+        except (TypeError, AttributeError, ValueError) as error:
+            faults.append(f'{name}[{i}]: another layout ({error})')
+    return found
+
+
+def check_text(value: Any) -> str:
+    """Return a string as it is.
+
+    Raises:
+        TypeError: it is not a string.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f'expected str; got {value!r}')
+    return value
 
 
 def in_folder(folder: str, *paths: Any) -> list[Any]:
@@ -63,3 +92,14 @@ def noting(faults: dict[str, list[str]], path: str) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         faults.setdefault(path, []).extend(faults_of(error, path))
+
+
+def difference(name: str, ours: Sequence[str], other: Sequence[str]) -> str:
+    """Return the first difference between two lists and their sizes, in words; ``name`` is that of an entry.
+
+    Example:
+        >>> difference('symbol', ['a', 'dog'], ['a'])
+        "symbol 1 is 'dog', but None (of 2 and 1 symbols)"
+    """
+    number, (a, b) = next((n, pair) for n, pair in enumerate(zip_longest(ours, other)) if pair[0] != pair[1])
+    return f'{name} {number} is {a!r}, but {b!r} (of {len(ours):,} and {len(other):,} {name}s)'

@@ -1,6 +1,5 @@
 """Hook that checks data sets of sentences, and compares their vocabularies with those of model and checkpoint."""
 
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from mmattn._compat import checkpoint_path
 from mmattn.engine.hooks.data_check import DataCheckHook, data_set_configs
 from mmattn.registry import HOOKS
 
-from .annotation_files import faults_of
+from .annotation_files import difference, faults_of
 from .embedding import vocabulary_size
 from .text_dataset import TextDataset, read_vocabulary, text_dataset
 from .vocabulary import SPECIALS, Vocabulary
@@ -23,7 +22,7 @@ LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 class TextDataCheckHook(DataCheckHook):
     """Checks data sets of sentences, before the first iteration: data, model and checkpoint have the same vocabulary.
 
-    The vocabulary of a data set is ``vocabulary.txt`` in its ``data_root``, or the frequent words of its captions.
+    The vocabulary of a data set is ``vocabulary.txt`` in its ``data_root``, or the words of its captions or questions.
     Before training, the hook reads those of ``train_dataloader`` and ``val_dataloader``; before testing, those of
     ``test_dataloader``. Faults are:
 
@@ -31,10 +30,13 @@ class TextDataCheckHook(DataCheckHook):
     * an embedding with another number of rows (``vocab_size`` of the model);
     * data sets with different vocabularies;
     * for captions, wrong annotations, regions or attributes, images without regions, regions of another width than
-      ``num_features`` of the model, and no attributes for a model that reads them.
+      ``num_features`` of the model, and no attributes for a model that reads them;
+    * for visual questions, wrong files of questions, images without regions or pictures, and another number of answers
+      than ``num_answers`` of the model.
 
-    If a checkpoint that contains the symbols of its training data is loaded, they are compared with those of the data.
-    With another vocabulary of the same size, the weights would load, and every number would mean another symbol.
+    If a checkpoint that contains the symbols of its training data is loaded, they are compared with those of the data,
+    and so are the answers to visual questions. With another vocabulary of the same size, the weights would load, and
+    every number would mean another symbol.
 
     :class:`~mmattn.engine.hooks.data_check.DataCheckHook` describes when the check runs, and in which process.
 
@@ -76,7 +78,8 @@ class TextDataCheckHook(DataCheckHook):
                     f'model has {rows:,} rows (--cfg-options model.vocab_size={count})'
                 )
             if vocabulary.symbols != first[1].symbols:
-                reasons.append(f'{_difference(vocabulary.symbols, first[1].symbols)} in {first[0]}')
+                found = difference('symbol', vocabulary.symbols, first[1].symbols)
+                reasons.append(f'{found} in {first[0]}')
             if reasons:
                 faults[str(path)] = reasons
         kinds: dict[type[TextDataset], list[dict]] = {}
@@ -97,14 +100,16 @@ class TextDataCheckHook(DataCheckHook):
         if not self.enabled or 'symbols' not in meta:
             return
         symbols = (*SPECIALS, *meta['symbols'])
+        name = checkpoint_path(runner) or f'of {runner.work_dir}'
         for path, cfg in _sources(runner.cfg, LOADERS):
             vocabulary = read_vocabulary(cfg)
             if vocabulary.symbols != symbols:
-                name = checkpoint_path(runner) or f'of {runner.work_dir}'
                 raise ValueError(
                     f'{path}: the vocabulary does not fit the checkpoint {name}: '
-                    f'{_difference(vocabulary.symbols, symbols)} in the checkpoint'
+                    f'{difference("symbol", vocabulary.symbols, symbols)} in the checkpoint'
                 )
+            if faults := text_dataset(cfg).checkpoint_faults(cfg, meta):
+                raise ValueError(f'{path}: the data do not fit the checkpoint {name}: {"; ".join(faults)}')
 
 
 def _data_sets(cfg: Any, loaders: tuple[str, ...]) -> list[dict]:
@@ -123,9 +128,3 @@ def _sources(cfg: Any, loaders: tuple[str, ...]) -> list[tuple[Path, dict]]:
         if path.is_file():
             found.setdefault(repr((path, options)), (path, part))
     return list(found.values())
-
-
-def _difference(ours: tuple[str, ...], other: tuple[str, ...]) -> str:
-    """Return the first difference between two vocabularies and their sizes, in words."""
-    number, (a, b) = next((n, pair) for n, pair in enumerate(zip_longest(ours, other)) if pair[0] != pair[1])
-    return f'symbol {number} is {a!r}, but {b!r} (of {len(ours):,} and {len(other):,} symbols)'

@@ -36,7 +36,13 @@ class TextDataPreprocessor(BaseDataPreprocessor):
 
 
 def _padded(rows: Sequence[Tensor]) -> Tensor:
-    """Return sentences ``(L)`` as ``(B, L)``, or several of each sample, ``(K, L)``, as ``(B, K, L)``."""
+    """Return sentences ``(L)`` as ``(B, L)``, or several of each sample, ``(K, L)``, as ``(B, K, L)``; stack numbers
+    ``()`` and pictures ``(3, H, W)``.
+    """
+    if rows[0].dim() in (0, 3):
+        if shapes := {tuple(x.shape) for x in rows} - {tuple(rows[0].shape)}:
+            raise ValueError(f'pictures of a batch must have one size; got {tuple(rows[0].shape)} and {min(shapes)}')
+        return torch.stack(list(rows))
     if rows[0].dim() == 1:
         return pad_sequence(list(rows), batch_first=True, padding_value=PAD)
     return pad_sequence([x.T for x in rows], batch_first=True, padding_value=PAD).mT
@@ -46,9 +52,9 @@ def _padded(rows: Sequence[Tensor]) -> Tensor:
 class RegionDataPreprocessor(TextDataPreprocessor):
     """Pad the regions of images to the largest number in the batch, and sentences as ``TextDataPreprocessor`` does.
 
-    The inputs ``features`` and, if there are any, ``boxes`` are padded by :func:`pad_regions`, which adds
+    The inputs ``features``, if there are any, and ``boxes`` are padded by :func:`pad_regions`, which adds
     ``region_mask``. Other inputs are tensors of numbers, such as the tokens of a sentence, or of the K captions of an
-    image, ``(K, L)``.
+    image, ``(K, L)``; single numbers, such as an answer; and pictures ``(3, H, W)``, all of one size.
 
     Args:
         non_blocking (bool): as in mmengine's ``BaseDataPreprocessor``. Defaults to False.
@@ -64,6 +70,8 @@ class RegionDataPreprocessor(TextDataPreprocessor):
     def forward(self, data: dict, training: bool = False) -> dict:
         """Return the batch, padded: ``features`` ``(B, N, D)``, ``boxes`` ``(B, N, 4)``, ``region_mask`` ``(B, N)``."""
         inputs = data['inputs']
+        if 'features' not in inputs:  # pictures
+            return super().forward(data, training)
         features, boxes, mask = pad_regions(inputs['features'], inputs.get('boxes'))
         found = (
             dict(features=features, region_mask=mask)
@@ -76,10 +84,10 @@ class RegionDataPreprocessor(TextDataPreprocessor):
 def pad_regions(
     features: Sequence[Tensor], boxes: Sequence[Tensor] | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Pad the regions of images to the largest number of them.
+    """Pad the regions of images to the largest number of them, at least one.
 
     Args:
-        features (sequence of Tensor): one ``(n, D)`` per image.
+        features (sequence of Tensor): one ``(n, D)`` per image; n may be 0: all are padding.
         boxes (sequence of Tensor, optional): one ``(n, 4)`` per image; None for features without boxes, such as those
             of a video.
 
@@ -89,8 +97,7 @@ def pad_regions(
         ``(B, N)``, True where padded.
 
     Raises:
-        ValueError: an image has no region, another number of boxes than of features, or features of another width
-            than the others.
+        ValueError: an image has another number of boxes than of features, or features of another width than the others.
 
     Example:
         >>> _, boxes, mask = pad_regions([torch.ones(1, 8), torch.ones(2, 8)], [torch.zeros(1, 4), torch.zeros(2, 4)])
@@ -108,18 +115,23 @@ def pad_regions(
         )
     width = features[0].shape[-1]
     for image, (x, box) in enumerate(zip(features, features if boxes is None else boxes)):
-        if x.dim() != 2 or not len(x) or x.shape[1] != width or (boxes is not None and box.shape != (len(x), 4)):
+        if x.dim() != 2 or x.shape[1] != width or (boxes is not None and box.shape != (len(x), 4)):
             raise ValueError(
-                f'features and boxes must be (n, {width}) and (n, 4) with n ≥ 1; got {tuple(x.shape)} and '
+                f'features and boxes must be (n, {width}) and (n, 4); got {tuple(x.shape)} and '
                 f'{tuple(box.shape)} for image {image} of the batch'
             )
     counts = torch.tensor([len(x) for x in features], device=features[0].device)
-    mask = torch.arange(int(counts.max()), device=counts.device) >= counts[:, None]
+    mask = torch.arange(max(1, int(counts.max())), device=counts.device) >= counts[:, None]
     padded = None
     if boxes is not None:
-        padded = pad_sequence(list(boxes), batch_first=True)
+        padded = _at_least_one(boxes)
         padded[mask] = padded.new_tensor((0, 0, 1, 1))
-    return pad_sequence(list(features), batch_first=True), padded, mask
+    return _at_least_one(features), padded, mask
+
+
+def _at_least_one(rows: Sequence[Tensor]) -> Tensor:
+    """Return tensors ``(n, D)`` as ``(B, N, D)``, 0 where padded, with N ≥ 1."""
+    return pad_sequence([*rows, rows[0].new_zeros(1, rows[0].shape[1])], batch_first=True)[:-1]
 
 
 def padding_mask(tokens: Tensor) -> Tensor | None:

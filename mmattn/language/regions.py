@@ -82,6 +82,28 @@ def clip_boxes(boxes: Tensor, size: tuple[int, int], least: float = 1.0) -> Tens
     return torch.cat([start, end], -1)
 
 
+def grid_boxes(size: tuple[int, int], rows: int, columns: int | None = None) -> Tensor:
+    """Return the cells of an image, row by row: left, top, right, bottom ``(rows · columns, 4)``, float32, in pixels.
+
+    Args:
+        size (tuple[int, int]): width and height of the image.
+        rows (int): number of rows.
+        columns (int, optional): number of columns. Defaults to ``rows``.
+
+    Example:
+        >>> grid_boxes((50, 40), 2)
+        tensor([[ 0.,  0., 25., 20.],
+                [25.,  0., 50., 20.],
+                [ 0., 20., 25., 40.],
+                [25., 20., 50., 40.]])
+    """
+    counts = (rows if columns is None else columns), rows
+    x, y = (torch.linspace(0, side, count + 1, dtype=torch.float64) for side, count in zip(size, counts))
+    top, left = torch.meshgrid(y[:-1], x[:-1], indexing='ij')
+    bottom, right = torch.meshgrid(y[1:], x[1:], indexing='ij')
+    return torch.stack([left, top, right, bottom], -1).flatten(0, 1).float()
+
+
 class RegionStore:
     """Region features of images by their ids, read through memory maps.
 
@@ -173,7 +195,11 @@ class RegionStore:
         )
 
     def find_faults(
-        self, image_ids: Iterable[str] | None = None, num_features: int | None = None, features: bool = True
+        self,
+        image_ids: Iterable[str] | None = None,
+        num_features: int | None = None,
+        features: bool = True,
+        allow_empty: bool = False,
     ) -> list[str]:
         """Return what makes images unusable, one line per fault: an image that is not in the store or has no region,
         features or boxes that are not finite, a box outside its image or with a side that is not positive.
@@ -183,6 +209,7 @@ class RegionStore:
             num_features (int, optional): width of the features that the model accepts.
             features (bool): read the features. :class:`RegionWriter` writes finite ones only, so for a large store,
                 False is sufficient and saves the time to read it as a whole. Defaults to True.
+            allow_empty (bool): an image may be without regions. Defaults to False.
         """
         faults = []
         if num_features is not None and num_features != self.num_features:
@@ -195,6 +222,8 @@ class RegionStore:
                 continue
             folder, row = self._places[image_id]
             found, *others = folder.arrays_of(row)
+            if allow_empty and not len(found):
+                continue
             faults += [f'image {image_id}: {fault}' for fault in _faults(found if features else found[:, :0], *others)]
         return faults
 

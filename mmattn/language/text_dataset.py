@@ -1,7 +1,7 @@
 """What data sets of sentences share."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,16 @@ class TextDataset(Dataset):
             dict[str, list[str]]: faults by path. Defaults to none.
         """
         return {}
+
+    @classmethod
+    def checkpoint_faults(cls, cfg: dict, meta: Mapping[str, Any]) -> list[str]:
+        """Return what else than the vocabulary of a data set with this config differs from that of a checkpoint.
+
+        Args:
+            cfg (dict): config of the data set.
+            meta (mapping): ``metainfo`` of the data set that the checkpoint was trained on.
+        """
+        return []
 
 
 def text_dataset(cfg: dict) -> type[TextDataset]:

@@ -87,5 +87,7 @@ class MCBFusion(nn.Module):
             if x.shape[-1:] != index.shape:
                 raise ValueError(f'{name} must be (*, {len(index)}); got {tuple(x.shape)}')
             x = x.to(accumulator(x))  # the transform has no bfloat16
+            if not x.numel():  # the transform takes no empty tensor
+                return x.new_zeros(*torch.broadcast_shapes(query.shape[:-1], value.shape[:-1]), self.sketch_dim)
             spectra.append(torch.fft.rfft(count_sketch(x, index, sign.to(x.dtype), self.sketch_dim)))
         return torch.fft.irfft(spectra[0] * spectra[1], self.sketch_dim)

@@ -64,10 +64,11 @@ class ObjectCounter(nn.Module):
     Args:
         num_objects (int): number of boxes that are used, and the greatest count. Defaults to 10.
         num_pieces (int): number of linear pieces of each f. Defaults to 16.
+        skip (int): ignore the first so many boxes of each image: 1 where the first is the whole image. Defaults to 0.
 
     Raises:
         TypeError: an argument is not an integer.
-        ValueError: an argument is below 1.
+        ValueError: ``num_objects`` or ``num_pieces`` is below 1, or ``skip`` is below 0.
 
     Example:
         >>> counter = ObjectCounter(num_objects=4)
@@ -76,11 +77,12 @@ class ObjectCounter(nn.Module):
         tensor([2])
     """
 
-    def __init__(self, num_objects: int = 10, num_pieces: int = 16) -> None:
+    def __init__(self, num_objects: int = 10, num_pieces: int = 16, skip: int = 0) -> None:
         super().__init__()
         check_count('num_objects', num_objects)
         check_count('num_pieces', num_pieces)
-        self.num_objects = num_objects
+        check_count('skip', skip, 0)
+        self.num_objects, self.skip = num_objects, skip
         self.functions = nn.ModuleList(PiecewiseLinear(num_pieces) for _ in range(8))
 
     def forward(self, logits: Tensor, boxes: Tensor, padding_mask: Tensor | None = None) -> Tensor:
@@ -109,6 +111,7 @@ class ObjectCounter(nn.Module):
         if padding_mask is not None:
             logits = logits.masked_fill(padding_mask, -torch.inf)
             boxes = boxes.masked_fill(padding_mask.unsqueeze(-1), 0)
+        logits, boxes = logits[:, self.skip :], boxes[:, self.skip :]
         missing = max(0, self.num_objects - logits.shape[1])
         logits, boxes = F.pad(logits, (0, missing), value=-torch.inf), F.pad(boxes, (0, 0, 0, missing))
         logits, chosen = logits.topk(self.num_objects, 1)

@@ -11,16 +11,30 @@ from .sequence import check_key_padding_mask, check_sequence
 from .weight_norm import weight_norm_linear
 
 
-def _attend(x: Tensor, logits: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return Σ_j α_j x_j ``(B, C)`` and α = softmax(logits) ``(B, L)``; both are 0 without a valid position."""
+def attend(x: Tensor, logits: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return Σ_j α_gj x_j and α_g = softmax_j(logits_gj), in G glimpses; both are 0 without a valid position.
+
+    Args:
+        x (Tensor): float ``(B, L, C)``. Padding may have any value, NaN too.
+        logits (Tensor): float ``(B, G, L)``.
+        padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding.
+
+    Returns:
+        tuple[Tensor, Tensor]: ``(B, G, C)`` and ``(B, G, L)``.
+
+    Example:
+        >>> x, mask = torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[False, False, True]])
+        >>> attend(x, torch.zeros(1, 1, 3), mask)
+        (tensor([[[2.]]]), tensor([[[0.5000, 0.5000, 0.0000]]]))
+    """
     if padding_mask is None:
         weights = logits.softmax(-1)
     else:
         # A finite number: the softmax of −∞ alone and its gradient are NaN.
-        weights = logits.masked_fill(padding_mask, torch.finfo(logits.dtype).min).softmax(-1)
-        weights = weights.masked_fill(padding_mask, 0)
+        mask = padding_mask.unsqueeze(1)
+        weights = logits.masked_fill(mask, torch.finfo(logits.dtype).min).softmax(-1).masked_fill(mask, 0)
         x = x.masked_fill(padding_mask.unsqueeze(-1), 0)
-    return (weights.unsqueeze(1).to(x.dtype) @ x).squeeze(1), weights
+    return weights.to(x.dtype) @ x, weights
 
 
 @MODELS.register_module()
@@ -86,9 +100,9 @@ class UnitaryAttention(nn.Module):
         check_key_padding_mask(region_padding_mask, regions, 'region_padding_mask')
         packed = PackedPositions(regions, region_padding_mask)
         pairs = self.query_proj(query).unsqueeze(1) * packed.padded(self.region_proj(packed.rows))
-        attended, weights = _attend(regions, self.logits(pairs).squeeze(-1), region_padding_mask)
-        out = self.joint_query_proj(query) * self.joint_region_proj(attended)
-        return out, weights if need_weights else None
+        attended, weights = attend(regions, self.logits(pairs).mT, region_padding_mask)
+        out = self.joint_query_proj(query) * self.joint_region_proj(attended.squeeze(1))
+        return out, weights.squeeze(1) if need_weights else None
 
 
 @MODELS.register_module()
@@ -155,6 +169,6 @@ class CoAttention(nn.Module):
         check_sequence('words', words, self.word_dim)
         check_key_padding_mask(word_padding_mask, words, 'word_padding_mask')
         packed = PackedPositions(words, word_padding_mask)
-        query, of_words = _attend(words, packed.padded(self.logits(packed.rows)).squeeze(-1), word_padding_mask)
-        out, of_regions = self.attention(query, regions, region_padding_mask, need_weights)
-        return out, None if of_regions is None else (of_words, of_regions)
+        query, of_words = attend(words, packed.padded(self.logits(packed.rows)).mT, word_padding_mask)
+        out, of_regions = self.attention(query.squeeze(1), regions, region_padding_mask, need_weights)
+        return out, None if of_regions is None else (of_words.squeeze(1), of_regions)

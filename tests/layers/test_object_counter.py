@@ -135,6 +135,14 @@ def test_padding_changes_nothing():
             assert not grads[0][mask].any()
 
 
+@pytest.mark.parametrize('count', [0, 1, 6])
+def test_skipped_boxes_are_not_read(count):
+    """Also where an image has no other box."""
+    counter, of_others = (build(ObjectCounter, 3, skip=skip) for skip in (1, 0))
+    logits, boxes = literal.randn(1, count, seed=5), random_boxes(count)
+    torch.testing.assert_close(counter(logits, boxes), of_others(logits[:, 1:], boxes[:, 1:]), atol=0, rtol=0)
+
+
 def test_nothing_selected_has_finite_gradients():
     """The root is of 0, and boxes without an area have no union."""
     counter = ObjectCounter().double()
@@ -157,6 +165,7 @@ def test_iou():
 WRONG = {
     'num_objects': (lambda: ObjectCounter(0), ValueError, 'num_objects must be at least 1; got 0'),
     'num_pieces': (lambda: ObjectCounter(3, 1.5), TypeError, 'num_pieces must be an integer'),
+    'skip': (lambda: ObjectCounter(skip=-1), ValueError, 'skip must be at least 0; got -1'),
     'boxes': (
         lambda: ObjectCounter()(torch.ones(2, 3), torch.ones(2, 3, 5)), ValueError, r'got \(2, 3\) and \(2, 3, 5\)'
     ),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmattn.language.annotation_files import raise_faults, read_json
+from mmattn.language.annotation_files import check_text, parse_each, raise_faults, read_json
 from mmattn.language.vocabulary import SPECIALS
 
 from .words import caption_words
@@ -67,37 +67,21 @@ def read_annotations(path: str | Path) -> list[Annotation]:
 def _parse(data: Any, faults: list[str]) -> Iterable[Annotation]:
     """Yield the images of a file; add what does not fit its layout to ``faults``."""
     if isinstance(data, list):
-        return _parse_each(data, _parse_video, faults, 'entry')
+        return parse_each(data, _parse_video, faults, 'entry')
     images = data.get('images') if isinstance(data, dict) else None
     if not isinstance(images, list):
         faults.append("neither an object with a list 'images' (Karpathy's splits, COCO) nor a list of videos (VATEX)")
         return []
     if 'annotations' not in data and any(isinstance(image, dict) and 'sentences' in image for image in images):
-        return _parse_each(images, _parse_karpathy, faults, 'images')
-    names = _parse_each(images, lambda image: str(image['id']), faults, 'images')
+        return parse_each(images, _parse_karpathy, faults, 'images')
+    names = parse_each(images, lambda image: str(image['id']), faults, 'images')
     captions: dict[str, list[str]] = {name: [] for name in names}
-    for image, text in _parse_each(data.get('annotations', []), _parse_coco, faults, 'annotations'):
+    for image, text in parse_each(data.get('annotations', []), _parse_coco, faults, 'annotations'):
         if image in captions:
             captions[image].append(text)
         else:
             faults.append(f"image {image}: has a caption, but is not in 'images'")
     return [_with_words(name, captions[name]) for name in names]
-
-
-def _parse_each(entries: Any, parse: Any, faults: list[str], name: str) -> list:
-    """Return what ``parse`` returns of each entry; entries that it cannot parse are faults."""
-    found: list = []
-    if not isinstance(entries, list):
-        faults.append(f'{name}: not a list')
-        return found
-    for i, entry in enumerate(entries):
-        try:
-            found.append(parse(entry))
-        except KeyError as error:
-            faults.append(f'{name}[{i}]: no key {error}')
-        except (TypeError, AttributeError, ValueError) as error:
-            faults.append(f'{name}[{i}]: another layout ({error})')
-    return found
 
 
 def _parse_karpathy(image: dict) -> Annotation:
@@ -106,25 +90,19 @@ def _parse_karpathy(image: dict) -> Annotation:
     words = [sentence['tokens'] for sentence in sentences]
     if not all(isinstance(each, list) and all(isinstance(word, str) for word in each) for each in words):
         raise ValueError("'tokens' must be lists of str")
-    return Annotation(name, _text(image['split']), [_text(sentence['raw']) for sentence in sentences], words)
+    return Annotation(name, check_text(image['split']), [check_text(sentence['raw']) for sentence in sentences], words)
 
 
 def _parse_coco(annotation: dict) -> tuple[str, str]:
-    return str(annotation['image_id']), _text(annotation['caption'])
+    return str(annotation['image_id']), check_text(annotation['caption'])
 
 
 def _parse_video(video: dict) -> Annotation:
     captions = video.get('enCap', [])
     if not isinstance(captions, list):
         raise TypeError(f"'enCap' must be a list; got {captions!r}")
-    return _with_words(_text(video['videoID']), [_text(text) for text in captions])
+    return _with_words(check_text(video['videoID']), [check_text(text) for text in captions])
 
 
 def _with_words(name: str, captions: list[str]) -> Annotation:
     return Annotation(name, None, captions, [caption_words(text) for text in captions])
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f'expected str; got {value!r}')
-    return value

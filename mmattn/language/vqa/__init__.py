@@ -1,16 +1,59 @@
 """Visual question answering and phrase grounding."""
 
+from .answers import frequent_answers, normalize_answer, official_score
+from .bilinear_map_hook import BilinearMapHook
+from .datasets import VQADataset
+from .glimpse_entropy_hook import GlimpseEntropyHook
 from .grounding_dataset import EntitiesDataset
+from .heads import (
+    BANHead,
+    CoAttentionHead,
+    ConcatHead,
+    FusionHead,
+    ImageOnlyHead,
+    QuestionOnlyHead,
+    UnitaryHead,
+)
+from .image_encoder import ConvImageEncoder
+from .inferencer import VQAInferencer
 from .mcan import MCAN, AttentionPooling, GuidedEncoder
 from .phrase_grounder import PhraseDataPreprocessor, PhraseGrounder
 from .phrase_recall import PhraseRecall
+from .question_encoder import EncodedQuestion, QuestionGRU, SkipThoughtEncoder
+from .questions import Question, QuestionTokenizer, read_questions, write_questions
+from .vqa_accuracy import VQAAccuracy
+from .vqa_model import VQAModel
 
 __all__ = [
     'MCAN',
     'AttentionPooling',
+    'BANHead',
+    'BilinearMapHook',
+    'CoAttentionHead',
+    'ConcatHead',
+    'ConvImageEncoder',
+    'EncodedQuestion',
     'EntitiesDataset',
+    'FusionHead',
+    'GlimpseEntropyHook',
     'GuidedEncoder',
+    'ImageOnlyHead',
     'PhraseDataPreprocessor',
     'PhraseGrounder',
     'PhraseRecall',
+    'Question',
+    'QuestionGRU',
+    'QuestionOnlyHead',
+    'QuestionTokenizer',
+    'SkipThoughtEncoder',
+    'UnitaryHead',
+    'VQAAccuracy',
+    'VQADataset',
+    'VQAInferencer',
+    'VQAModel',
+    'frequent_answers',
+    'normalize_answer',
+    'official_score',
+    'read_questions',
+    'write_questions',
 ]

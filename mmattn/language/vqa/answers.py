@@ -1,0 +1,148 @@
+"""Answers to visual questions: the official normalisation and accuracy, and the list of answers of a model."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from .questions import HUMANS, Question
+
+# Each is found with one of its apostrophes missing. The official table has six entries more, which never apply: keys
+# with a capital I, looked up after lower-casing, and "let's" and "she's" for themselves.
+_CONTRACTIONS = """
+    ain't aren't can't could've couldn't couldn't've didn't doesn't don't hadn't hadn't've hasn't haven't he'd he'd've
+    he's how'd how'll how's isn't it'd it'd've it'll ma'am might've mightn't mightn't've must've mustn't needn't not've
+    o'clock oughtn't 'ow's'at shan't she'd've should've shouldn't shouldn't've somebody'd've somebody'll somebody's
+    someone'd someone'd've someone'll someone's something'd something'd've something'll that's there'd there'd've
+    there're there's they'd they'd've they'll they're they've 'twas wasn't we'd've we've weren't what'll what're what's
+    what've when's where'd where's where've who'd who'd've who'll who's who've why'll why're why's won't would've
+    wouldn't wouldn't've y'all y'all'd've y'all'll you'd you'd've you'll you're you've
+"""
+CONTRACTIONS = {
+    word[: mark.start()] + word[mark.end() :]: word for word in _CONTRACTIONS.split() for mark in re.finditer("'", word)
+} | {"somebody'd": 'somebodyd'}  # so in the official table
+_NUMBERS = ('zero', 'one', 'two', 'three', 'four', 'five', 'six', 'seven', 'eight', 'nine', 'ten')
+NUMBERS = {word: str(number) for number, word in enumerate(_NUMBERS)} | {'none': '0'}
+ARTICLES = ('a', 'an', 'the')
+PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
+PERIODS = 32  # a period after these stays: the official code passes a flag of this value as the count
+
+
+def strip_answer(text: str) -> str:
+    """Return an answer without newlines, tabs and white space around it."""
+    return text.replace('\n', ' ').replace('\t', ' ').strip()
+
+
+def normalize_answer(text: str) -> str:
+    r"""Return an answer as the official evaluation of VQA compares it.
+
+    Each of ``;/[]"{}()=+\_-><@`,?!`` is deleted if it is next to a space anywhere in the text, or if the text has a
+    comma between two digits; otherwise, it becomes a space. A period that is not before a digit is deleted. The rest is
+    lower-cased; numbers up to ten become digits; articles are left out; and contractions get their apostrophe.
+
+    Source: ``vqaEval.py`` of the VQA API.
+
+    Args:
+        text (str): the answer.
+
+    Example:
+        >>> [normalize_answer(text) for text in ('Two dogs.', 'red/white', '10,000', 'dont know', 'the U.S.')]
+        ['2 dogs', 'red white', '10000', "don't know", 'us']
+    """
+    text = found = strip_answer(text)
+    in_number = re.search(r'\d,\d', text) is not None
+    for mark in PUNCTUATION:
+        at_space = f'{mark} ' in text or f' {mark}' in text
+        found = found.replace(mark, '' if at_space or in_number else ' ')
+    found = re.sub(r'\.(?!\d)', '', found, count=PERIODS)
+    words = (NUMBERS.get(word, word) for word in found.lower().split())
+    return ' '.join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
+
+
+def answer_score(count: int, answers: int) -> float:
+    """Return the accuracy of an answer that ``count`` of all ``answers`` give.
+
+    With ten, it is the mean of min(1, matches/3) over their ten subsets of nine, which is min(1, 0.3 count). With one,
+    it is 0 or 1.
+
+    Example:
+        >>> [answer_score(count, 10) for count in range(5)], answer_score(1, 1)
+        ([0.0, 0.3, 0.6, 0.9, 1.0], 1.0)
+    """
+    return min(1.0, 3 * count / HUMANS) if answers > 1 else float(count)
+
+
+def official_score(prediction: str, answers: Sequence[str]) -> float:
+    """Return the official accuracy of a predicted answer, from 0 to 1.
+
+    Both sides are normalised, unless all ten answers are the same, or there is only one.
+
+    Args:
+        prediction (str): the predicted answer.
+        answers (sequence of str): ten, or one.
+
+    Example:
+        >>> official_score('2', ['two'] * 2 + ['three'] * 8), official_score('2', ['two'])
+        (0.6, 0.0)
+    """
+    prediction, answers = strip_answer(prediction), [strip_answer(answer) for answer in answers]
+    if len(set(answers)) > 1:
+        prediction, answers = normalize_answer(prediction), [normalize_answer(answer) for answer in answers]
+    return answer_score(answers.count(prediction), len(answers))
+
+
+def frequent_answers(
+    questions: Iterable[Question], min_answers: int = 1, num_answers: int | None = None, normalize: bool = False
+) -> list[str]:
+    """Return the majority answers of questions, the most frequent first, of equals the last in the alphabet first.
+
+    Args:
+        questions (iterable of Question): those without answers do not count.
+        min_answers (int): number of questions that an answer must have. Defaults to 1.
+        num_answers (int, optional): largest number of answers. Defaults to None, no limit.
+        normalize (bool): normalise the answers. An answer that becomes empty is left out. Defaults to False.
+
+    Example:
+        >>> questions = [Question(i, '1', '', [text], text) for i, text in enumerate(['Two', '2', 'red', 'sky'])]
+        >>> frequent_answers(questions), frequent_answers(questions, num_answers=2, normalize=True)
+        (['sky', 'red', 'Two', '2'], ['2', 'sky'])
+    """
+    counts = Counter(normalize_answer(each.answer) if normalize else each.answer for each in questions)
+    del counts['']
+    found = sorted((text for text in counts if counts[text] >= min_answers), reverse=True)
+    return sorted(found, key=lambda text: -counts[text])[:num_answers]
+
+
+class AnswerIndex:
+    """The numbers of the answers that a model can give.
+
+    Args:
+        answers (sequence of str): the answers, number 0 first.
+        normalize_answers (bool): they are normalised majority answers. Defaults to False.
+        normalize_counts (bool): normalise the ten answers to a question before they are counted. Defaults to False.
+
+    Example:
+        >>> index = AnswerIndex(['2', 'red'], normalize_answers=True)
+        >>> index.counts(Question(7, '42', 'How many?', ['2'] * 3 + ['two'] * 7, 'two')), index.numbers['red']
+        ({0: 3}, 1)
+    """
+
+    def __init__(self, answers: Sequence[str], normalize_answers: bool = False, normalize_counts: bool = False) -> None:
+        self.numbers = {text: number for number, text in enumerate(answers)}
+        self.normalize_answers, self.normalize_counts = normalize_answers, normalize_counts
+
+    def counts(self, question: Question) -> dict[int, int]:
+        """Return how many of the answers to a question are each of these answers, by its number.
+
+        An answer that is the only one is normalised as the majority answers are.
+        """
+        normalize = self.normalize_counts or (len(question.answers) == 1 and self.normalize_answers)
+        given = Counter(map(normalize_answer, question.answers) if normalize else question.answers)
+        return {self.numbers[text]: count for text, count in given.items() if text in self.numbers}
+
+    def samples(self, question: Question) -> bool:
+        """Return whether a training with sampled answers has a question: its majority answer and one of its answers
+        are among these answers."""
+        majority = normalize_answer(question.answer) if self.normalize_answers else question.answer
+        return majority in self.numbers and bool(self.counts(question))

@@ -1,0 +1,403 @@
+"""Data sets of visual questions: questions with their answers, and the features of regions, or pictures."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from mmengine.logging import print_log
+from mmengine.structures import BaseDataElement
+from torch import Tensor
+
+from mmattn.engine.data_sampling import SampleIndex
+from mmattn.language.annotation_files import difference, in_folder, raise_faults
+from mmattn.language.region_inputs import image_inputs, open_store
+from mmattn.language.regions import Regions
+from mmattn.language.sentences import Sentences
+from mmattn.language.text_dataset import TextDataset
+from mmattn.language.vocabulary import Vocabulary
+from mmattn.ops.checks import check_count
+from mmattn.registry import DATASETS
+from mmattn.utils.images import open_whole, unreadable
+
+from .answers import AnswerIndex, answer_score, frequent_answers
+from .questions import Question, QuestionTokenizer, find_rule, question_words, read_questions
+
+MIN_ANSWERS = 9
+TARGETS = ('soft', 'sampled')
+PICTURES = ('.png', '.jpg', '.jpeg')
+Stamps = tuple[tuple[str, int, int], ...]
+
+
+class Recipe(NamedTuple):
+    """What decides the words and the answers of a data set: the arguments of :class:`VQADataset` with these names."""
+
+    ann_file: str
+    vocab_files: Sequence[str] | None = None
+    answer_files: Sequence[str] | None = None
+    tokens: str = 'ban'
+    min_answers: int = MIN_ANSWERS
+    num_answers: int | None = None
+    target: str = 'soft'
+    normalize_answers: bool = True
+    normalize_counts: bool = False
+    data_root: str = ''
+
+    @classmethod
+    def of(cls, cfg: Mapping[str, Any]) -> Recipe:
+        """Return the recipe of the config of a data set."""
+        return cls(**{name: cfg[name] for name in cls._fields if name in cfg})
+
+    def files(self) -> tuple[list[str], list[str]]:
+        """Return the paths of the files whose words and whose answers are counted."""
+        words, answers = self.vocab_files or [self.ann_file], self.answer_files or [self.ann_file]
+        return in_folder(self.data_root, *words), in_folder(self.data_root, *answers)
+
+    def check(self) -> None:
+        """Check the options.
+
+        Raises:
+            TypeError, ValueError: an option is invalid.
+        """
+        find_rule(self.tokens)
+        check_count('min_answers', self.min_answers)
+        if self.num_answers is not None:
+            check_count('num_answers', self.num_answers)
+        if self.target not in TARGETS:
+            raise ValueError(f'target must be one of {", ".join(map(repr, TARGETS))}; got {self.target!r}')
+
+    def answers(self) -> list[str]:
+        """Return the answers that a model can give.
+
+        Raises:
+            FileNotFoundError: a file does not exist.
+            ValueError: a file has faults, or there is no answer.
+        """
+        stamps = _stamps(self.files()[1])
+        return list(_read_answers(stamps, self.min_answers, self.num_answers, self.normalize_answers))
+
+    def symbols(self) -> list[str]:
+        """Return the words of the questions, without those that a training with sampled answers leaves out.
+
+        Raises:
+            FileNotFoundError: a file does not exist.
+            ValueError: a file has faults.
+        """
+        answers = tuple(self.answers()) if self.target == 'sampled' else None
+        normalize = self.normalize_answers, self.normalize_counts
+        return list(_read_symbols(_stamps(self.files()[0]), self.tokens, answers, normalize))
+
+
+def _stamps(paths: Sequence[str]) -> Stamps:
+    """Return paths with time and size of their files, so that results can be kept until a file changes."""
+    found = ((path, Path(path).stat()) for path in paths)
+    return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in found)
+
+
+@lru_cache(maxsize=8)
+def _read_answers(stamps: Stamps, min_answers: int, num_answers: int | None, normalize: bool) -> tuple[str, ...]:
+    questions = [each for path, *_ in stamps for each in read_questions(path)]
+    found = frequent_answers(questions, min_answers, num_answers, normalize)
+    if not found:
+        paths = ', '.join(path for path, *_ in stamps)
+        raise ValueError(f'{paths}: no answer of at least {min_answers} questions; see answer_files and min_answers')
+    print_log(f'answers: {len(found):,} of at least {min_answers} of {len(questions):,} questions', 'current')
+    return tuple(found)
+
+
+@lru_cache(maxsize=8)
+def _read_symbols(
+    stamps: Stamps, tokens: str, answers: tuple[str, ...] | None, normalize: tuple[bool, bool]
+) -> tuple[str, ...]:
+    questions = [each for path, *_ in stamps for each in read_questions(path)]
+    if answers is not None:
+        given = AnswerIndex(answers, *normalize)
+        questions = [each for each in questions if given.samples(each)]
+    found = question_words((each.question for each in questions), tokens)
+    print_log(f'vocabulary of questions: {len(found):,} words of {len(questions):,} questions', 'current')
+    return tuple(found)
+
+
+@DATASETS.register_module()
+class VQADataset(TextDataset):
+    """Questions about images, with the features of regions or with pictures.
+
+    The words of the questions and the answers that a model can give are counted from the prepared files; ``metainfo``
+    has both, and checkpoints contain it. A word that does not occur in ``vocab_files`` is unknown.
+
+    A training sample has the score of each answer, or one answer that is drawn each time. With the samplers of mmattn,
+    the answer depends only on seed and position. A test sample has the published answers.
+
+    Source: the files of VQA 1.0 and 2.0, and the targets of the bilinear attention network ('soft') and of MUTAN
+    ('sampled').
+
+    Args:
+        ann_file (str): file of questions, see :func:`mmattn.language.vqa.questions.read_questions`.
+        regions (str or object, optional): path of a region store, or a store, as in
+            :class:`mmattn.language.captioning.COCOCaptionDataset`. An image without a region is valid.
+        images (str, optional): folder of the pictures ``<image_id>.png`` or ``.jpg``. Exactly one of ``regions`` and
+            ``images`` is required.
+        vocab_files (sequence of str, optional): files whose words make the vocabulary. Defaults to ``ann_file``.
+        answer_files (sequence of str, optional): files whose majority answers are counted. Defaults to ``ann_file``.
+        tokens (str): 'ban' or 'skip-thought'; see :class:`mmattn.language.vqa.questions.QuestionTokenizer`. Defaults to
+            'ban'.
+        max_words (int, optional): the first so many words are used. Defaults to 14 for 'ban', 26 for 'skip-thought'.
+        min_answers (int): number of questions that an answer must have. Defaults to 9.
+        num_answers (int, optional): largest number of answers, those of the most questions. Defaults to None, no limit.
+        target (str): 'soft': the score of each answer, min(1, 0.3 count); of a single answer, 1. Or 'sampled': an
+            answer, drawn in proportion to its count. Training questions whose majority answer cannot be given are then
+            left out, and their words, too. Defaults to 'soft'.
+        normalize_answers (bool): normalise the majority answers as the official evaluation does. False for data sets
+            with one answer per question, whose metric is the exact match. Defaults to True.
+        normalize_counts (bool): normalise the ten answers as well before they are counted. Defaults to False, as in the
+            published code.
+        extra_files (sequence of str): files of further training questions, such as those of Visual Genome. They are
+            used if their answer can be given. Defaults to none.
+        max_regions (int, optional): an image has at most so many regions: those with the best scores, and regions
+            without class, such as the whole image; without scores, the first. Defaults to None, all.
+        test_mode (bool): samples for tests. Answers may be absent from the whole file. Defaults to False.
+        data_root (str): folder of the files. Defaults to '', the working directory.
+
+    Raises:
+        FileNotFoundError: a file does not exist.
+        TypeError, ValueError: there are faults: another layout, a question twice, an image that is not in the region
+            store or has no picture; the message lists all of a file. Or an option is invalid.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> from mmattn.language.vqa.questions import write_questions
+        >>> question = Question(7, '42', 'What is this?', ['dog'] * 2 + ['puppy'] * 8, 'puppy')
+        >>> write_questions('questions_train.json', [question])
+        >>> store = {'42': SimpleNamespace(features=torch.zeros(9, 16), boxes=None, size=(640, 480))}
+        >>> data = VQADataset('questions_train.json', store, min_answers=1, max_words=5)
+        >>> data.metainfo['answers'], data[0]['inputs']['question'], data[0]['inputs']['targets']
+        (['puppy'], tensor([6, 4, 5, 1, 1]), tensor([1.]))
+    """
+
+    def __init__(
+        self,
+        ann_file: str,
+        regions: Any = None,
+        images: str | None = None,
+        vocab_files: Sequence[str] | None = None,
+        answer_files: Sequence[str] | None = None,
+        tokens: str = 'ban',
+        max_words: int | None = None,
+        min_answers: int = MIN_ANSWERS,
+        num_answers: int | None = None,
+        target: str = 'soft',
+        normalize_answers: bool = True,
+        normalize_counts: bool = False,
+        extra_files: Sequence[str] = (),
+        max_regions: int | None = None,
+        test_mode: bool = False,
+        data_root: str = '',
+    ) -> None:
+        recipe = Recipe(
+            ann_file,
+            vocab_files,
+            answer_files,
+            tokens,
+            min_answers,
+            num_answers,
+            target,
+            normalize_answers,
+            normalize_counts,
+            data_root,
+        )
+        recipe.check()
+        if (regions is None) == (images is None):
+            raise ValueError('exactly one of regions and images must be set')
+        if max_regions is not None:
+            check_count('max_regions', max_regions)
+        self.max_regions, self.test_mode, self._target = max_regions, test_mode, target
+        path, regions, images = in_folder(data_root, ann_file, regions, images)
+        self.answers = recipe.answers()
+        self.tokenizer = QuestionTokenizer(recipe.symbols(), tokens, max_words)
+        self.vocabulary = self.tokenizer.vocabulary
+        self.metainfo = dict(
+            symbols=recipe.symbols(), answers=self.answers, tokens=tokens, max_words=self.tokenizer.max_words
+        )
+        self._places: Any = picture_paths(images) if images is not None else open_store(regions)
+        self._pictures = images is not None
+        self._questions: list[Question] = []
+        counts: list[dict[int, int]] = []
+        given = AnswerIndex(self.answers, normalize_answers, normalize_counts)
+        for each in [path, *([] if test_mode else in_folder(data_root, *extra_files))]:
+            questions = read_questions(each)
+            raise_faults(each, image_faults(questions, self._places, images))
+            if not test_mode and not questions[0].answers:
+                raise ValueError(f'{each}: no answers, which training requires')
+            found = [given.counts(question) for question in questions]
+            if each != path:
+                kept = [bool(count) for count in found]
+            else:
+                kept = [test_mode or target == 'soft' or given.samples(question) for question in questions]
+            self._questions += [question for question, keep in zip(questions, kept) if keep]
+            counts += [count for count, keep in zip(found, kept) if keep]
+            _report(each, questions, found, kept, test_mode)
+        if not self._questions:
+            raise ValueError(f'{path}: no question is left: no majority answer can be given')
+        self._numbers = Sentences(self.tokenizer.numbers(each.question) for each in self._questions)
+        self._labels, self._counts = Sentences(map(list, counts)), Sentences(list(each.values()) for each in counts)
+        self._answers = [each.answers for each in self._questions] if test_mode else None
+        self._given = np.array([len(each.answers) for each in self._questions])
+        self._questions = [each._replace(answers=[], answer='') for each in self._questions]
+
+    @classmethod
+    def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
+        """Return the first file whose words are counted, or one that is missing, and the options of the vocabulary."""
+        recipe = Recipe.of(cfg)
+        words, answers = (list(map(Path, paths)) for paths in recipe.files())
+        used = [*words, *answers] if recipe.target == 'sampled' else words
+        options = recipe._replace(ann_file='')
+        return next((path for path in used if not path.is_file()), words[0]), (words, options)
+
+    @classmethod
+    def read_vocabulary(cls, cfg: dict) -> Vocabulary:
+        """Return the vocabulary of a data set with this config."""
+        recipe = Recipe.of(cfg)
+        recipe.check()
+        return Vocabulary(recipe.symbols())
+
+    @classmethod
+    def checkpoint_faults(cls, cfg: dict, meta: Mapping[str, Any]) -> list[str]:
+        """Return how the answers and the words that are used differ from those of a checkpoint."""
+        recipe = Recipe.of(cfg)
+        ours = dict(tokens=recipe.tokens, max_words=cfg.get('max_words') or find_rule(recipe.tokens).max_words)
+        faults = [
+            f'{name} is {mine!r}, but {meta[name]!r} in the checkpoint'
+            for name, mine in ours.items()
+            if meta.get(name, mine) != mine
+        ]
+        answers = tuple(recipe.answers())
+        other = tuple(meta.get('answers', answers))
+        return faults + ([f'{difference("answer", answers, other)} in the checkpoint'] if answers != other else [])
+
+    @classmethod
+    def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
+        """Return faults of questions, answers, regions and pictures; see :mod:`mmattn.language.vqa.data_check`."""
+        from .data_check import find_faults  # lazy: it imports this module
+
+        return find_faults(cfgs, model)
+
+    def __len__(self) -> int:
+        return len(self._questions)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return a sample.
+
+        Returns:
+            dict: 'inputs', a dict with 'question', int64 ``(max_words)``, padded on the right; 'features', float32
+            ``(N, D)``, and, if the store has them, 'boxes', float32 ``(N, 4)``, and 'sizes', width and height, int64
+            ``(2)``; or 'image', float32 ``(3, H, W)``, RGB from 0 to 1; and, in training, 'targets', float32 ``(A)``,
+            or 'answer', int64 ``()``. 'data_samples', a data sample with ``question_id``, ``image_id``, ``question``
+            (the text), ``question_type``, ``answer_type``, ``size`` (width, height) and, in tests, ``answers``,
+            possibly none.
+
+        Raises:
+            IndexError: the index is outside the data set.
+            ValueError: the picture cannot be read.
+        """
+        number = range(len(self))[index]
+        question = self._questions[number]
+        place = self._places[question.image_id]
+        if self._pictures:
+            inputs = dict(image=read_picture(place))
+            size = tuple(inputs['image'].shape[:0:-1])
+        else:
+            inputs, size = image_inputs(best_regions(place, self.max_regions)), place.size
+        inputs['question'] = self.tokenizer.pad(self._numbers[number].tolist())
+        about = question._asdict()
+        sample = BaseDataElement(metainfo={name: about[name] for name in about if 'answers' != name != 'answer'})
+        sample.set_metainfo(dict(size=size))
+        if self._answers is not None:
+            sample.answers = self._answers[number]
+        else:
+            labels, counts = self._labels[number], self._counts[number].tolist()
+            if self._target == 'soft':
+                scores = [answer_score(count, int(self._given[number])) for count in counts]
+                inputs['targets'] = torch.zeros(len(self.answers)).index_put_((labels,), torch.tensor(scores))
+            else:
+                inputs['answer'] = torch.tensor(self._draw(index, labels.tolist(), counts))
+        return dict(inputs=inputs, data_samples=sample)
+
+    @staticmethod
+    def _draw(index: int, labels: list[int], counts: list[int]) -> int:
+        """Return an answer, drawn in proportion to the counts."""
+        generator: Any = random
+        if isinstance(index, SampleIndex):  # only the sampler's seed and the position decide
+            generator = random.Random(f'{index.seed} {index.position}')
+        return generator.choices(labels, counts)[0]
+
+
+def _report(
+    path: str, questions: list[Question], counts: list[dict[int, int]], kept: list[bool], test_mode: bool
+) -> None:
+    """Log what the answers of a model allow."""
+    total = len(questions)
+    if test_mode:
+        if questions[0].answers:
+            best = (
+                answer_score(max(count.values(), default=0), len(question.answers))
+                for question, count in zip(questions, counts)
+            )
+            print_log(f'{path}: the best accuracy that the answers allow is {100 * sum(best) / total:.1f}', 'current')
+        return
+    without, dropped = sum(not count for count in counts), kept.count(False)
+    print_log(
+        f'{path}: {total - dropped:,} of {total:,} questions; {without:,} have no answer that can be given'
+        + (f', and {dropped:,} are left out' if dropped else ''),
+        'current',
+    )
+
+
+def picture_paths(folder: str) -> dict[str, Path]:
+    """Return the pictures of a folder by their names without suffix.
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+    """
+    return {path.stem: path for path in sorted(Path(folder).iterdir()) if path.suffix.lower() in PICTURES}
+
+
+def image_faults(questions: Sequence[Question], places: Any, images: str | None) -> list[str]:
+    """Return the images of questions that have no regions, or no picture in the folder ``images``."""
+    where = 'not in the region store' if images is None else f'no picture in {images}'
+    names = dict.fromkeys(each.image_id for each in questions)
+    return [f'image {name}: {where}' for name in names if name not in places]
+
+
+def read_picture(path: Path) -> Tensor:
+    """Return a picture as float32 ``(3, H, W)``, RGB from 0 to 1.
+
+    Raises:
+        ValueError: it cannot be read; the message names it.
+    """
+    try:
+        with open(path, 'rb') as file:
+            pixels = np.array(open_whole(file).convert('RGB'))
+    except Exception as error:  # decoders raise many types
+        raise ValueError(f'{path}: {unreadable(error)}') from error
+    return torch.from_numpy(pixels).permute(2, 0, 1) / 255
+
+
+def best_regions(regions: Regions, most: int | None) -> Regions:
+    """Return at most ``most`` regions of an image, in their order: those without class, then those with the best
+    scores; without scores, the first."""
+    count = len(regions.features)
+    if most is None or count <= most:
+        return regions
+    chosen = torch.arange(most)
+    if regions.scores is not None:
+        scores = regions.scores
+        if regions.classes is not None:
+            scores = scores.masked_fill(regions.classes < 0, torch.inf)
+        chosen = scores.sort(descending=True, stable=True).indices[:most].sort().values
+    fields: dict[str, Any] = {name: x[chosen] for name, x in regions._asdict().items() if isinstance(x, Tensor)}
+    return regions._replace(**fields)

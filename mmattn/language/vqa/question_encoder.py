@@ -1,0 +1,205 @@
+"""Encoders of questions: embedded words and a GRU."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from mmengine.logging import print_log
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mmattn.language.vocabulary import PAD
+from mmattn.ops.checks import check_count, check_number
+from mmattn.registry import MODELS
+
+GRU_WEIGHTS = ('encoder_W', 'encoder_Wx', 'encoder_U', 'encoder_Ux', 'encoder_b', 'encoder_bx')
+
+
+class EncodedQuestion(NamedTuple):
+    """A batch of encoded questions.
+
+    Attributes:
+        words (Tensor): one vector per word, float ``(B, L, N)``.
+        state (Tensor): the vector at the last word, float ``(B, N)``; 0 for a question without words.
+        mask (Tensor): bool ``(B, L)``, True after the last word.
+    """
+
+    words: Tensor
+    state: Tensor
+    mask: Tensor
+
+
+@MODELS.register_module()
+class QuestionGRU(nn.Module):
+    """Embedded words, and a GRU of one layer, whose outputs are all used.
+
+    The vector of padding, ``<pad>``, is 0. It also stands for unknown words if the data set gives them this number. The
+    GRU reads padding after the words, too, as in the published code. Other vectors start as N(0, ``word_std``²), with
+    the standard deviation of GloVe vectors. ``mmattn.WordVectorHook`` fills them from a file.
+
+    Source: "Bilinear Attention Networks", 2018, section 5.
+
+    Args:
+        vocab_size (int): number of symbols, that of padding included.
+        word_dim (int): channels of the word vectors: 300 as GloVe, 600 with their mixture, from
+            ``tools/dataset_converters/word_mixture.py``. Defaults to 300.
+        embed_dim (int): channels N of the GRU. Defaults to 1024.
+        word_std (float): standard deviation of the word vectors at the start, above 0. Defaults to 0.4.
+
+    Raises:
+        TypeError: a number of symbols or channels is not an integer, or ``word_std`` is not a number.
+        ValueError: a number is below 1, or ``word_std`` is below 0.
+
+    Example:
+        >>> encoder = QuestionGRU(vocab_size=100, embed_dim=16)
+        >>> question = encoder(torch.tensor([[7, 9, 1], [5, 6, 8]]))
+        >>> question.words.shape, question.state.shape
+        (torch.Size([2, 3, 16]), torch.Size([2, 16]))
+        >>> question.mask
+        tensor([[False, False,  True],
+                [False, False, False]])
+    """
+
+    def __init__(self, vocab_size: int, word_dim: int = 300, embed_dim: int = 1024, word_std: float = 0.4) -> None:
+        super().__init__()
+        for name, number in (('vocab_size', vocab_size), ('word_dim', word_dim), ('embed_dim', embed_dim)):
+            check_count(name, number)
+        check_number('word_std', word_std, 0)
+        self.embed_dim = embed_dim
+        self.embedding = nn.Embedding(vocab_size, word_dim, padding_idx=PAD)
+        nn.init.normal_(self.embedding.weight, std=word_std)
+        with torch.no_grad():
+            self.embedding.weight[PAD] = 0
+        self.gru = nn.GRU(word_dim, embed_dim, batch_first=True)
+
+    def forward(self, question: Tensor) -> EncodedQuestion:
+        """Encode questions.
+
+        Args:
+            question (Tensor): int64 ``(B, L)``, padded on the right. A question without words is valid; L = 0 is read
+                as L = 1.
+        """
+        if not question.shape[1]:
+            question = F.pad(question, (0, 1), value=PAD)
+        positions = torch.arange(1, question.shape[1] + 1, device=question.device)
+        count = ((question != PAD) * positions).amax(1, keepdim=True)  # of words
+        words = self.outputs(self.embedding(question))
+        last = (count - 1).clamp(min=0).unsqueeze(-1).expand(-1, -1, self.embed_dim)
+        state = words.gather(1, last).squeeze(1).masked_fill(count == 0, 0)
+        return EncodedQuestion(words, state, positions > count)
+
+    def outputs(self, words: Tensor) -> Tensor:
+        """Return the outputs of the GRU, ``(B, L, N)``, for embedded words ``(B, L, word_dim)``."""
+        return self.gru(words)[0]
+
+
+@MODELS.register_module()
+class SkipThoughtEncoder(QuestionGRU):
+    """The encoder of Skip-Thought vectors, with dropout of each gate, which is the same at all steps.
+
+    In training, every gate reads the words, and the state, with its own dropout mask, which is drawn once per question.
+
+    The published weights are three files: ``uni_skip.npz`` (the GRU), ``utable.npy`` and ``dictionary.txt`` (the word
+    vectors). This class loads the first of them when a training starts, or else reports that the GRU is trained from
+    scratch. ``mmattn.WordVectorHook`` loads the other two.
+
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, section 1.3, and the published code of MUTAN, which adds the dropout.
+
+    Args:
+        vocab_size (int): number of symbols, that of padding included.
+        word_dim (int): channels of the word vectors. Defaults to 620.
+        embed_dim (int): channels N of the GRU. Defaults to 2400.
+        dropout (float): dropout probability of words and states, from 0 to 1. Defaults to 0.25.
+        pretrained (str, optional): ``uni_skip.npz``. Defaults to None.
+        word_std (float): as in :class:`QuestionGRU`. Defaults to 0.4.
+
+    Raises:
+        TypeError: a number of symbols or channels is not an integer, or a probability is not a number.
+        ValueError: a number is below 1, or a probability is not from 0 to 1.
+
+    Example:
+        >>> encoder = SkipThoughtEncoder(vocab_size=100, word_dim=20, embed_dim=16)
+        >>> encoder(torch.tensor([[7, 9, 1], [5, 6, 8]])).state.shape
+        torch.Size([2, 16])
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        word_dim: int = 620,
+        embed_dim: int = 2400,
+        dropout: float = 0.25,
+        pretrained: str | None = None,
+        word_std: float = 0.4,
+    ) -> None:
+        super().__init__(vocab_size, word_dim, embed_dim, word_std)
+        check_number('dropout', dropout, 0, 1)
+        self.dropout, self.pretrained = dropout, pretrained
+
+    def init_weights(self) -> None:
+        """Load the published GRU, or report that there is none; mmengine calls it when a training starts.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: the file does not contain the GRU, or its channels are not those of the encoder.
+        """
+        if self.pretrained is None:
+            print_log(
+                'Skip-Thought encoder: no pretrained GRU (uni_skip.npz), it is trained from scratch', logger='current'
+            )
+            return
+        found = read_skip_thought(self.pretrained)
+        for name, weight in found.items():
+            expected = getattr(self.gru, name).shape
+            if weight.shape != expected:
+                raise ValueError(
+                    f'{self.pretrained}: {name} must be {tuple(expected)} (word_dim and embed_dim of the encoder); got '
+                    f'{tuple(weight.shape)}'
+                )
+        self.gru.load_state_dict(found)
+
+    def outputs(self, words: Tensor) -> Tensor:
+        """Return the outputs of the GRU, ``(B, L, N)``, for embedded words ``(B, L, word_dim)``."""
+        if not self.training or not self.dropout:
+            return super().outputs(words)
+        count, length, _ = words.shape
+        of_words, of_state = (
+            F.dropout(words.new_ones(3, count, channels), self.dropout)
+            for channels in (words.shape[-1], self.embed_dim)
+        )
+        # One product for the three gates, which read different inputs: (3, B·L, ·) and (3, B, ·).
+        w, u, b, c = (x.unflatten(0, (3, -1)) for x in self.gru.parameters())
+        masked = (words * of_words.unsqueeze(2)).flatten(1, 2)
+        given = torch.baddbmm(b.unsqueeze(1), masked, w.mT).unflatten(1, (count, length))
+        state, found = given.new_zeros(count, self.embed_dim), []
+        for step in given.unbind(2):
+            r_x, z_x, n_x = step.unbind()
+            r_h, z_h, n_h = torch.baddbmm(c.unsqueeze(1), state * of_state, u.mT).unbind()
+            r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
+            state = torch.lerp(torch.tanh(n_x + r * n_h), state, z)  # (1 − z)·n + z·h
+            found.append(state)
+        return torch.stack(found, 1)
+
+
+def read_skip_thought(path: str | Path) -> dict[str, Tensor]:
+    """Return the weights of ``nn.GRU`` that are in the published ``uni_skip.npz``; the biases of the state are 0.
+
+    W, U and b are of the gates r and z, Wx, Ux and bx of n, all transposed.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file does not contain the GRU.
+    """
+    try:
+        with np.load(path) as file:
+            w, wx, u, ux, b, bx = (torch.from_numpy(file[name]).float() for name in GRU_WEIGHTS)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f'{path}: not the weights of Skip-Thought, with {", ".join(GRU_WEIGHTS)}: {error}') from error
+    return dict(
+        weight_ih_l0=torch.cat([w, wx], 1).T.contiguous(),
+        weight_hh_l0=torch.cat([u, ux], 1).T.contiguous(),
+        bias_ih_l0=torch.cat([b, bx]),
+        bias_hh_l0=b.new_zeros(len(b) + len(bx)),
+    )

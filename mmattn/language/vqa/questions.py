@@ -1,0 +1,212 @@
+"""Questions about images: their file, and their words as numbers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mmattn.language.annotation_files import check_text, parse_each, raise_faults, read_json
+from mmattn.language.vocabulary import PAD, SPECIALS, UNK, Vocabulary
+from mmattn.ops.checks import check_count
+from mmattn.utils.files import write_text
+
+HUMANS = 10  # answers of a question in VQA 1.0 and 2.0
+
+
+class Question(NamedTuple):
+    """A question about an image, and its answers.
+
+    Args:
+        question_id (int): unique in its file.
+        image_id (str): id of the image in the region store, or the name of its picture without suffix.
+        question (str): as published.
+        answers (list of str): ten, or one; empty in test sets whose answers are not published.
+        answer (str): the majority answer; '' without answers.
+        question_type (str): such as 'how many', or ''.
+        answer_type (str): such as 'number', or ''.
+    """
+
+    question_id: int
+    image_id: str
+    question: str
+    answers: list[str] = []
+    answer: str = ''
+    question_type: str = ''
+    answer_type: str = ''
+
+
+def read_questions(path: str | Path) -> list[Question]:
+    """Return the questions of a file that a converter, or :func:`write_questions`, has written.
+
+    The file has an object with a list 'questions' of objects, whose keys are the fields of :class:`Question`. Without
+    'answer', the majority answer is the most frequent one, of equals the first.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ValueError: it has another layout, no question, a question twice, neither one nor ten answers of a question, or
+            answers of some questions only; the message lists all faults.
+    """
+    data = read_json(path)
+    faults: list[str] = []
+    entries = data.get('questions') if isinstance(data, dict) else None
+    if not isinstance(entries, list):
+        raise_faults(path, ["not an object with a list 'questions'; the converters of visual questions write it"])
+    found = parse_each(entries, _parse, faults, 'questions')
+    counts = Counter(each.question_id for each in found)
+    faults += [f'question {number}: {count} times in the file' for number, count in counts.items() if count > 1]
+    answered = any(each.answers for each in found)
+    for each in found:
+        if answered and len(each.answers) not in (1, HUMANS):
+            faults.append(f'question {each.question_id}: must have one answer or {HUMANS}; got {len(each.answers)}')
+    if not found and not faults:
+        faults.append('no question')
+    raise_faults(path, faults)
+    return found
+
+
+def _parse(entry: dict) -> Question:
+    number, image = entry['question_id'], entry['image_id']
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise TypeError(f"'question_id' must be an integer; got {number!r}")
+    answers = entry.get('answers', [])
+    if not isinstance(answers, list):
+        raise TypeError(f"'answers' must be a list; got {answers!r}")
+    answers = [check_text(answer) for answer in answers]
+    majority = entry.get('answer') or (Counter(answers).most_common(1)[0][0] if answers else '')
+    return Question(
+        number,
+        str(image) if isinstance(image, int) else check_text(image),
+        check_text(entry['question']),
+        answers,
+        check_text(majority),
+        check_text(entry.get('question_type') or ''),
+        check_text(entry.get('answer_type') or ''),
+    )
+
+
+def write_questions(path: str | Path, questions: Iterable[Question]) -> None:
+    """Write a file of questions; empty fields are left out.
+
+    Example:
+        >>> write_questions('questions_val.json', [Question(7, '42', 'What is this?', ['dog'], 'dog')])
+        >>> read_questions('questions_val.json')[0].answers
+        ['dog']
+    """
+    kept = [
+        {name: value for name, value in each._asdict().items() if name == 'question' or value not in ('', [])}
+        for each in questions
+    ]
+    write_text(path, json.dumps(dict(questions=kept), ensure_ascii=False))
+
+
+def ban_words(text: str) -> list[str]:
+    """Return the words of a question by the rule of the bilinear attention network's code.
+
+    Example:
+        >>> ban_words("What is the dog's name, really?")
+        ['what', 'is', 'the', 'dog', "'s", 'name', 'really']
+    """
+    return text.lower().replace(',', '').replace('?', '').replace("'s", " 's").split()
+
+
+_DELETED = {**dict.fromkeys(map(ord, '?!\'"$:@(),.;')), ord('-'): ' ', ord('/'): ' '}
+
+
+def skip_thought_words(text: str) -> list[str]:
+    """Return the words of a question by the rule of MUTAN's code, whose question encoder is Skip-Thought.
+
+    Example:
+        >>> skip_thought_words("What is the dog's T-shirt made of (cotton)?")
+        ['what', 'is', 'the', 'dogs', 't', 'shirt', 'made', 'of', 'cotton']
+    """
+    return text.lower().translate(_DELETED).split()
+
+
+class _Rule(NamedTuple):
+    words: Callable[[str], list[str]]
+    max_words: int
+    unknown: int  # the number of an unknown word
+
+
+RULES = {'ban': _Rule(ban_words, 14, PAD), 'skip-thought': _Rule(skip_thought_words, 26, UNK)}
+
+
+def find_rule(tokens: str) -> _Rule:
+    """Return the rule of a kind of tokens.
+
+    Raises:
+        ValueError: there is no such kind.
+    """
+    if tokens not in RULES:
+        raise ValueError(f'tokens must be one of {", ".join(map(repr, RULES))}; got {tokens!r}')
+    return RULES[tokens]
+
+
+def question_words(texts: Iterable[str], tokens: str) -> list[str]:
+    """Return the words of questions, the most frequent first, of equals the first in the alphabet first.
+
+    All words of a question count, also those after the largest number that a model reads.
+
+    Args:
+        texts (iterable of str): the questions.
+        tokens (str): 'ban' or 'skip-thought'.
+
+    Example:
+        >>> question_words(['Is this a dog?', 'a dog, a cat'], 'ban')
+        ['a', 'dog', 'cat', 'is', 'this']
+    """
+    words = find_rule(tokens).words
+    counts = Counter(word for text in texts for word in words(text))
+    return sorted(counts.keys() - set(SPECIALS), key=lambda word: (-counts[word], word))
+
+
+class QuestionTokenizer:
+    """Turns the text of a question into numbers.
+
+    Args:
+        symbols (sequence of str): the vocabulary without the four special symbols, as in the ``metainfo`` of
+            :class:`VQADataset` and in checkpoints.
+        tokens (str): 'ban': lower-cased, without ``,`` and ``?``, ``'s`` as a word of its own; an unknown word is
+            padding, whose vector is zero. Or 'skip-thought': lower-cased, without ``?!'"$:@(),.;``, with ``-`` and
+            ``/`` as spaces; an unknown word is ``<unk>``.
+        max_words (int, optional): the first so many words are used. Defaults to 14 and 26.
+
+    Raises:
+        TypeError, ValueError: an argument is invalid.
+
+    Example:
+        >>> tokenizer = QuestionTokenizer(['is', 'this', 'a', 'dog'], max_words=6)
+        >>> tokenizer('Is this, truly, a dog?')
+        tensor([4, 5, 1, 6, 7, 1])
+    """
+
+    def __init__(self, symbols: Sequence[str], tokens: str = 'ban', max_words: int | None = None) -> None:
+        self.tokens, self._rule = tokens, find_rule(tokens)
+        self.max_words = self._rule.max_words if max_words is None else max_words
+        check_count('max_words', self.max_words)
+        self.vocabulary = Vocabulary(symbols)
+
+    def words(self, text: str) -> list[str]:
+        """Return the words that are used, at most ``max_words``."""
+        return self._rule.words(text)[: self.max_words]
+
+    def numbers(self, text: str) -> list[int]:
+        """Return the numbers of the words that are used."""
+        numbers = self.vocabulary.encode(' '.join(self.words(text)))[:-1]
+        return [self._rule.unknown if number < len(SPECIALS) else number for number in numbers]
+
+    def __call__(self, text: str) -> Tensor:
+        """Return int64 ``(max_words)``, padded on the right with ``<pad>``."""
+        return self.pad(self.numbers(text))
+
+    def pad(self, numbers: Sequence[int]) -> Tensor:
+        """Return numbers as int64 ``(max_words)``, padded."""
+        row = torch.full((self.max_words,), PAD)
+        row[: len(numbers)] = torch.as_tensor(numbers, dtype=torch.int64)
+        return row

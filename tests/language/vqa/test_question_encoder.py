@@ -1,0 +1,180 @@
+"""Question encoders against the equations of the GRU, step by step, in float64; dropout, published weights, padding."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from mmattn.language.embedding import vocabulary_size
+from mmattn.language.vocabulary import PAD
+from mmattn.language.vqa import MCAN, QuestionGRU, SkipThoughtEncoder
+
+from ...layers.sequences import assert_same_with_gradients
+from ...ops import literal
+
+V, W, N = 9, 4, 3
+QUESTIONS = torch.tensor([[5, 8, 4, PAD], [6, PAD, 7, 5], [PAD] * 4, [4, PAD, PAD, PAD]])
+LAST = [3, 4, 0, 1]  # number of words; an unknown word may have the number of padding
+
+
+def build(cls=QuestionGRU, **options):
+    """In float64, with every parameter random, except the vector of padding."""
+    encoder = cls(V, W, N, **options).double()
+    for i, parameter in enumerate(encoder.parameters()):
+        parameter.data.copy_(literal.randn(*parameter.shape, seed=i) / 2)
+    encoder.embedding.weight.data[PAD] = 0
+    return encoder
+
+
+ONES = torch.ones(3, 1)
+
+
+def literally(encoder, question, of_words=ONES, of_state=ONES):
+    """The GRU of one question; the dropout masks are those of the gates r, z, n."""
+    gru = encoder.gru
+    w, u, b, c = (x.chunk(3) for x in (gru.weight_ih_l0, gru.weight_hh_l0, gru.bias_ih_l0, gru.bias_hh_l0))
+    h, found = torch.zeros(N, dtype=torch.float64), []
+    vectors = encoder.embedding.weight * (torch.arange(V) != PAD)[:, None]  # that of padding gets no gradient
+    for x in vectors[question]:
+        own, other = ([m[i] @ (y * mask[i]) for i in range(3)] for m, y, mask in ((w, x, of_words), (u, h, of_state)))
+        r, z = (torch.sigmoid(own[i] + b[i] + other[i] + c[i]) for i in range(2))
+        n = torch.tanh(own[2] + b[2] + r * (other[2] + c[2]))
+        h = (1 - z) * n + z * h
+        found.append(h)
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize('cls', [QuestionGRU, SkipThoughtEncoder])
+def test_outputs_and_last_state_are_those_of_the_equations(cls):
+    encoder = build(cls).eval()
+    found = encoder(QUESTIONS)
+    expected = torch.stack([literally(encoder, question) for question in QUESTIONS])
+    last = torch.stack([row[n - 1] if n else torch.zeros(N).double() for row, n in zip(expected, LAST)])
+    wanted = torch.cat([expected, last[:, None]], 1)
+    assert_same_with_gradients(torch.cat([found.words, found.state[:, None]], 1), wanted, [], encoder, 1e-12)
+    assert found.mask.tolist() == [[i >= n for i in range(4)] for n in LAST]
+
+
+def test_every_gate_has_its_dropout_mask_at_all_steps(monkeypatch):
+    """Masks are drawn once per question and gate, scaled by 1 / (1 − p); they apply to words and states."""
+    encoder = build(SkipThoughtEncoder, dropout=0.5).train()
+    drawn = []
+
+    def keep(x, p):
+        drawn.append(dropout(x, p))
+        return drawn[-1]
+
+    dropout = F.dropout
+    monkeypatch.setattr('mmattn.language.vqa.question_encoder.F.dropout', keep)
+    torch.manual_seed(0)
+    found = encoder(QUESTIONS).words
+    of_words, of_state = drawn
+    assert (of_words.shape, of_state.shape) == ((3, 4, W), (3, 4, N))
+    assert set(torch.cat(drawn, -1).unique().tolist()) == {0.0, 2.0}
+    assert all(len(mask.flatten(1).unique(dim=0)) == 3 for mask in drawn)
+    assert all(len(mask.transpose(0, 1).flatten(1).unique(dim=0)) > 1 for mask in drawn)
+    expected = [literally(encoder, q, of_words[:, i], of_state[:, i]) for i, q in enumerate(QUESTIONS)]
+    assert_same_with_gradients(found, torch.stack(expected), [], encoder, 1e-12)
+
+
+def test_without_dropout_training_is_evaluation():
+    encoder = build(SkipThoughtEncoder, dropout=0.0)
+    torch.testing.assert_close(encoder.train()(QUESTIONS).words, encoder.eval()(QUESTIONS).words, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize('cls', [QuestionGRU, SkipThoughtEncoder])
+def test_more_padding_does_not_change_words_and_state(cls):
+    encoder = build(cls).eval()
+    found, longer = encoder(QUESTIONS), encoder(F.pad(QUESTIONS, (0, 3), value=PAD))
+    torch.testing.assert_close(longer.state, found.state, rtol=0, atol=1e-14)
+    torch.testing.assert_close(longer.words[:, :4], found.words, rtol=0, atol=1e-14)
+    assert longer.mask[:, 4:].all()
+
+
+def test_a_batch_of_empty_questions():
+    found = build()(torch.zeros(2, 0, dtype=torch.long))
+    assert found.words.shape == (2, 1, N)
+    assert found.mask.all()
+    assert not found.state.any()
+
+
+def test_the_vector_of_padding_is_zero_and_stays_so():
+    torch.manual_seed(0)
+    encoder = QuestionGRU(2000, 300, 4)
+    weight = encoder.embedding.weight
+    assert not weight[PAD].any()
+    assert abs(weight.std() - 0.4) < 0.002
+    encoder(torch.tensor([[5, PAD]])).words.sum().backward()
+    assert weight.grad[5].any()
+    assert not weight.grad[PAD].any()
+
+
+def test_vocabulary_size_is_that_of_the_encoder():
+    assert vocabulary_size(nn.Sequential(nn.Linear(3, 4), QuestionGRU(17, 4, 3))) == 17
+    assert vocabulary_size(MCAN(19, 5, 6, 7, 1, 16, 2, 24, 12)) == 19
+
+
+def test_parameters_of_the_published_gru():
+    with torch.device('meta'):
+        encoder = SkipThoughtEncoder(10)
+    assert sum(p.numel() for p in encoder.gru.parameters()) == 21_758_400
+
+
+def publish(path, width=N, channels=W):
+    """A file as ``uni_skip.npz``, and its arrays."""
+    sizes = dict(W=(channels, 2 * width), Wx=(channels, width), U=(width, 2 * width), Ux=(width, width))
+    sizes |= dict(b=(2 * width,), bx=(width,))
+    arrays = {f'encoder_{name}': literal.randn(*size, seed=i).numpy() for i, (name, size) in enumerate(sizes.items())}
+    np.savez(path, **arrays, decoder_W=np.zeros(3))
+    return {name.removeprefix('encoder_'): torch.from_numpy(x) for name, x in arrays.items()}
+
+
+def test_the_published_gru(tmp_path):
+    """As the published code computes it: r and u, then the new state; u is z of nn.GRU."""
+    w = publish(tmp_path / 'uni_skip.npz')
+    encoder = build(SkipThoughtEncoder, pretrained=str(tmp_path / 'uni_skip.npz')).float().eval()
+    encoder.init_weights()
+    question = QUESTIONS[0]
+    h = torch.zeros(N).double()
+    for x in encoder.embedding.weight[question].double():
+        r, u = torch.sigmoid(h @ w['U'] + x @ w['W'] + w['b']).chunk(2)
+        new = torch.tanh((h @ w['Ux']) * r + x @ w['Wx'] + w['bx'])
+        h = u * h + (1 - u) * new
+    torch.testing.assert_close(encoder(question[None]).words[0, -1], h.float())
+
+
+def test_without_weights_the_log_says_so(monkeypatch):
+    lines = []
+    monkeypatch.setattr('mmattn.language.vqa.question_encoder.print_log', lambda text, logger: lines.append(text))
+    SkipThoughtEncoder(V, W, N).init_weights()
+    assert lines == ['Skip-Thought encoder: no pretrained GRU (uni_skip.npz), it is trained from scratch']
+
+
+def test_wrong_weights(tmp_path):
+    path = tmp_path / 'uni_skip.npz'
+    publish(path, width=5)
+    with pytest.raises(ValueError, match=r'uni_skip\.npz: weight_ih_l0 must be \(9, 4\) .*; got \(15, 4\)'):
+        SkipThoughtEncoder(V, W, N, pretrained=str(path)).init_weights()
+    np.savez(path, encoder_W=np.zeros((4, 6)))
+    with pytest.raises(ValueError, match=r'uni_skip\.npz: not the weights of Skip-Thought'):
+        SkipThoughtEncoder(V, W, N, pretrained=str(path)).init_weights()
+    path.write_bytes(b'text')
+    with pytest.raises(ValueError, match=r'uni_skip\.npz: not the weights of Skip-Thought'):
+        SkipThoughtEncoder(V, W, N, pretrained=str(path)).init_weights()
+    with pytest.raises(FileNotFoundError, match=r'missing\.npz'):
+        SkipThoughtEncoder(V, W, N, pretrained='missing.npz').init_weights()
+
+
+@pytest.mark.parametrize(
+    ('cls', 'options', 'error', 'message'),
+    [
+        (QuestionGRU, dict(vocab_size=0), ValueError, 'vocab_size must be at least 1; got 0'),
+        (QuestionGRU, dict(word_dim=1.5), TypeError, 'word_dim must be an integer; got 1.5'),
+        (QuestionGRU, dict(word_std=-1), ValueError, 'word_std must be at least 0; got -1'),
+        (SkipThoughtEncoder, dict(dropout=2), ValueError, 'dropout must be from 0 to 1; got 2'),
+    ],
+)
+def test_wrong_arguments(cls, options, error, message):
+    with pytest.raises(error, match=message):
+        cls(**{'vocab_size': V, **options})

@@ -1,0 +1,191 @@
+"""VQAModel: losses and predictions, whole models under padding and without words or regions, and images as inputs."""
+
+import pytest
+import torch
+from mmengine.structures import BaseDataElement
+from torch.nn import functional as F
+
+from mmattn.language.vocabulary import PAD
+from mmattn.language.vqa import VQAModel
+
+from ...ops import literal
+
+V, A, D, L = 12, 5, 6, 4
+GRU = dict(type='mmattn.QuestionGRU', word_dim=7, embed_dim=8)
+THOUGHTS = dict(type='mmattn.SkipThoughtEncoder', word_dim=7, embed_dim=8)
+COUNTER = dict(type='mmattn.ObjectCounter', num_objects=3, skip=1)
+BAN = dict(type='mmattn.BANHead', num_glimpses=2, counter=COUNTER, mask_words=True)
+FUSION = dict(type='mmattn.FusionHead', query_dim=4, value_dim=4, pooled_dim=6, out_dim=5)
+MODELS = {
+    'BAN': dict(question_encoder=GRU, head=BAN),
+    'unitary': dict(question_encoder=GRU, head=dict(type='mmattn.UnitaryHead')),
+    'co-attention': dict(question_encoder=GRU, head=dict(type='mmattn.CoAttentionHead', mask_words=True)),
+    'MUTAN': dict(question_encoder=THOUGHTS, head=FUSION, loss='cross_entropy'),
+    'concat': dict(question_encoder=GRU, head=dict(type='mmattn.ConcatHead')),
+}  # fmt: skip
+
+
+def build(name, **options):
+    """In float64, with every parameter random, except the vector of padding."""
+    model = VQAModel(V, A, num_features=D, **{**MODELS[name], **options}).double().eval()
+    for i, parameter in enumerate(model.parameters()):
+        parameter.data.copy_(literal.randn(*parameter.shape, seed=i) / 2)
+    model.question_encoder.embedding.weight.data[PAD] = 0
+    return model
+
+
+def samples(words=(3, 4, 0), regions=(5, 2, 4)):
+    """One question per image, with different numbers of words and regions; the last has no word."""
+    generator = torch.Generator().manual_seed(1)
+    found = []
+    for length, count in zip(words, regions, strict=True):
+        corner = torch.rand(count, 2, generator=generator, dtype=torch.float64) * 50
+        sides = 2 + torch.rand(count, 2, generator=generator, dtype=torch.float64) * 40
+        question = torch.full((L,), PAD)
+        question[:length] = torch.randint(4, V, (length,), generator=generator)
+        found.append(
+            dict(
+                question=question,
+                features=torch.randn(count, D, generator=generator, dtype=torch.float64),
+                boxes=torch.cat([corner, corner + sides], 1),
+                sizes=torch.tensor([100, 90]),
+                targets=torch.rand(A, generator=generator, dtype=torch.float64),
+                answer=torch.randint(A, (), generator=generator),
+            )
+        )
+    return found
+
+
+def batch(model, given):
+    inputs = {name: [sample[name] for sample in given] for name in given[0]}
+    for name in ('sizes', 'targets', 'answer'):
+        inputs[name] = torch.stack(inputs[name])
+    return model.data_preprocessor(dict(inputs=inputs))['inputs']
+
+
+@pytest.mark.parametrize('name', MODELS)
+@torch.no_grad()
+def test_a_question_in_a_batch_is_answered_as_alone(name):
+    """Other questions, padded regions, their order and longer padding of words change nothing."""
+    model, given = build(name), samples()
+    found, maps = model.attention(batch(model, given))
+    for i, sample in enumerate(given):
+        order = torch.tensor([0, *reversed(range(1, len(sample['features'])))])  # the counter skips the first
+        other = dict(sample, features=sample['features'][order], boxes=sample['boxes'][order])
+        other['question'] = F.pad(sample['question'], (0, 2), value=PAD)
+        alone, own = model.attention(batch(model, [other]))
+        torch.testing.assert_close(alone[0], found[i], rtol=0, atol=1e-12)
+        if maps is not None:
+            expected = maps[i, ..., : len(order)][..., order]
+            own = own[0, :, :L] if own.dim() == 4 else own[0]
+            torch.testing.assert_close(own, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_an_image_without_regions_is_answered(name):
+    model = build(name)
+    inputs = batch(model, samples())
+    inputs['region_mask'][1] = True
+    inputs['features'][1] = torch.nan
+    scores, _ = model.attention(inputs)
+    assert scores.isfinite().all()
+    model(inputs, mode='loss')['loss'].backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_boxes_are_relative_to_width_and_height():
+    """Twice the picture with twice the boxes is the same; another width is not."""
+    model = build('BAN')
+    inputs = batch(model, samples())
+    expected = model(inputs)
+    doubled = dict(inputs, boxes=2 * inputs['boxes'], sizes=2 * inputs['sizes'])
+    torch.testing.assert_close(model(doubled), expected, rtol=0, atol=1e-12)
+    relative = dict(inputs, boxes=inputs['boxes'] / torch.tensor([100, 90, 100, 90]), sizes=torch.ones(3, 2))
+    torch.testing.assert_close(model(relative), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('name', ['BAN', 'MUTAN'])
+def test_loss_and_predictions_are_those_of_the_logits(name):
+    model = build(name)
+    inputs = batch(model, samples())
+    logits = model(inputs)
+    if name == 'BAN':
+        p, t = logits.sigmoid(), inputs['targets']
+        expected, scores = -(t * p.log() + (1 - t) * (1 - p).log()).sum(1).mean(), p
+    else:
+        scores = logits.exp() / logits.exp().sum(1, keepdim=True)
+        expected = -scores.log()[range(3), inputs['answer']].mean()
+    torch.testing.assert_close(model(inputs, mode='loss')['loss'], expected, rtol=0, atol=1e-12)
+    given = [BaseDataElement(metainfo=dict(question_id=n)) for n in range(3)]
+    for data_samples in (None, given):
+        found = model(inputs, data_samples, mode='predict')
+        for row, sample in zip(scores, found, strict=True):
+            torch.testing.assert_close(sample.pred_scores, row, rtol=0, atol=1e-12)
+            assert sample.pred_label == row.argmax()
+    assert [sample.question_id for sample in found] == [0, 1, 2]
+
+
+def test_the_bias_of_the_logits_has_no_gradient():
+    """Without a counter, b_g shifts all logits of a map."""
+    model = build('BAN', head=dict(type='mmattn.BANHead', num_glimpses=2))
+    model(batch(model, samples()), mode='loss')['loss'].backward()
+    assert model.head.network.logits.glimpses.bias.grad.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize('head', [dict(BAN, counter=None), FUSION], ids=['BAN', 'MUTAN'])
+def test_images_are_read_by_a_network_that_is_trained_along(head):
+    """Positions of the map, row by row, are the regions."""
+    torch.manual_seed(0)
+    encoder = dict(type='mmattn.ConvImageEncoder', channels=(3, 4, D))
+    model = VQAModel(V, A, GRU, head, image_encoder=encoder).double()
+    assert model.num_features is None
+    inputs = dict(question=torch.tensor([[5, 6], [7, PAD]]), image=torch.rand(2, 3, 16, 24).double())
+    features = model.image_encoder.layers(inputs['image'])
+    assert features.shape == (2, D, 2, 3)
+    regions = torch.stack([features[:, :, i, j] for i in range(2) for j in range(3)], 1)
+    torch.testing.assert_close(model.image_encoder(inputs['image']), regions, rtol=0, atol=1e-12)
+    model.eval()
+    own = model.head(model.question_encoder(inputs['question']), model.image_encoder(inputs['image']))[0]
+    torch.testing.assert_close(model(inputs), own, rtol=0, atol=1e-12)
+    model.train()(dict(inputs, targets=torch.rand(2, A)), mode='loss')['loss'].backward()
+    assert all(p.grad.any() for p in model.image_encoder.parameters())
+
+
+@pytest.mark.parametrize(
+    ('name', 'missing', 'message'),
+    [
+        ('BAN', 'targets', "inputs must contain 'targets'; set loss='cross_entropy', or target='soft'"),
+        ('MUTAN', 'answer', "inputs must contain 'answer'; set loss='binary', or target='sampled'"),
+        ('BAN', 'question', "inputs must contain 'question'; got answer, boxes, features"),
+        ('unitary', 'features', "inputs must contain 'features'; got"),
+        ('BAN', 'boxes', "inputs must contain 'boxes'; got"),
+        ('BAN', 'sizes', "inputs must contain 'sizes'; got"),
+    ],
+)
+def test_missing_inputs(name, missing, message):
+    model = build(name)
+    inputs = batch(model, samples())
+    del inputs[missing]
+    with pytest.raises(ValueError, match=message):
+        model(inputs, mode='loss')
+
+
+@pytest.mark.parametrize(
+    ('options', 'error', 'message'),
+    [
+        (dict(num_answers=0), ValueError, 'num_answers must be at least 1; got 0'),
+        (dict(num_features=2.0), TypeError, 'num_features must be an integer; got 2.0'),
+        (dict(loss='hinge'), ValueError, r"loss must be one of \('binary', 'cross_entropy'\); got 'hinge'"),
+        (dict(image_encoder=dict(type='mmattn.ConvImageEncoder')), ValueError, 'image_encoder must be None for a head'),
+        (dict(question_encoder=dict(type='mmattn.NoEncoder')), KeyError, 'NoEncoder'),
+    ],
+)
+def test_wrong_arguments(options, error, message):
+    with pytest.raises(error, match=message):
+        VQAModel(**{'vocab_size': V, 'num_answers': A, 'num_features': D, **MODELS['BAN'], **options})
+
+
+@pytest.mark.parametrize(('channels', 'error'), [((), ValueError), ((8, 0), ValueError), ((1.5,), TypeError)])
+def test_wrong_channels_of_the_image_encoder(channels, error):
+    with pytest.raises(error, match='channels must'):
+        VQAModel(V, A, GRU, FUSION, image_encoder=dict(type='mmattn.ConvImageEncoder', channels=channels))
