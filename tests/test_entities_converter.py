@@ -138,7 +138,7 @@ def test_all_faults_together(faults, source, tmp_path):
     assert faults(source) == [
         f'{source}/val.txt: image 1 is also in {source}/train.txt',
         "Sentences/2.txt: line 1: a bracket that is not of the form [/EN#id/type words] in '[/EN#1/people A man'",
-        'Sentences/2.txt: line 3: the phrase of entity 2 has no words',
+        "Sentences/2.txt: line 3: the phrase '[/EN#2/other ,]' has no words",
         'Annotations/5.xml: object 1: the box [10, 2, 9, 12] ends before it starts',
         'Sentences/7.txt: No such file or directory',
         'Annotations/7.xml: No such file or directory',

@@ -5,6 +5,7 @@ from .bilinear_map_hook import BilinearMapHook
 from .datasets import VQADataset
 from .glimpse_entropy_hook import GlimpseEntropyHook
 from .grounding_dataset import EntitiesDataset
+from .grounding_inferencer import GroundingInferencer
 from .heads import (
     BANHead,
     CoAttentionHead,
@@ -36,6 +37,7 @@ __all__ = [
     'EntitiesDataset',
     'FusionHead',
     'GlimpseEntropyHook',
+    'GroundingInferencer',
     'GuidedEncoder',
     'ImageOnlyHead',
     'PhraseDataPreprocessor',

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 import warnings
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -240,7 +241,7 @@ def _figure(
     note = f'columns: {regions} regions, those with the largest weights in glimpse 1 first{numbers}'
     figure.text(GAP / width, 1 - top / height, note, fontsize=8, va='bottom', color='0.3')
     axis = add_axes(GAP, top + GAP, *shown)
-    _draw_boxes(axis, picture, size, boxes[order[:STRONGEST]].tolist())
+    draw_boxes(axis, picture, size, boxes[order[:STRONGEST]].tolist())
     if answers:
         y = top + GAP + shown[1] + 0.1
         column = max(5, *(len(answer) for answer, _ in answers))
@@ -285,9 +286,7 @@ def _log_colours(weights: Tensor) -> ScalarMappable:
     return colours
 
 
-def _draw_boxes(
-    axis: Axes, picture: np.ndarray | None, size: tuple[int, int], boxes: Sequence[Sequence[float]]
-) -> None:
+def draw_boxes(axis: Axes, picture: np.ndarray | None, size: tuple[int, int], boxes: Sequence[Sequence[float]]) -> None:
     """Draw the picture, and the boxes with their numbers, which do not cover each other."""
     width, height = size
     white = np.full((1, 1, 3), 255, np.uint8)
@@ -295,7 +294,7 @@ def _draw_boxes(
     unit = max(size) / 20  # side of a number
     edge = max(size) / 150
     placed: list[tuple[float, float]] = []
-    for number, (box, colour) in reversed([*enumerate(zip(boxes, BOX_COLOURS), 1)]):  # the strongest is on top
+    for number, (box, colour) in reversed([*enumerate(zip(boxes, cycle(BOX_COLOURS)), 1)]):  # the strongest is on top
         x, y, right, bottom = box
         for line, tone in ((3.6, 'white'), (2.0, colour)):
             axis.add_patch(Rectangle((x, y), right - x, bottom - y, fill=False, edgecolor=tone, linewidth=line))

@@ -12,8 +12,10 @@ from xml.etree import ElementTree
 from mmattn.language.annotation_files import raise_faults, read_json
 from mmattn.language.vocabulary import SPECIALS
 
-PHRASE = re.compile(r'\[/EN#(\d+)((?:/[^\s/\]]+)+) ([^][]*)\]')
-NOT_VISUAL = '0'  # the id of phrases that name nothing visible
+from .questions import ban_words
+
+PHRASE = re.compile(r'\[/EN#(?P<id>\d+)(?P<types>(?:/[^\s/\]]+)+) (?P<words>[^][]*)\]')
+BRACKETS = re.compile(r'\[(?P<words>[^][]*)\]')
 CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
 Box = list[int]
 
@@ -94,45 +96,59 @@ class Entities(NamedTuple):
         return [phrase for phrase in each.caption.phrases if phrase.entity in boxes]
 
 
-def caption_tokens(text: str) -> list[str]:
-    """Return the words of a text: lower case, without commas and question marks, with "'s" as a word of its own.
-
-    Example:
-        >>> caption_tokens("A man's hat, red .")
-        ['a', 'man', "'s", 'hat', 'red', '.']
-    """
-    return text.lower().replace(',', '').replace('?', '').replace("'s", " 's").split()
-
-
 def parse_caption(text: str) -> Caption:
     """Return words and phrases of a caption with brackets, ``[/EN#id/type words]``.
 
-    The words inside and outside brackets are split separately, so that a phrase has its place among the words that are
-    read: a repeated phrase has the place of its own bracket, and removed characters do not shift it.
+    The words are those of :func:`mmattn.language.vqa.questions.ban_words`. Those inside and outside brackets are split
+    separately, so that a phrase has its place among the words that are read: a repeated phrase has the place of its own
+    bracket, and removed characters do not shift it.
 
     Raises:
         ValueError: a bracket has another form, or a phrase has no words.
 
     Example:
-        >>> parse_caption("[/EN#7/people A man], on [/EN#8/vehicles/other a bike] .")
-        Caption(words=['a', 'man', 'on', 'a', 'bike', '.'], phrases=[Phrase(entity='7', types=['people'], start=0, \
-end=2), Phrase(entity='8', types=['vehicles', 'other'], start=3, end=5)])
+        >>> caption = parse_caption('[/EN#7/people A man], on [/EN#8/vehicles/other a bike] .')
+        >>> caption.words
+        ['a', 'man', 'on', 'a', 'bike', '.']
+        >>> caption.phrases[1]
+        Phrase(entity='8', types=['vehicles', 'other'], start=3, end=5)
     """
-    words: list[str] = []
-    phrases: list[Phrase] = []
-    parts = PHRASE.split(text)  # text, id, types, words, text, …, text
-    for i, part in enumerate(parts[::4]):
-        if '[' in part or ']' in part:
-            raise ValueError(f'a bracket that is not of the form [/EN#id/type words] in {part.strip()!r}')
-        words += caption_tokens(part)
-        if i < len(parts) // 4:
-            entity, types, inside = parts[4 * i + 1 : 4 * i + 4]
-            start = len(words)
-            words += caption_tokens(inside)
-            if len(words) == start:
-                raise ValueError(f'the phrase of entity {entity} has no words')
-            phrases.append(Phrase(entity, types[1:].split('/'), start, len(words)))
+    words, found = _parse(text, PHRASE, '[/EN#id/type words]')
+    phrases = [Phrase(match['id'], match['types'][1:].split('/'), start, end) for match, start, end in found]
     return Caption(words, phrases)
+
+
+def parse_phrases(text: str) -> Caption:
+    """Return words and phrases of a caption whose phrases are in brackets; entities are '' and types empty.
+
+    Raises:
+        ValueError: a bracket is not closed, or a phrase has no words.
+
+    Example:
+        >>> parse_phrases('[A man] runs')
+        Caption(words=['a', 'man', 'runs'], phrases=[Phrase(entity='', types=[], start=0, end=2)])
+    """
+    words, found = _parse(text, BRACKETS, '[words]')
+    return Caption(words, [Phrase('', [], start, end) for _, start, end in found])
+
+
+def _parse(text: str, pattern: re.Pattern[str], form: str) -> tuple[list[str], list[tuple[re.Match[str], int, int]]]:
+    """Return all words, and the matches of phrases with the range of their words."""
+    words: list[str] = []
+    found = []
+    place = 0
+    for match in [*pattern.finditer(text), None]:
+        outside = text[place : None if match is None else match.start()]
+        if '[' in outside or ']' in outside:
+            raise ValueError(f'a bracket that is not of the form {form} in {outside.strip()!r}')
+        words += ban_words(outside)
+        if match is not None:
+            start, place = len(words), match.end()
+            words += ban_words(match['words'])
+            if len(words) == start:
+                raise ValueError(f'the phrase {match[0]!r} has no words')
+            found.append((match, start, len(words)))
+    return words, found
 
 
 def parse_sentences(text: str, path: str | Path) -> list[Caption]:

@@ -127,7 +127,9 @@ class EntitiesDataset(TextDataset):
                     images.setdefault(regions, {}).update(dict.fromkeys(found))
         for regions, ids in images.items():
             with noting(faults, regions):
-                faults.setdefault(regions, []).extend(region_faults(RegionStore(regions), [*ids], model.num_features))
+                faults.setdefault(regions, []).extend(
+                    region_faults(RegionStore(regions), [*ids], model.num_features, allow_empty=True)
+                )
         return {path: list(dict.fromkeys(reasons)) for path, reasons in faults.items() if reasons}
 
     def __len__(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,21 +41,20 @@ class PhraseDataPreprocessor(RegionDataPreprocessor):
 
     def forward(self, data: dict, training: bool = False) -> dict:
         """Return the batch: ``phrases`` and ``phrase_mask`` ``(B, P)``, ``targets`` ``(B, P, N)``, and the others."""
-        inputs = data['inputs']
-        phrases: Sequence[Tensor] = inputs['phrases']
+        inputs = {**data['inputs']}
+        phrases, targets = list(inputs.pop('phrases')), inputs.pop('targets', None)
+        result = super().forward({**data, 'inputs': inputs}, training)
         counts = torch.tensor([len(x) for x in phrases])
-        found = dict(
-            phrases=pad_sequence(list(phrases), batch_first=True),
-            phrase_mask=torch.arange(int(counts.max())) >= counts[:, None],
-        )
-        if 'targets' in inputs:
-            size = int(counts.max()), max(len(x) for x in inputs['features'])
-            found['targets'] = torch.stack([_zero_padded(x, size) for x in inputs['targets']])
-        return super().forward({**data, 'inputs': {**inputs, **found}}, training)
-
-
-def _zero_padded(x: Tensor, size: tuple[int, int]) -> Tensor:
-    return F.pad(x, (0, size[1] - x.shape[1], 0, size[0] - x.shape[0]))
+        mask = torch.arange(int(counts.max())) >= counts[:, None]
+        found = dict(phrases=pad_sequence(phrases, batch_first=True), phrase_mask=mask)
+        if targets is not None:
+            regions = result['inputs']['region_mask'].shape[1]
+            size = len(targets), mask.shape[1], regions
+            found['targets'] = targets[0].new_zeros(size)
+            for row, x in zip(found['targets'], targets):
+                row[: x.shape[0], : x.shape[1]] = x
+        result['inputs'].update(self.cast_data(found))
+        return result
 
 
 @MODELS.register_module()

@@ -51,7 +51,7 @@ def test_all_faults_of_sentences():
         '42.txt: 4 faults:',
         "  line 2: a bracket that is not of the form [/EN#id/type words] in '[/EN#x/people A man]'",
         "  line 3: a bracket that is not of the form [/EN#id/type words] in 'a ] b'",
-        '  line 4: the phrase of entity 2 has no words',
+        "  line 4: the phrase '[/EN#2/other , ?]' has no words",
         "  line 6: a bracket that is not of the form [/EN#id/type words] in '[/EN#3/a'",
     ]
     assert parse_sentences('a\r\n\r\nb\n', '42.txt') == [(['a'], []), ([], []), (['b'], [])]
