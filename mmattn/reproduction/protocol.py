@@ -102,6 +102,8 @@ METRICS: dict[str, tuple[str, dict[str, str], float]] = {
     ),
     'mmattn.PhraseRecall': ('grounding', {name: name for name in ('R@1', 'R@5', 'R@10', 'upper bound')}, 1),
 }
+# Metrics that write the scores of each sample to scores.json.
+BY_SAMPLE = ('mmattn.CaptionMetric', 'mmattn.VQAAccuracy', 'mmattn.PhraseRecall')
 
 
 class Protocol(NamedTuple):
@@ -430,3 +432,8 @@ def _score_at_the_end(cfg: Config) -> None:
 def has_own_test(cfg: Config) -> bool:
     """Whether a config is tested on other data than it is validated on, or by another metric."""
     return cfg.val_evaluator != cfg.test_evaluator or cfg.val_dataloader.dataset != cfg.test_dataloader.dataset
+
+
+def writes_samples(cfg: Config) -> bool:
+    """Whether the metric of the test writes the scores of each sample."""
+    return cfg.test_evaluator.type in BY_SAMPLE

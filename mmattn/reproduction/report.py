@@ -2,10 +2,11 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from scipy import stats
 
 from mmattn.utils.files import atomic_write, write_text
@@ -41,6 +42,7 @@ class Result(NamedTuple):
     seconds: float | None  # median time of an iteration; None if nothing was trained
     memory: float | None  # peak in MiB; None if it was not recorded
     curve: Sequence[Sequence[float]] = ()  # validations during training: iteration or epoch, first metric
+    samples: Mapping[str, float] = {}  # the first metric of each sample of the test, for metrics that are their mean
 
 
 class Measured(NamedTuple):
@@ -107,6 +109,50 @@ def difference(ours: list[float], baseline: list[float], confidence: float = 0.9
     return Difference(mean, mean - reach, mean + reach)
 
 
+def sampled_difference(
+    ours: Sequence[Mapping[str, float]],
+    baseline: Sequence[Mapping[str, float]],
+    confidence: float = 0.95,
+    draws: int = 2000,
+) -> Difference:
+    """Compare two methods by the scores of samples; the interval is that of other seeds and other samples.
+
+    It is the percentile interval of a bootstrap that draws seeds and samples with replacement, both paired. With one
+    seed, only samples are drawn.
+
+    Args:
+        ours (sequence of mappings): scores by sample, one mapping per seed.
+        baseline (sequence of mappings): those of the baseline, in the same order, for the same samples.
+        confidence (float): level of the interval, 0 to 1. Defaults to 0.95.
+        draws (int): number of draws. Defaults to 2000.
+
+    Raises:
+        ValueError: the samples differ, or there is none.
+
+    Example:
+        >>> str(sampled_difference([{'a': 50.0, 'b': 100.0}], [{'a': 0.0, 'b': 50.0}]))
+        '+50.00 [+50.00, +50.00] *'
+    """
+    names = list(ours[0])
+    if not names or any(set(names) != set(scores) for scores in (*ours, *baseline)):
+        raise ValueError('the methods must have scores of the same samples, at least one')
+    pairs = np.array([[a[name] - b[name] for name in names] for a, b in zip(ours, baseline, strict=True)])
+    generator = np.random.default_rng(0)
+    seeds, samples = (generator.multinomial(n, [1 / n] * n, draws) / n for n in pairs.shape)
+    low, high = np.quantile(((seeds @ pairs) * samples).sum(1), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Difference(float(pairs.mean()), float(low), float(high))
+
+
+def sampled_differences(methods: list[Measured]) -> dict[str, Difference]:
+    """Return :func:`sampled_difference` of every method to its baseline, where both have scores of samples."""
+    named = {method.name: [result.samples for result in method.results.values()] for method in methods}
+    return {
+        method.name: sampled_difference(named[method.name], named[method.baseline])
+        for method in methods
+        if method.baseline is not None and all((*named[method.name], *named[method.baseline]))
+    }
+
+
 def differences(methods: list[Measured]) -> dict[str, Difference]:
     """Return the difference of every method, except baselines, to its baseline."""
     named = {method.name: method for method in methods}
@@ -144,6 +190,12 @@ def markdown_page(methods: list[Measured], setup: Setup) -> str:
             f"95 % confidence interval (Student's t, {len(seeds) - 1} degrees of freedom, not corrected for the number "
             'of rows); * marks intervals off zero. '
         )
+    if sampled_differences(methods):
+        statistic += (
+            'The next column has the 95 % interval over '
+            + ('seeds and samples of the test' if len(seeds) > 1 else 'samples of the test')
+            + ' (bootstrap, 2,000 draws). '
+        )
     return (
         f'**{setup.title}** on {setup.data}, seed{"s"[: len(seeds) > 1]} {", ".join(map(str, seeds))}. '
         + (f'**Not the {setup.whose} protocol**: {shrunk}.' if shrunk else f'The {setup.whose} protocol.')
@@ -159,11 +211,13 @@ def table(methods: list[Measured], memory: str) -> str:
     """Return the Markdown table: paper, ours, difference, cost. ``memory`` names the kind of memory."""
     first, *others = methods[0].metrics
     printed = {f'{next(iter(row.metrics))}, {row.data}' for method in methods for row in method.rows if row.metrics}
+    by_sample = sampled_differences(methods)
     heads = [
         *([f'paper: {" / ".join(sorted(printed))}'] if printed else []),
         *(f'{first}, seed {seed}' for seed in methods[0].results),
         f'{first}, mean',
         'difference to the baseline',
+        *(['over samples'] if by_sample else []),
         *others,
         'M parameters',
         'G MACs',
@@ -182,6 +236,7 @@ def table(methods: list[Measured], memory: str) -> str:
                 *(f'{value:.2f}' for value in method.values(first)),
                 spread(method.values(first)),
                 str(to_baseline.get(method.name, 'baseline')),
+                *([str(by_sample.get(method.name, '–'))] if by_sample else []),
                 *(spread(method.values(metric)) for metric in others),
                 f'{method.parameters / 1e6:.3f}',
                 f'{method.macs / 1e9:.3f}',
@@ -277,7 +332,7 @@ def deviation(values: list[float]) -> float | None:
 
 def _content(methods: list[Measured], setup: Setup) -> dict:
     """Return all figures, for JSON."""
-    to_baseline = differences(methods)
+    to_baseline, by_sample = differences(methods), sampled_differences(methods)
     return dict(
         **setup._asdict(),
         rows=[
@@ -288,10 +343,14 @@ def _content(methods: list[Measured], setup: Setup) -> dict:
                 paper=[dict(setting=row.setting, data=row.data, metrics=row.metrics) for row in method.rows],
                 parameters=method.parameters,
                 macs=method.macs,
-                seeds={seed: result._asdict() for seed, result in method.results.items()},
+                seeds={
+                    seed: {key: value for key, value in result._asdict().items() if key != 'samples'}
+                    for seed, result in method.results.items()
+                },
                 mean={name: statistics.mean(method.values(name)) for name in method.metrics},
                 deviation={name: deviation(method.values(name)) for name in method.metrics},
                 difference=to_baseline[method.name]._asdict() if method.baseline else None,
+                difference_over_samples=by_sample[method.name]._asdict() if method.name in by_sample else None,
             )
             for method in methods
         ],

@@ -14,9 +14,9 @@ from mmengine.config import Config
 from mmattn.utils.files import check_writable, write_text
 
 from .plan import Method, check_data, plan, words, write_configs
-from .protocol import UNITS, Protocol, has_own_test, input_words, length, metrics_of, read_data
+from .protocol import UNITS, Protocol, has_own_test, input_words, length, metrics_of, read_data, writes_samples
 from .report import Measured, Result, Setup, write_report
-from .runs import Run, each, finish, lock, peak_memory, scalars, scores
+from .runs import Run, each, finish, lock, peak_memory, scalars, scores, test_folder
 from .tables import Row
 
 # Returns rows of the report, by name, for a finished run, its result and the number of simultaneous runs.
@@ -171,7 +171,9 @@ def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Resu
         finish(staged, jobs, last)
         best = chosen(folder, cfg, last)
         start = [f'load_from={best}']
-    found = scores(staged, jobs, best, key, None if has_own_test(cfg) else steps, *method.rows[0].test)
+    by_sample = has_own_test(cfg) and writes_samples(cfg)
+    arguments = method.rows[0].test
+    found = scores(staged, jobs, best, key, None if has_own_test(cfg) else steps, *arguments, files=by_sample)
     logs = scalars(run.folder)
     times = [line['time'] for log in logs for line in log[1:] or log if 'loss' in line]
     memory = max((line['memory'] for log in logs for line in log if 'memory' in line), default=peak_memory(run.folder))
@@ -181,9 +183,16 @@ def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Resu
     metrics = {name: factor * found[key] for key, name in keys.items() if key in found}
     # After an interruption, a resumed training repeats validations.
     curve = {line['step']: factor * line[key] for log in logs for line in log if key in line}
-    result = Result(metrics, statistics.median(times), memory, sorted(curve.items()))
+    samples = read_samples(test_folder(run, *arguments), keys[key]) if by_sample else {}
+    result = Result(metrics, statistics.median(times), memory, sorted(curve.items()), samples)
     write_text(stored, json.dumps(dict(steps=steps, **result._asdict()), indent=1) + '\n')
     return result
+
+
+def read_samples(folder: Path, metric: str) -> dict[str, float]:
+    """Return a metric of each sample from the scores.json that a metric has written to a folder."""
+    found = json.loads((folder / 'scores.json').read_text(encoding='utf-8'))['scores']
+    return {name: round(values[metric], 3) for name, values in found.items()}
 
 
 def checkpoint(folder: Path, cfg: Config) -> Path:

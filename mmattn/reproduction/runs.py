@@ -150,7 +150,7 @@ def finish(run: Run, jobs: int, last: Path) -> None:
         raise RuntimeError(f'{last} is missing after training; see {run.folder}/output.log')
 
 
-def scores(run: Run, jobs: int, last: Path, key: str, step: int | None, *arguments: str) -> dict:
+def scores(run: Run, jobs: int, last: Path, key: str, step: int | None, *arguments: str, files: bool = False) -> dict:
     """Return the metrics of a run's last checkpoint, from the log of the training or from tools/test.py.
 
     Args:
@@ -160,24 +160,31 @@ def scores(run: Run, jobs: int, last: Path, key: str, step: int | None, *argumen
         key (str): a required metric.
         step (int, optional): iteration or epoch of the checkpoint, whose validation is used; None: tools/test.py is.
         arguments (str): arguments of tools/test.py; if there are any, the log of the training is not used.
+        files (bool): tools/test.py writes the files of its metric to :func:`test_folder`. Defaults to False.
 
     Raises:
         RuntimeError: the required metric is missing.
     """
     found = None if arguments or step is None else last_scores(run.folder, key, step)
     if found is None:  # also if the run was interrupted between the last iteration and its validation
-        found = test(run, jobs, last, *arguments)
+        found = test(run, jobs, last, *arguments, files=files)
     if key not in found:
         raise RuntimeError(f'{run.folder} has no {key} of {last.name}; see {run.folder}/output.log')
     return found
 
 
-def test(run: Run, jobs: int, last: Path, *arguments: str) -> dict:
+def test_folder(run: Run, *arguments: str) -> Path:
+    """Return the work dir of tools/test.py with some arguments."""
+    return run.folder / '_'.join(['test', *(word.strip('-') for word in arguments)])
+
+
+def test(run: Run, jobs: int, last: Path, *arguments: str, files: bool) -> dict:
     """Return the metrics of a checkpoint on the test images: stored ones, or else those of tools/test.py."""
-    folder = run.folder / '_'.join(['test', *(word.strip('-') for word in arguments)])
+    folder = test_folder(run, *arguments)
     done = folder / 'metrics.json'
     if not done.exists():
-        call(run, jobs, 'test.py', run.config, last, '--work-dir', folder, *arguments)
+        out = ['--out', str(folder)] if files else []
+        call(run, jobs, 'test.py', run.config, last, '--work-dir', folder, *arguments, *out)
         write_text(done, max(folder.glob('*/*.json')).read_text(encoding='utf-8'))  # the folders are named by time
     return json.loads(done.read_text(encoding='utf-8'))
 

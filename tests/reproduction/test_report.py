@@ -2,10 +2,11 @@
 
 import statistics
 
+import numpy as np
 import pytest
 from scipy import stats
 
-from mmattn.reproduction.report import difference
+from mmattn.reproduction.report import difference, sampled_difference
 
 
 def test_difference_is_the_paired_t_interval():
@@ -20,3 +21,22 @@ def test_difference_is_the_paired_t_interval():
     assert str(difference([1.0], [2.0])) == '-1.00'
     with pytest.raises(ValueError, match='one seed or more; got none'):
         difference([], [])
+
+
+def test_interval_over_samples_is_that_of_a_literal_bootstrap():
+    rng = np.random.default_rng(1)
+    ours, baseline = (
+        [{f'{i}': float(x) for i, x in enumerate(row)} for row in rng.normal(m, 3, (3, 40))] for m in (2, 1)
+    )
+    found = sampled_difference(ours, baseline)
+    pairs = [[a[name] - b[name] for name in a] for a, b in zip(ours, baseline)]
+    assert found.mean == pytest.approx(statistics.mean(map(statistics.mean, pairs)))
+    means = []
+    for _ in range(2000):
+        seeds, samples = rng.integers(3, size=3), rng.integers(40, size=40)
+        means.append(statistics.mean(pairs[s][i] for s in seeds for i in samples))
+    # Two bootstraps of 2,000 draws differ by a few hundredths of their width.
+    assert found[1:] == pytest.approx(np.quantile(means, (0.025, 0.975)), abs=0.1)
+    assert sampled_difference(ours, [dict(reversed(scores.items())) for scores in baseline]) == found
+    with pytest.raises(ValueError, match='scores of the same samples'):
+        sampled_difference(ours, [{'a': 1.0}] * 3)

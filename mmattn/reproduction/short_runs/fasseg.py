@@ -37,7 +37,7 @@ def test_turned(run: Run, jobs: int, last: Path, angle: int) -> float:
     folder = run.folder / f'rotated_{angle}'
     folder.mkdir(exist_ok=True)
     cfg.dump(folder / 'config.py')
-    return test(run._replace(config=folder / 'config.py', folder=folder), jobs, last)['overall']
+    return test(run._replace(config=folder / 'config.py', folder=folder), jobs, last, files=False)['overall']
 
 
 def draw(runs: list[Run], folder: Path) -> None:
