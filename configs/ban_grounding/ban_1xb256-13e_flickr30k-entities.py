@@ -1,4 +1,4 @@
-# Batch and rate of the published code.
+# The protocol of the published code: half of the batch, and of the rate.
 _base_ = './ban_1xb512-13e_flickr30k-entities.py'
 train_dataloader = dict(batch_size=256)
 optim_wrapper = dict(optimizer=dict(lr=2e-3))

@@ -66,10 +66,10 @@ class Small(NamedTuple):
 
 
 UNITS = dict(iter='iterations', epoch='epochs')
-TEXTS = ('text', 'captions', 'grounding')  # tasks without images
 SENTENCES = (25, 25)  # lengths of source and target for which operations are counted
 CAPTIONS = (36, 16)  # the same for captions: regions and words
 PHRASES = (32, 20)  # the same for phrases in captions
+SENTENCE_TASKS = 'text', 'captions', 'grounding'
 # By part of the path of a row's base config; the first match counts.
 SMALL = {
     '/fcn_r50-d8_': Small('r50-d8-w16', 'adamw_160', 'ResNet-50 of a quarter of the width'),
@@ -82,7 +82,7 @@ SMALL = {
         'sst_r18-d8-half', 'adam_video_400', 'two stages of a ResNet-18 of half the width, 64 channels'
     ),
     '/transformer_': Small('transformer_tiny', 'inverse_root_tiny', '4 + 4 layers of 128 channels'),
-    '/phrase_grounder.py': Small('phrase_grounder_small', 'grounding_13e', 'a GRU of 256 channels'),
+    '/phrase_grounder.py': Small('phrase_grounder_small', 'ban_13e_bs256', 'a GRU of 256 channels'),
     '/san.py': Small('san_small', 'caption_small', '2 + 2 layers of 128 channels'),
     '/eta.py': Small('eta_small', 'caption_small', 'encoders and decoder of 2 layers of 128 channels'),
     '/r50-d8.py': Small('r18-d8-half', 'adamw_160', 'ResNet-18 of half the width, heads of 64 channels'),
@@ -160,7 +160,7 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
     Raises:
         ProtocolError: there are none, or ``scale`` is given for text.
     """
-    if protocol.scale != 1 and any(task_of(shipped(row.configs[-1])) in TEXTS for row in rows):
+    if protocol.scale != 1 and any(task_of(shipped(row.configs[-1])) in SENTENCE_TASKS for row in rows):
         raise ProtocolError(
             f'--scale is for images, and table {rows[0].table} is on text; --network small selects the small network'
         )
@@ -320,6 +320,8 @@ def _make_small(cfg: Config, small: Small) -> None:
     """Merge the changes in the file of the small network into its base config; replace the schedule."""
     changes = runpy.run_path(str(config_path(f'_base_/models/{small.model}.py')))
     cfg.merge_from_dict(dict(model=changes['model']))
+    if task_of(cfg) == 'grounding':  # without published word vectors
+        cfg.custom_hooks = []
     if 'self_critical' in cfg.model:  # it starts from a trained network
         return
     schedule = deepcopy(shipped(f'_base_/schedules/{small.schedule}.py'))
