@@ -7,7 +7,7 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from mmattn.reproduction.plan import check_data, plan, words, write_configs
-from mmattn.reproduction.protocol import Protocol, has_own_test, metrics_of, read_data, task_of
+from mmattn.reproduction.protocol import Protocol, ProtocolError, has_own_test, metrics_of, read_data, task_of
 from mmattn.reproduction.tables import read_tables
 from mmattn.utils import config_path
 
@@ -40,8 +40,20 @@ DATA = {
     'ban-4': ('flickr8k_grounding',),
     'ban-4-code': ('flickr8k_grounding',),
     'flickr8k-entities': ('flickr8k_grounding',),
+    'ban-1': ('coco_qa', 'coco_vqa_mini'),
+    'ban-2': ('coco_qa',),
+    'ban-3': ('daquar',),
+    'fusion-3.1': ('coco_qa', 'easy_vqa'),
+    'fusion-3.2': ('coco_qa',),
+    'fusion-text': ('coco_vqa_mini',),
+    'fusion-grid': ('coco_qa',),
+    'coco-qa': ('coco_qa',),
+    'easy-vqa': ('easy_vqa',),
 }
+# Rows have data of their own.
+OWN_DATA = '2.2', 'flickr8k', 'coco-qa', 'easy-vqa'
 
+QUESTIONS = 'coco_qa', 'coco_vqa_mini', 'daquar', 'easy_vqa'
 PARTS = 'train', 'val', 'test'
 
 
@@ -52,7 +64,7 @@ def small(dataset, data, iterations=2):
 
 @pytest.mark.parametrize(
     ('table', 'dataset'),
-    [(table, name) for table, names in DATA.items() for name in names if table not in ('2.2', 'flickr8k')],
+    [(table, name) for table, names in DATA.items() for name in names if table not in OWN_DATA],
 )
 def test_rows_differ_in_the_model_alone(table, dataset, data):
     """Same data, batch, budget and optimizer for all rows, and no two of them are the same."""
@@ -65,7 +77,7 @@ def test_rows_differ_in_the_model_alone(table, dataset, data):
     assert set(re.findall(r"'num_classes': (\d+)", str(models))) == ({str(classes)} if classes else set())
     assert all(config == configs[0] for config in configs)
     # Once, unless the validation data are others than those of the test.
-    interval = 1 if dataset.startswith(('lfw_pl', 'multi30k', 'iwslt14', 'flickr8k')) else 2
+    interval = 1 if dataset.startswith(('lfw_pl', 'multi30k', 'iwslt14', 'flickr8k', *QUESTIONS)) else 2
     assert configs[0]['train_cfg'] == dict(type='IterBasedTrainLoop', max_iters=2, val_interval=interval)
     assert all(model not in models[:i] for i, model in enumerate(models))
     assert {row.name for method in methods for row in method.rows} == {row.name for row in TABLES[table]}
@@ -106,6 +118,37 @@ def test_rows_of_captions_differ_in_model_attributes_and_stages(data):
         ('NG-SAN', 'SAN'),
         ('NG-SAN, self-critical', 'NG-SAN'),
     ]
+
+
+@pytest.mark.parametrize('table', ['coco-qa', 'easy-vqa'])
+def test_rows_of_questions_have_the_targets_of_their_loss(table, data):
+    """Also on other data; words and answers are counted in them."""
+    for name in QUESTIONS:
+        methods = plan(TABLES[table], *small(name, data))
+        check_data(methods)
+        for method in methods:
+            cfg = method.configs[-1]
+            fusion = method.rows[0].configs[-1].startswith('fusion/')
+            dataset = cfg.train_dataloader.dataset
+            assert dataset.get('target', 'soft') == ('sampled' if fusion else 'soft')
+            assert dataset.get('tokens', 'ban') == ('skip-thought' if fusion else 'ban')
+            assert ('image_encoder' in cfg.model) == ('images' in dataset) == (name == 'easy_vqa')
+            assert (cfg.model.vocab_size, cfg.model.num_answers) == (10, 2)
+            assert cfg.custom_hooks == []
+            assert cfg.train_dataloader.batch_size == (128 if fusion else 64)
+            inputs = f'inputs of {"64×64 pixels" if name == "easy_vqa" else "36 regions"} and 14 words'
+            own = name.replace('_', '-') == table
+            assert (inputs in words([method], Protocol(name), read_data(name, data[name]))) == (not own)
+
+
+def test_questions_whose_answers_are_not_published_or_have_other_targets(data):
+    methods = plan(TABLES['fusion-3.2'], Protocol(), None)
+    with pytest.raises(ProtocolError, match=r'the answers of questions_test\.json are not published: choose another'):
+        check_data(methods)
+    with pytest.raises(ProtocolError, match='have the targets of the fusion networks: choose another --dataset'):
+        plan(TABLES['ban-1'], *small('vqa1', data))
+    with pytest.raises(ProtocolError, match='--scale is for images, and table ban-1 is on text'):
+        plan(TABLES['ban-1'], Protocol('coco_qa', scale=0.5), read_data('coco_qa', data['coco_qa']))
 
 
 def test_the_oracle_has_the_attributes_of_the_references(data):

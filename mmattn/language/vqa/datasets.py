@@ -21,7 +21,7 @@ from mmattn.language.regions import Regions
 from mmattn.language.sentences import Sentences
 from mmattn.language.text_dataset import TextDataset
 from mmattn.language.vocabulary import Vocabulary
-from mmattn.ops.checks import check_count
+from mmattn.ops.checks import check_count, check_number
 from mmattn.registry import DATASETS
 from mmattn.utils.images import open_whole, unreadable
 
@@ -162,6 +162,8 @@ class VQADataset(TextDataset):
             used if their answer can be given. Defaults to none.
         max_regions (int, optional): an image has at most so many regions: those with the best scores, and regions
             without class, such as the whole image; without scores, the first. Defaults to None, all.
+        fraction (float): in training, use only this part of the questions, spread evenly over each file; words and
+            answers are still those of all. Defaults to 1.
         test_mode (bool): samples for tests. Answers may be absent from the whole file. Defaults to False.
         data_root (str): folder of the files. Defaults to '', the working directory.
 
@@ -197,6 +199,7 @@ class VQADataset(TextDataset):
         normalize_counts: bool = False,
         extra_files: Sequence[str] = (),
         max_regions: int | None = None,
+        fraction: float = 1.0,
         test_mode: bool = False,
         data_root: str = '',
     ) -> None:
@@ -217,6 +220,7 @@ class VQADataset(TextDataset):
             raise ValueError('exactly one of regions and images must be set')
         if max_regions is not None:
             check_count('max_regions', max_regions)
+        check_number('fraction', fraction, 0, 1)
         self.max_regions, self.test_mode, self._target = max_regions, test_mode, target
         regions, images = in_folder(data_root, regions, images)
         paths = recipe.files()[0]
@@ -241,6 +245,8 @@ class VQADataset(TextDataset):
                 kept = [bool(count) for count in found]
             else:
                 kept = [test_mode or target == 'soft' or given.samples(question) for question in questions]
+            if not test_mode:
+                kept = [keep and int((i + 1) * fraction) > int(i * fraction) for i, keep in enumerate(kept)]
             self._questions += [question for question, keep in zip(questions, kept) if keep]
             counts += [count for count, keep in zip(found, kept) if keep]
             _report(each, questions, found, kept, test_mode)
@@ -249,6 +255,7 @@ class VQADataset(TextDataset):
         self._numbers = Sentences(self.tokenizer.numbers(each.question) for each in self._questions)
         self._labels, self._counts = Sentences(map(list, counts)), Sentences(list(each.values()) for each in counts)
         self._answers = [each.answers for each in self._questions] if test_mode else None
+        self.published = not test_mode or any(self._answers or ())
         self._given = np.array([len(each.answers) for each in self._questions])
         self._questions = [each._replace(answers=[], answer='') for each in self._questions]
 

@@ -1,0 +1,111 @@
+"""Word vectors of twice the channels: GloVe, and a mixture of the GloVe vectors of the words of the same sentences.
+
+    python tools/dataset_converters/word_mixture.py glove.6B.300d.txt data/vqa2/questions_{train,val,test}.json \\
+        --more data/vqa2/questions_genome_{train,val}.json --captions annotations/captions_{train,val}2014.json \\
+        --out data/vqa2/word_vectors_600.txt
+
+The vocabulary is that of the questions. Each pair of positions of a sentence, with the words w and w', adds 1/df(w') to
+A[w, w'] and 1/df(w) to A[w', w], where df is the number of occurrences of a word in all sentences: questions, further
+questions and captions. Rows of A are divided by their sum, and a word has the vector [g(w), Σ_w' A[w, w'] g(w')], for
+``mmattn.WordVectorHook``. Words that GloVe does not have, and the mixture of words without another one in a sentence,
+are 0.
+
+Source: "Bilinear Attention Networks", 2018, appendix. Its code adds 1 for each pair in place of 1/df (--plain-counts).
+
+The output is text, one word and its numbers per line. It is written atomically; an existing file is an error.
+"""
+
+import argparse
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+
+import mmattn.utils.command
+
+import torch
+from rich.progress import track
+from torch import Tensor
+
+from mmattn.language.captioning.annotations import read_annotations
+from mmattn.language.lines import iter_lines
+from mmattn.language.vqa.questions import ban_words, question_words, read_questions
+from mmattn.language.vqa.word_vectors import read_word_vectors
+from mmattn.utils.files import atomic_write, check_writable
+
+CHUNK = 10_000  # sentences
+
+
+def mix(sentences: Sequence[Sequence[int]], vectors: Tensor, plain_counts: bool = False) -> Tensor:
+    """Return A·G, float64 ``(V, C)``: for each word, the weighted mean of the vectors of its companions.
+
+    Args:
+        sentences (sequence of sequence of int): the numbers of the words of each sentence.
+        vectors (Tensor): G, ``(V, C)``.
+        plain_counts (bool): add 1 for each pair, not 1/df. Defaults to False.
+
+    Example:
+        >>> mix([[0, 1, 1], [0, 2]], torch.eye(3), plain_counts=True)[0]
+        tensor([0.0000, 0.6667, 0.3333], dtype=torch.float64)
+    """
+    size = len(vectors)
+    counts = torch.bincount(torch.tensor([i for each in sentences for i in each], dtype=torch.long), minlength=size)
+    weights = torch.ones(size).double() if plain_counts else 1 / counts.clamp(min=1).double()
+    # The last channel is the sum of the weights.
+    weighted = torch.cat([vectors.double(), torch.ones(size, 1).double()], 1) * weights[:, None]
+    mixed = torch.zeros_like(weighted)
+    for start in track(range(0, len(sentences), CHUNK), 'Mixing'):
+        part = sentences[start : start + CHUNK]
+        words = torch.tensor([i for each in part for i in each], dtype=torch.long)
+        lengths = torch.tensor([len(each) for each in part])
+        own = weighted[words]
+        place = torch.arange(len(part)).repeat_interleave(lengths)
+        total = torch.zeros(len(part), own.shape[1]).double().index_add_(0, place, own)
+        mixed.index_add_(0, words, total[place] - own)  # of all other positions
+    # The difference of equal sums may be a rounding error.
+    alone = torch.ones(size, dtype=torch.bool)
+    alone[[i for each in sentences if len(each) > 1 for i in each]] = False
+    sums = mixed[:, -1:].masked_fill(alone[:, None], 1)
+    return mixed[:, :-1].masked_fill(alone[:, None], 0) / sums
+
+
+def convert(args: argparse.Namespace) -> None:
+    """Read the sentences and the vectors, and write the file."""
+    if args.out.exists():
+        raise FileExistsError(errno.EEXIST, 'this exists already; choose another --out', str(args.out))
+    check_writable(args.out.parent)
+    texts = [each.question for path in args.questions for each in read_questions(path)]
+    vocabulary = question_words(texts, 'ban')
+    texts += [each.question for path in args.more for each in read_questions(path)]
+    texts += [text for path in args.captions for each in read_annotations(path) for text in each.captions]
+    numbers = {word: number for number, word in enumerate(vocabulary)}
+    sentences = [[numbers.setdefault(word, len(numbers)) for word in ban_words(text)] for text in texts]
+    dim = len(next(iter_lines(args.vectors), '').split()) - 1
+    if dim < 1:
+        raise ValueError(f'{args.vectors}, line 1: expected a word and its numbers')
+    known = read_word_vectors(args.vectors, numbers, dim)
+    absent = torch.zeros(dim)
+    vectors = torch.stack([known.get(word, absent) for word in numbers])
+    both = torch.cat([vectors, mix(sentences, vectors, args.plain_counts).float()], 1)
+    with atomic_write(args.out) as temporary, open(temporary, 'w', encoding='utf-8') as file:
+        for word, row in zip(vocabulary, both.tolist()):
+            file.write(f'{word} {" ".join(f"{x:.6g}" for x in row)}\n')
+    print(
+        f'{args.out}: {len(vocabulary):,} words with {2 * dim} numbers, of {len(sentences):,} sentences with '
+        f'{len(numbers):,} words; {sum(word in known for word in vocabulary):,} are in {args.vectors}'
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description='Mix word vectors with those of the words of the same sentences.')
+    parser.add_argument('vectors', type=Path, help='text file of word vectors, such as GloVe, possibly .gz')
+    parser.add_argument('questions', type=Path, nargs='+', help='files of questions, whose words are written')
+    parser.add_argument('--more', type=Path, nargs='*', default=[], help='files of further questions')
+    parser.add_argument('--captions', type=Path, nargs='*', default=[], help='annotation files of captions')
+    parser.add_argument('--plain-counts', action='store_true', help='count pairs, as the published code')
+    parser.add_argument('--out', type=Path, required=True, help='file to write; an existing file is an error')
+    convert(parser.parse_args(argv))
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)
