@@ -213,6 +213,23 @@ def vatex(root):
     _regions(root / 'regions', ids)
 
 
+def entities(root):
+    """Captions with phrases, their boxes and region features, as the converter of Flickr30k Entities writes them."""
+    from mmattn.language.vqa.entities import EntityBoxes, parse_caption, prepared
+
+    root.mkdir(parents=True, exist_ok=True)
+    parts = dict(train=6, val=2, test=2)
+    ids = [f'{part}{number}' for part, count in parts.items() for number in range(count)]
+    for part, count in parts.items():
+        images = []
+        for number in range(count):
+            captions = [parse_caption(f'[/EN#1/people A {word}] runs to [/EN#2/other a cat] .') for word in WORDS[1:4]]
+            boxes = {'1': [[number, 3, 20, 25]], '2': [[1, 1, 9, 9], [5, 12, 40, 38]]}
+            images.append((f'{part}{number}', captions, EntityBoxes(SIZE, boxes, set(), set())))
+        (root / f'entities_{part}.json').write_text(json.dumps(prepared(images)), encoding='utf-8')
+    _regions(root / 'regions', ids)
+
+
 QUESTION_WORDS = ('is', 'this', 'a', 'dog', 'cat', 'bird')
 ANSWERS = ('yes', 'no')
 
@@ -266,6 +283,8 @@ def make_all(root):
     captions(root / 'coco_captions', 'coco')
     captions(root / 'flickr8k', 'flickr8k')
     vatex(root / 'vatex')
+    for name in ('flickr8k_grounding', 'flickr30k_grounding'):
+        entities(root / name)
     for name in ('vqa1', 'vqa2'):
         questions(root / name, test=False, genome=name == 'vqa2')
     questions(root / 'coco_vqa_mini')

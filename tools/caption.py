@@ -14,15 +14,13 @@ and the result is the same as after an uninterrupted run.
 """
 
 import argparse
-import errno
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from mmattn.utils.command import run
 
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags
 from rich.progress import track
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
@@ -32,6 +30,7 @@ from mmattn.language.captioning.caption_metric import coco_ids
 from mmattn.language.captioning.datasets import of_splits
 from mmattn.language.captioning.inferencer import CaptionInferencer, StoredImage
 from mmattn.language.captioning.region_pictures import caption_page, region_layers
+from mmattn.language.pictures import picture_paths, read_picture
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.regions import RegionStore
 from mmattn.utils.files import write_text
@@ -91,29 +90,16 @@ def annotations_of(args: argparse.Namespace) -> dict[str, Annotation]:
     return {each.image_id: each for each in of_splits('split', found, splits, str(args.ann_file))}
 
 
-def picture_paths(folder: Path, image_ids: Sequence[str]) -> dict[str, Path]:
+def pictures_of(folder: Path, image_ids: Sequence[str]) -> dict[str, Path]:
     """Return the pictures of images.
 
     Raises:
         OSError: there is no such folder.
         ValueError: there is no picture of an image; the message lists all.
     """
-    if not folder.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, 'no such folder of pictures', str(folder))
-    suffixes = Image.registered_extensions()
-    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in suffixes)
-    found = {path.stem: path for path in paths}
-    for path in paths:
-        if number := re.search(r'\d+$', path.stem):
-            found.setdefault(str(int(number[0])), path)
+    found = picture_paths(folder)
     raise_faults(folder, [f'no picture of image {name}' for name in image_ids if name not in found])
     return {name: found[name] for name in image_ids}
-
-
-def read_picture(path: Path) -> Image.Image:
-    """Return a picture, turned as its EXIF orientation requires."""
-    with open(path, 'rb') as stream:
-        return ImageOps.exif_transpose(open_whole(stream)).convert('RGB')
 
 
 def check_pictures(folder: Path, paths: dict[str, Path], store: RegionStore) -> None:
@@ -174,7 +160,7 @@ def main() -> None:
     if args.images is not None:
         shown = image_ids[: args.page_images]
         store.check(shown, features=False)
-        pictures = picture_paths(args.images, shown)
+        pictures = pictures_of(args.images, shown)
         check_pictures(args.images, pictures, store)
     inferencer = CaptionInferencer(cfg, args.checkpoint, args.device, args.batch_size)
     if args.images is not None:

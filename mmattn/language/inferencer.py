@@ -1,4 +1,4 @@
-"""What the inferencers of all models that write sentences share."""
+"""What the inferencers of all models that read or write sentences share."""
 
 from __future__ import annotations
 
@@ -38,11 +38,23 @@ class Batch(NamedTuple):
     inputs: list[Any]
 
 
-class SentenceInferencer(BaseInferencer):
-    """Base of the inferencers of models that write sentences by beam search.
+def in_batches(inputs: Sequence[Any], size: int) -> list[Batch]:
+    """Divide inputs into batches, in their order.
+
+    Example:
+        >>> in_batches('abc', 2)
+        [Batch(indices=[0, 1], inputs=['a', 'b']), Batch(indices=[2], inputs=['c'])]
+    """
+    starts = range(0, len(inputs), size)
+    indices = [[*range(start, min(start + size, len(inputs)))] for start in starts]
+    return [Batch(each, [inputs[index] for index in each]) for each in indices]
+
+
+class LanguageInferencer(BaseInferencer):
+    """Base of the inferencers of models that read or write sentences.
 
     The checkpoint contains the vocabulary, in ``meta.dataset_meta``. A subclass sets the class attributes, and defines
-    ``preprocess``, ``forward``, which returns the hypotheses for a :class:`Batch`, and ``postprocess``.
+    ``preprocess``, ``forward`` for a :class:`Batch`, and ``postprocess``, which returns a dict per input.
 
     Args:
         model (str, Path or Config): config of the model, or its path.
@@ -76,10 +88,10 @@ class SentenceInferencer(BaseInferencer):
         self,
         batches: Sequence[Batch],
         title: str,
-        options: dict[str, Any],
-        n_best: int,
         progress_file: str | Path | None,
         resume: bool,
+        forward: dict[str, Any],
+        postprocess: dict[str, Any],
         **settings: Any,
     ) -> dict[int, dict]:
         """Return the prediction of each input by its index.
@@ -87,11 +99,10 @@ class SentenceInferencer(BaseInferencer):
         Args:
             batches (sequence of Batch): the inputs.
             title (str): that of the progress bar.
-            options (dict): those of the search, from :meth:`_options`.
-            n_best (int): number of sentences per prediction.
             progress_file (str or Path, optional): finished predictions are added to it after each batch.
             resume (bool): continue with the predictions in the progress file.
-            **settings: what predictions depend on, in addition to model, options and ``n_best``.
+            forward, postprocess (dict): options of these methods.
+            **settings: what predictions depend on, in addition to the model and these options.
         """
         found: dict[int, dict] = {}
         total = sum(len(batch.indices) for batch in batches)
@@ -99,7 +110,7 @@ class SentenceInferencer(BaseInferencer):
         with ExitStack() as stack:
             add = None
             if progress_file is not None:
-                settings = dict(self._settings(), **options, n_best=n_best, **settings)
+                settings = dict(self._settings(), **forward, **postprocess, **settings)
                 found, add = stack.enter_context(open_progress(Path(progress_file), settings, resume))
                 # A batch is processed as a whole: rounding depends on its composition.
                 batches = [batch for batch in batches if not found.keys() >= set(batch.indices)]
@@ -108,24 +119,13 @@ class SentenceInferencer(BaseInferencer):
             unfinished = sum(len(batch.indices) for batch in batches)
             task = progress.add_task(title, total=total, completed=total - unfinished)
             for batch in batches:
-                predictions = self.postprocess(self.forward(batch, **options), n_best=n_best)
+                predictions = self.postprocess(self.forward(batch, **forward), **postprocess)
                 new = dict(zip(batch.indices, predictions))
                 found.update(new)
                 if add is not None:
                     add(new)
                 progress.advance(task, len(batch.indices))
         return found
-
-    def _options(self, beam: int | None, length_penalty: float | None, n_best: int) -> dict[str, Any]:
-        """Return the options of the search, checked."""
-        given = dict(beam=beam, length_penalty=length_penalty)
-        options = {**self.model.test_cfg, **{name: x for name, x in given.items() if x is not None}}
-        check_count('beam', options['beam'])
-        check_count('n_best', n_best)
-        if n_best > options['beam']:
-            raise ValueError(f'n_best must be at most beam, {options["beam"]}; got {n_best}')
-        LengthPenalty(options['length_penalty'], options['penalty_kind'])
-        return options
 
     def _settings(self) -> dict[str, Any]:
         """Return what predictions depend on, in addition to the arguments of a call."""
@@ -176,3 +176,22 @@ class SentenceInferencer(BaseInferencer):
 
     def _init_visualizer(self, cfg: Any) -> None:
         """Pictures of attention need no visualizer."""
+
+
+class SentenceInferencer(LanguageInferencer):
+    """Base of the inferencers of models that write sentences by beam search.
+
+    ``forward`` returns the hypotheses for a batch; its options are those of :meth:`_options`. Arguments and errors are
+    those of :class:`LanguageInferencer`.
+    """
+
+    def _options(self, beam: int | None, length_penalty: float | None, n_best: int) -> dict[str, Any]:
+        """Return the options of the search, checked."""
+        given = dict(beam=beam, length_penalty=length_penalty)
+        options = {**self.model.test_cfg, **{name: x for name, x in given.items() if x is not None}}
+        check_count('beam', options['beam'])
+        check_count('n_best', n_best)
+        if n_best > options['beam']:
+            raise ValueError(f'n_best must be at most beam, {options["beam"]}; got {n_best}')
+        LengthPenalty(options['length_penalty'], options['penalty_kind'])
+        return options

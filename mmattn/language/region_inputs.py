@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from .annotation_files import SHOWN
 from .regions import RegionStore
+
+Stores = str | Path | Sequence[str | Path] | RegionStore
 
 
 def open_store(regions: Any) -> Any:
@@ -37,3 +40,12 @@ def region_faults(store: RegionStore, ids: list[str], num_features: int | None, 
     if num_features not in (None, store.num_features):
         found[0] += f' (--cfg-options model.num_features={store.num_features})'
     return found[:SHOWN] + [f'… and {len(found) - SHOWN:,} more'] * (len(found) > SHOWN)
+
+
+def store_files(store: RegionStore) -> list[list[int]]:
+    """Return what identifies a store in the settings of a run: size and time of the files of its features.
+
+    Stores are never overwritten, so that these suffice; to read the features would take long.
+    """
+    files = [(path / 'features.npy').stat() for path in store.paths]
+    return [[file.st_size, file.st_mtime_ns] for file in files]

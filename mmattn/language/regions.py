@@ -82,6 +82,28 @@ def clip_boxes(boxes: Tensor, size: tuple[int, int], least: float = 1.0) -> Tens
     return torch.cat([start, end], -1)
 
 
+def grid_boxes(size: tuple[int, int], rows: int, columns: int | None = None) -> Tensor:
+    """Return the cells of an image, row by row: left, top, right, bottom ``(rows · columns, 4)``, float32, in pixels.
+
+    Args:
+        size (tuple[int, int]): width and height of the image.
+        rows (int): number of rows.
+        columns (int, optional): number of columns. Defaults to ``rows``.
+
+    Example:
+        >>> grid_boxes((50, 40), 2)
+        tensor([[ 0.,  0., 25., 20.],
+                [25.,  0., 50., 20.],
+                [ 0., 20., 25., 40.],
+                [25., 20., 50., 40.]])
+    """
+    counts = (rows if columns is None else columns), rows
+    x, y = (torch.linspace(0, side, count + 1, dtype=torch.float64) for side, count in zip(size, counts))
+    top, left = torch.meshgrid(y[:-1], x[:-1], indexing='ij')
+    bottom, right = torch.meshgrid(y[1:], x[1:], indexing='ij')
+    return torch.stack([left, top, right, bottom], -1).flatten(0, 1).float()
+
+
 class RegionStore:
     """Region features of images by their ids, read through memory maps.
 

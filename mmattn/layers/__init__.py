@@ -7,6 +7,7 @@ from .bilateral_multihead import BilateralMultiheadAttention
 from .bilateral_non_local import BilateralNonLocal2d
 from .bilinear_attention_network import BilinearAttentionNetwork, BilinearLogits
 from .concat_fusion import ConcatFusion
+from .concat_logits import ConcatLogits
 from .deform_conv1d import DeformConv1d
 from .dynamic_conv1d import DynamicConv1d
 from .dynamic_conv2d import DynamicConv2d
@@ -34,6 +35,7 @@ __all__ = [
     'BilinearLogits',
     'CoAttention',
     'ConcatFusion',
+    'ConcatLogits',
     'DeformConv1d',
     'DynamicConv1d',
     'DynamicConv2d',

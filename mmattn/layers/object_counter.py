@@ -30,12 +30,19 @@ class PiecewiseLinear(nn.Module):
         return start[piece] + (x - piece) * rise[piece]
 
 
-def box_iou(boxes: Tensor) -> Tensor:
-    """Return the IoU of all pairs of boxes ``(B, n, 4)``, ``(B, n, n)``; 0 if their union is empty."""
-    corner, opposite = boxes.unsqueeze(2).chunk(2, -1)
-    sides = torch.minimum(opposite, opposite.transpose(1, 2)) - torch.maximum(corner, corner.transpose(1, 2))
-    intersection, area = sides.clamp(min=0).prod(-1), (opposite - corner).clamp(min=0).prod(-1)
-    union = area + area.transpose(1, 2) - intersection
+def box_iou(boxes: Tensor, others: Tensor | None = None) -> Tensor:
+    """Return the IoU of all pairs of boxes ``(*, n, 4)`` and others ``(*, m, 4)``, ``(*, n, m)``.
+
+    It is 0 if the union of a pair is empty. ``others`` are the same boxes by default.
+    """
+    others = boxes if others is None else others
+    (corner, opposite), (other_corner, other_opposite) = (
+        x.chunk(2, -1) for x in (boxes.unsqueeze(-2), others.unsqueeze(-3))
+    )
+    sides = torch.minimum(opposite, other_opposite) - torch.maximum(corner, other_corner)
+    intersection = sides.clamp(min=0).prod(-1)
+    area, other_area = (x.clamp(min=0).prod(-1) for x in (opposite - corner, other_opposite - other_corner))
+    union = area + other_area - intersection
     return intersection / union.where(union > 0, 1)
 
 

@@ -68,8 +68,9 @@ class Small(NamedTuple):
 UNITS = dict(iter='iterations', epoch='epochs')
 SENTENCES = (25, 25)  # lengths of source and target for which operations are counted
 CAPTIONS = (36, 16)  # the same for captions: regions and words
+PHRASES = (32, 20)  # the same for phrases in captions
 QUESTIONS = (36, 14)  # the same for questions
-SENTENCE_TASKS = 'text', 'captions', 'questions'
+SENTENCE_TASKS = 'text', 'captions', 'grounding', 'questions'
 # By part of the path of a row's base config; the first match counts.
 SMALL = {
     '/fcn_r50-d8_': Small('r50-d8-w16', 'adamw_160', 'ResNet-50 of a quarter of the width'),
@@ -82,6 +83,7 @@ SMALL = {
         'sst_r18-d8-half', 'adam_video_400', 'two stages of a ResNet-18 of half the width, 64 channels'
     ),
     '/transformer_': Small('transformer_tiny', 'inverse_root_tiny', '4 + 4 layers of 128 channels'),
+    '/phrase_grounder.py': Small('phrase_grounder_small', 'ban_13e_bs256', 'a GRU of 256 channels'),
     '/san.py': Small('san_small', 'caption_small', '2 + 2 layers of 128 channels'),
     '/eta.py': Small('eta_small', 'caption_small', 'encoders and decoder of 2 layers of 128 channels'),
     '/ban.py': Small('ban_small', 'ban_13e_bs256', 'a GRU of 256 channels, words'),
@@ -101,6 +103,7 @@ METRICS: dict[str, tuple[str, dict[str, str], float]] = {
         {name: name for name in ('CIDEr-D', 'BLEU-4', 'METEOR', 'ROUGE-L', 'BLEU-1')},
         1,
     ),
+    'mmattn.PhraseRecall': ('grounding', {name: name for name in ('R@1', 'R@5', 'R@10', 'upper bound')}, 1),
     'mmattn.VQAAccuracy': ('questions', {name: name for name in ('accuracy', 'raw accuracy')}, 1),
 }
 # Metrics that write the scores of each sample to scores.json.
@@ -197,8 +200,8 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
       warm-up is at most a tenth);
     * with ``scale``: the sizes of images and crops;
     * with ``small``: width and depth of the network, and the schedule of training from scratch, but not that of
-      self-critical training; for text, also the total batch size: that of the data set, in tokens; for questions, there
-      are no published word vectors.
+      self-critical training; for text, also the total batch size: that of the data set, in tokens; for questions and
+      phrases, there are no published word vectors.
 
     One process runs the config. Where it validates on the test data, it does so once, after its last iteration.
     Otherwise, the checkpoint that is best in the validation is tested, if the config saves it.
@@ -257,11 +260,13 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
 
 
 def task_of(cfg: Config) -> str:
-    """Return the task of a row's config: 'mmseg', 'mmdet', 'video', 'text', 'captions' or 'questions'."""
+    """Return the task of a row's config: 'mmseg', 'mmdet', 'video', 'text', 'captions', 'grounding' or 'questions'."""
     if cfg.default_scope != 'mmengine':
         return cfg.default_scope
     if 'vocab_size' not in cfg.model:
         return 'video'
+    if cfg.model.type == 'mmattn.PhraseGrounder':
+        return 'grounding'
     if 'num_answers' in cfg.model:
         return 'questions'
     return 'captions' if 'num_features' in cfg.model else 'text'
@@ -276,7 +281,7 @@ def length(cfg: Config) -> tuple[int, str]:
 
 def input_size(cfg: Config) -> tuple[int, int]:
     """Return height and width of the training crops, or of the resized training images; for text, two lengths."""
-    lengths = dict(text=SENTENCES, captions=CAPTIONS, questions=QUESTIONS).get(task_of(cfg))
+    lengths = dict(text=SENTENCES, captions=CAPTIONS, grounding=PHRASES, questions=QUESTIONS).get(task_of(cfg))
     if lengths is not None:
         return lengths
     size = complexity.input_size(cfg)
@@ -288,8 +293,9 @@ def input_size(cfg: Config) -> tuple[int, int]:
 def input_words(cfg: Config) -> str:
     """Return the size of one input, in words."""
     height, width = input_size(cfg)
-    formats = dict(text='{0} source and {1} target tokens', captions='{0} regions and {1} words')
-    formats['questions'] = f'{"64×64 pixels" if "image_encoder" in cfg.model else "{0} regions"} and {{1}} words'
+    regions = '{0} regions and {1} words'
+    formats = dict(text='{0} source and {1} target tokens', captions=regions, grounding=regions)
+    formats['questions'] = '64×64 pixels and {1} words' if 'image_encoder' in cfg.model else regions
     return formats.get(task_of(cfg), '{1}×{0}').format(height, width)
 
 
@@ -329,7 +335,7 @@ def _make_small(cfg: Config, small: Small) -> None:
     """Merge the changes in the file of the small network into its base config; replace the schedule."""
     changes = runpy.run_path(str(config_path(f'_base_/models/{small.model}.py')))
     cfg.merge_from_dict(dict(model=changes['model']))
-    if task_of(cfg) == 'questions':
+    if task_of(cfg) in ('questions', 'grounding'):
         cfg.custom_hooks = [hook for hook in cfg.get('custom_hooks', []) if hook.type != 'mmattn.WordVectorHook']
     if 'self_critical' in cfg.model:  # it starts from a trained network
         return

@@ -158,6 +158,8 @@ def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -
                 _translate(counted, *shape[-2:])
             elif hasattr(counted, 'describe'):
                 _describe(counted, cfg.model.get('num_features', 2048), *shape[-2:])
+            elif hasattr(counted, 'scorer'):
+                _ground(counted, cfg.model.num_features, *shape[-2:])
             elif hasattr(counted, 'data_preprocessor'):
                 counted(x, mode='tensor')
             else:
@@ -203,6 +205,18 @@ def _translate(model: Any, source: int, target: int) -> None:
     """Compute the logits of a translation for sentences without padding."""
     memory = model.encoder(model.embedding(torch.zeros(1, source, dtype=torch.long)))
     model.embedding.logits(model.decoder(model.embedding(torch.zeros(1, target, dtype=torch.long)), memory))
+
+
+def _ground(model: Any, features: int, regions: int, words: int) -> None:
+    """Compute the logits of the phrases of a caption, of which there are four."""
+    inputs = dict(
+        caption=torch.zeros(1, words, dtype=torch.long),
+        phrases=torch.zeros(1, 4, dtype=torch.long),
+        features=torch.zeros(1, regions, features),
+        boxes=torch.zeros(1, regions, 4),
+        sizes=torch.ones(1, 2),
+    )
+    model(inputs)
 
 
 def _describe(model: Any, features: int, regions: int, words: int) -> None:

@@ -37,6 +37,9 @@ DATA = {
     **{f'ngsan-{number}': ('flickr8k',) for number in (1, 2, 3, 4, 6, 7)},
     **{f'2.{number}': ('flickr8k_attributes',) for number in (1, 2, 4, 5, 6)},
     'flickr8k': ('flickr8k',),
+    'ban-4': ('flickr8k_grounding',),
+    'ban-4-code': ('flickr8k_grounding',),
+    'flickr8k-entities': ('flickr8k_grounding',),
     'ban-1': ('coco_qa', 'coco_vqa_mini'),
     'ban-2': ('coco_qa',),
     'ban-3': ('daquar',),
@@ -81,7 +84,7 @@ def test_rows_differ_in_the_model_alone(table, dataset, data):
     names = [method.name for method in methods]
     assert len(set(names)) == len(names)
     assert {method.baseline for method in methods if method.baseline} <= set(names)
-    own = dataset in ('lfw_pl', 'iwslt14_de-en') or table == 'multi30k'
+    own = dataset in ('lfw_pl', 'iwslt14_de-en') or table in ('multi30k', 'flickr8k-entities')
     assert [f'{dataset} in place of {methods[0].rows[0].data}' in words(methods, protocol, source)] == [not own]
 
 

@@ -13,59 +13,25 @@ every image a region.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import mmattn.utils.command
 from mmattn.utils.command import has_mmcv_operators
 
 import torch
-from conversion import Fault, convert_all, run
+from conversion import Fault, run
 from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
-from region_store import add_arguments, write_store
-from rich.progress import track
+from region_store import add_image_arguments, checked_images, read_images, write_store
 from torch import nn
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
 from mmattn.language.region_extractor import RegionExtractor, prepare_config
-from mmattn.language.regions import Regions
 from mmattn.utils.devices import check_device
-from mmattn.utils.images import open_whole, unreadable
-
-SUFFIXES = {'.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp'}
-
-
-def find_images(given: Sequence[Path]) -> list[Path]:
-    """Return the images in files and folders, in the order of their paths within a folder.
-
-    Raises:
-        Fault: a path does not exist, a folder has no image, or two images have the same name without suffix.
-    """
-    faults, found = [], {}
-    for place in given:
-        paths = [place] if place.is_file() else sorted(p for p in place.rglob('*') if p.suffix.lower() in SUFFIXES)
-        if not paths:
-            faults.append(f'{place}: {"no image in it" if place.is_dir() else "no such file or folder"}')
-        for path in paths:
-            if found.setdefault(path.stem, path) != path:
-                faults.append(f'{path}: its id would be {path.stem}, as that of {found[path.stem]}')
-    if faults:
-        raise Fault(*faults)
-    return list(found.values())
-
-
-def check_image(path: Path) -> None:
-    """Raise a fault if an image is truncated, or not an image."""
-    try:
-        with open(path, 'rb') as stream:
-            open_whole(stream)
-    except Exception as error:  # decoders raise many types
-        raise Fault(f'{path}: {unreadable(error)}') from error
 
 
 def load_detector(cfg: Config, checkpoint: str, device: torch.device, max_regions: int) -> nn.Module:
@@ -75,12 +41,6 @@ def load_detector(cfg: Config, checkpoint: str, device: torch.device, max_region
     model = revert_sync_batchnorm(MODELS.build(cfg.model))
     load_checkpoint(model, checkpoint, map_location='cpu', strict=True)
     return model.to(device).eval()
-
-
-def read_images(paths: Sequence[Path], extract: Callable[[Path], Regions]) -> Iterator:
-    """Yield place, id and extraction of each image."""
-    for path in track(paths, 'Extracting'):
-        yield str(path), path.stem, partial(extract, path)
 
 
 def convert(args: argparse.Namespace) -> None:
@@ -93,9 +53,7 @@ def convert(args: argparse.Namespace) -> None:
     check_checkpoint(args.checkpoint)
     device = check_device(args.device)
     cfg = load_config(args.config, args.cfg_options)
-    paths = find_images(args.images)
-    if faults := convert_all(paths, check_image):
-        raise Fault(*faults)
+    paths = checked_images(args.images)
     model = load_detector(cfg, args.checkpoint, device, args.max_regions)
     pipeline = Compose([t for t in cfg.test_dataloader.dataset.pipeline if 'Annotations' not in t['type']])
     options = dict(
@@ -114,15 +72,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description='Extract region features of images with a detector of mmdet.')
     parser.add_argument('config', help='path of the config of the detector')
     parser.add_argument('checkpoint', help='path or URL of its checkpoint')
-    parser.add_argument('images', type=Path, nargs='+', help='image, or folder with images')
-    add_arguments(parser)
+    add_image_arguments(parser)
     parser.add_argument('--min-regions', type=int, default=10, help='default: %(default)s')
     parser.add_argument('--max-regions', type=int, default=100, help='default: %(default)s')
     parser.add_argument(
         '--score-thr', type=float, default=0.2, help='score of further regions than the first (default: %(default)s)'
     )
     parser.add_argument('--whole-image', action='store_true', help='the whole image is the first region, in addition')
-    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
     add_config_options(parser)
     return run(convert, parser, argv, overwrites=False)
 

@@ -2,18 +2,76 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from conversion import Fault
+from conversion import Fault, convert_all
+from rich.progress import track
 
 from mmattn.language.regions import Regions, RegionStore, RegionWriter, clip_boxes
+from mmattn.utils.images import open_whole, unreadable
+
+SUFFIXES = {'.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp'}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of all converters of region features."""
     parser.add_argument('--out-dir', type=Path, required=True, help='folder to create')
     parser.add_argument('--float16', action='store_true', help='store the features with half precision')
+
+
+def add_image_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the converters that run a model on images."""
+    parser.add_argument('images', type=Path, nargs='+', help='image, or folder with images')
+    add_arguments(parser)
+    parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
+
+
+def find_images(given: Sequence[Path]) -> list[Path]:
+    """Return the images in files and folders, in the order of their paths within a folder.
+
+    Raises:
+        Fault: a path does not exist, a folder has no image, or two images have the same name without suffix.
+    """
+    faults, found = [], {}
+    for place in given:
+        paths = [place] if place.is_file() else sorted(p for p in place.rglob('*') if p.suffix.lower() in SUFFIXES)
+        if not paths:
+            faults.append(f'{place}: {"no image in it" if place.is_dir() else "no such file or folder"}')
+        for path in paths:
+            if found.setdefault(path.stem, path) != path:
+                faults.append(f'{path}: its id would be {path.stem}, as that of {found[path.stem]}')
+    if faults:
+        raise Fault(*faults)
+    return list(found.values())
+
+
+def check_image(path: Path) -> None:
+    """Raise a fault if an image is truncated, or not an image."""
+    try:
+        with open(path, 'rb') as stream:
+            open_whole(stream)
+    except Exception as error:  # decoders raise many types
+        raise Fault(f'{path}: {unreadable(error)}') from error
+
+
+def checked_images(given: Sequence[Path]) -> list[Path]:
+    """Return the images of :func:`find_images`, after a check of each.
+
+    Raises:
+        Fault: as there, or images are truncated or no images; all are listed.
+    """
+    paths = find_images(given)
+    if faults := convert_all(paths, check_image):
+        raise Fault(*faults)
+    return paths
+
+
+def read_images(paths: Sequence[Path], extract: Callable[[Path], Regions]) -> Iterator:
+    """Yield place, id and extraction of each image."""
+    for path in track(paths, 'Extracting'):
+        yield str(path), path.stem, partial(extract, path)
 
 
 def add_clip_boxes(parser: argparse.ArgumentParser) -> None:

@@ -13,17 +13,15 @@ from PIL import Image
 from torch import Tensor
 
 from mmattn.language.beam_search import Hypothesis
-from mmattn.language.inferencer import Batch, SentenceInferencer
+from mmattn.language.inferencer import Batch, SentenceInferencer, in_batches
 from mmattn.language.progress_file import digest
-from mmattn.language.region_inputs import image_inputs
+from mmattn.language.region_inputs import Stores, image_inputs, store_files
 from mmattn.language.regions import RegionStore
 from mmattn.ops.checks import check_count
 
 from .attributes import read_attributes
 from .captioner import Captioner
 from .ensemble import CaptionEnsemble
-
-Stores = str | Path | Sequence[str | Path] | RegionStore
 
 
 class StoredImage(NamedTuple):
@@ -140,7 +138,9 @@ class CaptionInferencer(SentenceInferencer):
         options = self._options(beam, length_penalty, n_best)
         images = self.images(inputs, image_ids, attributes, num_attributes)
         settings = dict(batch_size=self.batch_size, **_described(images))
-        found = self._run(self.preprocess(images), 'Captions', options, n_best, progress_file, resume, **settings)
+        found = self._run(
+            self.preprocess(images), 'Captions', progress_file, resume, options, dict(n_best=n_best), **settings
+        )
         return dict(predictions=[dict(image_id=each.image_id, **found[i]) for i, each in enumerate(images)])
 
     def images(
@@ -171,9 +171,7 @@ class CaptionInferencer(SentenceInferencer):
 
     def preprocess(self, inputs: Sequence[StoredImage]) -> list[Batch]:  # type: ignore[override]
         """Divide images into batches, in their order. Their features are read when a batch is processed."""
-        starts = range(0, len(inputs), self.batch_size)
-        indices = [[*range(start, min(start + self.batch_size, len(inputs)))] for start in starts]
-        return [Batch(each, [inputs[index] for index in each]) for each in indices]
+        return in_batches(inputs, self.batch_size)
 
     @torch.no_grad()
     def forward(self, inputs: Batch, **options: Any) -> list[list[Hypothesis]]:  # type: ignore[override]
@@ -225,13 +223,9 @@ class CaptionInferencer(SentenceInferencer):
 
 
 def _described(images: Sequence[StoredImage]) -> dict[str, Any]:
-    """Return what identifies images in the settings of a run.
-
-    Stores are never overwritten, so that size and time of their features suffice; to read these would take long.
-    """
-    files = [(path / 'features.npy').stat() for path in images[0].store.paths]
+    """Return what identifies images in the settings of a run."""
     return dict(
         image_ids=digest([image.image_id for image in images]),
-        regions=[[file.st_size, file.st_mtime_ns] for file in files],
+        regions=store_files(images[0].store),
         attributes=digest([image.attributes for image in images]),
     )

@@ -123,7 +123,7 @@ class TranslationInferencer(SentenceInferencer):
         name = str(inputs) if isinstance(inputs, Path) else name
         batches = self.preprocess(lines, max_source_length, name)
         settings = dict(batch_tokens=self.batch_tokens, input=digest(lines))
-        found = self._run(batches, 'Translation', options, n_best, progress_file, resume, **settings)
+        found = self._run(batches, 'Translation', progress_file, resume, options, dict(n_best=n_best), **settings)
         return dict(predictions=[found.get(index) or _prediction([]) for index in range(len(lines))])
 
     def preprocess(  # type: ignore[override]

@@ -1,7 +1,11 @@
-"""Visual question answering."""
+"""Visual question answering and phrase grounding."""
 
 from .answers import frequent_answers, normalize_answer, official_score
+from .bilinear_map_hook import BilinearMapHook
 from .datasets import VQADataset
+from .glimpse_entropy_hook import GlimpseEntropyHook
+from .grounding_dataset import EntitiesDataset
+from .grounding_inferencer import GroundingInferencer
 from .heads import (
     BANHead,
     CoAttentionHead,
@@ -12,7 +16,10 @@ from .heads import (
     UnitaryHead,
 )
 from .image_encoder import ConvImageEncoder
+from .inferencer import VQAInferencer
 from .mcan import MCAN, AttentionPooling, GuidedEncoder
+from .phrase_grounder import PhraseDataPreprocessor, PhraseGrounder
+from .phrase_recall import PhraseRecall
 from .question_encoder import EncodedQuestion, QuestionGRU, SkipThoughtEncoder
 from .questions import Question, QuestionTokenizer, read_questions, write_questions
 from .vqa_accuracy import VQAAccuracy
@@ -24,13 +31,20 @@ __all__ = [
     'MCAN',
     'AttentionPooling',
     'BANHead',
+    'BilinearMapHook',
     'CoAttentionHead',
     'ConcatHead',
     'ConvImageEncoder',
     'EncodedQuestion',
+    'EntitiesDataset',
     'FusionHead',
+    'GlimpseEntropyHook',
+    'GroundingInferencer',
     'GuidedEncoder',
     'ImageOnlyHead',
+    'PhraseDataPreprocessor',
+    'PhraseGrounder',
+    'PhraseRecall',
     'Question',
     'QuestionGRU',
     'QuestionOnlyHead',
@@ -39,6 +53,7 @@ __all__ = [
     'UnitaryHead',
     'VQAAccuracy',
     'VQADataset',
+    'VQAInferencer',
     'VQAModel',
     'WordVectorHook',
     'frequent_answers',

@@ -166,7 +166,7 @@ class MCAN(BaseModel):
         """Run the model on a batch of questions.
 
         Args:
-            inputs (dict[str, Tensor]): 'question', int64 ``(B, L)``, padded after its words, at least one each;
+            inputs (dict[str, Tensor]): 'question', int64 ``(B, L)``, padded after its words;
                 'features', float ``(B, N, D)``; 'boxes', float ``(B, N, 4)``, if the attention uses them;
                 'region_mask', bool ``(B, N)``, True where padded; and, in mode 'loss', 'targets', float ``(B, A)``, the
                 score of each answer, from 0 to 1.
@@ -187,10 +187,18 @@ class MCAN(BaseModel):
 
     def logits(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return the logits of the answers, ``(B, A)``; see :meth:`forward`."""
-        question, mask = inputs['question'], inputs.get('region_mask')
-        word_mask = padding_mask(question)
+        question, mask = inputs['question'], _with_one(inputs.get('region_mask'))
+        word_mask = _with_one(padding_mask(question))
         words = self.word_encoder(self.lstm(self.embedding(question))[0], word_mask)
         context = dict(relative_geometry=relative_geometry(inputs['boxes'], mask)) if self.geometry else {}
         regions = self.region_encoder(self.region_embedding(inputs['features']), words, mask, word_mask, **context)
         fused = self.word_pooling(words, word_mask) + self.region_pooling(regions, mask)
         return self.classifier(self.norm(fused))
+
+
+def _with_one(mask: Tensor | None) -> Tensor | None:
+    """Return a padding mask ``(B, L)`` in which a row of padding alone has one valid position: no softmax is NaN."""
+    if mask is None:
+        return None
+    first = torch.arange(mask.shape[1], device=mask.device) == 0
+    return mask & ~(mask.all(1, keepdim=True) & first)

@@ -1,0 +1,355 @@
+"""Pictures of the attention with which a model answers a question: words × regions, and the boxes that it saw most."""
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from mmattn.language.regions import grid_boxes
+from mmattn.visualization.figure import COLOURS
+
+from .inferencer import best_answers
+from .questions import QuestionTokenizer
+
+STRONGEST = 6  # boxes, as in Fig. 3
+# Of the boxes, dark enough for white numbers.
+BOX_COLOURS = ('#d4002a', '#00752f', '#1f4fd8', '#a05a00', '#8e1fb3', '#00707a')
+DECADES = 4  # the most that the colours span
+PANEL = 4.2  # inches: the largest side of the picture
+CELL = 0.1, 0.24  # inches: the smallest and the largest width of a region
+ROW = 0.2  # inches: height of a row
+MAP = 4.0  # inches: width of a map, if the cells allow it
+GAP = 0.25  # inches between parts
+TITLE, LABELS = 0.28, 0.25  # inches above a map, and below it
+
+
+class AttentionTable(NamedTuple):
+    """The weights of a question as tables whose rows have names.
+
+    Attributes:
+        titles (list[str]): one per table.
+        rows (list[str]): names of the rows, the same in all tables.
+        weights (Tensor): float ``(tables, rows, K)`` on the CPU.
+    """
+
+    titles: list[str]
+    rows: list[str]
+    weights: Tensor
+
+
+@torch.no_grad()
+def question_attention(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the scores of all answers to a question, ``(A,)``, and the attention weights of the model, on the CPU.
+
+    Args:
+        model (nn.Module): a model of visual questions with ``attention``, such as :class:`VQAModel`, in evaluation
+            mode.
+        inputs (dict[str, Tensor]): those of one question, not padded, as 'inputs' of a sample of :class:`VQADataset`.
+
+    Returns:
+        tuple[Tensor, Tensor]: the weights are those of words and regions, ``(G, L, K)``, or of regions, ``(G, K)``.
+
+    Raises:
+        ValueError: the model returns no attention weights.
+    """
+    attention = getattr(model, 'attention', None)
+    if attention is not None:
+        batch = model.data_preprocessor(dict(inputs={name: [x] for name, x in inputs.items()}), False)['inputs']
+        scores, weights = attention(batch)
+        if weights is not None:
+            return scores[0].cpu(), weights[0].cpu()
+    kind = type(getattr(model, 'head', model)).__name__
+    raise ValueError(f'the model must return attention weights; {kind} returns none')
+
+
+def picture_of_answer(
+    model: Any,
+    inputs: dict[str, Tensor],
+    question: str,
+    tokenizer: QuestionTokenizer,
+    answers: Sequence[str],
+    picture: np.ndarray | None = None,
+    top_k: int = 5,
+) -> np.ndarray:
+    """Draw the attention with which a model answers a question, see :func:`draw_question_attention`.
+
+    Args:
+        model, inputs: as in :func:`question_attention`.
+        question (str): the text of the question.
+        tokenizer (QuestionTokenizer): it divides the question into words.
+        answers (sequence of str): all answers of the model.
+        picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to the
+            picture that the model reads, or to a white one.
+        top_k (int): number of answers. Defaults to 5.
+
+    Raises:
+        ValueError: as :func:`question_attention` and :func:`draw_question_attention`.
+    """
+    scores, weights = question_attention(model, inputs)
+    if 'image' in inputs:
+        pixels = (inputs['image'] * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+        size = pixels.shape[1], pixels.shape[0]
+        picture, boxes = pixels if picture is None else picture, position_boxes(weights.shape[-1], size)
+    else:
+        width, height = inputs['sizes'].tolist()
+        size, boxes = (width, height), inputs['boxes']
+        weights = weights[..., : len(boxes)]  # without a region, there is one of padding
+    best = best_answers(scores, answers, top_k)
+    return draw_question_attention(weights, tokenizer.words(question), boxes, size, picture, question, best)
+
+
+def attention_table(weights: Tensor, words: Sequence[str]) -> AttentionTable:
+    """Return the weights of a question as tables: one per glimpse with a row per word, or one with a row per glimpse.
+
+    The weights of the padding after the words, which some models attend to as well, are added in the row '(padding)'.
+
+    Args:
+        weights (Tensor): float, A of G glimpses: ``(G, L, K)`` for words × regions, or ``(G, K)`` for attention to
+            regions alone.
+        words (sequence of str): the words of the question, at most L.
+
+    Raises:
+        ValueError: the weights have another number of dimensions, no region, or fewer positions than words.
+
+    Example:
+        >>> attention_table(torch.full((2, 14, 36), 1 / 504), ['what', 'is', 'this']).rows
+        ['what', 'is', 'this', '(padding)']
+        >>> attention_table(torch.full((2, 36), 1 / 36), ['what', 'is', 'this']).rows
+        ['glimpse 1', 'glimpse 2']
+    """
+    weights = weights.detach().float().cpu()
+    if weights.dim() not in (2, 3) or not weights.numel():
+        raise ValueError(f'weights must be (G, L, K) or (G, K), not empty; got {tuple(weights.shape)}')
+    glimpses = [f'glimpse {g}' for g in range(1, len(weights) + 1)]
+    if weights.dim() == 2:
+        return AttentionTable(['attention to the regions'], glimpses, weights[None])
+    if len(words) > weights.shape[1]:
+        raise ValueError(f'words must be at most {weights.shape[1]}, the positions of weights; got {len(words)}')
+    table, padding = weights[:, : len(words)], weights[:, len(words) :].sum(1, keepdim=True)
+    if not padding.any():
+        return AttentionTable(glimpses, [*words], table)
+    return AttentionTable(glimpses, [*words, '(padding)'], torch.cat([table, padding], 1))
+
+
+def region_order(weights: Tensor) -> list[int]:
+    """Return the regions by Σ_i A_0[i,j], their weight in the first glimpse, the greatest first.
+
+    Args:
+        weights (Tensor): float ``(G, L, K)`` or ``(G, K)``.
+
+    Example:
+        >>> region_order(torch.tensor([[[0.1, 0.4, 0.0], [0.1, 0.1, 0.3]]]))
+        [1, 2, 0]
+    """
+    sums = weights[0] if weights.dim() == 2 else weights[0].sum(0)
+    return sums.argsort(descending=True, stable=True).tolist()
+
+
+def draw_question_attention(
+    weights: Tensor,
+    words: Sequence[str],
+    boxes: Tensor,
+    size: tuple[int, int],
+    picture: np.ndarray | None = None,
+    question: str = '',
+    answers: Sequence[tuple[str, float]] = (),
+) -> np.ndarray:
+    """Draw the attention maps of a question in log scale, and the six boxes that the first glimpse attends to most.
+
+    The columns of the maps are the regions, those with the greatest Σ_i A_0[i,j] first; the first six have the numbers
+    and colours of their boxes in the picture. The colours of the maps span at most four decades. A weight of 0 is grey.
+
+    Source: "Bilinear Attention Networks", 2018, Fig. 3.
+
+    Args:
+        weights (Tensor): float ``(G, L, K)`` or ``(G, K)``; see :func:`attention_table`.
+        words (sequence of str): the words of the question, at most L.
+        boxes (Tensor): left, top, right, bottom ``(K, 4)``, in pixels of the image.
+        size (tuple[int, int]): width and height of the image.
+        picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to None: a
+            white one.
+        question (str): it is the heading. Defaults to ''.
+        answers (sequence of tuple[str, float]): answers and their scores, the best first. Defaults to none.
+
+    Returns:
+        np.ndarray: uint8 ``(height, width, 3)``, RGB.
+
+    Raises:
+        ValueError: as :func:`attention_table`; or there is not one box per region.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0.0, 50.0, 40.0], [5.0, 5.0, 20.0, 30.0]])
+        >>> weights = torch.tensor([[[0.4, 0.1], [0.3, 0.2]]])
+        >>> draw_question_attention(weights, ['what', 'colour'], boxes, (50, 40), question='What colour?').shape[2]
+        3
+    """
+    table = attention_table(weights, words)
+    if boxes.shape != (weights.shape[-1], 4):
+        raise ValueError(f'boxes must be ({weights.shape[-1]}, 4), one per region; got {tuple(boxes.shape)}')
+    figure = _figure(table, region_order(weights.detach().cpu()), boxes.cpu(), size, picture, question, answers)
+    canvas = FigureCanvasAgg(figure)
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', r'Glyph .* missing from')  # drawn as a box
+        canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def _figure(
+    table: AttentionTable,
+    order: list[int],
+    boxes: Tensor,
+    size: tuple[int, int],
+    picture: np.ndarray | None,
+    question: str,
+    answers: Sequence[tuple[str, float]],
+) -> Figure:
+    """Return the figure. Positions are in inches from the top left: a layout by matplotlib takes ten times as long."""
+    count, regions = len(table.weights), len(order)
+    scale = PANEL / max(size)
+    shown = size[0] * scale, size[1] * scale
+    cell = min(max(MAP / regions, CELL[0]), CELL[1])
+    margin = 0.15 + 0.075 * max(map(len, table.rows))
+    wide, high = margin + cell * regions, TITLE + ROW * len(table.rows) + LABELS
+    across = 1 if count == 1 or wide > MAP + margin else 2
+    left = max(shown[0], 3.0) + 2 * GAP
+    bar = left + across * (wide + GAP) + 0.05
+    width = bar + 0.95
+    heading = textwrap.wrap(question, int(width / 0.105)) or ['']
+    top = 0.4 + 0.23 * len(heading)
+    below = top + GAP + shown[1] + 0.15 + 0.19 * (len(answers) + 1) * bool(answers)
+    height = max(below, top + -(-count // across) * high) + 0.15
+    figure = Figure((width, height), dpi=110)
+
+    def add_axes(x: float, y: float, wide: float, high: float) -> Axes:
+        return figure.add_axes((x / width, 1 - (y + high) / height, wide / width, high / height))
+
+    figure.text(GAP / width, 1 - 0.1 / height, '\n'.join(heading), fontsize=12, va='top', parse_math=False)
+    numbers = f'; the boxes of the first {min(STRONGEST, regions)} are in the picture'
+    note = f'columns: {regions} regions, those with the largest weights in glimpse 1 first{numbers}'
+    figure.text(GAP / width, 1 - top / height, note, fontsize=8, va='bottom', color='0.3')
+    axis = add_axes(GAP, top + GAP, *shown)
+    draw_boxes(axis, picture, size, boxes[order[:STRONGEST]].tolist())
+    if answers:
+        y = top + GAP + shown[1] + 0.1
+        column = max(5, *(len(answer) for answer, _ in answers))
+        lines = ['score  answer', *(f'{score:5.3f}  {answer:<{column}}' for answer, score in answers)]
+        figure.text(
+            GAP / width, 1 - y / height, '\n'.join(lines), family='monospace', fontsize=9, va='top', parse_math=False
+        )
+    colours = _log_colours(table.weights)
+    for number, (title, weights) in enumerate(zip(table.titles, table.weights)):
+        x, y = left + number % across * (wide + GAP) + margin, top + number // across * high + TITLE
+        axis = add_axes(x, y, cell * regions, ROW * len(table.rows))
+        values = np.ma.masked_less_equal(weights[:, order].numpy(), 0)
+        axis.imshow(values, cmap=colours.cmap, norm=colours.norm, aspect='auto', interpolation='nearest')
+        axis.set_title(title, fontsize=9, pad=4)
+        axis.set_yticks(range(len(table.rows)), table.rows, fontsize=9, parse_math=False)
+        axis.set_xticks(range(min(STRONGEST, regions)), range(1, min(STRONGEST, regions) + 1), fontsize=8)
+        for label, colour in zip(axis.get_xticklabels(), BOX_COLOURS):
+            label.set(color=colour, fontweight='bold')
+        axis.tick_params(length=0, pad=2)
+    side = add_axes(bar, top + TITLE, 0.16, 2.2)
+    figure.colorbar(colours, cax=side, extend='min' if _cut(table.weights) else 'neither')
+    side.set_ylabel('attention weight, log scale', fontsize=8)
+    side.tick_params(labelsize=8)
+    return figure
+
+
+def _cut(weights: Tensor) -> bool:
+    """Return whether positive weights are below the span of the colours."""
+    return bool(weights[weights > 0].numel() and weights[weights > 0].min() < weights.max() * 10**-DECADES)
+
+
+def _log_colours(weights: Tensor) -> ScalarMappable:
+    """Return colours from the smallest positive weight to the largest, at least 10 % of a decade, at most four."""
+    positive = weights[weights > 0]
+    largest = float(positive.max()) if positive.numel() else 1.0
+    smallest = max(float(positive.min()), largest * 10**-DECADES) if positive.numel() else 0.1
+    if smallest > largest / 1.25:  # a constant map: the ticks would have no labels
+        smallest, largest = smallest / 1.6, largest * 1.6
+    colours = ScalarMappable(LogNorm(smallest, largest), COLOURS)
+    colours.cmap = colours.cmap.copy()
+    colours.cmap.set_bad('0.8')
+    return colours
+
+
+def draw_boxes(axis: Axes, picture: np.ndarray | None, size: tuple[int, int], boxes: Sequence[Sequence[float]]) -> None:
+    """Draw the picture, and the boxes with their numbers, which do not cover each other."""
+    width, height = size
+    white = np.full((1, 1, 3), 255, np.uint8)
+    axis.imshow(white if picture is None else picture, extent=(0, width, height, 0), aspect='auto')
+    unit = max(size) / 20  # side of a number
+    edge = max(size) / 150
+    placed: list[tuple[float, float]] = []
+    for number, (box, colour) in reversed([*enumerate(zip(boxes, cycle(BOX_COLOURS)), 1)]):  # the strongest is on top
+        x, y, right, bottom = box
+        for line, tone in ((3.6, 'white'), (2.0, colour)):
+            axis.add_patch(Rectangle((x, y), right - x, bottom - y, fill=False, edgecolor=tone, linewidth=line))
+        place = _free_place(box, size, unit, placed)
+        placed.append(place)
+        axis.text(
+            place[0] + unit / 2,
+            place[1] + unit / 2,
+            str(number),
+            color='white',
+            fontsize=8,
+            fontweight='bold',
+            ha='center',
+            va='center_baseline',
+            bbox=dict(boxstyle='square,pad=0.2', facecolor=colour, edgecolor='white', linewidth=0.6),
+        )
+    axis.set(xticks=[], yticks=[], xlim=(-edge, width + edge), ylim=(height + edge, -edge))
+    for spine in axis.spines.values():
+        spine.set_color('0.6')
+
+
+def _free_place(
+    box: Sequence[float], size: tuple[int, int], unit: float, placed: Sequence[tuple[float, float]]
+) -> tuple[float, float]:
+    """Return the left top of a number at the border of a box, in the picture, that covers no other; else the first."""
+    left, top = max(box[0], 0.0), max(box[1] - 1.2 * unit, 0.0)
+    right, bottom = max(left, min(box[2], size[0]) - unit), max(top, min(box[3], size[1]) - unit)
+    along = np.linspace(0, 1, 12)
+    sides = [
+        *((left + t * (right - left), top) for t in along),
+        *((left, top + t * (bottom - top)) for t in along),
+        *((right, top + t * (bottom - top)) for t in along),
+        *((left + t * (right - left), bottom) for t in along),
+    ]
+    places = [(min(x, size[0] - unit), min(y, size[1] - unit)) for x, y in sides]
+    return next(
+        ((x, y) for x, y in places if all(max(abs(x - a), abs(y - b)) > 1.15 * unit for a, b in placed)), places[0]
+    )
+
+
+def position_boxes(count: int, size: tuple[int, int]) -> Tensor:
+    """Return the boxes of the positions of a feature map that covers an image, row by row, ``(count, 4)``, in pixels.
+
+    Args:
+        count (int): number of positions; the cells have the shape that is closest to a square.
+        size (tuple[int, int]): width and height of the image.
+
+    Raises:
+        ValueError: no map of so many positions has about the shape of the image.
+
+    Example:
+        >>> position_boxes(4, (64, 64))[1]
+        tensor([32.,  0., 64., 32.])
+    """
+    rows = max(1, round((count * size[1] / size[0]) ** 0.5))
+    if count % rows:
+        raise ValueError(f'count must be that of a map of the shape of the image, {size[0]}×{size[1]}; got {count}')
+    return grid_boxes(size, rows, count // rows)

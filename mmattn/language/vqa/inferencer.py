@@ -1,0 +1,284 @@
+"""Answers to questions about images with a trained model, by the features of their regions or by their pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from PIL import Image
+from torch import Tensor, nn
+
+from mmattn.language.annotation_files import raise_faults
+from mmattn.language.inferencer import Batch, LanguageInferencer, in_batches
+from mmattn.language.progress_file import digest
+from mmattn.language.region_inputs import Stores, image_inputs, open_store, store_files
+from mmattn.language.regions import RegionStore
+from mmattn.language.vocabulary import SPECIALS
+from mmattn.ops.checks import check_count
+
+from .datasets import image_faults, picture_paths, read_picture
+from .mcan import MCAN
+from .questions import Question, QuestionTokenizer, read_questions
+from .vqa_model import VQAModel
+
+
+class AskedQuestion(NamedTuple):
+    """A question, and what the model reads of its image.
+
+    Attributes:
+        question (Question): the question.
+        place (RegionStore or Path): the store that has the regions of the image, or the path of its picture.
+    """
+
+    question: Question
+    place: RegionStore | Path
+
+    def inputs(self, tokenizer: QuestionTokenizer) -> dict[str, Tensor]:
+        """Return what a model reads, as :class:`VQADataset` does in tests."""
+        question = tokenizer(self.question.question)
+        if isinstance(self.place, Path):
+            return dict(image=read_picture(self.place), question=question)
+        return dict(image_inputs(self.place[self.question.image_id]), question=question)
+
+
+def best_answers(scores: Tensor, answers: Sequence[str], top_k: int) -> list[tuple[str, float]]:
+    """Return the best answers and their scores, the best first, for the scores ``(A,)`` of all answers.
+
+    Example:
+        >>> best_answers(torch.tensor([0.25, 0.5, 0.125]), ['yes', 'no', '2'], 2)
+        [('no', 0.5), ('yes', 0.25)]
+    """
+    found = scores.float().cpu().sort(descending=True, stable=True)
+    pairs = zip(found.indices[:top_k].tolist(), found.values[:top_k].tolist())
+    return [(answers[number], score) for number, score in pairs]
+
+
+class VQAInferencer(LanguageInferencer):
+    """Answer questions about the images of a region store, or about pictures.
+
+    The checkpoint contains vocabulary and answers, so no annotations are read. A model with an image encoder reads
+    pictures; they must have the size of those of its training.
+
+    A word that is not in the vocabulary is read as the training did: as padding, or as ``<unk>``. Predictions list such
+    words. A question without a word is answered, too: from the image and the frequencies of the answers.
+
+    Args:
+        model (str, Path or Config): config of a :class:`VQAModel` or :class:`MCAN`, or its path.
+        weights (str or Path): path or URL of a checkpoint that was trained with :class:`VQADataset`.
+        device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
+        batch_size (int): questions per batch. Defaults to 64.
+        show_progress (bool): show a progress bar, if the standard error stream is a terminal. Defaults to True.
+
+    Attributes:
+        answers (list[str]): the answers that the model can give.
+
+    Raises:
+        OSError: the config or the checkpoint does not exist.
+        RuntimeError: the weights do not fit the model; the message lists the keys.
+        ValueError: the model of the config does not answer questions; the checkpoint has no vocabulary or answers in
+            ``dataset_meta``, or other numbers of them than the model; or there is no such device. The message names the
+            checkpoint.
+
+    Example::
+
+        ask = VQAInferencer('config.py', 'epoch_13.pth')
+        ask('data/mine/regions', [('42', 'What is this?')])['predictions'][0]['answer']
+    """
+
+    model: VQAModel | MCAN
+    model_types = (VQAModel, MCAN)
+    meta_keys = ('symbols', 'answers', 'tokens', 'max_words')
+    dataset = 'mmattn.VQADataset'
+
+    def __init__(
+        self,
+        model: str | Path | Config,
+        weights: str | Path,
+        device: str | None = None,
+        batch_size: int = 64,
+        show_progress: bool = True,
+    ) -> None:
+        check_count('batch_size', batch_size)
+        self.batch_size = batch_size
+        super().__init__(model, weights, device, show_progress)
+
+    def __call__(  # type: ignore[override]
+        self,
+        inputs: Stores,
+        questions: Sequence[tuple[str, str]] | str | Path,
+        top_k: int = 5,
+        progress_file: str | Path | None = None,
+        resume: bool = True,
+    ) -> dict[str, list[dict]]:
+        """Answer questions.
+
+        Args:
+            inputs (str, Path, sequence of them, or RegionStore): folder of a region store, folders of several, or a
+                store; for a model that reads pictures, their folder. The id of an image is the name of its picture
+                without suffix.
+            questions (sequence of tuple[str, str], str or Path): id of the image and question, at least one pair; or a
+                prepared file, see :func:`mmattn.language.vqa.questions.read_questions`.
+            top_k (int): number of answers per question, at least 1. Defaults to 5.
+            progress_file (str or Path, optional): file for the answers that are finished; after each batch, its answers
+                are added. Defaults to None.
+            resume (bool): if ``progress_file`` exists, it must be that of the same questions and settings. Its batches
+                are not processed again, and the result is that of an uninterrupted run. False: the file is emptied
+                first. Defaults to True.
+
+        Returns:
+            dict: 'predictions', one dict per question, in their order:
+
+            * question_id (int): that of the file, or the index of the pair.
+            * image_id (str) and question (str).
+            * answer (str) and score (float): the best answer, and its probability.
+            * answers (list[dict]): up to ``top_k`` answers with answer and score, the best first.
+            * unknown (list[str]): the words that are not in the vocabulary.
+
+        Raises:
+            TypeError: an argument has another type.
+            ValueError: before the model runs: images are not in the store, or have no picture; the regions have another
+                width than the model; pictures have different sizes; the file has faults; ``top_k`` is below 1; or
+                ``progress_file`` is damaged or that of another run.
+            BlockingIOError: another process uses ``progress_file``.
+            OSError: a file cannot be read or written. The message names it.
+        """
+        check_count('top_k', top_k)
+        asked = self.questions(inputs, questions)
+        settings = dict(batch_size=self.batch_size, **_described(asked))
+        batches = self.preprocess(asked)
+        found = self._run(batches, 'Answers', progress_file, resume, {}, dict(top_k=top_k), **settings)
+        return dict(predictions=[self._described(each.question) | found[i] for i, each in enumerate(asked)])
+
+    def questions(self, inputs: Stores, questions: Sequence[tuple[str, str]] | str | Path) -> list[AskedQuestion]:
+        """Return the questions of a call, after all checks that do not run the model; arguments and errors as there."""
+        if isinstance(questions, str | Path):
+            found = read_questions(questions)
+        else:
+            pairs = list(questions)
+            if not pairs or not all(len(pair) == 2 and all(isinstance(x, str) for x in pair) for pair in pairs):
+                raise ValueError(f'questions must be pairs of image id and question, at least one; got {questions!r}')
+            found = [Question(index, *pair) for index, pair in enumerate(pairs)]
+        if self.reads_pictures:
+            if not isinstance(inputs, str | Path):
+                raise TypeError(f'inputs must be a folder: this model reads pictures; got {inputs!r}')
+            pictures = picture_paths(str(inputs))
+            raise_faults(inputs, image_faults(found, pictures, str(inputs)))
+            asked = [AskedQuestion(each, pictures[each.image_id]) for each in found]
+            _check_sizes(inputs, asked)
+            return asked
+        store = RegionStore(inputs) if isinstance(inputs, Sequence) else open_store(inputs)
+        names = [each.image_id for each in found]
+        name = ', '.join(map(str, store.paths))
+        raise_faults(name, store.find_faults(names, self.model.num_features, features=False, allow_empty=True))
+        return [AskedQuestion(each, store) for each in found]
+
+    def preprocess(self, inputs: Sequence[AskedQuestion]) -> list[Batch]:  # type: ignore[override]
+        """Divide questions into batches, in their order. Features are read when a batch is processed."""
+        return in_batches(inputs, self.batch_size)
+
+    @torch.no_grad()
+    def forward(self, inputs: Batch) -> Tensor:  # type: ignore[override]
+        """Return the scores of all answers, ``(B, A)``, for a batch."""
+        samples = self.model(self._collated(inputs.inputs), mode='predict')
+        return torch.stack([sample.pred_scores for sample in samples])
+
+    def postprocess(self, preds: Tensor, top_k: int = 5) -> list[dict]:  # type: ignore[override]
+        """Return the best answers, as :meth:`__call__` without the questions, for the scores of all answers."""
+        found = []
+        for scores in preds.cpu():
+            answers = [dict(zip(('answer', 'score'), pair)) for pair in best_answers(scores, self.answers, top_k)]
+            found.append(dict(answers[0], answers=answers))
+        return found
+
+    def visualize(  # type: ignore[override]
+        self, inputs: AskedQuestion, picture: np.ndarray | None = None, top_k: int = 5
+    ) -> np.ndarray:
+        """Draw the attention with which the model answers a question.
+
+        See :func:`mmattn.language.vqa.attention_pictures.draw_question_attention`.
+
+        Args:
+            inputs (AskedQuestion): the question, from :meth:`questions`.
+            picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to the
+                picture that the model reads, or to a white one.
+            top_k (int): number of answers, at least 1. Defaults to 5.
+
+        Returns:
+            np.ndarray: uint8 ``(height, width, 3)``, RGB.
+
+        Raises:
+            ValueError: the model returns no attention weights; or the image has no region.
+        """
+        from .attention_pictures import picture_of_answer  # late: it imports matplotlib
+
+        text, sample = inputs.question.question, inputs.inputs(self.tokenizer)
+        return picture_of_answer(self.model, sample, text, self.tokenizer, self.answers, picture, top_k)
+
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether the model reads pictures in place of regions."""
+        return self.model.num_features is None
+
+    def _described(self, question: Question) -> dict[str, Any]:
+        """Return what a prediction says of its question."""
+        known = set(self.vocabulary.symbols[len(SPECIALS) :])
+        return dict(
+            question_id=question.question_id,
+            image_id=question.image_id,
+            question=question.question,
+            unknown=[word for word in self.tokenizer.words(question.question) if word not in known],
+        )
+
+    def _collated(self, asked: Sequence[AskedQuestion]) -> dict[str, Tensor]:
+        """Return the inputs of the model for some questions."""
+        samples = [each.inputs(self.tokenizer) for each in asked]
+        inputs = {name: [sample[name] for sample in samples] for name in samples[0]}
+        return self.model.data_preprocessor(dict(inputs=inputs), False)['inputs']
+
+    def _read_meta(self) -> None:
+        """Set the tokenizer, its vocabulary and the answers."""
+        self.tokenizer = QuestionTokenizer(self.meta['symbols'], self.meta['tokens'], self.meta['max_words'])
+        self.vocabulary, self.answers = self.tokenizer.vocabulary, list(self.meta['answers'])
+
+    def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Any) -> None:
+        """Load the weights strictly, the vocabulary and the answers."""
+        super()._load_weights_to_model(model, checkpoint, cfg)
+        if len(self.answers) != model.num_answers:
+            raise ValueError(
+                f'{self.weights}: dataset_meta has {len(self.answers)} answers, but num_answers of the model is '
+                f'{model.num_answers}'
+            )
+
+
+def _check_sizes(folder: Any, asked: Sequence[AskedQuestion]) -> None:
+    """Raise a ValueError if pictures cannot be read, or have different sizes, which have no batch."""
+    faults, first = [], None
+    for path in dict.fromkeys(each.place for each in asked):
+        assert isinstance(path, Path)
+        try:
+            with Image.open(path) as picture:
+                size = picture.size
+        except OSError as error:
+            faults.append(f'{path.name}: unreadable: {error}')
+            continue
+        first = first or (path.name, size)
+        if size != first[1]:
+            sizes = ['×'.join(map(str, each)) for each in (size, first[1])]
+            faults.append(f'{path.name}: {sizes[0]} pixels, but {first[0]} has {sizes[1]}')
+    raise_faults(folder, faults)
+
+
+def _described(asked: Sequence[AskedQuestion]) -> dict[str, Any]:
+    """Return what identifies questions and images in the settings of a run."""
+    place = asked[0].place
+    if isinstance(place, Path):
+        paths = dict.fromkeys(each.place for each in asked)
+        stats = [path.stat() for path in paths if isinstance(path, Path)]
+        images: Any = digest([[stat.st_size, stat.st_mtime_ns] for stat in stats])
+    else:
+        images = store_files(place)
+    return dict(questions=digest([each.question for each in asked]), images=images)

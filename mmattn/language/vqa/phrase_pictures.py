@@ -1,0 +1,67 @@
+"""Pictures of phrase grounding: the box of each phrase, with its number, and a legend."""
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from collections.abc import Sequence
+from itertools import cycle
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from .attention_pictures import BOX_COLOURS, draw_boxes
+
+PANEL = 5.0  # inches: the largest side of the picture
+MARGIN, LINE = 0.15, 0.22  # inches
+COLUMNS = 60  # characters of a line
+
+
+def draw_phrases(
+    phrases: Sequence[tuple[str, float]],
+    boxes: Sequence[Sequence[float]],
+    size: tuple[int, int],
+    picture: np.ndarray | None = None,
+    caption: str = '',
+) -> np.ndarray:
+    """Draw the box of each phrase, with a number, and below the picture the phrases with these numbers.
+
+    Args:
+        phrases (sequence of tuple[str, float]): phrases and their scores.
+        boxes (sequence of sequence of float): left, top, right, bottom of each phrase, in pixels of the image.
+        size (tuple[int, int]): width and height of the image.
+        picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to None: a
+            white one.
+        caption (str): it is the heading. Defaults to ''.
+
+    Returns:
+        np.ndarray: uint8 ``(height, width, 3)``, RGB.
+
+    Raises:
+        ValueError: there is not one box per phrase.
+
+    Example:
+        >>> draw_phrases([('a man', 0.5)], [(0.0, 0.0, 9.0, 9.0)], (50, 40), caption='A man runs').shape[2]
+        3
+    """
+    if len(phrases) != len(boxes):
+        raise ValueError(f'boxes must have one box per phrase, {len(phrases)}; got {len(boxes)}')
+    heading = textwrap.wrap(caption, COLUMNS)
+    scale = PANEL / max(size)
+    wide, high = size[0] * scale, size[1] * scale
+    top = MARGIN + LINE * len(heading)
+    width, height = max(wide, PANEL) + 2 * MARGIN, top + high + LINE * (len(phrases) + 1) + MARGIN
+    figure = Figure((width, height), dpi=110)
+    axis = figure.add_axes((MARGIN / width, 1 - (top + high) / height, wide / width, high / height))
+    draw_boxes(axis, picture, size, boxes)
+    figure.text(MARGIN / width, 1 - MARGIN / 2 / height, '\n'.join(heading), fontsize=11, va='top', parse_math=False)
+    for number, ((text, score), colour) in enumerate(zip(phrases, cycle(BOX_COLOURS)), 1):
+        y = 1 - (top + high + LINE * number) / height
+        line = textwrap.shorten(f'{number}  {score:.3f}  {text}', COLUMNS, placeholder=' …')
+        figure.text(MARGIN / width, y, line, fontsize=10, va='center', color=colour, parse_math=False)
+    canvas = FigureCanvasAgg(figure)
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', r'Glyph .* missing from')  # drawn as a box
+        canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()

@@ -1,0 +1,89 @@
+"""A small store of regions, pictures, questions, and small models of visual questions with random weights."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from PIL import Image
+
+import mmattn.engine  # noqa: F401
+from mmattn.language.regions import Regions, RegionWriter
+from mmattn.registry import MODELS
+
+WORDS = ['what', 'is', 'this', 'dog', 'the', 'colour', 'of', 'how', 'many', 'cats']
+ANSWERS = ['yes', 'no', 'dog', 'two', 'red', 'on the table']
+FEATURES = 6
+SIZE = (60, 40)
+IDS = ['7', '12', '5', '40']
+QUESTIONS = [
+    ('7', 'What is this?'),
+    ('7', 'What is the colour of the dog?'),
+    ('12', 'How many zebras, of what colour?'),
+    ('5', 'Is this a dog?'),
+    ('40', 'dog'),
+]
+SHAPE = dict(vocab_size=4 + len(WORDS), num_answers=len(ANSWERS))
+ENCODER = dict(type='mmattn.QuestionGRU', word_dim=8, embed_dim=12)
+BAN = dict(
+    SHAPE,
+    type='mmattn.VQAModel',
+    num_features=FEATURES,
+    question_encoder=ENCODER,
+    head=dict(type='mmattn.BANHead', num_glimpses=2, embed_dim=12),
+)
+UNITARY = dict(BAN, head=dict(type='mmattn.UnitaryHead', embed_dim=12))
+CONCAT = dict(BAN, head=dict(type='mmattn.ConcatHead'))
+PICTURES = dict(BAN, image_encoder=dict(type='mmattn.ConvImageEncoder', channels=(4, 6)))
+MCAN = dict(
+    SHAPE,
+    type='mmattn.MCAN',
+    num_features=FEATURES,
+    word_dim=8,
+    num_layers=1,
+    embed_dim=16,
+    num_heads=2,
+    feedforward_dim=24,
+    fused_dim=12,
+)
+
+
+def random_model(config, seed=0):
+    """A model in evaluation mode whose answers depend on image and question."""
+    torch.manual_seed(seed)
+    model = MODELS.build(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() != 1 and 'embedding' not in name:  # matrices, and the scalars of weight norm
+                parameter.mul_(2)
+    return model
+
+
+def write_store(folder, ids=IDS, width=FEATURES):
+    """Write regions of some images, three to six each."""
+    generator = torch.Generator().manual_seed(0)
+    with RegionWriter(folder) as writer:
+        for number, image_id in enumerate(ids):
+            n = 3 + number % 4
+            corner = torch.rand(n, 2, generator=generator) * 25
+            sides = 2 + torch.rand(n, 2, generator=generator) * 12
+            features = torch.randn(n, width, generator=generator) * 2
+            writer.write(image_id, Regions(features, torch.cat([corner, corner + sides], 1), SIZE))
+    return folder
+
+
+def write_model(folder, name, config, **meta):
+    """Write the config of a model and its checkpoint, as mmengine does; return their paths."""
+    path, checkpoint = folder / f'{name}.py', folder / f'{name}.pth'
+    Config(dict(model=config)).dump(str(path))
+    meta = dict(symbols=WORDS, answers=ANSWERS, tokens='ban', max_words=7) | meta
+    torch.save(dict(meta=dict(dataset_meta=meta), state_dict=random_model(config).state_dict()), checkpoint)
+    return SimpleNamespace(config=path, checkpoint=checkpoint)
+
+
+def write_pictures(folder, ids=IDS, size=(16, 16)):
+    folder.mkdir()
+    for number, image_id in enumerate(ids):
+        noise = np.random.default_rng(number).integers(0, 255, (*size[::-1], 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / f'{image_id}.png')
+    return folder

@@ -1,0 +1,206 @@
+"""Grid features: equal to the means of the backbone's own map in each cell; killed and resumed; errors before work."""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.dataset import Compose, pseudo_collate
+from mmengine.registry import MODELS, init_default_scope
+from PIL import Image
+
+from mmattn.language.regions import RegionStore
+
+from .test_dataset_converters import FOLDER
+from .tiny_detectors import BACKBONE, PIPELINE, detector
+
+sys.path.insert(0, str(FOLDER))  # as Python does for a script
+converter = importlib.import_module('grid_features')
+sys.path.remove(str(FOLDER))
+
+MEAN, STD = [120.0, 110.0, 100.0], [60.0, 58.0, 56.0]
+SIZE, GRID = 64, 3  # the map of the second level has 8 × 8 positions
+OPTIONS = ('--size', SIZE, '--grid', GRID, '--level', 1, '--device', 'cpu')
+
+
+def segmentor():
+    """``model`` of a small config of mmseg."""
+    head = dict(type='FCNHead', in_channels=64, channels=8, num_classes=3, num_convs=1, norm_cfg=dict(type='BN'))
+    return dict(
+        type='EncoderDecoder',
+        data_preprocessor=dict(type='SegDataPreProcessor', mean=MEAN, std=STD, bgr_to_rgb=True),
+        backbone=BACKBONE,
+        decode_head=head,
+        test_cfg=dict(mode='whole'),
+    )
+
+
+def write_model(folder, kind):
+    """Write config and checkpoint of a small model: 'mmseg', 'mmdet' or 'backbone'; return their paths."""
+    model = dict(
+        mmseg=segmentor, mmdet=lambda: detector('retina'), backbone=lambda: dict(BACKBONE, type='mmseg.ResNet')
+    )
+    cfg = Config(dict(default_scope='mmdet' if kind == 'mmdet' else 'mmseg', model=model[kind]()))
+    if kind == 'backbone':
+        cfg.data_preprocessor = dict(type='mmengine.ImgDataPreprocessor', mean=MEAN, std=STD, bgr_to_rgb=True)
+    cfg.dump(str(folder / f'{kind}.py'))
+    init_default_scope(cfg.default_scope)
+    torch.manual_seed(0)
+    model = MODELS.build(cfg.model)
+    for name, buffer in model.named_buffers():  # as after training
+        if 'running_mean' in name:
+            buffer.normal_(std=0.05)
+    torch.save(dict(state_dict=model.state_dict()), folder / f'{kind}.pth')
+    return folder / f'{kind}.py', folder / f'{kind}.pth'
+
+
+@pytest.fixture
+def photos(tmp_path):
+    for i in range(3):
+        path = tmp_path / f'photos/{"abc"[i]}/{i}.png'
+        path.parent.mkdir(parents=True)
+        pixels = np.random.default_rng(i).integers(0, 255, (40, 48 + 5 * i, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(path)
+    return tmp_path / 'photos'
+
+
+@pytest.fixture
+def run(tmp_path, capfd):
+    """Run the converter into ``tmp_path/out``; return its exit code and what it printed on stderr."""
+
+    def run(*args, out='out'):
+        code = converter.main([*map(str, args), '--out-dir', str(tmp_path / out)])
+        return code, capfd.readouterr().err.splitlines()
+
+    return run
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def mean_of_cells(x):
+    """The mean of a map (C, h, w) in the positions that each cell touches, literally: (S², C)."""
+    rows = []
+    for r in range(GRID):
+        for c in range(GRID):
+            top, left = r * x.shape[1] // GRID, c * x.shape[2] // GRID
+            bottom, right = -(-(r + 1) * x.shape[1] // GRID), -(-(c + 1) * x.shape[2] // GRID)
+            rows.append(x[:, top:bottom, left:right].double().mean((1, 2)))
+    return torch.stack(rows).float()
+
+
+@pytest.mark.parametrize('kind', ['mmseg', 'mmdet', 'backbone'])
+def test_features_are_those_of_the_backbone(run, photos, tmp_path, kind):
+    """The model is built as a whole, and the image is read by the pipeline of mmcv."""
+    config, checkpoint = write_model(tmp_path, kind)
+    assert run(config, checkpoint, photos, *OPTIONS)[0] == 0
+    store = RegionStore(tmp_path / 'out')
+    store.check()
+    assert store.image_ids == ['0', '1', '2']
+    cfg = Config.fromfile(config)
+    init_default_scope(cfg.default_scope)
+    model = MODELS.build(cfg.model)
+    model.eval()  # of a ResNet, it returns None
+    model.load_state_dict(torch.load(checkpoint)['state_dict'])
+    preprocessor = model.data_preprocessor if kind != 'backbone' else MODELS.build(cfg.data_preprocessor)
+    init_default_scope('mmdet')
+    pipeline = Compose([PIPELINE[0], dict(PIPELINE[1], scale=(SIZE, SIZE)), PIPELINE[2]])
+    for i, image_id in enumerate(store.image_ids):
+        data = pseudo_collate([pipeline(dict(img_path=str(photos / 'abc'[i] / f'{i}.png'), img_id=0))])
+        inputs = preprocessor(dict(inputs=data['inputs']), False)['inputs']
+        with torch.no_grad():
+            maps = (model if kind == 'backbone' else model.backbone)(inputs)
+        found = store[image_id]
+        torch.testing.assert_close(found.features, mean_of_cells(maps[1][0]), rtol=1e-5, atol=1e-6)
+        assert found.features.std(0).max() > 1e-3  # cells differ
+        width = 48 + 5 * i
+        assert found.size == (width, 40)
+        x, y = np.linspace(0, width, GRID + 1), np.linspace(0, 40, GRID + 1)
+        expected = [[x[c], y[r], x[c + 1], y[r + 1]] for r in range(GRID) for c in range(GRID)]
+        np.testing.assert_allclose(found.boxes, np.float32(expected), rtol=1e-6)
+
+
+def test_a_checkpoint_of_the_backbone_alone(run, photos, tmp_path):
+    """Such as that of an image classifier: its last layer is not read."""
+    config, checkpoint = write_model(tmp_path, 'mmseg')
+    weights = torch.load(checkpoint)['state_dict']
+    alone = {name.removeprefix('backbone.'): x for name, x in weights.items() if name.startswith('backbone.')}
+    torch.save(dict(alone, **{'fc.weight': torch.zeros(10, 64)}), tmp_path / 'alone.pth')
+    assert run(config, checkpoint, photos, *OPTIONS)[0] == 0
+    assert run(config, tmp_path / 'alone.pth', photos, *OPTIONS, out='alone')[0] == 0
+    assert (tmp_path / 'alone/features.npy').read_bytes() == (tmp_path / 'out/features.npy').read_bytes()
+    for changed, message in (('layer1.0.conv1.weight', 'missing keys'), ('layer1.9.conv1.weight', 'unexpected key')):
+        wrong = {name: x for name, x in alone.items() if name != changed}
+        if changed not in alone:
+            wrong[changed] = torch.zeros(1)
+        torch.save(wrong, tmp_path / 'wrong.pth')
+        with pytest.raises(RuntimeError, match=message):
+            run(config, tmp_path / 'wrong.pth', photos, *OPTIONS, out='wrong')
+
+
+def test_faults_of_options_and_images_before_work(run, photos, tmp_path):
+    config, checkpoint = write_model(tmp_path, 'mmdet')
+    for options, message in (
+        (('--level', 4), 'level must be from -4 to 3, those of the backbone; got 4'),
+        (('--level', 3), r'grid must be at most the sides of the feature map, (2, 2); got 3'),
+        (('--size', 60), 'size must be one that the data preprocessor does not pad; it pads 60 to 64'),
+        (('--grid', 0), 'grid must be at least 1; got 0'),
+    ):
+        code, said = run(config, checkpoint, photos, *OPTIONS, *options)
+        assert code == 1
+        assert said[-1].startswith(f'error: {config}: {message}')
+    (photos / 'a/1.jpg').write_bytes(b'')
+    (photos / '7.jpg').write_bytes(b'')
+    code, said = run(config, checkpoint, photos, *OPTIONS)
+    assert (code, said[-1]) == (1, f'error: {photos}/b/1.png: its id would be 1, as that of {photos}/a/1.jpg')
+    (photos / 'a/1.jpg').unlink()
+    code, said = run(config, checkpoint, photos, *OPTIONS)
+    assert (code, said[-1]) == (1, f'error: {photos}/7.jpg: unreadable: PIL does not recognise the image format')
+    bare = Config(dict(model=dict(BACKBONE, type='mmseg.ResNet')))
+    bare.dump(str(tmp_path / 'bare.py'))
+    (photos / '7.jpg').unlink()
+    _, said = run(tmp_path / 'bare.py', checkpoint, photos, *OPTIONS)
+    assert said[-1].startswith(f'error: {tmp_path}/bare.py: the config must have data_preprocessor')
+    assert not (tmp_path / 'out').exists()
+    assert not (tmp_path / 'out.part').exists()
+
+
+KILLED = """
+import os, runpy, signal, sys
+import mmattn.language.regions as regions
+
+write, calls = regions._write, []
+
+def write_and_die(file, position, data):
+    calls.append(position)
+    if len(calls) == {limit}:  # in the middle of a write
+        write(file, position, data[: len(data) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write(file, position, data)
+
+regions._write = write_and_die
+sys.argv[0] = {tool!r}
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_to_the_same_bytes(run, photos, tmp_path):
+    config, checkpoint = write_model(tmp_path, 'mmseg')
+    assert run(config, checkpoint, photos, *OPTIONS)[0] == 0
+    words = [str(each) for each in (config, checkpoint, photos, *OPTIONS, '--out-dir', tmp_path / 'killed')]
+    env = {**os.environ, 'OMP_NUM_THREADS': str(torch.get_num_threads())}
+    for limit in (5, 6):  # in the features of the second image, then of the third
+        script = KILLED.format(limit=limit, tool=str(FOLDER / 'grid_features.py'))
+        done = subprocess.run([sys.executable, '-c', script, *words], env=env, capture_output=True, timeout=300)
+        assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-2000:]
+        assert not (tmp_path / 'killed').exists()
+    assert run(config, checkpoint, photos, *OPTIONS, out='killed')[0] == 0
+    assert content(tmp_path / 'killed') == content(tmp_path / 'out')

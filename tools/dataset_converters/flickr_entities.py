@@ -1,0 +1,210 @@
+"""Convert Flickr30k Entities, captions with boxes and region features, to the files of phrase grounding.
+
+    python tools/dataset_converters/flickr_entities.py data/flickr8k_entities --out-dir data/flickr8k_grounding
+    python tools/dataset_converters/flickr_entities.py RELEASE --regions STORE --out-dir data/flickr30k_entities
+
+The folder contains::
+
+    Sentences, Annotations      folders, or annotations.zip with both
+    train.txt, val.txt          names of the images, one per line; test.txt, if there is one
+    features_*.npz              regions of the images, as region_npz.py reads them; not with --regions
+
+Output::
+
+    OUT/entities_train.json     captions, phrases and boxes of the images of a split; also _val and _test. Without
+                                test.txt, every second image of val.txt is in the split test
+    OUT/regions                 store of the regions of all archives, or a link to that of --regions; see
+                                ``mmattn.language.regions``
+
+So a checkpoint is chosen on other images than those that its result is reported on.
+
+OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
+"""
+
+import argparse
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import mmattn.utils.command
+
+import numpy as np
+from conversion import Fault, find, output_folder, run, unpack
+from region_npz import read_archive, read_images
+from region_store import add_arguments, source_of, write_images
+from rich.progress import track
+
+from mmattn.language.annotation_files import faults_of
+from mmattn.language.lines import read_lines
+from mmattn.language.regions import RegionStore, RegionWriter
+from mmattn.language.vqa.entities import Caption, EntityBoxes, parse_annotation, parse_sentences, prepared
+from mmattn.utils.files import write_text
+
+SPLITS = ('train', 'val', 'test')
+Image = tuple[str, list[Caption], EntityBoxes]
+
+
+def read_splits(folder: Path, faults: list[str]) -> dict[str, list[str]]:
+    """Return the names of the images of each split."""
+    splits, seen = {}, {}
+    for split in SPLITS:
+        path = folder / f'{split}.txt'
+        if split == 'test' and not path.is_file():
+            splits['val'], splits['test'] = splits['val'][::2], splits['val'][1::2]
+            break
+        try:
+            splits[split] = [name.strip() for name in read_lines(path) if name.strip()]
+        except (OSError, ValueError) as error:
+            faults += [f'{path}: {reason}' for reason in faults_of(error, path)]
+            splits[split] = []
+            continue
+        if not splits[split]:
+            faults.append(f'{path}: no image')
+        for name in splits[split]:
+            if name in seen:
+                faults.append(f'{path}: image {name} is also in {seen[name]}')
+            seen[name] = path
+    return splits
+
+
+def read_image(folder: Path, name: str) -> Image:
+    """Return name, captions and boxes of an image.
+
+    Raises:
+        Fault: a file is missing or cannot be read.
+    """
+    sentences, annotation = folder / f'Sentences/{name}.txt', folder / f'Annotations/{name}.xml'
+    faults: list[str] = []
+    captions: list[Caption] = []
+    boxes = EntityBoxes((0, 0), {}, set(), set())
+    try:
+        captions = parse_sentences(sentences.read_text(encoding='utf-8'), sentences)
+    except (OSError, ValueError) as error:
+        faults += [f'{sentences}: {reason}' for reason in faults_of(error, sentences)]
+    try:
+        boxes = parse_annotation(annotation.read_bytes(), annotation)
+    except (OSError, ValueError) as error:
+        faults += [f'{annotation}: {reason}' for reason in faults_of(error, annotation)]
+    if faults:
+        raise Fault(*faults)
+    return name, captions, boxes
+
+
+def read_sizes(archives: Sequence[Path], regions: Path | None, faults: list[str]) -> dict[str, tuple[int, int]]:
+    """Return width and height of the images with regions."""
+    if regions is not None:
+        try:
+            store = RegionStore(regions)
+        except (OSError, ValueError) as error:
+            faults += [f'{regions}: {reason}' for reason in faults_of(error, regions)]
+            return {}
+        sizes = np.load(regions / 'sizes.npy').tolist()
+        return dict(zip(store.image_ids, map(tuple, sizes)))
+    found = {}
+    for archive in archives:
+        try:
+            arrays = read_archive(archive)
+        except Fault as fault:
+            faults += fault.args
+        else:
+            found.update(zip(map(str, arrays['image_ids'].tolist()), map(tuple, arrays['sizes'].tolist())))
+    return found
+
+
+def read_release(folder: Path, lists: Path, archives: Sequence[Path], regions: Path | None) -> dict[str, list[Image]]:
+    """Return the images of each split.
+
+    Args:
+        folder (Path): with ``Sentences`` and ``Annotations``.
+        lists (Path): folder with the names of the images.
+        archives (sequence of Path): archives of regions.
+        regions (Path, optional): region store, in place of the archives.
+
+    Raises:
+        Fault: files have faults, or images have no regions, or are of another size there.
+    """
+    faults: list[str] = []
+    splits = read_splits(lists, faults)
+    images: dict[str, list[Image]] = {split: [] for split in splits}
+    names = [(split, name) for split in splits for name in splits[split]]
+    for split, name in track(names, 'Captions'):
+        try:
+            images[split].append(read_image(folder, name))
+        except Fault as fault:
+            faults += [reason.replace(f'{folder}{os.sep}', '') for reason in fault.args]
+    before = len(faults)
+    sizes = read_sizes(archives, regions, faults)
+    if len(faults) == before:
+        where = regions or ', '.join(archive.name for archive in archives)
+        for name, _, boxes in (image for split in images.values() for image in split):
+            if name not in sizes:
+                faults.append(f'image {name}: no regions in {where}')
+            elif sizes[name] != boxes.size:
+                (width, height), (w, h) = boxes.size, sizes[name]
+                faults.append(f'image {name}: {width}×{height} in its annotation, but {w}×{h} in {where}')
+    if faults:
+        raise Fault(*faults)
+    return images
+
+
+def described(images: Sequence[Image]) -> str:
+    """Return the numbers of a split."""
+    captions = [(caption, boxes.boxes) for _, each, boxes in images for caption in each]
+    grounded = [[phrase for phrase in caption.phrases if phrase.entity in boxes] for caption, boxes in captions]
+    phrases = sum(len(caption.phrases) for caption, _ in captions)
+    found = sum(map(len, grounded))
+    words = Counter(word for caption, _ in captions for word in caption.words)
+    length = max((len(caption.words) for (caption, _), each in zip(captions, grounded) if each), default=0)
+    return (
+        f'{len(images):,} images, {len(captions):,} captions, {sum(map(bool, grounded)):,} of them with '
+        f'{found:,} phrases with a box, at most {max(map(len, grounded), default=0)} and {length} words each; '
+        f'{phrases - found:,} phrases without a box; {len(words):,} different words'
+    )
+
+
+def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Convert the folder."""
+    if not args.folder.is_dir():
+        raise Fault(f'{args.folder}: no such folder')
+    sources = [args.folder, *([args.regions] if args.regions else [])]
+    files = {f'entities_{split}.json' for split in SPLITS}
+    with output_folder(args.out_dir, args.overwrite, sources, {*files, 'regions'}) as scratch:
+        archives = sorted(args.folder.glob('features_*.npz'))
+        if bool(archives) == (args.regions is not None):
+            raise Fault(
+                f'{args.folder}: has features_*.npz, which --regions would replace'
+                if archives
+                else f'{args.folder}: no features_*.npz in it; --regions names a region store'
+            )
+        folder = args.folder
+        if not (folder / 'Sentences').is_dir():
+            folder = find(unpack(find(folder, 'annotations.zip'), scratch), 'Sentences').parent
+        images = read_release(folder, args.folder, archives, args.regions)
+        new = scratch / 'new'
+        new.mkdir(exist_ok=True)
+        if args.regions is not None:
+            (new / 'regions').symlink_to(args.regions.resolve(), target_is_directory=True)
+        else:
+            with RegionWriter(new / 'regions', source_of(parser, archives), args.float16) as writer:
+                write_images(writer, read_images(archives, '{}'))
+        for split, each in images.items():
+            write_text(new / f'entities_{split}.json', json.dumps(prepared(each), ensure_ascii=False))
+    for split, each in images.items():
+        print(f'{split}: {described(each)}')
+    print(f'{args.out_dir / "regions"}: {len(RegionStore(args.out_dir / "regions")):,} images')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Convert Flickr30k Entities to the files of phrase grounding.')
+    parser.add_argument('folder', type=Path, help='folder with Sentences and Annotations, or annotations.zip')
+    parser.add_argument('--regions', type=Path, metavar='STORE', help='region store of the images')
+    add_arguments(parser)
+    return run(partial(convert, parser), parser, argv)
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)

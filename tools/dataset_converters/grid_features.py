@@ -1,0 +1,69 @@
+"""Extract grid features of images with a backbone of mmseg, mmdet or another registry, for visual questions.
+
+    python tools/dataset_converters/grid_features.py CONFIG CHECKPOINT IMAGES [IMAGES …] --out-dir data/mine/regions
+
+IMAGES are files, or folders that are searched for images, subfolders included. The id of an image in the store is its
+file name without suffix. An image is resized to a square of --size pixels; a feature map of the frozen backbone is
+averaged in the S × S cells of --grid, which are the regions, row by row; see ``mmattn.language.grid_extractor``.
+Output, see ``mmattn.language.regions``.
+
+``model`` of CONFIG has a ``backbone``, or is one; then, the config also has ``data_preprocessor``. CHECKPOINT is that
+of the whole model or of the backbone; heads are neither built nor loaded.
+
+All images are checked first. An interrupted run continues with the same command. All faults of the input are reported
+together, on stderr, with exit code 1.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import mmattn.utils.command
+
+import torch
+from conversion import Fault, run
+from mmengine.registry import init_default_scope
+from region_store import add_image_arguments, checked_images, read_images, write_store
+
+from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.language.grid_extractor import GridExtractor, load_backbone
+from mmattn.utils.devices import check_device
+
+
+def convert(args: argparse.Namespace) -> None:
+    """Extract the features."""
+    check_checkpoint(args.checkpoint)
+    device = check_device(args.device)
+    cfg = load_config(args.config, args.cfg_options)
+    paths = checked_images(args.images)
+    init_default_scope(cfg.get('default_scope') or 'mmengine')
+    options = dict(size=args.size, level=args.level, grid=args.grid)
+    try:
+        backbone, preprocessor = load_backbone(cfg, args.checkpoint)
+        extractor = GridExtractor(backbone.to(device), preprocessor.to(device), **options)
+        extractor.pool(torch.zeros(3, args.size, args.size, dtype=torch.uint8))  # a fault of the options, not of images
+    except ValueError as error:
+        raise Fault(f'{args.config}: {error}') from error
+    source = f'grid_features.py, {Path(args.config).name}, {Path(args.checkpoint).name}, {options}'
+    write_store(args, source, read_images(paths, extractor))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Extract grid features of images with a backbone.')
+    parser.add_argument('config', help='path of the config of a model with a backbone, or of a backbone')
+    parser.add_argument('checkpoint', help='path or URL of its checkpoint')
+    add_image_arguments(parser)
+    parser.add_argument(
+        '--size', type=int, default=448, metavar='PIXELS', help='side of the resized image; default: %(default)s'
+    )
+    parser.add_argument(
+        '--level', type=int, default=-1, help='feature map of the backbone, from 0; default: %(default)s, the last'
+    )
+    parser.add_argument('--grid', type=int, default=7, metavar='S', help='cells per side; default: %(default)s')
+    add_config_options(parser)
+    return run(convert, parser, argv, overwrites=False)
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)
