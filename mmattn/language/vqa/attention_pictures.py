@@ -31,6 +31,7 @@ PANEL = 4.2  # inches: the largest side of the picture
 CELL = 0.1, 0.24  # inches: the smallest and the largest width of a region
 ROW = 0.2  # inches: height of a row
 MAP = 4.0  # inches: width of a map, if the cells allow it
+NARROWEST = 1.5  # inches: width of a title
 GAP = 0.25  # inches between parts
 TITLE, LABELS = 0.28, 0.25  # inches above a map, and below it
 
@@ -221,11 +222,13 @@ def _figure(
     shown = size[0] * scale, size[1] * scale
     cell = min(max(MAP / regions, CELL[0]), CELL[1])
     margin = 0.15 + 0.075 * max(map(len, table.rows))
-    wide, high = margin + cell * regions, TITLE + ROW * len(table.rows) + LABELS
+    wide, high = margin + max(cell * regions, NARROWEST), TITLE + ROW * len(table.rows) + LABELS
     across = 1 if count == 1 or wide > MAP + margin else 2
     left = max(shown[0], 3.0) + 2 * GAP
     bar = left + across * (wide + GAP) + 0.05
-    width = bar + 0.95
+    first = f'the boxes of the first {min(STRONGEST, regions)} are in the picture'
+    note = f'columns: {regions} regions, those with the largest weights in glimpse 1 first; {first}'
+    width = max(bar + 0.95, 2 * GAP + 0.061 * len(note))
     heading = textwrap.wrap(question, int(width / 0.105)) or ['']
     top = 0.4 + 0.23 * len(heading)
     below = top + GAP + shown[1] + 0.15 + 0.19 * (len(answers) + 1) * bool(answers)
@@ -236,8 +239,6 @@ def _figure(
         return figure.add_axes((x / width, 1 - (y + high) / height, wide / width, high / height))
 
     figure.text(GAP / width, 1 - 0.1 / height, '\n'.join(heading), fontsize=12, va='top', parse_math=False)
-    numbers = f'; the boxes of the first {min(STRONGEST, regions)} are in the picture'
-    note = f'columns: {regions} regions, those with the largest weights in glimpse 1 first{numbers}'
     figure.text(GAP / width, 1 - top / height, note, fontsize=8, va='bottom', color='0.3')
     axis = add_axes(GAP, top + GAP, *shown)
     _draw_boxes(axis, picture, size, boxes[order[:STRONGEST]].tolist())
