@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
@@ -249,22 +250,25 @@ def _figure(
         figure.text(
             GAP / width, 1 - y / height, '\n'.join(lines), family='monospace', fontsize=9, va='top', parse_math=False
         )
-    colours = _log_colours(table.weights)
+    numbers = [str(number) for number in range(1, min(STRONGEST, regions) + 1)]
+    norm, colours = _log_norm(table.weights), colormaps[COLOURS].with_extremes(bad='0.8')
     for number, (title, weights) in enumerate(zip(table.titles, table.weights)):
         x, y = left + number % across * (wide + GAP) + margin, top + number // across * high + TITLE
         axis = add_axes(x, y, cell * regions, ROW * len(table.rows))
         values = np.ma.masked_less_equal(weights[:, order].numpy(), 0)
-        axis.imshow(values, cmap=colours.cmap, norm=colours.norm, aspect='auto', interpolation='nearest')
+        axis.imshow(values, cmap=colours, norm=norm, aspect='auto', interpolation='nearest')
         axis.set_title(title, fontsize=9, pad=4)
         axis.set_yticks(range(len(table.rows)), table.rows, fontsize=9, parse_math=False)
-        axis.set_xticks(range(min(STRONGEST, regions)), range(1, min(STRONGEST, regions) + 1), fontsize=8)
+        axis.set_xticks(range(len(numbers)), numbers, fontsize=8)
         for label, colour in zip(axis.get_xticklabels(), BOX_COLOURS):
             label.set(color=colour, fontweight='bold')
         axis.tick_params(length=0, pad=2)
     side = add_axes(bar, top + TITLE, 0.16, 2.2)
-    figure.colorbar(colours, cax=side, extend='min' if _cut(table.weights) else 'neither')
+    figure.colorbar(ScalarMappable(norm, colours), cax=side, extend='min' if _cut(table.weights) else 'neither')
+    ticks = _ticks(norm)
+    side.set_yticks(ticks, [f'{tick:.2g}' for tick in ticks], fontsize=8)
+    side.set_yticks([], minor=True)
     side.set_ylabel('attention weight, log scale', fontsize=8)
-    side.tick_params(labelsize=8)
     return figure
 
 
@@ -273,17 +277,21 @@ def _cut(weights: Tensor) -> bool:
     return bool(weights[weights > 0].numel() and weights[weights > 0].min() < weights.max() * 10**-DECADES)
 
 
-def _log_colours(weights: Tensor) -> ScalarMappable:
-    """Return colours from the smallest positive weight to the largest, at least 10 % of a decade, at most four."""
+def _log_norm(weights: Tensor) -> LogNorm:
+    """Return the span of the colours: from the smallest positive weight to the largest, at most four decades."""
     positive = weights[weights > 0]
     largest = float(positive.max()) if positive.numel() else 1.0
-    smallest = max(float(positive.min()), largest * 10**-DECADES) if positive.numel() else 0.1
-    if smallest > largest / 1.25:  # a constant map: the ticks would have no labels
+    smallest = max(float(positive.min()), largest * 10**-DECADES) if positive.numel() else largest
+    if smallest > largest / 1.25:  # a constant map
         smallest, largest = smallest / 1.6, largest * 1.6
-    colours = ScalarMappable(LogNorm(smallest, largest), COLOURS)
-    colours.cmap = colours.cmap.copy()
-    colours.cmap.set_bad('0.8')
-    return colours
+    return LogNorm(smallest, largest)
+
+
+def _ticks(norm: LogNorm) -> list[float]:
+    """Return the powers of ten in the span of the colours, or, if these are few, four values."""
+    low, high = (np.log10(float(x)) for x in (norm.vmin, norm.vmax))  # type: ignore[arg-type]
+    powers = [10.0**k for k in range(int(np.ceil(low)), int(np.floor(high)) + 1)]
+    return powers if len(powers) > 1 else np.logspace(low, high, 4).tolist()
 
 
 def _draw_boxes(

@@ -151,6 +151,13 @@ def test_errors_before_any_work(tiny, of_ban, of_file, tmp_path, call, monkeypat
     assert not (tmp_path / 'out').exists()
 
 
+def test_a_picture_of_another_shape(tiny, of_ban, tmp_path, call):
+    Image.new('RGB', SIZE[::-1]).save(tmp_path / 'a.png')
+    with pytest.raises(ValueError, match=r'a\.png: 40×60 pixels; image 7 of the store, 60×40, has another shape'):
+        call(*of_ban, *QUESTIONS[0], '--picture', tmp_path / 'a.png', '--out', tmp_path / 'out')
+    assert not (tmp_path / 'out').exists()
+
+
 def test_a_model_without_attention_is_not_drawn(tiny, tmp_path, call):
     arguments = [tiny.mcan.config, tiny.mcan.checkpoint, '--regions', tiny.store, '--device', 'cpu', *QUESTIONS[0]]
     assert call(*arguments)[0] == 'score  answer'
@@ -168,7 +175,7 @@ def test_a_model_without_attention_is_not_drawn(tiny, tmp_path, call):
         (['7', 'dog', '--questions', 'q.json'], '--questions excludes IMAGE and question; got 7'),
         (['--questions', 'q.json'], '--questions requires --out, and excludes --picture'),
         (['7', 'dog', '--resume'], '--resume requires --questions'),
-        (['7', 'dog', '--picture', 'a.png'], '--picture requires --out'),
+        (['7', 'dog', '--picture', 'a.png'], '--picture requires --regions and --out'),
         (['7', 'dog', '--images', 'folder'], 'not allowed with argument'),
     ],
 )

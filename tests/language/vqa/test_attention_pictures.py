@@ -87,6 +87,7 @@ def test_maps_and_boxes_of_the_figure():
     for index, colour in zip(order, BOX_COLOURS):
         np.testing.assert_allclose(coloured[to_rgba(colour)], boxes[index].numpy())
     assert bar.get_yscale() == 'log'
+    assert [label.get_text() for label in bar.get_yticklabels()] == ['0.0001', '0.001', '0.01', '0.1']
     shown = ' '.join(text.get_text() for text in figure.texts)
     assert 'What?' in shown
     assert '0.750  dog' in shown
@@ -100,7 +101,8 @@ def test_nothing_overlaps_and_nothing_is_outside():
     answers, question = [('a long answer of many words', 0.5)] * 5, 'What is this long question about? ' * 6
     for glimpses, regions, size in ((1, 3, (20, 60)), (2, 37, SIZE), (8, 37, SIZE), (3, 100, (60, 9))):
         weights = softmax(glimpses, 14, regions)
-        weights = weights[:, 0] if glimpses == 1 else weights
+        if glimpses == 1:  # regions alone, of similar weights
+            weights = 1 + weights[:, 0] / 2
         figure = figure_of(weights, words, boxes_of(regions), size, question, answers)
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
