@@ -157,6 +157,7 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             'VQAAccuracy',
             'VQADataset',
             'VQAModel',
+            'WordVectorHook',
         ),
     ),
     'mmattn.visualization': ((), ('AttentionMapHook',)),

@@ -1,7 +1,7 @@
 """Shipped configs take a training step and predict, through the stock Runner, on small images.
 
-Configs on text and captions are run in tests/language. Those that add deformable convolutions to a config that is run
-are compared with it.
+Configs on text, captions and questions are run in tests/language. Those that add deformable convolutions to a config
+that is run are compared with it.
 """
 
 import math
@@ -24,9 +24,10 @@ from .video import clips
 CONFIGS = sorted(path.relative_to(config_path()).as_posix() for path in config_path().glob('[!_]*/*.py'))
 TEXT = [name for name in CONFIGS if name.startswith(('bi_sa/', 'attention_terms_nmt/'))]
 CAPTIONS = [name for name in CONFIGS if name.startswith(('ng_san/', 'eta/'))]
+QUESTIONS = [name for name in CONFIGS if name.startswith(('ban/', 'fusion/'))]
 # With deformable convolutions and terms that others run with: compared with the config without, not run.
 BUILT = [name for name in CONFIGS if re.search(r'attn(?!0010|1111)\d{4}-dcn_', name)]
-RUN = [name for name in CONFIGS if name not in (*BUILT, *TEXT, *CAPTIONS)]
+RUN = [name for name in CONFIGS if name not in (*BUILT, *TEXT, *CAPTIONS, *QUESTIONS)]
 
 
 def representatives(names):

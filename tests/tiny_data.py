@@ -213,6 +213,40 @@ def vatex(root):
     _regions(root / 'regions', ids)
 
 
+QUESTION_WORDS = ('is', 'this', 'a', 'dog', 'cat', 'bird')
+ANSWERS = ('yes', 'no')
+
+
+def questions(root, answers=10, pictures=False, test=True, genome=False):
+    """What the converters of visual questions write: ten answers or one, region features or pictures."""
+    root.mkdir(parents=True, exist_ok=True)
+    ids = [str(100 + number) for number in range(10)]
+    parts = dict(train=(ids[:6], 20), val=(ids[6:8], 4), test=(ids[8:], 4))
+    if genome:
+        parts.update(genome_train=(ids[:6], 6), genome_val=(ids[6:8], 2))
+    start = 0
+    for part, (images, count) in parts.items():
+        found = []
+        for number in range(count):
+            image = number % len(images)
+            majority, other = ANSWERS[:: -1 if number // 3 % 2 else 1]
+            entry = dict(question_id=start + number, image_id=images[image])
+            entry['question'] = f'Is this a {QUESTION_WORDS[3 + number % 3]}?'
+            if part != 'test' or test:
+                given = [majority] * 7 + [other] * 3 if answers == 10 and 'genome' not in part else [majority]
+                entry.update(answers=given, answer=majority, question_type='is this', answer_type='yes/no')
+            found.append(entry)
+        (root / f'questions_{part}.json').write_text(json.dumps(dict(questions=found)), encoding='utf-8')
+        start += count
+    if not pictures:
+        _regions(root / 'regions', ids)
+        return
+    (root / 'images').mkdir(exist_ok=True)
+    for number, image_id in enumerate(ids):
+        pixels = np.random.default_rng(number).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(root / 'images' / f'{image_id}.png')
+
+
 def make_all(root):
     """Return the environment that points every data set of the configs to small images or texts under ``root``."""
     folders(root / 'buildings', '.png', 2)
@@ -232,4 +266,9 @@ def make_all(root):
     captions(root / 'coco_captions', 'coco')
     captions(root / 'flickr8k', 'flickr8k')
     vatex(root / 'vatex')
+    for name in ('vqa1', 'vqa2'):
+        questions(root / name, test=False, genome=name == 'vqa2')
+    questions(root / 'coco_vqa_mini')
+    for name in ('coco_qa', 'daquar', 'easy_vqa'):
+        questions(root / name, answers=1, pictures=name == 'easy_vqa')
     return {f'{folder.name.upper()}_ROOT': str(folder) for folder in root.iterdir()}

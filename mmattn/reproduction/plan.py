@@ -155,8 +155,11 @@ def _check(dataset: ConfigDict, scope: str) -> None:
         raise ProtocolError(f'there is no folder {where}')
     init_default_scope(scope)
     try:
-        found = len(DATASETS.build(dataset))
+        built = DATASETS.build(dataset)
+        found = len(built)
     except (OSError, ValueError, KeyError) as error:
         raise ProtocolError(f'the data are not in {where}: {error}') from None
     if found == 0:
         raise ProtocolError(f'nothing to train on or to test in {where}')
+    if getattr(built, 'published', True) is False:
+        raise ProtocolError(f'the answers of {dataset.ann_file} are not published: choose another --dataset')

@@ -68,6 +68,8 @@ class Small(NamedTuple):
 UNITS = dict(iter='iterations', epoch='epochs')
 SENTENCES = (25, 25)  # lengths of source and target for which operations are counted
 CAPTIONS = (36, 16)  # the same for captions: regions and words
+QUESTIONS = (36, 14)  # the same for questions
+SENTENCE_TASKS = 'text', 'captions', 'questions'
 # By part of the path of a row's base config; the first match counts.
 SMALL = {
     '/fcn_r50-d8_': Small('r50-d8-w16', 'adamw_160', 'ResNet-50 of a quarter of the width'),
@@ -82,6 +84,8 @@ SMALL = {
     '/transformer_': Small('transformer_tiny', 'inverse_root_tiny', '4 + 4 layers of 128 channels'),
     '/san.py': Small('san_small', 'caption_small', '2 + 2 layers of 128 channels'),
     '/eta.py': Small('eta_small', 'caption_small', 'encoders and decoder of 2 layers of 128 channels'),
+    '/ban.py': Small('ban_small', 'ban_13e_bs256', 'a GRU of 256 channels, words'),
+    '/mutan.py': Small('mutan_small', 'fusion_100e', 'words of 300 channels, a GRU of 512'),
     '/r50-d8.py': Small('r18-d8-half', 'adamw_160', 'ResNet-18 of half the width, heads of 64 channels'),
 }
 # Metrics of an evaluator: its task, names of its metrics by key in the log, and factor to percent.
@@ -97,6 +101,7 @@ METRICS: dict[str, tuple[str, dict[str, str], float]] = {
         {name: name for name in ('CIDEr-D', 'BLEU-4', 'METEOR', 'ROUGE-L', 'BLEU-1')},
         1,
     ),
+    'mmattn.VQAAccuracy': ('questions', {name: name for name in ('accuracy', 'raw accuracy')}, 1),
 }
 
 
@@ -154,7 +159,7 @@ def choose(rows: list[Row], protocol: Protocol, data: Config | None) -> list[Row
     Raises:
         ProtocolError: there are none, or ``scale`` is given for text.
     """
-    if protocol.scale != 1 and any(task_of(shipped(row.configs[-1])) in ('text', 'captions') for row in rows):
+    if protocol.scale != 1 and any(task_of(shipped(row.configs[-1])) in SENTENCE_TASKS for row in rows):
         raise ProtocolError(
             f'--scale is for images, and table {rows[0].table} is on text; --network small selects the small network'
         )
@@ -183,14 +188,15 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
 
     A row keeps its model, optimizer, augmentation and total batch size. The protocol replaces
 
-    * with another data set: data, augmentation and metrics, the number of classes or symbols, and settings that depend
-      on the crop: images are tested whole, and corners are aligned if the sides of the crop are 8·k + 1. There is only
-      one stage;
+    * with another data set: data, augmentation and metrics, the number of classes, symbols or answers, and settings
+      that depend on the crop: images are tested whole, and corners are aligned if the sides of the crop are 8·k + 1.
+      There is only one stage;
     * with ``iterations``: the length of training, and all steps of the schedule in proportion (for schedules by epoch,
       warm-up is at most a tenth);
     * with ``scale``: the sizes of images and crops;
     * with ``small``: width and depth of the network, and the schedule of training from scratch, but not that of
-      self-critical training; for text, also the total batch size: that of the data set, in tokens.
+      self-critical training; for text, also the total batch size: that of the data set, in tokens; for questions, there
+      are no published word vectors.
 
     One process runs the config. Where it validates on the test data, it does so once, after its last iteration.
     Otherwise, the checkpoint that is best in the validation is tested, if the config saves it.
@@ -200,8 +206,9 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
     for name in row.configs if own else row.configs[:1]:
         cfg = deepcopy(shipped(name))
         small = small_of(cfg) if protocol.small else None
+        source = cfg if data is None or own else _with_targets(data, cfg, protocol)
         for key in DATA:
-            cfg[key] = deepcopy((cfg if data is None or own else data).get(key))
+            cfg[key] = deepcopy(source.get(key))
         if not own:
             cfg.val_cfg, cfg.test_cfg = dict(type='ValLoop'), dict(type='TestLoop')
         if small is not None:
@@ -248,11 +255,13 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
 
 
 def task_of(cfg: Config) -> str:
-    """Return the task of a row's config: 'mmseg', 'mmdet', 'video', 'text' or 'captions'."""
+    """Return the task of a row's config: 'mmseg', 'mmdet', 'video', 'text', 'captions' or 'questions'."""
     if cfg.default_scope != 'mmengine':
         return cfg.default_scope
     if 'vocab_size' not in cfg.model:
         return 'video'
+    if 'num_answers' in cfg.model:
+        return 'questions'
     return 'captions' if 'num_features' in cfg.model else 'text'
 
 
@@ -265,7 +274,7 @@ def length(cfg: Config) -> tuple[int, str]:
 
 def input_size(cfg: Config) -> tuple[int, int]:
     """Return height and width of the training crops, or of the resized training images; for text, two lengths."""
-    lengths = dict(text=SENTENCES, captions=CAPTIONS).get(task_of(cfg))
+    lengths = dict(text=SENTENCES, captions=CAPTIONS, questions=QUESTIONS).get(task_of(cfg))
     if lengths is not None:
         return lengths
     size = complexity.input_size(cfg)
@@ -278,6 +287,7 @@ def input_words(cfg: Config) -> str:
     """Return the size of one input, in words."""
     height, width = input_size(cfg)
     formats = dict(text='{0} source and {1} target tokens', captions='{0} regions and {1} words')
+    formats['questions'] = f'{"64×64 pixels" if "image_encoder" in cfg.model else "{0} regions"} and {{1}} words'
     return formats.get(task_of(cfg), '{1}×{0}').format(height, width)
 
 
@@ -307,10 +317,18 @@ def _is_own(cfg: Config, data: Config) -> bool:
     return cfg.get('data_root') == data.get('data_root')
 
 
+def _with_targets(data: Config, cfg: Config, protocol: Protocol) -> Config:
+    """Return the config of a data set with the words, answers and targets that a model of questions is trained on."""
+    name = f'_base_/datasets/{protocol.dataset}_fusion.py'
+    return shipped(name) if cfg.model.get('loss') == 'cross_entropy' and config_path(name).is_file() else data
+
+
 def _make_small(cfg: Config, small: Small) -> None:
     """Merge the changes in the file of the small network into its base config; replace the schedule."""
     changes = runpy.run_path(str(config_path(f'_base_/models/{small.model}.py')))
     cfg.merge_from_dict(dict(model=changes['model']))
+    if task_of(cfg) == 'questions':
+        cfg.custom_hooks = [hook for hook in cfg.get('custom_hooks', []) if hook.type != 'mmattn.WordVectorHook']
     if 'self_critical' in cfg.model:  # it starts from a trained network
         return
     schedule = deepcopy(shipped(f'_base_/schedules/{small.schedule}.py'))
@@ -349,15 +367,29 @@ def _multiply_sizes(part: Any, scale: float) -> bool:
 
 
 def _fit_to_data(cfg: Config) -> None:
-    """Set the number of classes, or of symbols and of features."""
+    """Set the number of classes, or of symbols, answers and features."""
     dataset = cfg.train_dataloader.dataset
+    if 'num_answers' in cfg.model:
+        sampled = dataset.get('target') == 'sampled'
+        if sampled != (cfg.model.get('loss') == 'cross_entropy'):
+            raise ProtocolError(
+                f'the data in {dataset.data_root} have the targets of '
+                f'{"the fusion networks" if sampled else "bilinear attention"}: choose another --dataset'
+            )
+        cfg.model.pop('image_encoder', None)
+        if 'images' in dataset:
+            cfg.model.image_encoder = dict(type='mmattn.ConvImageEncoder')
     if 'vocab_size' in cfg.model:
         from mmattn.language import RegionStore  # lazy: it imports all layers
         from mmattn.language.text_dataset import read_vocabulary
 
         with suppress(FileNotFoundError):  # the check of the data reports it
             cfg.model.vocab_size = len(read_vocabulary(dataset))
-            if 'num_features' in cfg.model:
+            if 'num_answers' in cfg.model:
+                from mmattn.language.vqa.datasets import Recipe
+
+                cfg.model.num_answers = len(Recipe.of(dataset).answers())
+            if 'num_features' in cfg.model and 'regions' in dataset:
                 cfg.model.num_features = RegionStore(Path(dataset.data_root, dataset.regions)).num_features
         return
     init_default_scope(cfg.default_scope)

@@ -5,7 +5,7 @@ package, but not norms, activations and softmaxes. Only shapes are computed, so 
 memory. A deformable convolution counts as a standard convolution plus the convolution of its offsets. The second stage
 of a detector counts for the number of proposals that it keeps in testing. A video model follows one object. A model
 that translates reads one sentence and computes the logits of one translation at once, without beam search; a captioning
-model does the same with one image.
+model does the same with one image. A model that answers questions reads one question about one image.
 """
 
 from collections.abc import Iterator
@@ -38,8 +38,8 @@ def count(cfg: Config, shape: tuple[int, ...], frames: int = 8, module: str = ''
     Args:
         cfg (Config): the config; it is not changed.
         shape (tuple[int, ...]): shape of one input, ``(channels, height, width)``; for a model that translates, the
-            last two are the lengths of source and target in tokens; for a captioning model, the numbers of regions and
-            words.
+            last two are the lengths of source and target in tokens; for a model that reads regions, the numbers of
+            regions and words.
         frames (int): length of a clip, for video models. Defaults to 8.
         module (str): name of the submodule to count; ``shape`` is then the shape of its input. Defaults to '', the
             whole model.
@@ -152,6 +152,8 @@ def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -
                 _detect(counted, x)
             elif hasattr(counted, 'object_streams'):
                 _follow(counted, x.expand(frames, *shape))
+            elif hasattr(counted, 'num_answers'):
+                _answer(counted, *shape[-2:])
             elif hasattr(counted, 'translate'):
                 _translate(counted, *shape[-2:])
             elif hasattr(counted, 'describe'):
@@ -212,4 +214,15 @@ def _describe(model: Any, features: int, regions: int, words: int) -> None:
         attributes=torch.zeros(1, 20, dtype=torch.long),
         captions=torch.zeros(1, 1, words, dtype=torch.long),
     )
+    model(inputs)
+
+
+def _answer(model: Any, regions: int, words: int) -> None:
+    """Compute the logits of the answers to a question; a model that reads pictures reads 64×64 pixels."""
+    inputs = dict(question=torch.zeros(1, words, dtype=torch.long))
+    if model.num_features is None:
+        inputs['image'] = torch.zeros(1, 3, 64, 64)
+    else:
+        inputs['features'] = torch.zeros(1, regions, model.num_features)
+        inputs.update(boxes=torch.zeros(1, regions, 4), sizes=torch.ones(1, 2))
     model(inputs)

@@ -20,6 +20,8 @@ from .question_encoder import EncodedQuestion, QuestionGRU, SkipThoughtEncoder
 from .questions import Question, QuestionTokenizer, read_questions, write_questions
 from .vqa_accuracy import VQAAccuracy
 from .vqa_model import VQAModel
+from .word_vector_hook import WordVectorHook
+from .word_vectors import read_word_vectors
 
 __all__ = [
     'MCAN',
@@ -44,9 +46,11 @@ __all__ = [
     'VQADataset',
     'VQAInferencer',
     'VQAModel',
+    'WordVectorHook',
     'frequent_answers',
     'normalize_answer',
     'official_score',
     'read_questions',
+    'read_word_vectors',
     'write_questions',
 ]

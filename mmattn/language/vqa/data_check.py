@@ -36,14 +36,14 @@ def find_faults(cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
     reads_pictures = getattr(model, 'num_features', 0) is None
     for cfg in cfgs:
         recipe, test_mode = Recipe.of(cfg), cfg.get('test_mode', False)
-        path, regions, pictures = in_folder(recipe.data_root, recipe.ann_file, cfg.get('regions'), cfg.get('images'))
+        regions, pictures = in_folder(recipe.data_root, cfg.get('regions'), cfg.get('images'))
         extra = [] if test_mode else in_folder(recipe.data_root, *cfg.get('extra_files', ()))
-        words, answers = recipe.files()
-        for each in dict.fromkeys([path, *extra, *words, *answers]):
+        paths, words, answers = recipe.files()
+        for each in dict.fromkeys([*paths, *extra, *words, *answers]):
             if each not in files and each not in faults:
                 with noting(faults, each):
                     files[each] = read_questions(each)
-        used = [each for each in (path, *extra) if each in files]
+        used = [each for each in (*paths, *extra) if each in files]
         if not test_mode:
             for each in used:
                 if not files[each][0].answers:
@@ -58,7 +58,7 @@ def find_faults(cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
             kind = (
                 'pictures, but the data set has regions' if reads_pictures else 'regions, but the data set has pictures'
             )
-            faults.setdefault(path, []).append(f'the model reads {kind}')
+            faults.setdefault(paths[0], []).append(f'the model reads {kind}')
         elif pictures is not None:
             with noting(faults, pictures):
                 places = picture_paths(pictures)

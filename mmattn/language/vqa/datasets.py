@@ -21,7 +21,7 @@ from mmattn.language.regions import Regions
 from mmattn.language.sentences import Sentences
 from mmattn.language.text_dataset import TextDataset
 from mmattn.language.vocabulary import Vocabulary
-from mmattn.ops.checks import check_count
+from mmattn.ops.checks import check_count, check_number
 from mmattn.registry import DATASETS
 from mmattn.utils.images import open_whole, unreadable
 
@@ -37,7 +37,7 @@ Stamps = tuple[tuple[str, int, int], ...]
 class Recipe(NamedTuple):
     """What decides the words and the answers of a data set: the arguments of :class:`VQADataset` with these names."""
 
-    ann_file: str
+    ann_file: str | Sequence[str]
     vocab_files: Sequence[str] | None = None
     answer_files: Sequence[str] | None = None
     tokens: str = 'ban'
@@ -53,10 +53,11 @@ class Recipe(NamedTuple):
         """Return the recipe of the config of a data set."""
         return cls(**{name: cfg[name] for name in cls._fields if name in cfg})
 
-    def files(self) -> tuple[list[str], list[str]]:
-        """Return the paths of the files whose words and whose answers are counted."""
-        words, answers = self.vocab_files or [self.ann_file], self.answer_files or [self.ann_file]
-        return in_folder(self.data_root, *words), in_folder(self.data_root, *answers)
+    def files(self) -> tuple[list[str], list[str], list[str]]:
+        """Return the paths of the questions, of the files whose words, and of those whose answers are counted."""
+        own = [self.ann_file] if isinstance(self.ann_file, str) else self.ann_file
+        found = (own, self.vocab_files or own, self.answer_files or own)
+        return tuple(in_folder(self.data_root, *each) for each in found)  # type: ignore[return-value]
 
     def check(self) -> None:
         """Check the options.
@@ -78,7 +79,7 @@ class Recipe(NamedTuple):
             FileNotFoundError: a file does not exist.
             ValueError: a file has faults, or there is no answer.
         """
-        stamps = _stamps(self.files()[1])
+        stamps = _stamps(self.files()[2])
         return list(_read_answers(stamps, self.min_answers, self.num_answers, self.normalize_answers))
 
     def symbols(self) -> list[str]:
@@ -90,7 +91,7 @@ class Recipe(NamedTuple):
         """
         answers = tuple(self.answers()) if self.target == 'sampled' else None
         normalize = self.normalize_answers, self.normalize_counts
-        return list(_read_symbols(_stamps(self.files()[0]), self.tokens, answers, normalize))
+        return list(_read_symbols(_stamps(self.files()[1]), self.tokens, answers, normalize))
 
 
 def _stamps(paths: Sequence[str]) -> Stamps:
@@ -137,7 +138,8 @@ class VQADataset(TextDataset):
     ('sampled').
 
     Args:
-        ann_file (str): file of questions, see :func:`mmattn.language.vqa.questions.read_questions`.
+        ann_file (str or sequence of str): file of questions, see
+            :func:`mmattn.language.vqa.questions.read_questions`, or several.
         regions (str or object, optional): path of a region store, or a store, as in
             :class:`mmattn.language.captioning.COCOCaptionDataset`. An image without a region is valid.
         images (str, optional): folder of the pictures ``<image_id>.png`` or ``.jpg``. Exactly one of ``regions`` and
@@ -160,6 +162,8 @@ class VQADataset(TextDataset):
             used if their answer can be given. Defaults to none.
         max_regions (int, optional): an image has at most so many regions: those with the best scores, and regions
             without class, such as the whole image; without scores, the first. Defaults to None, all.
+        fraction (float): in training, use only this part of the questions, spread evenly over each file; words and
+            answers are still those of all. Defaults to 1.
         test_mode (bool): samples for tests. Answers may be absent from the whole file. Defaults to False.
         data_root (str): folder of the files. Defaults to '', the working directory.
 
@@ -181,7 +185,7 @@ class VQADataset(TextDataset):
 
     def __init__(
         self,
-        ann_file: str,
+        ann_file: str | Sequence[str],
         regions: Any = None,
         images: str | None = None,
         vocab_files: Sequence[str] | None = None,
@@ -195,6 +199,7 @@ class VQADataset(TextDataset):
         normalize_counts: bool = False,
         extra_files: Sequence[str] = (),
         max_regions: int | None = None,
+        fraction: float = 1.0,
         test_mode: bool = False,
         data_root: str = '',
     ) -> None:
@@ -215,8 +220,10 @@ class VQADataset(TextDataset):
             raise ValueError('exactly one of regions and images must be set')
         if max_regions is not None:
             check_count('max_regions', max_regions)
+        check_number('fraction', fraction, 0, 1)
         self.max_regions, self.test_mode, self._target = max_regions, test_mode, target
-        path, regions, images = in_folder(data_root, ann_file, regions, images)
+        regions, images = in_folder(data_root, regions, images)
+        paths = recipe.files()[0]
         self.answers = recipe.answers()
         self.tokenizer = QuestionTokenizer(recipe.symbols(), tokens, max_words)
         self.vocabulary = self.tokenizer.vocabulary
@@ -228,24 +235,27 @@ class VQADataset(TextDataset):
         self._questions: list[Question] = []
         counts: list[dict[int, int]] = []
         given = AnswerIndex(self.answers, normalize_answers, normalize_counts)
-        for each in [path, *([] if test_mode else in_folder(data_root, *extra_files))]:
+        for each in [*paths, *([] if test_mode else in_folder(data_root, *extra_files))]:
             questions = read_questions(each)
             raise_faults(each, image_faults(questions, self._places, images))
             if not test_mode and not questions[0].answers:
                 raise ValueError(f'{each}: no answers, which training requires')
             found = [given.counts(question) for question in questions]
-            if each != path:
+            if each not in paths:
                 kept = [bool(count) for count in found]
             else:
                 kept = [test_mode or target == 'soft' or given.samples(question) for question in questions]
+            if not test_mode:
+                kept = [keep and int((i + 1) * fraction) > int(i * fraction) for i, keep in enumerate(kept)]
             self._questions += [question for question, keep in zip(questions, kept) if keep]
             counts += [count for count, keep in zip(found, kept) if keep]
             _report(each, questions, found, kept, test_mode)
         if not self._questions:
-            raise ValueError(f'{path}: no question is left: no majority answer can be given')
+            raise ValueError(f'{", ".join(paths)}: no question is left: no majority answer can be given')
         self._numbers = Sentences(self.tokenizer.numbers(each.question) for each in self._questions)
         self._labels, self._counts = Sentences(map(list, counts)), Sentences(list(each.values()) for each in counts)
         self._answers = [each.answers for each in self._questions] if test_mode else None
+        self.published = not test_mode or any(self._answers or ())
         self._given = np.array([len(each.answers) for each in self._questions])
         self._questions = [each._replace(answers=[], answer='') for each in self._questions]
 
@@ -253,7 +263,7 @@ class VQADataset(TextDataset):
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
         """Return the first file whose words are counted, or one that is missing, and the options of the vocabulary."""
         recipe = Recipe.of(cfg)
-        words, answers = (list(map(Path, paths)) for paths in recipe.files())
+        _, words, answers = (list(map(Path, paths)) for paths in recipe.files())
         used = [*words, *answers] if recipe.target == 'sampled' else words
         options = recipe._replace(ann_file='')
         return next((path for path in used if not path.is_file()), words[0]), (words, options)

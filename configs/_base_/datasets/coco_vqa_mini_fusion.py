@@ -1,0 +1,12 @@
+# The same with words, answers and targets of the fusion networks.
+_base_ = './coco_vqa_mini.py'
+dataset = dict(
+    tokens='skip-thought',
+    max_words=26,
+    num_answers=2000,
+    normalize_answers=False,
+    target='sampled',
+)
+train_dataloader = dict(batch_size=128, dataset=dataset)
+val_dataloader = dict(dataset=dataset)
+test_dataloader = dict(dataset=dataset)

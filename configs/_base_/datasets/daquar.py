@@ -1,0 +1,15 @@
+# DAQUAR: `tools/dataset_converters/daquar.py FOLDER`. `DAQUAR_ROOT` moves the data. One answer per question.
+_base_ = './vqa.py'
+data_root = '{{$DAQUAR_ROOT:data/daquar}}'
+dataset = dict(
+    data_root=data_root,
+    regions='regions',
+    vocab_files=('questions_train.json',),
+    answer_files=('questions_train.json',),
+    min_answers=1,
+    normalize_answers=False,
+    max_words=32,
+)
+train_dataloader = dict(dataset=dataset)
+val_dataloader = dict(dataset=dataset)
+test_dataloader = dict(dataset=dataset)

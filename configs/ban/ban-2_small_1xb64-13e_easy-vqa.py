@@ -1,0 +1,13 @@
+_base_ = [
+    '../_base_/models/ban_small.py',
+    '../_base_/datasets/easy_vqa.py',
+    '../_base_/schedules/ban_13e_bs256.py',
+    '../_base_/default_runtime_vqa.py',
+]
+# A small network reads the pictures, and is trained along: 8×8 positions of 128 channels.
+model = dict(
+    vocab_size=30,
+    num_answers=13,
+    image_encoder=dict(type='mmattn.ConvImageEncoder'),
+    head=dict(num_glimpses=2),
+)

@@ -1,0 +1,11 @@
+_base_ = './mutan_small_1xb128-100e_coco-qa.py'
+# Feature gating: the last branch is the gate.
+model = dict(
+    head=dict(
+        fusion=dict(
+            relations=('add', 'multiply'),
+            groups=((0, 1, 2, 3), (4,)),
+            squash=('identity', 'identity', 'identity', 'identity', 'sigmoid'),
+        )
+    )
+)

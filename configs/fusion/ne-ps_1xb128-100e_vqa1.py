@@ -1,0 +1,11 @@
+_base_ = './ne_1xb128-100e_vqa1.py'
+# Polarity swap: the last branch swaps signs.
+model = dict(
+    head=dict(
+        fusion=dict(
+            relations=('add', 'multiply'),
+            groups=((0, 1, 2, 3), (4,)),
+            squash=('identity', 'identity', 'identity', 'identity', 'tanh'),
+        )
+    )
+)

@@ -1,0 +1,88 @@
+"""Convert COCO-QA to the files of visual questions.
+
+    python tools/dataset_converters/coco_qa.py data/coco_vqa_mini_source --out-dir data/coco_qa
+
+The folder contains, in it or up to two levels below, a folder of each of 'train' and 'val', or 'train' and 'test', with
+these files, one line per question::
+
+    questions.txt, answers.txt, img_ids.txt
+    types.txt                   0 object, 1 number, 2 colour, 3 location
+
+With ``features_*.npz`` in the folder, see ``region_npz.py``, the regions are converted, too. Output::
+
+    OUT/questions_{train,val,test}.json    see ``mmattn.language.vqa.questions``
+    OUT/regions                            from features_*.npz; otherwise, ``bottom_up_features.py`` writes it
+
+With one of 'val' and 'test', every second image of it is in 'test', and the others in 'val'. So a checkpoint is chosen
+on other images than those that its result is reported on.
+
+OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
+"""
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import mmattn.utils.command
+
+from conversion import Fault, find, run
+from question_sets import find_archives, hold_out, read_lines, region_faults, write_set
+from region_store import add_arguments
+
+from mmattn.language.vqa.questions import Question
+
+TYPES = ('object', 'number', 'color', 'location')
+NAMES = ('questions', 'answers', 'img_ids', 'types')
+
+
+def read_split(folder: Path, first: int, faults: list[str]) -> list[Question]:
+    """Return the questions of a split, numbered from ``first``; what is wrong is added to ``faults``."""
+    before = len(faults)
+    columns = [[line.strip() for line in read_lines(folder / f'{name}.txt', faults)] for name in NAMES]
+    if len(faults) > before:
+        return []
+    if len({len(column) for column in columns}) > 1 or not columns[0]:
+        counts = ', '.join(f'{len(column):,} {name}' for column, name in zip(columns, NAMES))
+        faults.append(f'{folder}: {counts}; there must be as many lines of each, at least one')
+        return []
+    found = []
+    for number, (text, answer, image, kind) in enumerate(zip(*columns)):
+        if not text or not answer or not image.isdecimal() or kind not in ('0', '1', '2', '3'):
+            faults.append(f'{folder}, line {number + 1}: not a question; got {text!r}, {answer!r}, {image!r}, {kind!r}')
+            continue
+        found.append(Question(first + number, str(int(image)), text, [answer], answer, TYPES[int(kind)]))
+    return found
+
+
+def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Convert the folder."""
+    if not args.folder.is_dir():
+        raise Fault(f'{args.folder}: no such folder')
+    root = find(args.folder, 'train/questions.txt').parents[1]
+    faults: list[str] = []
+    splits: dict[str, list[Question]] = {}
+    for split in ('train', 'val', 'test'):
+        if (root / split).is_dir():
+            splits[split] = read_split(root / split, sum(map(len, splits.values())), faults)
+    if 'val' not in splits and 'test' in splits:
+        splits['val'] = splits.pop('test')
+    if 'val' not in splits:
+        faults.append(f'{root}: no folder val or test in it')
+    archives = find_archives(args.folder)
+    faults += region_faults(splits, archives, '{}')
+    if faults:
+        raise Fault(*faults)
+    write_set(parser, args, hold_out(splits), archives)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Convert COCO-QA to the files of visual questions.')
+    parser.add_argument('folder', type=Path, help='folder with train and val or test, and optionally features_*.npz')
+    add_arguments(parser)
+    return run(partial(convert, parser), parser, argv)
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)

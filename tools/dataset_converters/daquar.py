@@ -1,0 +1,92 @@
+"""Convert DAQUAR to the files of visual questions.
+
+    python tools/dataset_converters/daquar.py data/daquar_source --out-dir data/daquar
+
+The folder contains the questions of each of 'train' and 'val', or 'train' and 'test'. A line with a question, whose end
+names the image, and a line with its answer alternate::
+
+    qa.{train,val,test}.txt     or qa.37.raw.train.txt, qa.894.raw.train.txt and so on
+
+With ``features_*.npz`` in the folder, see ``region_npz.py``, the regions are converted, too; their ``image_id`` 12 is
+``image12``. Output::
+
+    OUT/questions_{train,val,test}.json    see ``mmattn.language.vqa.questions``; the image's name is cut off
+    OUT/regions                            from features_*.npz
+
+With one of 'val' and 'test', every second image of it is in 'test', and the others in 'val'. So a checkpoint is chosen
+on other images than those that its result is reported on.
+
+OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
+"""
+
+import argparse
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import mmattn.utils.command
+
+from conversion import Fault, run
+from question_sets import find_archives, hold_out, read_lines, region_faults, write_set
+from region_store import add_arguments
+
+from mmattn.language.vqa.questions import Question
+
+# with 'in the' before it, but a few questions have 'in', 'in this' or nothing
+IMAGE = re.compile(r'(?: (?:in|of|on))?(?: (?:the|this))? (image\d+) ?\?\s*')
+
+
+def read_split(path: Path, first: int, faults: list[str]) -> list[Question]:
+    """Return the questions of a split, numbered from ``first``; what is wrong is added to ``faults``."""
+    lines = [line.strip() for line in read_lines(path, faults)]
+    while lines and not lines[-1]:
+        lines.pop()
+    if len(lines) % 2:
+        faults.append(f'{path}: {len(lines):,} lines; each question must have a line with its answer')
+    found = []
+    for number, (question, answer) in enumerate(zip(lines[::2], lines[1::2])):
+        match = IMAGE.search(question)
+        if match is None or match.end() < len(question) or not answer:
+            line = f'{path}, line {2 * number + 1}'
+            reason = 'the answer is empty' if match else 'the question does not end in an image, such as image12 ?'
+            faults.append(f'{line}: {reason}; got {question!r}')
+            continue
+        found.append(Question(first + number, match[1], question[: match.start()], [answer], answer))
+    if not lines and path.is_file():
+        faults.append(f'{path}: no question')
+    return found
+
+
+def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Convert the folder."""
+    if not args.folder.is_dir():
+        raise Fault(f'{args.folder}: no such folder')
+    faults: list[str] = []
+    splits: dict[str, list[Question]] = {}
+    for split in ('train', 'val', 'test'):
+        paths = sorted(args.folder.glob(f'qa.*{split}.txt'))
+        if len(paths) > 1:
+            faults.append(f'{args.folder}: must have one file of {split}; got {", ".join(path.name for path in paths)}')
+        elif paths:
+            splits[split] = read_split(paths[0], sum(map(len, splits.values())), faults)
+    if 'val' not in splits and 'test' in splits:
+        splits['val'] = splits.pop('test')
+    faults += [f'{args.folder}: no qa.*{split}.txt in it' for split in ('train', 'val') if split not in splits]
+    archives = find_archives(args.folder)
+    faults += region_faults(splits, archives, 'image{}')
+    if faults:
+        raise Fault(*faults)
+    write_set(parser, args, hold_out(splits), archives, 'image{}')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Convert DAQUAR to the files of visual questions.')
+    parser.add_argument('folder', type=Path, help='folder with qa.*.txt, and optionally features_*.npz')
+    add_arguments(parser)
+    return run(partial(convert, parser), parser, argv)
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)

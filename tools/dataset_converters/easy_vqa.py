@@ -1,0 +1,108 @@
+"""Convert easy-VQA to the files of visual questions.
+
+    python tools/dataset_converters/easy_vqa.py data/easy_vqa_source --out-dir data/easy_vqa
+
+The folder contains the questions and pictures of each of 'train' and 'val', or 'train' and 'test'::
+
+    train_questions.json, or train/questions.json       possibly .gz: [question, answer, image_id], …
+    train_images.zip, or train/images                   <image_id>.png
+
+Output::
+
+    OUT/questions_{train,val,test}.json    see ``mmattn.language.vqa.questions``
+    OUT/images                             train_<image_id>.png and so on: ids count from 0 in each split
+
+With one of 'val' and 'test', every second image of it is in 'test', and the others in 'val'. So a checkpoint is chosen
+on other images than those that its result is reported on.
+
+OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import mmattn.utils.command
+
+from conversion import Fault, find, run, unpack
+from question_sets import hold_out, write_set
+
+from mmattn.language.annotation_files import check_text, parse_each, read_json
+from mmattn.language.vqa.questions import Question
+
+
+def read_split(path: Path, split: str, first: int, faults: list[str]) -> list[Question]:
+    """Return the questions of a split, numbered from ``first``; what is wrong is added to ``faults``."""
+
+    def parse(entry: list) -> Question:
+        question, answer, image = entry
+        answer = check_text(answer)
+        return Question(0, f'{split}_{int(image)}', check_text(question), [answer], answer)
+
+    found: list[str] = []
+    questions: list[Question] = []
+    try:
+        questions = parse_each(read_json(path), parse, found, 'questions')
+        if not questions and not found:
+            found.append('no question')
+    except ValueError as error:
+        found.append(str(error).removeprefix(f'{path}: '))
+    faults += [f'{path}: {fault}' for fault in found]
+    return [each._replace(question_id=first + number) for number, each in enumerate(questions)]
+
+
+def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Convert the folder."""
+    if not args.folder.is_dir():
+        raise Fault(f'{args.folder}: no such folder')
+    faults: list[str] = []
+    splits: dict[str, list[Question]] = {}
+    pictures: dict[str, Path] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for split in ('train', 'val', 'test'):
+            names = (f'{split}_questions.json*', f'{split}/questions.json*')
+            path = next((path for name in names for path in sorted(args.folder.glob(name))), None)
+            if path is None:
+                continue
+            images = next(
+                (
+                    each
+                    for each in (args.folder / f'{split}_images.zip', args.folder / split / 'images')
+                    if each.exists()
+                ),
+                None,
+            )
+            splits[split] = read_split(path, split, sum(map(len, splits.values())), faults)
+            try:
+                if images is None:
+                    raise Fault(f'{args.folder}: no {split}_images.zip or {split}/images in it')
+                folder = find(unpack(images, Path(scratch)), '*.png').parent
+            except Fault as fault:
+                faults += fault.args
+                continue
+            for image_id in dict.fromkeys(each.image_id for each in splits[split]):
+                picture = folder / f'{image_id.removeprefix(f"{split}_")}.png'
+                pictures[image_id] = picture
+                if not picture.is_file():
+                    faults.append(f'{images}: no {picture.name} in it, which a question of {path} has')
+        if 'val' not in splits and 'test' in splits:
+            splits['val'] = splits.pop('test')
+        faults += [f'{args.folder}: no {s}_questions.json in it' for s in ('train', 'val') if s not in splits]
+        if faults:
+            raise Fault(*faults)
+        write_set(parser, args, hold_out(splits), pictures=pictures.items())
+    print(f'{args.out_dir / "images"}: {len(pictures):,} pictures')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Convert easy-VQA to the files of visual questions.')
+    parser.add_argument('folder', type=Path, help='folder with questions and pictures')
+    parser.add_argument('--out-dir', type=Path, required=True, help='folder to create')
+    return run(partial(convert, parser), parser, argv)
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)

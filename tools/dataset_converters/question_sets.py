@@ -1,0 +1,110 @@
+"""Shared by the converters of visual questions: the splits, the region store and the files of questions."""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from conversion import Fault, output_folder
+from region_npz import read_archive, read_images
+from region_store import source_of, write_images
+
+from mmattn.language.regions import RegionWriter
+from mmattn.language.vqa.questions import Question, write_questions
+
+Splits = dict[str, list[Question]]
+
+
+def read_lines(path: Path, faults: list[str]) -> list[str]:
+    """Return the lines of a text file; what is wrong with it is added to ``faults``."""
+    try:
+        return path.read_text(encoding='utf-8').splitlines()
+    except FileNotFoundError:
+        faults.append(f'{path}: no such file')
+    except ValueError as error:
+        faults.append(f'{path}: not UTF-8: {error}')
+    return []
+
+
+def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
+    """Return the splits; without a test set, every second image of the validation is one, in the order of the file.
+
+    So a checkpoint is chosen on other images than those that its result is reported on.
+    """
+    found = {split: list(questions) for split, questions in splits.items()}
+    if 'test' not in found:
+        images = set(list(dict.fromkeys(each.image_id for each in found['val']))[1::2])
+        found['test'] = [each for each in found['val'] if each.image_id in images]
+        found['val'] = [each for each in found['val'] if each.image_id not in images]
+    return found
+
+
+def find_archives(folder: Path) -> list[Path]:
+    """Return the archives of region features in a folder, as ``region_npz.py`` reads them."""
+    return sorted(folder.glob('features_*.npz'))
+
+
+def region_faults(splits: Mapping[str, Sequence[Question]], archives: Sequence[Path], id_format: str) -> list[str]:
+    """Return what is wrong with archives of region features, or, if nothing is, images of questions without regions."""
+    faults: list[str] = []
+    stored: set[str] = set()
+    for archive in archives:
+        try:
+            stored.update(id_format.format(each) for each in read_archive(archive)['image_ids'].tolist())
+        except Fault as fault:
+            faults += fault.args
+    if faults or not archives:
+        return faults
+    for split, questions in splits.items():
+        missing = list(dict.fromkeys(each.image_id for each in questions if each.image_id not in stored))
+        if missing:
+            more = ', …' if len(missing) > 5 else ''
+            faults.append(f'{split}: {len(missing):,} images without regions: {", ".join(missing[:5])}{more}')
+    return faults
+
+
+def write_set(
+    parser: argparse.ArgumentParser,
+    args: argparse.Namespace,
+    splits: Mapping[str, Sequence[Question]],
+    archives: Sequence[Path] = (),
+    id_format: str = '{}',
+    pictures: Iterable[tuple[str, Path]] = (),
+) -> None:
+    """Write the prepared files of a data set atomically, and print the numbers of questions.
+
+    Args:
+        parser (argparse.ArgumentParser): names the converter in the region store.
+        args (argparse.Namespace): with ``folder``, ``out_dir``, ``overwrite`` and, with archives, ``float16``.
+        splits (mapping): the questions by split.
+        archives (sequence of Path): regions of the images; with none, there is no region store.
+        id_format (str): id of an image, with {} for its image_id in the archives.
+        pictures (iterable): id and file of the pictures to copy.
+
+    Raises:
+        Fault: the folder exists, or regions cannot be used.
+    """
+    written = {f'questions_{split}.json' for split in (*splits, 'test', 'test-dev')}
+    written |= {'regions'} if archives else {'images'}  # a store from another converter is never deleted
+    with output_folder(args.out_dir, args.overwrite, [args.folder], written) as scratch:
+        new = scratch / 'new'
+        new.mkdir()
+        if archives:
+            with RegionWriter(new / 'regions', source_of(parser, archives), args.float16) as writer:
+                write_images(writer, read_images(archives, id_format))
+        for image_id, source in pictures:
+            (new / 'images').mkdir(exist_ok=True)
+            (new / 'images' / f'{image_id}{source.suffix}').write_bytes(source.read_bytes())
+        for split, questions in splits.items():
+            write_questions(new / f'questions_{split}.json', questions)
+    print_counts(splits)
+    if archives:
+        print(f'{args.out_dir / "regions"}: {len(writer):,} images')
+
+
+def print_counts(splits: Mapping[str, Sequence[Question]]) -> None:
+    """Print the numbers of images, questions and different majority answers of each split."""
+    for split, questions in splits.items():
+        images, answers = (len(Counter(each)) for each in zip(*((each.image_id, each.answer) for each in questions)))
+        found = f', {answers:,} majority answers' if any(each.answer for each in questions) else ', no answers'
+        print(f'{split}: {images:,} images, {len(questions):,} questions{found}')

@@ -1,0 +1,191 @@
+"""Convert VQA 1.0 or 2.0 to the files of visual questions.
+
+    python tools/dataset_converters/vqa.py data/vqa2_source --out-dir data/vqa2
+    python tools/dataset_converters/vqa.py data/coco_vqa_mini_source --out-dir data/coco_vqa_mini --hold-out
+
+The folder contains the published files, in it or up to two levels below, possibly .gz. Those of VQA 1.0 have no
+``v2_``; test files are optional::
+
+    v2_OpenEnded_mscoco_{train2014,val2014,test2015,test-dev2015}_questions.json
+    v2_mscoco_{train2014,val2014}_annotations.json
+
+A subset has a word before the split and no year, such as ``v2_OpenEnded_mscoco_minitrain_questions.json`` and
+``v2_mscoco_minitrain_annotations.json``. With ``features_*.npz`` in the folder, see ``region_npz.py``, the regions are
+converted, too. Output::
+
+    OUT/questions_{train,val,test,test-dev}.json    see ``mmattn.language.vqa.questions``
+    OUT/regions                                     from features_*.npz; otherwise, ``bottom_up_features.py`` writes it
+
+OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
+"""
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mmattn.utils.command
+
+from conversion import Fault, run
+from question_sets import Splits, find_archives, hold_out, region_faults, write_set
+from region_store import add_arguments
+
+from mmattn.language.annotation_files import SHOWN, check_text, parse_each, read_json
+from mmattn.language.vqa.questions import HUMANS, Question
+
+NAME = re.compile(
+    r'(v2_)?(OpenEnded_)?mscoco_(?:[a-z]+?)?(train|val|test-dev|test)(?:\d{4})?_(questions|annotations)\.json(?:\.gz)?'
+)
+
+
+def find_files(folder: Path) -> dict[tuple[str, str], Path]:
+    """Return the published files by split and kind, 'questions' or 'annotations'.
+
+    Raises:
+        Fault: there are none, questions or annotations of a split are missing, or files of both versions are there.
+    """
+    found: dict[tuple[str, str], Path] = {}
+    versions: dict[str, Path] = {}
+    faults = []
+    for pattern in ('*', '*/*', '*/*/*'):
+        for path in sorted(folder.glob(pattern)):
+            match = NAME.fullmatch(path.name)
+            if match is None or bool(match[2]) != (match[4] == 'questions'):
+                continue
+            versions.setdefault(match[1] or '', path)
+            other = found.setdefault((match[3], match[4]), path)
+            if other != path:
+                faults.append(f'{path}: {match[4]} of {match[3]}, as {other}')
+    if len(versions) > 1:
+        faults = [f'{" and ".join(map(str, versions.values()))}: of VQA 2.0 and 1.0; a folder must have one of them']
+    for split, kind in (('train', 'questions'), ('val', 'questions'), *((s, 'annotations') for s in ('train', 'val'))):
+        if (split, kind) not in found:
+            name = '[v2_]' + ('OpenEnded_' if kind == 'questions' else '') + f'mscoco_{split}2014_{kind}.json'
+            faults.append(f'{folder}: no {kind} of {split} ({name}) in it')
+    if faults:
+        raise Fault(*faults)
+    return found
+
+
+def parse_question(entry: dict) -> Question:
+    """Return a published question, without answers."""
+    return Question(int(entry['question_id']), str(int(entry['image_id'])), check_text(entry['question']))
+
+
+def parse_annotation(entry: dict) -> Question:
+    """Return a published annotation as a question without text."""
+    return Question(
+        int(entry['question_id']),
+        str(int(entry['image_id'])),
+        '',
+        [check_text(each['answer']) for each in entry['answers']],
+        check_text(entry['multiple_choice_answer']),
+        check_text(entry['question_type']),
+        check_text(entry['answer_type']),
+    )
+
+
+def read_entries(path: Path, kind: str, faults: list[str]) -> list[Question]:
+    """Return the entries of a file; what is wrong with it is added to ``faults``."""
+    found: list[str] = []
+    entries: list[Question] = []
+    try:
+        data: Any = read_json(path)
+        entries = parse_each(
+            data[kind] if isinstance(data, dict) and kind in data else None,
+            parse_question if kind == 'questions' else parse_annotation,
+            found,
+            kind,
+        )
+        counts = Counter(each.question_id for each in entries)
+        found += [f'question {number}: {count} times' for number, count in counts.items() if count > 1]
+    except ValueError as error:
+        found.append(str(error).removeprefix(f'{path}: '))
+    faults += shorten(path, found)
+    return entries
+
+
+def shorten(path: Path, found: list[str]) -> list[str]:
+    """Return the first faults of a file, and the number of others."""
+    more = [f'{path}: … and {len(found) - SHOWN:,} more'] if len(found) > SHOWN else []
+    return [f'{path}: {fault}' for fault in found[:SHOWN]] + more
+
+
+def join(path: Path, questions: list[Question], annotations: list[Question], faults: list[str]) -> list[Question]:
+    """Return the questions with their annotations, from the file ``path``; what does not fit is added to ``faults``."""
+    by_id = {each.question_id: each for each in annotations}
+    found: list[str] = []
+    joined = []
+    for question in questions:
+        annotation = by_id.pop(question.question_id, None)
+        if annotation is None:
+            found.append(f'question {question.question_id}: no annotation')
+            continue
+        if annotation.image_id != question.image_id:
+            images = f'{annotation.image_id} in the annotation, {question.image_id} in the question'
+            found.append(f'question {question.question_id}: image {images}')
+        if len(annotation.answers) != HUMANS:
+            found.append(f'question {question.question_id}: {len(annotation.answers)} answers, not {HUMANS}')
+        joined.append(annotation._replace(question=question.question))
+    found += [f'question {number}: an annotation, but no question' for number in by_id]
+    faults += shorten(path, found)
+    return joined
+
+
+def read_splits(folder: Path) -> Splits:
+    """Return the questions of a folder by split.
+
+    Raises:
+        Fault: files are missing or have faults, which are listed together.
+    """
+    files = find_files(folder)
+    faults: list[str] = []
+    splits: Splits = {}
+    for split in ('train', 'val', 'test', 'test-dev'):
+        if (split, 'questions') not in files:
+            continue
+        before = len(faults)
+        splits[split] = read_entries(files[split, 'questions'], 'questions', faults)
+        if (split, 'annotations') in files:
+            path = files[split, 'annotations']
+            annotations = read_entries(path, 'annotations', faults)
+            if len(faults) == before:
+                splits[split] = join(path, splits[split], annotations, faults)
+        if len(faults) == before and not splits[split]:
+            faults.append(f'{files[split, "questions"]}: no question')
+    if faults:
+        raise Fault(*faults)
+    return splits
+
+
+def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Convert the folder."""
+    if not args.folder.is_dir():
+        raise Fault(f'{args.folder}: no such folder')
+    splits = read_splits(args.folder)
+    if args.hold_out:
+        if 'test' in splits:
+            raise Fault(f'{args.folder}: has questions of the test set, so --hold-out cannot be used')
+        splits = hold_out(splits)
+    archives = find_archives(args.folder)
+    if faults := region_faults(splits, archives, '{}'):
+        raise Fault(*faults)
+    write_set(parser, args, splits, archives)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Convert VQA 1.0 or 2.0 to the files of visual questions.')
+    parser.add_argument('folder', type=Path, help='folder with the published files, and optionally features_*.npz')
+    parser.add_argument(
+        '--hold-out', action='store_true', help='every second image of val becomes test: for sets without test'
+    )
+    add_arguments(parser)
+    return run(partial(convert, parser), parser, argv)
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)
