@@ -26,7 +26,7 @@ import numpy as np
 from PIL import Image
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
-from mmattn.language.pictures import read_picture
+from mmattn.language.pictures import read_picture, same_shape
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.utils.files import atomic_write, check_writable, write_text
@@ -46,7 +46,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('image', nargs='?', help='id of the image')
     parser.add_argument('question', nargs='?', help='question, in quotation marks')
     parser.add_argument('--questions', type=Path, metavar='FILE', help='prepared file of questions')
-    parser.add_argument('--picture', type=Path, metavar='FILE', help='picture of the image, for attention.png')
+    parser.add_argument(
+        '--picture', type=Path, metavar='FILE', help='picture of the image, for attention.png; it may be reduced'
+    )
     parser.add_argument('--out', type=Path, metavar='DIR', help='folder for attention.png or answers.json')
     parser.add_argument('--top-k', type=int, default=5, metavar='K', help='answers per question; default: %(default)s')
     parser.add_argument('--batch-size', type=int, metavar='N', default=64, help='default: %(default)s')
@@ -65,8 +67,8 @@ def parse_args() -> argparse.Namespace:
         parser.error('--questions requires --out, and excludes --picture')
     if args.questions is None and args.resume:
         parser.error('--resume requires --questions')
-    if args.picture is not None and args.out is None:
-        parser.error('--picture requires --out')
+    if args.picture is not None and (args.out is None or args.images is not None):
+        parser.error('--picture requires --regions and --out')
     return args
 
 
@@ -87,6 +89,14 @@ def picture_of(path: Path | None) -> np.ndarray | None:
         raise ValueError(f'{path}: {unreadable(error)}') from error
 
 
+def check_shape(path: Path, picture: np.ndarray, image_id: str, expected: tuple[int, int]) -> None:
+    """Raise a ValueError if a picture is not that of the store."""
+    size = picture.shape[1], picture.shape[0]
+    if not same_shape(size, expected):
+        sizes = ['×'.join(map(str, each)) for each in (size, expected)]
+        raise ValueError(f'{path}: {sizes[0]} pixels; image {image_id} of the store, {sizes[1]}, has another shape')
+
+
 def answer_all(args: argparse.Namespace, inferencer: VQAInferencer, part: Path) -> None:
     """Answer the questions of a file, and write the answers."""
     found = inferencer(args.regions or args.images, args.questions, args.top_k, part, args.resume)['predictions']
@@ -102,6 +112,8 @@ def answer_one(args: argparse.Namespace, inferencer: VQAInferencer, picture: np.
     [found] = inferencer(args.regions or args.images, pairs, args.top_k)['predictions']
     if args.out is not None:
         [asked] = inferencer.questions(args.regions or args.images, pairs)
+        if picture is not None:
+            check_shape(args.picture, picture, args.image, asked.place[args.image].size)
         with atomic_write(args.out / 'attention.png') as temporary:
             Image.fromarray(inferencer.visualize(asked, picture, args.top_k)).save(temporary)
     print('\n'.join(['score  answer', *(f'{each["score"]:.3f}  {each["answer"]}' for each in found['answers'])]))

@@ -30,7 +30,7 @@ from mmattn.language.captioning.caption_metric import coco_ids
 from mmattn.language.captioning.datasets import of_splits
 from mmattn.language.captioning.inferencer import CaptionInferencer, StoredImage
 from mmattn.language.captioning.region_pictures import caption_page, region_layers
-from mmattn.language.pictures import picture_paths, read_picture
+from mmattn.language.pictures import picture_paths, read_picture, same_shape
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.regions import RegionStore
 from mmattn.utils.files import write_text
@@ -115,7 +115,7 @@ def check_pictures(folder: Path, paths: dict[str, Path], store: RegionStore) -> 
             faults.append(f'{path.name}: {unreadable(error)}')
             continue
         width, height = store[name].size
-        if abs(size[0] * height - size[1] * width) > max(width, height):  # a side of a reduced picture is rounded
+        if not same_shape(size, (width, height)):
             faults.append(
                 f'{path.name}: {size[0]}×{size[1]} pixels; image {name} of the store, {width}×{height}, has another '
                 'shape'

@@ -33,3 +33,13 @@ def read_picture(path: str | Path) -> Image.Image:
     """Return a picture, turned as its EXIF orientation requires."""
     with open(path, 'rb') as stream:
         return ImageOps.exif_transpose(open_whole(stream)).convert('RGB')
+
+
+def same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Return whether a picture of one size may be a reduced one of the other; rounded sides are allowed for.
+
+    Example:
+        >>> same_shape((33, 50), (426, 640)), same_shape((50, 33), (426, 640))
+        (True, False)
+    """
+    return abs(size[0] * other[1] - size[1] * other[0]) <= max(other)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
@@ -32,6 +33,7 @@ PANEL = 4.2  # inches: the largest side of the picture
 CELL = 0.1, 0.24  # inches: the smallest and the largest width of a region
 ROW = 0.2  # inches: height of a row
 MAP = 4.0  # inches: width of a map, if the cells allow it
+NARROWEST = 1.5  # inches: width of a title
 GAP = 0.25  # inches between parts
 TITLE, LABELS = 0.28, 0.25  # inches above a map, and below it
 
@@ -222,11 +224,13 @@ def _figure(
     shown = size[0] * scale, size[1] * scale
     cell = min(max(MAP / regions, CELL[0]), CELL[1])
     margin = 0.15 + 0.075 * max(map(len, table.rows))
-    wide, high = margin + cell * regions, TITLE + ROW * len(table.rows) + LABELS
+    wide, high = margin + max(cell * regions, NARROWEST), TITLE + ROW * len(table.rows) + LABELS
     across = 1 if count == 1 or wide > MAP + margin else 2
     left = max(shown[0], 3.0) + 2 * GAP
     bar = left + across * (wide + GAP) + 0.05
-    width = bar + 0.95
+    first = f'the boxes of the first {min(STRONGEST, regions)} are in the picture'
+    note = f'columns: {regions} regions, those with the largest weights in glimpse 1 first; {first}'
+    width = max(bar + 0.95, 2 * GAP + 0.061 * len(note))
     heading = textwrap.wrap(question, int(width / 0.105)) or ['']
     top = 0.4 + 0.23 * len(heading)
     below = top + GAP + shown[1] + 0.15 + 0.19 * (len(answers) + 1) * bool(answers)
@@ -237,8 +241,6 @@ def _figure(
         return figure.add_axes((x / width, 1 - (y + high) / height, wide / width, high / height))
 
     figure.text(GAP / width, 1 - 0.1 / height, '\n'.join(heading), fontsize=12, va='top', parse_math=False)
-    numbers = f'; the boxes of the first {min(STRONGEST, regions)} are in the picture'
-    note = f'columns: {regions} regions, those with the largest weights in glimpse 1 first{numbers}'
     figure.text(GAP / width, 1 - top / height, note, fontsize=8, va='bottom', color='0.3')
     axis = add_axes(GAP, top + GAP, *shown)
     draw_boxes(axis, picture, size, boxes[order[:STRONGEST]].tolist())
@@ -249,22 +251,25 @@ def _figure(
         figure.text(
             GAP / width, 1 - y / height, '\n'.join(lines), family='monospace', fontsize=9, va='top', parse_math=False
         )
-    colours = _log_colours(table.weights)
+    numbers = [str(number) for number in range(1, min(STRONGEST, regions) + 1)]
+    norm, colours = _log_norm(table.weights), colormaps[COLOURS].with_extremes(bad='0.8')
     for number, (title, weights) in enumerate(zip(table.titles, table.weights)):
         x, y = left + number % across * (wide + GAP) + margin, top + number // across * high + TITLE
         axis = add_axes(x, y, cell * regions, ROW * len(table.rows))
         values = np.ma.masked_less_equal(weights[:, order].numpy(), 0)
-        axis.imshow(values, cmap=colours.cmap, norm=colours.norm, aspect='auto', interpolation='nearest')
+        axis.imshow(values, cmap=colours, norm=norm, aspect='auto', interpolation='nearest')
         axis.set_title(title, fontsize=9, pad=4)
         axis.set_yticks(range(len(table.rows)), table.rows, fontsize=9, parse_math=False)
-        axis.set_xticks(range(min(STRONGEST, regions)), range(1, min(STRONGEST, regions) + 1), fontsize=8)
+        axis.set_xticks(range(len(numbers)), numbers, fontsize=8)
         for label, colour in zip(axis.get_xticklabels(), BOX_COLOURS):
             label.set(color=colour, fontweight='bold')
         axis.tick_params(length=0, pad=2)
     side = add_axes(bar, top + TITLE, 0.16, 2.2)
-    figure.colorbar(colours, cax=side, extend='min' if _cut(table.weights) else 'neither')
+    figure.colorbar(ScalarMappable(norm, colours), cax=side, extend='min' if _cut(table.weights) else 'neither')
+    ticks = _ticks(norm)
+    side.set_yticks(ticks, [f'{tick:.2g}' for tick in ticks], fontsize=8)
+    side.set_yticks([], minor=True)
     side.set_ylabel('attention weight, log scale', fontsize=8)
-    side.tick_params(labelsize=8)
     return figure
 
 
@@ -273,17 +278,21 @@ def _cut(weights: Tensor) -> bool:
     return bool(weights[weights > 0].numel() and weights[weights > 0].min() < weights.max() * 10**-DECADES)
 
 
-def _log_colours(weights: Tensor) -> ScalarMappable:
-    """Return colours from the smallest positive weight to the largest, at least 10 % of a decade, at most four."""
+def _log_norm(weights: Tensor) -> LogNorm:
+    """Return the span of the colours: from the smallest positive weight to the largest, at most four decades."""
     positive = weights[weights > 0]
     largest = float(positive.max()) if positive.numel() else 1.0
-    smallest = max(float(positive.min()), largest * 10**-DECADES) if positive.numel() else 0.1
-    if smallest > largest / 1.25:  # a constant map: the ticks would have no labels
+    smallest = max(float(positive.min()), largest * 10**-DECADES) if positive.numel() else largest
+    if smallest > largest / 1.25:  # a constant map
         smallest, largest = smallest / 1.6, largest * 1.6
-    colours = ScalarMappable(LogNorm(smallest, largest), COLOURS)
-    colours.cmap = colours.cmap.copy()
-    colours.cmap.set_bad('0.8')
-    return colours
+    return LogNorm(smallest, largest)
+
+
+def _ticks(norm: LogNorm) -> list[float]:
+    """Return the powers of ten in the span of the colours, or, if these are few, four values."""
+    low, high = (np.log10(float(x)) for x in (norm.vmin, norm.vmax))  # type: ignore[arg-type]
+    powers = [10.0**k for k in range(int(np.ceil(low)), int(np.floor(high)) + 1)]
+    return powers if len(powers) > 1 else np.logspace(low, high, 4).tolist()
 
 
 def draw_boxes(axis: Axes, picture: np.ndarray | None, size: tuple[int, int], boxes: Sequence[Sequence[float]]) -> None:

@@ -1,0 +1,180 @@
+"""Hooks of attention: entropies equal to their definition, over all questions; pictures of the first questions."""
+
+import math
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.runner import Runner
+from mmengine.visualization import Visualizer
+from torch.utils.data import DataLoader
+
+from mmattn.language.vqa.attention_pictures import picture_of_answer, question_attention
+from mmattn.language.vqa.datasets import VQADataset
+from mmattn.language.vqa.questions import Question, write_questions
+from mmattn.registry import HOOKS
+
+from .asking import (
+    ANSWERS,
+    BAN,
+    CONCAT,
+    MCAN,
+    PICTURES,
+    QUESTIONS,
+    SIZE,
+    UNITARY,
+    random_model,
+    write_pictures,
+    write_store,
+)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    """Questions, each with one answer, regions and pictures."""
+    folder = tmp_path_factory.mktemp('hooks')
+    questions = [Question(90 + n, *pair, [ANSWERS[n]], ANSWERS[n], 'what', 'other') for n, pair in enumerate(QUESTIONS)]
+    write_questions(folder / 'q.json', questions)
+    write_store(folder / 'regions')
+    write_pictures(folder / 'pictures')
+    write_pictures(folder / 'photos', size=SIZE)
+    return folder
+
+
+def dataset_options(folder, config):
+    place = dict(images='pictures') if config is PICTURES else dict(regions='regions')
+    return (
+        dict(
+            type='mmattn.VQADataset',
+            ann_file='q.json',
+            data_root=str(folder),
+            min_answers=1,
+            max_words=7,
+            test_mode=True,
+        )
+        | place
+    )
+
+
+def model_of(data, config):
+    counts = dict(vocab_size=len(data.vocabulary), num_answers=len(data.answers))
+    return random_model(config | counts)
+
+
+def validate(folder, config, hook, tmp_path, batch_size=2):
+    """Validate twice with a hook, without a Runner; return its stand-in and the data set."""
+    data = VQADataset(**{k: v for k, v in dataset_options(folder, config).items() if k != 'type'})
+    logged = {}
+    runner = SimpleNamespace(
+        model=model_of(data, config),
+        message_hub=SimpleNamespace(update_scalar=lambda name, value: logged.setdefault(name, []).append(value)),
+        visualizer=Visualizer(vis_backends=[dict(type='LocalVisBackend')], save_dir=str(tmp_path / 'shown')),
+        val_dataloader=SimpleNamespace(dataset=data),
+        iter=40,
+        logged=logged,
+    )
+    collate = lambda samples: dict(  # noqa: E731
+        inputs={name: [each['inputs'][name] for each in samples] for name in samples[0]['inputs']},
+        data_samples=[each['data_samples'] for each in samples],
+    )
+    hook.before_run(runner)
+    for _ in range(2):
+        hook.before_val_epoch(runner)
+        for number, batch in enumerate(DataLoader(data, batch_size, collate_fn=collate)):
+            hook.after_val_iter(runner, number, batch, batch['data_samples'])
+        hook.after_val_epoch(runner, {})
+        runner.iter += 10
+    return runner, data
+
+
+@pytest.mark.parametrize('config', [BAN, UNITARY, PICTURES])
+def test_entropies_of_single_questions(folder, config, tmp_path):
+    hook = HOOKS.build(dict(type='mmattn.GlimpseEntropyHook'))
+    runner, data = validate(folder, config, hook, tmp_path)
+    maps = [question_attention(runner.model, sample['inputs'])[1] for sample in data]
+    glimpses = len(maps[0])
+    assert [*runner.logged] == [f'val/entropy/{g}' for g in range(1, glimpses + 1)]
+    for g in range(glimpses):
+        entropies = [-sum(a * math.log(a) for a in each[g].double().flatten().tolist() if a > 0) for each in maps]
+        expected = sum(entropies) / len(QUESTIONS)
+        assert runner.logged[f'val/entropy/{g + 1}'] == pytest.approx([expected] * 2, rel=1e-5)
+    assert glimpses == (1 if config is UNITARY else 2)
+
+
+def test_models_without_maps(folder, tmp_path):
+    for name in 'GlimpseEntropyHook', 'BilinearMapHook':
+        hook = HOOKS.build(dict(type=f'mmattn.{name}'))
+        with pytest.raises(ValueError, match=r'the model must have attention maps, .*; got MCAN'):
+            hook.before_run(SimpleNamespace(model=random_model(MCAN)))
+        with pytest.raises(ValueError, match='must return attention weights; ConcatHead returns none'):
+            validate(folder, CONCAT, hook, tmp_path)
+
+
+def test_pictures_of_the_first_questions(folder, tmp_path):
+    """In every second validation; those of the whole data set in batches of two."""
+    hook = HOOKS.build(
+        dict(type='mmattn.BilinearMapHook', num_questions=3, interval=2, pictures=folder / 'photos', top_k=2)
+    )
+    runner, data = validate(folder, BAN, hook, tmp_path)
+    found = {path.name: cv2.imread(str(path))[..., ::-1] for path in (tmp_path / 'shown').rglob('*.png')}
+    assert sorted(found) == [f'attention_{90 + n}_40.png' for n in range(3)]
+    for n in range(3):
+        image_id, text = QUESTIONS[n]
+        picture = cv2.imread(str(folder / f'photos/{image_id}.png'))[..., ::-1]
+        expected = picture_of_answer(
+            runner.model, data[n]['inputs'], text, data.tokenizer, data.answers, picture, top_k=2
+        )
+        np.testing.assert_array_equal(found[f'attention_{90 + n}_40.png'], expected)
+
+
+def test_wrong_options(tmp_path):
+    for name in 'num_questions', 'interval', 'top_k':
+        with pytest.raises(ValueError, match=f'{name} must be at least 1; got 0'):
+            HOOKS.build(dict(type='mmattn.BilinearMapHook', **{name: 0}))
+    hook = HOOKS.build(dict(type='mmattn.BilinearMapHook', pictures=tmp_path / 'none'))
+    with pytest.raises(NotADirectoryError, match='no such folder of pictures'):
+        hook.before_run(SimpleNamespace(model=random_model(BAN)))
+
+
+def test_both_hooks_in_a_validation_of_mmengine(folder, tmp_path):
+    """The log has the entropies, and the visualizer's folder the pictures."""
+    options = dataset_options(folder, BAN)
+    data = VQADataset(**{k: v for k, v in options.items() if k != 'type'})
+    counts = dict(vocab_size=len(data.vocabulary), num_answers=len(data.answers))
+    loader = dict(
+        batch_size=2,
+        dataset=options,
+        sampler=dict(type='DefaultSampler', shuffle=False),
+        collate_fn=dict(type='pseudo_collate'),
+    )
+    cfg = Config(
+        dict(
+            default_scope='mmengine',
+            model=BAN | counts,
+            val_dataloader=loader,
+            val_evaluator=dict(type='mmattn.VQAAccuracy'),
+            val_cfg=dict(),
+            custom_hooks=[
+                dict(type='mmattn.GlimpseEntropyHook'),
+                dict(type='mmattn.BilinearMapHook', num_questions=1),
+            ],
+            train_dataloader=loader | dict(dataset=options | dict(test_mode=False)),
+            train_cfg=dict(by_epoch=True, max_epochs=1),
+            optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.0)),
+            vis_backends=[dict(type='LocalVisBackend')],
+            visualizer=dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')]),
+            work_dir=str(tmp_path),
+            experiment_name='hooks',
+        )
+    )
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    [log] = tmp_path.rglob('*/scalars.json')
+    lines = log.read_text(encoding='utf-8')
+    maps = [question_attention(runner.model.eval(), sample['inputs'])[1] for sample in runner.val_dataloader.dataset]
+    mean = sum(torch.special.entr(each[0]).sum().item() for each in maps) / len(maps)
+    assert f'"entropy/1": {mean:.3f}'[:-1] in lines
+    assert len([*tmp_path.rglob('attention_90_*.png')]) == 1

@@ -1,0 +1,188 @@
+"""Pictures of attention: the tables, the order of the regions, boxes and colours in the pixels."""
+
+import numpy as np
+import pytest
+import torch
+
+from mmattn.language.vqa.attention_pictures import (
+    BOX_COLOURS,
+    STRONGEST,
+    _figure,
+    _free_place,
+    attention_table,
+    draw_question_attention,
+    picture_of_answer,
+    position_boxes,
+    question_attention,
+    region_order,
+)
+from mmattn.language.vqa.questions import QuestionTokenizer
+
+from .asking import ANSWERS, BAN, CONCAT, MCAN, PICTURES, UNITARY, WORDS, random_model
+
+SIZE = (60, 40)
+
+
+def softmax(*shape, seed=0):
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 3
+    return x.flatten(1).softmax(-1).view(shape)
+
+
+def boxes_of(count):
+    corner = torch.rand(count, 2, generator=torch.Generator().manual_seed(1)) * 20
+    return torch.cat([corner, corner + 12], 1)
+
+
+def figure_of(weights, words, boxes, size=SIZE, question='What?', answers=()):
+    return _figure(attention_table(weights, words), region_order(weights), boxes, size, None, question, answers)
+
+
+def test_tables_keep_every_weight():
+    weights = softmax(2, 7, 9)
+    table = attention_table(weights, ['what', 'is', 'this'])
+    assert (table.titles, table.rows) == (['glimpse 1', 'glimpse 2'], ['what', 'is', 'this', '(padding)'])
+    torch.testing.assert_close(table.weights[:, :3].double(), weights[:, :3], rtol=1e-6, atol=0)
+    torch.testing.assert_close(table.weights.sum((1, 2)), torch.ones(2))
+    weights[:, 3:] = 0  # a model that masks words
+    assert attention_table(weights, ['what', 'is', 'this']).rows == ['what', 'is', 'this']
+    assert attention_table(weights, []).rows == ['(padding)']
+    alone = attention_table(weights[:, 0], ['what'])
+    assert (alone.titles, alone.rows) == (['attention to the regions'], ['glimpse 1', 'glimpse 2'])
+    assert torch.equal(alone.weights[0], weights[:, 0].float())
+
+
+def test_regions_are_in_the_order_of_their_sum_in_the_first_glimpse():
+    weights = softmax(2, 7, 9)
+    sums = [sum(weights[0, i, j].item() for i in range(7)) for j in range(9)]
+    assert region_order(weights) == sorted(range(9), key=lambda j: -sums[j])
+    assert region_order(weights[:, 0]) == sorted(range(9), key=lambda j: -weights[0, 0, j])
+
+
+def test_maps_and_boxes_of_the_figure():
+    """Read from matplotlib's objects: the values, the norm, the numbered boxes and the words."""
+    weights, boxes = softmax(2, 7, 9), boxes_of(9)
+    weights[1, 2, 3] = 0
+    words = ['what', 'is', 'this']
+    figure = figure_of(weights, words, boxes, answers=[('dog', 0.75), ('cat', 0.25)])
+    picture, *maps, bar = figure.axes
+    order = region_order(weights)
+    table = attention_table(weights, words)
+    for number, axis in enumerate(maps):
+        [image] = axis.images
+        expected = table.weights[number][:, order].numpy()
+        np.testing.assert_array_equal(image.get_array().filled(0), expected)
+        assert (image.get_array().mask == (expected == 0)).all()
+        positive = table.weights[table.weights > 0]
+        low = max(positive.min(), positive.max() * 1e-4)
+        np.testing.assert_allclose([image.norm.vmin, image.norm.vmax], [low, positive.max()], rtol=1e-6)
+        assert type(image.norm).__name__ == 'LogNorm'
+        assert [label.get_text() for label in axis.get_yticklabels()] == [*words, '(padding)']
+        ticks = axis.get_xticklabels()
+        assert [label.get_text() for label in ticks] == ['1', '2', '3', '4', '5', '6']
+        assert [label.get_color() for label in ticks] == [*BOX_COLOURS]
+    coloured = {patch.get_edgecolor(): patch.get_bbox().extents for patch in picture.patches if patch.get_lw() < 3}
+    assert len(coloured) == STRONGEST
+    from matplotlib.colors import to_rgba
+
+    for index, colour in zip(order, BOX_COLOURS):
+        np.testing.assert_allclose(coloured[to_rgba(colour)], boxes[index].numpy())
+    assert bar.get_yscale() == 'log'
+    assert [label.get_text() for label in bar.get_yticklabels()] == ['0.0001', '0.001', '0.01', '0.1']
+    shown = ' '.join(text.get_text() for text in figure.texts)
+    assert 'What?' in shown
+    assert '0.750  dog' in shown
+
+
+def test_nothing_overlaps_and_nothing_is_outside():
+    """Texts of the figure, for long words, many regions and glimpses, in a tall and a wide image."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    words = ['what', 'antidisestablishmentarianism', *['word'] * 10]
+    answers, question = [('a long answer of many words', 0.5)] * 5, 'What is this long question about? ' * 6
+    for glimpses, regions, size in ((1, 3, (20, 60)), (2, 37, SIZE), (8, 37, SIZE), (3, 100, (60, 9))):
+        weights = softmax(glimpses, 14, regions)
+        if glimpses == 1:  # regions alone, of similar weights
+            weights = 1 + weights[:, 0] / 2
+        figure = figure_of(weights, words, boxes_of(regions), size, question, answers)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        renderer = canvas.get_renderer()
+        whole = figure.bbox
+        axes = [axis.get_tightbbox(renderer) for axis in figure.axes]
+        texts = [text.get_window_extent(renderer) for text in figure.texts]
+        for extent in axes + texts:
+            assert extent.x0 >= 0
+            assert extent.y0 >= 0
+            assert extent.x1 <= whole.x1
+            assert extent.y1 <= whole.y1
+        parts = axes + texts
+        for i, a in enumerate(parts):
+            for b in parts[:i]:
+                assert not a.overlaps(b), (a, b)
+
+
+def test_numbers_of_equal_boxes_do_not_cover_each_other():
+    placed = []
+    for _ in range(6):
+        placed.append(_free_place((10, 10, 40, 30), SIZE, 3.0, placed))
+    for i, (x, y) in enumerate(placed):
+        assert 0 <= x <= SIZE[0] - 3
+        assert 0 <= y <= SIZE[1] - 3
+        assert all(max(abs(x - a), abs(y - b)) > 3 for a, b in placed[:i])
+
+
+def test_the_picture_is_drawn_and_maps_of_one_value_as_well():
+    red = np.zeros((20, 30, 3), np.uint8)
+    red[..., 0] = 250
+    constant = torch.full((1, 2, 3), 1 / 6)
+    for picture, count in ((red, 1000), (None, 0)):
+        drawn = draw_question_attention(constant, ['a', 'b'], boxes_of(3), SIZE, picture)
+        assert (drawn.dtype, drawn.shape[2]) == (np.uint8, 3)
+        found = (drawn == [250, 0, 0]).all(-1).sum()
+        assert found > count if count else found == 0
+    draw_question_attention(torch.zeros(1, 2, 3), ['$x^2$', '有'], boxes_of(3), SIZE)  # no weight, no formula, no glyph
+
+
+def test_positions_of_a_map_are_its_cells():
+    boxes = position_boxes(8, (40, 20))  # 2 × 4
+    assert boxes[5].tolist() == [10, 10, 20, 20]
+    assert boxes[-1].tolist() == [30, 10, 40, 20]
+    with pytest.raises(ValueError, match='count must be that of a map of the shape of the image, 40×20; got 7'):
+        position_boxes(7, (40, 20))
+
+
+@pytest.mark.parametrize('config', [BAN, UNITARY, PICTURES])
+def test_attention_of_a_model(config):
+    """Equal to that of the layer, for one question; the picture has one box per region."""
+    model, tokenizer = random_model(config), QuestionTokenizer(WORDS, max_words=7)
+    generator = torch.Generator().manual_seed(0)
+    inputs = dict(question=tokenizer('What is the dog?'))
+    if config is PICTURES:
+        inputs['image'] = torch.rand(3, 16, 16, generator=generator)
+    else:
+        inputs |= dict(features=torch.randn(5, 6, generator=generator), boxes=boxes_of(5), sizes=torch.tensor(SIZE))
+    scores, weights = question_attention(model, inputs)
+    with torch.no_grad():
+        expected = model({name: x[None] for name, x in inputs.items()})[0].sigmoid()
+    torch.testing.assert_close(scores, expected)
+    regions = 16 if config is PICTURES else 5
+    assert weights.shape == ((1, regions) if config is UNITARY else (2, 7, regions))
+    torch.testing.assert_close(weights.flatten(1).sum(1), torch.ones(len(weights)))
+    drawn = picture_of_answer(model, inputs, 'What is the dog?', tokenizer, ANSWERS)
+    assert drawn.std() > 10
+
+
+@pytest.mark.parametrize(('config', 'name'), [(MCAN, 'MCAN'), (CONCAT, 'ConcatHead')])
+def test_models_without_attention(config, name):
+    inputs = dict(question=torch.tensor([4]), features=torch.randn(5, 6))
+    with pytest.raises(ValueError, match=f'the model must return attention weights; {name} returns none'):
+        question_attention(random_model(config), inputs)
+
+
+def test_wrong_shapes():
+    with pytest.raises(ValueError, match=r'weights must be \(G, L, K\) or \(G, K\), not empty; got \(3,\)'):
+        attention_table(torch.ones(3), [])
+    with pytest.raises(ValueError, match='words must be at most 2, the positions of weights; got 3'):
+        attention_table(torch.ones(1, 2, 4), ['a', 'b', 'c'])
+    with pytest.raises(ValueError, match=r'boxes must be \(4, 4\), one per region; got \(3, 4\)'):
+        draw_question_attention(torch.ones(1, 2, 4), ['a'], boxes_of(3), SIZE)
