@@ -478,3 +478,33 @@ def test_padding_of_regions():
 def test_batches_that_cannot_be_padded(features, boxes, message):
     with pytest.raises(ValueError, match=message):
         pad_regions(list(map(torch.zeros, features)), list(map(torch.zeros, boxes)))
+
+
+def test_batches_of_pictures_and_single_numbers():
+    """Pictures are stacked, without regions; an image without regions is all padding, also if no other has one."""
+    pictures = [torch.rand(3, 4, 5), torch.rand(3, 4, 5)]
+    data = dict(inputs=dict(image=pictures, answer=[torch.tensor(7), torch.tensor(2)], question=[torch.ones(2)] * 2))
+    inputs = RegionDataPreprocessor()(data)['inputs']
+    assert torch.equal(inputs['image'], torch.stack(pictures))
+    assert inputs['answer'].tolist() == [7, 2]
+    assert set(inputs) == {'image', 'answer', 'question'}
+    for counts, most in (((0, 2), 2), ((0, 0), 1)):
+        features, boxes, mask = pad_regions(
+            [torch.ones(count, 6) for count in counts], [torch.ones(count, 4) for count in counts]
+        )
+        assert features.shape == (2, most, 6)
+        assert boxes[0].tolist() == [[0, 0, 1, 1]] * most
+        assert mask[0].all()
+        assert not features[0].any()
+        assert mask[1].tolist() == [counts[1] == 0] * most
+
+
+def test_an_image_may_be_without_regions_if_it_is_allowed(tmp_path):
+    with RegionWriter(tmp_path / 'regions') as writer:
+        for name in ('a', 'b'):
+            writer.write(name, regions(0, 2))
+    np.save(tmp_path / 'regions/offsets.npy', np.array([0, 0, 4]))
+    store = RegionStore(tmp_path / 'regions')
+    assert store.find_faults() == ['image a: no regions']
+    assert store.find_faults(['a', 'c'], allow_empty=True) == ['image c is not in the store']
+    assert store['a'].features.shape == (0, 6)

@@ -27,7 +27,7 @@ from pathlib import Path
 import mmattn.utils.command
 
 from conversion import Fault, find, run
-from question_sets import find_archives, hold_out, read_lines, region_faults, write_set
+from question_sets import find_archives, hold_out, missing_splits, read_lines, region_faults, write_set
 from region_store import add_arguments
 
 from mmattn.language.vqa.questions import Question
@@ -65,10 +65,7 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     for split in ('train', 'val', 'test'):
         if (root / split).is_dir():
             splits[split] = read_split(root / split, sum(map(len, splits.values())), faults)
-    if 'val' not in splits and 'test' in splits:
-        splits['val'] = splits.pop('test')
-    if 'val' not in splits:
-        faults.append(f'{root}: no folder val or test in it')
+    faults += missing_splits(splits, root, '{}/questions.txt')
     archives = find_archives(args.folder)
     faults += region_faults(splits, archives, '{}')
     if faults:

@@ -28,13 +28,13 @@ from pathlib import Path
 import mmattn.utils.command
 
 from conversion import Fault, run
-from question_sets import find_archives, hold_out, read_lines, region_faults, write_set
+from question_sets import find_archives, hold_out, missing_splits, read_lines, region_faults, write_set
 from region_store import add_arguments
 
 from mmattn.language.vqa.questions import Question
 
 # with 'in the' before it, but a few questions have 'in', 'in this' or nothing
-IMAGE = re.compile(r'(?: (?:in|of|on))?(?: (?:the|this))? (image\d+) ?\?\s*')
+IMAGE = re.compile(r'(?: (?:in|of|on))?(?: (?:the|this))? (image\d+) ?\?$')
 
 
 def read_split(path: Path, first: int, faults: list[str]) -> list[Question]:
@@ -47,7 +47,7 @@ def read_split(path: Path, first: int, faults: list[str]) -> list[Question]:
     found = []
     for number, (question, answer) in enumerate(zip(lines[::2], lines[1::2])):
         match = IMAGE.search(question)
-        if match is None or match.end() < len(question) or not answer:
+        if match is None or not answer:
             line = f'{path}, line {2 * number + 1}'
             reason = 'the answer is empty' if match else 'the question does not end in an image, such as image12 ?'
             faults.append(f'{line}: {reason}; got {question!r}')
@@ -70,9 +70,7 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
             faults.append(f'{args.folder}: must have one file of {split}; got {", ".join(path.name for path in paths)}')
         elif paths:
             splits[split] = read_split(paths[0], sum(map(len, splits.values())), faults)
-    if 'val' not in splits and 'test' in splits:
-        splits['val'] = splits.pop('test')
-    faults += [f'{args.folder}: no qa.*{split}.txt in it' for split in ('train', 'val') if split not in splits]
+    faults += missing_splits(splits, args.folder, 'qa.*{}.txt')
     archives = find_archives(args.folder)
     faults += region_faults(splits, archives, 'image{}')
     if faults:

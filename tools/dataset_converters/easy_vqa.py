@@ -27,7 +27,7 @@ from pathlib import Path
 import mmattn.utils.command
 
 from conversion import Fault, find, run, unpack
-from question_sets import hold_out, write_set
+from question_sets import hold_out, missing_splits, write_set
 
 from mmattn.language.annotation_files import check_text, parse_each, read_json
 from mmattn.language.vqa.questions import Question
@@ -66,14 +66,8 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
             path = next((path for name in names for path in sorted(args.folder.glob(name))), None)
             if path is None:
                 continue
-            images = next(
-                (
-                    each
-                    for each in (args.folder / f'{split}_images.zip', args.folder / split / 'images')
-                    if each.exists()
-                ),
-                None,
-            )
+            places = (args.folder / f'{split}_images.zip', args.folder / split / 'images')
+            images = next((each for each in places if each.exists()), None)
             splits[split] = read_split(path, split, sum(map(len, splits.values())), faults)
             try:
                 if images is None:
@@ -87,9 +81,7 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
                 pictures[image_id] = picture
                 if not picture.is_file():
                     faults.append(f'{images}: no {picture.name} in it, which a question of {path} has')
-        if 'val' not in splits and 'test' in splits:
-            splits['val'] = splits.pop('test')
-        faults += [f'{args.folder}: no {s}_questions.json in it' for s in ('train', 'val') if s not in splits]
+        faults += missing_splits(splits, args.folder, '{}_questions.json')
         if faults:
             raise Fault(*faults)
         write_set(parser, args, hold_out(splits), pictures=pictures.items())

@@ -2,7 +2,7 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from conversion import Fault, output_folder
@@ -27,16 +27,25 @@ def read_lines(path: Path, faults: list[str]) -> list[str]:
 
 
 def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
-    """Return the splits; without a test set, every second image of the validation is one, in the order of the file.
+    """Return the splits; with one of 'val' and 'test', every second image of it is in 'test', in the order of the file,
+    and the others are in 'val'.
 
     So a checkpoint is chosen on other images than those that its result is reported on.
     """
     found = {split: list(questions) for split, questions in splits.items()}
+    if 'val' not in found:
+        found['val'] = found.pop('test')
     if 'test' not in found:
         images = set(list(dict.fromkeys(each.image_id for each in found['val']))[1::2])
         found['test'] = [each for each in found['val'] if each.image_id in images]
         found['val'] = [each for each in found['val'] if each.image_id not in images]
     return found
+
+
+def missing_splits(splits: Collection[str], folder: Path, name: str) -> list[str]:
+    """Return which splits a folder must have besides those found, as the files ``name``, with {} for the split."""
+    absent = [('train',)] * ('train' not in splits) + [('val', 'test')] * (not {'val', 'test'} & set(splits))
+    return [f'{folder}: no {" or ".join(map(name.format, each))} in it' for each in absent]
 
 
 def find_archives(folder: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from .questions import HUMANS, Question
 
@@ -34,6 +35,7 @@ def strip_answer(text: str) -> str:
     return text.replace('\n', ' ').replace('\t', ' ').strip()
 
 
+@lru_cache(maxsize=1 << 16)  # the same answers are given to many questions
 def normalize_answer(text: str) -> str:
     r"""Return an answer as the official evaluation of VQA compares it.
 
@@ -131,6 +133,7 @@ class AnswerIndex:
     def __init__(self, answers: Sequence[str], normalize_answers: bool = False, normalize_counts: bool = False) -> None:
         self.numbers = {text: number for number, text in enumerate(answers)}
         self.normalize_answers, self.normalize_counts = normalize_answers, normalize_counts
+        self._normalized = {normalize_answer(text) for text in answers}
 
     def counts(self, question: Question) -> dict[int, int]:
         """Return how many of the answers to a question are each of these answers, by its number.
@@ -146,3 +149,11 @@ class AnswerIndex:
         are among these answers."""
         majority = normalize_answer(question.answer) if self.normalize_answers else question.answer
         return majority in self.numbers and bool(self.counts(question))
+
+    def best_score(self, question: Question) -> float:
+        """Return the largest official accuracy of these answers for a question with answers."""
+        given = [strip_answer(answer) for answer in question.answers]
+        if len(set(given)) == 1:
+            return float(given[0] in self.numbers)
+        counts = Counter(map(normalize_answer, given))
+        return answer_score(max((counts[text] for text in counts.keys() & self._normalized), default=0), len(given))

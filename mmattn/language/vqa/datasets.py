@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -233,25 +234,25 @@ class VQADataset(TextDataset):
         self._places: Any = picture_paths(images) if images is not None else open_store(regions)
         self._pictures = images is not None
         self._questions: list[Question] = []
-        counts: list[dict[int, int]] = []
         given = AnswerIndex(self.answers, normalize_answers, normalize_counts)
         for each in [*paths, *([] if test_mode else in_folder(data_root, *extra_files))]:
             questions = read_questions(each)
             raise_faults(each, image_faults(questions, self._places, images))
-            if not test_mode and not questions[0].answers:
-                raise ValueError(f'{each}: no answers, which training requires')
-            found = [given.counts(question) for question in questions]
-            if each not in paths:
-                kept = [bool(count) for count in found]
-            else:
-                kept = [test_mode or target == 'soft' or given.samples(question) for question in questions]
+            kept = None
             if not test_mode:
+                if not questions[0].answers:
+                    raise ValueError(f'{each}: no answers, which training requires')
+                if each not in paths:
+                    kept = [bool(given.counts(question)) for question in questions]
+                else:
+                    kept = [target == 'soft' or given.samples(question) for question in questions]
                 kept = [keep and int((i + 1) * fraction) > int(i * fraction) for i, keep in enumerate(kept)]
-            self._questions += [question for question, keep in zip(questions, kept) if keep]
-            counts += [count for count, keep in zip(found, kept) if keep]
-            _report(each, questions, found, kept, test_mode)
+            if kept is not None or questions[0].answers:
+                _report(each, questions, given, kept)
+            self._questions += questions if kept is None else compress(questions, kept)
         if not self._questions:
             raise ValueError(f'{", ".join(paths)}: no question is left: no majority answer can be given')
+        counts = [given.counts(each) for each in self._questions]
         self._numbers = Sentences(self.tokenizer.numbers(each.question) for each in self._questions)
         self._labels, self._counts = Sentences(map(list, counts)), Sentences(list(each.values()) for each in counts)
         self._answers = [each.answers for each in self._questions] if test_mode else None
@@ -346,25 +347,17 @@ class VQADataset(TextDataset):
         return generator.choices(labels, counts)[0]
 
 
-def _report(
-    path: str, questions: list[Question], counts: list[dict[int, int]], kept: list[bool], test_mode: bool
-) -> None:
-    """Log what the answers of a model allow."""
+def _report(path: str, questions: list[Question], given: AnswerIndex, kept: list[bool] | None) -> None:
+    """Log what the answers that can be given allow, or which questions are kept for training."""
     total = len(questions)
-    if test_mode:
-        if questions[0].answers:
-            best = (
-                answer_score(max(count.values(), default=0), len(question.answers))
-                for question, count in zip(questions, counts)
-            )
-            print_log(f'{path}: the best accuracy that the answers allow is {100 * sum(best) / total:.1f}', 'current')
+    if kept is None:
+        best = 100 * sum(map(given.best_score, questions)) / total
+        print_log(f'{path}: the answers that can be given allow an accuracy of {best:.1f}', 'current')
         return
-    without, dropped = sum(not count for count in counts), kept.count(False)
-    print_log(
-        f'{path}: {total - dropped:,} of {total:,} questions; {without:,} have no answer that can be given'
-        + (f', and {dropped:,} are left out' if dropped else ''),
-        'current',
-    )
+    without = sum(not given.counts(question) for question in questions)
+    left_out = f', and {kept.count(False):,} are left out' if not all(kept) else ''
+    message = f'{sum(kept):,} of {total:,} questions; {without:,} have no answer that can be given{left_out}'
+    print_log(f'{path}: {message}', 'current')
 
 
 def picture_paths(folder: str) -> dict[str, Path]:

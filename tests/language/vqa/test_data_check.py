@@ -1,0 +1,152 @@
+"""Faults of questions, answers, regions and pictures, in the data check before training and when a checkpoint loads."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mmengine.config import Config
+
+from mmattn.language import TextDataCheckHook
+from mmattn.registry import DATASETS
+from mmattn.utils import config_path
+
+from ...tiny_data import ANSWERS, FEATURES, QUESTION_WORDS, questions
+
+COUNT = 4 + len(QUESTION_WORDS)
+NAMES = dict(vqa2='VQA2', coco_qa='COCO_QA', easy_vqa='EASY_VQA')
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """The folder of small data sets."""
+    for name, variable in NAMES.items():
+        monkeypatch.setenv(f'{variable}_ROOT', str(tmp_path / name))
+    questions(tmp_path / 'vqa2', test=False, genome=True)
+    questions(tmp_path / 'coco_qa', answers=1)
+    questions(tmp_path / 'easy_vqa', answers=1, pictures=True)
+    return tmp_path
+
+
+@pytest.fixture
+def check(tmp_path):
+    """Return the faults of a data set for a model, by path."""
+
+    def run(name='vqa2', loaders=('train_dataloader', 'val_dataloader'), change=lambda cfg: None, **model):
+        cfg = Config.fromfile(config_path(f'_base_/datasets/{name}.py'))
+        change(cfg)
+        cfg.model = {}
+        model = SimpleNamespace(
+            **{'num_features': FEATURES, 'num_answers': len(ANSWERS), 'modules': lambda: [], **model}
+        )
+        runner = SimpleNamespace(cfg=cfg, model=model)
+        return TextDataCheckHook().find_faults(runner, loaders)
+
+    return run
+
+
+def change(path, function):
+    content = json.loads(path.read_text(encoding='utf-8'))
+    function(content['questions'])
+    path.write_text(json.dumps(content), encoding='utf-8')
+
+
+def test_correct_data_have_no_faults(check, data):
+    assert check() == {}
+    assert check(loaders=('test_dataloader',)) == {}
+    assert check('vqa2_trainval_genome') == {}
+    assert check('vqa2_fusion') == {}
+    assert check('coco_qa') == {}
+    assert check('easy_vqa', num_features=None) == {}
+
+
+def test_what_does_not_fit_the_model(check, data):
+    root = data / 'vqa2'
+    assert check(num_answers=3129) == {
+        f'{root}/questions_train.json': ['2 answers, but the model has 3,129 (--cfg-options model.num_answers=2)']
+    }
+    assert check(num_features=2048) == {
+        f'{root}/regions': ['6 features per region, but the model has 2048 (--cfg-options model.num_features=6)']
+    }
+    found = check(num_features=None)
+    assert set(found) == {f'{root}/questions_{split}.json' for split in ('train', 'val')}
+    assert all(each == ['the model reads pictures, but the data set has regions'] for each in found.values())
+    assert check('easy_vqa')[f'{data}/easy_vqa/questions_val.json'] == [
+        'the model reads regions, but the data set has pictures'
+    ]
+
+
+def test_faults_of_all_files_are_reported_at_once(check, data):
+    root = data / 'vqa2'
+    change(root / 'questions_train.json', lambda entries: entries.append(dict(entries[0], answers=['yes'] * 9)))
+    change(root / 'questions_val.json', lambda entries: entries[0].update(image_id='nowhere'))
+    (root / 'questions_test.json').unlink()
+    boxes = np.load(root / 'regions/boxes.npy')
+    boxes[0] = (1, 1, 99, 9)
+    np.save(root / 'regions/boxes.npy', boxes)
+    change(root / 'questions_genome_val.json', lambda entries: [entry.pop('answers') for entry in entries])
+    found = check('vqa2_trainval_genome')
+    assert found[f'{root}/questions_train.json'] == [
+        'question 0: 2 times in the file',
+        'question 0: must have one answer or 10; got 9',
+    ]
+    assert found[f'{root}/questions_test.json'] == ['No such file or directory']
+    assert found[f'{root}/questions_genome_val.json'] == ['no answers, which training requires']
+    assert 'image nowhere is not in the store' in found[f'{root}/regions']
+    assert len(found) == 4
+
+
+def test_an_image_without_regions_is_valid(check, data):
+    offsets = np.load(data / 'vqa2/regions/offsets.npy')
+    offsets[1] = 0  # image 100
+    np.save(data / 'vqa2/regions/offsets.npy', offsets)
+    assert check() == {}
+    dataset = DATASETS.build(Config.fromfile(config_path('_base_/datasets/vqa2.py')).train_dataloader.dataset)
+    assert dataset[0]['inputs']['features'].shape == (0, FEATURES)
+
+
+def test_missing_pictures_and_folders(check, data):
+    root = data / 'easy_vqa'
+    (root / 'images/101.png').unlink()
+    assert check('easy_vqa', num_features=None) == {
+        f'{root}/questions_train.json': [f'image 101: no picture in {root}/images']
+    }
+
+    def move(cfg):
+        cfg.train_dataloader.dataset.images = 'nowhere'
+
+    assert check('easy_vqa', change=move, num_features=None)[f'{root}/nowhere'] == ['No such file or directory']
+
+
+def test_answers_that_no_question_has(check, data):
+    def require(cfg):
+        for loader in ('train', 'val'):
+            cfg[f'{loader}_dataloader'].dataset.min_answers = 99
+
+    (found,) = check(change=require)[f'{data}/vqa2/questions_train.json']
+    assert re.fullmatch(r'.*no answer of at least 99 questions; see answer_files and min_answers', found)
+
+
+@pytest.mark.parametrize(
+    ('meta', 'message'),
+    [
+        ({}, None),
+        ({'answers': ['yes', 'no']}, None),
+        ({'answers': ['no', 'yes']}, "answer 0 is 'yes', but 'no' (of 2 and 2 answers) in the checkpoint"),
+        ({'answers': ['yes']}, "answer 1 is 'no', but None (of 2 and 1 answers) in the checkpoint"),
+        ({'tokens': 'skip-thought', 'max_words': 26}, "tokens is 'ban', but 'skip-thought' in the checkpoint; max_w"),
+        ({'symbols': ['emu']}, "symbol 4 is 'a', but 'emu' (of 10 and 5 symbols) in the checkpoint"),
+    ],
+)
+def test_a_checkpoint_of_other_answers_is_an_error(data, tmp_path, meta, message):
+    cfg = Config.fromfile(config_path('_base_/datasets/vqa2.py'))
+    runner = SimpleNamespace(cfg=cfg, work_dir=str(tmp_path), _load_from='a.pth', _resume=False)
+    symbols = DATASETS.build(cfg.val_dataloader.dataset).metainfo['symbols']
+    checkpoint = dict(meta=dict(dataset_meta=dict(symbols=symbols) | meta))
+    hook = TextDataCheckHook()
+    if message is None:
+        hook.after_load_checkpoint(runner, checkpoint)
+    else:
+        with pytest.raises(ValueError, match=re.escape(message)):
+            hook.after_load_checkpoint(runner, checkpoint)

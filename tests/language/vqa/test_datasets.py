@@ -1,0 +1,326 @@
+"""Visual questions: samples, the words and answers that are counted, targets, and faults before training."""
+
+import pickle
+import re
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from mmattn.engine import DefaultSampler
+from mmattn.language import RegionDataPreprocessor
+from mmattn.language.vocabulary import PAD, UNK
+from mmattn.language.vqa import Question, VQADataset, datasets, official_score, write_questions
+from mmattn.language.vqa.datasets import best_regions
+from mmattn.registry import DATASETS
+from mmattn.utils import config_path
+
+from ... import tiny_data
+from .conftest import QUESTIONS, STORE, TEN, make_regions
+
+
+def build(path, **options):
+    return VQADataset(path, **{'regions': STORE, 'min_answers': 1, **options})
+
+
+def words(dataset, index):
+    return [dataset.vocabulary.symbols[n] for n in dataset[index]['inputs']['question'] if n != PAD]
+
+
+def test_training_samples(train):
+    dataset = build(train)
+    assert dataset.answers == ['dog', 'flying', '2']
+    assert len(dataset) == 4
+    expected = torch.tensor([[1.0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]])
+    torch.testing.assert_close(torch.stack([each['inputs']['targets'] for each in dataset]), expected)
+    for each, question in zip(dataset, QUESTIONS):
+        regions = STORE[question.image_id]
+        assert each['inputs']['features'] is regions.features
+        assert each['inputs']['boxes'] is regions.boxes
+        assert each['inputs']['sizes'].tolist() == [640, 480]
+        assert each['inputs']['question'].dtype == torch.int64
+        sample = each['data_samples']
+        about = {name: getattr(sample, name) for name in ('question_id', 'image_id', 'question', 'question_type')}
+        assert about == {name: getattr(question, name) for name in about}
+        assert (sample.answer_type, sample.size) == (question.answer_type, (640, 480))
+        assert 'answers' not in sample
+        assert set(each['inputs']) == {'question', 'features', 'boxes', 'sizes', 'targets'}
+    assert words(dataset, 0) == ['what', "'s", 'this']
+    assert dataset[0]['inputs']['question'].shape == (14,)
+
+
+@pytest.mark.parametrize(
+    ('options', 'expected'),
+    [
+        # raw strings, of which 6 are '2'; 'The dog.' and 'Dog' count only after normalisation
+        ({}, {'dog': [1, 0, 0, 1], 'flying': [0, 0, 1, 0], '2': [0, 1, 0, 0]}),
+        ({'normalize_counts': True}, {'dog': [1, 0, 0, 1], 'flying': [0, 0, 1, 0], '2': [0, 1, 0, 0]}),
+        (
+            {'normalize_answers': False},
+            {'flying': [0, 0, 1, 0], 'dog': [1, 0, 0, 1], 'The dog.': [0, 0, 0, 0], '2': [0, 1, 0, 0]},
+        ),
+        ({'num_answers': 1}, {'dog': [1, 0, 0, 1]}),
+        ({'min_answers': 2}, {'dog': [1, 0, 0, 1]}),
+    ],
+)
+def test_answers_and_soft_targets(train, options, expected):
+    """A question without an answer that can be given is kept; its targets are 0."""
+    dataset = build(train, **options)
+    assert dataset.metainfo['answers'] == list(expected)
+    targets = torch.stack([each['inputs']['targets'] for each in dataset])
+    assert {name: column.tolist() for name, column in zip(expected, targets.T)} == expected
+
+
+def test_scores_of_soft_targets(tmp_path):
+    """min(1, 0.3 count); a single answer, normalised as the answers of the model, has 1."""
+    humans = ['a1'] + ['a2'] * 2 + ['a3'] * 3 + ['a4'] * 4
+    found = [Question(i, '10', '?', humans, f'a{i}') for i in (1, 2, 3, 4)] + [Question(9, '10', '?', ['A3.'], 'A3.')]
+    write_questions(tmp_path / 'q.json', found)
+    dataset = build(str(tmp_path / 'q.json'))
+    first, last = dataset[0]['inputs']['targets'], dataset[4]['inputs']['targets']
+    scores = {text: float(score) for text, score in zip(dataset.answers, first)}
+    assert scores == pytest.approx({'a1': 0.3, 'a2': 0.6, 'a3': 0.9, 'a4': 1})
+    assert last.tolist() == [float(text == 'a3') for text in dataset.answers]
+    normal = build(str(tmp_path / 'q.json'), normalize_answers=False)
+    assert normal[4]['inputs']['targets'].tolist() == [float(text == 'A3.') for text in normal.answers]
+
+
+def test_counts_may_be_normalised(tmp_path):
+    write_questions(tmp_path / 'q.json', [Question(1, '10', '?', ['Dog', 'dog.', 'cat', 'a cat'] + ['x'] * 6, 'dog')])
+    for option, score in ((False, 0), (True, 0.6)):
+        found = build(str(tmp_path / 'q.json'), normalize_counts=option)[0]['inputs']['targets']
+        assert found.tolist() == pytest.approx([score])
+
+
+def test_sampled_answers(train):
+    """In proportion to the counts among the answers that can be given; by seed and position alone."""
+    dataset = build(train, target='sampled', normalize_answers=False)
+    assert [each['data_samples'].question_id for each in dataset] == [1, 2, 3, 4]
+    ten = [Question(1, '10', '?', TEN, 'dog'), Question(2, '10', '?', ['puppy'] * 10, 'puppy')]
+    write_questions(train, ten)
+    dataset = build(train, target='sampled', normalize_answers=False)
+    assert dataset.answers == ['puppy', 'dog']
+    drawn, runs = Counter(), []
+    for epoch in range(400):
+        sampler = DefaultSampler(dataset, shuffle=False, seed=3)
+        sampler.set_epoch(epoch)
+        found = [
+            [
+                int(batch['inputs']['answer'][0])
+                for batch in DataLoader(dataset, sampler=sampler, collate_fn=pseudo_collate)
+            ]
+            for _ in range(2 if epoch < 5 else 1)
+        ]
+        assert found[0] == found[-1]
+        assert found[0][1] == 0
+        drawn[found[0][0]] += 1
+        runs.append(found[0][0])
+    assert drawn[1] / 400 == pytest.approx(5 / 8, abs=4 * (5 / 8 * 3 / 8 / 400) ** 0.5)  # four standard deviations
+    assert len(set(runs)) == 2
+
+
+def test_sampling_leaves_questions_out_and_their_words(tmp_path, monkeypatch):
+    """Those whose majority answer, or all of whose answers, cannot be given; a test keeps all."""
+    messages = []
+    monkeypatch.setattr(datasets, 'print_log', lambda message, _: messages.append(message))
+    found = [
+        Question(1, '10', 'dog one', ['dog'] * 10, 'dog'),
+        Question(2, '10', 'dog two', ['dog'] * 10, 'dog'),
+        Question(3, '10', 'rare', ['emu'] * 6 + ['dog'] * 4, 'emu'),
+        Question(4, '10', 'strange', ['Dog'] * 10, 'dog'),
+    ]
+    write_questions(tmp_path / 'q.json', found)
+    path = str(tmp_path / 'q.json')
+    options = dict(target='sampled', min_answers=2, normalize_answers=False, tokens='skip-thought')
+    dataset = build(path, **options)
+    assert [each['data_samples'].question_id for each in dataset] == [1, 2]
+    assert dataset.metainfo == dict(symbols=['dog', 'one', 'two'], answers=['dog'], tokens='skip-thought', max_words=26)
+    assert messages[-1] == f'{path}: 2 of 4 questions; 1 have no answer that can be given, and 2 are left out'
+    test = build(path, test_mode=True, **options)
+    assert len(test) == 4
+    assert test.metainfo == dataset.metainfo
+    assert test[2]['inputs']['question'].tolist() == [UNK] + [PAD] * 25
+    with pytest.raises(ValueError, match='no question is left'):
+        build(path, target='sampled', vocab_files=[path], answer_files=[write_one(tmp_path, 'zebra')], min_answers=1)
+
+
+def write_one(folder, answer):
+    write_questions(folder / f'{answer}.json', [Question(1, '10', answer, [answer], answer)])
+    return str(folder / f'{answer}.json')
+
+
+def test_test_samples_have_the_published_answers(train, tmp_path, monkeypatch):
+    messages = []
+    monkeypatch.setattr(datasets, 'print_log', lambda message, _: messages.append(message))
+    dataset = build(train, test_mode=True, answer_files=[train], vocab_files=[write_one(tmp_path, 'what')])
+    assert [each['data_samples'].answers for each in dataset] == [each.answers for each in QUESTIONS]
+    assert all('targets' not in each['inputs'] and 'answer' not in each['inputs'] for each in dataset)
+    assert words(dataset, 0) == ['what']  # unknown words are padding
+    best = 25 * sum(max(official_score(text, each.answers) for text in dataset.answers) for each in QUESTIONS)
+    assert messages[-1] == f'{train}: the answers that can be given allow an accuracy of {best:.1f}'
+
+
+def test_a_test_set_without_answers(train, tmp_path):
+    write_questions(tmp_path / 'test.json', [Question(1, '10', 'What?')])
+    options = dict(vocab_files=['questions_train.json'], answer_files=['questions_train.json'], data_root=str(tmp_path))
+    (only,) = build('test.json', test_mode=True, **options)
+    assert only['data_samples'].answers == []
+    with pytest.raises(ValueError, match=r'test\.json: no answers, which training requires'):
+        build('test.json', **options)
+    with pytest.raises(ValueError, match=r'test\.json: no answer of at least 1 questions; see answer_files'):
+        build(str(tmp_path / 'test.json'), test_mode=True)
+
+
+def test_several_files_and_further_questions(train, tmp_path):
+    """Further questions are used if their answer can be given, normalised; words and answers are not counted there."""
+    other = write_one(tmp_path, 'dog')
+    extra = [Question(i, '11', 'Genome', [text], text) for i, text in enumerate(('A dog.', 'Zebra.', 'Two'))]
+    write_questions(tmp_path / 'genome.json', extra)
+    options = dict(answer_files=[train], extra_files=['genome.json'], data_root=str(tmp_path))
+    dataset = build(['questions_train.json', other], **options)
+    assert [each['data_samples'].question for each in dataset][4:] == ['dog', 'Genome', 'Genome']
+    assert [dataset.answers[int(each['inputs']['targets'].argmax())] for each in dataset][4:] == ['dog', 'dog', '2']
+    assert all(each['inputs']['targets'].max() == 1 for each in dataset)
+    assert 'genome' not in dataset.metainfo['symbols']
+    assert len(build(['questions_train.json', other], test_mode=True, **options)) == 5
+
+
+@pytest.mark.parametrize(('fraction', 'expected'), [(0.5, [1, 3]), (0.25, [3]), (0.75, [1, 2, 3]), (1, [0, 1, 2, 3])])
+def test_a_part_of_the_training_questions(train, fraction, expected):
+    """Evenly spread; words and answers are those of all, and tests have all questions."""
+    dataset, full = build(train, fraction=fraction), build(train)
+    found = [sample['data_samples'].question_id for sample in dataset]
+    assert found == [QUESTIONS[i].question_id for i in expected]
+    assert dataset.metainfo == full.metainfo
+    assert len(build(train, fraction=fraction, test_mode=True)) == 4
+
+
+def test_images_without_regions_pass_the_preprocessor(train):
+    """One, or all of a batch: the batch has at least one region, and padding is masked."""
+    dataset = build(train, target='sampled')
+    for chosen, count in (([0, 1, 3], 3), ([3], 1)):
+        batch = pseudo_collate([dataset[index] for index in chosen])
+        inputs = RegionDataPreprocessor()(batch)['inputs']
+        assert inputs['features'].shape == (len(chosen), count, 3)
+        assert inputs['boxes'].shape == (len(chosen), count, 4)
+        assert inputs['region_mask'][-1].all()
+        assert inputs['region_mask'].dtype == torch.bool
+        assert not inputs['features'][-1].any()
+        assert inputs['question'].shape == (len(chosen), 14)
+        assert inputs['answer'].tolist() == [int(dataset[index]['inputs']['answer']) for index in chosen]
+        assert inputs['sizes'].tolist() == [[640, 480]] * len(chosen)
+
+
+def test_pictures(train, tmp_path):
+    """RGB from 0 to 1, at the right place; several become a batch if they have one size."""
+    folder = tmp_path / 'images'
+    folder.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    for name in ('10.png', '11.png', '12.jpg', 'notes.txt'):
+        Image.fromarray(pixels).save(folder / name, format='PNG')
+    dataset = VQADataset('questions_train.json', images='images', min_answers=1, data_root=str(tmp_path))
+    first = dataset[0]
+    expected = torch.from_numpy(pixels).permute(2, 0, 1) / 255
+    assert torch.equal(first['inputs']['image'], expected)
+    assert first['data_samples'].size == (7, 5)
+    assert set(first['inputs']) == {'image', 'question', 'targets'}
+    inputs = RegionDataPreprocessor()(pseudo_collate([dataset[i] for i in range(4)]))['inputs']
+    assert torch.equal(inputs['image'], expected.expand(4, 3, 5, 7))
+    assert inputs['targets'].shape == (4, 3)
+    Image.fromarray(pixels[:3]).save(folder / '11.png')
+    with pytest.raises(ValueError, match=r'one size; got \(3, 5, 7\) and \(3, 3, 7\)'):
+        RegionDataPreprocessor()(pseudo_collate([dataset[0], dataset[1]]))
+    (folder / '11.png').write_bytes(b'')
+    with pytest.raises(ValueError, match=r'images/11\.png: unreadable'):
+        dataset[1]
+    (folder / '12.jpg').unlink()
+    with pytest.raises(ValueError, match=r'1 fault:\n  image 12: no picture in .*images'):
+        VQADataset('questions_train.json', images='images', min_answers=1, data_root=str(tmp_path))
+
+
+def test_best_regions():
+    """The whole image, which has no class, and those with the best scores, in their order."""
+    scores, classes = torch.tensor([0.0, 0.2, 0.9, 0.2, 0.5]), torch.tensor([-1, 3, 3, 4, 5])
+    regions = make_regions(5, scores=scores, classes=classes)
+    for most, rows in ((1, [0]), (2, [0, 2]), (4, [0, 1, 2, 4]), (5, [0, 1, 2, 3, 4]), (9, [0, 1, 2, 3, 4])):
+        found = best_regions(regions, most)
+        assert torch.equal(found.features, regions.features[rows])
+        assert torch.equal(found.boxes, regions.boxes[rows])
+        assert torch.equal(found.scores, scores[rows])
+        assert found.size == regions.size
+    assert torch.equal(best_regions(make_regions(5), 2).features, make_regions(5).features[:2])
+    assert best_regions(regions, None) is regions
+
+
+def test_at_most_so_many_regions(train):
+    assert [len(each['inputs']['features']) for each in build(train, max_regions=2)] == [2, 2, 2, 0]
+
+
+def test_a_data_set_can_be_sent_to_a_worker(train):
+    dataset = build(train)
+    copy = pickle.loads(pickle.dumps(dataset))
+    for a, b in zip(dataset, copy):
+        assert torch.equal(a['inputs']['question'], b['inputs']['question'])
+        assert torch.equal(a['inputs']['targets'], b['inputs']['targets'])
+
+
+def test_a_changed_file_is_read_again(train):
+    assert build(train).answers == ['dog', 'flying', '2']
+    write_questions(train, [QUESTIONS[0]])
+    assert build(train).answers == ['dog']
+    assert build(train).metainfo['symbols'] == ["'s", 'this', 'what']
+
+
+def test_images_outside_the_store_are_named(train):
+    with pytest.raises(ValueError, match=rf'{re.escape(train)}: 2 faults:\n  image 10: not in .*\n  image 12: not in'):
+        build(train, regions={'11': SimpleNamespace()})
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'tokens': 'moses'}, "tokens must be one of 'ban', 'skip-thought'; got 'moses'"),
+        ({'target': 'hard'}, "target must be one of 'soft', 'sampled'; got 'hard'"),
+        ({'min_answers': 0}, 'min_answers must be at least 1'),
+        ({'num_answers': 0}, 'num_answers must be at least 1'),
+        ({'max_words': 0}, 'max_words must be at least 1'),
+        ({'max_regions': 0}, 'max_regions must be at least 1'),
+        ({'images': 'images'}, 'exactly one of regions and images must be set'),
+        ({'regions': None}, 'exactly one of regions and images must be set'),
+    ],
+)
+def test_invalid_options(train, options, message):
+    with pytest.raises(ValueError, match=message):
+        build(train, **options)
+
+
+@pytest.mark.parametrize('fusion', ['', '_fusion'])
+@pytest.mark.parametrize('name', ['vqa2', 'coco_vqa_mini', 'coco_qa', 'daquar', 'easy_vqa', 'vqa1'])
+def test_shipped_configs(name, fusion, tmp_path, monkeypatch):
+    """All three data sets have the same words and answers, and a batch of the training passes the preprocessor."""
+    if name == 'vqa1' and fusion:
+        pytest.skip('vqa1.py is for the fusion networks')
+    monkeypatch.setenv(f'{name.upper()}_ROOT', str(tmp_path))
+    ten = name in ('vqa1', 'vqa2', 'coco_vqa_mini')
+    tiny_data.questions(tmp_path, 10 if ten else 1, pictures=name == 'easy_vqa', test=name not in ('vqa1', 'vqa2'))
+    cfg = Config.fromfile(config_path(f'_base_/datasets/{name}{fusion}.py'))
+    train, val, test = (DATASETS.build(cfg[f'{part}_dataloader'].dataset) for part in ('train', 'val', 'test'))
+    assert train.metainfo == val.metainfo == test.metainfo
+    assert sorted(train.metainfo['symbols']) == sorted(tiny_data.QUESTION_WORDS)
+    assert train.metainfo['answers'] == list(tiny_data.ANSWERS)
+    sampled = bool(fusion) or name == 'vqa1'
+    assert train.metainfo['tokens'] == ('skip-thought' if sampled else 'ban')
+    inputs = RegionDataPreprocessor()(pseudo_collate([train[i] for i in range(5)]))['inputs']
+    assert inputs['question'].shape == (5, 26 if sampled else 14 if name == 'vqa2' else 32)
+    assert inputs['answer' if sampled else 'targets'].shape == ((5,) if sampled else (5, 2))
+    assert ('image' in inputs) == (name == 'easy_vqa') == ('features' not in inputs)
+    assert [len(each['data_samples'].answers) for each in val] == [10 if ten else 1] * 4
+    assert [len(each['data_samples'].answers) for each in test] == [
+        0 if name in ('vqa1', 'vqa2') else 10 if ten else 1
+    ] * 4

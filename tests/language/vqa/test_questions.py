@@ -1,0 +1,114 @@
+"""Questions: the two rules of words, their numbers, and the file with all its faults."""
+
+import json
+import re
+
+import pytest
+
+from mmattn.language.vocabulary import PAD, UNK
+from mmattn.language.vqa import Question, QuestionTokenizer, read_questions, write_questions
+from mmattn.language.vqa.questions import ban_words, question_words, skip_thought_words
+
+
+@pytest.mark.parametrize(
+    ('text', 'ban', 'skip_thought'),
+    [
+        ("What's this?", "what 's this", 'whats this'),
+        ('Red/blue, T-shirt (new): "a"!', 'red/blue t-shirt (new): "a"!', 'red blue t shirt new a'),
+        ("  the dogs'  ball; 3.5 $ @home\n", "the dogs' ball; 3.5 $ @home", 'the dogs ball 35 home'),
+        ('?', '', ''),
+    ],
+)
+def test_words(text, ban, skip_thought):
+    assert ban_words(text) == ban.split()
+    assert skip_thought_words(text) == skip_thought.split()
+
+
+def test_vocabulary_counts_all_words():
+    """By frequency, then by the alphabet; also those that no question of the model reaches; none that is reserved."""
+    assert question_words(['b a b', 'c ' * 30, 'a <pad> </s>'], 'ban') == ['c', 'a', 'b']
+    assert question_words(["b's"], 'ban') == ["'s", 'b']
+    assert question_words(["b's"], 'skip-thought') == ['bs']
+    with pytest.raises(ValueError, match="tokens must be one of 'ban', 'skip-thought'; got 'moses'"):
+        question_words([], 'moses')
+
+
+def test_numbers():
+    """Cut, padded on the right; an unknown word is padding, or <unk>; so is a word with a reserved name."""
+    for tokens, unknown, count in (('ban', PAD, 14), ('skip-thought', UNK, 26)):
+        tokenizer = QuestionTokenizer(['a', 'dog'], tokens)
+        assert tokenizer('A cat dog?').tolist() == [4, unknown, 5, *[PAD] * (count - 3)]
+        assert tokenizer('a ' * 30).tolist() == [4] * count
+        assert tokenizer('?').tolist() == [PAD] * count
+        assert tokenizer('<s> <pad> a').tolist()[:3] == [unknown, unknown, 4]
+        assert tokenizer.words('a ' * 30) == ['a'] * count
+    assert QuestionTokenizer(['a'], max_words=2)('b a a').tolist() == [PAD, 4]
+    with pytest.raises(ValueError, match='max_words'):
+        QuestionTokenizer(['a'], max_words=0)
+
+
+QUESTIONS = [
+    Question(7, '42', 'Is it a café?', ['yes'] * 7 + ['no'] * 3, 'yes', 'is it', 'yes/no'),
+    Question(8, 'image9', '', [''], '', '', ''),
+]
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path):
+    write_questions(tmp_path / 'q.json', QUESTIONS)
+    assert read_questions(tmp_path / 'q.json') == QUESTIONS
+    unanswered = [each._replace(answers=[], answer='') for each in QUESTIONS]
+    write_questions(tmp_path / 'q.json', unanswered)
+    assert read_questions(tmp_path / 'q.json') == unanswered
+
+
+def write(path, *entries):
+    path.write_text(json.dumps(dict(questions=entries)), encoding='utf-8')
+    return path
+
+
+def test_the_majority_answer_is_the_most_frequent_one(tmp_path):
+    entry = dict(question_id=1, image_id=42, question='?', answers=['b', 'a', 'a', 'c'] * 2 + ['b', 'b'])
+    (found,) = read_questions(write(tmp_path / 'q.json', entry))
+    assert (found.answer, found.image_id) == ('b', '42')
+
+
+def test_all_faults_are_reported_at_once(tmp_path):
+    good = dict(question_id=1, image_id='42', question='?', answers=['a'])
+    path = write(
+        tmp_path / 'q.json',
+        good,
+        dict(good, question_id='1'),
+        dict(good, question=3),
+        dict(good, answers='a'),
+        dict(good, answers=[1]),
+        dict(image_id='42'),
+        dict(good, image_id=None),
+        dict(good, question_id=2, answers=['a'] * 9),
+        dict(good, question_id=3, answers=[]),
+        good,
+    )
+    with pytest.raises(ValueError, match='9 faults') as error:
+        read_questions(path)
+    for message in (
+        f'{path}: ',
+        "questions[1]: another layout ('question_id' must be an integer; got '1')",
+        'questions[2]: another layout (expected str; got 3)',
+        "questions[3]: another layout ('answers' must be a list; got 'a')",
+        'questions[4]: another layout (expected str; got 1)',
+        "questions[5]: no key 'question_id'",
+        'questions[6]: another layout (expected str; got None)',
+        'question 2: must have one answer or 10; got 9',
+        'question 3: must have one answer or 10; got 0',
+        'question 1: 2 times in the file',
+    ):
+        assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [('[]', "not an object with a list 'questions'"), ('{"questions": []}', 'no question'), ('{', 'not a JSON file')],
+)
+def test_other_layouts_are_named(tmp_path, text, message):
+    (tmp_path / 'q.json').write_text(text, encoding='utf-8')
+    with pytest.raises(ValueError, match=f'(?s){re.escape(str(tmp_path))}/q.json: .*{message}'):
+        read_questions(tmp_path / 'q.json')

@@ -1,0 +1,541 @@
+"""The converters of visual questions, on small data, and on real data where they are there."""
+
+import gzip
+import importlib
+import json
+import re
+import sys
+import zipfile
+from collections import Counter
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmattn.language import RegionStore
+from mmattn.language.vqa import (
+    Question,
+    VQADataset,
+    normalize_answer,
+    official_score,
+    read_questions,
+    write_questions,
+)
+from mmattn.language.vqa.answers import AnswerIndex, answer_score, frequent_answers
+
+from .real_data import missing, real_data
+from .test_dataset_converters import FOLDER, content
+from .test_region_converters import archive
+
+NAMES = ('vqa', 'visual_genome', 'coco_qa', 'daquar', 'easy_vqa')
+sys.path.insert(0, str(FOLDER))  # as Python does for a script
+CONVERTERS = {name: importlib.import_module(name) for name in NAMES}
+sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / 'data/out'
+
+
+@pytest.fixture
+def command(out, capfd):
+    """Run a converter; return its exit code and the lines on stdout and stderr."""
+
+    def run(name, *args):
+        where = [] if name == 'visual_genome' else ['--out-dir', str(out)]
+        code = CONVERTERS[name].main([*map(str, args), *where])
+        said = capfd.readouterr()
+        return code, said.out.splitlines(), said.err.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def faults(command, out):
+    """Run a converter, which must fail and leave nothing behind; return the faults."""
+
+    def run(*args):
+        code, _, said = command(*args)
+        assert code == 1
+        assert not out.parent.exists() or not any(out.parent.iterdir())
+        return [line.strip().removeprefix('error: ') for line in said if not re.fullmatch(r'error: \d+ faults', line)]
+
+    return run
+
+
+def write(path, data):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(data, ensure_ascii=False).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == '.gz' else text)
+
+
+def read(out, split):
+    return read_questions(out / f'questions_{split}.json')
+
+
+# VQA.
+
+TEN = ['yes'] * 7 + ['no', 'maybe', 'café']
+
+
+def entries(images, first=0):
+    """Published questions and annotations."""
+    questions, annotations = [], []
+    for number, image in enumerate(images, first):
+        common = dict(question_id=1000 * image + number, image_id=image)
+        questions.append(dict(common, question=f'Is it {number}?'))
+        answers = [dict(answer=text, answer_confidence='yes', answer_id=i) for i, text in enumerate(TEN, 1)]
+        about = dict(question_type='is it', answer_type='yes/no', multiple_choice_answer='yes')
+        annotations.append(dict(common, answers=answers, **about))
+    return questions, annotations
+
+
+def published(folder, split, images, prefix='v2_', year='2014', suffix=''):
+    questions, annotations = entries(images)
+    write(folder / f'{prefix}OpenEnded_mscoco_{split}{year}_questions.json{suffix}', dict(questions=questions))
+    if 'test' not in split:
+        path = folder / f'{prefix}mscoco_{split}{year}_annotations.json{suffix}'
+        write(path, dict(annotations=annotations))
+
+
+@pytest.mark.parametrize(('prefix', 'suffix'), [('v2_', ''), ('', '.gz')])
+def test_published_files_of_both_versions(command, tmp_path, out, prefix, suffix):
+    folder = tmp_path / 'source'
+    published(folder / 'a', 'train', [3, 3, 4], prefix, suffix=suffix)
+    published(folder, 'val', [5, 6], prefix, suffix=suffix)
+    published(folder / 'a/b', 'test', [7], prefix, '2015', suffix)
+    published(folder, 'test-dev', [7], prefix, '2015', suffix)
+    write(folder / 'MultipleChoice_mscoco_val2014_questions.json', {})  # of VQA 1.0: not read
+    code, said, warnings = command('vqa', folder)
+    assert (code, warnings) == (0, [])
+    assert said == [
+        'train: 2 images, 3 questions, 1 majority answers',
+        'val: 2 images, 2 questions, 1 majority answers',
+        'test: 1 images, 1 questions, no answers',
+        'test-dev: 1 images, 1 questions, no answers',
+    ]
+    assert read(out, 'train')[1] == Question(3001, '3', 'Is it 1?', TEN, 'yes', 'is it', 'yes/no')
+    assert read(out, 'test') == read(out, 'test-dev') == [Question(7000, '7', 'Is it 0?')]
+    assert {path.name for path in out.iterdir()} == {
+        'converted.txt',
+        *(f'questions_{split}.json' for split in ('train', 'val', 'test', 'test-dev')),
+    }
+    before = content(out)
+    assert command('vqa', folder)[::2] == (1, [f'error: {out}: already exists; --overwrite replaces it'])
+    (out / 'regions').mkdir()
+    message = f'error: {out}: also contains regions, which --overwrite would delete'
+    assert command('vqa', folder, '--overwrite')[::2] == (1, [message])
+    (out / 'regions').rmdir()
+    assert command('vqa', folder, '--overwrite')[0] == 0
+    assert content(out).keys() == before.keys()
+    message = f'error: {folder}: has questions of the test set, so --hold-out cannot be used'
+    assert command('vqa', folder, '--hold-out', '--overwrite')[::2] == (1, [message])
+
+
+def test_a_subset_with_regions_and_without_a_test(command, tmp_path, out):
+    """Every second image, in the order of the questions, is held out with all its questions."""
+    folder = tmp_path / 'source'
+    published(folder, 'minitrain', [1, 2], year='')
+    published(folder, 'minival', [9, 5, 9, 7, 5, 6], year='')
+    archive(folder / 'features_train.npz', image_id=np.array([1, 2, 3]))
+    archive(folder / 'features_val.npz', image_id=np.array([9, 5, 7]))
+    archive(folder / 'features_more.npz', image_id=np.array([6, 8, 4]))
+    code, said, _ = command('vqa', folder, '--hold-out')
+    assert code == 0
+    assert said[-4:] == [
+        'train: 2 images, 2 questions, 1 majority answers',
+        'val: 2 images, 3 questions, 1 majority answers',
+        'test: 2 images, 3 questions, 1 majority answers',
+        f'{out}/regions: 9 images',
+    ]
+    assert [each.image_id for each in read(out, 'val')] == ['9', '9', '7']
+    assert [each.image_id for each in read(out, 'test')] == ['5', '5', '6']
+    store = RegionStore(out / 'regions')
+    data = VQADataset(
+        'questions_test.json',
+        'regions',
+        answer_files=['questions_train.json'],
+        min_answers=1,
+        test_mode=True,
+        data_root=str(out),
+    )
+    assert data[2]['inputs']['features'].equal(store['6'].features)
+    assert command('vqa', folder, '--overwrite')[0] == 0
+    assert not (out / 'questions_test.json').exists()
+
+
+def test_all_faults_of_vqa(faults, tmp_path):
+    folder = tmp_path / 'source'
+    published(folder, 'train', [1, 2, 3])
+    published(folder, 'val', [4])
+    questions, annotations = entries([1, 2, 3, 4])
+    annotations[1]['answers'].pop()
+    annotations[2]['image_id'] = 9
+    paths = {
+        kind: folder / f'v2_{name}mscoco_train2014_{kind}.json'
+        for kind, name in (('questions', 'OpenEnded_'), ('annotations', ''))
+    }
+    write(paths['questions'], dict(questions=questions[:3] + [dict(questions[0], question_id=77)]))
+    write(paths['annotations'], dict(annotations=annotations))
+    val = folder / 'v2_mscoco_val2014_annotations.json'
+    write(val, dict(annotations=[dict(question_id=1)] + entries([4])[1] * 2))
+    assert faults('vqa', folder) == [
+        f'{paths["annotations"]}: question 2001: 9 answers, not 10',
+        f'{paths["annotations"]}: question 3002: image 9 in the annotation, 3 in the question',
+        f'{paths["annotations"]}: question 77: no annotation',
+        f'{paths["annotations"]}: question 4003: an annotation, but no question',
+        f"{val}: annotations[0]: no key 'image_id'",
+        f'{val}: question 4000: 2 times',
+    ]
+    val.write_text('{', encoding='utf-8')
+    write(paths['questions'], [])
+    found = faults('vqa', folder)
+    assert found[0] == f'{paths["questions"]}: questions: not a list'
+    assert found[1].startswith(f'{val}: not a JSON file: ')
+    paths['questions'].unlink()
+    val.unlink()
+    assert faults('vqa', folder) == [
+        f'{folder}: no questions of train ([v2_]OpenEnded_mscoco_train2014_questions.json) in it',
+        f'{folder}: no annotations of val ([v2_]mscoco_val2014_annotations.json) in it',
+    ]
+    published(folder, 'val', [4], prefix='')
+    (found,) = faults('vqa', folder)[:1]
+    assert found.endswith('of VQA 2.0 and 1.0; a folder must have one of them')
+    assert faults('vqa', tmp_path / 'none') == [f'{tmp_path / "none"}: no such folder']
+
+
+def test_many_faults_are_counted_and_images_without_regions_named(faults, tmp_path):
+    folder = tmp_path / 'source'
+    published(folder, 'train', range(1, 40))
+    published(folder, 'val', [1])
+    archive(folder / 'features_train.npz', image_id=np.array([1, 2, 3]))
+    assert faults('vqa', folder) == ['train: 36 images without regions: 4, 5, 6, 7, 8, …']
+    archive(folder / 'features_train.npz', boxes=None)
+    assert faults('vqa', folder) == [f'{folder}/features_train.npz: no boxes or boxes in it']
+    path = folder / 'v2_mscoco_train2014_annotations.json'
+    write(path, dict(annotations=[]))
+    found = faults('vqa', folder)
+    assert len(found) == 21
+    assert found[-1] == f'{path}: … and 19 more'
+
+
+# Visual Genome.
+
+
+def genome(folder, *answers):
+    images = [
+        dict(image_id=1, coco_id=3),
+        dict(image_id=2, coco_id=None),
+        dict(id=5, coco_id=5),
+        dict(image_id=6, coco_id=99),
+    ]
+    write(folder / 'image_data.json', images)
+    qas = [
+        dict(id=i, qas=[dict(qa_id=10 * i + k, question=f'{i} {k}?', answer=text) for k, text in enumerate(answers)])
+        for i in (1, 2, 5, 6, 7)
+    ]
+    write(folder / 'question_answers.json.gz', qas)
+
+
+def test_questions_about_images_of_coco_are_added(command, tmp_path, out):
+    published(tmp_path / 'source', 'train', [3, 4])
+    published(tmp_path / 'source', 'val', [5])
+    command('vqa', tmp_path / 'source')
+    genome(tmp_path / 'genome', 'Yes.', 'A zebra.')
+    code, said, _ = command('visual_genome', tmp_path / 'genome', '--vqa', out)
+    assert code == 0
+    assert said == [
+        'train: 1 images, 2 questions, 2 majority answers',
+        'val: 1 images, 2 questions, 2 majority answers',
+        'about other images: 6 questions, which are left out',
+    ]
+    assert read(out, 'genome_train') == [
+        Question(0, '3', '1 0?', ['Yes.'], 'Yes.'),
+        Question(1, '3', '1 1?', ['A zebra.'], 'A zebra.'),
+    ]
+    assert {each.image_id for each in read(out, 'genome_val')} == {'5'}
+    code, _, said = command('visual_genome', tmp_path / 'genome', '--vqa', out)
+    paths = [out / f'questions_genome_{split}.json' for split in ('train', 'val')]
+    faults = [f'  {path}: already exists; --overwrite replaces it' for path in paths]
+    assert (code, said) == (1, ['error: 2 faults', *faults])
+    assert command('visual_genome', tmp_path / 'genome', '--vqa', out, '--overwrite')[0] == 0
+
+
+def test_all_faults_of_visual_genome(command, tmp_path):
+    folder, vqa = tmp_path / 'genome', tmp_path / 'vqa'
+    genome(folder, 7)
+    write(folder / 'image_data.json', [dict(image_id=1)])
+    code, _, said = command('visual_genome', folder, '--vqa', vqa)
+    assert code == 1
+    assert [line.strip() for line in said[1:5]] == [
+        f'{vqa}/questions_train.json: no such file; vqa.py writes it',
+        f'{vqa}/questions_val.json: no such file; vqa.py writes it',
+        f"{folder}/image_data.json: image_data[0]: no key 'coco_id'",
+        f'{folder}/question_answers.json.gz: question_answers[0]: another layout (expected str; got 7)',
+    ]
+    genome(folder, 'yes')
+    for split in ('train', 'val'):
+        write_questions(vqa / f'questions_{split}.json', [Question(0, '3', '?')])
+    (folder / 'image_data.json').unlink()
+    assert command('visual_genome', folder, '--vqa', vqa)[2] == [f'error: {folder}: no image_data.json* in it']
+
+
+# COCO-QA.
+
+
+def coco_qa(folder, split, *rows):
+    for name, column in zip(('questions', 'answers', 'img_ids', 'types'), zip(*rows)):
+        path = folder / split / f'{name}.txt'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(''.join(f'{each}\n' for each in column), encoding='utf-8')
+
+
+@pytest.mark.parametrize('evaluated', ['val', 'test'])
+def test_coco_qa(command, tmp_path, out, evaluated):
+    folder = tmp_path / 'source/cocoqa'
+    coco_qa(folder, 'train', ('what is it', 'dog', 7, 0), ('how many', 'two', 8, 1))
+    coco_qa(folder, evaluated, ('which color', 'red', 9, 2), ('where is it', 'café', 12, 3))
+    code, said, _ = command('coco_qa', tmp_path / 'source')
+    assert code == 0
+    assert said == [
+        'train: 2 images, 2 questions, 2 majority answers',
+        'val: 1 images, 1 questions, 1 majority answers',
+        'test: 1 images, 1 questions, 1 majority answers',
+    ]
+    assert read(out, 'train')[1] == Question(1, '8', 'how many', ['two'], 'two', 'number')
+    assert read(out, 'val') == [Question(2, '9', 'which color', ['red'], 'red', 'color')]
+    assert read(out, 'test') == [Question(3, '12', 'where is it', ['café'], 'café', 'location')]
+
+
+def test_all_faults_of_coco_qa(faults, tmp_path):
+    folder = tmp_path / 'source'
+    coco_qa(folder, 'train', ('a', 'b', 7, 4), ('', 'b', 7, 0), ('a', 'b', 'x', 0), ('a', 'b', 7, 0))
+    coco_qa(folder, 'val', ('a', 'b', 7, 0))
+    with open(folder / 'val/types.txt', 'a', encoding='utf-8') as file:
+        file.write('1\n')
+    (folder / 'test').mkdir()
+    (folder / 'test/questions.txt').write_bytes(b'\xff')
+    found = faults('coco_qa', folder)
+    assert found[:4] == [
+        f"{folder}/train, line 1: not a question; got 'a', 'b', '7', '4'",
+        f"{folder}/train, line 2: not a question; got '', 'b', '7', '0'",
+        f"{folder}/train, line 3: not a question; got 'a', 'b', 'x', '0'",
+        f'{folder}/val: 1 questions, 1 answers, 1 img_ids, 2 types; there must be as many lines of each, at least one',
+    ]
+    assert found[4].startswith(f'{folder}/test/questions.txt: not UTF-8')
+    assert found[5:] == [f'{folder}/test/{name}.txt: no such file' for name in ('answers', 'img_ids', 'types')]
+    coco_qa(tmp_path / 'one', 'train', ('a', 'b', 7, 0))
+    assert faults('coco_qa', tmp_path / 'one') == [f'{tmp_path}/one: no val/questions.txt or test/questions.txt in it']
+
+
+# DAQUAR.
+
+
+def daquar(folder, name, *rows):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(''.join(f'{question}\n{answer}\n' for question, answer in rows), encoding='utf-8')
+
+
+def test_daquar(command, tmp_path, out):
+    """The image's name is cut off at the end; elsewhere, it stays."""
+    folder = tmp_path / 'source'
+    daquar(
+        folder,
+        'qa.37.raw.train.txt',
+        ('what is on the desk in the image9 ?', 'book, paper_tray'),
+        ('what is left of the image10 behind it in the image10 ?', 'bed'),
+        ('what is found in this image3 ?', 'bed'),
+        ('how many are in image12 ?', '3'),
+        ('what is on the table image108 ?', 'cup'),
+        ('which color of the image108?', 'red'),
+    )
+    daquar(folder, 'qa.37.raw.test.txt', *((f'what {i} in the image{i // 2} ?', 'x') for i in range(2, 8)))
+    assert command('daquar', folder)[0] == 0
+    assert [(each.image_id, each.question, each.answers) for each in read(out, 'train')] == [
+        ('image9', 'what is on the desk', ['book, paper_tray']),
+        ('image10', 'what is left of the image10 behind it', ['bed']),
+        ('image3', 'what is found', ['bed']),
+        ('image12', 'how many are', ['3']),
+        ('image108', 'what is on the table', ['cup']),
+        ('image108', 'which color', ['red']),
+    ]
+    assert [each.question for each in read(out, 'val')] == ['what 2', 'what 3', 'what 6', 'what 7']
+    assert [each.question for each in read(out, 'test')] == ['what 4', 'what 5']
+    ids = [each.question_id for split in ('train', 'val', 'test') for each in read(out, split)]
+    assert sorted(ids) == list(range(12))
+
+
+def test_all_faults_of_daquar(faults, tmp_path):
+    folder = tmp_path / 'source'
+    daquar(folder, 'qa.train.txt', ('what ?', 'bed'), ('what in the image3 ?', ''), ('image4 ? a', 'a'))
+    (folder / 'qa.val.txt').write_text('what in the image3 ?\n', encoding='utf-8')
+    archive(folder / 'features_train.npz', image_id=np.array([1, 2, 3]))
+    assert faults('daquar', folder)[:4] == [
+        f"{folder}/qa.train.txt, line 1: the question does not end in an image, such as image12 ?; got 'what ?'",
+        f"{folder}/qa.train.txt, line 3: the answer is empty; got 'what in the image3 ?'",
+        f"{folder}/qa.train.txt, line 5: the question does not end in an image, such as image12 ?; got 'image4 ? a'",
+        f'{folder}/qa.val.txt: 1 lines; each question must have a line with its answer',
+    ]
+    daquar(folder, 'qa.train.txt', ('what in the image3 ?', 'a'), ('what in the image4 ?', 'a'))
+    daquar(folder, 'qa.val.txt', ('what in the image1 ?', 'a'))
+    assert faults('daquar', folder) == ['train: 1 images without regions: image4']
+    daquar(folder, 'qa.894.train.txt', ('what in the image3 ?', 'a'))
+    (folder / 'qa.val.txt').unlink()
+    assert faults('daquar', folder) == [
+        f'{folder}: must have one file of train; got qa.894.train.txt, qa.train.txt',
+        f'{folder}: no qa.*train.txt in it',
+        f'{folder}: no qa.*val.txt or qa.*test.txt in it',
+    ]
+
+
+# easy-VQA.
+
+
+def easy_vqa(folder, split, images, packed):
+    pixels = {name: np.random.default_rng(name).integers(0, 256, (4, 4, 3), dtype=np.uint8) for name in images}
+    pictures = folder / split / 'images'
+    pictures.mkdir(parents=True, exist_ok=True)
+    for name, each in pixels.items():
+        Image.fromarray(each).save(pictures / f'{name}.png')
+    if packed:
+        with zipfile.ZipFile(folder / f'{split}_images.zip', 'w') as file:
+            for name in images:
+                file.write(pictures / f'{name}.png', f'{name}.png')
+                (pictures / f'{name}.png').unlink()
+    rows = [[f'is it {name}?', 'yes', name] for name in images]
+    write(folder / (f'{split}_questions.json.gz' if packed else f'{split}/questions.json'), rows)
+    return pixels
+
+
+def test_easy_vqa(command, tmp_path, out):
+    folder = tmp_path / 'source'
+    train, test = easy_vqa(folder, 'train', [0, 1, 2], packed=True), easy_vqa(folder, 'test', [0, 1], packed=False)
+    code, said, _ = command('easy_vqa', folder)
+    assert code == 0
+    assert said[-1] == f'{out}/images: 5 pictures'
+    assert [each.image_id for each in read(out, 'train')] == ['train_0', 'train_1', 'train_2']
+    assert read(out, 'val') == [Question(3, 'test_0', 'is it 0?', ['yes'], 'yes')]
+    assert read(out, 'test') == [Question(4, 'test_1', 'is it 1?', ['yes'], 'yes')]
+    for split, pictures in (('train', train), ('test', test)):
+        for name, pixels in pictures.items():
+            assert np.array_equal(np.array(Image.open(out / f'images/{split}_{name}.png')), pixels)
+
+
+def test_all_faults_of_easy_vqa(faults, tmp_path):
+    folder = tmp_path / 'source'
+    easy_vqa(folder, 'train', [0, 1], packed=False)
+    easy_vqa(folder, 'val', [0], packed=True)
+    write(folder / 'train/questions.json', [['a', 'b', 0], ['a', 'b'], ['a', 3, 1], ['a', 'b', 7]])
+    (folder / 'val_images.zip').write_bytes(b'PK')
+    found = faults('easy_vqa', folder)
+    assert [fault.split(' (')[0] for fault in found] == [
+        f'{folder}/train/questions.json: questions[1]: another layout',
+        f'{folder}/train/questions.json: questions[2]: another layout',
+        f'{folder}/train/images: no 7.png in it, which a question of {folder}/train/questions.json has',
+        f'{folder}/val_images.zip: not a zip or tar archive, or damaged',
+    ]
+
+
+# Real data: the numbers of words and answers that the specification gives.
+
+
+def convert_real(request, tmp_path_factory, name, source, *options):
+    folder = real_data(f'{source}_source', source)
+    if not folder.is_dir():
+        pytest.skip(missing(f'{source}_source', folder))
+    out = tmp_path_factory.mktemp(name) / 'out'
+    assert CONVERTERS[name].main([str(folder), '--out-dir', str(out), *options]) == 0
+    return out
+
+
+REAL = {'vqa': 'coco_vqa_mini', 'coco_qa': 'coco_vqa_mini', 'daquar': 'daquar', 'easy_vqa': 'easy_vqa'}
+
+
+@pytest.fixture(scope='module')
+def real(request, tmp_path_factory):
+    """Return the converted folder of a data set; convert it once."""
+    found = {}
+
+    def get(name):
+        if name not in found:
+            options = ['--hold-out'] if name == 'vqa' else []
+            found[name] = convert_real(request, tmp_path_factory, name, REAL[name], *options)
+        return found[name]
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ('name', 'tokens', 'words', 'answers', 'counts'),
+    [
+        ('vqa', 'ban', 1675, 636, (2550, 267, 250)),
+        ('vqa', 'skip-thought', 1687, 638, (2550, 267, 250)),
+        ('coco_qa', 'ban', 2377, 346, (3251, 367, 371)),
+        ('coco_qa', 'skip-thought', 2362, 346, (3251, 367, 371)),
+        ('daquar', 'ban', 865, 968, (6795, 1389, 1445)),
+        ('daquar', 'skip-thought', 865, 968, (6795, 1389, 1445)),
+        pytest.param('easy_vqa', 'ban', 26, 13, (38575, 2363, 2420), marks=pytest.mark.slow),
+        pytest.param('easy_vqa', 'skip-thought', 26, 13, (38575, 2363, 2420), marks=pytest.mark.slow),
+    ],
+)
+def test_words_and_answers_of_real_data(real, name, tokens, words, answers, counts):
+    """Splits have no image in common; every image has 37 regions, or a picture."""
+    folder = real(name)
+    images = []
+    for split, count in zip(('train', 'val', 'test'), counts):
+        data = VQADataset(
+            f'questions_{split}.json',
+            **(dict(images='images') if name == 'easy_vqa' else dict(regions='regions')),
+            vocab_files=['questions_train.json'],
+            answer_files=['questions_train.json'],
+            tokens=tokens,
+            min_answers=1,
+            normalize_answers=name == 'vqa' and tokens == 'ban',
+            target='soft' if tokens == 'ban' else 'sampled',
+            test_mode=split != 'train',
+            data_root=str(folder),
+        )
+        assert len(data) == count
+        assert (len(data.metainfo['symbols']), len(data.metainfo['answers'])) == (words, answers)
+        inputs = data[0]['inputs']
+        if name == 'easy_vqa':
+            assert inputs['image'].shape == (3, 64, 64)
+        else:
+            assert inputs['features'].shape == (37, 128)
+        images.append({each.image_id for each in read(folder, split)})
+    assert not images[0] & images[1] | images[0] & images[2] | images[1] & images[2]
+    assert abs(len(images[1]) - len(images[2])) <= 1
+
+
+def mean(values):
+    values = list(values)
+    return 100 * sum(values) / len(values)
+
+
+def test_baselines_of_coco_vqa_mini(real):
+    """On the source's val: always "no", the majority answers of the humans, and the best with the answers of train."""
+    folder = real('vqa')
+    questions = [*read(folder, 'val'), *read(folder, 'test')]
+    train = read(folder, 'train')
+    assert len(questions) == 517
+    assert mean(official_score('no', each.answers) for each in questions) == pytest.approx(22.7, abs=0.05)
+    assert mean(min(1, each.answers.count('no') / 3) for each in questions) == pytest.approx(23.0, abs=0.05)
+    majority = [normalize_answer(each.answer) for each in questions]
+    official = [official_score(text, each.answers) for text, each in zip(majority, questions)]
+    raw = [answer_score(each.answers.count(text), 10) for text, each in zip(majority, questions)]
+    assert (mean(official), mean(raw)) == pytest.approx((96.9, 96.5), abs=0.05)
+    for least, count, best in ((1, 636, 84.2), (9, 22, 63.7)):
+        answers = frequent_answers(train, least, normalize=True)
+        index = AnswerIndex(answers, normalize_answers=True)
+        assert len(answers) == count
+        assert mean(map(index.best_score, questions)) == pytest.approx(best, abs=0.05)
+    assert Counter(each.answer_type for each in train).keys() == {'yes/no', 'number', 'other'}
+
+
+@pytest.mark.parametrize(('name', 'best'), [('coco_qa', 95.9), ('daquar', 90.3)])
+def test_best_possible_accuracies(real, name, best):
+    folder = real(name)
+    index = AnswerIndex(frequent_answers(read(folder, 'train')))
+    questions = [*read(folder, 'val'), *read(folder, 'test')]
+    assert mean(map(index.best_score, questions)) == pytest.approx(best, abs=0.05)

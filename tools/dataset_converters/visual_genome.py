@@ -1,0 +1,98 @@
+"""Add the questions of Visual Genome about images of COCO to a folder of VQA, for training.
+
+    python tools/dataset_converters/visual_genome.py data/visual_genome --vqa data/vqa2
+
+The folder contains ``question_answers.json`` and ``image_data.json`` of version 1.2, in it or up to two levels below,
+possibly .gz. ``--vqa`` is the output of ``vqa.py``, whose images decide the split. Output::
+
+    VQA/questions_genome_train.json     the questions about images of questions_train.json
+    VQA/questions_genome_val.json       the questions about images of questions_val.json
+
+Questions are numbered from 0 in each file, which is written atomically. A data set uses the questions whose answer its
+models can give. All faults of the input are reported together, on stderr, with exit code 1.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mmattn.utils.command
+
+from conversion import Fault, find, run
+from question_sets import Splits, print_counts
+
+from mmattn.language.annotation_files import SHOWN, check_text, parse_each, read_json
+from mmattn.language.vqa.questions import Question, read_questions, write_questions
+
+
+def parse_image(entry: dict) -> tuple[int, str | None]:
+    """Return the id of an image and its id in COCO, None if it is not in COCO."""
+    number = entry['image_id'] if 'image_id' in entry else entry['id']
+    return int(number), None if entry['coco_id'] is None else str(int(entry['coco_id']))
+
+
+def parse_questions(entry: dict) -> list[Question]:
+    """Return the questions about an image."""
+    found = []
+    for each in entry['qas']:
+        answer = check_text(each['answer'])
+        found.append(Question(0, str(int(entry['id'])), check_text(each['question']), [answer], answer))
+    return found
+
+
+def convert(args: argparse.Namespace) -> None:
+    """Convert the folder."""
+    if not args.folder.is_dir():
+        raise Fault(f'{args.folder}: no such folder')
+    outputs = {split: args.vqa / f'questions_genome_{split}.json' for split in ('train', 'val')}
+    faults = [f'{path}: already exists; --overwrite replaces it' for path in outputs.values() if path.exists()]
+    if faults and not args.overwrite:
+        raise Fault(*faults)
+    faults = []
+    images: dict[str, set[str]] = {}
+    read: list[list[Any]] = []
+    for split in outputs:
+        path = args.vqa / f'questions_{split}.json'
+        try:
+            images[split] = {each.image_id for each in read_questions(path)}
+        except FileNotFoundError:
+            faults.append(f'{path}: no such file; vqa.py writes it')
+        except ValueError as error:
+            faults += str(error).splitlines()
+    for name, parse in (('image_data', parse_image), ('question_answers', parse_questions)):
+        path, found = find(args.folder, f'{name}.json*'), []
+        try:
+            read.append(parse_each(read_json(path), parse, found, name))  # type: ignore[arg-type]
+        except ValueError as error:
+            found.append(str(error).removeprefix(f'{path}: '))
+        faults += [f'{path}: {fault}' for fault in found[:SHOWN]]
+        faults += [f'{path}: … and {len(found) - SHOWN:,} more'] * (len(found) > SHOWN)
+    if faults:
+        raise Fault(*faults)
+    coco = dict(read[0])
+    questions = [each for found in read[1] for each in found]
+    splits: Splits = {split: [] for split in outputs}
+    for question in questions:
+        image_id = coco.get(int(question.image_id))
+        for split, found in splits.items():
+            if image_id in images[split]:
+                found.append(question._replace(question_id=len(found), image_id=image_id))
+    if empty := [f'{args.folder}: no question about an image of {split}' for split in splits if not splits[split]]:
+        raise Fault(*empty)
+    for split, output in outputs.items():
+        write_questions(output, splits[split])
+    print_counts(splits)
+    print(f'about other images: {len(questions) - sum(map(len, splits.values())):,} questions, which are left out')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description='Add the questions of Visual Genome to a folder of VQA.')
+    parser.add_argument('folder', type=Path, help='folder with question_answers.json and image_data.json')
+    parser.add_argument('--vqa', type=Path, required=True, metavar='FOLDER', help='output of vqa.py')
+    return run(convert, parser, argv)
+
+
+if __name__ == '__main__':
+    mmattn.utils.command.run(main)
