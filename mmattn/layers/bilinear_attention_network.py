@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from mmattn.ops import bilinear_logits, bilinear_pooling, bilinear_softmax
@@ -14,7 +13,7 @@ from mmattn.registry import MODELS
 
 from .packed_positions import PackedPositions
 from .sequence import check_key_padding_mask, check_sequence
-from .weight_norm import weight_norm_linear
+from .weight_norm import normalized, weight_norm_linear
 
 MODES = ('residual', 'sum', 'concat')
 
@@ -78,7 +77,7 @@ class BilinearLogits(nn.Module):
         self.glimpses = nn.Linear(embed_dim, num_glimpses)  # p and b
         nn.init.normal_(self.glimpses.weight)
         nn.init.normal_(self.glimpses.bias)
-        weight_norm(self.glimpses, dim=None)  # type: ignore[arg-type]  # None is one scale for the matrix
+        normalized(self.glimpses)
 
     def forward(self, words: Tensor, regions: Tensor, region_padding_mask: Tensor | None = None) -> Tensor:
         """Return the logits ``(B, G, Q, K)``.

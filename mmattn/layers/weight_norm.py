@@ -1,7 +1,22 @@
 """The linear layer of bilinear attention networks: dropout of the input, and weight norm with one scale per matrix."""
 
+from typing import Any
+
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
+
+
+def normalized(linear: nn.Linear) -> nn.Linear:
+    """Write the weight of a linear layer as s · v / ‖v‖, with one scale s ``(1,)``; return the layer.
+
+    Example:
+        >>> [tuple(parameter.shape) for parameter in normalized(nn.Linear(16, 8)).parameters()]
+        [(8,), (1,), (8, 16)]
+    """
+    weight_norm(linear, dim=None)  # type: ignore[arg-type]  # None is one scale for the matrix
+    parts: Any = linear.get_submodule('parametrizations.weight')
+    parts.original0 = nn.Parameter(parts.original0.detach().view(1))  # FSDP takes no parameter without a dimension
+    return linear
 
 
 def weight_norm_linear(in_dim: int, out_dim: int, dropout: float = 0.2, relu: bool = True) -> nn.Sequential:
@@ -21,5 +36,4 @@ def weight_norm_linear(in_dim: int, out_dim: int, dropout: float = 0.2, relu: bo
         >>> sum(parameter.numel() for parameter in layer.parameters())  # weight, bias and scale
         137
     """
-    linear = weight_norm(nn.Linear(in_dim, out_dim), dim=None)  # type: ignore[arg-type]  # None is one scale for the matrix
-    return nn.Sequential(nn.Dropout(dropout), linear, *([nn.ReLU()] if relu else []))
+    return nn.Sequential(nn.Dropout(dropout), normalized(nn.Linear(in_dim, out_dim)), *([nn.ReLU()] if relu else []))

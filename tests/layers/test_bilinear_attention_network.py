@@ -29,7 +29,7 @@ def lin(layer, x):
     """s · v / ‖v‖ and its bias, with one s per matrix; ReLU where the layer has it."""
     linear = layer[1]
     scale, v = linear.parametrizations.weight.original0, linear.parametrizations.weight.original1
-    assert scale.shape == ()
+    assert scale.shape == (1,)  # FSDP takes no parameter without a dimension
     y = x @ (scale * v / v.square().sum().sqrt()).T + linear.bias
     return y.clamp(min=0) if len(layer) == 3 else y
 

@@ -191,6 +191,16 @@ def test_several_files_and_further_questions(train, tmp_path):
     assert len(build(['questions_train.json', other], test_mode=True, **options)) == 5
 
 
+@pytest.mark.parametrize(('fraction', 'expected'), [(0.5, [1, 3]), (0.25, [3]), (0.75, [1, 2, 3]), (1, [0, 1, 2, 3])])
+def test_a_part_of_the_training_questions(train, fraction, expected):
+    """Evenly spread; words and answers are those of all, and tests have all questions."""
+    dataset, full = build(train, fraction=fraction), build(train)
+    found = [sample['data_samples'].question_id for sample in dataset]
+    assert found == [QUESTIONS[i].question_id for i in expected]
+    assert dataset.metainfo == full.metainfo
+    assert len(build(train, fraction=fraction, test_mode=True)) == 4
+
+
 def test_images_without_regions_pass_the_preprocessor(train):
     """One, or all of a batch: the batch has at least one region, and padding is masked."""
     dataset = build(train, target='sampled')
