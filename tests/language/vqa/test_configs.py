@@ -20,11 +20,11 @@ from ...tiny_data import ANSWERS, FEATURES, QUESTION_WORDS
 TRAINED = [
     'ban/ban-4_1xb512-13e_vqa2.py',
     'fusion/fg_small_1xb128-100e_easy-vqa.py',
-    'ban/co-attention_small_1xb64-13e_coco-qa.py',
+    'ban/co-attention_small_1xb64-26e_coco-qa.py',
     'ban/ban-8-glove-counter_1xb512-13e_vqa2-trainval-genome.py',
     'ban/unitary_1xb512-13e_vqa2.py',
-    'ban/question-only_small_1xb64-13e_coco-qa.py',
-    'ban/image-only_small_1xb64-13e_coco-qa.py',
+    'ban/question-only_small_1xb64-26e_coco-qa.py',
+    'ban/image-only_small_1xb64-26e_coco-qa.py',
     'ban/concat_small_1xb64-13e_easy-vqa.py',
     'ban/ban-2_small_1xb64-13e_easy-vqa.py',
     'fusion/mutan_1xb128-100e_vqa1.py',
@@ -96,6 +96,7 @@ def test_config_trains_and_answers(config):
     ('name', 'expected'),
     [
         ('ban_13e', [1e-3, 2e-3, 3e-3, *[4e-3] * 7, 1e-3, 1e-3, 2.5e-4]),
+        ('ban_26e', [5e-4, 1e-3, 1.5e-3, *[2e-3] * 17, *[5e-4] * 4, 1.25e-4, 1.25e-4]),
         ('ban_13e_bs256', [5e-4, 1e-3, 1.5e-3, *[2e-3] * 7, 5e-4, 5e-4, 1.25e-4]),
         ('fusion_100e', [1e-4] * 100),
     ],
@@ -205,7 +206,7 @@ def test_operations_are_those_of_the_matrix_products():
     classifier = n * 2 * n + 2 * n * a
     found = {}
     for method in ('ban-1', 'ban-2', 'question-only', 'concat'):
-        cfg = Config.fromfile(config_path(f'ban/{method}_small_1xb64-13e_coco-qa.py'))
+        cfg = Config.fromfile(config_path(f'ban/{method}_small_1xb64-26e_coco-qa.py'))
         found[method] = count(cfg, (3, k, w))[1]
     assert found['question-only'] == gru + classifier
     assert found['concat'] == gru + classifier + m * 2 * n

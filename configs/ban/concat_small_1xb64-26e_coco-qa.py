@@ -1,2 +1,2 @@
-_base_ = './ban-2_small_1xb64-13e_coco-qa.py'
+_base_ = './ban-2_small_1xb64-26e_coco-qa.py'
 model = dict(head=dict(_delete_=True, type='mmattn.ConcatHead'))
