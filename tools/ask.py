@@ -9,7 +9,7 @@ IMAGE is the id of an image in the store. A model with an image encoder reads pi
 For one question, the best answers and their scores are printed. With --out, DIR/attention.png shows the attention maps
 of words × regions in log scale, and the six regions with the largest weights in the first glimpse, drawn in --picture.
 
-FILE is a prepared file of questions; see docs/asking.md. DIR/answers.json has the answers. Finished ones are kept in
+FILE is a prepared file of questions; see docs/visual_questions.md. DIR/answers.json has the answers. Finished ones are kept in
 DIR/answers.json.part. After an interruption, the same command with --resume continues, and the result is the same as
 after an uninterrupted run.
 
@@ -26,11 +26,10 @@ import numpy as np
 from PIL import Image
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
-from mmattn.language.pictures import read_picture, same_shape
+from mmattn.language.pictures import check_shape, given_picture
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.utils.files import atomic_write, check_writable, write_text
-from mmattn.utils.images import unreadable
 
 
 def parse_args() -> argparse.Namespace:
@@ -72,31 +71,6 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
-def picture_of(path: Path | None) -> np.ndarray | None:
-    """Return a picture, uint8 ``(H, W, 3)``.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it cannot be read; the message names it.
-    """
-    if path is None:
-        return None
-    try:
-        return np.asarray(read_picture(path))
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # decoders raise many types
-        raise ValueError(f'{path}: {unreadable(error)}') from error
-
-
-def check_shape(path: Path, picture: np.ndarray, image_id: str, expected: tuple[int, int]) -> None:
-    """Raise a ValueError if a picture is not that of the store."""
-    size = picture.shape[1], picture.shape[0]
-    if not same_shape(size, expected):
-        sizes = ['×'.join(map(str, each)) for each in (size, expected)]
-        raise ValueError(f'{path}: {sizes[0]} pixels; image {image_id} of the store, {sizes[1]}, has another shape')
-
-
 def answer_all(args: argparse.Namespace, inferencer: VQAInferencer, part: Path) -> None:
     """Answer the questions of a file, and write the answers."""
     found = inferencer(args.regions or args.images, args.questions, args.top_k, part, args.resume)['predictions']
@@ -132,7 +106,7 @@ def main() -> None:
         check_output(args.out / 'attention.png', args.overwrite)
         check_writable(args.out)
     check_checkpoint(args.checkpoint)
-    picture = picture_of(args.picture)
+    picture = given_picture(args.picture)
     cfg = load_config(args.config, args.cfg_options)
     inferencer = VQAInferencer(cfg, args.checkpoint, args.device, args.batch_size)
     if inferencer.reads_pictures != (args.images is not None):

@@ -66,7 +66,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--length-penalty', type=float, metavar='A', help='exponent of the length penalty; default: that of the config'
     )
-    parser.add_argument('--batch-size', type=int, metavar='N', default=50, help='default: %(default)s')
+    parser.add_argument('--batch-size', type=int, metavar='N', default=64, help='default: %(default)s')
     parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
     parser.add_argument('--resume', action='store_true', help='continue an interrupted run, from captions.json.part')
     parser.add_argument(

@@ -23,17 +23,15 @@ from pathlib import Path
 
 from mmattn.utils.command import run
 
-import numpy as np
 from PIL import Image
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
 from mmattn.language.annotation_files import raise_faults
 from mmattn.language.lines import read_lines
-from mmattn.language.pictures import read_picture
+from mmattn.language.pictures import check_shape, given_picture
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.vqa.grounding_inferencer import GroundingInferencer
 from mmattn.utils.files import atomic_write, write_text
-from mmattn.utils.images import unreadable
 
 
 def parse_args() -> argparse.Namespace:
@@ -95,23 +93,6 @@ def captions_of(args: argparse.Namespace) -> list[tuple[str, str]]:
     return pairs
 
 
-def picture_of(path: Path | None) -> np.ndarray | None:
-    """Return a picture, uint8 ``(H, W, 3)``.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it cannot be read; the message names it.
-    """
-    if path is None:
-        return None
-    try:
-        return np.asarray(read_picture(path))
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # decoders raise many types
-        raise ValueError(f'{path}: {unreadable(error)}') from error
-
-
 def main() -> None:
     """Ground captions, and write boxes and a picture."""
     args = parse_args()
@@ -121,9 +102,12 @@ def main() -> None:
         if args.captions is None:
             check_output(args.out / 'phrases.png', args.overwrite)
     check_checkpoint(args.checkpoint)
-    pairs, picture = captions_of(args), picture_of(args.picture)
+    pairs, picture = captions_of(args), given_picture(args.picture)
     cfg = load_config(args.config, args.cfg_options)
     inferencer = GroundingInferencer(cfg, args.checkpoint, args.device, args.batch_size)
+    if picture is not None:
+        [caption] = inferencer.captions(args.regions, pairs)
+        check_shape(args.picture, picture, args.image, caption.store[args.image].size)
     found = inferencer(args.regions, pairs, args.top_k, part, args.resume)['predictions']
     if args.captions is None:
         for each in found[0]['phrases']:

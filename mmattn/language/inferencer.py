@@ -60,14 +60,16 @@ class LanguageInferencer(BaseInferencer):
         model (str, Path or Config): config of the model, or its path.
         weights (str or Path): path or URL of the checkpoint.
         device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
+        batch_size (int): inputs per batch. Defaults to 64.
         show_progress (bool): show a progress bar, if the standard error stream is a terminal. Defaults to True.
 
     Raises:
         OSError: the config or the checkpoint does not exist.
         RuntimeError: the weights do not fit the model; the message lists the keys.
-        TypeError: ``weights`` is neither a path nor a URL.
-        ValueError: the model of the config is of another kind; ``dataset_meta`` of the checkpoint is incomplete or
-            invalid; its vocabulary has another size than that of the model; or there is no such device.
+        TypeError: ``weights`` is neither a path nor a URL, or ``batch_size`` is not an integer.
+        ValueError: ``batch_size`` is below 1; the model of the config is of another kind; ``dataset_meta`` of the
+            checkpoint is incomplete or invalid; its vocabulary has another size than that of the model; or there is no
+            such device.
     """
 
     model_types: tuple[type, ...]  # the models that it accepts
@@ -75,8 +77,15 @@ class LanguageInferencer(BaseInferencer):
     dataset: str  # the data set that sets them
 
     def __init__(
-        self, model: str | Path | Config, weights: str | Path, device: str | None = None, show_progress: bool = True
+        self,
+        model: str | Path | Config,
+        weights: str | Path,
+        device: str | None = None,
+        batch_size: int = 64,
+        show_progress: bool = True,
     ) -> None:
+        check_count('batch_size', batch_size)
+        self.batch_size = batch_size
         if not isinstance(weights, str | Path):
             raise TypeError(f'weights must be the path or URL of a checkpoint; got {weights!r}')
         found = check_device(device)

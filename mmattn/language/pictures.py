@@ -4,9 +4,10 @@ import errno
 import re
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageOps
 
-from mmattn.utils.images import open_whole
+from mmattn.utils.images import open_whole, unreadable
 
 
 def picture_paths(folder: str | Path) -> dict[str, Path]:
@@ -43,3 +44,32 @@ def same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:
         (True, False)
     """
     return abs(size[0] * other[1] - size[1] * other[0]) <= max(other)
+
+
+def given_picture(path: str | Path | None) -> np.ndarray | None:
+    """Return a picture that the user gives, uint8 ``(H, W, 3)``; None for no path.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it cannot be read; the message names it.
+    """
+    if path is None:
+        return None
+    try:
+        return np.asarray(read_picture(path))
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # decoders raise many types
+        raise ValueError(f'{path}: {unreadable(error)}') from error
+
+
+def check_shape(path: str | Path, picture: np.ndarray, image_id: str, expected: tuple[int, int]) -> None:
+    """Check that a given picture may be that of an image in a region store, whose width and height are ``expected``.
+
+    Raises:
+        ValueError: it has another shape.
+    """
+    size = picture.shape[1], picture.shape[0]
+    if not same_shape(size, expected):
+        sizes = ['×'.join(map(str, each)) for each in (size, expected)]
+        raise ValueError(f'{path}: {sizes[0]} pixels; image {image_id} of the store, {sizes[1]}, has another shape')

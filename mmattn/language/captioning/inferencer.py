@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from mmengine.config import Config
 from PIL import Image
 from torch import Tensor
 
@@ -17,7 +16,6 @@ from mmattn.language.inferencer import Batch, SentenceInferencer, in_batches
 from mmattn.language.progress_file import digest
 from mmattn.language.region_inputs import Stores, image_inputs, store_files
 from mmattn.language.regions import RegionStore
-from mmattn.ops.checks import check_count
 
 from .attributes import read_attributes
 from .captioner import Captioner
@@ -53,7 +51,7 @@ class CaptionInferencer(SentenceInferencer):
         weights (str or Path): path or URL of a checkpoint that was trained with :class:`COCOCaptionDataset`, or of
             that which ``tools/misc/ensemble_checkpoints.py`` made.
         device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
-        batch_size (int): images per batch. Defaults to 50.
+        batch_size (int): images per batch. Defaults to 64.
         show_progress (bool): show a progress bar, if the standard error stream is a terminal. Defaults to True.
 
     Raises:
@@ -73,18 +71,6 @@ class CaptionInferencer(SentenceInferencer):
     model_types = (Captioner, CaptionEnsemble)
     meta_keys = ('symbols',)
     dataset = 'mmattn.COCOCaptionDataset'
-
-    def __init__(
-        self,
-        model: str | Path | Config,
-        weights: str | Path,
-        device: str | None = None,
-        batch_size: int = 50,
-        show_progress: bool = True,
-    ) -> None:
-        check_count('batch_size', batch_size)
-        self.batch_size = batch_size
-        super().__init__(model, weights, device, show_progress)
 
     def __call__(  # type: ignore[override]
         self,

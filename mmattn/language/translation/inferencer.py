@@ -68,7 +68,7 @@ class TranslationInferencer(SentenceInferencer):
     ) -> None:
         check_count('batch_tokens', batch_tokens)
         self.batch_tokens = batch_tokens
-        super().__init__(model, weights, device, show_progress)
+        super().__init__(model, weights, device, show_progress=show_progress)
 
     def __call__(  # type: ignore[override]
         self,

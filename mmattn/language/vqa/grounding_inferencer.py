@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from mmengine.config import Config
 from torch import Tensor
 
 from mmattn.language.annotation_files import raise_faults
@@ -82,18 +81,6 @@ class GroundingInferencer(LanguageInferencer):
     model_types = (PhraseGrounder,)
     meta_keys = ('symbols',)
     dataset = 'mmattn.EntitiesDataset'
-
-    def __init__(
-        self,
-        model: str | Path | Config,
-        weights: str | Path,
-        device: str | None = None,
-        batch_size: int = 64,
-        show_progress: bool = True,
-    ) -> None:
-        check_count('batch_size', batch_size)
-        self.batch_size = batch_size
-        super().__init__(model, weights, device, show_progress)
 
     def __call__(  # type: ignore[override]
         self,

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from mmengine.config import Config
 from PIL import Image
 from torch import Tensor, nn
 
@@ -93,18 +92,6 @@ class VQAInferencer(LanguageInferencer):
     model_types = (VQAModel, MCAN)
     meta_keys = ('symbols', 'answers', 'tokens', 'max_words')
     dataset = 'mmattn.VQADataset'
-
-    def __init__(
-        self,
-        model: str | Path | Config,
-        weights: str | Path,
-        device: str | None = None,
-        batch_size: int = 64,
-        show_progress: bool = True,
-    ) -> None:
-        check_count('batch_size', batch_size)
-        self.batch_size = batch_size
-        super().__init__(model, weights, device, show_progress)
 
     def __call__(  # type: ignore[override]
         self,

@@ -122,6 +122,7 @@ FUSIONS = {
         for name, squash in (('fg', 'sigmoid'), ('ps', 'tanh'))
     },
     'phi': dict(post_network=dict(hidden_dim=128, num_blocks=2)),
+    'concat': dict(hidden=True),
 }
 HEADS = {
     'unitary': 'UnitaryHead',
@@ -163,7 +164,7 @@ def test_the_config_is_that_of_its_name(name):
         for part in method.split('-'):
             expected |= FUSIONS.get(part, {})
         found = model.head.fusion.to_dict()
-        assert found.pop('type') == 'mmattn.HadamardFusion'
+        assert found.pop('type') == ('mmattn.ConcatFusion' if method == 'concat' else 'mmattn.HadamardFusion')
         assert {
             key: [[*x] if isinstance(x, tuple) else x for x in value] if isinstance(value, list | tuple) else value
             for key, value in found.items()
