@@ -54,7 +54,8 @@ def random_model(config, seed=0):
     model = MODELS.build(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() != 1 and 'embedding' not in name:  # matrices, and the scalars of weight norm
+            # Matrices, and the scales of weight norm.
+            if (parameter.dim() > 1 and 'embedding' not in name) or name.endswith('original0'):
                 parameter.mul_(2)
     return model
 
