@@ -9,9 +9,9 @@ IMAGE is the id of an image in the store. A model with an image encoder reads pi
 For one question, the best answers and their scores are printed. With --out, DIR/attention.png shows the attention maps
 of words × regions in log scale, and the six regions with the largest weights in the first glimpse, drawn in --picture.
 
-FILE is a prepared file of questions; see docs/visual_questions.md. DIR/answers.json has the answers. Finished ones are kept in
-DIR/answers.json.part. After an interruption, the same command with --resume continues, and the result is the same as
-after an uninterrupted run.
+FILE is a prepared file of questions; see docs/visual_questions.md. DIR/answers.json has the answers. Finished ones are
+kept in DIR/answers.json.part. After an interruption, the same command with --resume continues, and the result is the
+same as after an uninterrupted run.
 
 Words that are not in the vocabulary are reported. They do not change the answer, or only as one unknown word.
 """

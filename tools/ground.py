@@ -30,7 +30,7 @@ from mmattn.language.annotation_files import raise_faults
 from mmattn.language.lines import read_lines
 from mmattn.language.pictures import check_shape, given_picture
 from mmattn.language.progress_file import check_output, progress_path
-from mmattn.language.vqa.grounding_inferencer import GroundingInferencer
+from mmattn.language.vqa.grounding.inferencer import GroundingInferencer
 from mmattn.utils.files import atomic_write, write_text
 
 

@@ -1,11 +1,9 @@
-"""Visual question answering and phrase grounding."""
+"""Visual question answering."""
 
 from .answers import frequent_answers, normalize_answer, official_score
 from .bilinear_map_hook import BilinearMapHook
 from .datasets import VQADataset
 from .glimpse_entropy_hook import GlimpseEntropyHook
-from .grounding_dataset import EntitiesDataset
-from .grounding_inferencer import GroundingInferencer
 from .heads import (
     BANHead,
     CoAttentionHead,
@@ -18,8 +16,6 @@ from .heads import (
 from .image_encoder import ConvImageEncoder
 from .inferencer import VQAInferencer
 from .mcan import MCAN, AttentionPooling, GuidedEncoder
-from .phrase_grounder import PhraseDataPreprocessor, PhraseGrounder
-from .phrase_recall import PhraseRecall
 from .question_encoder import EncodedQuestion, QuestionGRU, SkipThoughtEncoder
 from .questions import Question, QuestionTokenizer, read_questions, write_questions
 from .vqa_accuracy import VQAAccuracy
@@ -36,15 +32,10 @@ __all__ = [
     'ConcatHead',
     'ConvImageEncoder',
     'EncodedQuestion',
-    'EntitiesDataset',
     'FusionHead',
     'GlimpseEntropyHook',
-    'GroundingInferencer',
     'GuidedEncoder',
     'ImageOnlyHead',
-    'PhraseDataPreprocessor',
-    'PhraseGrounder',
-    'PhraseRecall',
     'Question',
     'QuestionGRU',
     'QuestionOnlyHead',

@@ -50,7 +50,7 @@ class EntitiesDataset(TextDataset):
     Example:
         >>> import json
         >>> from types import SimpleNamespace
-        >>> from mmattn.language.vqa.entities import EntityBoxes, parse_caption, prepared
+        >>> from mmattn.language.vqa.grounding.entities import EntityBoxes, parse_caption, prepared
         >>> from mmattn.utils.files import write_text
         >>> boxes = EntityBoxes((50, 40), {'7': [[0, 0, 9, 9]]}, set(), set())
         >>> image = '42', [parse_caption('[/EN#7/people A man] runs')], boxes

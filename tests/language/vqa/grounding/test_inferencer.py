@@ -12,13 +12,13 @@ import torch
 from PIL import Image
 
 from mmattn.language.regions import RegionStore
-from mmattn.language.vqa.grounding_inferencer import GroundingInferencer
-from mmattn.language.vqa.phrase_pictures import draw_phrases
+from mmattn.language.vqa.grounding.inferencer import GroundingInferencer
+from mmattn.language.vqa.grounding.phrase_pictures import draw_phrases
 
-from ..interruption import Stop, stop_after
-from .asking import BAN, FEATURES, SIZE, WORDS, write_model, write_pictures, write_store
+from ...interruption import Stop, stop_after
+from ..asking import BAN, FEATURES, SIZE, WORDS, write_model, write_pictures, write_store
 
-TOOL = Path(__file__).parents[3] / 'tools/ground.py'
+TOOL = Path(__file__).parents[4] / 'tools/ground.py'
 GROUNDER = dict(
     type='mmattn.PhraseGrounder',
     vocab_size=4 + len(WORDS),

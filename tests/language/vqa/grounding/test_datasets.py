@@ -9,8 +9,8 @@ import torch
 
 from mmattn.language import Regions, RegionWriter
 from mmattn.language.vocabulary import SPECIALS
-from mmattn.language.vqa import EntitiesDataset
-from mmattn.language.vqa.entities import EntityBoxes, parse_caption, prepared
+from mmattn.language.vqa.grounding import EntitiesDataset
+from mmattn.language.vqa.grounding.entities import EntityBoxes, parse_caption, prepared
 
 SIZE = (50, 40)
 REGIONS = torch.tensor([[0.0, 0, 50, 40], [0, 0, 10, 10], [5, 0, 15, 10], [30, 20, 40, 40]])

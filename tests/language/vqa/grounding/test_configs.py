@@ -6,12 +6,12 @@ from mmengine.config import Config
 from mmengine.registry import PARAM_SCHEDULERS
 from mmengine.runner import Runner
 
-from mmattn.language.vqa.entities import read_entities, words_of
+from mmattn.language.vqa.grounding.entities import read_entities, words_of
 from mmattn.utils import config_path
 from mmattn.utils.complexity import count
 
-from ...test_configs import GROUNDING
-from ...tiny_data import FEATURES
+from ....test_configs import GROUNDING
+from ....tiny_data import FEATURES
 
 
 @pytest.fixture

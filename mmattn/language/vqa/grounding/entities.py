@@ -11,8 +11,7 @@ from xml.etree import ElementTree
 
 from mmattn.language.annotation_files import raise_faults, read_json
 from mmattn.language.vocabulary import SPECIALS
-
-from .questions import ban_words
+from mmattn.language.vqa.questions import ban_words
 
 PHRASE = re.compile(r'\[/EN#(?P<id>\d+)(?P<types>(?:/[^\s/\]]+)+) (?P<words>[^][]*)\]')
 BRACKETS = re.compile(r'\[(?P<words>[^][]*)\]')

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from mmattn.language.vqa import PhraseRecall
+from mmattn.language.vqa.grounding import PhraseRecall
 
 SIZE = (60, 50)
 TYPES = (['people'], ['people', 'animals'], ['scene'], ['other'])

@@ -7,8 +7,8 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch.nn import functional as F
 
-from mmattn.language.vqa import PhraseGrounder
-from mmattn.language.vqa.phrase_grounder import geometry
+from mmattn.language.vqa.grounding import PhraseGrounder
+from mmattn.language.vqa.grounding.phrase_grounder import geometry
 
 TINY = dict(vocab_size=20, num_features=6, embed_dim=5, question_encoder=dict(type='mmattn.QuestionGRU', word_dim=7))
 SCORERS = {

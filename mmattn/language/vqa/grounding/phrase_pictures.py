@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from .attention_pictures import BOX_COLOURS, draw_boxes
+from mmattn.language.vqa.attention_pictures import BOX_COLOURS, draw_boxes
 
 PANEL = 5.0  # inches: the largest side of the picture
 MARGIN, LINE = 0.15, 0.22  # inches

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mmattn.language.vqa.entities import (
+from mmattn.language.vqa.grounding.entities import (
     Caption,
     EntityBoxes,
     Phrase,

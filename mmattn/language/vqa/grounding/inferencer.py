@@ -18,8 +18,8 @@ from mmattn.language.regions import RegionStore
 from mmattn.language.vocabulary import SPECIALS, Vocabulary
 from mmattn.ops.checks import check_count
 
+from .datasets import word_numbers
 from .entities import Caption, parse_phrases
-from .grounding_dataset import word_numbers
 from .phrase_grounder import PhraseGrounder
 
 
