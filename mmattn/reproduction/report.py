@@ -23,6 +23,7 @@ class Setup(NamedTuple):
     inputs: str  # width×height, or numbers of tokens
     device: str
     memory: str  # the kind of memory that is measured
+    published: bool = True  # the table has figures of a paper
 
     @property
     def title(self) -> str:
@@ -32,7 +33,7 @@ class Setup(NamedTuple):
     @property
     def whose(self) -> str:
         """The owner of the protocol, in the possessive."""
-        return "paper's" if self.table else "configs'"
+        return "paper's" if self.table and self.published else "configs'"
 
 
 class Result(NamedTuple):
@@ -168,7 +169,7 @@ def write_report(methods: list[Measured], setup: Setup, folder: Path) -> str:
     """Write results.json, plot.png, table.md and, if there were validations, curves.png; return the table's page."""
     write_text(folder / 'results.json', json.dumps(_content(methods, setup), indent=1, ensure_ascii=False) + '\n')
     title = f'{setup.title} on {setup.data}' + (f', not the {setup.whose} protocol' if setup.deviations else '')
-    plot(methods, title, bool(setup.table) and not setup.deviations, folder / 'plot.png')
+    plot(methods, title, bool(setup.table) and setup.published and not setup.deviations, folder / 'plot.png')
     if all(len(result.curve) > 1 for method in methods for result in method.results.values()):
         plot_curves(methods, title, folder / 'curves.png')
     text = markdown_page(methods, setup)

@@ -81,6 +81,7 @@ def reproduce(
         ' or '.join(dict.fromkeys(input_words(method.configs[-1]) for method in methods)),
         f'{device}, torch {torch.__version__}',
         'CUDA tensors' if cuda else 'resident set of the process',
+        any(row.metrics for method in methods for row in method.rows),
     )
     with lock(work_dir):
         write_configs(methods, work_dir / 'configs', [setup.title, *deviations])
