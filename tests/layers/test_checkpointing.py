@@ -31,6 +31,7 @@ LAYERS = {
     'GatedBilateralController': (dict(embed_dim=8), SEQUENCE),
     'BilinearAttentionNetwork': (dict(word_dim=8, region_dim=8, num_glimpses=2), SEQUENCE),
     'BilinearLogits': (dict(word_dim=8, region_dim=8, embed_dim=6), SEQUENCE),
+    'ConcatLogits': (dict(word_dim=8, region_dim=8, embed_dim=6), SEQUENCE),
     'UnitaryAttention': (dict(query_dim=8, region_dim=8, embed_dim=6), [(2, 8), SEQUENCE]),
     'CoAttention': (dict(word_dim=8, region_dim=8, embed_dim=32), SEQUENCE),
     'ObjectCounter': ({}, [(2, 5), (2, 5, 4)]),

@@ -29,6 +29,7 @@ OTHERS = {
     'GatedBilateralController',
     'BilinearAttentionNetwork',
     'BilinearLogits',
+    'ConcatLogits',
     'CoAttention',
     'ConcatFusion',
     'HadamardFusion',
