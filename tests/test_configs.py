@@ -196,7 +196,8 @@ def test_readme_and_metafile_name_the_configs(folder):
     assert links
     assert not [link for link in links if not (path / link).exists()]
     models = load(path / 'metafile.yml')['Models']
-    assert [model['Config'] for model in models] == [f'configs/{name}' for name in CONFIGS if name.startswith(f'{folder}/')]
+    own = [f'configs/{name}' for name in CONFIGS if name.startswith(f'{folder}/')]
+    assert [model['Config'] for model in models] == own
     for model in models:
         cfg = Config.fromfile(config_path(name_of(model)))
         said = model['Metadata']
