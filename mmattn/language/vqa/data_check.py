@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmattn.language.annotation_files import in_folder, noting
+from mmattn.language.pictures import picture_paths
 from mmattn.language.region_inputs import region_faults
 from mmattn.language.regions import RegionStore
 
-from .datasets import Recipe, image_faults, picture_paths
+from .datasets import Recipe, image_faults
 from .questions import Question, read_questions
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mmattn.engine.data_sampling import SampleIndex
 from mmattn.language.annotation_files import difference, in_folder, raise_faults
+from mmattn.language.pictures import picture_paths
 from mmattn.language.region_inputs import image_inputs, open_store
 from mmattn.language.regions import Regions
 from mmattn.language.sentences import Sentences
@@ -31,7 +32,6 @@ from .questions import Question, QuestionTokenizer, find_rule, question_words, r
 
 MIN_ANSWERS = 9
 TARGETS = ('soft', 'sampled')
-PICTURES = ('.png', '.jpg', '.jpeg')
 Stamps = tuple[tuple[str, int, int], ...]
 
 
@@ -169,7 +169,7 @@ class VQADataset(TextDataset):
         data_root (str): folder of the files. Defaults to '', the working directory.
 
     Raises:
-        FileNotFoundError: a file does not exist.
+        OSError: a file, or the folder of the pictures, does not exist.
         TypeError, ValueError: there are faults: another layout, a question twice, an image that is not in the region
             store or has no picture; the message lists all of a file. Or an option is invalid.
 
@@ -358,15 +358,6 @@ def _report(path: str, questions: list[Question], given: AnswerIndex, kept: list
     left_out = f', and {kept.count(False):,} are left out' if not all(kept) else ''
     message = f'{sum(kept):,} of {total:,} questions; {without:,} have no answer that can be given{left_out}'
     print_log(f'{path}: {message}', 'current')
-
-
-def picture_paths(folder: str) -> dict[str, Path]:
-    """Return the pictures of a folder by their names without suffix.
-
-    Raises:
-        FileNotFoundError: the folder does not exist.
-    """
-    return {path.stem: path for path in sorted(Path(folder).iterdir()) if path.suffix.lower() in PICTURES}
 
 
 def image_faults(questions: Sequence[Question], places: Any, images: str | None) -> list[str]:

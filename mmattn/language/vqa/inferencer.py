@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from mmattn.language.annotation_files import raise_faults
 from mmattn.language.inferencer import Batch, LanguageInferencer, in_batches
+from mmattn.language.pictures import picture_paths
 from mmattn.language.progress_file import digest
 from mmattn.language.region_inputs import Stores, image_inputs, open_store, store_files
 from mmattn.language.regions import RegionStore
 from mmattn.language.vocabulary import SPECIALS
 from mmattn.ops.checks import check_count
 
-from .datasets import image_faults, picture_paths, read_picture
+from .datasets import image_faults, read_picture
 from .mcan import MCAN
 from .questions import Question, QuestionTokenizer, read_questions
 from .vqa_model import VQAModel

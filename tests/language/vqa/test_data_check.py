@@ -116,7 +116,7 @@ def test_missing_pictures_and_folders(check, data):
     def move(cfg):
         cfg.train_dataloader.dataset.images = 'nowhere'
 
-    assert check('easy_vqa', change=move, num_features=None)[f'{root}/nowhere'] == ['No such file or directory']
+    assert check('easy_vqa', change=move, num_features=None)[f'{root}/nowhere'] == ['no such folder of pictures']
 
 
 def test_answers_that_no_question_has(check, data):
