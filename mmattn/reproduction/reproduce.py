@@ -38,10 +38,10 @@ def reproduce(
 ) -> str:
     """Train the missing runs of a table, and write the report to the work dir.
 
-    The work dir gets a complete config of each row, one folder per run (``ROW_seed-SEED``), its result
-    (``runs/ROW_seed-SEED.json``), table.md, plot.png and results.json. After an interruption, the same call resumes. A
-    run whose result exists is not trained again; to continue on another machine, copy the folder ``runs``. Further
-    seeds are added to existing ones.
+    The work dir gets a complete config of each row, one folder per training (``CONFIG_seed-SEED``), its result
+    (``runs/CONFIG_seed-SEED.json``), table.md, plot.png and results.json. After an interruption, the same call
+    resumes. A run whose result exists is not trained again; to continue on another machine, copy the folder ``runs``.
+    Further seeds are added to existing ones.
 
     Args:
         rows (list[Row]): rows of one table, see :func:`read_tables`.
@@ -165,12 +165,14 @@ def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Resu
             raise ValueError(f'{stored} is of a training of another length than {steps} {UNITS[unit]}')
         return Result(**found)
     start: list[str] = []
-    for stage, (path, cfg) in enumerate(zip(method.paths, method.configs), 1):
-        folder = run.folder if stage == len(method.paths) else run.folder / f'stage_{stage}'
-        staged = run._replace(config=path.resolve(), options=start + _with_workers(cfg, workers), folder=folder)
-        last = checkpoint(folder, cfg)
+    for path, cfg in zip(method.paths, method.configs):
+        # An earlier stage has the folder of its config, so that rows with the same stage, or that row, train it once.
+        staged = run_of(run.method, path, run.seed, run.folder.parent)._replace(
+            options=start + _with_workers(cfg, workers), environment=run.environment
+        )
+        last = checkpoint(staged.folder, cfg)
         finish(staged, jobs, last)
-        best = chosen(folder, cfg, last)
+        best = chosen(staged.folder, cfg, last)
         start = [f'load_from={best}']
     by_sample = has_own_test(cfg) and writes_samples(cfg)
     arguments = method.rows[0].test

@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import NamedTuple, TypeVar
 
 from rich.progress import track
@@ -43,6 +44,7 @@ class Run(NamedTuple):
 _running: set[subprocess.Popen] = set()
 _stopped = Event()
 _locks: list[int] = []
+_trainings: defaultdict[Path, Lock] = defaultdict(Lock)
 
 
 @contextmanager
@@ -127,25 +129,26 @@ def last_scores(folder: Path, key: str, iterations: int) -> dict | None:
 
 
 def finish(run: Run, jobs: int, last: Path) -> None:
-    """Train, or resume, unless the last checkpoint exists.
+    """Train, or resume, unless the last checkpoint exists; if another thread trains in the folder, wait for it.
 
     Raises:
         RuntimeError: the training has failed, or has not written this checkpoint.
     """
-    if not last.exists():
-        resume = ['--resume'] if any(run.folder.glob('*.pth')) else []
-        call(
-            run,
-            jobs,
-            'train.py',
-            run.config,
-            '--work-dir',
-            run.folder,
-            *resume,
-            '--cfg-options',
-            f'randomness.seed={run.seed}',
-            *run.options,
-        )
+    with _trainings[run.folder]:
+        if not last.exists():
+            resume = ['--resume'] if any(run.folder.glob('*.pth')) else []
+            call(
+                run,
+                jobs,
+                'train.py',
+                run.config,
+                '--work-dir',
+                run.folder,
+                *resume,
+                '--cfg-options',
+                f'randomness.seed={run.seed}',
+                *run.options,
+            )
     if not last.exists():
         raise RuntimeError(f'{last} is missing after training; see {run.folder}/output.log')
 

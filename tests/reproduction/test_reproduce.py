@@ -17,7 +17,8 @@ import pytest
 import torch
 from PIL import Image
 
-from mmattn.reproduction import reproduce
+from mmattn.reproduction import reproduce, runs
+from mmattn.reproduction.plan import plan, write_configs
 from mmattn.reproduction.protocol import Protocol, adapt, has_own_test, shipped
 from mmattn.reproduction.report import Result, difference
 from mmattn.reproduction.tables import read_tables
@@ -160,6 +161,30 @@ def test_the_best_checkpoint_is_tested_if_the_training_saves_it(tmp_path):
             saves = has_own_test(cfg)
             assert bool(cfg.default_hooks.checkpoint.save_best) == saves
             assert reproduce.chosen(tmp_path, cfg, last) == (expected if saves else last)
+
+
+def test_a_stage_that_is_another_row_is_trained_once(tmp_path, monkeypatch):
+    """Two runs at once: self-critical training waits for the row whose checkpoint it starts from."""
+    methods = plan(read_tables()['flickr8k'], Protocol(), None, ['NG-SAN*'])
+    write_configs(methods, tmp_path / 'configs', [])
+    trained = []
+
+    def train(run, jobs, tool, config, *arguments):
+        trained.append((run.folder.name, [text for text in run.options if text.startswith('load_from')]))
+        run.folder.mkdir(exist_ok=True)
+        time.sleep(0.05)
+        for name in ('epoch_2.pth', 'epoch_10.pth', 'best_CIDEr-D_epoch_1.pth'):
+            (run.folder / name).touch()
+
+    monkeypatch.setattr(runs, 'call', train)
+    monkeypatch.setattr(reproduce, 'scores', lambda *_, **__: {'CIDEr-D': 40.0})
+    monkeypatch.setattr(reproduce, 'scalars', lambda folder: [[dict(loss=1.0, time=0.1, memory=5.0)]])
+    monkeypatch.setattr(reproduce, 'read_samples', lambda *_: {})
+    reproduce.run_all(methods, [3], tmp_path, [], 4, None, None)
+    first = 'ng-san_small_1xb10-10e_flickr8k_seed-3'
+    second = ('ng-san_small_1xb10-scst-2e_flickr8k_seed-3', [f'load_from={tmp_path / first}/best_CIDEr-D_epoch_1.pth'])
+    names = ('torch_small', 'san_small', 'ng-san_small')
+    assert sorted(trained) == sorted([*((f'{name}_1xb10-10e_flickr8k_seed-3', []) for name in names), second])
 
 
 def test_one_seed_is_reported_without_intervals(call, data, tmp_path, monkeypatch):
