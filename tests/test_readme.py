@@ -175,6 +175,14 @@ def test_every_page_is_reached_from_the_readme():
     assert {ROOT / page for page in PAGES} == reached
 
 
+def test_every_folder_of_data_is_on_the_page_of_data_sets():
+    """With its environment variable, as in the configs."""
+    page = (ROOT / 'docs/datasets.md').read_text(encoding='utf-8')
+    configs = ''.join(path.read_text(encoding='utf-8') for path in (ROOT / 'configs/_base_/datasets').glob('*.py'))
+    folders = {(variable, folder) for variable, folder in re.findall(r"'\{\{\$(\w+):data/([^}]*)\}\}", configs)}
+    assert {(variable, folder) for folder, variable in re.findall(r'`([^`]+)`, `(\w+_ROOT)`', page)} == folders
+
+
 def test_the_readme_is_one_page():
     assert len(README.splitlines()) <= 150
 
