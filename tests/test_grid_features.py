@@ -173,9 +173,9 @@ def test_faults_of_options_and_images_before_work(run, photos, tmp_path):
 
 KILLED = """
 import os, runpy, signal, sys
-import mmattn.language.regions as regions
+import mmattn.language.region_writer as writer
 
-write, calls = regions._write, []
+write, calls = writer._write, []
 
 def write_and_die(file, position, data):
     calls.append(position)
@@ -184,7 +184,7 @@ def write_and_die(file, position, data):
         os.kill(os.getpid(), signal.SIGKILL)
     return write(file, position, data)
 
-regions._write = write_and_die
+writer._write = write_and_die
 sys.argv[0] = {tool!r}
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name='__main__')

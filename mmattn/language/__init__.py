@@ -12,7 +12,8 @@ from .loss import (
     TokenOptimWrapper,
     label_smoothed_loss,
 )
-from .regions import Regions, RegionStore, RegionWriter
+from .region_writer import RegionWriter
+from .regions import Regions, RegionStore
 from .schedule import InverseRootLR
 from .torch_transformer import TorchDecoder, TorchEncoder
 from .transformer import (

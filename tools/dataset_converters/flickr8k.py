@@ -31,7 +31,7 @@ from region_store import add_arguments, source_of, write_images
 
 from mmattn.language.annotation_files import read_json
 from mmattn.language.captioning.annotations import Annotation, read_annotations
-from mmattn.language.regions import RegionWriter
+from mmattn.language.region_writer import RegionWriter
 from mmattn.utils.files import write_text
 
 NAME = 'dataset_flickr8k.json'

@@ -39,7 +39,8 @@ from rich.progress import track
 
 from mmattn.language.annotation_files import faults_of
 from mmattn.language.lines import read_lines
-from mmattn.language.regions import RegionStore, RegionWriter
+from mmattn.language.region_writer import RegionWriter
+from mmattn.language.regions import RegionStore
 from mmattn.language.vqa.grounding.entities import Caption, EntityBoxes, parse_annotation, parse_sentences, prepared
 from mmattn.utils.files import write_text
 

@@ -9,7 +9,7 @@ from conversion import Fault, output_folder
 from region_npz import read_archive, read_images
 from region_store import source_of, write_images
 
-from mmattn.language.regions import RegionWriter
+from mmattn.language.region_writer import RegionWriter
 from mmattn.language.vqa.questions import Question, write_questions
 
 Splits = dict[str, list[Question]]

@@ -9,7 +9,8 @@ from pathlib import Path
 from conversion import Fault, convert_all
 from rich.progress import track
 
-from mmattn.language.regions import Regions, RegionStore, RegionWriter, clip_boxes
+from mmattn.language.region_writer import RegionWriter
+from mmattn.language.regions import Regions, RegionStore, clip_boxes
 from mmattn.utils.images import open_whole, unreadable
 
 SUFFIXES = {'.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp'}
