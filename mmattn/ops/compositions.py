@@ -50,7 +50,10 @@ def _window(
 
     As ``window_bias.window_keys``, without the division of symbolic sizes.
     """
-    where, exists = torch.zeros((1, 1), dtype=torch.long, device=device), torch.ones((1, 1), dtype=torch.bool, device=device)
+    where, exists = (
+        torch.zeros((1, 1), dtype=torch.long, device=device),
+        torch.ones((1, 1), dtype=torch.bool, device=device),
+    )
     for queries, keys, k in zip(size, key_size, window_size):
         position = torch.arange(queries, device=device) + (keys - queries)
         key = position[:, None] + torch.arange(k, device=device) - k // 2
