@@ -47,8 +47,8 @@ def describe_network(cfg: Config, segmentor: EncoderDecoder) -> dict[str, Any]:
         threshold=segmentor.decode_head.threshold if segmentor.out_channels == 1 else None,
         align_corners=bool(segmentor.align_corners),
         channel_order='RGB' if swaps else 'BGR',  # mmcv loads BGR
-        mean=mean.flatten().tolist(),
-        std=std.flatten().tolist(),
+        mean=mean.flatten().float().tolist(),
+        std=std.flatten().float().tolist(),
         resize=dict(scale=scale, scale_factor=factor, keep_ratio=resize.get('keep_ratio', False)) if resize else None,
         size_divisor=padding.get('size_divisor') or 1,
         pad_value=float(preprocessor.pad_val),

@@ -2,9 +2,12 @@
 
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 
@@ -106,7 +109,9 @@ def _in_process(prepare: Callable, given: Any, images: list[np.ndarray], repeats
 
 
 def _measure(prepare: Callable, given: Any, image: np.ndarray, repeats: int) -> Run:
-    run = prepare(given)
+    with redirect_stdout(StringIO()), catch_warnings():  # the export has printed the same messages
+        simplefilter('ignore')
+        run = prepare(given)
     Path('/proc/self/clear_refs').write_text('5', encoding='utf-8')  # the peak so far was that of loading
     before = _memory('VmRSS')
     logits = run(image)
