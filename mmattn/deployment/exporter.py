@@ -1,11 +1,6 @@
-"""``torch.export`` of a network, and the two kinds of files: with native operators, or as ONNX with compositions."""
+"""``torch.export`` of a network, and ONNX files, in which compositions replace the operators."""
 
 import json
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,11 +15,11 @@ from mmattn.ops.compositions import COMPOSITIONS
 from mmattn.utils.files import atomic_write
 
 from .metadata import KEY
+from .pt2 import quiet
 
 OPSET = 18
 MIN_TORCH = (2, 13)  # the version that the exports were tested with
 MIN_SIDE = 64  # of a dynamic image, in pixels: torch.export treats maps of one position, of smaller images, separately
-FILE = 'mmattn.json'  # of the metadata in a pt2 file
 
 
 def check_requirements(*packages: str) -> None:
@@ -72,7 +67,7 @@ def export_network(network: nn.Module, input_size: tuple[int, int] | None = None
         shape, dynamic = (1, 3, *input_size), None
     # mmseg's resize would compare symbolic sizes, only to warn of sizes that do not fit align_corners.
     without_warning = patch.object(resize, '__defaults__', (*resize.__defaults__[:-1], False))
-    with torch.no_grad(), without_warning, _quiet():
+    with torch.no_grad(), without_warning, quiet():
         return torch.export.export(
             network,
             (torch.zeros(shape),),
@@ -80,38 +75,6 @@ def export_network(network: nn.Module, input_size: tuple[int, int] | None = None
             strict=False,
             prefer_deferred_runtime_asserts_over_guards=True,
         )
-
-
-def write_pt2(program: ExportedProgram, path: str | Path, metadata: dict[str, Any]) -> None:
-    """Write a program for :func:`load_pt2`, with its metadata. The file is written atomically.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    with atomic_write(path) as temporary, _quiet():
-        torch.export.save(program, temporary, extra_files={FILE: json.dumps(metadata)})
-
-
-def load_pt2(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Load a file of :func:`write_pt2`; its operators run natively where a kernel supports the tensors.
-
-    Args:
-        path (str or Path): the file.
-
-    Returns:
-        tuple[nn.Module, dict]: maps float32 images ``(B, 3, H, W)`` on the CPU to logits; the metadata.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file was not written by :func:`write_pt2`.
-    """
-    import_module('mmattn.ops')  # declares the operators
-    extra = {FILE: ''}
-    with _quiet():
-        program = torch.export.load(str(path), extra_files=extra)
-    if not extra[FILE]:
-        raise ValueError(f'{path} has no {FILE}: tools/deployment/export.py did not write it')
-    return program.module(), json.loads(extra[FILE])
 
 
 def write_onnx(program: ExportedProgram, path: str | Path, metadata: dict[str, Any]) -> None:
@@ -126,7 +89,7 @@ def write_onnx(program: ExportedProgram, path: str | Path, metadata: dict[str, A
         RuntimeError: ONNX has no equivalent of an operation.
     """
     check_requirements('onnx', 'onnxscript')
-    with _quiet():
+    with quiet():
         program = program.run_decompositions(dict(COMPOSITIONS))
         found = torch.onnx.export(
             program,
@@ -140,18 +103,3 @@ def write_onnx(program: ExportedProgram, path: str | Path, metadata: dict[str, A
     found.model.metadata_props[KEY] = json.dumps(metadata)
     with atomic_write(path) as temporary:
         found.save(temporary)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress messages of the exporters that users cannot act on."""
-    logger = logging.getLogger('torch.onnx')
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # torchvision is not installed
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore', FutureWarning)
-            warnings.simplefilter('ignore', UserWarning)
-            yield
-    finally:
-        logger.setLevel(level)

@@ -13,8 +13,11 @@ import torch
 from mmengine.config import Config
 from PIL import Image
 
-from mmattn.deployment import LogitsNetwork, describe_network, export_network, load_pt2, write_onnx, write_pt2
-from mmattn.deployment.exporter import check_requirements
+from mmattn.deployment import load_pt2
+from mmattn.deployment.exporter import check_requirements, export_network, write_onnx
+from mmattn.deployment.metadata import describe_network
+from mmattn.deployment.network import LogitsNetwork
+from mmattn.deployment.pt2 import write_pt2
 from mmattn.ops.native import kernels_run
 
 from .networks import CLASSES, NAMES, PALETTE, config, segmentor

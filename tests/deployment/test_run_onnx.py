@@ -13,7 +13,7 @@ from mmseg.registry import MODELS, TRANSFORMS
 from PIL import Image
 from torch.nn import functional as F
 
-from mmattn.deployment import describe_network
+from mmattn.deployment.metadata import describe_network
 
 from .networks import config, segmentor
 

@@ -18,19 +18,11 @@ from mmengine.config import Config
 from prettytable import PrettyTable
 from torch import nn
 
-from mmattn.deployment import (
-    LogitsNetwork,
-    check_requirements,
-    compare,
-    describe_network,
-    export_network,
-    load_pt2,
-    load_segmentor,
-    run_onnx,
-    run_torch,
-    write_onnx,
-    write_pt2,
-)
+from mmattn.deployment.exporter import check_requirements, export_network, write_onnx
+from mmattn.deployment.metadata import describe_network
+from mmattn.deployment.network import LogitsNetwork, load_segmentor
+from mmattn.deployment.pt2 import load_pt2, write_pt2
+from mmattn.deployment.verification import compare, run_onnx, run_torch
 from mmattn.engine import add_config_options, check_checkpoint, load_config
 from mmattn.utils.files import check_writable
 
@@ -52,6 +44,8 @@ def parse_args() -> argparse.Namespace:
     )
     add_config_options(parser)
     args = parser.parse_args()
+    if args.out.suffix != f'.{args.format}':
+        parser.error(f'--out must end in .{args.format}, the format; got {args.out}')
     if args.input_size is not None and min(args.input_size) < 1:
         parser.error(f'--input-size must be at least one pixel; got {args.input_size}')
     return args
@@ -126,10 +120,13 @@ def main() -> None:
         print('test_cfg.mode is slide: the file is the network of one window, and does not slide over larger images')
     if about['not_described']:
         print(f'the metadata does not describe these steps of the test images: {", ".join(about["not_described"])}')
+    print(f'tracing the network for {"any size" if args.input_size is None else args.input_size}')
     program = export_network(LogitsNetwork(segmentor).eval(), args.input_size)
+    print(f'writing {args.out}')
     (write_onnx if args.format == 'onnx' else write_pt2)(program, args.out, about)
     print(f'{args.out}: {args.out.stat().st_size / 2**20:.1f} MiB')
     if args.verify:
+        print(f'running {len(args.verify)} images in PyTorch and from the file')
         print(verify(args, cfg, about))
 
 
