@@ -6,21 +6,25 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 import torch
 from mmengine.config import Config
 from PIL import Image
 
 from mmattn.deployment import load_pt2
-from mmattn.deployment.exporter import check_requirements, export_network, write_onnx
+from mmattn.deployment.exporter import MIN_TORCH, check_requirements, export_network, write_onnx
 from mmattn.deployment.metadata import describe_network
 from mmattn.deployment.network import LogitsNetwork
 from mmattn.deployment.pt2 import write_pt2
 from mmattn.ops.native import kernels_run
 
 from .networks import CLASSES, NAMES, PALETTE, config, segmentor
+
+if tuple(map(int, torch.__version__.split('.')[:2])) < MIN_TORCH:
+    pytest.skip('torch is too old to export', allow_module_level=True)
+onnx = pytest.importorskip('onnx')
+onnxruntime = pytest.importorskip('onnxruntime')
+pytest.importorskip('onnxscript')
 
 TOOLS = Path(__file__).parents[2] / 'tools' / 'deployment'
 SIZES = [(1, 3, 64, 64), (3, 3, 70, 101), (2, 3, 150, 97)]
@@ -98,6 +102,21 @@ def test_the_files_of_the_other_networks(exported, name):
 @pytest.mark.parametrize('name', ['DeepLabV3PlusBAHead', 'UNetBAHead'])
 def test_the_files_of_networks_that_align_corners(exported, name):
     check(exported, name, align_corners=True)
+
+
+@pytest.mark.slow
+def test_relative_encodings_of_criss_cross_attention_have_one_size(tmp_path):
+    """Their windows are as large as the map; the other relative encodings are exported for any size."""
+    network = LogitsNetwork(segmentor(config('BiCCHead relative'))).eval()
+    with pytest.raises(ValueError, match='its size must be fixed: export the network with --input-size'):
+        export_network(network)
+    write_onnx(export_network(network, (72, 101)), tmp_path / 'network.onnx', {})
+    session = onnxruntime.InferenceSession(tmp_path / 'network.onnx', providers=['CPUExecutionProvider'])
+    image = torch.randn(1, 3, 72, 101, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = network(image)
+    found = torch.from_numpy(session.run(None, {'image': image.numpy()})[0])
+    assert (found - expected).abs().max() <= TOLERANCE * (expected.max() - expected.min())
 
 
 def test_the_onnx_file_is_plain(exported):
