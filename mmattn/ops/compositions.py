@@ -123,7 +123,7 @@ def _global_attention(given: Any) -> tuple[Tensor, Tensor]:
     for axis, bias in enumerate(x.axis_bias):
         shape = [1] * len(x.key_size)
         shape[axis] = x.key_size[axis]
-        logits = logits + bias.unflatten(-1, shape).expand(*bias.shape[:-1], *x.key_size).flatten(3)
+        logits = (logits.unflatten(-1, x.key_size) + bias.unflatten(-1, shape)).flatten(3)
     if x.key_bias is not None:
         logits = logits + x.key_bias.unsqueeze(2)
     if x.key_mask is not None:
