@@ -32,8 +32,10 @@ def describe_network(cfg: Config, segmentor: EncoderDecoder) -> dict[str, Any]:
     if mean.numel() != 3:
         raise ValueError(f'model.data_preprocessor must normalise 3 channels; it normalises {mean.numel()}')
     pipeline = cfg.test_dataloader.dataset.pipeline
-    resizes = [transform for transform in pipeline if transform['type'] == 'Resize']
-    others = [transform['type'] for transform in pipeline if transform['type'] not in LOADERS]
+    names = [str(transform['type']).rpartition('.')[2] for transform in pipeline]  # with or without a scope
+    resizes = [transform for name, transform in zip(names, pipeline) if name == 'Resize']
+    others = [name for name in names if name not in LOADERS]
+    others += ['color_type' for transform in pipeline if transform.get('color_type', 'color') != 'color']
     others += ['Resize' for transform in resizes[1:]]
     others += ['interpolation' for transform in resizes if transform.get('interpolation', 'bilinear') != 'bilinear']
     padding = preprocessor.test_cfg or {}

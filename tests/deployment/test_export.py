@@ -156,7 +156,7 @@ def test_the_metadata_is_that_of_the_config():
     cfg.model.data_preprocessor = dict(type='SegDataPreProcessor')
     cfg.model.test_cfg = dict(mode='slide', crop_size=(64, 64), stride=(32, 32))
     cfg.test_dataloader.dataset.pipeline[1:2] = [
-        dict(type='RGB2Gray'),
+        dict(type='mmseg.RGB2Gray'),
         dict(type='Resize', scale_factor=0.5, interpolation='nearest'),
     ]
     about = describe_network(cfg, segmentor(cfg))

@@ -51,6 +51,7 @@ def photograph(tmp_path):
         dict(scale=64, keep_ratio=True),
         dict(scale_factor=1.5, keep_ratio=True),
         dict(scale_factor=(0.5, 1.5)),
+        dict(scale_factor=(0.5, 1.5), keep_ratio=True),
     ],
 )
 @pytest.mark.parametrize(('divisor', 'bgr_to_rgb'), [(None, True), (32, False)])

@@ -53,22 +53,17 @@ def target_size(height, width, settings, fixed=None):
         fixed (tuple[int, int], optional): height and width of a file's only input; a larger image is made to fit.
     """
     size = height, width
-    if settings and settings['keep_ratio']:
-        factor = settings['scale_factor'][0] if settings['scale_factor'] else _fit(size, settings['scale'])
-        size = tuple(int(side * factor + 0.5) for side in size)
-    elif settings and settings['scale_factor']:
-        size = tuple(int(side * factor + 0.5) for side, factor in zip(size, settings['scale_factor'][::-1]))
-    elif settings:
-        size = tuple(settings['scale'][::-1])
+    if settings:
+        factors = settings['scale_factor']
+        scale = (settings['scale'] if factors is None else [width * factors[0], height * factors[1]])[::-1]
+        factor = min(max(scale) / max(size), min(scale) / min(size))
+        size = tuple(
+            int(side + 0.5) for side in ([side * factor for side in size] if settings['keep_ratio'] else scale)
+        )
     if fixed is not None and any(side > most for side, most in zip(size, fixed)):
         factor = min(most / side for side, most in zip(size, fixed))
         size = tuple(min(most, max(1, int(side * factor + 0.5))) for side, most in zip(size, fixed))
     return size
-
-
-def _fit(size, scale):
-    """Return the factor by which an image fits both sides of ``scale``, the longer and the shorter one."""
-    return min(max(scale) / max(size), min(scale) / min(size))
 
 
 def preprocess(pixels, about, fixed=None):
@@ -151,6 +146,8 @@ def main():
         raise ValueError(
             f"{args.model}: the model's images need steps that this tool has not: {about['not_described']}"
         )
+    if about['mode'] == 'slide':
+        print('the config slides a window over an image; this tool passes the whole image', file=sys.stderr)
     palette = np.array(about['palette'], np.uint8)
     for path in args.image:
         pixels = read(path)
