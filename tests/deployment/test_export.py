@@ -104,6 +104,20 @@ def test_the_files_of_networks_that_align_corners(exported, name):
     check(exported, name, align_corners=True)
 
 
+def test_a_file_of_torch_export_loads_without_mmseg(exported, run_python):
+    network, folder, _ = exported('BiCCHead')
+    code = (
+        'import sys, torch; from mmattn.deployment import load_pt2; '
+        f'network, about = load_pt2({str(folder / "network.pt2")!r}); '
+        'print(network(torch.ones(1, 3, 64, 96)).sum().item(), about["classes"]); '
+        'assert not {"mmseg", "mmcv", "mmengine", "onnx"} & set(sys.modules)'
+    )
+    total, classes = run_python(code).split(maxsplit=1)
+    assert classes.strip() == str(list(CLASSES))
+    with torch.no_grad():
+        torch.testing.assert_close(float(total), network(torch.ones(1, 3, 64, 96)).sum().item(), rtol=1e-3, atol=1e-2)
+
+
 @pytest.mark.slow
 def test_relative_encodings_of_criss_cross_attention_have_one_size(tmp_path):
     """Their windows are as large as the map; the other relative encodings are exported for any size."""
