@@ -39,6 +39,8 @@ def settings(name, align_corners=False):
     if kind in ('BiCCHead', 'BiNLHead'):
         backbone = _resnet()
         head.update(type=f'mmattn.{kind}', window_size=(7, 9), position=position[0] if position else 'bilateral')
+        if kind == 'BiCCHead':
+            head.update(recurrence=1)  # a second pass repeats the same operations
     elif kind == 'DeepLabV3PlusBAHead':
         backbone = _resnet()
         head.update(type=f'mmattn.{kind}', dilations=(1, 2), c1_in_channels=8, c1_channels=4)
