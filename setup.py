@@ -161,6 +161,7 @@ setup(
         ],
         'video': ['opencv-python', 'pillow', 'prettytable', 'rich'],
         'language': ['pycocoevalcap', 'sacrebleu', 'sacremoses', 'subword-nmt'],
+        'export': ['onnx', 'onnxruntime', 'onnxscript'],
         'reproduction': ['matplotlib', 'pillow', 'prettytable', 'rich', 'scipy'],
         'dev': [
             'build',

@@ -72,6 +72,11 @@ class RelativePosition(nn.Module):
             query (Tensor): float ``(B, heads, *S, D)``, already scaled.
         """
         size = query.shape[2:-1]
+        if not all(isinstance(length, int) for length in size):  # symbolic, in an export
+            raise ValueError(
+                'the windows of relative encodings are as large as the map, so its size must be fixed: export the '
+                'network with --input-size'
+            )
         axes_without_table = len(size) - len(self.tables)
         vectors = []
         for axis in reversed(range(axes_without_table, len(size))):

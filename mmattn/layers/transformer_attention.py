@@ -203,8 +203,11 @@ class TransformerAttention2d(TermWeights, nn.Module):
         return bias if query is None else query + bias
 
     def _is_local(self, x: Tensor) -> bool:
-        """Whether the range excludes any key of the map."""
-        return self.spatial_range is not None and self.spatial_range // 2 < max(x.shape[2:]) - 1
+        """Whether the range excludes any key of the map; always while exporting, since the size is then symbolic."""
+        if self.spatial_range is None:
+            return False
+        exporting = hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()  # torch 2.7 and later
+        return exporting or self.spatial_range // 2 < max(x.shape[2:]) - 1
 
     def _vectors(self, projection: nn.Linear, length: int, local: bool) -> Tensor:
         """V^R R_{q−k}/√2 on an axis: ``(heads, L, L, D)`` for query and key; if local, ``(heads, 1, n_k, D)``."""

@@ -1,0 +1,105 @@
+"""``torch.export`` of a network, and ONNX files, in which compositions replace the operators."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from mmseg.models.utils import resize
+from torch import nn
+from torch.export import Dim, ExportedProgram
+
+from mmattn.ops.compositions import COMPOSITIONS
+from mmattn.utils.files import atomic_write
+
+from .metadata import KEY
+from .pt2 import quiet
+
+OPSET = 18
+MIN_TORCH = (2, 13)  # the version that the exports were tested with
+MIN_SIDE = 64  # of a dynamic image, in pixels: torch.export treats maps of one position, of smaller images, separately
+
+
+def check_requirements(*packages: str) -> None:
+    """Check the versions and packages that exporting requires.
+
+    Args:
+        *packages (str): names of packages of the extra ``export``.
+
+    Raises:
+        ImportError: torch is too old, or a package is not installed; the message gives the command that installs it.
+
+    Example:
+        >>> check_requirements('torch')
+    """
+    if tuple(map(int, torch.__version__.split('.')[:2])) < MIN_TORCH:
+        raise ImportError(f'exporting requires torch {".".join(map(str, MIN_TORCH))} or later; got {torch.__version__}')
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"{' and '.join(missing)} not installed: pip install 'mmattn[export]'")
+
+
+def export_network(network: nn.Module, input_size: tuple[int, int] | None = None) -> ExportedProgram:
+    """Trace a network that maps images ``(B, 3, H, W)`` to logits; the operators of mmattn stay operators.
+
+    Args:
+        network (nn.Module): in evaluation mode, on the CPU; see :class:`LogitsNetwork`.
+        input_size (tuple[int, int], optional): height and width of the only image, B = 1. None: batch, height and width
+            are dynamic, from 1 and ``MIN_SIDE``.
+
+    Returns:
+        ExportedProgram: its argument is 'image'.
+
+    Raises:
+        ImportError: torch is too old.
+        RuntimeError: the network has an operation that depends on the size of the image in a way that the file cannot
+            express.
+    """
+    check_requirements()
+    if input_size is None:
+        shape = 2, 3, 2 * MIN_SIDE + 1, 3 * MIN_SIDE + 3
+        dynamic: Any = {
+            'image': {0: Dim('batch', min=1), 2: Dim('height', min=MIN_SIDE), 3: Dim('width', min=MIN_SIDE)}
+        }
+    else:
+        shape, dynamic = (1, 3, *input_size), None
+    # mmseg's resize would compare symbolic sizes, only to warn of sizes that do not fit align_corners.
+    without_warning = patch.object(resize, '__defaults__', (*resize.__defaults__[:-1], False))
+    with torch.no_grad(), without_warning, quiet():
+        return torch.export.export(
+            network,
+            (torch.zeros(shape),),
+            dynamic_shapes=dynamic,
+            strict=False,
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )
+
+
+def write_onnx(program: ExportedProgram, path: str | Path, metadata: dict[str, Any]) -> None:
+    """Replace the operators of a program by their compositions, and write it as ONNX. The file is written atomically.
+
+    The file uses opset 18 and no operator of other domains; its input is 'image', its output 'logits', and the JSON
+    text of its metadata is under the key 'mmattn'.
+
+    Raises:
+        ImportError: torch is too old, or a package of the extra ``export`` is not installed.
+        OSError: the file cannot be written.
+        RuntimeError: ONNX has no equivalent of an operation.
+    """
+    check_requirements('onnx', 'onnxscript')
+    with quiet():
+        program = program.run_decompositions(dict(COMPOSITIONS))
+        found = torch.onnx.export(
+            program,
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=['image'],
+            output_names=['logits'],
+            verbose=False,
+        )
+    assert found is not None
+    found.model.metadata_props[KEY] = json.dumps(metadata)
+    with atomic_write(path) as temporary:
+        found.save(temporary)

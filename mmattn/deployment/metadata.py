@@ -1,0 +1,64 @@
+"""What a runtime without mmseg must know of a network: how images become its input, and what its labels mean."""
+
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmseg.models.segmentors import EncoderDecoder
+
+KEY = 'mmattn'  # of the JSON text in the file's metadata
+LOADERS = ('LoadImageFromFile', 'LoadAnnotations', 'PackSegInputs', 'Resize')
+
+
+def describe_network(cfg: Config, segmentor: EncoderDecoder) -> dict[str, Any]:
+    """Return the preprocessing of the config's test images, and the classes, for the metadata of a file.
+
+    Args:
+        cfg (Config): a config of mmseg, with ``test_dataloader``.
+        segmentor (EncoderDecoder): the model, with ``dataset_meta``.
+
+    Returns:
+        dict: 'classes'; 'palette', RGB; 'threshold' of the sigmoid of a single logit, or None; 'align_corners', for
+        resizing logits; 'channel_order', 'RGB' or 'BGR'; 'mean' and 'std' in that order; 'resize', None or a dict with
+        'scale', width and height, or 'scale_factor', and 'keep_ratio'; 'size_divisor', of the sides after padding at
+        the bottom and on the right; 'pad_value', after normalisation; 'mode', 'whole' or 'slide' as in the config;
+        'not_described', transforms of the pipeline that none of these describes.
+
+    Raises:
+        ValueError: the data preprocessor does not normalise three channels.
+    """
+    settings, preprocessor = cfg.model.data_preprocessor, segmentor.data_preprocessor
+    mean, std = (getattr(preprocessor, name, torch.full((3,), value)) for name, value in (('mean', 0.0), ('std', 1.0)))
+    if mean.numel() != 3:
+        raise ValueError(f'model.data_preprocessor must normalise 3 channels; it normalises {mean.numel()}')
+    pipeline = cfg.test_dataloader.dataset.pipeline
+    names = [str(transform['type']).rpartition('.')[2] for transform in pipeline]  # with or without a scope
+    resizes = [transform for name, transform in zip(names, pipeline) if name == 'Resize']
+    others = [name for name in names if name not in LOADERS]
+    others += ['color_type' for transform in pipeline if transform.get('color_type', 'color') != 'color']
+    others += ['Resize' for transform in resizes[1:]]
+    others += ['interpolation' for transform in resizes if transform.get('interpolation', 'bilinear') != 'bilinear']
+    padding = preprocessor.test_cfg or {}
+    others += ['padding to test_cfg.size'] if padding.get('size') is not None else []
+    resize = dict(resizes[0]) if resizes else {}
+    scale, factor = (_pair(resize.get(key)) for key in ('scale', 'scale_factor'))
+    swaps = settings.get('bgr_to_rgb') or settings.get('rgb_to_bgr')
+    return dict(
+        classes=list(segmentor.dataset_meta['classes']),
+        palette=[list(map(int, colour)) for colour in segmentor.dataset_meta['palette']],
+        threshold=segmentor.decode_head.threshold if segmentor.out_channels == 1 else None,
+        align_corners=bool(segmentor.align_corners),
+        channel_order='RGB' if swaps else 'BGR',  # mmcv loads BGR
+        mean=mean.flatten().float().tolist(),
+        std=std.flatten().float().tolist(),
+        resize=dict(scale=scale, scale_factor=factor, keep_ratio=resize.get('keep_ratio', False)) if resize else None,
+        size_divisor=padding.get('size_divisor') or 1,
+        pad_value=float(preprocessor.pad_val),
+        mode=segmentor.test_cfg.get('mode', 'whole'),
+        not_described=others,
+    )
+
+
+def _pair(value: Any) -> list | None:
+    """Return one number, or two, as a list of two."""
+    return None if value is None else [value, value] if isinstance(value, int | float) else list(value)

@@ -1,0 +1,64 @@
+"""Files of ``torch.export``, which keep the operators of mmattn. Loading them requires neither mmseg nor the config."""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+import mmattn.ops  # noqa: F401  (declares the operators)
+from mmattn.utils.files import atomic_write
+
+FILE = 'mmattn.json'  # of the metadata within the file
+
+
+def write_pt2(program: ExportedProgram, path: str | Path, metadata: dict[str, Any]) -> None:
+    """Write a program for :func:`load_pt2`, with its metadata. The file is written atomically.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with atomic_write(path) as temporary, quiet():
+        torch.export.save(program, temporary, extra_files={FILE: json.dumps(metadata)})
+
+
+def load_pt2(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
+    """Load a file of :func:`write_pt2`; its operators run natively where a kernel supports the tensors.
+
+    Args:
+        path (str or Path): the file.
+
+    Returns:
+        tuple[nn.Module, dict]: maps float32 images ``(B, 3, H, W)`` on the CPU to logits; the metadata.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file was not written by :func:`write_pt2`.
+    """
+    extra = {FILE: ''}
+    with quiet():
+        program = torch.export.load(str(path), extra_files=extra)
+    if not extra[FILE]:
+        raise ValueError(f'{path} has no {FILE}: tools/deployment/export.py did not write it')
+    return program.module(), json.loads(extra[FILE])
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress messages of the exporters that users cannot act on."""
+    logger = logging.getLogger('torch.onnx')
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # torchvision is not installed
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore', FutureWarning)
+            warnings.simplefilter('ignore', UserWarning)
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,130 @@
+"""Runs the same images in PyTorch and in ONNX Runtime, each in a process of its own, and compares the logits."""
+
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+
+MIB = 2**20
+
+
+class Run(NamedTuple):
+    """The result of a network for one image."""
+
+    logits: np.ndarray  # float32 (B, C, H, W)
+    seconds: float  # median, after one run
+    mebibytes: float  # peak of the process beyond its memory with the loaded network
+
+
+class Comparison(NamedTuple):
+    """The agreement of two results."""
+
+    difference: float  # largest absolute difference of logits
+    span: float  # largest minus smallest logit of the first
+    equal: float  # share of pixels with equal labels, 0 to 1
+
+
+def compare(first: np.ndarray, second: np.ndarray, threshold: float | None = None) -> Comparison:
+    """Compare two arrays of logits.
+
+    Args:
+        first, second (np.ndarray): float ``(B, C, H, W)``.
+        threshold (float, optional): of the sigmoid of a single logit. None: the label is that of the largest logit.
+
+    Raises:
+        ValueError: the shapes differ.
+
+    Example:
+        >>> compare(np.array([[[[1.0]], [[3.0]]]]), np.array([[[[1.0]], [[2.5]]]]))
+        Comparison(difference=0.5, span=2.0, equal=1.0)
+    """
+    if first.shape != second.shape:
+        raise ValueError(f'logits must have one shape; got {first.shape} and {second.shape}')
+    labels = [x.argmax(1) if threshold is None else 1 / (1 + np.exp(-x)) > threshold for x in (first, second)]
+    return Comparison(
+        float(np.abs(first - second).max()), float(first.max() - first.min()), float((labels[0] == labels[1]).mean())
+    )
+
+
+def run_torch(load: Callable[[], Any], images: list[np.ndarray], repeats: int = 3) -> list[Run]:
+    """Run a network in PyTorch, with the threads that torch uses.
+
+    Args:
+        load (Callable): returns the network, a function of a tensor ``(B, 3, H, W)``; it must be picklable.
+        images (list of np.ndarray): float32 ``(B, 3, H, W)``.
+        repeats (int): number of timed runs. Defaults to 3.
+    """
+    return _in_process(_torch, load, images, repeats)
+
+
+def run_onnx(path: str | Path, images: list[np.ndarray], threads: int, repeats: int = 3) -> list[Run]:
+    """Run an ONNX file in ONNX Runtime on the CPU.
+
+    Args:
+        path (str or Path): the file; its first output is the logits.
+        images (list of np.ndarray): float32 ``(B, 3, H, W)``.
+        threads (int): number of threads.
+        repeats (int): number of timed runs. Defaults to 3.
+    """
+    return _in_process(_onnx, (str(path), threads), images, repeats)
+
+
+def _torch(load: Callable[[], Any]) -> Callable[[np.ndarray], np.ndarray]:
+    import torch
+
+    network = load()
+
+    @torch.no_grad()
+    def run(image: np.ndarray) -> np.ndarray:
+        return network(torch.from_numpy(image)).numpy()
+
+    return run
+
+
+def _onnx(given: tuple[str, int]) -> Callable[[np.ndarray], np.ndarray]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = given[1]
+    session = onnxruntime.InferenceSession(given[0], options, providers=['CPUExecutionProvider'])
+    (image,) = session.get_inputs()
+    return lambda x: session.run(None, {image.name: x})[0]
+
+
+def _in_process(prepare: Callable, given: Any, images: list[np.ndarray], repeats: int) -> list[Run]:
+    """Measure in a fresh process per image: memory that an earlier run has left would hide that of the next one."""
+    from multiprocessing import get_context
+
+    runs = []
+    for image in images:
+        with get_context('spawn').Pool(1) as pool:
+            runs.append(pool.apply(_measure, (prepare, given, image, repeats)))
+    return runs
+
+
+def _measure(prepare: Callable, given: Any, image: np.ndarray, repeats: int) -> Run:
+    with redirect_stdout(StringIO()), catch_warnings():  # the export has printed the same messages
+        simplefilter('ignore')
+        run = prepare(given)
+    Path('/proc/self/clear_refs').write_text('5', encoding='utf-8')  # the peak so far was that of loading
+    before = _memory('VmRSS')
+    logits = run(image)
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run(image)
+        seconds.append(time.perf_counter() - start)
+    return Run(logits, median(seconds), (_memory('VmHWM') - before) / MIB)
+
+
+def _memory(field: str) -> int:
+    """Return a field of this process in bytes: VmRSS, its memory now, or VmHWM, its peak."""
+    status = Path('/proc/self/status').read_text(encoding='utf-8')
+    line = next(line for line in status.splitlines() if line.startswith(f'{field}:'))
+    return int(line.split()[1]) * 1024

@@ -1,0 +1,210 @@
+"""Compositions: the operators of exported networks, written in standard tensor operations.
+
+An exporter replaces each operator by its composition, so that any runtime can run the network. Unlike the references,
+compositions have no slices of work and no in-place operations, so that sizes of maps may be symbolic. They therefore
+take more memory: each docstring gives the largest tables beyond operands and output, in numbers per batch item and
+head, for N queries, M keys, D channels and K window entries. Compositions return what the operators return.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from . import dynamic_conv as _  # noqa: F401  (declares its operator)
+from .global_attention import _Rows
+from .grid_attention import _lines, _Positions
+from .local_attention import _squash
+from .neighbourhood import softmax
+from .operator import OPERATORS
+from .window_bias import window_entries
+from .zscore import EPS
+
+# For ``torch.export.ExportedProgram.run_decompositions``: the composition of each operator.
+COMPOSITIONS: dict[Any, Callable] = {torch.ops.mmattn.projection.default: F.linear}
+
+
+def _composes(name: str) -> Callable:
+    """Register the decorated function, which is called with the arguments as one object, as a composition."""
+    operator = OPERATORS[name]
+
+    def register(composition: Callable) -> Callable:
+        COMPOSITIONS[operator.run] = lambda *arguments: composition(operator.Arguments(*arguments))
+        return composition
+
+    return register
+
+
+def _exists(length: int, k: int, device: torch.device, dilation: int = 1) -> Tensor:
+    """Return bool ``(length, k)``: whether the key of each entry around each position lies on the axis."""
+    key = torch.arange(length, device=device)[:, None] + (torch.arange(k, device=device) - k // 2) * dilation
+    return (key >= 0) & (key < length)
+
+
+def _window(
+    size: Sequence[int], key_size: Sequence[int], window_size: Sequence[int], is_causal: bool, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return the flat index of the key ``(N, K)`` of each window entry of each query, and whether it exists.
+
+    As ``window_bias.window_keys``, without the division of symbolic sizes.
+    """
+    where, exists = (
+        torch.zeros((1, 1), dtype=torch.long, device=device),
+        torch.ones((1, 1), dtype=torch.bool, device=device),
+    )
+    for queries, keys, k in zip(size, key_size, window_size):
+        position = torch.arange(queries, device=device) + (keys - queries)
+        key = position[:, None] + torch.arange(k, device=device) - k // 2
+        inside = (key >= 0) & (key < keys)
+        where = (where[:, None, :, None] * keys + key.clamp(0, keys - 1)[:, None]).flatten(2).flatten(0, 1)
+        exists = (exists[:, None, :, None] & inside[:, None]).flatten(2).flatten(0, 1)
+    entries = window_entries(tuple(window_size), is_causal)
+    return where[:, :entries], exists[:, :entries]
+
+
+def _grid_window(size: Sequence[int], window_size: Sequence[int], device: torch.device) -> Tensor:
+    """Return bool ``(N, K)``: whether the key of each window entry of ``grid_attention`` exists."""
+    arms = []
+    for axis in reversed(range(len(size))):
+        k = window_size[axis]
+        exists = _exists(size[axis], k, device)
+        if axis != len(size) - 1:  # the centre, the query's own position, belongs to the last axis
+            exists = torch.cat([exists[:, : k // 2], exists[:, k // 2 + 1 :]], -1)
+        shape = [1] * len(size)
+        shape[axis] = size[axis]
+        arms.append(exists.view(*shape, -1).expand(*size, exists.shape[1]))
+    return torch.cat(arms, -1).flatten(0, -2)
+
+
+@_composes('grid_attention')
+def _grid_attention(given: Any) -> tuple[Tensor, Tensor]:
+    """Compose ``grid_attention``: three tables of N·ΣL logits, for axes of lengths L, and one int64 index of N·L."""
+    positions = _Positions.of(given)
+    axes = range(given.query.dim() - 3)
+    arms = []
+    for axis in axes:
+        query, key = (_lines(x, axis) for x in (given.query, given.key))
+        arm = (query * given.scale) @ key.transpose(-1, -2)
+        if positions is not None:
+            arm = arm + positions.logits(axis, slice(None))
+        if axis != axes[-1]:  # only the arm of the last axis contains the self key
+            position = torch.arange(arm.shape[-1], device=arm.device)
+            arm = arm.masked_fill(position == position[:, None], -torch.inf)
+        arms.append(arm.movedim(-2, 2 + axis))
+    logits = torch.cat(arms, -1)
+    out = torch.zeros_like(given.value)
+    for axis, weights in zip(axes, logits.softmax(-1).split([arm.shape[-1] for arm in arms], -1)):
+        sums = weights.movedim(2 + axis, -2) @ _lines(given.value, axis)
+        out = out + sums.movedim(-2, 2 + axis)
+    return out, logits.logsumexp(-1)
+
+
+@_composes('global_attention')
+def _global_attention(given: Any) -> tuple[Tensor, Tensor]:
+    """Compose ``global_attention``: three tables of N·M logits, and with windows one int64 index of N·K."""
+    x = _Rows(given)
+    count = x.key.shape[2]
+    if x.query.shape[-1]:
+        logits = (x.query * given.scale) @ x.key.transpose(-1, -2)
+    else:  # no content
+        logits = x.query.new_zeros((*x.query.shape[:-1], count))
+    if x.window_bias is not None:
+        where, exists = _window(x.size, x.key_size, given.window_size, given.is_causal, logits.device)
+        if x.outside_bias is None:
+            outside = x.window_bias.new_full(x.window_bias.shape[:-1], given.outside_value)
+        else:
+            outside = x.outside_bias
+        # One extra column: entries that do not exist are written to it and dropped.
+        table = outside.unsqueeze(-1).repeat(1, 1, 1, count + 1)
+        table = table.scatter(-1, where.where(exists, count).expand(x.window_bias.shape), x.window_bias)
+        logits = logits + table[..., :-1]
+    for axis, bias in enumerate(x.axis_bias):
+        shape = [1] * len(x.key_size)
+        shape[axis] = x.key_size[axis]
+        logits = (logits.unflatten(-1, x.key_size) + bias.unflatten(-1, shape)).flatten(3)
+    if x.key_bias is not None:
+        logits = logits + x.key_bias.unsqueeze(2)
+    if x.key_mask is not None:
+        logits = logits.masked_fill(~x.key_mask[:, None, None], -torch.inf)
+    if given.is_causal:
+        keys = torch.arange(count, device=logits.device)
+        logits = logits.masked_fill(keys > keys[x.before :, None], -torch.inf)
+    weights = logits.softmax(-1) if x.key_mask is None else softmax(logits, -1)
+    return (weights @ x.value).unflatten(2, x.size), logits.logsumexp(-1).unflatten(2, x.size)
+
+
+def _neighbours(x: Tensor, kernel_size: Sequence[int], dilation: int) -> Iterator[Tensor]:
+    """Yield ``(B, heads, H, W, k1, C)`` for each row of the kernel: the neighbours of each position; 0 outside."""
+    k0, k1 = kernel_size
+    height, width = x.shape[2:4]
+    beyond = k1 // 2 * dilation, k1 // 2 * dilation, k0 // 2 * dilation, k0 // 2 * dilation
+    x = F.pad(x, (0, 0, *beyond))
+    column = torch.arange(width, device=x.device)[:, None] + torch.arange(k1, device=x.device) * dilation
+    for row in range(k0):
+        yield x[:, :, row * dilation : row * dilation + height].index_select(3, column.flatten()).unflatten(3, (-1, k1))
+
+
+def _weighted(weights: Tensor, x: Tensor, kernel_size: Sequence[int], dilation: int) -> Tensor:
+    """Σ_j w_ij x_j, ``(B, heads, H, W, C)``, for weights ``(B, heads, H, W, K)``."""
+    out = torch.zeros_like(x)
+    rows = weights.unflatten(-1, tuple(kernel_size)).unbind(-2)
+    for row, neighbours in zip(rows, _neighbours(x, kernel_size, dilation)):
+        out = out + (row.unsqueeze(-1) * neighbours).sum(-2)
+    return out
+
+
+@_composes('local_attention')
+def _local_attention(given: Any) -> Tensor:
+    """Compose ``local_attention`` with kernels of K = k0·k1: two tables of N·k1·D neighbours, two of N·K logits."""
+    area = given.kernel_size, given.dilation
+    value, key = given.value, given.key
+    rows, columns = (_exists(n, k, value.device, given.dilation) for n, k in zip(value.shape[2:4], given.kernel_size))
+    outside = ~(rows[:, None, :, None] & columns[None, :, None]).flatten(2)  # (H, W, K)
+    logits = value.new_zeros(()).masked_fill(outside, -torch.inf)
+    if key is not None:
+        towards = given.query * given.scale
+        for pass_ in range(given.iterations):
+            if pass_:
+                towards = _squash(_weighted(logits.softmax(-1), key, *area))
+            dots = [(towards.unsqueeze(-2) * neighbours).sum(-1) for neighbours in _neighbours(key, *area)]
+            logits = logits + torch.cat(dots, -1)
+    if given.window_bias is not None:
+        logits = logits + given.window_bias
+    return _weighted(softmax(logits, -1), value, *area)
+
+
+@_composes('dynamic_conv')
+def _dynamic_conv(given: Any) -> Tensor:
+    """Compose ``dynamic_conv`` with kernels of K = k0·k1: two tables of N·k1·D neighbours, one of N·K weights."""
+    return _weighted(softmax(given.logits, -1), given.value, given.kernel_size, given.dilation)
+
+
+@_composes('window_zscore')
+def _window_zscore(given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Compose ``window_zscore``: four tables of N·K biases, and one bool table of N·K."""
+    x, size, mask = given.window_bias.flatten(2, -2), given.window_bias.shape[2:-1], given.key_mask
+    if given.support == 'grid':
+        exists = _grid_window(size, given.window_size, x.device)[None, None]
+        count = torch.full((1, 1, 1), sum(size) - len(size) + 1, device=x.device)
+    else:
+        where, exists = _window(size, size, given.window_size, given.is_causal, x.device)
+        valid = torch.ones_like(x[:1, 0, :, 0], dtype=torch.bool) if mask is None else mask.flatten(1)
+        exists = (exists & valid[:, where])[:, None]
+        count = (valid.cumsum(-1) if given.is_causal else valid.sum(-1, keepdim=True))[:, None]
+    others = count - exists.sum(-1)
+    if given.outside_bias is None:
+        outside = x.new_full(x.shape[:-1], given.outside_value)
+    else:
+        outside = given.outside_bias.flatten(2)
+    some = count.clamp(min=1)
+    outside = outside.masked_fill(others == 0, 0)
+    x = x.masked_fill(~exists, 0)
+    mean = (x.sum(-1) + others * outside) / some
+    x = (x - mean.unsqueeze(-1)).masked_fill(~exists, 0)
+    outside = (outside - mean).masked_fill(others == 0, 0)
+    factor = ((x.square().sum(-1) + others * outside.square()) / some + EPS).rsqrt()
+    found = x * factor.unsqueeze(-1), outside * factor, factor
+    window, outside, rstd = (y.unflatten(2, size) for y in found)
+    return window, outside, rstd

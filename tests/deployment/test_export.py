@@ -1,0 +1,226 @@
+"""Exported files return the logits of PyTorch, at sizes other than that of the export, and describe themselves."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from PIL import Image
+
+from mmattn.deployment import load_pt2
+from mmattn.deployment.exporter import MIN_TORCH, check_requirements, export_network, write_onnx
+from mmattn.deployment.metadata import describe_network
+from mmattn.deployment.network import LogitsNetwork
+from mmattn.deployment.pt2 import write_pt2
+from mmattn.ops.native import kernels_run
+
+from .networks import CLASSES, NAMES, PALETTE, config, segmentor
+
+if tuple(map(int, torch.__version__.split('.')[:2])) < MIN_TORCH:
+    pytest.skip('torch is too old to export', allow_module_level=True)
+onnx = pytest.importorskip('onnx')
+onnxruntime = pytest.importorskip('onnxruntime')
+pytest.importorskip('onnxscript')
+
+TOOLS = Path(__file__).parents[2] / 'tools' / 'deployment'
+SIZES = [(1, 3, 64, 64), (3, 3, 70, 101), (2, 3, 150, 97)]
+TOLERANCE = 1e-5  # of the range of the logits; 1e-4 is the accepted difference
+OPERATORS = {
+    'BiCCHead': 'grid_attention',
+    'BiNLHead': 'global_attention',
+    'DeepLabV3PlusBAHead': 'local_attention',
+    'UNetBAHead': 'local_attention',
+    '1111': 'global_attention',
+    '0110,': 'local_attention',
+    'DynamicConv2d': 'dynamic_conv',
+}
+
+
+@pytest.fixture(scope='module')
+def exported(tmp_path_factory):
+    """Return a function: the network of a name, the folder of its two files, and their metadata."""
+    made = {}
+
+    def make(name, align_corners=False):
+        key = name, align_corners
+        if key not in made:
+            cfg = config(name, align_corners)
+            model = segmentor(cfg)
+            network = LogitsNetwork(model).eval()
+            about = describe_network(cfg, model)
+            folder = tmp_path_factory.mktemp('exported')
+            program = export_network(network)
+            write_pt2(program, folder / 'network.pt2', about)
+            write_onnx(program, folder / 'network.onnx', about)
+            made[key] = network, folder, about
+        return made[key]
+
+    return make
+
+
+def assert_same_logits(network, run):
+    """Compare a file with the network at three sizes of images and of batches, of which none is that of the export."""
+    for seed, shape in enumerate(SIZES):
+        image = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        with torch.no_grad():
+            expected = network(image)
+            found = run(image)
+        assert found.shape == expected.shape == (shape[0], len(CLASSES), *shape[2:])
+        span = expected.max() - expected.min()
+        assert span > 0.1
+        assert (found - expected).abs().max() <= TOLERANCE * span
+        assert (found.argmax(1) == expected.argmax(1)).double().mean() >= 0.9999
+
+
+def check(exported, name, align_corners=False):
+    network, folder, about = exported(name, align_corners)
+    session = onnxruntime.InferenceSession(folder / 'network.onnx', providers=['CPUExecutionProvider'])
+    assert_same_logits(network, lambda image: torch.from_numpy(session.run(['logits'], {'image': image.numpy()})[0]))
+    model, found = load_pt2(folder / 'network.pt2')
+    assert found == json.loads(json.dumps(about))
+    with kernels_run() as kernels:
+        assert_same_logits(network, model)
+    operator = OPERATORS.get(name.split()[0])
+    assert operator is None or operator in kernels  # the operators of the file are not compositions
+
+
+def test_the_files_of_criss_cross_attention(exported):
+    check(exported, 'BiCCHead')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', NAMES[1:])
+def test_the_files_of_the_other_networks(exported, name):
+    check(exported, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['DeepLabV3PlusBAHead', 'UNetBAHead'])
+def test_the_files_of_networks_that_align_corners(exported, name):
+    check(exported, name, align_corners=True)
+
+
+def test_a_file_of_torch_export_loads_without_mmseg(exported, run_python):
+    network, folder, _ = exported('BiCCHead')
+    code = (
+        'import sys, torch; from mmattn.deployment import load_pt2; '
+        f'network, about = load_pt2({str(folder / "network.pt2")!r}); '
+        'print(network(torch.ones(1, 3, 64, 96)).sum().item(), about["classes"]); '
+        'assert not {"mmseg", "mmcv", "mmengine", "onnx"} & set(sys.modules)'
+    )
+    total, classes = run_python(code).split(maxsplit=1)
+    assert classes.strip() == str(list(CLASSES))
+    with torch.no_grad():
+        torch.testing.assert_close(float(total), network(torch.ones(1, 3, 64, 96)).sum().item(), rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.slow
+def test_relative_encodings_of_criss_cross_attention_have_one_size(tmp_path):
+    """Their windows are as large as the map; the other relative encodings are exported for any size."""
+    network = LogitsNetwork(segmentor(config('BiCCHead relative'))).eval()
+    with pytest.raises(ValueError, match='its size must be fixed: export the network with --input-size'):
+        export_network(network)
+    write_onnx(export_network(network, (72, 101)), tmp_path / 'network.onnx', {})
+    session = onnxruntime.InferenceSession(tmp_path / 'network.onnx', providers=['CPUExecutionProvider'])
+    image = torch.randn(1, 3, 72, 101, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = network(image)
+    found = torch.from_numpy(session.run(None, {'image': image.numpy()})[0])
+    assert (found - expected).abs().max() <= TOLERANCE * (expected.max() - expected.min())
+
+
+def test_the_onnx_file_is_plain(exported):
+    """Opset 18, no operator of another domain, named dynamic axes, and the metadata as JSON."""
+    _, folder, about = exported('BiCCHead')
+    model = onnx.load(folder / 'network.onnx')
+    onnx.checker.check_model(model, full_check=True)
+    assert [(each.domain, each.version) for each in model.opset_import] == [('', 18)]
+    assert {node.domain for node in model.graph.node} == {''}
+    assert len(model.functions) == 0
+    (image,), (logits,) = model.graph.input, model.graph.output
+    shapes = [[d.dim_param or d.dim_value for d in x.type.tensor_type.shape.dim] for x in (image, logits)]
+    batch, _, height, width = shapes[0]
+    assert shapes == [[batch, 3, height, width], [batch, len(CLASSES), height, width]]
+    assert all(isinstance(name, str) for name in (batch, height, width))
+    assert json.loads({p.key: p.value for p in model.metadata_props}['mmattn']) == json.loads(json.dumps(about))
+
+
+def test_the_metadata_is_that_of_the_config():
+    cfg = config('BiCCHead')
+    about = describe_network(cfg, segmentor(cfg))
+    assert about == dict(
+        classes=list(CLASSES),
+        palette=PALETTE,
+        threshold=None,
+        align_corners=False,
+        channel_order='RGB',
+        mean=[120, 110, 100],
+        std=[60, 50, 40],
+        resize=dict(scale=[160, 120], scale_factor=None, keep_ratio=True),
+        size_divisor=8,
+        pad_value=0,
+        mode='whole',
+        not_described=[],
+    )
+    cfg.model.decode_head.update(out_channels=1, num_classes=2, threshold=0.3)
+    cfg.model.data_preprocessor = dict(type='SegDataPreProcessor')
+    cfg.model.test_cfg = dict(mode='slide', crop_size=(64, 64), stride=(32, 32))
+    cfg.test_dataloader.dataset.pipeline[1:2] = [
+        dict(type='mmseg.RGB2Gray'),
+        dict(type='Resize', scale_factor=0.5, interpolation='nearest'),
+    ]
+    about = describe_network(cfg, segmentor(cfg))
+    assert {key: about[key] for key in ('threshold', 'channel_order', 'mean', 'std', 'size_divisor', 'mode')} == dict(
+        threshold=0.3, channel_order='BGR', mean=[0, 0, 0], std=[1, 1, 1], size_divisor=1, mode='slide'
+    )
+    assert about['resize'] == dict(scale=None, scale_factor=[0.5, 0.5], keep_ratio=False)
+    assert about['not_described'] == ['RGB2Gray', 'interpolation']
+
+
+@pytest.fixture
+def image(tmp_path):
+    """A photograph-like image, larger than the scale of the config, and of a size that the divisor does not divide."""
+    rng = np.random.default_rng(0)
+    blocks = np.kron(rng.integers(0, 255, (9, 7, 3)), np.ones((23, 31, 1)))
+    pixels = (blocks + rng.normal(0, 9, blocks.shape)).clip(0, 255).astype(np.uint8)
+    path = tmp_path / 'image.png'
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def test_run_onnx_paints_the_labels_of_mmseg_without_torch(exported, image, tmp_path):
+    """The whole way of an image: scaled, normalised, padded, segmented, cropped and scaled back."""
+    from mmseg.apis import inference_model
+
+    network, folder, _ = exported('BiCCHead')
+    out = tmp_path / 'out'
+    code = (
+        'import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name="__main__"); '
+        'assert not {"torch", "mmattn", "mmcv", "mmengine", "cv2", "onnx"} & set(sys.modules)'
+    )
+    arguments = [TOOLS / 'run_onnx.py', folder / 'network.onnx', image, '--out-dir', out]
+    subprocess.run([sys.executable, '-c', code, *map(str, arguments)], check=True, env={}, cwd=tmp_path)
+    model = network.segmentor
+    model.cfg = Config(dict(test_pipeline=config('BiCCHead').test_dataloader.dataset.pipeline))
+    expected = inference_model(model, str(image)).pred_sem_seg.data[0].numpy()
+    with Image.open(out / 'pred' / 'image.png') as painted:
+        found = np.asarray(painted)
+        assert painted.getpalette()[: 3 * len(PALETTE)] == np.ravel(PALETTE).tolist()
+    assert len(np.unique(expected)) > 1
+    assert found.shape == expected.shape == (207, 217)
+    assert (found == expected).mean() > 0.998  # scaling rounds to levels of grey otherwise than OpenCV
+    with Image.open(image) as pixels, Image.open(out / 'vis' / 'image.png') as overlay:
+        mixed = np.asarray(pixels) / 2 + np.array(PALETTE)[found] / 2
+        assert np.abs(np.asarray(overlay) - mixed).max() <= 0.5
+
+
+def test_requirements(monkeypatch):
+    with pytest.raises(ImportError, match=r"absent_a and absent_b not installed: pip install 'mmattn\[export\]'"):
+        check_requirements('torch', 'absent_a', 'absent_b')
+    monkeypatch.setattr(torch, '__version__', '2.4.0')
+    with pytest.raises(ImportError, match=r'exporting requires torch 2.13 or later; got 2\.4\.0'):
+        export_network(torch.nn.Identity())

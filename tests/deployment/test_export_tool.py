@@ -1,0 +1,89 @@
+"""The command line of the export: a file of one size with its comparison, and errors before any work."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mmattn.deployment import load_pt2
+from mmattn.engine import load_config
+
+from ..forked_tools import run_command
+from .networks import config, segmentor
+
+ROOT = Path(__file__).parents[2]
+TOOL = ROOT / 'tools' / 'deployment' / 'export.py'
+DETECTOR = ROOT / 'configs/attended_residual/faster-rcnn_r50-w16-attn0010_fpn_1xb8-150_bccd-320x240.py'
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """Return paths of a config and of a checkpoint, which has no classes: they are those of the config."""
+    folder = tmp_path_factory.mktemp('trained')
+    cfg = config('BiCCHead')
+    cfg.model.test_cfg = dict(mode='slide', crop_size=(96, 128), stride=(64, 64))
+    cfg.dump(folder / 'config.py')
+    torch.save(dict(state_dict=segmentor(cfg).state_dict()), folder / 'weights.pth')
+    return folder / 'config.py', folder / 'weights.pth'
+
+
+def failure(*arguments):
+    """Return what the tool prints; it must fail."""
+    done = run_command([sys.executable, TOOL, *arguments], {**os.environ, 'COLUMNS': '200'}, merged=True)
+    assert done.returncode in (1, 2), done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('format', ['onnx', 'pt2'])
+def test_a_file_of_one_size_is_compared_with_pytorch(trained, tmp_path, format):
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (150, 90, 3), np.uint8)).save(tmp_path / 'image.png')
+    out = tmp_path / f'network.{format}'
+    verified = '--verify', tmp_path / 'image.png'
+    size = '--input-size', '96', '128'
+    command = [sys.executable, '-u', TOOL, *trained, '--format', format, '--out', out, *size, *verified]
+    done = run_command(command, merged=True, timeout=600)  # not in a fork: it starts processes of its own
+    assert done.returncode == 0, done.stdout
+    assert 'the file is the network of one window' in done.stdout
+    row = next(line for line in done.stdout.splitlines() if line.startswith('| image.png'))
+    assert '96×128' in row
+    assert float(re.search(r'= (\S+)', row).group(1)) <= 1e-5
+    assert '100.0000%' in row
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == out.suffix] == [out.name]
+    if format == 'pt2':
+        network, about = load_pt2(out)
+        assert about['mode'] == 'slide'
+        x = torch.randn(1, 3, 96, 128)
+        with torch.no_grad():
+            expected = segmentor(load_config(trained[0]))(x, mode='tensor')
+            assert network(x).shape == (1, expected.shape[1], 96, 128)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--out', 'network.pt2'], '--out must end in .onnx, the format; got network.pt2'),
+        (['--out', 'network.onnx', '--input-size', '0', '5'], '--input-size must be at least one pixel; got [0, 5]'),
+        (['--out', 'network.onnx', '--input-size', '64', '64', '--dynamic'], 'not allowed with argument --input-size'),
+        (['--out', '{exists}'], 'exists.onnx exists already'),
+        (['--out', 'network.onnx', '--verify', 'absent.png'], '--verify: no such file: absent.png'),
+    ],
+)
+def test_errors_come_before_the_export(trained, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'exists.onnx').write_bytes(b'kept')
+    arguments = [argument.format(exists=tmp_path / 'exists.onnx') for argument in arguments]
+    assert message in failure(*trained, *arguments)
+    assert (tmp_path / 'exists.onnx').read_bytes() == b'kept'
+    assert [path.name for path in tmp_path.iterdir()] == ['exists.onnx']
+
+
+def test_a_detector_is_not_exported(trained, tmp_path):
+    said = failure(DETECTOR, trained[1], '--out', tmp_path / 'network.onnx')
+    assert 'only segmentors (EncoderDecoder of mmseg) can be exported; model.type is' in said

@@ -1,0 +1,125 @@
+"""The tool without PyTorch prepares images, and resizes logits, as mmseg does."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.dataset import Compose
+from mmengine.registry import init_default_scope
+from mmseg.registry import MODELS, TRANSFORMS
+from PIL import Image
+from torch.nn import functional as F
+
+from mmattn.deployment.metadata import describe_network
+
+from .networks import config, segmentor
+
+PATH = Path(__file__).parents[2] / 'tools' / 'deployment' / 'run_onnx.py'
+SPEC = importlib.util.spec_from_file_location('run_onnx_tool', PATH)
+runner = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(runner)
+ORIENTATION = 0x0112  # of EXIF
+
+
+@pytest.fixture(scope='module')
+def model():
+    return segmentor(config('BiCCHead'))
+
+
+@pytest.fixture
+def photograph(tmp_path):
+    """A smooth image that its EXIF orientation turns by 90°."""
+    y, x = np.mgrid[:90, :133] / 20
+    pixels = np.stack([np.sin(x + y), np.cos(x * y), np.sin(2 * x - y)], -1) * 127 + 128
+    path = tmp_path / 'photograph.png'
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path, exif=exif)
+    return path
+
+
+@pytest.mark.parametrize(
+    'resize',
+    [
+        None,
+        dict(scale=(100, 60), keep_ratio=True),
+        dict(scale=(512, 2048), keep_ratio=True),
+        dict(scale=(75, 50)),
+        dict(scale=64, keep_ratio=True),
+        dict(scale_factor=1.5, keep_ratio=True),
+        dict(scale_factor=(0.5, 1.5)),
+        dict(scale_factor=(0.5, 1.5), keep_ratio=True),
+    ],
+)
+@pytest.mark.parametrize(('divisor', 'bgr_to_rgb'), [(None, True), (32, False)])
+def test_images_are_prepared_as_in_mmseg(model, photograph, resize, divisor, bgr_to_rgb):
+    cfg = config('BiCCHead')
+    cfg.model.data_preprocessor.update(bgr_to_rgb=bgr_to_rgb, test_cfg=dict(size_divisor=divisor) if divisor else None)
+    cfg.model.data_preprocessor.pad_val = 3
+    pipeline = cfg.test_dataloader.dataset.pipeline
+    pipeline[1:2] = [] if resize is None else [dict(resize, type='Resize')]
+    init_default_scope('mmseg')
+    steps = [TRANSFORMS.build(step) for step in pipeline if step['type'] != 'LoadAnnotations']
+    item = Compose(steps)(dict(img_path=str(photograph)))
+    preprocessor = MODELS.build(cfg.model.data_preprocessor)
+    batch = dict(inputs=[item['inputs']], data_samples=[item['data_samples']])
+    expected = preprocessor(batch, False)['inputs'].numpy()
+
+    model.data_preprocessor = preprocessor
+    about = describe_network(cfg, model)
+    found, (height, width) = runner.preprocess(runner.read(photograph, about['channel_order']), about)
+    assert (height, width) == item['data_samples'].img_shape
+    assert found.shape == expected.shape
+    assert found.dtype == np.float32
+    levels = np.abs(found - expected) * np.array([60, 50, 40])[:, None, None]
+    assert levels[..., height:, :].sum() == levels[..., width:].sum() == 0  # the padding
+    assert levels.max() <= 1.001
+    assert levels.mean() < 0.15  # OpenCV truncates when it resizes 8-bit images: by 0.12 levels on average
+
+
+@pytest.mark.parametrize('align_corners', [False, True])
+@pytest.mark.parametrize('size', [(7, 9), (20, 5), (1, 31), (3, 1)])
+def test_logits_are_resized_as_in_torch(align_corners, size):
+    x = torch.randn(4, 7, 9, generator=torch.Generator().manual_seed(0))
+    expected = F.interpolate(x[None], size=size, mode='bilinear', align_corners=align_corners)[0]
+    found = runner.resize(x.numpy(), *size, align_corners)
+    torch.testing.assert_close(torch.from_numpy(found).float(), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ('size', 'expected'),
+    [((100, 200), (100, 200)), ((300, 200), (150, 100)), ((151, 300), (101, 200)), ((1000, 1), (150, 1))],
+)
+def test_images_are_made_to_fit_a_fixed_input(size, expected):
+    assert runner.target_size(*size, None, fixed=(150, 200)) == expected
+
+
+def test_a_single_logit_has_a_threshold():
+    about = dict(align_corners=False, threshold=0.3)
+    logits = np.array([[[-200.0, -0.9, 9.0], [-0.8, 0.0, 9.0]]], np.float32)
+    assert runner.labels_of(logits, (2, 2), 2, 2, about).tolist() == [[0, 0], [1, 1]]
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, 'argv', ['run_onnx.py', *map(str, arguments)])
+    runner.main()
+
+
+def test_errors_come_before_the_model_runs(monkeypatch, capsys, photograph, tmp_path):
+    out = '--out-dir', tmp_path / 'out'
+    with pytest.raises(FileNotFoundError, match=r'no such file: absent\.onnx'):
+        run(monkeypatch, 'absent.onnx', photograph, *out)
+    with pytest.raises(SystemExit):
+        run(monkeypatch, 'absent.onnx', photograph, 'other/photograph.jpg', *out)
+    assert 'images must have distinct names, without suffix and folder' in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run(monkeypatch, 'absent.onnx', photograph, *out, '--opacity', '2')
+    assert '--opacity must be from 0 to 1; got 2.0' in capsys.readouterr().err
+    deep = tmp_path / 'deep.png'
+    Image.fromarray(np.zeros((4, 5), np.uint16)).save(deep)
+    with pytest.raises(ValueError, match=r'deep\.png: images must have 8 bits per channel; this one is of mode I;16'):
+        runner.read(deep)
+    assert not (tmp_path / 'out').exists()

@@ -1,0 +1,170 @@
+"""Segment images with an ONNX file of export.py: write an index map with its palette and a colour overlay for each.
+
+    python run_onnx.py MODEL.onnx IMAGE [IMAGE …] --out-dir DIR    # DIR/pred/*.png, DIR/vis/*.png
+
+It requires only onnxruntime, numpy and Pillow: copy it with the model. The preprocessing is that of the config.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+KEY = 'mmattn'  # of the metadata that export.py writes
+
+
+def read(path, channel_order='RGB'):
+    """Return the pixels of an image file, uint8 ``(H, W, 3)``, turned as its EXIF orientation says."""
+    with Image.open(path) as image:
+        if image.mode.startswith(('I', 'F')):
+            raise ValueError(f'{path}: images must have 8 bits per channel; this one is of mode {image.mode}')
+        pixels = np.asarray(ImageOps.exif_transpose(image).convert('RGB'))
+    return pixels if channel_order == 'RGB' else pixels[..., ::-1]
+
+
+def resize(x, height, width, align_corners=False):
+    """Resize the last two axes of a float32 array by bilinear interpolation, as PyTorch and OpenCV do: no smoothing."""
+    for axis, length in ((-2, height), (-1, width)):
+        size = x.shape[axis]
+        if size == length:
+            continue
+        if align_corners:
+            at = np.arange(length) * ((size - 1) / max(length - 1, 1))
+        else:
+            at = ((np.arange(length) + 0.5) * (size / length) - 0.5).clip(0, size - 1)
+        first = at.astype(int)
+        share = (at - first).astype(np.float32)
+        share = share[:, None] if axis == -2 else share
+        last = np.minimum(first + 1, size - 1)
+        x = x.take(first, axis) * (1 - share) + x.take(last, axis) * share
+    return x
+
+
+def target_size(height, width, settings, fixed=None):
+    """Return height and width to which an image is scaled.
+
+    Args:
+        height, width (int): those of the image.
+        settings (dict, optional): 'resize' of the metadata.
+        fixed (tuple[int, int], optional): height and width of a file's only input; a larger image is made to fit.
+    """
+    size = height, width
+    if settings:
+        factors = settings['scale_factor']
+        scale = (settings['scale'] if factors is None else [width * factors[0], height * factors[1]])[::-1]
+        factor = min(max(scale) / max(size), min(scale) / min(size))
+        size = tuple(
+            int(side + 0.5) for side in ([side * factor for side in size] if settings['keep_ratio'] else scale)
+        )
+    if fixed is not None and any(side > most for side, most in zip(size, fixed)):
+        factor = min(most / side for side, most in zip(size, fixed))
+        size = tuple(min(most, max(1, int(side * factor + 0.5))) for side, most in zip(size, fixed))
+    return size
+
+
+def preprocess(pixels, about, fixed=None):
+    """Scale, normalise and pad an image.
+
+    Args:
+        pixels (np.ndarray): uint8 ``(H, W, 3)``.
+        about (dict): the metadata of the file.
+        fixed (tuple[int, int], optional): height and width of the file's only input.
+
+    Returns:
+        tuple: float32 ``(1, 3, H', W')``; height and width before padding at the bottom and on the right.
+    """
+    x = pixels.transpose(2, 0, 1).astype(np.float32)
+    height, width = target_size(*x.shape[1:], about['resize'], fixed)
+    x = np.rint(resize(x, height, width))
+    mean, std = (np.array(about[key], np.float32)[:, None, None] for key in ('mean', 'std'))
+    x = (x - mean) / std
+    divisor = about['size_divisor']
+    bottom, right = fixed or (-(-side // divisor) * divisor for side in (height, width))
+    padding = (0, 0), (0, bottom - height), (0, right - width)
+    return np.pad(x, padding, constant_values=about['pad_value'])[None], (height, width)
+
+
+def labels_of(logits, size, height, width, about):
+    """Return the labels, uint8 ``(height, width)``, from logits ``(C, H', W')`` whose first rows and columns count."""
+    logits = resize(logits[:, : size[0], : size[1]], height, width, about['align_corners'])
+    if about['threshold'] is not None:
+        with np.errstate(over='ignore'):
+            return (1 / (1 + np.exp(-logits[0])) > about['threshold']).astype(np.uint8)
+    return logits.argmax(0).astype(np.uint8)
+
+
+def load(path, threads=0):
+    """Return the session of an ONNX file, its metadata, and the height and width of its only input or None."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(path), options, providers=['CPUExecutionProvider'])
+    text = session.get_modelmeta().custom_metadata_map.get(KEY)
+    if text is None:
+        raise ValueError(f'{path} has no metadata {KEY!r}: export.py did not write it')
+    shape = session.get_inputs()[0].shape[2:]
+    return session, json.loads(text), tuple(shape) if all(isinstance(side, int) for side in shape) else None
+
+
+def save(image, path):
+    """Write an image aside and rename it, so that no half of a file remains."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f'.{path.stem}.{os.getpid()}.part{path.suffix}')
+    try:
+        image.save(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def main():
+    """Segment the images and print the paths of the index maps."""
+    parser = argparse.ArgumentParser(description='Segment images with an ONNX file')
+    parser.add_argument('model', type=Path, help='ONNX file of export.py')
+    parser.add_argument('image', type=Path, nargs='+', help='image files')
+    parser.add_argument('--out-dir', type=Path, required=True, help='folder for pred/<name>.png and vis/<name>.png')
+    parser.add_argument(
+        '--opacity', type=float, default=0.5, help='of the colours over the image, 0 to 1; default: 0.5'
+    )
+    parser.add_argument('--threads', type=int, default=0, help='default: one per core')
+    args = parser.parse_args()
+    if not 0 <= args.opacity <= 1:
+        parser.error(f'--opacity must be from 0 to 1; got {args.opacity}')
+    names = [path.stem for path in args.image]
+    if len(set(names)) < len(names):
+        parser.error(f'images must have distinct names, without suffix and folder; got {" ".join(names)}')
+    missing = [str(path) for path in (args.model, *args.image) if not path.is_file()]
+    if missing:
+        raise FileNotFoundError(f'no such file: {" ".join(missing)}')
+    session, about, fixed = load(args.model, args.threads)
+    if about['not_described']:
+        raise ValueError(
+            f"{args.model}: the model's images need steps that this tool has not: {about['not_described']}"
+        )
+    if about['mode'] == 'slide':
+        print('the config slides a window over an image; this tool passes the whole image', file=sys.stderr)
+    palette = np.array(about['palette'], np.uint8)
+    for path in args.image:
+        pixels = read(path)
+        height, width = pixels.shape[:2]
+        x, size = preprocess(pixels if about['channel_order'] == 'RGB' else pixels[..., ::-1], about, fixed)
+        (logits,) = session.run(None, {session.get_inputs()[0].name: x})
+        labels = labels_of(logits[0], size, height, width, about)
+        index_map = Image.fromarray(labels)
+        index_map.putpalette(palette.tobytes())
+        save(index_map, args.out_dir / 'pred' / f'{path.stem}.png')
+        overlay = pixels * np.float32(1 - args.opacity) + palette[labels] * np.float32(args.opacity)
+        save(Image.fromarray(np.rint(overlay).astype(np.uint8)), args.out_dir / 'vis' / f'{path.stem}.png')
+        print(args.out_dir / 'pred' / f'{path.stem}.png')
+
+
+if __name__ == '__main__':
+    try:
+        main()
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        sys.exit(f'{Path(sys.argv[0]).name}: error: {error}')
