@@ -1,5 +1,6 @@
 """Runs the same images in PyTorch and in ONNX Runtime, each in a process of its own, and compares the logits."""
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -19,7 +20,9 @@ class Run(NamedTuple):
 
     logits: np.ndarray  # float32 (B, C, H, W)
     seconds: float  # median, after one run
-    mebibytes: float  # peak of the process beyond its memory with the loaded network
+    mebibytes: (
+        float  # peak of the process beyond its memory with the loaded network; NaN where Linux does not report it
+    )
 
 
 class Comparison(NamedTuple):
@@ -112,8 +115,7 @@ def _measure(prepare: Callable, given: Any, image: np.ndarray, repeats: int) -> 
     with redirect_stdout(StringIO()), catch_warnings():  # the export has printed the same messages
         simplefilter('ignore')
         run = prepare(given)
-    Path('/proc/self/clear_refs').write_text('5', encoding='utf-8')  # the peak so far was that of loading
-    before = _memory('VmRSS')
+    before = _memory_at_start()
     logits = run(image)
     seconds = []
     for _ in range(repeats):
@@ -123,8 +125,20 @@ def _measure(prepare: Callable, given: Any, image: np.ndarray, repeats: int) -> 
     return Run(logits, median(seconds), (_memory('VmHWM') - before) / MIB)
 
 
-def _memory(field: str) -> int:
-    """Return a field of this process in bytes: VmRSS, its memory now, or VmHWM, its peak."""
-    status = Path('/proc/self/status').read_text(encoding='utf-8')
+def _memory_at_start() -> float:
+    """Forget the peak so far, that of loading, and return the memory of this process in bytes; NaN if unknown."""
+    try:
+        Path('/proc/self/clear_refs').write_text('5', encoding='utf-8')
+    except OSError:  # not Linux, or a container that forbids it
+        return math.nan
+    return _memory('VmRSS')
+
+
+def _memory(field: str) -> float:
+    """Return a field of this process in bytes: VmRSS, its memory now, or VmHWM, its peak; NaN if unknown."""
+    try:
+        status = Path('/proc/self/status').read_text(encoding='utf-8')
+    except OSError:
+        return math.nan
     line = next(line for line in status.splitlines() if line.startswith(f'{field}:'))
     return int(line.split()[1]) * 1024
