@@ -102,7 +102,7 @@ def test_rows_of_captions_differ_in_model_attributes_and_stages(data):
         assert stages[0] == configs[0][0]
         assert len(stages) == 1 + ('self-critical' in method.name)
         for stage in stages[1:]:
-            assert stage.pop('model') == {**model, 'self_critical': dict(samples=5, baseline='greedy')}
+            assert stage.pop('model') == {**model, 'self_critical': dict(samples=5, baseline='mean')}
             assert stage.pop('custom_hooks') == [dict(type='mmattn.SelfCriticalHook')]
             assert stage['optim_wrapper']['optimizer'].pop('lr') == 5e-5
             assert stage.pop('param_scheduler') == [dict(type='ConstantLR', factor=1.0, by_epoch=False)]
