@@ -263,7 +263,7 @@ def test_only_an_extra_requires_openmmlab(described):
     }
     assert wanted.pop('') == {'torch', 'numpy'}
     assert {name: wanted.pop(name) for name in families} == families
-    assert set(wanted) == {'det', 'video', 'language', 'reproduction', 'dev'}
+    assert set(wanted) == {'det', 'video', 'language', 'export', 'reproduction', 'dev'}
     brought = set().union(*wanted.values())
     assert not [name for name in brought if name.startswith(('mm', 'onedl'))]
     assert 'opencv-python-headless' not in brought
