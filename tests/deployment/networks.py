@@ -16,7 +16,6 @@ PLUGINS = {
 }
 NAMES = [
     'BiCCHead',
-    'BiCCHead relative',
     'BiNLHead',
     'BiNLHead relative',
     'DeepLabV3PlusBAHead',
