@@ -70,6 +70,9 @@ class RelativePosition(nn.Module):
 
         Args:
             query (Tensor): float ``(B, heads, *S, D)``, already scaled.
+
+        Raises:
+            ValueError: the network is exported for any size: the windows depend on the size of the map.
         """
         size = query.shape[2:-1]
         if not all(isinstance(length, int) for length in size):  # symbolic, in an export

@@ -44,7 +44,7 @@ class Run(NamedTuple):
 _running: set[subprocess.Popen] = set()
 _stopped = Event()
 _locks: list[int] = []
-_trainings: defaultdict[Path, Lock] = defaultdict(Lock)
+_trainings: defaultdict[str, Lock] = defaultdict(Lock)  # by the name of the folder, whose lookup is atomic
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def finish(run: Run, jobs: int, last: Path) -> None:
     Raises:
         RuntimeError: the training has failed, or has not written this checkpoint.
     """
-    with _trainings[run.folder]:
+    with _trainings[str(run.folder)]:
         if not last.exists():
             resume = ['--resume'] if any(run.folder.glob('*.pth')) else []
             call(
