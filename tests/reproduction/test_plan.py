@@ -48,10 +48,11 @@ DATA = {
     'fusion-text': ('coco_vqa_mini',),
     'fusion-grid': ('coco_qa',),
     'coco-qa': ('coco_qa',),
+    'daquar': ('daquar',),
     'easy-vqa': ('easy_vqa',),
 }
 # Rows have data of their own.
-OWN_DATA = '2.2', 'flickr8k', 'coco-qa', 'easy-vqa'
+OWN_DATA = '2.2', 'flickr8k', 'coco-qa', 'daquar', 'easy-vqa'
 
 QUESTIONS = 'coco_qa', 'coco_vqa_mini', 'daquar', 'easy_vqa'
 PARTS = 'train', 'val', 'test'
@@ -135,7 +136,7 @@ def test_rows_of_questions_have_the_targets_of_their_loss(table, data):
             assert ('image_encoder' in cfg.model) == ('images' in dataset) == (name == 'easy_vqa')
             assert (cfg.model.vocab_size, cfg.model.num_answers) == (10, 2)
             assert cfg.custom_hooks == []
-            assert cfg.train_dataloader.batch_size == (128 if fusion else 64)
+            assert cfg.train_dataloader.batch_size == (128 if fusion and table == 'coco-qa' else 64)
             inputs = f'inputs of {"64×64 pixels" if name == "easy_vqa" else "36 regions"} and 14 words'
             own = name.replace('_', '-') == table
             assert (inputs in words([method], Protocol(name), read_data(name, data[name]))) == (not own)

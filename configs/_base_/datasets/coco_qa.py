@@ -8,7 +8,7 @@ dataset = dict(
     answer_files=('questions_train.json',),
     min_answers=1,
     normalize_answers=False,
-    max_words=32,
+    max_words=14,
 )
 train_dataloader = dict(dataset=dataset)
 val_dataloader = dict(dataset=dataset)

@@ -8,8 +8,8 @@ dataset = dict(
     answer_files=('questions_train.json',),
     min_answers=1,
     normalize_answers=False,
-    max_words=32,
+    max_words=10,
 )
-train_dataloader = dict(dataset=dataset)
+train_dataloader = dict(sampler=dict(type='mmattn.InfiniteSampler'), dataset=dataset)
 val_dataloader = dict(dataset=dataset)
 test_dataloader = dict(dataset=dataset)

@@ -2,10 +2,9 @@
 _base_ = './easy_vqa.py'
 dataset = dict(
     tokens='skip-thought',
-    max_words=26,
     num_answers=2000,
     target='sampled',
 )
-train_dataloader = dict(batch_size=128, dataset=dataset)
+train_dataloader = dict(dataset=dataset)
 val_dataloader = dict(dataset=dataset)
 test_dataloader = dict(dataset=dataset)

@@ -19,14 +19,14 @@ from ...tiny_data import ANSWERS, FEATURES, QUESTION_WORDS
 # One per head, data set and schedule; the first three are not slow.
 TRAINED = [
     'ban/ban-4_1xb512-13e_vqa2.py',
-    'fusion/fg_small_1xb128-100e_easy-vqa.py',
+    'fusion/fg_small_1xb64-1200_easy-vqa.py',
     'ban/co-attention_small_1xb64-26e_coco-qa.py',
     'ban/ban-8-glove-counter_1xb512-13e_vqa2-trainval-genome.py',
     'ban/unitary_1xb512-13e_vqa2.py',
     'ban/question-only_small_1xb64-26e_coco-qa.py',
     'ban/image-only_small_1xb64-26e_coco-qa.py',
-    'ban/concat_small_1xb64-13e_easy-vqa.py',
-    'ban/ban-2_small_1xb64-13e_easy-vqa.py',
+    'ban/concat_small_1xb64-1200_easy-vqa.py',
+    'ban/ban-2_small_1xb64-1200_easy-vqa.py',
     'fusion/mutan_1xb128-100e_vqa1.py',
     'fusion/grid_1xb128-5e_vqa1.py',
     'fusion/ne-fg-phi_1xb128-100e_vqa2-test.py',
@@ -65,7 +65,7 @@ def config(request, tiny_data, tmp_path, monkeypatch):
         cfg.model.head.update(query_dim=4, value_dim=4, pooled_dim=6, out_dim=5)
     for loader in filter(None, (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader)):
         loader.update(num_workers=0, persistent_workers=False, batch_size=3)
-    cfg.train_cfg.update(max_epochs=1, val_interval=1)
+    cfg.train_cfg.update({'max_iters' if cfg.train_cfg.type == 'IterBasedTrainLoop' else 'max_epochs': 1}, val_interval=1)
     cfg.default_hooks.checkpoint.update(interval=1000, save_best=None)
     cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path / 'work'), 'ERROR', request.param
     cfg.randomness = dict(seed=0)
@@ -137,19 +137,22 @@ HEADS = {
 def test_the_config_is_that_of_its_name(name):
     """Batch, epochs, optimizer, head, size and data; which data the test has, and what starts from published files."""
     cfg = Config.fromfile(config_path(name))
-    pattern = r'(\w+)/([\w-]+?)_(small_)?1xb(\d+)-(\d+)e_([\w-]+)\.py'
-    folder, method, small, batch, epochs, data = re.fullmatch(pattern, name).groups()
+    pattern = r'(\w+)/([\w-]+?)_(small_)?1xb(\d+)-(\d+)e?_([\w-]+)\.py'
+    folder, method, small, batch, duration, data = re.fullmatch(pattern, name).groups()
     model, fusion = cfg.model, folder == 'fusion'
-    assert (cfg.train_dataloader.batch_size, cfg.train_cfg.max_epochs) == (int(batch), int(epochs))
+    own_schedule = data == 'easy-vqa'
+    length = cfg.train_cfg.max_iters if own_schedule else cfg.train_cfg.max_epochs
+    assert (cfg.train_dataloader.batch_size, length) == (int(batch), int(duration))
     assert data.split('-test')[0].split('-trainval')[0].replace('-', '_') in cfg.train_dataloader.dataset.data_root
     dataset = cfg.train_dataloader.dataset
     assert (dataset.get('tokens', 'ban'), dataset.get('target', 'soft'), model.get('loss', 'binary')) == (
         ('skip-thought', 'sampled', 'cross_entropy') if fusion else ('ban', 'soft', 'binary')
     )
-    rate = 1e-4 if fusion else {'512': 4e-3, '256': 2e-3, '64': 2e-3}[batch]
+    mutan = fusion and not own_schedule
+    rate = 1e-4 if mutan else {'512': 4e-3, '256': 2e-3, '64': 4e-3 if own_schedule else 2e-3}[batch]
     assert cfg.optim_wrapper.optimizer.lr == rate
-    assert cfg.optim_wrapper.optimizer.type == ('Adam' if fusion else 'Adamax')
-    assert cfg.optim_wrapper.get('clip_grad') == (None if fusion else dict(max_norm=0.25))
+    assert cfg.optim_wrapper.optimizer.type == ('Adam' if mutan else 'Adamax')
+    assert cfg.optim_wrapper.get('clip_grad') == (None if mutan else dict(max_norm=0.25))
     without_val = data.endswith('-genome')
     assert cfg.default_hooks.checkpoint.save_best == (None if without_val else 'accuracy')
     assert (cfg.val_cfg is None) == (cfg.val_dataloader is None) == (cfg.val_evaluator is None) == without_val

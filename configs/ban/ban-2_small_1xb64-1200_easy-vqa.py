@@ -1,8 +1,8 @@
 _base_ = [
     '../_base_/models/ban_small.py',
     '../_base_/datasets/easy_vqa.py',
-    '../_base_/schedules/ban_13e_bs256.py',
-    '../_base_/default_runtime_vqa.py',
+    '../_base_/schedules/adamax_1200.py',
+    '../_base_/default_runtime_vqa_iters.py',
 ]
 # A small network reads the pictures, and is trained along: 8×8 positions of 128 channels.
 model = dict(
