@@ -123,6 +123,7 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             'TokenOptimWrapper',
             'TorchDecoder',
             'TorchEncoder',
+            'pad_collate',
         ),
     ),
     'mmattn.language.captioning': (
@@ -237,6 +238,7 @@ def _import_folder_of(name: str) -> None:
 
 DATASETS = FolderRegistry('DATASETS')
 DATA_SAMPLERS = FolderRegistry('DATA_SAMPLERS')
+FUNCTIONS = FolderRegistry('FUNCTIONS')
 HOOKS = FolderRegistry('HOOKS')
 METRICS = FolderRegistry('METRICS')
 MODELS = FolderRegistry('MODELS')

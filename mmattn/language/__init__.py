@@ -3,7 +3,7 @@
 from .batching import TokenBatchSampler, token_batches
 from .beam_search import Hypothesis, LengthPenalty, beam_search
 from .data_check_hook import TextDataCheckHook
-from .data_preprocessor import RegionDataPreprocessor, TextDataPreprocessor
+from .data_preprocessor import RegionDataPreprocessor, TextDataPreprocessor, pad_collate
 from .embedding import TokenEmbedding, sinusoids
 from .loss import (
     AmpTokenOptimWrapper,
@@ -51,6 +51,7 @@ __all__ = [
     'Vocabulary',
     'beam_search',
     'label_smoothed_loss',
+    'pad_collate',
     'sinusoids',
     'token_batches',
 ]

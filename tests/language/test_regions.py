@@ -12,10 +12,11 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from mmengine.dataset import pseudo_collate
 from torch.utils.data import DataLoader, Dataset
 
 from mmattn.language import Regions, RegionStore, RegionWriter
-from mmattn.language.data_preprocessor import RegionDataPreprocessor, pad_regions
+from mmattn.language.data_preprocessor import RegionDataPreprocessor, pad_collate, pad_regions
 from mmattn.language.regions import clip_boxes
 from mmattn.registry import MODELS
 
@@ -497,6 +498,30 @@ def test_batches_of_pictures_and_single_numbers():
         assert mask[0].all()
         assert not features[0].any()
         assert mask[1].tolist() == [counts[1] == 0] * most
+
+
+@pytest.mark.parametrize('kind', ['regions', 'regions without boxes', 'pictures', 'phrases'])
+def test_padding_by_the_workers_gives_the_same_batch(kind):
+    counts = 2, 1, 3
+    images = {
+        'regions': [dict(features=torch.rand(n, 6), boxes=torch.rand(n, 4)) for n in (2, 0, 3)],
+        'regions without boxes': [dict(features=torch.rand(n, 6)) for n in (2, 0, 3)],
+        'pictures': [dict(image=torch.rand(3, 4, 5)) for _ in counts],
+        'phrases': [dict(features=torch.rand(n, 6), phrases=torch.arange(n), targets=torch.rand(n, n)) for n in counts],
+    }[kind]
+    words = [torch.tensor([4, 5]), torch.tensor([6]), torch.tensor([7, 8, 9])]
+    samples = [
+        dict(inputs=dict(image, question=question, answer=torch.tensor(1)), data_samples=str(i))
+        for i, (image, question) in enumerate(zip(images, words))
+    ]
+    name = f'mmattn.{"Phrase" if kind == "phrases" else "Region"}DataPreprocessor'
+    preprocess = MODELS.build(dict(type=name))
+    expected, found = preprocess(pseudo_collate(samples)), preprocess(pad_collate(samples, name))
+    assert found.pop('data_samples') == expected.pop('data_samples') == ['0', '1', '2']
+    assert found.keys() == expected.keys() == {'inputs'}
+    assert found['inputs'].keys() == expected['inputs'].keys()
+    for name, x in expected['inputs'].items():
+        assert torch.equal(found['inputs'][name], x)
 
 
 def test_an_image_may_be_without_regions_if_it_is_allowed(tmp_path):

@@ -5,6 +5,7 @@ train_dataloader = dict(
     num_workers=2,
     persistent_workers=True,
     sampler=dict(type='mmattn.DefaultSampler', shuffle=True),
+    collate_fn=dict(type='mmattn.pad_collate', preprocessor='mmattn.PhraseDataPreprocessor'),
     dataset=dict(dataset, ann_file='entities_train.json'),
 )
 val_dataloader = dict(
@@ -12,6 +13,7 @@ val_dataloader = dict(
     num_workers=1,
     persistent_workers=True,
     sampler=dict(type='mmattn.DefaultSampler', shuffle=False, round_up=False),
+    collate_fn=dict(type='mmattn.pad_collate', preprocessor='mmattn.PhraseDataPreprocessor'),
     dataset=dict(dataset, ann_file='entities_val.json', test_mode=True),
 )
 test_dataloader = dict(val_dataloader, dataset=dict(dataset, ann_file='entities_test.json', test_mode=True))

@@ -30,7 +30,7 @@ TRAINED = [
     'fusion/mutan_1xb128-100e_vqa1.py',
     'fusion/grid_1xb128-5e_vqa1.py',
     'fusion/ne-fg-phi_1xb128-100e_vqa2-test.py',
-    'fusion/ps_small_1xb128-100e_coco-qa.py',
+    'fusion/ps_small_1xb128-20e_coco-qa.py',
 ]
 WORDS = len(QUESTION_WORDS) + 4
 
@@ -65,7 +65,9 @@ def config(request, tiny_data, tmp_path, monkeypatch):
         cfg.model.head.update(query_dim=4, value_dim=4, pooled_dim=6, out_dim=5)
     for loader in filter(None, (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader)):
         loader.update(num_workers=0, persistent_workers=False, batch_size=3)
-    cfg.train_cfg.update({'max_iters' if cfg.train_cfg.type == 'IterBasedTrainLoop' else 'max_epochs': 1}, val_interval=1)
+    cfg.train_cfg.update(
+        {'max_iters' if cfg.train_cfg.type == 'IterBasedTrainLoop' else 'max_epochs': 1}, val_interval=1
+    )
     cfg.default_hooks.checkpoint.update(interval=1000, save_best=None)
     cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path / 'work'), 'ERROR', request.param
     cfg.randomness = dict(seed=0)
@@ -99,6 +101,7 @@ def test_config_trains_and_answers(config):
         ('ban_26e', [5e-4, 1e-3, 1.5e-3, *[2e-3] * 17, *[5e-4] * 4, 1.25e-4, 1.25e-4]),
         ('ban_13e_bs256', [5e-4, 1e-3, 1.5e-3, *[2e-3] * 7, 5e-4, 5e-4, 1.25e-4]),
         ('fusion_100e', [1e-4] * 100),
+        ('fusion_20e', [4e-4] * 20),
     ],
 )
 def test_rate_of_each_epoch(name, expected):
@@ -149,7 +152,10 @@ def test_the_config_is_that_of_its_name(name):
         ('skip-thought', 'sampled', 'cross_entropy') if fusion else ('ban', 'soft', 'binary')
     )
     mutan = fusion and not own_schedule
-    rate = 1e-4 if mutan else {'512': 4e-3, '256': 2e-3, '64': 4e-3 if own_schedule else 2e-3}[batch]
+    if mutan:
+        rate = 4e-4 if small else 1e-4
+    else:
+        rate = 4e-3 if batch == '512' or own_schedule else 2e-3
     assert cfg.optim_wrapper.optimizer.lr == rate
     assert cfg.optim_wrapper.optimizer.type == ('Adam' if mutan else 'Adamax')
     assert cfg.optim_wrapper.get('clip_grad') == (None if mutan else dict(max_norm=0.25))

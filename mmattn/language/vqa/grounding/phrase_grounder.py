@@ -41,6 +41,8 @@ class PhraseDataPreprocessor(RegionDataPreprocessor):
 
     def forward(self, data: dict, training: bool = False) -> dict:
         """Return the batch: ``phrases`` and ``phrase_mask`` ``(B, P)``, ``targets`` ``(B, P, N)``, and the others."""
+        if 'phrase_mask' in data['inputs']:  # padded by pad_collate
+            return super().forward(data, training)
         inputs = {**data['inputs']}
         phrases, targets = list(inputs.pop('phrases')), inputs.pop('targets', None)
         result = super().forward({**data, 'inputs': inputs}, training)

@@ -1,4 +1,4 @@
-_base_ = './ne_small_1xb128-100e_coco-qa.py'
+_base_ = './ne_small_1xb128-20e_coco-qa.py'
 # Feature gating: the last branch is the gate.
 model = dict(
     head=dict(

@@ -1,4 +1,4 @@
-_base_ = './mutan_small_1xb128-100e_coco-qa.py'
+_base_ = './mutan_small_1xb128-20e_coco-qa.py'
 # Nonlinearity ensemble.
 model = dict(
     head=dict(
