@@ -14,6 +14,8 @@ from mmengine.config import Config
 from PIL import Image
 
 from mmattn.utils.files import exclusive
+from mmattn.video import clips as opened
+from mmattn.video import given_masks
 from mmattn.video import inferencer as module
 from mmattn.video.clip_files import read_frame
 from mmattn.video.datasets import VideoFolderDataset
@@ -273,6 +275,11 @@ def test_later_masks_of_a_folder_may_be_empty(loaded, folder, tmp_path):
     assert [read_mask(path).any() for path in written[:2]] == [False, True]
 
 
+def replace_log(monkeypatch, log):
+    for each in (module, opened, given_masks):
+        monkeypatch.setattr(each, 'print_log', log)
+
+
 @pytest.fixture
 def warned(monkeypatch):
     """The warnings in the log."""
@@ -281,7 +288,7 @@ def warned(monkeypatch):
     def log(message, logger, level=logging.INFO):
         warned.extend([message] if level == logging.WARNING else [])
 
-    monkeypatch.setattr(module, 'print_log', log)
+    replace_log(monkeypatch, log)
     return warned
 
 
@@ -322,7 +329,7 @@ def test_a_background_that_is_no_black(idle, folder, tmp_path, warned):
 
 def test_frames_that_a_viewer_turns_and_files_that_are_no_frames(idle, masks, tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr(module, 'print_log', lambda message, *args: told.append(message))
+    replace_log(monkeypatch, lambda message, *args: told.append(message))
     clips.clip(tmp_path, '', [squares(p, 1) for p in range(3)], masked=())
     frames, exif = tmp_path / 'JPEGImages', Image.Exif()
     exif[0x0112] = 3  # upside down, of the same size
@@ -338,7 +345,7 @@ def test_frames_that_a_viewer_turns_and_files_that_are_no_frames(idle, masks, tm
 
 def test_a_video_whose_frames_change_in_size(loaded, masks, tmp_path, monkeypatch):
     video = write_video(tmp_path / 'clip.avi', [clips.frame(squares(p, 1), p) for p in range(3)], codec='MJPG')
-    clip = module._VideoFile(video)
+    clip = opened.VideoFile(video)
     clip.size = (31, 44)  # as if the first frame were larger
     with pytest.raises(ValueError, match=r'clip\.avi: frame 0 is 44×30'):
         list(clip.read())
@@ -382,7 +389,7 @@ def break_at(monkeypatch, number):
             raise KeyboardInterrupt
         return read_frame(path)
 
-    monkeypatch.setattr(module, 'read_frame', read)
+    monkeypatch.setattr(opened, 'read_frame', read)
 
 
 def test_a_run_goes_on_where_it_broke(inferencer, whole, folder, masks, tmp_path, monkeypatch):
@@ -509,7 +516,7 @@ def test_memory_does_not_grow_with_the_clip(loaded, folder, masks, tmp_path, mon
             tensors[path.stem] = sum(x.nbytes for x in alive)
         write_mask(path, ids)
 
-    monkeypatch.setattr(module, 'read_frame', read)
+    monkeypatch.setattr(opened, 'read_frame', read)
     monkeypatch.setattr(module, 'write_mask', write)
     loaded(folder, masks[0], tmp_path, max_frames=8)
     assert len(most) == LENGTH
@@ -646,7 +653,7 @@ def test_what_opencv_cannot_write_is_an_error_before_work(idle, tmp_path):
 
 def test_a_frame_rate_that_mpeg_4_has_not(loaded, masks, tmp_path, monkeypatch):
     video = write_video(tmp_path / 'clip.avi', [clips.frame(squares(p, 1), p) for p in range(3)], 5000, 'MJPG')
-    monkeypatch.setattr(module, 'FRAME_RATES', (1, cv2.VideoCapture(str(video)).get(cv2.CAP_PROP_FPS) - 1))
+    monkeypatch.setattr(opened, 'FRAME_RATES', (1, cv2.VideoCapture(str(video)).get(cv2.CAP_PROP_FPS) - 1))
     loaded(video, f'{masks[0]}@0', tmp_path / 'out')
     assert video_frames(tmp_path / 'out/overlay.mp4')[1] == 24
 
@@ -705,7 +712,7 @@ def test_a_checkpoint_of_another_model_is_an_error(small_sst, tmp_path):
 
 def test_what_is_told(small_sst, folder, masks, tmp_path, capsys, monkeypatch):
     told = []
-    monkeypatch.setattr(module, 'print_log', lambda message, *args: told.extend(message.splitlines()))
+    replace_log(monkeypatch, lambda message, *args: told.extend(message.splitlines()))
     VOSInferencer(small_sst.config, None)(folder, masks, tmp_path / 'out', overlay=False)
     assert told == [
         'weights is None: the model is not trained',

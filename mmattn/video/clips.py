@@ -1,0 +1,158 @@
+"""A clip: a folder of frames or a video file, read frame by frame."""
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import cv2
+import numpy as np
+from mmengine.logging import print_log
+from PIL import Image
+
+from .clip_files import find_faults, find_files, find_gaps, orientation, raise_for, read_frame
+
+FRAME_RATE = 24.0  # of an overlay, if the clip's own frame rate is unknown or out of range
+FRAME_RATES = 0.01, 1000.0  # range of MPEG-4 files written by OpenCV
+ANIMATIONS = 'GIF', 'PNG'  # image formats that OpenCV decodes as videos; of a TIFF, it decodes only the first page
+MANY_FILES = 10  # the most files that a message lists
+
+
+class FrameFolder:
+    """A clip in a folder of images.
+
+    Attributes:
+        path (Path): the folder.
+        files (list of Path): the images.
+        length (int): number of frames.
+        size (tuple[int, int]): height and width of the frames.
+        frame_rate (float): frames per second.
+
+    Raises:
+        ValueError: frames are missing, unreadable, or of different sizes; the message lists them.
+    """
+
+    frame_rate: float = FRAME_RATE
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files, self._numbers, _, faults = find_files(path, Path(os.devnull))
+        faults += find_gaps(self.files, self._numbers)
+        faults += find_faults(self.files, [])
+        names = [file.stem for file in self.files]
+        raise_for(faults, f'the frames in {path}')
+        self._names = dict(zip(self._numbers, names))
+        self._by_name = dict(zip(names, self._numbers))
+        endings = [re.search(r'\d+$', name) for name in names]
+        self._by_ending = {
+            int(ending[0]) if ending and all(endings) else number: number
+            for ending, number in zip(endings, self._numbers)
+        }
+        others = {file for file in path.iterdir() if file.is_file()} - set(self.files)
+        rest = sorted(file.name for file in others if not file.name.startswith('.'))
+        if rest:
+            more = f' and {len(rest) - MANY_FILES} more' if len(rest) > MANY_FILES else ''
+            print_log(f'{path}: ignored, not named like frames: {", ".join(rest[:MANY_FILES])}{more}', 'current')
+        turned = [file.name for file in self.files if orientation(file) != 1]
+        if turned:
+            print_log(
+                f'{path}: {len(turned)} frames, the first of which is {turned[0]}, have an EXIF orientation, which is '
+                'ignored; masks must match the pixels as stored in the file',
+                'current',
+                logging.WARNING,
+            )
+        self.length: int | None = len(self.files)
+        self.size = read_frame(self.files[0]).shape[:2]
+
+    def read(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the number of each frame, and the image, uint8 ``(H, W, 3)``, BGR."""
+        yield from zip(self._numbers, map(read_frame, self.files))
+
+    def name(self, number: int) -> str:
+        """Return the name of a frame."""
+        return self._names[number]
+
+    def find(self, name: str) -> int | None:
+        """Return the number of the frame with exactly this name, or None."""
+        return self._by_name.get(name)
+
+    def find_number(self, digits: str) -> int:
+        """Return the number of the frame whose name ends in these digits, or at this position if names have no digits.
+
+        Raises:
+            ValueError: there is no such frame.
+        """
+        if int(digits) not in self._by_ending:
+            first, last = self.files[0].name, self.files[-1].name
+            raise ValueError(f'no frame {digits} in {self.path}, whose first frame is {first} and last frame is {last}')
+        return self._by_ending[int(digits)]
+
+
+class VideoFile:
+    """A clip in a video file, with the attributes and methods of :class:`FrameFolder`; ``length`` may be None.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is a still picture, or OpenCV cannot decode its first frame.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise FileNotFoundError(f'no video or folder {path}')
+        with suppress(OSError), Image.open(path) as picture:  # PIL raises an OSError for files other than images
+            if picture.format not in ANIMATIONS or not getattr(picture, 'is_animated', False):
+                raise ValueError(f'{path}: a picture; a clip must be a video file or a folder of frames')
+        self.path = path
+        self.files = [path]
+        video = cv2.VideoCapture(str(path))
+        whole, image = video.read()
+        if not whole:
+            raise ValueError(f'{path}: OpenCV cannot decode a frame of this file')
+        self.size = image.shape[:2]
+        length = int(video.get(cv2.CAP_PROP_FRAME_COUNT))
+        self.length = length if length > 0 else None
+        rate = video.get(cv2.CAP_PROP_FPS)
+        self.frame_rate: float = rate if FRAME_RATES[0] <= rate <= FRAME_RATES[1] else FRAME_RATE
+        video.release()
+
+    def read(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the number of each frame, and the image, uint8 ``(H, W, 3)``, BGR.
+
+        Raises:
+            ValueError: a frame has another size than the first.
+        """
+        video = cv2.VideoCapture(str(self.path))  # mmcv's reader seeks, which fails if the container's count is wrong
+        number = 0
+        while (found := video.read())[0]:
+            if found[1].shape[:2] != self.size:
+                height, width = found[1].shape[:2]
+                raise ValueError(
+                    f'{self.path}: frame {number} is {width}×{height}, earlier ones are {self.size[1]}×{self.size[0]}'
+                )
+            yield number, found[1]
+            number += 1
+        video.release()
+
+    def name(self, number: int) -> str:
+        """Return the name of a frame: its number, with at least five digits."""
+        return f'{number:05}'
+
+    def find(self, name: str) -> None:
+        """Return None: frames have no names."""
+
+    def find_number(self, digits: str) -> int:
+        """Return the number that the digits give.
+
+        Raises:
+            ValueError: the video is known to be shorter.
+        """
+        if self.length is not None and int(digits) >= self.length:
+            raise ValueError(
+                f'no frame {int(digits)} in {self.path}, whose first frame is 0 and last frame is {self.length - 1}'
+            )
+        return int(digits)
+
+
+Clip = FrameFolder | VideoFile

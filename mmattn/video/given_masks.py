@@ -1,0 +1,147 @@
+"""The masks that a user gives: their frames, their objects, and their faults."""
+
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from mmengine.logging import print_log
+
+from .clip_files import find_images, raise_for
+from .clips import Clip
+from .masks import black_objects, keep_objects, object_ids, read_mask
+
+MANY_OBJECTS = 30  # more ids in one mask are probably smoothed edges
+
+Masks = str | Path | Sequence[str | Path]
+
+
+class _MaskFile(NamedTuple):
+    path: Path
+    number: str  # after '@', or ''
+    alone: bool  # given as a file, not in a folder
+
+
+def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
+    """Return the mask of each frame, by ascending number, and whether it was given as a file, not in a folder."""
+    listed: list[_MaskFile] = []
+    numbered: set[Path] = set()  # in folders of several masks whose names all end in numbers
+    for given in [masks] if isinstance(masks, str | Path) else masks:
+        before, _, digits = str(given).rpartition('@')
+        if Path(given).is_dir():
+            files = sorted(find_images(Path(given)))
+            listed += (_MaskFile(file, '', False) for file in files)
+            if len(files) > 1 and all(_ending(file) for file in files):
+                numbered.update(files)
+        elif before and digits.isdecimal():
+            listed.append(_MaskFile(Path(before), digits, True))
+        else:
+            listed.append(_MaskFile(Path(given), '', True))
+    if not listed:
+        raise ValueError(f'masks: there is no mask in {masks}')
+
+    def frame_of(mask: _MaskFile) -> int | None:
+        """Return the number of a mask's frame, or None if the name does not determine it."""
+        if mask.number:
+            return clip.find_number(mask.number)
+        name = mask.path.stem
+        found = clip.find(name)
+        if found is None and name.isdecimal() and (len(listed) > 1 or not mask.alone):
+            return clip.find_number(name)
+        if found is None and mask.path in numbered:
+            return clip.find_number(_ending(mask.path))
+        return found
+
+    found: dict[int, tuple[Path, bool]] = {}
+    unnumbered: Path | None = None
+    faults = []
+    for mask in listed:
+        path = mask.path
+        try:
+            number = frame_of(mask)
+        except ValueError as error:
+            faults.append(f'{path}: {error}')
+            continue
+        if number is None and (unnumbered or not (mask.alone or len(listed) == 1)):
+            faults.append(
+                f'{path}: its frame is unknown; name it like its frame, or append @ and the number: {path.name}@20'
+            )
+            continue
+        if number is None:
+            unnumbered, number = path, 0
+        if number in found:
+            faults.append(
+                f'{path}: belongs to the same frame as {found[number][0]}; a frame has one mask, in which each object '
+                'has its own id'
+            )
+        found.setdefault(number, (path, mask.alone))
+    raise_for(faults, 'the masks')
+    return dict(sorted(found.items()))
+
+
+def _ending(path: Path) -> str:
+    """Return the digits at the end of a file's name, or ''."""
+    return re.search(r'\d*$', path.stem)[0]  # type: ignore[index]
+
+
+def read_masks(paths: dict[int, tuple[Path, bool]], clip: Clip, single_object: bool) -> dict[int, np.ndarray]:
+    """Return, for each frame at which objects begin, the uint8 ``(H, W)`` mask of these objects."""
+    given = {}
+    first_frames: dict[int, int] = {}
+    repeated: dict[int, list[Path]] = {}
+    begun, faults = [], []
+    for number, (path, alone) in paths.items():
+        try:
+            mask = read_mask(path, single_object)
+        except FileNotFoundError:
+            faults.append(f'{path}: no such file{_spelling(path)}')
+            continue
+        except (OSError, ValueError) as error:
+            faults.append(f'{error}')
+            continue
+        ids = object_ids(mask)
+        if mask.shape != clip.size:
+            faults.append(
+                f'{path}: {mask.shape[1]}×{mask.shape[0]}; the frames of {clip.path} are '
+                f'{clip.size[1]}×{clip.size[0]} (width×height)'
+            )
+        elif alone and not ids:
+            hint = '; 255 is void: for a mask of 0 and 255 set single_object=True (--single-object)'
+            faults.append(f'{path}: shows no object{hint if read_mask(path, True).any() else ""}')
+        new = [i for i in ids if i not in first_frames]
+        for i in set(ids) - set(new):
+            repeated.setdefault(i, []).append(path)
+        if new:
+            given[number] = keep_objects(mask, new)
+            first_frames.update(dict.fromkeys(new, number))
+            begun.append(
+                f'{path}: {"object" if len(new) == 1 else "objects"} {", ".join(map(str, new))} from '
+                f'frame {clip.name(number)} on'
+            )
+        black = black_objects(path)
+        if black:
+            message = (
+                f'{path}: object {black[0]} is black, and id 0, the background, has a colour; check that the '
+                'background has id 0'
+            )
+            print_log(message, 'current', logging.WARNING)
+        if len(new) > MANY_OBJECTS:
+            message = f'{path}: {len(new)} objects; every value except 0 and 255 is one, also on smoothed edges'
+            print_log(message, 'current', logging.WARNING)
+    if not (given or faults):
+        faults = [f'{path}: shows no object' for path, _ in paths.values()]
+    raise_for(faults, 'the masks')
+    print_log('\n'.join(begun), 'current')
+    for i, files in sorted(repeated.items()):
+        more = f' and {len(files) - 1} more masks, up to {files[-1].name}' if len(files) > 1 else ''
+        message = f'{files[0]}{more}: object {i} is ignored; it begins at frame {clip.name(first_frames[i])}'
+        print_log(message, 'current', logging.WARNING)
+    return given
+
+
+def _spelling(path: Path) -> str:
+    """Return a hint for ``mask@20.png``, in which the frame number belongs after the suffix, or ''."""
+    stem, _, number = path.stem.rpartition('@')
+    return f'; frame {number} is written {stem}{path.suffix}@{number}' if stem and number.isdecimal() else ''
