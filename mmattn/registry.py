@@ -88,6 +88,7 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ('mmcv',),
         (
             'SST',
+            'LabelPropagation',
             'ClipDataPreprocessor',
             'VideoFolderDataset',
             'DAVISDataset',

@@ -9,6 +9,7 @@ from .data_preprocessor import ClipDataPreprocessor
 from .datasets import DAVISDataset, VideoFolderDataset, YouTubeVOSDataset
 from .expand_mask_project import AppearanceModel, ExpandMaskProject, shrink_masks
 from .inferencer import VOSInferencer
+from .label_propagation import LabelPropagation
 from .loading import LoadClipFrames, LoadClipMasks, LoadGivenMasks, PackClip, SampleClip
 from .masks import PALETTE, object_ids, read_mask, write_mask
 from .metric import VOSMetric
@@ -33,6 +34,7 @@ __all__ = [
     'DAVISDataset',
     'ExpandMaskProject',
     'Frame',
+    'LabelPropagation',
     'LoadClipFrames',
     'LoadClipMasks',
     'LoadGivenMasks',

@@ -1,12 +1,12 @@
 """Follow objects through a clip whose frames arrive one by one. Memory does not depend on the length of the clip."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mmcv
 import numpy as np
 import torch
-from mmengine.structures import BaseDataElement
+from mmengine.structures import BaseDataElement, PixelData
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,6 +15,7 @@ from .expand_mask_project import shrink_masks
 from .masks import object_ids
 from .network import SSTNetwork
 
+SAMPLINGS = ('dense', 'sparse')
 FRAMES_AT_ONCE = 4  # batch size of the backbone, which processes frames separately
 
 
@@ -263,3 +264,30 @@ def _frame(sample: BaseDataElement, position: int, given: bool = False) -> Frame
     """Return a frame of a clip, with its mask if ``given``."""
     mask = sample.given[position].cpu().numpy() if given else None
     return Frame(sample.frame_numbers[position], sample.frames[position], mask)
+
+
+@torch.no_grad()
+def segment_clips(model: Any, samples: list[BaseDataElement]) -> list[BaseDataElement]:
+    """Add ``pred_masks`` to samples of whole clips: ``data``, uint8 ``(T, H, W)``, the ids that the model finds."""
+    for sample in samples:
+        session = ClipSession(model, **model.test_cfg)
+        sample.pred_masks = PixelData(data=torch.from_numpy(session.segment_clip(sample)))
+    return samples
+
+
+def check_settings(test_cfg: dict) -> dict:
+    """Return the settings of a session as a new dict.
+
+    Raises:
+        ValueError: a setting is unknown or invalid.
+    """
+    unknown = set(test_cfg) - {'scale', 'max_frames', 'sampling'}
+    if unknown:
+        raise ValueError(f'the keys of test_cfg must be scale, max_frames and sampling; got {sorted(unknown)}')
+    if test_cfg.get('sampling', 'dense') not in SAMPLINGS:
+        raise ValueError(f'test_cfg.sampling must be one of {SAMPLINGS}; got {test_cfg["sampling"]!r}')
+    if test_cfg.get('max_frames') is not None and test_cfg['max_frames'] < 2:
+        raise ValueError(
+            f'test_cfg.max_frames must be at least 2, a reference frame and another; got {test_cfg["max_frames"]}'
+        )
+    return dict(test_cfg)

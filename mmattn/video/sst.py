@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from mmengine.structures import BaseDataElement, PixelData
+from mmengine.structures import BaseDataElement
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -13,9 +13,7 @@ from mmattn.registry import MODELS
 from .expand_mask_project import shrink_masks
 from .masks import VOID
 from .network import SSTNetwork
-from .session import ClipSession
-
-SAMPLINGS = ('dense', 'sparse')
+from .session import check_settings, segment_clips
 
 
 @MODELS.register_module()
@@ -56,7 +54,7 @@ class SST(SSTNetwork):
     def __init__(self, *args, dice_weight: float = 0.0, test_cfg: dict | None = None, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self.dice_weight = dice_weight
-        self.test_cfg = _checked(test_cfg or {})
+        self.test_cfg = check_settings(test_cfg or {})
 
     def forward(self, inputs: Any, data_samples: list[BaseDataElement], mode: str = 'tensor') -> Any:
         """Run the model.
@@ -106,7 +104,6 @@ class SST(SSTNetwork):
             losses['loss_dice'] = self.dice_weight * torch.stack(dices).mean()
         return dict(losses, acc_iou=100 * torch.stack(ious).mean())
 
-    @torch.no_grad()
     def predict(self, data_samples: list[BaseDataElement]) -> list[BaseDataElement]:
         """Add ``pred_masks`` to samples of whole clips: ``data``, uint8 ``(T, H, W)``, ids at the size of the files.
 
@@ -116,10 +113,7 @@ class SST(SSTNetwork):
             FileNotFoundError, ValueError: a frame cannot be read, or has another size than the masks; the message names
                 it.
         """
-        for sample in data_samples:
-            session = ClipSession(self, **self.test_cfg)
-            sample.pred_masks = PixelData(data=torch.from_numpy(session.segment_clip(sample)))
-        return data_samples
+        return segment_clips(self, data_samples)
 
     def _clip_logits(self, inputs: Tensor, data_samples: list[BaseDataElement]) -> list[Tensor]:
         """Return the logits ``(O, 2, T, H, W)`` of each clip's objects; the first frame is the reference."""
@@ -148,16 +142,3 @@ def object_masks(mask: Tensor, ids: Iterable[int], size: Sequence[int]) -> Tenso
     """Return bool ``(O, *size)`` masks of some ids in a ``(H, W)`` mask, False in the padding."""
     masks = mask == torch.tensor(list(ids), device=mask.device).view(-1, 1, 1)
     return F.pad(masks, (0, size[1] - mask.shape[1], 0, size[0] - mask.shape[0]))
-
-
-def _checked(test_cfg: dict) -> dict:
-    unknown = set(test_cfg) - {'scale', 'max_frames', 'sampling'}
-    if unknown:
-        raise ValueError(f'the keys of test_cfg must be scale, max_frames and sampling; got {sorted(unknown)}')
-    if test_cfg.get('sampling', 'dense') not in SAMPLINGS:
-        raise ValueError(f'test_cfg.sampling must be one of {SAMPLINGS}; got {test_cfg["sampling"]!r}')
-    if test_cfg.get('max_frames') is not None and test_cfg['max_frames'] < 2:
-        raise ValueError(
-            f'test_cfg.max_frames must be at least 2, a reference frame and another; got {test_cfg["max_frames"]}'
-        )
-    return dict(test_cfg)

@@ -1,0 +1,111 @@
+"""Label propagation against a literal search, and on a clip that does not move."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from mmattn.registry import MODELS
+from mmattn.video import ClipSession, Frame, shrink_masks
+
+BACKBONE = dict(
+    type='mmseg.ResNet', depth=18, base_channels=8, stem_channels=8, num_stages=1, out_indices=(0,), strides=(1,),
+    dilations=(1,), norm_eval=True,
+)  # fmt: skip
+
+
+def build(**options):
+    torch.manual_seed(0)
+    return MODELS.build(dict(type='mmattn.LabelPropagation', backbone=BACKBONE, **options)).eval()
+
+
+@pytest.mark.parametrize('k', [1, 3, 50])
+@torch.no_grad()
+def test_against_a_literal_search(k):
+    """k = 50 is more than the 12 positions of the reference: all of them."""
+    model = build(top_k=k, temperature=0.5)
+    frames = torch.randn(2, 3, 3, 16, 12, generator=torch.Generator().manual_seed(1))
+    features, fine = model.extract_feat(frames.flatten(0, 1))
+    assert fine is None
+    features = features.unflatten(0, (2, 3)).double()
+    masks, clip = torch.rand(3, 4, 3, dtype=torch.float64), torch.tensor([0, 1, 1])
+    reference = features[clip, 0]
+    found = model.object_streams(features, torch.arange(3).expand(2, 3), reference, masks, clip)
+    raw = model.backbone(frames.flatten(0, 1))[-1].unflatten(0, (2, 3)).double()
+    for o, b in enumerate(clip.tolist()):
+        for t in range(3):
+            for y in range(4):
+                for x in range(3):
+                    one = raw[b, t, :, y, x]
+                    pairs = []
+                    for v in range(4):
+                        for u in range(3):
+                            other = raw[b, 0, :, v, u]
+                            cosine = float(one @ other / one.norm() / other.norm())
+                            pairs.append((cosine, float(masks[o, v, u])))
+                    best = sorted(pairs, reverse=True)[:k]
+                    total = sum(math.exp(cosine / 0.5) for cosine, _ in best)
+                    share = sum(math.exp(cosine / 0.5) * m for cosine, m in best) / total
+                    assert found[o, t, y, x, 0] == pytest.approx(share, abs=1e-6)  # features are normalised in float32
+
+
+@torch.no_grad()
+def test_the_mask_stays_where_nothing_moves():
+    model = build()
+    image = torch.rand(1, 3, 32, 48)
+    features, _ = model.extract_feat(image)
+    masks = shrink_masks(torch.rand(2, 32, 48) > 0.5, (8, 12))
+    found = model.object_streams(
+        features.expand(1, 3, -1, -1, -1),
+        torch.arange(3)[None],
+        features.expand(2, -1, -1, -1),
+        masks,
+        torch.zeros(2).long(),
+    )
+    torch.testing.assert_close(found, masks[:, None, ..., None].expand_as(found), rtol=0, atol=0)
+
+
+def test_objects_are_followed_in_parts():
+    """Of two colours, which change places after the first frame."""
+    model, grey = build(), np.full((64, 96, 3), 128, np.uint8)
+    first, later, mask, expected = grey.copy(), grey.copy(), *np.zeros((2, 64, 96), np.uint8)
+    first[16:48, 8:40], first[16:48, 56:88] = (255, 0, 0), (0, 255, 0)
+    later[16:48, 8:40], later[16:48, 56:88] = (0, 255, 0), (255, 0, 0)
+    mask[16:48, 8:40], mask[16:48, 56:88] = 3, 7
+    expected[16:48, 8:40], expected[16:48, 56:88] = 7, 3
+    frames = [Frame(0, first, mask), Frame(1, later), Frame(2, later)]
+    found = [ids for _, ids in ClipSession(model, max_frames=2).segment(frames)]
+    np.testing.assert_array_equal(found[0], mask)
+    for ids in found[1:]:
+        inside = np.zeros((64, 96), bool)
+        inside[20:44, 12:36] = inside[20:44, 60:84] = True  # edges are rounded by the interpolation
+        np.testing.assert_array_equal(ids[inside], expected[inside])
+        assert (ids == expected).mean() > 0.95
+
+
+def test_the_head_returns_the_shares():
+    shares = shrink_masks(torch.rand(2, 32, 48) > 0.5, (8, 12))
+    logits = build().head(shares.unsqueeze(-1), None, (32, 48))
+    expected = F.interpolate(shares.unsqueeze(1), (32, 48), mode='bilinear', align_corners=False)
+    torch.testing.assert_close(logits.softmax(1)[:, 1:], expected)
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(top_k=0), 'top_k must be at least 1'),
+        (dict(temperature=0), r'temperature must be at least 0\.001'),
+        (dict(aggregation='mean'), 'aggregation must be one of'),
+        (dict(test_cfg=dict(max_frames=1)), 'max_frames must be at least 2'),
+    ],
+)
+def test_invalid_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(**options)
+
+
+def test_it_cannot_be_trained():
+    with pytest.raises(ValueError, match="mode must be 'predict'; got 'loss'"):
+        build()(torch.rand(1, 2, 3, 32, 32), [], mode='loss')
