@@ -1,0 +1,150 @@
+"""Evidence for the papers' claims: primary contrasts, decided by intervals whose level is fixed in advance."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import optimize, stats
+
+from .report import Difference, deviation, difference, markdown
+
+LEVEL = 0.05  # of all primary contrasts together
+POWER = 0.8
+
+
+class Contrast(NamedTuple):
+    """A claim of a paper: one method is better than another.
+
+    Attributes:
+        question (str): what is compared, in words.
+        ours, baseline (str): names of the two methods.
+        paper (float): difference that the paper prints, in points.
+        values (tuple): the metric by seed, of ours and of the baseline; empty if it is not run yet.
+    """
+
+    question: str
+    ours: str
+    baseline: str
+    paper: float
+    values: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {})
+
+    def pairs(self) -> list[tuple[float, float]]:
+        """Return the values of both methods for each seed, by ascending seed.
+
+        Raises:
+            ValueError: the methods have different seeds.
+        """
+        ours, baseline = self.values
+        if ours.keys() != baseline.keys():
+            raise ValueError(
+                f'{self.ours} and {self.baseline} must have the same seeds; got {sorted(ours)} and {sorted(baseline)}'
+            )
+        return [(ours[seed], baseline[seed]) for seed in sorted(ours)]
+
+
+class Finding(NamedTuple):
+    """What the runs say about a contrast.
+
+    Attributes:
+        difference (Difference): mean difference, and its interval, corrected for the number of contrasts.
+        detectable (float or None): the smallest true difference that is found with a power of 80 %.
+        verdict (str): 'confirmed', 'refuted', 'undecided', or 'not run'.
+    """
+
+    difference: Difference | None
+    detectable: float | None
+    verdict: str
+
+
+def detectable(deviation: float, seeds: int, level: float = LEVEL, power: float = POWER) -> float:
+    """Return the smallest true difference that a two-sided paired t test finds with a given power.
+
+    Args:
+        deviation (float): standard deviation of the paired differences, at least 0.
+        seeds (int): number of pairs, at least 2.
+        level (float): level of the test, 0 to 1. Defaults to 0.05.
+        power (float): probability of finding it, ``level`` to 1. Defaults to 0.8.
+
+    Raises:
+        ValueError: there are fewer than two pairs.
+
+    Example:
+        >>> round(detectable(1.0, 10), 2)
+        1.0
+        >>> round(detectable(1.0, 3), 2)
+        3.26
+    """
+    if seeds < 2:
+        raise ValueError(f'seeds must be at least 2; got {seeds}')
+    limit = stats.t.ppf(1 - level / 2, seeds - 1)
+
+    # Quantiles of the estimated deviation, for a true deviation of 1; SciPy's noncentral t fails in the far tails.
+    spread = np.sqrt(stats.chi2.ppf((np.arange(2000) + 0.5) / 2000, seeds - 1) / (seeds - 1))
+
+    def lack(shift: float) -> float:
+        found = stats.norm.sf(limit * spread - shift) + stats.norm.cdf(-limit * spread - shift)
+        return float(found.mean()) - power
+
+    return deviation * float(optimize.brentq(lack, 0, 3 * limit + 3)) / seeds**0.5
+
+
+def find(contrast: Contrast, count: int) -> Finding:
+    """Decide a contrast.
+
+    It is confirmed if its interval is on the side of the paper's difference, refuted if it is on the other side, and
+    undecided if it includes 0. Intervals have the level 1 − 0.05 / ``count`` (Bonferroni), so that all verdicts
+    together are free of error with a probability of 95 %.
+
+    Args:
+        contrast (Contrast): with the values of its runs.
+        count (int): number of primary contrasts.
+
+    Raises:
+        ValueError: the methods have different seeds.
+
+    Example:
+        >>> contrast = Contrast('A', 'new', 'old', 0.5, ({0: 71.0, 1: 72.1, 2: 73.0}, {0: 70.0, 1: 71.0, 2: 72.0}))
+        >>> finding = find(contrast, 2)
+        >>> str(finding.difference), finding.verdict
+        ('+1.03 [+0.83, +1.24] *', 'confirmed')
+    """
+    pairs = contrast.pairs()
+    if len(pairs) < 2:
+        return Finding(None, None, 'not run')
+    ours, baseline = (list(each) for each in zip(*pairs))
+    level = LEVEL / count
+    found = difference(ours, baseline, 1 - level)
+    spread = deviation([a - b for a, b in pairs])
+    assert found.low is not None
+    assert found.high is not None
+    assert spread is not None  # there are two seeds or more
+    if found.low <= 0 <= found.high:
+        verdict = 'undecided'
+    else:
+        verdict = 'confirmed' if (found.mean > 0) == (contrast.paper > 0) else 'refuted'
+    return Finding(found, detectable(spread, len(pairs), level), verdict)
+
+
+def evidence_table(contrasts: Sequence[Contrast]) -> str:
+    """Return the primary contrasts as a Markdown table.
+
+    Raises:
+        ValueError: the methods of a contrast have different seeds.
+    """
+    rows = []
+    for contrast in contrasts:
+        finding = find(contrast, len(contrasts))
+        rows.append(
+            [
+                contrast.question,
+                f'{contrast.ours} − {contrast.baseline}',
+                f'{contrast.paper:+.2f}',
+                '–' if finding.difference is None else str(finding.difference).removesuffix(' *'),
+                str(len(contrast.values[0])),
+                '–' if finding.detectable is None else f'{finding.detectable:.2f}',
+                finding.verdict,
+            ]
+        )
+    interval = f'{100 * (1 - LEVEL / len(contrasts)):.1f} % interval'
+    heads = ['contrast', 'paper', f'here, {interval}', 'seeds', 'detectable with 80 % power', 'verdict']
+    return markdown(heads, rows)
