@@ -84,8 +84,6 @@ def parse_args() -> argparse.Namespace:
     for name, least in (('iters', 1), ('jobs', 1), ('workers', 0), ('cached_crops', 1)):
         if getattr(args, name) is not None and getattr(args, name) < least:
             parser.error(f'--{name.replace("_", "-")} must be {least} or more; got {getattr(args, name)}')
-    if args.cached_crops is not None and args.pretrained is None:
-        parser.error('--cached-crops requires --pretrained')
     if args.data_root is not None and args.dataset is None:
         parser.error('--data-root requires --dataset')
     args.gpus = args.gpus.split(',') if args.gpus else []

@@ -19,6 +19,7 @@ from rich.progress import track
 from torch.utils.data import DataLoader
 
 from mmattn.engine import InfiniteSampler
+from mmattn.segmentation.cached_features import sample_path, write_sample
 from mmattn.utils.files import remove_temporary_files, write_text
 
 VERSION = 1  # of the files
@@ -82,8 +83,6 @@ def _cache(
         workers (int): data loading processes.
         dtype (torch.dtype): of the stored features.
     """
-    from mmattn.segmentation.cached_features import sample_path, write_sample  # lazy: it imports mmseg
-
     dataset = DATASETS.build(data)
     source = _source(cfg, data, dataset, crops is not None, dtype)
     digest = sha256(json.dumps(source, sort_keys=True, default=str).encode()).hexdigest()[:12]

@@ -242,6 +242,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
         cfg.merge_from_dict(row.options)
         _score_at_the_end(cfg)
         if protocol.crops is not None:
+            _check_crops(row, protocol)
             freeze_backbone(cfg)
         if protocol.amp:
             scope, dot, name = cfg.optim_wrapper.type.rpartition('.')
@@ -259,12 +260,14 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
         (now, unit), (before, unit_of_paper) = length(cfg), length(of_paper)
         of = f'{before:,}' + ('' if unit == unit_of_paper else f' {UNITS[unit_of_paper]}')
         found.append(f'{now:,} {UNITS[unit]} of {of}')
-    if protocol.backbone is not None:
-        found.append(f'backbone {Path(protocol.backbone).stem}')
-    if protocol.pretrained is not None:
-        found.append(f'backbone pretrained, {protocol.pretrained.name}')
+    if protocol.backbone is not None or protocol.pretrained is not None:
+        name = 'its own' if protocol.backbone is None else Path(protocol.backbone).stem
+        weights = 'from scratch' if protocol.pretrained is None else f'pretrained weights {protocol.pretrained.name}'
+        found.append(f'backbone: {name}, {weights}')
     if protocol.crops is not None:
-        found.append(f'backbone frozen, its features of {protocol.crops:,} fixed crops stored in float16')
+        found.append(
+            f'backbone frozen, heads trained on its features of {protocol.crops:,} fixed crops, stored as float16'
+        )
     if protocol.small:
         optimizer = configs[0].optim_wrapper.optimizer
         network = small_of(of_paper).words if protocol.backbone is None else _head_words(cfg)
@@ -350,6 +353,13 @@ def small_of(cfg: Config) -> Small:
 
 def _is_own(cfg: Config, data: Config) -> bool:
     return cfg.get('data_root') == data.get('data_root')
+
+
+def _check_crops(row: Row, protocol: Protocol) -> None:
+    if protocol.pretrained is None:
+        raise ProtocolError('--cached-crops requires --pretrained')
+    if '--tta' in row.test:
+        raise ProtocolError(f'--cached-crops excludes tests with --tta, as in table {row.table}')
 
 
 def _with_targets(data: Config, cfg: Config, protocol: Protocol) -> Config:

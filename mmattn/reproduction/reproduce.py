@@ -13,7 +13,6 @@ from mmengine.config import Config
 
 from mmattn.utils.files import check_writable, write_text
 
-from .feature_cache import on_cached_features
 from .plan import Method, check_data, plan, words, write_configs
 from .protocol import UNITS, Protocol, has_own_test, input_words, length, metrics_of, read_data, writes_samples
 from .report import Measured, Result, Setup, write_report
@@ -89,6 +88,8 @@ def reproduce(
     with lock(work_dir):
         counts = {method.name: method.counts() for method in methods}
         if protocol.crops is not None:
+            from .feature_cache import on_cached_features  # lazy: it imports mmseg
+
             for method in methods:
                 method.configs = [
                     on_cached_features(cfg, work_dir / 'features', protocol.crops, workers or 0)

@@ -91,8 +91,8 @@ class CachedFeaturesDataset(Dataset):
         path = sample_path(self.data_root, index)
         try:
             found = torch.load(str(path), map_location='cpu', weights_only=True, mmap=True)
-        except RuntimeError as error:
-            raise ValueError(f'{path} is damaged; remove it to compute it again') from error
+        except (RuntimeError, OSError) as error:
+            raise ValueError(f'{path} cannot be read ({error}); remove it to compute it again') from error
         sample = SegDataSample(metainfo=found['metainfo'])
         sample.gt_sem_seg = PixelData(data=found['labels'].long())
         return dict(inputs=found['maps'], data_samples=sample)
