@@ -1,5 +1,6 @@
 """Another backbone for a row: its config, what the heads read from it, its weights, and whether it is trained."""
 
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from mmattn.utils import config_path
 FOLDER = '_base_/backbones'
 READERS = 'neck', 'decode_head', 'auxiliary_head'  # the parts of a model that read the maps of its backbone
 PREFIX = 'backbone.'
+MANY = 10  # the most names of each kind in a message
 
 
 def backbones() -> list[str]:
@@ -68,58 +70,54 @@ def replace_backbone(cfg: Config, name: str) -> None:
 
 
 def set_weights(cfg: Config, file: Path) -> None:
-    """Let the backbone of a config start from the weights in a file.
+    """Let the backbone of a config start from the weights in a file; :func:`check_weights` checks that they fit.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not a checkpoint, or the weights do not fit.
+        ValueError: the file is not a checkpoint, or the model has no backbone.
     """
     if 'backbone' not in cfg.model:
         raise ValueError(f'--pretrained {file}: the model {cfg.model.type} has no backbone')
-    prefix = check_weights(cfg.model.backbone, file, cfg.default_scope)
+    prefix = PREFIX if any(key.startswith(PREFIX) for key in _read(file)) else None
     cfg.model.pretrained = None
     cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=str(file.resolve()), prefix=prefix)
 
 
-def check_weights(backbone: ConfigDict, file: Path, scope: str) -> str | None:
-    """Check that a file has every weight of a backbone, in its shape.
+def check_weights(backbone: ConfigDict, scope: str) -> None:
+    """Check that the file from which a backbone starts has all its weights, in their shapes.
 
     Weights that the backbone does not have, such as those of a classifier, are ignored. Only tensors and plain values
     are unpickled.
 
     Args:
-        backbone (ConfigDict): config of the backbone.
-        file (Path): a state dict, or a checkpoint of the backbone or of a model that has one.
+        backbone (ConfigDict): config of the backbone; its ``init_cfg`` is that of :func:`set_weights`.
         scope (str): the default scope of the config.
-
-    Returns:
-        str or None: the prefix of the backbone's weights in the file, ``backbone.``; None if there is no prefix.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: the file is not a checkpoint, or the weights do not fit; the message names them.
     """
-    given = _read(file)
-    prefix = PREFIX if any(key.startswith(PREFIX) for key in given) else ''
+    file, prefix = Path(backbone.init_cfg.checkpoint), backbone.init_cfg.prefix or ''
+    given = {key.removeprefix(prefix): value for key, value in _read(file).items() if key.startswith(prefix)}
     init_default_scope(scope)
     with torch.device('meta'):
         expected = MODELS.build(backbone).state_dict()
-    faults, names = [], {key.removeprefix(prefix) for key in given}
     # As in mmengine, checkpoints from before PyTorch 0.4.1 may lack num_batches_tracked.
-    missing = [key for key in expected if prefix + key not in given and not key.endswith('.num_batches_tracked')]
+    missing = [key for key in expected if key not in given and not key.endswith('.num_batches_tracked')]
     shapes = [
-        f'{key} {tuple(given[prefix + key].shape)} in place of {tuple(value.shape)}'
+        f'{key} {tuple(given[key].shape)} in place of {tuple(value.shape)}'
         for key, value in expected.items()
-        if prefix + key in given and given[prefix + key].shape != value.shape
+        if key in given and given[key].shape != value.shape
     ]
-    unknown = [key for key in names if key not in expected] if missing or shapes else []
-    for text, keys in (('missing', missing), ('of another shape', shapes), ('unknown', sorted(unknown))):
+    if not missing and not shapes:
+        return
+    faults = []
+    unknown = [key for key in given if key not in expected]
+    for text, keys in (('missing', missing), ('of another shape', shapes), ('unknown', unknown)):
         if keys:
-            more = f' and {len(keys) - 10} more' if len(keys) > 10 else ''
-            faults.append(f'{text}: {", ".join(keys[:10])}{more}')
-    if faults:
-        raise ValueError(f'{file} does not fit the backbone {backbone.type}. Weights {"; ".join(faults)}')
-    return prefix or None
+            more = f' and {len(keys) - MANY} more' if len(keys) > MANY else ''
+            faults.append(f'{text}: {", ".join(keys[:MANY])}{more}')
+    raise ValueError(f'{file} does not fit the backbone {backbone.type}. Weights {"; ".join(faults)}')
 
 
 def freeze_backbone(cfg: Config) -> None:
@@ -142,6 +140,12 @@ def _is_one(channels: object) -> bool:
 
 def _read(file: Path) -> dict[str, Tensor]:
     check_checkpoint(file)
+    return _tensors(file.resolve(), file.stat().st_mtime_ns)
+
+
+@cache
+def _tensors(file: Path, modified: int) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint, without their values."""
     try:
         found = torch.load(file, map_location='meta', weights_only=True)
     except Exception as error:  # the unpickler may raise any

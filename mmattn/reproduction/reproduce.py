@@ -13,7 +13,7 @@ from mmengine.config import Config
 
 from mmattn.utils.files import check_writable, write_text
 
-from .plan import Method, check_data, plan, words, write_configs
+from .plan import Method, check_backbones, check_data, plan, words, write_configs
 from .protocol import UNITS, Protocol, has_own_test, input_words, length, metrics_of, read_data, writes_samples
 from .report import Measured, Result, Setup, write_report
 from .runs import Run, each, finish, lock, peak_memory, scalars, scores, test_folder
@@ -71,6 +71,8 @@ def reproduce(
     data = None if protocol.dataset is None else read_data(protocol.dataset, data_root)
     check_writable(work_dir)
     methods = plan(rows, protocol, data, names)
+    if protocol.pretrained is not None:
+        check_backbones(methods)
     check_data(methods)
     deviations = words(methods, protocol, data)
     table = rows[0].table

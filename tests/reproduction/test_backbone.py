@@ -5,8 +5,8 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from mmattn.reproduction.backbone import backbones, check_weights, read_backbone
-from mmattn.reproduction.plan import plan, words
+from mmattn.reproduction.backbone import backbones, check_weights, read_backbone, set_weights
+from mmattn.reproduction.plan import check_backbones, plan, words
 from mmattn.reproduction.protocol import Protocol, ProtocolError, read_data, shipped
 from mmattn.reproduction.tables import read_tables
 from mmattn.utils import config_path
@@ -90,30 +90,36 @@ def test_weights_become_those_of_the_backbone(data, weights, tmp_path):
         found = model.backbone.state_dict()
         assert found.keys() == state.keys()
         assert all(torch.equal(found[key], value) for key, value in state.items())
+        check_backbones([method])
 
 
 def test_weights_that_do_not_fit_are_an_error_with_their_names(weights, tmp_path):
-    backbone, path = read_backbone(NAME).model.backbone, tmp_path / 'other.pth'
+    path = tmp_path / 'other.pth'
+
+    def check(content):
+        torch.save(content, path)
+        cfg = Config(dict(default_scope='mmseg', model=read_backbone(NAME).model.to_dict()))
+        set_weights(cfg, path)
+        check_weights(cfg.model.backbone, cfg.default_scope)
+
     state = torch.load(weights, weights_only=True)['state_dict']
-    torch.save({**state, 'classifier.weight': torch.zeros(3)}, path)
-    assert check_weights(backbone, path, 'mmseg') is None
+    check({**state, 'classifier.weight': torch.zeros(3)})
     state['stem.weight'] = state.pop('conv1.conv.weight')
     state['layer2.0.conv.0.bn.bias'] = torch.zeros(5)
-    torch.save(state, path)
     message = (
         r'other\.pth does not fit the backbone MobileNetV2\. Weights missing: conv1\.conv\.weight; of another shape: '
         r'layer2\.0\.conv\.0\.bn\.bias \(5,\) in place of \(96,\); unknown: stem\.weight$'
     )
-    with pytest.raises(ValueError, match=message):
-        check_weights(backbone, path, 'mmseg')
-    torch.save(dict(state_dict=dict(epoch=3)), path)
-    with pytest.raises(ValueError, match='is not a state dict'):
-        check_weights(backbone, path, 'mmseg')
-    torch.save(dict(state_dict=state, config=Config()), path)
+    for content in (state, {f'backbone.{key}': value for key, value in state.items()}):
+        with pytest.raises(ValueError, match=message):
+            check(content)
+    with pytest.raises(ValueError, match=r'other\.pth is not a state dict'):
+        check(dict(state_dict=dict(epoch=3)))
     with pytest.raises(ValueError, match=r'other\.pth cannot be read as weights alone: .*'):
-        check_weights(backbone, path, 'mmseg')
+        check(dict(state_dict=state, config=Config()))
+    path.unlink()
     with pytest.raises(FileNotFoundError, match='there is no such checkpoint'):
-        check_weights(backbone, tmp_path / 'none.pth', 'mmseg')
+        set_weights(Config(dict(model=dict(backbone=dict()))), path)
 
 
 def test_a_backbone_that_does_not_fit_the_rows_is_an_error(data, tmp_path):

@@ -4,7 +4,6 @@ from itertools import islice
 
 import pytest
 import torch
-from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import Runner
@@ -47,29 +46,43 @@ def step(cfg, model, indices):
     batch = model.data_preprocessor(pseudo_collate([dataset[index] for index in indices]), True)
     losses = model(**batch, mode='loss')
     sum(value for key, value in losses.items() if 'loss' in key).backward()
-    return losses, {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    model.zero_grad(set_to_none=True)
+    return losses, gradients
 
 
-@pytest.mark.parametrize('whole', [('3.2', 'Bi-CC'), ('3.2', 'NL'), ('4.2', 'e: both, 8 heads')], indirect=True)
-def test_a_step_equals_that_of_the_whole_network(whole, tmp_path):
-    """Losses and gradients, of the same crops; the heads of 4.2 also read the low-level map."""
+@pytest.mark.parametrize(
+    'whole', [('3.2', 'Bi-CC'), pytest.param(('4.2', 'e: both, 8 heads'), marks=pytest.mark.slow)], indirect=True
+)
+def test_a_step_equals_that_of_the_whole_network(whole, tmp_path, monkeypatch):
+    """Losses, and gradients bit by bit, of the same crops; the heads of 4.2 also read the low-level map.
+
+    The stored features are those of single images. Convolutions of several images round differently in float32, which
+    the losses show, to 1e-5; for the gradients, the backbone of the whole network reads one image at a time, too.
+    """
     cached = on_cached_features(whole, tmp_path, CROPS, dtype=torch.float32)
     network = build(whole)
     heads = build(cached, network.state_dict())
-    if hasattr(network.decode_head, 'nonlocal_block'):  # its last norm starts at 0, and stops all gradients
-        torch.nn.init.ones_(network.decode_head.nonlocal_block.conv_out.bn.weight)
-        torch.nn.init.ones_(heads.decode_head.nonlocal_block.conv_out.bn.weight)
     images = DATASETS.build(whole.train_dataloader.dataset)
-    expected, gradients = step(whole, network, [*islice(InfiniteSampler(images, shuffle=True, seed=0), CROPS)])
+    crops = [*islice(InfiniteSampler(images, shuffle=True, seed=0), CROPS)]
     found, found_gradients = step(cached, heads, range(CROPS))
+    expected, _ = step(whole, network, crops)
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, rtol=1e-5, atol=1e-6)
+
+    forward = FrozenBackbone.forward
+
+    def one_by_one(self, x):
+        return [torch.cat(maps) for maps in zip(*(forward(self, image) for image in x.split(1)))]
+
+    monkeypatch.setattr(FrozenBackbone, 'forward', one_by_one)
+    expected, gradients = step(whole, network, crops)
+    assert all(torch.equal(found[key], value) for key, value in expected.items())
     assert found_gradients.keys() == gradients.keys()
-    for name, value in gradients.items():
-        torch.testing.assert_close(found_gradients[name], value, rtol=0, atol=1e-5 * max(1.0, value.abs().max()))
-    assert max(value.abs().max() for value in gradients.values()) > 1e-3
-    assert all(not p.requires_grad and p.grad is None for p in network.backbone.parameters())
+    assert all(torch.equal(found_gradients[name], value) for name, value in gradients.items())
+    assert all(value.abs().max() > 0 for name, value in gradients.items() if 'conv_seg' in name)
+    assert all(p.grad is None and not p.requires_grad for p in network.backbone.parameters())
 
 
 def test_the_test_equals_that_of_the_whole_network(whole, tmp_path):
@@ -96,7 +109,7 @@ def test_the_test_equals_that_of_the_whole_network(whole, tmp_path):
 
 
 def test_rows_share_the_features_which_are_computed_once_and_extended(data, weights, tmp_path, monkeypatch):  # noqa: F811
-    """Also by an interrupted call; other crops are added; other weights or pipelines have other features."""
+    """Also by an interrupted call; other crops are added."""
     written = []
     write = feature_cache.write_sample
 
@@ -133,19 +146,21 @@ def test_rows_share_the_features_which_are_computed_once_and_extended(data, weig
         assert torch.equal(a['data_samples'].gt_sem_seg.data, b['data_samples'].gt_sem_seg.data)
     assert len({str(crops[1][index]['inputs'][0].float().sum()) for index in range(CROPS + 1)}) == CROPS + 1
 
-    other = tmp_path / 'other.pth'
-    state = torch.load(weights, weights_only=True)
-    state['state_dict']['conv1.conv.weight'] *= 2
-    torch.save(state, other)
-    for change in ('weights', 'pipeline'):
-        cfg = Config(first.to_dict())
-        if change == 'weights':
-            cfg.model.backbone.backbone.init_cfg.checkpoint = str(other)
-        else:
-            cfg.train_dataloader.dataset.pipeline[5].prob = 0.0
-        changed = on_cached_features(cfg, tmp_path / 'features', CROPS)
-        assert changed.train_dataloader.dataset.data_root != one.train_dataloader.dataset.data_root
-        assert (changed.test_dataloader == one.test_dataloader) == (change == 'pipeline')
+
+@pytest.mark.slow
+@pytest.mark.parametrize('change', ['weights', 'pipeline'])
+def test_other_weights_or_another_pipeline_have_other_features(change, whole, weights, tmp_path):  # noqa: F811
+    one = on_cached_features(whole, tmp_path, 2)
+    if change == 'weights':
+        state = torch.load(weights, weights_only=True)
+        state['state_dict']['conv1.conv.weight'] *= 2
+        torch.save(state, tmp_path / 'other.pth')
+        whole.model.backbone.backbone.init_cfg.checkpoint = str(tmp_path / 'other.pth')
+    else:
+        whole.train_dataloader.dataset.pipeline[5].prob = 0.0
+    two = on_cached_features(whole, tmp_path, 2)
+    assert two.train_dataloader.dataset.data_root != one.train_dataloader.dataset.data_root
+    assert (two.test_dataloader == one.test_dataloader) == (change == 'pipeline')
 
 
 def test_a_cache_that_lacks_a_sample_is_an_error(whole, tmp_path):
