@@ -16,7 +16,7 @@ NAME = 'mobilenet-v2-d8'
 
 
 def adapted(table, data, dataset='camvid', names=None, **options):
-    protocol = Protocol(dataset, 2, 0.1, small=True, **options)
+    protocol = Protocol(dataset, 2, 0.1 if dataset == 'camvid' else 1.0, small=True, **options)
     source = read_data(dataset, data[dataset])
     methods = plan(TABLES[table], protocol, source, names)
     return methods, words(methods, protocol, source)

@@ -22,7 +22,8 @@ CROPS = 5
 def whole(request, data, weights):  # noqa: F811
     """The config of a row with the whole network, whose backbone is frozen."""
     table, name = getattr(request, 'param', ('3.2', 'CC'))
-    methods, said = adapted(table, data, names=[name], backbone=NAME, pretrained=weights, crops=CROPS)
+    dataset, backbone = ('fasseg', f'{NAME}_unet') if table == '4.3' else ('camvid', NAME)
+    methods, said = adapted(table, data, dataset, [name], backbone=backbone, pretrained=weights, crops=CROPS)
     assert 'backbone frozen, heads trained on its features of 5 fixed crops, stored as float16' in said
     return next(method for method in methods if method.name == name).configs[0]
 
@@ -85,8 +86,11 @@ def test_a_step_equals_that_of_the_whole_network(whole, tmp_path, monkeypatch):
     assert all(p.grad is None and not p.requires_grad for p in network.backbone.parameters())
 
 
+@pytest.mark.parametrize(
+    'whole', [('3.2', 'CC'), pytest.param(('4.3', 'U-Net-BA'), marks=pytest.mark.slow)], indirect=True
+)
 def test_the_test_equals_that_of_the_whole_network(whole, tmp_path):
-    """Through the Runner: mIoU, and what the metric reads; in half precision, nearly."""
+    """Through the Runner: the metrics; in half precision, nearly. Those of 4.3 pad images, and have their own metric."""
     scores = []
     for dtype in (None, torch.float32, torch.float16):
         cfg = whole if dtype is None else on_cached_features(whole, tmp_path, CROPS, dtype=dtype)
@@ -104,8 +108,8 @@ def test_the_test_equals_that_of_the_whole_network(whole, tmp_path):
             runner.model.load_state_dict(state)
         scores.append(runner.test())
     assert scores[1] == scores[0]
-    assert scores[2]['mIoU'] == pytest.approx(scores[0]['mIoU'], abs=0.5)
-    assert scores[0]['mIoU'] > 0
+    assert scores[2] == pytest.approx(scores[0], abs=0.5, nan_ok=True)
+    assert max(scores[0].values()) > 0
 
 
 def test_rows_share_the_features_which_are_computed_once_and_extended(data, weights, tmp_path, monkeypatch):  # noqa: F811

@@ -65,9 +65,7 @@ def config(request, tiny_data, tmp_path, monkeypatch):
         cfg.model.head.update(query_dim=4, value_dim=4, pooled_dim=6, out_dim=5)
     for loader in filter(None, (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader)):
         loader.update(num_workers=0, persistent_workers=False, batch_size=3)
-    cfg.train_cfg.update(
-        {'max_iters' if cfg.train_cfg.type == 'IterBasedTrainLoop' else 'max_epochs': 1}, val_interval=1
-    )
+    cfg.train_cfg.update({'max_iters' if cfg.train_cfg.type == 'IterBasedTrainLoop' else 'max_epochs': 1}, val_interval=1)
     cfg.default_hooks.checkpoint.update(interval=1000, save_best=None)
     cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path / 'work'), 'ERROR', request.param
     cfg.randomness = dict(seed=0)
