@@ -90,7 +90,7 @@ def test_a_step_equals_that_of_the_whole_network(whole, tmp_path, monkeypatch):
     'whole', [('3.2', 'CC'), pytest.param(('4.3', 'U-Net-BA'), marks=pytest.mark.slow)], indirect=True
 )
 def test_the_test_equals_that_of_the_whole_network(whole, tmp_path):
-    """Through the Runner: the metrics; in half precision, nearly. Those of 4.3 pad images, and have their own metric."""
+    """Through the Runner: the metrics; in half precision, nearly. 4.3 pads images, and has its own metric."""
     scores = []
     for dtype in (None, torch.float32, torch.float16):
         cfg = whole if dtype is None else on_cached_features(whole, tmp_path, CROPS, dtype=dtype)
