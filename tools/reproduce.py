@@ -7,7 +7,9 @@
 By default, the paper's protocol is used, on the paper's data set, with one process and one GPU per run. ``--dataset``
 selects another data set for the same task. ``--iters`` shortens training and its schedule. ``--scale`` reduces images
 and crops, and uses a narrow network for CPUs, trained from scratch. ``--network paper`` keeps the paper's network;
-``--network small`` uses the narrow network at full size. The head of the table lists all replacements.
+``--network small`` uses the narrow network at full size. ``--backbone`` and ``--pretrained`` replace the backbone and
+its initial weights. ``--cached-crops N`` freezes it and trains the heads alone, on its stored features of N fixed
+crops. The head of the table lists all replacements.
 
 The work dir gets a complete config of each row (``tools/train.py CONFIG --cfg-options randomness.seed=0`` repeats a
 run), and a folder for each row and seed. After an interruption, the same command resumes: finished runs are not
@@ -23,6 +25,7 @@ from mmattn.utils.command import run
 
 import torch
 
+from mmattn.reproduction.backbone import backbones
 from mmattn.reproduction.protocol import Protocol, data_sets
 from mmattn.reproduction.report import markdown
 from mmattn.reproduction.reproduce import reproduce
@@ -49,6 +52,16 @@ def parse_args() -> argparse.Namespace:
         choices=['paper', 'small'],
         help='small: a narrow network for CPUs, trained from scratch; default: small if --scale is below 1',
     )
+    parser.add_argument(
+        '--backbone', help="a backbone that --list prints, or a config in the same form; default: the network's own"
+    )
+    parser.add_argument('--pretrained', type=Path, metavar='FILE', help='initial weights of the backbone')
+    parser.add_argument(
+        '--cached-crops',
+        type=int,
+        metavar='N',
+        help='freeze the backbone, and train the heads on its stored features of N fixed crops',
+    )
     parser.add_argument('--amp', action='store_true', help='mixed precision')
     parser.add_argument('--work-dir', type=Path, help='default: work_dirs/table_TABLE_DATASET')
     parser.add_argument('--gpus', help='numbers of the GPUs, each for one run at a time: 0,1,…; default: the first')
@@ -68,9 +81,9 @@ def parse_args() -> argparse.Namespace:
         parser.error(f'--seeds must be different numbers, 0 or more; got {args.seeds}')
     if not 0 < args.scale <= 1:
         parser.error(f'--scale must be above 0 and up to 1; got {args.scale}')
-    for name, least in (('iters', 1), ('jobs', 1), ('workers', 0)):
+    for name, least in (('iters', 1), ('jobs', 1), ('workers', 0), ('cached_crops', 1)):
         if getattr(args, name) is not None and getattr(args, name) < least:
-            parser.error(f'--{name} must be {least} or more; got {getattr(args, name)}')
+            parser.error(f'--{name.replace("_", "-")} must be {least} or more; got {getattr(args, name)}')
     if args.data_root is not None and args.dataset is None:
         parser.error('--data-root requires --dataset')
     args.gpus = args.gpus.split(',') if args.gpus else []
@@ -85,7 +98,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def print_tables(tables: dict[str, list[Row]]) -> None:
-    """Print the tables with their rows, and the data sets."""
+    """Print the tables with their rows, the data sets and the backbones."""
     for name, rows in tables.items():
         print(f'\nTable {name}\n')
         print(
@@ -106,6 +119,7 @@ def print_tables(tables: dict[str, list[Row]]) -> None:
         )
     print('Data sets, and the environment variables of their folders:\n')
     print(markdown(['variable'], ([name, variable] for name, variable in data_sets().items())))
+    print(f'\nBackbones: {", ".join(backbones())}')
 
 
 def main() -> None:
@@ -114,7 +128,16 @@ def main() -> None:
     print(
         reproduce(
             args.rows_of_table,
-            Protocol(args.dataset, args.iters, args.scale, args.network == 'small', args.amp),
+            Protocol(
+                args.dataset,
+                args.iters,
+                args.scale,
+                args.network == 'small',
+                args.amp,
+                args.backbone,
+                args.pretrained,
+                args.cached_crops,
+            ),
             args.work_dir,
             data_root=args.data_root,
             names=args.rows,

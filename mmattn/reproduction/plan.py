@@ -11,6 +11,7 @@ from mmengine.registry import DATASETS, init_default_scope
 from mmattn.utils.complexity import count
 from mmattn.utils.files import write_text
 
+from .backbone import check_weights
 from .protocol import Protocol, ProtocolError, adapt, choose, deviations, input_size, metrics_of
 from .tables import Row
 
@@ -74,6 +75,22 @@ def words(methods: list[Method], protocol: Protocol, data: Config | None) -> lis
     """Return the differences between the runs and the paper's protocol, in words; empty if there are none."""
     found = [deviations(row, protocol, method.configs, data) for method in methods for row in method.rows]
     return list(dict.fromkeys(text for texts in found for text in texts))
+
+
+def check_backbones(methods: list[Method]) -> None:
+    """Check that the weights in a file fit the backbones that start from it.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the weights do not fit.
+    """
+    checked = []
+    for method in methods:
+        for cfg in method.configs:
+            backbone = cfg.model.backbone.get('backbone', cfg.model.backbone)  # within a frozen one
+            if backbone not in checked:
+                checked.append(backbone)
+                check_weights(backbone, cfg.default_scope)
 
 
 def check_data(methods: list[Method]) -> None:

@@ -15,6 +15,7 @@ from mmengine.registry import DATASETS, init_default_scope
 import mmattn.registry  # noqa: F401
 from mmattn.utils import complexity, config_path
 
+from .backbone import freeze_backbone, replace_backbone, set_weights
 from .tables import Row
 
 # The settings of a config; other names are variables of its file.
@@ -118,6 +119,9 @@ class Protocol(NamedTuple):
     scale: float = 1.0  # factor on the size of images
     small: bool = False
     amp: bool = False
+    backbone: str | None = None  # a file of _base_/backbones, or the path of a config; None is the row's own
+    pretrained: Path | None = None  # weights of the backbone
+    crops: int | None = None  # the backbone is frozen, and heads are trained on its features of this number of crops
 
 
 class ProtocolError(ValueError):
@@ -201,7 +205,9 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
     * with ``scale``: the sizes of images and crops;
     * with ``small``: width and depth of the network, and the schedule of training from scratch, but not that of
       self-critical training; for text, also the total batch size: that of the data set, in tokens; for questions and
-      phrases, there are no published word vectors.
+      phrases, there are no published word vectors;
+    * with ``backbone``: the backbone, normalisation of images, and what the heads read; with ``pretrained``: its
+      initial weights; with ``crops``: it is frozen.
 
     One process runs the config. Where it validates on the test data, it does so once, after its last iteration.
     Otherwise, the checkpoint that is best in the validation is tested, if the config saves it.
@@ -218,6 +224,10 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
             cfg.val_cfg, cfg.test_cfg = dict(type='ValLoop'), dict(type='TestLoop')
         if small is not None:
             _make_small(cfg, small)
+        if protocol.backbone is not None:
+            replace_backbone(cfg, protocol.backbone)
+        if protocol.pretrained is not None:
+            set_weights(cfg, protocol.pretrained)
         if protocol.scale != 1:
             _scale_images(cfg, protocol.scale)
         _fit_to_data(cfg)
@@ -231,6 +241,9 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
             cfg.train_dataloader.batch_sampler.max_tokens = row.batch_size
         cfg.merge_from_dict(row.options)
         _score_at_the_end(cfg)
+        if protocol.crops is not None:
+            _check_crops(row, protocol)
+            freeze_backbone(cfg)
         if protocol.amp:
             scope, dot, name = cfg.optim_wrapper.type.rpartition('.')
             cfg.optim_wrapper.update(type=f'{scope}{dot}Amp{name}', loss_scale='dynamic')
@@ -247,9 +260,19 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
         (now, unit), (before, unit_of_paper) = length(cfg), length(of_paper)
         of = f'{before:,}' + ('' if unit == unit_of_paper else f' {UNITS[unit_of_paper]}')
         found.append(f'{now:,} {UNITS[unit]} of {of}')
+    if protocol.backbone is not None or protocol.pretrained is not None:
+        name = 'its own' if protocol.backbone is None else Path(protocol.backbone).stem
+        weights = 'from scratch' if protocol.pretrained is None else f'pretrained weights {protocol.pretrained.name}'
+        found.append(f'backbone: {name}, {weights}')
+    if protocol.crops is not None:
+        found.append(
+            f'backbone frozen, heads trained on its features of {protocol.crops:,} fixed crops, stored as float16'
+        )
     if protocol.small:
         optimizer = configs[0].optim_wrapper.optimizer
-        found.append(f'{small_of(of_paper).words}, trained from scratch by {optimizer.type} {optimizer.lr:g}')
+        network = small_of(of_paper).words if protocol.backbone is None else _head_words(cfg)
+        how = 'trained' if protocol.pretrained else 'trained from scratch'
+        found.append(f'{network}, {how} by {optimizer.type} {optimizer.lr:g}')
     if (not own or protocol.scale != 1) and task_of(cfg) != 'text':
         found.append(f'inputs of {input_words(cfg)}')
     if not own and len(row.configs) > 1:
@@ -257,6 +280,13 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
     if protocol.amp:
         found.append('mixed precision')
     return found
+
+
+def _head_words(cfg: Config) -> str:
+    """Return the width of a segmentor's head, in words; the network is small in all other tasks."""
+    head = cfg.model.get('decode_head') or {}
+    channels = head.get('channels') or ', '.join(map(str, head.get('up_channels', ())))
+    return f'heads of {channels} channels' if channels else 'small heads'
 
 
 def task_of(cfg: Config) -> str:
@@ -323,6 +353,13 @@ def small_of(cfg: Config) -> Small:
 
 def _is_own(cfg: Config, data: Config) -> bool:
     return cfg.get('data_root') == data.get('data_root')
+
+
+def _check_crops(row: Row, protocol: Protocol) -> None:
+    if protocol.pretrained is None:
+        raise ProtocolError('--cached-crops requires --pretrained')
+    if '--tta' in row.test:
+        raise ProtocolError(f'--cached-crops excludes tests with --tta, as in table {row.table}')
 
 
 def _with_targets(data: Config, cfg: Config, protocol: Protocol) -> Config:

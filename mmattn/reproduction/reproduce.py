@@ -13,7 +13,7 @@ from mmengine.config import Config
 
 from mmattn.utils.files import check_writable, write_text
 
-from .plan import Method, check_data, plan, words, write_configs
+from .plan import Method, check_backbones, check_data, plan, words, write_configs
 from .protocol import UNITS, Protocol, has_own_test, input_words, length, metrics_of, read_data, writes_samples
 from .report import Measured, Result, Setup, write_report
 from .runs import Run, each, finish, lock, peak_memory, scalars, scores, test_folder
@@ -37,6 +37,8 @@ def reproduce(
     examine: Examine | None = None,
 ) -> str:
     """Train the missing runs of a table, and write the report to the work dir.
+
+    With ``protocol.crops``, the features are computed first, in the folder ``features`` of the work dir.
 
     The work dir gets a complete config of each row, one folder per training (``CONFIG_seed-SEED``), its result
     (``runs/CONFIG_seed-SEED.json``), table.md, plot.png and results.json. After an interruption, the same call
@@ -69,6 +71,8 @@ def reproduce(
     data = None if protocol.dataset is None else read_data(protocol.dataset, data_root)
     check_writable(work_dir)
     methods = plan(rows, protocol, data, names)
+    if protocol.pretrained is not None:
+        check_backbones(methods)
     check_data(methods)
     deviations = words(methods, protocol, data)
     table = rows[0].table
@@ -84,8 +88,16 @@ def reproduce(
         any(row.metrics for method in methods for row in method.rows),
     )
     with lock(work_dir):
-        write_configs(methods, work_dir / 'configs', [setup.title, *deviations])
         counts = {method.name: method.counts() for method in methods}
+        if protocol.crops is not None:
+            from .feature_cache import on_cached_features  # lazy: it imports mmseg
+
+            for method in methods:
+                method.configs = [
+                    on_cached_features(cfg, work_dir / 'features', protocol.crops, workers or 0)
+                    for cfg in method.configs
+                ]
+        write_configs(methods, work_dir / 'configs', [setup.title, *deviations])
         found = run_all(methods, seeds, work_dir, gpus, jobs, workers, examine)
         measured: dict[str, Measured] = {}
         for (run, results), method in zip(found, [*methods] * len(seeds)):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.config import Config
 from PIL import Image
 
 from mmattn.reproduction import reproduce, runs
@@ -22,6 +23,8 @@ from mmattn.reproduction.plan import plan, write_configs
 from mmattn.reproduction.protocol import Protocol, adapt, has_own_test, shipped
 from mmattn.reproduction.report import Result, difference
 from mmattn.reproduction.tables import read_tables
+
+from .test_backbone import weights  # noqa: F401  (a fixture)
 
 TOOL = Path(__file__).parents[2] / 'tools' / 'reproduce.py'
 
@@ -199,6 +202,31 @@ def test_one_seed_is_reported_without_intervals(call, data, tmp_path, monkeypatc
     assert 'One seed: no deviation and no confidence interval.' in said
     assert '±' not in said
     assert '95 %' not in said
+
+
+def test_heads_are_trained_on_stored_features(call, data, weights, tmp_path, monkeypatch):  # noqa: F811
+    """The counts are those of the whole network; another number of crops requires another work dir."""
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 1)
+    monkeypatch.setattr(reproduce, 'run_stages', Recorder())
+    arguments = ['3.2', '--dataset', 'camvid', '--scale', 0.1, '--rows', 'NL', '--seeds', 7, '--gpus', 0]
+    arguments += ['--work-dir', tmp_path, '--backbone', 'mobilenet-v2-d8', '--pretrained', weights, '--cached-crops']
+    call(*arguments, 3)
+    found = json.loads((tmp_path / 'results.json').read_text())
+    assert found['deviations'][-4:] == [
+        'backbone: mobilenet-v2-d8, pretrained weights weights.pth',
+        'backbone frozen, heads trained on its features of 3 fixed crops, stored as float16',
+        'heads of 64 channels, trained by AdamW 0.003',
+        'inputs of 36×36',
+    ]
+    assert found['rows'][0]['parameters'] > 1.8e6  # 1,811,712 in the backbone
+    cfg = Config.fromfile(next((tmp_path / 'configs').glob('*.py')))
+    assert cfg.model.backbone == dict(type='mmattn.CachedBackbone')
+    (folder,) = (tmp_path / 'features').glob('crops-*')
+    assert cfg.train_dataloader.dataset == dict(
+        type='mmattn.CachedFeaturesDataset', data_root=str(folder), num_samples=3
+    )
+    with pytest.raises(SystemExit, match=r'other settings(.|\n)*num_samples'):
+        call(*arguments, 4)
 
 
 class Recorder:

@@ -1,0 +1,158 @@
+"""Another backbone for a table's rows, and its weights."""
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+
+from mmattn.reproduction.backbone import backbones, check_weights, read_backbone, set_weights
+from mmattn.reproduction.plan import check_backbones, plan, words
+from mmattn.reproduction.protocol import Protocol, ProtocolError, read_data, shipped
+from mmattn.reproduction.tables import read_tables
+from mmattn.utils import config_path
+
+TABLES = read_tables()
+NAME = 'mobilenet-v2-d8'
+
+
+def adapted(table, data, dataset='camvid', names=None, **options):
+    protocol = Protocol(dataset, 2, 0.1 if dataset == 'camvid' else 1.0, small=True, **options)
+    source = read_data(dataset, data[dataset])
+    methods = plan(TABLES[table], protocol, source, names)
+    return methods, words(methods, protocol, source)
+
+
+@pytest.fixture(scope='module')
+def weights(tmp_path_factory):
+    """A file with weights of the backbone, whose norms have statistics."""
+    init_default_scope('mmseg')
+    torch.manual_seed(0)
+    backbone = MODELS.build(read_backbone(NAME).model.backbone)
+    backbone.init_weights()
+    for module in backbone.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = 1.0
+    backbone(torch.randn(4, 3, 36, 48))  # otherwise all units are off, and the maps the same for all images
+    path = tmp_path_factory.mktemp('weights') / 'weights.pth'
+    torch.save(dict(state_dict=backbone.state_dict()), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ('table', 'dataset', 'name', 'in_channels', 'widths'),
+    [
+        ('3.2', 'camvid', NAME, 320, (64, 32)),
+        ('3.2', 'camvid', f'{NAME}_heads-128', 320, (128, 64)),
+        ('4.2', 'camvid', NAME, 320, (64, 32)),
+        ('4.2', 'camvid', f'{NAME}_heads-128', 320, (128, 64)),
+        ('4.3', 'fasseg', f'{NAME}_unet', (16, 24, 32, 96, 320), None),
+    ],
+)
+def test_rows_keep_their_heads_and_read_the_other_backbone(table, dataset, name, in_channels, widths, data):
+    """All rows have the same backbone and preprocessing; the networks run, and their heads differ as before."""
+    before, _ = adapted(table, data, dataset)
+    after, said = adapted(table, data, dataset, backbone=name)
+    changed = {'in_channels', 'in_index', 'c1_in_channels', 'norm_cfg', 'channels', 'c1_channels'}
+    assert [method.name for method in after] == [method.name for method in before]
+    for old, new in zip(before, after):
+        old, model = old.configs[0].model, new.configs[0].model
+        assert model.backbone == read_backbone(name).model.backbone
+        assert model.data_preprocessor == {**old.data_preprocessor, 'mean': [127.5] * 3, 'std': [127.5] * 3}
+        heads = [(old[part], model[part]) for part in ('decode_head', 'auxiliary_head') if part in old]
+        for head, now in heads:
+            kept = [{key: value for key, value in each.items() if key not in changed} for each in (head, now)]
+            assert kept[0] == kept[1]
+            assert head.keys() - {'in_index'} == now.keys() - {'in_index'}
+        assert model.decode_head.in_channels == in_channels
+        assert widths is None or tuple(now.channels for _, now in heads) == widths
+    parameters, macs = after[0].counts()  # with tensors without memory
+    assert min(parameters, macs) > 1e6
+    assert f'backbone: {name}, from scratch' in said
+    heads = 'heads of 256, 128, 128, 64 channels' if widths is None else f'heads of {widths[0]} channels'
+    assert f'{heads}, trained from scratch by AdamW 0.003' in said
+
+
+def test_all_shipped_backbones_are_tested():
+    assert backbones() == [NAME, f'{NAME}_heads-128', f'{NAME}_unet']
+
+
+def test_weights_become_those_of_the_backbone(data, weights, tmp_path):
+    """Also of a file with a whole model."""
+    state = torch.load(weights, weights_only=True)['state_dict']
+    whole = {f'backbone.{key}': value for key, value in state.items()} | {'decode_head.bias': torch.zeros(1)}
+    torch.save(whole, tmp_path / 'whole.pth')
+    for path in (weights, tmp_path / 'whole.pth'):
+        (method,), said = adapted('3.2', data, names=['CC'], backbone=NAME, pretrained=path)
+        assert f'backbone: {NAME}, pretrained weights {path.name}' in said
+        assert 'heads of 64 channels, trained by AdamW 0.003' in said
+        model = MODELS.build(method.configs[0].model)
+        model.init_weights()
+        found = model.backbone.state_dict()
+        assert found.keys() == state.keys()
+        assert all(torch.equal(found[key], value) for key, value in state.items())
+        check_backbones([method])
+
+
+def test_weights_that_do_not_fit_are_an_error_with_their_names(weights, tmp_path):
+    path = tmp_path / 'other.pth'
+
+    def check(content):
+        torch.save(content, path)
+        cfg = Config(dict(default_scope='mmseg', model=read_backbone(NAME).model.to_dict()))
+        set_weights(cfg, path)
+        check_weights(cfg.model.backbone, cfg.default_scope)
+
+    state = torch.load(weights, weights_only=True)['state_dict']
+    check({**state, 'classifier.weight': torch.zeros(3)})
+    state['stem.weight'] = state.pop('conv1.conv.weight')
+    state['layer2.0.conv.0.bn.bias'] = torch.zeros(5)
+    message = (
+        r'other\.pth does not fit the backbone MobileNetV2\. Weights missing: conv1\.conv\.weight; of another shape: '
+        r'layer2\.0\.conv\.0\.bn\.bias \(5,\) in place of \(96,\); unknown: stem\.weight$'
+    )
+    for content in (state, {f'backbone.{key}': value for key, value in state.items()}):
+        with pytest.raises(ValueError, match=message):
+            check(content)
+    with pytest.raises(ValueError, match=r'other\.pth is not a state dict'):
+        check(dict(state_dict=dict(epoch=3)))
+    with pytest.raises(ValueError, match=r'other\.pth cannot be read as weights alone: .*'):
+        check(dict(state_dict=state, config=Config()))
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match='there is no such checkpoint'):
+        set_weights(Config(dict(model=dict(backbone=dict()))), path)
+
+
+def test_a_backbone_that_does_not_fit_the_rows_is_an_error(data, tmp_path):
+    with pytest.raises(ValueError, match=f"--backbone must be one of {NAME}, .*, or a config; got 'vgg'"):
+        adapted('3.2', data, backbone='vgg')
+    with pytest.raises(ValueError, match=r'adamw_160\.py has no model\.backbone'):
+        adapted('3.2', data, backbone=str(config_path('_base_/schedules/adamw_160.py')))
+    with pytest.raises(ValueError, match=r'decode_head of the row reads 256 channels, that of the config \(16, 24, 32'):
+        adapted('3.2', data, backbone=f'{NAME}_unet')
+    with pytest.raises(
+        ValueError, match=r'decode_head of the row reads \(32, 32, 64, 128, 256\) channels, that .* 320'
+    ):
+        adapted('4.3', data, 'fasseg', backbone=NAME)
+    with pytest.raises(ValueError, match='differ in plugins of their own backbone'):
+        adapted('2', data, names=['1111: E1 E2 E3 E4'], backbone=NAME)
+    with pytest.raises(ValueError, match=r'the model mmattn\.TranslationTransformer has no backbone'):
+        plan(TABLES['3.6'], Protocol('multi30k_en-de', 2, small=True, backbone=NAME), read_data('multi30k_en-de', None))
+
+
+def test_stored_features_require_segmentation_whole_images_and_no_augmentation_in_tests(weights):
+    options = dict(backbone=NAME, pretrained=weights, crops=4)
+    with pytest.raises(ValueError, match='requires images that are tested whole: choose another --dataset'):
+        plan(TABLES['3.2'], Protocol(iterations=2, small=True, **options), None, ['CC'])
+    with pytest.raises(ProtocolError, match='--cached-crops requires --pretrained'):
+        plan(TABLES['3.2'], Protocol('camvid', 2, crops=4), read_data('camvid', None), ['CC'])
+    with pytest.raises(ProtocolError, match=r'--cached-crops excludes tests with --tta, as in table 3\.1'):
+        plan(TABLES['3.1'], Protocol('camvid', 2, small=True, **options), read_data('camvid', None), ['CC'])
+
+
+def test_every_pipeline_for_segmentation_seeds_its_augmentation():
+    """So the crops whose features are stored depend only on their number."""
+    names = [path.stem for path in config_path('_base_/datasets').glob('*.py')]
+    for name in names:
+        loader = shipped(f'_base_/datasets/{name}.py').get('train_dataloader')
+        if loader and 'PackSegInputs' in str(loader):
+            assert loader.dataset.pipeline[0].type == 'mmattn.SeedAugmentation'
