@@ -33,8 +33,8 @@ class Operator:
     """An operator ``mmattn::<name>`` and its derivative ``mmattn::<name>_backward``.
 
     The dispatcher runs a native kernel if one supports the tensors (``csrc/operator.cpp`` decides), otherwise a Triton
-    kernel if one may run (``native.py`` decides), otherwise the reference, which is written in PyTorch. The callables below receive the arguments as one object, whose attributes
-    have the names of the schema.
+    kernel if one may run (``native.py`` decides), otherwise the reference, which is written in PyTorch. The callables
+    below receive the arguments as one object, whose attributes have the names of the schema.
 
     Args:
         name (str): name of the operator.

@@ -151,7 +151,9 @@ def decide() -> dict[str, str]:
                     stacklevel=2,
                 )
             if os.environ.get('MMATTN_BACKEND') == 'triton' and triton.unavailable_reason():
-                warnings.warn(f'mmattn: MMATTN_BACKEND=triton has no effect: {triton.unavailable_reason()}', stacklevel=2)
+                warnings.warn(
+                    f'mmattn: MMATTN_BACKEND=triton has no effect: {triton.unavailable_reason()}', stacklevel=2
+                )
         return _settled or {}
 
 

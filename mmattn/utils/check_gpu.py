@@ -1,6 +1,6 @@
-"""Check the CUDA and Triton kernels of the operators on the GPUs of this machine: ``python -m mmattn.utils.check_gpu``.
+"""Check the kernels for GPUs on the GPUs of this machine: ``python -m mmattn.utils.check_gpu``.
 
-For each operator, values and gradients of the kernel are compared with those of the reference in float64. Then its
+For each CUDA and each Triton kernel, values and gradients are compared with those of the reference in float64. Then its
 times are compared with those of the reference, and of alternatives in PyTorch and mmcv. The verdict is written to the
 cache: from then on, kernels that are correct and take at most 1.1 times the time of the best alternative on every
 workload run on such GPUs. The exit code is 1 if the check cannot run, or if a kernel is incorrect.
@@ -75,8 +75,8 @@ def _gpus(device: str | None) -> list[str]:
     if not _kernels():
         raise SystemExit(
             f'there are no CUDA kernels ({native.UNAVAILABLE_REASON or "they were built without CUDA"}), and no Triton '
-            f'kernels ({triton.unavailable_reason()}). For CUDA kernels, install nvcc of the CUDA version of torch, and '
-            f'run: FORCE_CUDA=1 {native.BUILD}'
+            f'kernels ({triton.unavailable_reason()}). For CUDA kernels, install nvcc of the CUDA version of torch, '
+            f'and run: FORCE_CUDA=1 {native.BUILD}'
         )
     count = torch.cuda.device_count()
     if device is None:

@@ -1,15 +1,17 @@
 """Compile the Triton kernels, without a GPU: ``python tools/benchmarks/compile_triton.py``.
 
 Prints registers, spilled bytes (both as ptxas reports them) and shared memory of each kernel, in its default
-configuration: the first one that fits. Kernels are compiled for a call with all operands.
+configuration: the first one that fits. Kernels are compiled for maps of 97×97 positions and a learned window of 31×31;
+the kernel of axis biases for a call with these, key biases and a mask.
 """
 
 import argparse
+import io
 import itertools
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -43,9 +45,9 @@ def main() -> int:
     parser.add_argument('--dtypes', nargs='+', choices=DTYPES, default=list(DTYPES))
     parser.add_argument('--channels', nargs='+', type=int, default=CHANNELS)
     parser.add_argument('--capabilities', nargs='+', type=int, choices=CAPABILITIES, default=CAPABILITIES)
-    parser.add_argument('--content', action='store_true', help='compile the kernels of calls without positions')
+    parser.add_argument('--content', action='store_true', help='compile for a call without position biases')
     args = parser.parse_args()
-    print('| GPU | dtype | channels | kernel | owned × streamed, warps, stages | registers | spilled bytes | shared KiB |')
+    print('| GPU | dtype | channels | kernel | rows, warps, stages | registers | spilled bytes | shared KiB |')
     print('|---|---|---|---|---|---|---|---|')
     fit = True
     for capability, dtype, channels in itertools.product(args.capabilities, args.dtypes, args.channels):
@@ -62,13 +64,13 @@ def main() -> int:
 def compile_call(
     dtype: torch.dtype, channels: int, capability: int, positions: bool = True, all_configs: bool = False
 ) -> Iterator[Compiled]:
-    """Compile the kernels that a call of ``global_attention`` and its backward pass run, once each.
+    """Compile the kernels of ``global_attention`` and its backward pass, once each.
 
     Args:
         dtype (torch.dtype): dtype of all operands.
         channels (int): channels of query, key and value.
         capability (int): 10 times the compute capability of the GPU.
-        positions (bool): whether the call has window, axis and key biases. Defaults to True.
+        positions (bool): whether the calls have position biases. Defaults to True.
         all_configs (bool): compile each configuration that fits, not only the default. Defaults to False.
 
     Yields:
@@ -89,43 +91,38 @@ def compile_call(
         return torch.empty(shape, dtype=dtype, device='meta')
 
     size, k = (97, 97), 31
-    settings = {}
-    if positions:
-        settings = {'window_bias': empty(1, 1, *size, k * k), 'outside_bias': empty(1, 1, *size), 'window_size': k}
-    arguments = global_attention.arguments(*(empty(1, 1, *size, channels) for _ in range(3)), **settings)
-    with mock.patch.object(kernels, 'launch', record), mock.patch.object(kernels, 'supports', lambda given: True):
-        out, lse = kernels.forward(*arguments)
-        kernels.backward(out, out, lse, *arguments, [True] * len(tensors_of(arguments)))
+    window = {'window_bias': empty(1, 1, *size, k * k), 'outside_bias': empty(1, 1, *size), 'window_size': k}
+    axes = {'axis_bias': [empty(1, 1, *size, side) for side in size], 'key_bias': empty(1, 1, *size)}
+    axes['key_mask'] = empty(1, *size, dtype=torch.bool)
+    with mock.patch.object(kernels, 'launch', record), mock.patch.object(kernels, 'supports', return_value=True):
+        for settings in (window, axes) if positions else ({},):
+            arguments = global_attention.arguments(*(empty(1, 1, *size, channels) for _ in range(3)), **settings)
+            out, lse = kernels.forward(*arguments)
+            kernels.backward(out, out, lse, *arguments, [True] * len(tensors_of(arguments)))
     target = SimpleNamespace(
         get_current_device=lambda: 0,
         get_current_stream=lambda device: 0,
         get_current_target=lambda: GPUTarget('cuda', capability, 32),
     )
-    with mock.patch.object(driver, '_active', target):
-        for name, (kernel, arguments, constants) in launches.items():
-            for config in configs_of(kernel, **constants)[: None if all_configs else 1]:
+    for name, (kernel, arguments, constants) in launches.items():
+        for config in configs_of(kernel, **constants)[: None if all_configs else 1]:
+            with mock.patch.object(driver, '_active', target), ptxas_log() as log:
                 built = kernel.fn.warmup(*arguments, **constants, **config.all_kwargs(), grid=(1,))
-                registers, spilled = usage(built.asm['ptx'], capability)
-                own, stream = config.kwargs['OWN'], config.kwargs['STREAM']
-                title = f'{own} × {stream}, {config.num_warps}, {config.num_stages}'
-                yield Compiled(name, title, registers, spilled, built.metadata.shared)
+            stores, loads = re.search(r'(\d+) bytes spill stores, (\d+) bytes spill loads', log.getvalue()).groups()
+            registers = int(re.search(r'Used (\d+) registers', log.getvalue())[1])
+            title = f'{config.kwargs["OWN"]} × {config.kwargs["STREAM"]}, {config.num_warps}, {config.num_stages}'
+            yield Compiled(name, title, registers, int(stores) + int(loads), built.metadata.shared)
 
 
-def usage(ptx: str, capability: int) -> tuple[int, int]:
-    """Return registers and spilled bytes of a kernel."""
+@contextmanager
+def ptxas_log() -> Iterator[io.StringIO]:
+    """Yield what ptxas prints; nothing is taken from Triton's cache, because ptxas would not run."""
     from triton import knobs
 
-    ptxas = knobs.nvidia.ptxas_blackwell if capability >= 100 else knobs.nvidia.ptxas
-    arch = re.search(r'^\.target (sm_\w+)', ptx, re.MULTILINE)[1]
-    with tempfile.NamedTemporaryFile('w', suffix='.ptx') as file:
-        file.write(ptx)
-        file.flush()
-        done = subprocess.run(
-            [ptxas.path, '-v', f'--gpu-name={arch}', file.name, '-o', '/dev/null'],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-    stores, loads = re.search(r'(\d+) bytes spill stores, (\d+) bytes spill loads', done.stderr).groups()
-    return int(re.search(r'Used (\d+) registers', done.stderr)[1]), int(stores) + int(loads)
+    with tempfile.TemporaryDirectory() as cache, knobs.cache.scope(), knobs.nvidia.scope():
+        knobs.cache.dir, knobs.nvidia.dump_ptxas_log = cache, True
+        with redirect_stdout(io.StringIO()) as log:
+            yield log
 
 
 if __name__ == '__main__':

@@ -1,4 +1,7 @@
-"""A second GPU backend: kernels in Triton, compiled at run time, which need no nvcc. This file does not import Triton."""
+"""A second GPU backend: kernels in Triton, which compiles them at run time, without nvcc.
+
+This file does not import Triton, which is optional.
+"""
 
 from __future__ import annotations
 

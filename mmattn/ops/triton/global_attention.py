@@ -1,8 +1,7 @@
 """The kernels of ``global_attention``; ``../global_attention.py`` has the equations.
 
-A program owns the rows that it writes: queries in :func:`forward_kernel`, :func:`query_gradients` and
-:func:`axis_gradients`, keys in :func:`key_gradients`. It loops over tiles of the others. No kernel uses atomics, and the order of every sum is
-fixed. A tile is always queries × keys.
+A program owns the rows that it writes: keys in :func:`key_gradients`, queries in the other kernels. It loops over tiles
+of the others. No kernel uses atomics, and the order of every sum is fixed. A tile is always queries × keys.
 
 The keys in the windows of consecutive queries are a strip of consecutive keys, because all axes but the first are
 complete in it. Therefore only the tiles of this strip load window biases; all others have one bias per query.
@@ -137,7 +136,9 @@ def axis_logits(call, x, table, map, queries, at):
 
 
 @triton.jit
-def logits_of(call, product, outside, map, queries, keys, INSIDE: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr):
+def logits_of(
+    call, product, outside, map, queries, keys, INSIDE: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr
+):
     """Return logits from products; −∞ where a query does not attend to a key."""
     x = call.scale * product
     if call.window is not None:
@@ -199,7 +200,7 @@ def attend(
     return acc, highest, total
 
 
-@tuned(lambda D, DV: DV)
+@tuned
 def forward_kernel(
     call, out, lse,
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
@@ -256,7 +257,7 @@ def load_sums(call, grad_of, map, queries):
     return tl.load(grad_of.lse + at, mask=there, other=0.0), tl.load(grad_of.along + at, mask=there, other=0.0)
 
 
-@tuned(lambda D, DV: D)
+@tuned
 def query_gradients(
     call, grad_of, d_query, d_window, d_outside,
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
@@ -329,7 +330,7 @@ def accumulate(
     return d_key, d_value, d_bias + tl.sum(d_logits, 0)
 
 
-@tuned(lambda D, DV: D + DV)
+@tuned
 def key_gradients(
     call, grad_of, d_key, d_value, d_bias,
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
@@ -376,7 +377,7 @@ def key_gradients(
         tl.store(to, bias_sum.to(d_bias.dtype.element_ty), mask=keys < call.keys)
 
 
-@tuned(lambda D, DV: 64)
+@tuned
 def axis_gradients(
     call, grad_of, d_bias, length, inner,
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
