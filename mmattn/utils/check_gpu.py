@@ -94,7 +94,8 @@ def write(kind: dict[str, str], found: dict[str, dict]) -> None:
     print(f'\nOn {kind["gpu"]}, according to {path}:')
     for name, each in found.items():
         reason = verdict.reason_against(each)
-        print(f'{name}: {f"reference; the kernel is {reason}" if reason else "kernel"}')
+        otherwise = 'not used' if name.endswith(verdict.TRITON) else 'reference'
+        print(f'{name}: {f"{otherwise}; the kernel is {reason}" if reason else "kernel"}')
 
 
 def check_all(device: str, quick: bool) -> dict[str, dict]:

@@ -41,7 +41,8 @@ def collect_env() -> dict[str, str]:
     env['Triton kernels'] = triton.unavailable_reason() or ', '.join(triton.OPERATORS)
     if torch.cuda.is_available():
         for name, reason in verdict.reasons(verdict.machines()).items():
-            env[f'{name} on CUDA'] = f'reference: {reason}' if reason else 'kernel'
+            otherwise = 'not used' if name.endswith(verdict.TRITON) else 'reference'
+            env[f'{name} on CUDA'] = f'{otherwise}: {reason}' if reason else 'kernel'
             if reason == verdict.NOT_VERIFIED:
                 env['to check the CUDA kernels'] = verdict.COMMAND
     return env

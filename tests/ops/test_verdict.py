@@ -275,6 +275,11 @@ def test_where_triton_cannot_run_the_reason_is_reported(monkeypatch, of_triton, 
         found = verdict.decide()
     assert found[KERNEL] == 'Triton requires a C compiler'
     assert found['dynamic_conv'] == ''
+    assert f'{KERNEL}: not used (Triton requires a C compiler)' in describe(found)
+    assert describe({KERNEL: found[KERNEL]}).startswith(
+        'PyTorch (the kernels were built without CUDA), global_attention'
+    )
+    assert collect_env()[f'{KERNEL} on CUDA'] == 'not used: Triton requires a C compiler'
     no_effect = ['mmattn: MMATTN_BACKEND=triton has no effect: Triton requires a C compiler']
     assert [str(line.message) for line in said] == (no_effect if chosen == 'triton' else [])
     with pytest.raises(RuntimeError, match="'triton' is not available: Triton requires a C compiler"):
@@ -285,7 +290,7 @@ def test_where_triton_cannot_run_the_reason_is_reported(monkeypatch, of_triton, 
     ('missing', 'expected'),
     [
         ('triton', 'Triton is not installed'),
-        ('version', 'Triton 3.6.1 is older than 3.7'),
+        ('version', 'Triton 3.4.1 is older than 3.5'),
         ('compiler', 'Triton requires a C compiler'),
         ('headers', 'Triton requires the headers of Python, but there is no Python.h in /nowhere'),
         (None, ''),
@@ -294,7 +299,7 @@ def test_where_triton_cannot_run_the_reason_is_reported(monkeypatch, of_triton, 
 def test_what_triton_requires(monkeypatch, missing, expected):
     monkeypatch.delenv('TRITON_INTERPRET', raising=False)
     monkeypatch.setattr(triton, 'find_spec', lambda name: None if missing == 'triton' else name)
-    monkeypatch.setattr(triton, 'version', lambda: '3.6.1' if missing == 'version' else '3.10.0')
+    monkeypatch.setattr(triton, 'version', lambda: '3.4.1' if missing == 'version' else '3.10.0')
     monkeypatch.setattr(triton.shutil, 'which', lambda name: None if missing == 'compiler' else name)
     if missing == 'headers':
         monkeypatch.setattr(triton.sysconfig, 'get_paths', lambda: {'include': '/nowhere'})

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 OPERATORS = ('global_attention',)
-OLDEST = (3, 7)
+OLDEST = (3, 5)
 
 
 @functools.cache
@@ -24,6 +24,10 @@ def unavailable_reason() -> str:
     """Return why the kernels do not run on this machine, or ''. Triton compiles its launcher with a C compiler."""
     if find_spec('triton') is None:
         return 'Triton is not installed'
+    try:
+        version()
+    except ImportError as error:
+        return f'Triton does not load: {error}'
     if tuple(map(int, version().split('.')[:2])) < OLDEST:
         return f'Triton {version()} is older than {".".join(map(str, OLDEST))}'
     if interpreted():

@@ -14,11 +14,16 @@ from . import interpreted
 CONFIGS = [
     triton.Config({'OWN': own, 'STREAM': stream}, num_warps=warps, num_stages=stages)
     for own, stream, warps, stages in (
+        # 16 bits
         (64, 32, 4, 2),
         (128, 32, 8, 2),
         (64, 64, 8, 2),
         (64, 32, 8, 2),
         (32, 32, 8, 2),
+        # float32, whose products need more registers
+        (64, 16, 4, 2),
+        (64, 16, 8, 2),
+        (32, 16, 8, 2),
         (16, 16, 4, 1),
     )
 ]
@@ -28,13 +33,14 @@ MOST_BYTES = 32 * 1024
 
 
 def that_fit(configs: list, _: Any, *, D: int, DV: int, PRECISION: str | None, **__: Any) -> list:
-    """Return the configurations whose tiles are small enough; at least one."""
+    """Return the configurations for a dtype whose tiles are small enough; there is at least one up to 256 channels."""
     itemsize = 4 if PRECISION else 2
 
     def fits(config: triton.Config) -> bool:
-        return max(config.kwargs['OWN'], config.kwargs['STREAM']) * (D + DV) * itemsize <= MOST_BYTES
+        own, stream = config.kwargs['OWN'], config.kwargs['STREAM']
+        return (stream == 16) == (PRECISION is not None) and max(own, stream) * (D + DV) * itemsize <= MOST_BYTES
 
-    return [config for config in configs if fits(config)] or configs[-1:]
+    return list(filter(fits, configs))
 
 
 def tuned(kernel: Callable) -> Any:
