@@ -41,7 +41,7 @@ def operators() -> list[str]:
 
 
 def triton_kernels() -> list[str]:
-    """Return the names of the Triton kernels, whether they can run or not; none if the build is not for GPUs."""
+    """Return the names of the Triton kernels, whether they can run here or not."""
     return [f'{name}{TRITON}' for name in triton.OPERATORS]
 
 
