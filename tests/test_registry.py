@@ -58,6 +58,7 @@ print(json.dumps(said))
 REGISTERED = """
 import json, os, pkgutil, sys
 from importlib import import_module
+from importlib.util import find_spec
 import mmattn, mmattn.registry, mmcv, mmengine.registry, mmseg.models
 from mmengine.registry import Registry
 
@@ -90,7 +91,8 @@ for folder in folders:
 children[0].import_from_location()
 listed = by_folder()
 for module in pkgutil.walk_packages(mmattn.__path__, 'mmattn.'):
-    import_module(module.name)
+    if find_spec('triton') or not module.name.startswith('mmattn.ops.triton.'):
+        import_module(module.name)
 print(json.dumps(dict(alone=alone, listed=listed, imported=by_folder(), folders=folders)))
 """
 

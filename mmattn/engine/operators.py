@@ -30,8 +30,11 @@ def choose_kernels() -> None:
 
 def describe(against: dict[str, str]) -> str:
     """Return a line with the implementation of each operator, and the reason if it is not the kernel."""
-    if not against:
-        return f'PyTorch ({native.UNAVAILABLE_REASON or "the kernels were built without CUDA"})'
-    texts = [f'{name}: {f"PyTorch ({reason})" if reason else "kernel"}' for name, reason in against.items()]
+    texts = []
+    if all(name.endswith(verdict.TRITON) for name in against):
+        texts = [f'PyTorch ({native.UNAVAILABLE_REASON or "the kernels were built without CUDA"})']
+    for name, reason in against.items():
+        otherwise = 'not used' if name.endswith(verdict.TRITON) else 'PyTorch'
+        texts.append(f'{name}: {f"{otherwise} ({reason})" if reason else "kernel"}')
     command = f'; to check the kernels, run: {verdict.COMMAND}' if verdict.NOT_VERIFIED in against.values() else ''
     return ', '.join(texts) + command

@@ -1,4 +1,4 @@
-"""Loads the native kernels (``mmattn/_C.so``), and selects whether they or the references run."""
+"""Loads the native kernels (``mmattn/_C.so``), and selects whether they, Triton's kernels or the references run."""
 
 import os
 import warnings
@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-BACKENDS = ('auto', 'native', 'reference')
+from . import triton
+
+BACKENDS = ('auto', 'native', 'triton', 'reference')
 ENVIRONMENT = {'MMATTN_BACKEND': BACKENDS, 'MMATTN_CPU_CAPABILITY': ('default', 'avx2', 'avx512')}
 BUILD = 'pip install --no-build-isolation .'
 
@@ -48,6 +50,8 @@ def _load() -> tuple[str | None, str | None]:
 
 
 FILE, UNAVAILABLE_REASON = _load()
+_chosen = os.environ.get('MMATTN_BACKEND', 'auto')
+_traced: list[str] | None = None  # names of the operators whose Triton kernels ran
 
 
 def has_kernel(name: str, device: str = 'cpu') -> bool:
@@ -62,12 +66,13 @@ def backend(name: str) -> Iterator[None]:
     """Context manager that selects the implementation of the operators, for all threads.
 
     Args:
-        name (str): 'native', the kernels; 'reference', the references in PyTorch; 'auto', a kernel for each call that
-            has one. Without native kernels, 'auto' and 'reference' both run the references.
+        name (str): 'native', the kernels; 'triton', Triton's kernels where there are some, otherwise the references;
+            'reference', the references in PyTorch; 'auto', a kernel for each call that has one. Without native kernels,
+            'auto' runs the references on the CPU.
 
     Raises:
         ValueError: ``name`` is unknown.
-        RuntimeError: ``name`` is 'native', and there are no native kernels.
+        RuntimeError: ``name`` is 'native' or 'triton', and these kernels are not available.
 
     Example:
         >>> with backend('reference'), kernels_run() as kernels:
@@ -75,48 +80,62 @@ def backend(name: str) -> Iterator[None]:
         >>> kernels
         []
     """
+    global _chosen
     if name not in BACKENDS:
         raise ValueError(f'backend must be one of {", ".join(BACKENDS)}; got {name!r}')
-    if UNAVAILABLE_REASON is not None:
-        if name == 'native':
-            raise RuntimeError(f"backend 'native' requires native kernels: {UNAVAILABLE_REASON}")
-        yield
-        return
-    before = torch.ops.mmattn_native.set_backend(name)
+    if name == 'native' and UNAVAILABLE_REASON is not None:
+        raise RuntimeError(f"backend 'native' requires native kernels: {UNAVAILABLE_REASON}")
+    if name == 'triton' and triton.unavailable_reason():
+        raise RuntimeError(f"backend 'triton' is not available: {triton.unavailable_reason()}")
+    before, _chosen = _chosen, name
+    native = UNAVAILABLE_REASON is None
+    native_before = torch.ops.mmattn_native.set_backend('reference' if name == 'triton' else name) if native else ''
     try:
         yield
     finally:
-        torch.ops.mmattn_native.set_backend(before)
+        _chosen = before
+        if native:
+            torch.ops.mmattn_native.set_backend(native_before)
 
 
 @contextmanager
 def kernels_run() -> Iterator[list[str]]:
-    """Yield a list that contains, after the block, the names of the operators whose native kernels ran in the block."""
+    """Yield a list that contains, after the block, the names of the operators whose kernels ran in the block."""
+    global _traced
     names: list[str] = []
+    _traced = names
     if UNAVAILABLE_REASON is None:
         torch.ops.mmattn_native.trace(True)
     try:
         yield names
     finally:
+        _traced = None
         if UNAVAILABLE_REASON is None:
             names += torch.ops.mmattn_native.trace(False)
 
 
 def reference_of(name: str, reference: Callable) -> Callable:
-    """Return the function that runs if no kernel does: the reference.
+    """Return the function that runs if no native kernel does: a Triton kernel if one may run, or the reference.
 
-    The first call on a GPU decides whether kernels run on it (``verdict.py``). If they do, the call is repeated, so
-    that the kernel runs.
+    The first call on a GPU decides whether kernels run on it (``verdict.py``). If native kernels do, the call is
+    repeated, so that the kernel runs.
     """
-    if not has_kernel(name, 'cuda'):
+    operator = name.removesuffix('_backward')
+    if not has_kernel(name, 'cuda') and operator not in triton.OPERATORS:
         return reference
 
     def run(*arguments: Any) -> Any:
         from . import verdict  # imported here, because it imports the operators
 
         on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in arguments)
-        if on_gpu and verdict.settled() is None and verdict.decide().get(name.removesuffix('_backward')) == '':
+        if on_gpu and verdict.settled() is None and verdict.decide().get(operator) == '':
             return getattr(torch.ops.mmattn, name).default(*arguments)
+        if (on_gpu or triton.interpreted()) and verdict.may_run_triton(operator, _chosen):
+            found = triton.run(name, arguments)
+            if found is not NotImplemented:
+                if _traced is not None:
+                    _traced.append(name)
+                return found
         return reference(*arguments)
 
     return run

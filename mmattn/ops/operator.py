@@ -32,9 +32,9 @@ class PublicOperator(Protocol):
 class Operator:
     """An operator ``mmattn::<name>`` and its derivative ``mmattn::<name>_backward``.
 
-    The dispatcher runs a native kernel if one supports the tensors (``csrc/operator.cpp`` decides), otherwise the
-    reference, which is written in PyTorch. The callables below receive the arguments as one object, whose attributes
-    have the names of the schema.
+    The dispatcher runs a native kernel if one supports the tensors (``csrc/operator.cpp`` decides), otherwise a Triton
+    kernel if one may run (``native.py`` decides), otherwise the reference, which is written in PyTorch. The callables
+    below receive the arguments as one object, whose attributes have the names of the schema.
 
     Args:
         name (str): name of the operator.
@@ -140,11 +140,12 @@ class Operator:
 
     def _define(self, name: str, schema: str, reference: Callable, fake: Callable) -> None:
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        LIBRARY.impl(name, reference, 'CompositeExplicitAutograd')
+        otherwise = native.reference_of(name, reference)
+        LIBRARY.impl(name, otherwise, 'CompositeExplicitAutograd')
         torch.library.register_fake(f'mmattn::{name}', fake, lib=LIBRARY)
         # Native code calls this for tensors that a kernel does not support.
         LIBRARY.define(f'_reference_{name}{schema}')
-        LIBRARY.impl(f'_reference_{name}', native.reference_of(name, reference), 'CompositeExplicitAutograd')
+        LIBRARY.impl(f'_reference_{name}', otherwise, 'CompositeExplicitAutograd')
 
 
 def count_flops(name: str, formula: Callable[..., int]) -> None:

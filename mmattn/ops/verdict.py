@@ -21,11 +21,12 @@ from torch import distributed
 
 import mmattn
 
-from . import native
+from . import native, triton
 from .operator import OPERATORS
 
 COMMAND = 'python -m mmattn.utils.check_gpu'
 SLOWEST = 1.1  # largest accepted ratio of the kernel's time to that of the best alternative
+TRITON = ' (Triton)'  # ends the names of Triton kernels, which run where the CUDA kernel of the operator does not
 NOT_VERIFIED = 'not verified on this GPU'
 DIFFERENT = 'the processes have different GPUs or builds'
 SHIPPED = Path(__file__).parent / 'verdicts'
@@ -35,8 +36,13 @@ _settled: dict[str, str] | None = None
 
 
 def operators() -> list[str]:
-    """Return the names of the operators that have a CUDA kernel in this build."""
-    return [name for name in OPERATORS if native.has_kernel(name, 'cuda')]
+    """Return the names of the kernels for GPUs: those of operators with a CUDA kernel in this build, then Triton's."""
+    return [name for name in OPERATORS if native.has_kernel(name, 'cuda')] + triton_kernels()
+
+
+def triton_kernels() -> list[str]:
+    """Return the names of the Triton kernels, whether they can run here or not."""
+    return [f'{name}{TRITON}' for name in triton.OPERATORS]
 
 
 def machine(device: int) -> dict[str, str]:
@@ -49,6 +55,7 @@ def machine(device: int) -> dict[str, str]:
         'cuda': str(torch.version.cuda),
         'mmattn': mmattn.__version__,
         'library': _library(),
+        'triton': triton.build(),
     }
 
 
@@ -94,11 +101,19 @@ def reason_against(found: dict[str, Any] | None) -> str:
 
 
 def reasons(kinds: Iterable[dict[str, str]]) -> dict[str, str]:
-    """Return why the kernel of each operator does not run on GPUs of these kinds, or '' if it runs."""
-    if os.environ.get('MMATTN_BACKEND') == 'native':
-        return dict.fromkeys(operators(), '')
+    """Return why each kernel does not run on GPUs of these kinds, or '' if it runs."""
     verdicts = [read(kind) for kind in kinds] or [None]
-    return {name: _first(reason_against((each or {}).get(name)) for each in verdicts) for name in operators()}
+    against = {name: _first(reason_against((each or {}).get(name)) for each in verdicts) for name in operators()}
+    chosen = os.environ.get('MMATTN_BACKEND', 'auto')
+    for name in against:
+        operator = name.removesuffix(TRITON)
+        if name != operator and triton.unavailable_reason():
+            against[name] = triton.unavailable_reason()
+        elif chosen == 'triton' and operator in triton.OPERATORS and not triton.unavailable_reason():
+            against[name] = '' if name != operator else 'MMATTN_BACKEND=triton'
+        elif chosen in ('native', 'reference'):
+            against[name] = '' if name == operator else f'MMATTN_BACKEND={chosen}'
+    return against
 
 
 def settled() -> dict[str, str] | None:
@@ -107,12 +122,20 @@ def settled() -> dict[str, str] | None:
 
 
 def settle(against: dict[str, str]) -> None:
-    """Run the kernels of the operators whose reason is '', and the references of the others."""
+    """Run the kernels whose reason is ''; for operators without one, the references."""
     global _settled
     for name, reason in against.items():
         for each in (name, f'{name}_backward'):
-            torch.ops.mmattn_native.allow(each, not reason)
+            if not name.endswith(TRITON):  # `may_run_triton` reads the decision
+                torch.ops.mmattn_native.allow(each, not reason)
     _settled = against
+
+
+def may_run_triton(operator: str, backend: str) -> bool:
+    """Return whether the Triton kernel of an operator may run: as decided, unless a backend has been selected."""
+    if backend == 'triton':
+        return not triton.unavailable_reason()
+    return backend == 'auto' and (settled() or {}).get(f'{operator}{TRITON}') == ''
 
 
 def decide() -> dict[str, str]:
@@ -126,6 +149,10 @@ def decide() -> dict[str, str]:
                     f'mmattn: operators run in PyTorch, because their kernels were not checked on this GPU; to check '
                     f'them, run: {COMMAND}',
                     stacklevel=2,
+                )
+            if os.environ.get('MMATTN_BACKEND') == 'triton' and triton.unavailable_reason():
+                warnings.warn(
+                    f'mmattn: MMATTN_BACKEND=triton has no effect: {triton.unavailable_reason()}', stacklevel=2
                 )
         return _settled or {}
 

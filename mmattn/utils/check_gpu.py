@@ -1,6 +1,6 @@
-"""Check the CUDA kernels of the operators on the GPUs of this machine: ``python -m mmattn.utils.check_gpu``.
+"""Check the kernels for GPUs on the GPUs of this machine: ``python -m mmattn.utils.check_gpu``.
 
-For each operator, values and gradients of the kernel are compared with those of the reference in float64. Then its
+For each CUDA and each Triton kernel, values and gradients are compared with those of the reference in float64. Then its
 times are compared with those of the reference, and of alternatives in PyTorch and mmcv. The verdict is written to the
 cache: from then on, kernels that are correct and take at most 1.1 times the time of the best alternative on every
 workload run on such GPUs. The exit code is 1 if the check cannot run, or if a kernel is incorrect.
@@ -26,7 +26,7 @@ import mmattn.utils.command
 import torch
 from torch import Tensor
 
-from mmattn.ops import native, verdict
+from mmattn.ops import native, triton, verdict
 from mmattn.utils import gpu_cases
 from mmattn.utils.files import write_text
 from mmattn.utils.gpu_cases import Case, Workload
@@ -70,14 +70,13 @@ def main() -> int:
 
 def _gpus(device: str | None) -> list[str]:
     """Return this GPU, or the first GPU of each kind."""
-    if native.UNAVAILABLE_REASON is not None:
-        raise SystemExit(f'the native kernels are not available: {native.UNAVAILABLE_REASON}')
     if not torch.cuda.is_available():
         raise SystemExit(f'torch {torch.__version__} finds no usable GPU')
-    if not verdict.operators():
+    if not _kernels():
         raise SystemExit(
-            'the kernels were built without CUDA. Install nvcc of the CUDA version of torch, and run: '
-            f'FORCE_CUDA=1 {native.BUILD}'
+            f'there are no CUDA kernels ({native.UNAVAILABLE_REASON or "they were built without CUDA"}), and no Triton '
+            f'kernels ({triton.unavailable_reason()}). For CUDA kernels, install nvcc of the CUDA version of torch, '
+            f'and run: FORCE_CUDA=1 {native.BUILD}'
         )
     count = torch.cuda.device_count()
     if device is None:
@@ -95,20 +94,25 @@ def write(kind: dict[str, str], found: dict[str, dict]) -> None:
     print(f'\nOn {kind["gpu"]}, according to {path}:')
     for name, each in found.items():
         reason = verdict.reason_against(each)
-        print(f'{name}: {f"reference; the kernel is {reason}" if reason else "kernel"}')
+        otherwise = 'not used' if name.endswith(verdict.TRITON) else 'reference'
+        print(f'{name}: {f"{otherwise}; the kernel is {reason}" if reason else "kernel"}')
 
 
 def check_all(device: str, quick: bool) -> dict[str, dict]:
-    """Check the operators one by one, each in a separate process."""
-    names = [name for name in OPERATORS if device == 'cpu' or name in verdict.operators()]
-    return {name: isolated(name, device, quick) for name in names}
+    """Check the kernels one by one, each in a separate process."""
+    return {name: isolated(name, device, quick) for name in (OPERATORS if device == 'cpu' else _kernels())}
 
 
-def isolated(operator: str, device: str, quick: bool, timeout: float = TIMEOUT) -> dict[str, Any]:
-    """Run :func:`check` in a new process. An operator without a result counts as incorrect."""
+def _kernels() -> list[str]:
+    """Return the names of the kernels for GPUs that can run."""
+    return [name for name in verdict.operators() if not (name.endswith(verdict.TRITON) and triton.unavailable_reason())]
+
+
+def isolated(name: str, device: str, quick: bool, timeout: float = TIMEOUT) -> dict[str, Any]:
+    """Run :func:`check` in a new process. A kernel without a result counts as incorrect."""
     context = multiprocessing.get_context('spawn')
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(sender, operator, device, quick))
+    process = context.Process(target=_send, args=(sender, name, device, quick))
     process.start()
     sender.close()
     try:
@@ -121,17 +125,19 @@ def isolated(operator: str, device: str, quick: bool, timeout: float = TIMEOUT) 
     finally:
         process.kill()
         process.join()
-    print(f'{operator}: {message}', flush=True)
+    print(f'{name}: {message}', flush=True)
     return _finding(correct=False, message=message)
 
 
-def _send(sender: Connection, operator: str, device: str, quick: bool) -> None:
-    sender.send(check(operator, device, quick))
+def _send(sender: Connection, name: str, device: str, quick: bool) -> None:
+    sender.send(check(name, device, quick))
 
 
-def check(operator: str, device: str, quick: bool) -> dict[str, Any]:
-    """Check one operator, print the measurements, and return its entry of the verdict."""
-    verdict.settle(dict.fromkeys(verdict.operators(), ''))  # enable all kernels in this process
+def check(name: str, device: str, quick: bool) -> dict[str, Any]:
+    """Check one kernel, print the measurements, and return its entry of the verdict."""
+    operator = name.removesuffix(verdict.TRITON)
+    # Of an operator with two kernels, only this one runs in this process.
+    verdict.settle({each: '' if each == name else 'another kernel is checked' for each in verdict.operators()})
     if device != 'cpu':
         torch.cuda.set_device(device)
     try:
@@ -139,7 +145,7 @@ def check(operator: str, device: str, quick: bool) -> dict[str, Any]:
         ratio, alternative = time_all(operator, device, quick) if taken else (None, '')
     except Exception as error:
         message = str(error).strip().partition('\n')[0] or type(error).__name__
-        print(f'{operator}: {message}', flush=True)
+        print(f'{name}: {message}', flush=True)
         return _finding(correct=False, message=message)
     message = '' if taken else 'the kernel supports no case'
     return _finding(correct=taken, ratio=ratio, alternative=alternative, message=message)

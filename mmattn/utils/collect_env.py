@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 import mmattn
-from mmattn.ops import native, verdict
+from mmattn.ops import native, triton, verdict
 
 OPERATORS = ('global_attention', 'grid_attention', 'local_attention', 'strided_attention', 'dynamic_conv')
 # Package → distributions that may provide it.
@@ -36,10 +36,13 @@ def collect_env() -> dict[str, str]:
         env['native operators'] = native.UNAVAILABLE_REASON
     for name in OPERATORS:
         env[name] = 'kernel for float32 and bfloat16, else reference' if native.has_kernel(name) else 'reference'
-    env['CUDA kernels'] = ', '.join(verdict.operators()) or 'not built'
+    native_names = [name for name in verdict.operators() if not name.endswith(verdict.TRITON)]
+    env['CUDA kernels'] = ', '.join(native_names) or 'not built'
+    env['Triton kernels'] = triton.unavailable_reason() or ', '.join(triton.OPERATORS)
     if torch.cuda.is_available():
         for name, reason in verdict.reasons(verdict.machines()).items():
-            env[f'{name} on CUDA'] = f'reference: {reason}' if reason else 'kernel'
+            otherwise = 'not used' if name.endswith(verdict.TRITON) else 'reference'
+            env[f'{name} on CUDA'] = f'{otherwise}: {reason}' if reason else 'kernel'
             if reason == verdict.NOT_VERIFIED:
                 env['to check the CUDA kernels'] = verdict.COMMAND
     return env

@@ -42,7 +42,7 @@ def test_backends():
             local_attention(*[x.double()] * 3)
     local_attention(*[x.double()] * 3)
     with (
-        pytest.raises(ValueError, match="backend must be one of auto, native, reference; got 'fast'"),
+        pytest.raises(ValueError, match="backend must be one of auto, native, triton, reference; got 'fast'"),
         native.backend('fast'),
     ):
         pass

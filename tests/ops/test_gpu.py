@@ -1,27 +1,35 @@
-"""The CUDA kernels on a GPU, against float64 on the CPU."""
+"""The CUDA and Triton kernels on a GPU, against float64 on the CPU."""
 
 import pytest
 import torch
 
-from mmattn.ops import native, verdict, window_zscore
-from mmattn.utils.check_gpu import OPERATORS, compare_all, evaluate
+from mmattn.ops import native, triton, verdict, window_zscore
+from mmattn.utils import gpu_cases
+from mmattn.utils.check_gpu import compare_all, evaluate
 from mmattn.utils.gpu_cases import Case
 
 from ..golden.operator_calls import calls
 from .literal import low_precision
 
+KERNELS = [x for x in verdict.operators() if not (x.endswith(verdict.TRITON) and triton.unavailable_reason())]
 pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or not verdict.operators(), reason='there is no GPU, or no kernels for it'
+    not torch.cuda.is_available() or not KERNELS, reason='there is no GPU, or no kernels for it'
 )
 DEVICE = 'cuda'
-CALLS = {name: call for name, call in calls().items() if call.operator in OPERATORS}
+CALLS = [
+    (kernel, name, call)
+    for kernel in KERNELS
+    for name, call in calls().items()
+    if call.operator == kernel.removesuffix(verdict.TRITON)
+]
 
 
 @pytest.fixture(autouse=True)
-def kernels_run(monkeypatch):
-    """All kernels run, regardless of verdicts."""
+def kernels_run(monkeypatch, request):
+    """The kernel of the test runs, regardless of verdicts, and no other one."""
     before = verdict.settled()
-    verdict.settle(dict.fromkeys(verdict.operators(), ''))
+    kernel = request.getfixturevalue('kernel')
+    verdict.settle({each: '' if each == kernel else verdict.NOT_VERIFIED for each in verdict.operators()})
     yield
     verdict.settle(dict.fromkeys(verdict.operators(), verdict.NOT_VERIFIED) if before is None else before)
     monkeypatch.setattr(verdict, '_settled', before)
@@ -50,12 +58,12 @@ def case_of(call, device):
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize('name', CALLS)
-def test_a_call_on_a_gpu_gives_the_numbers_of_float64_on_a_cpu(name, dtype):
-    operator = CALLS[name].operator
-    expected = evaluate(operator, case_of(CALLS[name], 'cpu'), dtype, torch.float64)
+@pytest.mark.parametrize(('kernel', 'call'), [pytest.param(x, y, id=f'{x}, {name}') for x, name, y in CALLS])
+def test_a_call_on_a_gpu_gives_the_numbers_of_float64_on_a_cpu(kernel, call, dtype):
+    operator = call.operator
+    expected = evaluate(operator, case_of(call, 'cpu'), dtype, torch.float64)
     with native.kernels_run() as kernels:
-        actual = evaluate(operator, case_of(CALLS[name], DEVICE), dtype, dtype)
+        actual = evaluate(operator, case_of(call, DEVICE), dtype, dtype)
     assert {operator, f'{operator}_backward'} <= set(kernels)
     for each, x in expected.items():
         torch.testing.assert_close(
@@ -63,6 +71,14 @@ def test_a_call_on_a_gpu_gives_the_numbers_of_float64_on_a_cpu(name, dtype):
         )
 
 
-@pytest.mark.parametrize('operator', OPERATORS)
-def test_the_check_finds_the_kernels_correct(operator):
-    assert compare_all(operator, DEVICE, quick=True)
+@pytest.mark.parametrize('kernel', KERNELS)
+def test_the_check_finds_the_kernels_correct(kernel):
+    assert compare_all(kernel.removesuffix(verdict.TRITON), DEVICE, quick=True)
+
+
+@pytest.mark.parametrize('kernel', KERNELS)
+def test_two_calls_give_the_same_bits(kernel):
+    operator = kernel.removesuffix(verdict.TRITON)
+    case = next(gpu_cases.cases(operator, DEVICE, True))
+    first, second = (evaluate(operator, case, torch.float16, torch.float16) for _ in range(2))
+    assert all(torch.equal(x, second[name]) for name, x in first.items())

@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmattn.engine.operators import describe
-from mmattn.ops import native, verdict
+from mmattn.ops import native, triton, verdict
 from mmattn.utils import check_gpu
 from mmattn.utils.collect_env import collect_env
 
@@ -33,6 +33,7 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: len(gpus))
     monkeypatch.setattr(torch.cuda, 'get_device_properties', gpus.__getitem__)
     monkeypatch.setattr(native, 'has_kernel', lambda name, device='cpu': name.removesuffix('_backward') in NAMES)
+    monkeypatch.setattr(triton, 'OPERATORS', ())
     monkeypatch.setattr(verdict, '_settled', None)
     monkeypatch.setattr(torch.ops.mmattn_native, 'allow', allowed.__setitem__)
     return SimpleNamespace(gpus=gpus, allowed=allowed)
@@ -70,7 +71,7 @@ def test_a_kernel_runs_where_it_is_correct_and_at_most_a_tenth_slower(machine, c
     }
 
 
-@pytest.mark.parametrize('changed', ['gpu', 'capability', 'torch', 'cuda', 'mmattn', 'library'])
+@pytest.mark.parametrize('changed', ['gpu', 'capability', 'torch', 'cuda', 'mmattn', 'library', 'triton'])
 def test_a_verdict_holds_for_one_gpu_torch_and_build(machine, monkeypatch, tmp_path, changed):
     write()
     assert reason() == ''
@@ -84,6 +85,8 @@ def test_a_verdict_holds_for_one_gpu_torch_and_build(machine, monkeypatch, tmp_p
         monkeypatch.setattr(torch.version, 'cuda', '99.0')
     elif changed == 'mmattn':
         monkeypatch.setattr('mmattn.__version__', '9.9')
+    elif changed == 'triton':
+        monkeypatch.setattr(triton, 'build', lambda: 'another version')
     else:
         (tmp_path / '_C.so').write_bytes(b'another build')
         monkeypatch.setattr(native, 'FILE', str(tmp_path / '_C.so'))
@@ -203,6 +206,108 @@ def test_whoever_asks_for_the_kernels_gets_them(monkeypatch):
     assert verdict.reasons(verdict.machines()) == dict.fromkeys(NAMES, '')
 
 
+# Triton's kernels
+
+KERNEL = 'global_attention (Triton)'
+
+
+@pytest.fixture
+def of_triton(monkeypatch):
+    """global_attention has a Triton kernel, and dynamic_conv has both kernels; one has been called if it is listed."""
+    calls = []
+    monkeypatch.setattr(triton, 'OPERATORS', ('global_attention', 'dynamic_conv'))
+    monkeypatch.setattr(triton, 'unavailable_reason', lambda: '')
+    monkeypatch.setattr(triton, 'run', lambda name, arguments: calls.append(name))
+    monkeypatch.setattr(native, '_chosen', 'auto')
+    return calls
+
+
+def test_a_triton_kernel_needs_a_verdict_of_its_own(of_triton, made):
+    check_gpu.write(verdict.machine(0), {KERNEL: FOUND})
+    with native.kernels_run() as kernels:
+        reference_of('global_attention', made)(on_gpu())
+        reference_of('dynamic_conv', made)(on_gpu())
+        reference_of('global_attention', made)(torch.empty(2))
+    assert verdict.settled()[KERNEL] == ''
+    assert verdict.settled()['dynamic_conv (Triton)'] == verdict.NOT_VERIFIED
+    assert of_triton == kernels == ['global_attention']
+    assert made == ['reference'] * 2
+
+
+def test_a_call_that_a_triton_kernel_does_not_support_runs_the_reference(monkeypatch, of_triton, made):
+    check_gpu.write(verdict.machine(0), {KERNEL: FOUND})
+    monkeypatch.setattr(triton, 'run', lambda name, arguments: NotImplemented)
+    with native.kernels_run() as kernels:
+        reference_of('global_attention', made)(on_gpu())
+    assert made == ['reference']
+    assert kernels == []
+
+
+def test_the_reference_runs_where_it_is_selected(of_triton, made):
+    check_gpu.write(verdict.machine(0), {KERNEL: FOUND})
+    with native.backend('reference'):
+        reference_of('global_attention', made)(on_gpu())
+    assert made == ['reference']
+    assert of_triton == []
+
+
+def test_the_environment_selects_triton_for_the_operators_that_it_has(monkeypatch, machine, of_triton):
+    """Without a verdict on it; the others are decided as usual."""
+    write()
+    monkeypatch.setenv('MMATTN_BACKEND', 'triton')
+    assert verdict.decide() == {
+        'local_attention': '',
+        'dynamic_conv': 'MMATTN_BACKEND=triton',
+        KERNEL: '',
+        'dynamic_conv (Triton)': '',
+    }
+    assert machine.allowed['local_attention']
+    assert not machine.allowed['dynamic_conv']
+
+
+@pytest.mark.parametrize('chosen', ['auto', 'triton'])
+def test_where_triton_cannot_run_the_reason_is_reported(monkeypatch, of_triton, chosen):
+    write()
+    monkeypatch.setenv('MMATTN_BACKEND', chosen)
+    monkeypatch.setattr(triton, 'unavailable_reason', lambda: 'Triton requires a C compiler')
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        found = verdict.decide()
+    assert found[KERNEL] == 'Triton requires a C compiler'
+    assert found['dynamic_conv'] == ''
+    assert f'{KERNEL}: not used (Triton requires a C compiler)' in describe(found)
+    assert describe({KERNEL: found[KERNEL]}).startswith(
+        'PyTorch (the kernels were built without CUDA), global_attention'
+    )
+    assert collect_env()[f'{KERNEL} on CUDA'] == 'not used: Triton requires a C compiler'
+    no_effect = ['mmattn: MMATTN_BACKEND=triton has no effect: Triton requires a C compiler']
+    assert [str(line.message) for line in said] == (no_effect if chosen == 'triton' else [])
+    with pytest.raises(RuntimeError, match="'triton' is not available: Triton requires a C compiler"):
+        native.backend('triton').__enter__()
+
+
+@pytest.mark.parametrize(
+    ('missing', 'expected'),
+    [
+        ('triton', 'Triton is not installed'),
+        ('version', 'Triton 3.4.1 is older than 3.5'),
+        ('compiler', 'Triton requires a C compiler'),
+        ('headers', 'Triton requires the headers of Python, but there is no Python.h in /nowhere'),
+        (None, ''),
+    ],
+)
+def test_what_triton_requires(monkeypatch, missing, expected):
+    monkeypatch.delenv('TRITON_INTERPRET', raising=False)
+    monkeypatch.setattr(triton, 'find_spec', lambda name: None if missing == 'triton' else name)
+    monkeypatch.setattr(triton, 'version', lambda: '3.4.1' if missing == 'version' else '3.10.0')
+    monkeypatch.setattr(triton.shutil, 'which', lambda name: None if missing == 'compiler' else name)
+    if missing == 'headers':
+        monkeypatch.setattr(triton.sysconfig, 'get_paths', lambda: {'include': '/nowhere'})
+    else:
+        monkeypatch.setattr(triton.Path, 'is_file', lambda path: path.name == 'Python.h')
+    assert triton.unavailable_reason.__wrapped__() == expected
+
+
 # Reports
 
 
@@ -238,7 +343,7 @@ import sys
 from types import SimpleNamespace
 import torch
 from torch import distributed
-from mmattn.ops import native, verdict
+from mmattn.ops import native, triton, verdict
 
 rank, port, *names = int(sys.argv[1]), *sys.argv[2:]
 gpu = SimpleNamespace(name=names[rank], major=9, minor=0)
@@ -246,6 +351,7 @@ torch.cuda.is_available = lambda: True
 torch.cuda.device_count = lambda: 1
 torch.cuda.get_device_properties = lambda index: gpu
 native.has_kernel = lambda name, device='cpu': name in ('local_attention', 'dynamic_conv')
+triton.OPERATORS = ()
 distributed.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
 found = verdict.decide_together()
 assert found == verdict.settled()

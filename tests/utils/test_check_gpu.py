@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from mmattn.ops import native, verdict
+from mmattn.ops import native, triton, verdict
 from mmattn.utils import check_gpu, gpu_cases
 from mmattn.utils.check_gpu import (
     FORWARD_AND_BACKWARD,
@@ -232,18 +232,19 @@ def test_a_quick_check_is_no_verdict(monkeypatch, gpus):
     ('missing', 'message'),
     [
         ('gpu', 'torch .* finds no usable GPU'),
-        ('build', 'the kernels were built without CUDA.*FORCE_CUDA=1 pip install'),
-        ('library', 'the native kernels are not available: not built'),
+        ('build', 'they were built without CUDA.*FORCE_CUDA=1 pip install'),
+        ('library', r'no CUDA kernels \(not built\), and no Triton kernels \(Triton requires a C compiler\)'),
         ('device', '--device must be one of cuda:0, cuda:1, cuda:2; got cuda:3'),
     ],
 )
 def test_what_is_missing_is_told(monkeypatch, gpus, missing, message):
     if missing == 'gpu':
         monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
-    elif missing == 'build':
-        monkeypatch.setattr(verdict, 'operators', list)
-    elif missing == 'library':
-        monkeypatch.setattr(native, 'UNAVAILABLE_REASON', 'not built')
+    elif missing != 'device':
+        monkeypatch.setattr(verdict, 'operators', verdict.triton_kernels)
+        monkeypatch.setattr(triton, 'unavailable_reason', lambda: 'Triton requires a C compiler')
+        if missing == 'library':
+            monkeypatch.setattr(native, 'UNAVAILABLE_REASON', 'not built')
     with pytest.raises(SystemExit, match=message):
         main(monkeypatch, '--device', 'cuda:3')
 

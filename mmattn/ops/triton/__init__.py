@@ -1,0 +1,66 @@
+"""A second GPU backend: kernels in Triton, which compiles them at run time, without nvcc.
+
+This file does not import Triton, which is optional.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import os
+import shutil
+import sysconfig
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+OPERATORS = ('global_attention',)
+OLDEST = (3, 5)
+
+
+@functools.cache
+def unavailable_reason() -> str:
+    """Return why the kernels do not run on this machine, or ''. Triton compiles its launcher with a C compiler."""
+    if find_spec('triton') is None:
+        return 'Triton is not installed'
+    try:
+        version()
+    except ImportError as error:
+        return f'Triton does not load: {error}'
+    if tuple(map(int, version().split('.')[:2])) < OLDEST:
+        return f'Triton {version()} is older than {".".join(map(str, OLDEST))}'
+    if interpreted():
+        return ''
+    if not any(map(shutil.which, (os.environ.get('CC', ''), 'gcc', 'clang'))):
+        return 'Triton requires a C compiler'
+    headers = Path(sysconfig.get_paths()['include'])
+    if not (headers / 'Python.h').is_file():
+        return f'Triton requires the headers of Python, but there is no Python.h in {headers}'
+    return ''
+
+
+def version() -> str:
+    """Return the version of Triton."""
+    return importlib.import_module('triton').__version__
+
+
+def interpreted() -> bool:
+    """Return whether Triton's interpreter runs the kernels, on the CPU."""
+    return os.environ.get('TRITON_INTERPRET') == '1'
+
+
+@functools.cache
+def build() -> str:
+    """Return what a verdict on the kernels is valid for: the version of Triton, and a digest of the kernels."""
+    if unavailable_reason():
+        return ''
+    sources = b''.join(path.read_bytes() for path in sorted(Path(__file__).parent.glob('*.py')))
+    return f'{version()}, {hashlib.sha256(sources).hexdigest()}'
+
+
+def run(name: str, arguments: tuple) -> Any:
+    """Run the kernel of an operator, or of its backward operator; NotImplemented if it does not support the call."""
+    operator = name.removesuffix('_backward')
+    module = importlib.import_module(f'{__name__}.{operator}')
+    return getattr(module, 'backward' if name != operator else 'forward')(*arguments)

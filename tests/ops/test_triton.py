@@ -1,0 +1,137 @@
+"""Triton's kernels in its interpreter, on the CPU: the calls of the contract that they support, from the equations.
+
+The interpreter must be chosen before Triton is imported, so another process evaluates all calls.
+"""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import torch
+
+from mmattn.ops import triton
+
+from . import literal
+from .literal import assert_same, evaluate, low_precision, randn
+from .test_contract import ALL, given
+
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.skipif(find_spec('triton') is None, reason='Triton is not installed'),
+]
+one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
+TOOL = Path(__file__).parents[2] / 'tools/benchmarks/compile_triton.py'
+DTYPES = {'float32': torch.float32, 'float16': torch.float16}  # the interpreter's products of bfloat16 are wrong
+
+
+def large(size, key_size=None, channels=5, window=None, **settings):
+    """A call of several tiles: tensors and settings."""
+    shapes = {'query': (*size, channels), 'key': (*(key_size or size), channels), 'value': (*(key_size or size), 17)}
+    if window:
+        entries = window ** len(size)
+        shapes['window_bias'] = (*size, (entries + 1) // 2 if settings.get('is_causal') else entries)
+        shapes['outside_bias'] = size
+        settings['window_size'] = window
+    return {name: randn(2, 1, *shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}, settings
+
+
+def on_axes(size):
+    return tuple(randn(2, 1, *size, n, seed=9 + axis) for axis, n in enumerate(size))
+
+
+def cases():
+    """Tensors and settings by title."""
+    found = {name: given(call) for name, call in ALL.items() if call.operator == 'global_attention'}
+    found['tiles, 1d'] = large((70,), window=5)
+    found['tiles, 1d, causal'] = large((70,), window=5, is_causal=True)
+    found['tiles, 2d'] = large((13, 7), window=3)
+    found['tiles, 2d, last queries'] = large((9, 7), window=3, is_causal=True, last=2)
+    found['tiles, 3d, axis logits'] = large((3, 4, 7), window=3)
+    found['tiles, 3d, axis logits'][0]['axis_bias'] = on_axes((3, 4, 7))
+    found['tiles, keys at other positions'] = large((9, 8), key_size=(5, 9))
+    return found
+
+
+CASES = cases()
+
+
+def of_the_last_queries(last=None, **arguments):
+    """The operator for the last rows of queries only."""
+    from . import zscored
+
+    own = {name: x[:, :, -last:] if last and name in ('query', 'window_bias', 'outside_bias') else x
+           for name, x in arguments.items()}  # fmt: skip
+    return zscored.global_attention(**own)
+
+
+def equation(last=None, **arguments):
+    out = literal.global_attention(**arguments)
+    return out[:, :, -last:] if last else out
+
+
+def evaluate_all(path):
+    """Write outputs, gradients and the names of the kernels that ran; in the interpreter."""
+    from mmattn.ops import native
+
+    found = {}
+    for name, (tensors, settings) in CASES.items():
+        for dtype in DTYPES.values():
+            with native.backend('triton'), native.kernels_run() as kernels:
+                result = evaluate(of_the_last_queries, rounded(tensors, dtype), **settings)
+            found[name, dtype] = result, kernels
+    torch.save(found, path)
+
+
+def rounded(tensors, dtype):
+    return {name: tuple(y.to(dtype) for y in x) if isinstance(x, tuple) else x.to(dtype)
+            for name, x in tensors.items()}  # fmt: skip
+
+
+@pytest.fixture(scope='module')
+def interpreted(tmp_path_factory):
+    if tuple(map(int, triton.version().split('.')[:2])) < (3, 7):
+        pytest.skip('before 3.7, the interpreter fails with this numpy')
+    path = tmp_path_factory.mktemp('triton') / 'found.pt'
+    code = f'from {__name__} import evaluate_all; evaluate_all({str(path)!r})'
+    done = subprocess.run(
+        [sys.executable, '-c', code],
+        env={**os.environ, 'TRITON_INTERPRET': '1', 'OMP_NUM_THREADS': '1'},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.returncode == 0, done.stdout
+    return torch.load(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('dtype', DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize('name', CASES)
+def test_values_and_gradients_are_those_of_the_equation(interpreted, name, dtype):
+    tensors, settings = CASES[name]
+    actual, kernels = interpreted[name, dtype]
+    assert kernels == ['global_attention', 'global_attention_backward']
+    expected = evaluate(equation, rounded(tensors, dtype), torch.float64, **settings)
+    largest = max(1, *(x.abs().max().item() for x in expected.values()))
+    tolerance = low_precision(dtype)
+    if dtype == torch.float16:
+        # weights and gradients of logits are rounded before they are multiplied
+        tolerance['atol'] *= 2
+    # the z-score of few keys multiplies its gradients
+    assert_same(actual, expected, **tolerance | {'atol': 4 * tolerance['atol'] * largest})
+
+
+@pytest.mark.slow
+def test_the_default_configurations_compile_for_sm_90():
+    """Every kernel, in float16 and 64 channels; without a GPU, and without registers spilled to memory."""
+    spec = spec_from_file_location('compile_triton', TOOL)
+    tool = module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    found = {each.kernel: each for each in tool.compile_call(torch.float16, 64, 90)}
+    assert set(found) == {'forward_kernel', 'query_gradients', 'key_gradients', 'axis_gradients'}
+    for each in found.values():
+        assert each.spilled == 0
+        assert each.shared <= 99 * 1024  # as much as sm_86 has
