@@ -13,6 +13,8 @@ if [ "${1:-}" = --all ]; then
     shift
 fi
 bash tools/environment/setup.sh --with-mmcv-ops
+# 200 MB, for the kernels in its interpreter; torch for CPUs does not bring it.
+[ ${#marks[@]} -gt 0 ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps triton==3.7.0
 .venv/bin/ruff check .
 .venv/bin/ruff format --quiet --check . || { echo 'not formatted: .venv/bin/ruff format .' >&2; exit 1; }
 find mmattn/ops/csrc tests/ops/cuda_on_cpu -type f ! -name '*.md' -print0 | xargs -0 .venv/bin/clang-format --dry-run --Werror
