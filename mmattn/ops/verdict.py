@@ -144,7 +144,9 @@ def decide() -> dict[str, str]:
         if _settled is None:
             against = reasons(machines())
             settle(against)
-            if NOT_VERIFIED in against.values():
+            running = {name.removesuffix(TRITON) for name, reason in against.items() if not reason}
+            unverified = {name.removesuffix(TRITON) for name, reason in against.items() if reason == NOT_VERIFIED}
+            if unverified - running:  # an operator whose CUDA kernel runs does not require Triton's
                 warnings.warn(
                     f'mmattn: operators run in PyTorch, because their kernels were not checked on this GPU; to check '
                     f'them, run: {COMMAND}',

@@ -317,7 +317,8 @@ def test_shipped_configs(name, fusion, tmp_path, monkeypatch):
     sampled = bool(fusion) or name == 'vqa1'
     assert train.metainfo['tokens'] == ('skip-thought' if sampled else 'ban')
     inputs = RegionDataPreprocessor()(pseudo_collate([train[i] for i in range(5)]))['inputs']
-    assert inputs['question'].shape == (5, 26 if sampled else 14 if name == 'vqa2' else 32)
+    words = dict(easy_vqa=10, daquar=26 if sampled else 32).get(name, 26 if sampled else 14)
+    assert inputs['question'].shape == (5, words)
     assert inputs['answer' if sampled else 'targets'].shape == ((5,) if sampled else (5, 2))
     assert ('image' in inputs) == (name == 'easy_vqa') == ('features' not in inputs)
     assert [len(each['data_samples'].answers) for each in val] == [10 if ten else 1] * 4
