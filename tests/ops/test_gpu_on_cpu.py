@@ -38,7 +38,7 @@ from mmattn.utils import check_gpu
 
 if verified:
     found = {'correct': True, 'ratio': 1.0, 'alternative': '', 'message': ''}
-    check_gpu.write(verdict.machine(0), {'dynamic_conv': found})
+    check_gpu.write(verdict.machine(0), dict.fromkeys(verdict.operators(), found))
 value, logits = (torch.zeros(1, 1, 2, 2, n, requires_grad=True) for n in (1, 9))
 calls = []
 for context in ('auto', 'auto', 'reference', 'auto'):
