@@ -92,8 +92,15 @@ def pad_collate(samples: Sequence[dict], preprocessor: str = 'mmattn.RegionDataP
 
     Args:
         samples (sequence of dict): samples of a data set, each with ``inputs`` and ``data_samples``.
-        preprocessor (str): type of the data preprocessor: this one, or 'mmattn.PhraseDataPreprocessor'. Defaults to
-            'mmattn.RegionDataPreprocessor'.
+        preprocessor (str): type of the data preprocessor of the model, such as 'mmattn.PhraseDataPreprocessor'.
+            Defaults to 'mmattn.RegionDataPreprocessor'.
+
+    Returns:
+        dict: the batch, on the CPU, with the shapes that the data preprocessor returns.
+
+    Raises:
+        KeyError: the type is unknown.
+        ValueError: pictures differ in size, or regions in width or in number from their boxes.
 
     Example:
         >>> samples = [dict(inputs=dict(question=torch.tensor(words))) for words in ([4, 2], [5, 6, 2])]
