@@ -200,7 +200,8 @@ def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Resu
     curve = {line['step']: factor * line[key] for log in logs for line in log if key in line}
     samples = read_samples(test_folder(run, *arguments), keys[key]) if by_sample else {}
     result = Result(metrics, statistics.median(times), memory, sorted(curve.items()), samples)
-    write_text(stored, json.dumps(dict(steps=steps, **result._asdict()), indent=1) + '\n')
+    lines = (f'{json.dumps(key)}: {json.dumps(value)}' for key, value in dict(steps=steps, **result._asdict()).items())
+    write_text(stored, '{\n' + ',\n'.join(lines) + '\n}\n')  # a line per field; indented, samples would fill pages
     return result
 
 
