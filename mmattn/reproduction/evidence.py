@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize, stats
 
-from .report import Difference, deviation, difference, markdown
+from .report import markdown
+from .results import Difference, deviation, difference
 
 LEVEL = 0.05  # of all primary contrasts together
 POWER = 0.8

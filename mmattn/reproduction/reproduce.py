@@ -15,7 +15,8 @@ from mmattn.utils.files import check_writable, write_text
 
 from .plan import Method, check_backbones, check_data, plan, words, write_configs
 from .protocol import UNITS, Protocol, has_own_test, input_words, length, metrics_of, read_data, writes_samples
-from .report import Measured, Result, Setup, write_report
+from .report import write_report
+from .results import Measured, Result, Setup
 from .runs import Run, each, finish, lock, peak_memory, scalars, scores, test_folder
 from .tables import Row
 

@@ -21,7 +21,7 @@ from PIL import Image
 from mmattn.reproduction import reproduce, runs
 from mmattn.reproduction.plan import plan, write_configs
 from mmattn.reproduction.protocol import Protocol, adapt, has_own_test, shipped
-from mmattn.reproduction.report import Result, difference
+from mmattn.reproduction.results import Result, difference
 from mmattn.reproduction.tables import read_tables
 
 from .test_backbone import weights  # noqa: F401  (a fixture)

@@ -11,10 +11,10 @@ class ConvImageEncoder(nn.Module):
     """Convolutions of stride 2, each followed by batch norm and ReLU; the positions of the last map are the regions.
 
     For pictures without region features that need no pretrained network, such as those of Easy-VQA: 64×64 pixels give
-    8×8 positions of 128 channels.
+    4×4 positions of 128 channels.
 
     Args:
-        channels (sequence of int): channels of each convolution. Defaults to (32, 64, 128).
+        channels (sequence of int): channels of each convolution. Defaults to (32, 64, 128, 128).
 
     Raises:
         TypeError: a number of channels is not an integer.
@@ -23,10 +23,10 @@ class ConvImageEncoder(nn.Module):
     Example:
         >>> import torch
         >>> ConvImageEncoder()(torch.rand(2, 3, 64, 64)).shape
-        torch.Size([2, 64, 128])
+        torch.Size([2, 16, 128])
     """
 
-    def __init__(self, channels: tuple[int, ...] = (32, 64, 128)) -> None:
+    def __init__(self, channels: tuple[int, ...] = (32, 64, 128, 128)) -> None:
         super().__init__()
         if not channels:
             raise ValueError('channels must have one number per convolution; got none')

@@ -19,8 +19,8 @@ from mmattn.video import PALETTE, SST, ClipSession, Frame, VOSMetric, read_mask
 from mmattn.video.overlay import draw_overlay
 from mmattn.video.similarity import region_similarity
 
-from ..report import Result
 from ..reproduce import checkpoint
+from ..results import Result
 from ..runs import Run
 from .common import ShortRuns, sheet
 

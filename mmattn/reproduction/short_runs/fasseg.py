@@ -9,8 +9,8 @@ from PIL import Image
 from mmattn.segmentation.face_parsing import FaceParsingInferencer
 
 from ..protocol import length
-from ..report import Result
 from ..reproduce import checkpoint
+from ..results import Result
 from ..runs import Run, scores, test
 from .common import ShortRuns, sheet
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mmattn.reproduction.report import difference, sampled_difference
+from mmattn.reproduction.plots import by_number, plot_numbers
+from mmattn.reproduction.results import Measured, Result, difference, sampled_difference
+from mmattn.reproduction.tables import read_tables
 
 
 def test_difference_is_the_paired_t_interval():
@@ -40,3 +42,26 @@ def test_interval_over_samples_is_that_of_a_literal_bootstrap():
     assert sampled_difference(ours, [dict(reversed(scores.items())) for scores in baseline]) == found
     with pytest.raises(ValueError, match='scores of the same samples'):
         sampled_difference(ours, [{'a': 1.0}] * 3)
+
+
+def test_plot_over_numbers_of_questions(tmp_path):
+    """Each method has its three numbers in ascending order; the settings of other tables are not numbers."""
+
+    def measured(table):
+        return [
+            Measured(f'{row.name}, {row.setting}', [row], None, '', 0, 0.0, {0: Result(dict(accuracy=50.0), 1.0, None)})
+            for row in read_tables()[table]
+        ]
+
+    methods = measured('easy-vqa')
+    found = by_number(methods)
+    assert list(found) == ['Concat', 'BAN-2', 'MUTAN', 'FG']
+    for name, by_questions in found.items():
+        assert [(number, method.name) for number, method in by_questions.items()] == [
+            (number, f'{name}, {number:,} questions') for number in (2410, 9643, 38575)
+        ]
+    assert by_number(measured('2')) == by_number(measured('coco-qa')) == {}
+    plot_numbers(methods, 'title', tmp_path / 'numbers.svg')
+    drawn = (tmp_path / 'numbers.svg').read_text(encoding='utf-8')
+    for text in ('9,643', 'FG', 'questions in training', 'title'):
+        assert drawn.count(f'<!-- {text} -->') == 1

@@ -1,10 +1,10 @@
 _base_ = [
     '../_base_/models/ban_small.py',
     '../_base_/datasets/easy_vqa.py',
-    '../_base_/schedules/adamax_1200.py',
+    '../_base_/schedules/adamax_2400.py',
     '../_base_/default_runtime_vqa_iters.py',
 ]
-# A small network reads the pictures, and is trained along: 8×8 positions of 128 channels.
+# A small network reads the pictures, and is trained along: 4×4 positions of 128 channels.
 model = dict(
     vocab_size=30,
     num_answers=13,
