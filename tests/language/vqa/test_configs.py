@@ -19,14 +19,14 @@ from ...tiny_data import ANSWERS, FEATURES, QUESTION_WORDS
 # One per head, data set and schedule; the first three are not slow.
 TRAINED = [
     'ban/ban-4_1xb512-13e_vqa2.py',
-    'fusion/fg_small_1xb64-2400_easy-vqa.py',
+    'fusion/fg_small_1xb64-3200_easy-vqa.py',
     'ban/co-attention_small_1xb64-26e_coco-qa.py',
     'ban/ban-8-glove-counter_1xb512-13e_vqa2-trainval-genome.py',
     'ban/unitary_1xb512-13e_vqa2.py',
     'ban/question-only_small_1xb64-26e_coco-qa.py',
     'ban/image-only_small_1xb64-26e_coco-qa.py',
-    'ban/concat_small_1xb64-2400_easy-vqa.py',
-    'ban/ban-2_small_1xb64-2400_easy-vqa.py',
+    'ban/concat_small_1xb64-3200_easy-vqa.py',
+    'ban/ban-2_small_1xb64-3200_easy-vqa.py',
     'fusion/mutan_1xb128-100e_vqa1.py',
     'fusion/grid_1xb128-5e_vqa1.py',
     'fusion/ne-fg-phi_1xb128-100e_vqa2-test.py',

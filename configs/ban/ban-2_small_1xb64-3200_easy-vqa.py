@@ -1,7 +1,7 @@
 _base_ = [
     '../_base_/models/ban_small.py',
     '../_base_/datasets/easy_vqa.py',
-    '../_base_/schedules/adamax_2400.py',
+    '../_base_/schedules/adamax_3200.py',
     '../_base_/default_runtime_vqa_iters.py',
 ]
 # A small network reads the pictures, and is trained along: 4×4 positions of 128 channels.

@@ -1,4 +1,4 @@
-_base_ = './mutan_small_1xb64-2400_easy-vqa.py'
+_base_ = './mutan_small_1xb64-3200_easy-vqa.py'
 # Feature gating: the last branch is the gate.
 model = dict(
     head=dict(
