@@ -155,7 +155,7 @@ def test_the_config_is_that_of_its_name(name):
     if mutan:
         rate = 4e-4 if small else 1e-4
     else:
-        rate = 4e-3 if batch == '512' or own_schedule else 2e-3
+        rate = 4e-3 if batch == '512' else 2e-3
     assert cfg.optim_wrapper.optimizer.lr == rate
     assert cfg.optim_wrapper.optimizer.type == ('Adam' if mutan else 'Adamax')
     assert cfg.optim_wrapper.get('clip_grad') == (None if mutan else dict(max_norm=0.25))
