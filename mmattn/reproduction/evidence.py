@@ -1,11 +1,13 @@
 """Evidence for the papers' claims: primary contrasts, decided by intervals whose level is fixed in advance."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize, stats
 
+from .plots import drawing
 from .report import markdown
 from .results import Difference, deviation, difference
 
@@ -126,15 +128,19 @@ def find(contrast: Contrast, count: int) -> Finding:
     return Finding(found, detectable(spread, len(pairs), level), verdict)
 
 
-def evidence_table(contrasts: Sequence[Contrast]) -> str:
-    """Return the primary contrasts as a Markdown table.
+def evidence_table(contrasts: Sequence[Contrast], count: int) -> str:
+    """Return primary contrasts as a Markdown table.
+
+    Args:
+        contrasts (list[Contrast]): the contrasts.
+        count (int): number of all primary contrasts, see :func:`find`.
 
     Raises:
         ValueError: the methods of a contrast have different seeds.
     """
     rows = []
     for contrast in contrasts:
-        finding = find(contrast, len(contrasts))
+        finding = find(contrast, count)
         rows.append(
             [
                 contrast.question,
@@ -146,6 +152,33 @@ def evidence_table(contrasts: Sequence[Contrast]) -> str:
                 finding.verdict,
             ]
         )
-    interval = f'{100 * (1 - LEVEL / len(contrasts)):.1f} % interval'
+    interval = f'{100 * (1 - LEVEL / count):.1f} % interval'
     heads = ['contrast', 'paper', f'here, {interval}', 'seeds', 'detectable with 80 % power', 'verdict']
     return markdown(heads, rows)
+
+
+def plot_contrasts(contrasts: Mapping[str, Sequence[Contrast]], count: int, path: Path) -> None:
+    """Draw the paired differences by seed, their mean, its corrected interval, and the paper's difference.
+
+    Args:
+        contrasts (dict[str, list[Contrast]]): contrasts by the kind of runs; those that are not run are left out.
+        count (int): number of all primary contrasts, see :func:`find`.
+        path (Path): the image.
+    """
+    lines = [
+        (f'{contrast.ours} − {contrast.baseline}, {kind}', contrast, found)
+        for kind, some in contrasts.items()
+        for contrast in some
+        if (found := find(contrast, count).difference) is not None
+    ]
+    with drawing(path, 'Paired differences by seed, in points', (7, 1.3 + 0.5 * len(lines)), 'x') as axis:
+        for place, (_, contrast, found) in enumerate(lines):
+            pairs = [ours - baseline for ours, baseline in contrast.pairs()]
+            axis.plot(pairs, [place] * len(pairs), 'o', color='#4477aa', alpha=0.5)
+            axis.plot([found.low, found.high], [place, place], '-', color='#4477aa', linewidth=2)
+            axis.plot([found.mean], [place], '|', color='#4477aa', markersize=15, markeredgewidth=3)
+            axis.plot([contrast.paper], [place], 'D', color='#ee6677', markerfacecolor='none')
+        axis.axvline(0, color='#888888', linewidth=1)
+        axis.set_yticks(range(len(lines)), [name for name, *_ in lines])
+        axis.set_ylim(len(lines) - 0.5, -0.5)
+        axis.set_xlabel('dots: seeds, bar: mean, line: corrected interval, diamond: paper')

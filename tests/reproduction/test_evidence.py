@@ -67,7 +67,7 @@ def test_other_seeds_are_an_error():
 
 
 def test_the_table():
-    lines = evidence_table([contrast([1.0, 1.1, 0.9]), contrast([])]).splitlines()
+    lines = evidence_table([contrast([1.0, 1.1, 0.9]), contrast([])], 2).splitlines()
     assert lines[0] == '|  | contrast | paper | here, 97.5 % interval | seeds | detectable with 80 % power | verdict |'
     assert lines[2] == '| A | new − old | +0.50 | +1.00 [+0.64, +1.36] | 3 | 0.46 | confirmed |'
     assert lines[3] == '| A | new − old | +0.50 | – | 0 | – | not run |'

@@ -1,0 +1,176 @@
+"""The questions of docs/evidence.md: their rows, protocol and primary contrasts, their runs and their report."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from mmattn.utils import config_path
+from mmattn.utils.files import write_text
+
+from .evidence import Contrast, evidence_table, plot_contrasts
+from .protocol import Protocol
+from .report import markdown, spread
+from .reproduce import reproduce
+from .tables import Row, read_tables
+
+RESULTS = config_path('reproduced') / 'evidence'
+KINDS = 'frozen', 'trained'  # the backbone
+COUNT = 6  # of the primary contrasts in docs/evidence.md, also of questions that are not here yet
+
+
+class Question(NamedTuple):
+    """What is compared, and under which protocol.
+
+    Attributes:
+        table (str): table of a paper.
+        rows (tuple[str, ...]): names of its rows.
+        dataset, scale, backbone, crops: see tools/reproduce.py.
+        iterations (int): length of a run.
+        seeds (int): number of seeds with a frozen backbone; they are 0, 1, ….
+        trained (int): number of seeds with a trained backbone, for the rows of the primary contrasts.
+        contrasts (tuple[Contrast, ...]): primary contrasts, without values.
+        no_attention (str, optional): a row whose head is also run without its attention. Defaults to None.
+    """
+
+    table: str
+    rows: tuple[str, ...]
+    dataset: str
+    scale: float
+    backbone: str
+    crops: int
+    iterations: int
+    seeds: int
+    trained: int
+    contrasts: tuple[Contrast, ...]
+    no_attention: str | None = None
+
+
+QUESTIONS = {
+    'a': Question(
+        '3.2',
+        ('NL', 'NL + RPE', 'Bi-NL', 'CC', 'CC + RPE', 'Bi-CC'),
+        'camvid',
+        0.5,
+        'mobilenet-v2-d8_heads-128',
+        1500,
+        1200,
+        6,
+        3,
+        (
+            Contrast('bilateral attention improves criss-cross attention (Table 3.2)', 'Bi-CC', 'CC', 1.07),
+            Contrast('bilateral attention improves non-local attention (Table 3.2)', 'Bi-NL', 'NL', 0.82),
+        ),
+        'CC',
+    ),
+}
+
+
+def rows_of(question: Question, trained: bool) -> list[Row]:
+    """Return the rows of a question; with a trained backbone, those of the primary contrasts."""
+    rows = read_tables()[question.table]
+    if trained:
+        primary = {name for contrast in question.contrasts for name in (contrast.ours, contrast.baseline)}
+        return [row for row in rows if row.name in primary]
+    chosen = [row for row in rows if row.name in question.rows]
+    # mmseg's CCHead repeats its attention; without repetition, it has its convolutions alone.
+    plain = [
+        row._replace(name='no attention', baseline=row.name, metrics={}, options={'model.decode_head.recurrence': 0})
+        for row in chosen
+        if row.name == question.no_attention
+    ]
+    return chosen + plain
+
+
+def answer(
+    name: str,
+    pretrained: Path,
+    work_dir: Path,
+    *,
+    trained: bool = False,
+    data_root: Path | None = None,
+    jobs: int = 1,
+    workers: int | None = None,
+    results: Path = RESULTS,
+) -> str:
+    """Train the missing runs of a question, seed by seed, and return their table.
+
+    After each seed, the figures of all finished seeds are written to ``results``/NAME_frozen.json or NAME_trained.json.
+
+    Args:
+        name (str): a key of ``QUESTIONS``.
+        pretrained (Path): weights of the backbone.
+        work_dir (Path): see :func:`reproduce`, as the other arguments.
+        trained (bool): train the backbone, too, in the rows of the primary contrasts. Defaults to False.
+        data_root (Path, optional): folder of the data set. Defaults to None, the folder in its config.
+        jobs (int): simultaneous runs. Defaults to 1.
+        workers (int, optional): data loading processes of a run. Defaults to None, those of the config.
+        results (Path): folder of the figures. Defaults to configs/reproduced/evidence.
+
+    Raises:
+        ProtocolError, BlockingIOError, RuntimeError: see :func:`reproduce`.
+    """
+    question = QUESTIONS[name]
+    protocol = Protocol(
+        question.dataset,
+        question.iterations,
+        question.scale,
+        True,
+        backbone=question.backbone,
+        pretrained=pretrained,
+        crops=None if trained else question.crops,
+    )
+    for seeds in range(1, (question.trained if trained else question.seeds) + 1):
+        text = reproduce(
+            rows_of(question, trained),
+            protocol,
+            work_dir,
+            data_root=data_root,
+            seeds=range(seeds),
+            jobs=jobs,
+            workers=workers,
+        )
+        found = (work_dir / 'results.json').read_text(encoding='utf-8')
+        results.mkdir(parents=True, exist_ok=True)
+        write_text(results / f'{name}_{KINDS[trained]}.json', found)
+    return text
+
+
+def values_of(results: Mapping) -> dict[str, dict[int, float]]:
+    """Return the first metric of each row of a results.json, by seed."""
+    return {
+        row['name']: {int(seed): next(iter(run['metrics'].values())) for seed, run in row['seeds'].items()}
+        for row in results['rows']
+    }
+
+
+def report(picture: Path, results: Path = RESULTS) -> str:
+    """Draw the primary contrasts of all questions, and return their verdicts and all runs as tables in Markdown.
+
+    Args:
+        picture (Path): the image to write.
+        results (Path): folder of the figures. Defaults to configs/reproduced/evidence.
+    """
+    contrasts: dict[str, list[Contrast]] = {}
+    runs = []
+    for kind in KINDS:
+        contrasts[kind] = []
+        for name, question in QUESTIONS.items():
+            path = results / f'{name}_{kind}.json'
+            values = values_of(json.loads(path.read_text(encoding='utf-8'))) if path.exists() else {}
+            contrasts[kind] += [
+                contrast._replace(values=(values.get(contrast.ours, {}), values.get(contrast.baseline, {})))
+                for contrast in question.contrasts
+            ]
+            runs += [
+                [
+                    f'{name}: {row}',
+                    kind,
+                    ', '.join(f'{value:.2f}' for value in seeds.values()),
+                    spread([*seeds.values()]),
+                ]
+                for row, seeds in values.items()
+            ]
+    plot_contrasts(contrasts, COUNT, picture)
+    tables = [f'Backbone {kind}:\n\n{evidence_table(found, COUNT)}' for kind, found in contrasts.items()]
+    return '\n'.join([*tables, markdown(['backbone', 'by seed', 'mean'], runs)])

@@ -1,0 +1,104 @@
+"""The questions of docs/evidence.md: rows under one protocol, figures after each seed, the report."""
+
+import json
+import re
+
+import pytest
+import torch
+from mmengine.registry import MODELS, init_default_scope
+from PIL import Image
+
+from mmattn.reproduction import questions, reproduce
+from mmattn.reproduction.evidence import find
+from mmattn.reproduction.plan import plan
+from mmattn.reproduction.protocol import Protocol, read_data
+from mmattn.reproduction.questions import QUESTIONS, answer, report, rows_of
+from mmattn.reproduction.results import Result
+
+from .test_backbone import weights  # noqa: F401  (a fixture)
+
+
+class Drawn:
+    """In place of a run: its score is drawn; how many are finished after each seed."""
+
+    def __init__(self):
+        self.scores = {}
+
+    def __call__(self, run, method, workers, jobs):
+        score = 40 + torch.randn((), generator=torch.Generator().manual_seed(len(self.scores))).item()
+        return Result(dict(mIoU=self.scores.setdefault((run.method, run.seed), score), aAcc=50.0), 0.5, 100.0)
+
+
+@pytest.fixture
+def small(monkeypatch, data):
+    """The questions on small images, with few crops, iterations and seeds."""
+    question = QUESTIONS['a']
+    tiny = question._replace(
+        scale=0.1, rows=('CC', 'Bi-CC'), crops=2, iterations=2, seeds=3, trained=2, contrasts=question.contrasts[:1]
+    )
+    monkeypatch.setattr(questions, 'QUESTIONS', {'a': tiny})
+    return data['camvid']
+
+
+@pytest.mark.parametrize('name', QUESTIONS)
+def test_contrasts_are_of_rows_with_the_printed_difference(name):
+    """That of the first setting: ResNet-50."""
+    question = QUESTIONS[name]
+    rows = {row.name: row for row in reversed(rows_of(question, False))}
+    assert {*question.rows} <= {*rows}
+    for contrast in question.contrasts:
+        ours, baseline = (next(iter(rows[name].metrics.values())) for name in (contrast.ours, contrast.baseline))
+        assert contrast.paper == pytest.approx(ours - baseline)
+        assert rows[contrast.ours].baseline == contrast.baseline
+    primary = {name for contrast in question.contrasts for name in contrast[1:3]}
+    assert {row.name for row in rows_of(question, True)} == primary
+
+
+def test_without_attention_the_head_has_its_convolutions_alone(data):
+    question = QUESTIONS['a']
+    methods = plan(rows_of(question, False), Protocol('camvid', 2, 0.1, True), read_data('camvid', data['camvid']))
+    (method,) = (method for method in methods if method.name == 'no attention')
+    init_default_scope('mmseg')
+    head = MODELS.build(method.configs[0].model.decode_head).eval()
+    maps = [torch.randn(1, head.in_channels, 5, 6)] * 4
+    x = head.convs[1](head.convs[0](maps[head.in_index]))
+    expected = head.conv_seg(head.conv_cat(torch.cat([maps[head.in_index], x], 1)))
+    assert torch.equal(head(maps), expected)
+    assert method.baseline == 'CC'
+
+
+@pytest.mark.slow
+def test_figures_are_written_after_each_seed_and_reported(small, weights, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(reproduce, 'run_stages', drawn := Drawn())
+    results = tmp_path / 'results'
+    seen = []
+    whole = questions.reproduce
+
+    def watched(*arguments, **options):
+        path = results / 'a_frozen.json'
+        seen.append(len(json.loads(path.read_text())['rows'][0]['seeds']) if path.exists() else 0)
+        return whole(*arguments, **options)
+
+    monkeypatch.setattr(questions, 'reproduce', watched)
+    text = answer('a', weights, tmp_path / 'runs', data_root=small, results=results)
+    assert seen == [0, 1, 2]
+    assert '| no attention |' in text
+    assert 'heads trained on its features of 2 fixed crops' in text
+    said = report(tmp_path / 'picture.png', results)
+    (contrast,) = questions.QUESTIONS['a'].contrasts
+    values = tuple({seed: drawn.scores[name, seed] for seed in range(3)} for name in ('Bi-CC', 'CC'))
+    finding = find(contrast._replace(values=values), 6)
+    found = re.search(r'Bi-CC − CC \| \+1.07 \| (.+?) \| 3 \| (.+?) \| (\w+) \|', said).groups()
+    assert found == (str(finding.difference).removesuffix(' *'), f'{finding.detectable:.2f}', finding.verdict)
+    for (name, seed), score in drawn.scores.items():
+        line = next(line for line in said.splitlines() if line.startswith(f'| a: {name} | frozen |'))
+        assert line.split('|')[3].split(',')[seed].strip() == f'{score:.2f}'
+    assert said.count('| not run |') == 1  # with the backbone trained
+    with Image.open(tmp_path / 'picture.png') as picture:
+        assert len(set(picture.convert('RGB').getdata())) > 20
+
+    answer('a', weights, tmp_path / 'trained', trained=True, data_root=small, results=results)
+    said = report(tmp_path / 'picture.png', results)
+    assert 'not run' not in said
+    rows = json.loads((results / 'a_trained.json').read_text())['rows']
+    assert {row['name'] for row in rows} == {'CC', 'Bi-CC'}

@@ -1,0 +1,52 @@
+"""Run a question of docs/evidence.md under its protocol, or report the results of all.
+
+    python tools/benchmarks/evidence.py a --data-root data/camvid --pretrained mobilenet_v2_imagenet.pth --jobs 2
+    python tools/benchmarks/evidence.py a … --trained          # the primary contrasts, with the backbone trained
+    python tools/benchmarks/evidence.py report                 # tables, and docs/evidence.png
+
+A run is one row with one seed. After an interruption, the same command resumes. After each seed, the figures of all
+finished seeds are written to configs/reproduced/evidence, from which ``report`` reads them.
+"""
+
+import argparse
+from pathlib import Path
+
+from mmattn.utils.command import run
+
+from mmattn.reproduction.questions import KINDS, QUESTIONS, RESULTS, answer, report
+
+
+def main() -> None:
+    """Run a question, or report."""
+    parser = argparse.ArgumentParser(description='Evidence for the claims of the papers')
+    parser.add_argument('question', choices=[*QUESTIONS, 'report'])
+    parser.add_argument('--data-root', type=Path, help='folder of the data set; default: the folder in its config')
+    parser.add_argument('--pretrained', type=Path, metavar='FILE', help='weights of the backbone')
+    parser.add_argument('--trained', action='store_true', help='train the backbone, too; only the primary contrasts')
+    parser.add_argument('--work-dir', type=Path, help='default: work_dirs/evidence_QUESTION_frozen, or …_trained')
+    parser.add_argument('--results', type=Path, default=RESULTS, help='figures of all questions; default: %(default)s')
+    parser.add_argument('--picture', type=Path, default=Path('docs/evidence.png'), help='default: %(default)s')
+    parser.add_argument('--jobs', type=int, default=1, help='simultaneous runs; they share the cores; default: 1')
+    parser.add_argument('--workers', type=int, help="data loading processes of a run; default: the config's")
+    args = parser.parse_args()
+    if args.question == 'report':
+        print(report(args.picture, args.results))
+        return
+    if args.pretrained is None:
+        parser.error('a question requires --pretrained')
+    print(
+        answer(
+            args.question,
+            args.pretrained,
+            args.work_dir or Path('work_dirs', f'evidence_{args.question}_{KINDS[args.trained]}'),
+            trained=args.trained,
+            data_root=args.data_root,
+            jobs=args.jobs,
+            workers=args.workers,
+            results=args.results,
+        )
+    )
+
+
+if __name__ == '__main__':
+    run(main)
