@@ -12,8 +12,9 @@ from mmattn.utils.complexity import count
 from mmattn.utils.files import write_text
 
 from .backbone import check_weights
-from .protocol import Protocol, ProtocolError, adapt, choose, deviations, input_size, metrics_of
+from .protocol import Protocol, adapt, choose, deviations
 from .tables import Row
+from .task import ProtocolError, input_size, metrics_of
 
 
 class Method:

@@ -17,6 +17,17 @@ from mmattn.utils import complexity, config_path
 
 from .backbone import freeze_backbone, replace_backbone, set_weights
 from .tables import Row
+from .task import (
+    SENTENCE_TASKS,
+    UNITS,
+    ProtocolError,
+    has_own_test,
+    input_size,
+    input_words,
+    length,
+    metrics_of,
+    task_of,
+)
 
 # The settings of a config; other names are variables of its file.
 SETTINGS = (
@@ -66,12 +77,6 @@ class Small(NamedTuple):
     words: str
 
 
-UNITS = dict(iter='iterations', epoch='epochs')
-SENTENCES = (25, 25)  # lengths of source and target for which operations are counted
-CAPTIONS = (36, 16)  # the same for captions: regions and words
-PHRASES = (32, 20)  # the same for phrases in captions
-QUESTIONS = (36, 14)  # the same for questions
-SENTENCE_TASKS = 'text', 'captions', 'grounding', 'questions'
 # By part of the path of a row's base config; the first match counts.
 SMALL = {
     '/fcn_r50-d8_': Small('r50-d8-w16', 'adamw_160', 'ResNet-50 of a quarter of the width'),
@@ -91,24 +96,6 @@ SMALL = {
     '/mutan.py': Small('mutan_small', 'fusion_100e', 'words of 300 channels, a GRU of 512'),
     '/r50-d8.py': Small('r18-d8-half', 'adamw_160', 'ResNet-18 of half the width, heads of 64 channels'),
 }
-# Metrics of an evaluator: its task, names of its metrics by key in the log, and factor to percent.
-METRICS: dict[str, tuple[str, dict[str, str], float]] = {
-    'IoUMetric': ('mmseg', {'mIoU': 'mIoU', 'aAcc': 'aAcc'}, 1),
-    'mmattn.FaceParsingMetric': ('mmseg', {'overall': 'overall', 'accuracy': 'accuracy'}, 1),
-    'CocoMetric': ('mmdet', {'coco/bbox_mAP': 'mAP', 'coco/bbox_mAP_50': 'AP50'}, 100),
-    'VOCMetric': ('mmdet', {'pascal_voc/mAP': 'mAP', 'pascal_voc/AP50': 'AP50', 'pascal_voc/AP75': 'AP75'}, 100),
-    'mmattn.VOSMetric': ('video', {'JF': 'J&F', 'J': 'J', 'F': 'F'}, 1),
-    'mmattn.BLEU': ('text', {'BLEU': 'BLEU', 'sacreBLEU': 'sacreBLEU'}, 1),
-    'mmattn.CaptionMetric': (
-        'captions',
-        {name: name for name in ('CIDEr-D', 'BLEU-4', 'METEOR', 'ROUGE-L', 'BLEU-1')},
-        1,
-    ),
-    'mmattn.PhraseRecall': ('grounding', {name: name for name in ('R@1', 'R@5', 'R@10', 'upper bound')}, 1),
-    'mmattn.VQAAccuracy': ('questions', {name: name for name in ('accuracy', 'raw accuracy')}, 1),
-}
-# Metrics that write the scores of each sample to scores.json.
-BY_SAMPLE = ('mmattn.CaptionMetric', 'mmattn.VQAAccuracy', 'mmattn.PhraseRecall')
 
 
 class Protocol(NamedTuple):
@@ -122,10 +109,6 @@ class Protocol(NamedTuple):
     backbone: str | None = None  # a file of _base_/backbones, or the path of a config; None is the row's own
     pretrained: Path | None = None  # weights of the backbone
     crops: int | None = None  # the backbone is frozen, and heads are trained on its features of this number of crops
-
-
-class ProtocolError(ValueError):
-    """A request that cannot be run."""
 
 
 @cache
@@ -289,63 +272,6 @@ def _head_words(cfg: Config) -> str:
     return f'heads of {channels} channels' if channels else 'small heads'
 
 
-def task_of(cfg: Config) -> str:
-    """Return the task of a row's config: 'mmseg', 'mmdet', 'video', 'text', 'captions', 'grounding' or 'questions'."""
-    if cfg.default_scope != 'mmengine':
-        return cfg.default_scope
-    if 'vocab_size' not in cfg.model:
-        return 'video'
-    if cfg.model.type == 'mmattn.PhraseGrounder':
-        return 'grounding'
-    if 'num_answers' in cfg.model:
-        return 'questions'
-    return 'captions' if 'num_features' in cfg.model else 'text'
-
-
-def length(cfg: Config) -> tuple[int, str]:
-    """Return the length of training and its unit, 'epoch' or 'iter'."""
-    if cfg.train_cfg.type == 'EpochBasedTrainLoop':
-        return cfg.train_cfg.max_epochs, 'epoch'
-    return cfg.train_cfg.max_iters, 'iter'
-
-
-def input_size(cfg: Config) -> tuple[int, int]:
-    """Return height and width of the training crops, or of the resized training images; for text, two lengths."""
-    lengths = dict(text=SENTENCES, captions=CAPTIONS, grounding=PHRASES, questions=QUESTIONS).get(task_of(cfg))
-    if lengths is not None:
-        return lengths
-    size = complexity.input_size(cfg)
-    if size is None:
-        raise ProtocolError('the size of the training images is not defined: the config neither crops nor resizes them')
-    return size
-
-
-def input_words(cfg: Config) -> str:
-    """Return the size of one input, in words."""
-    height, width = input_size(cfg)
-    regions = '{0} regions and {1} words'
-    formats = dict(text='{0} source and {1} target tokens', captions=regions, grounding=regions)
-    formats['questions'] = '64×64 pixels and {1} words' if 'image_encoder' in cfg.model else regions
-    return formats.get(task_of(cfg), '{1}×{0}').format(height, width)
-
-
-def metrics_of(cfg: Config) -> tuple[str, dict[str, str], float]:
-    """Return task, metrics (names by key in the log) and factor to percent of a config's evaluator.
-
-    Raises:
-        ProtocolError: there is no ground truth.
-    """
-    evaluator: Any = cfg.get('test_evaluator') or {}
-    if cfg.get('val_evaluator') is None or evaluator.get('type') not in METRICS:
-        raise ProtocolError(
-            f'the ground truth of the test images in {cfg.test_dataloader.dataset.data_root} is not public: '
-            'choose another --dataset'
-        )
-    task, keys, factor = METRICS[evaluator.type]
-    columns = evaluator.get('columns')
-    return task, {key: name for key, name in keys.items() if columns is None or key in columns}, factor
-
-
 def small_of(cfg: Config) -> Small:
     """Return the small network that replaces a config's, selected by its base configs."""
     return next(small for base, small in SMALL.items() if base in cfg.text)
@@ -495,13 +421,3 @@ def _score_at_the_end(cfg: Config) -> None:
     else:
         cfg.train_cfg.val_interval = length(cfg)[0]
     cfg.default_hooks.checkpoint.save_best = None
-
-
-def has_own_test(cfg: Config) -> bool:
-    """Whether a config is tested on other data than it is validated on, or by another metric."""
-    return cfg.val_evaluator != cfg.test_evaluator or cfg.val_dataloader.dataset != cfg.test_dataloader.dataset
-
-
-def writes_samples(cfg: Config) -> bool:
-    """Whether the metric of the test writes the scores of each sample."""
-    return cfg.test_evaluator.type in BY_SAMPLE

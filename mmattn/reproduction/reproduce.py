@@ -14,11 +14,12 @@ from mmengine.config import Config
 from mmattn.utils.files import check_writable, write_text
 
 from .plan import Method, check_backbones, check_data, plan, words, write_configs
-from .protocol import UNITS, Protocol, has_own_test, input_words, length, metrics_of, read_data, writes_samples
+from .protocol import Protocol, read_data
 from .report import write_report
 from .results import Measured, Result, Setup
 from .runs import Run, each, finish, lock, peak_memory, scalars, scores, test_folder
 from .tables import Row
+from .task import UNITS, has_own_test, input_words, length, metrics_of, writes_samples
 
 # Returns rows of the report, by name, for a finished run, its result and the number of simultaneous runs.
 Examine = Callable[[Run, Result, int], dict[str, Result]]

@@ -7,8 +7,9 @@ from mmengine.registry import MODELS, init_default_scope
 
 from mmattn.reproduction.backbone import backbones, check_weights, read_backbone, set_weights
 from mmattn.reproduction.plan import check_backbones, plan, words
-from mmattn.reproduction.protocol import Protocol, ProtocolError, read_data, shipped
+from mmattn.reproduction.protocol import Protocol, read_data, shipped
 from mmattn.reproduction.tables import read_tables
+from mmattn.reproduction.task import ProtocolError
 from mmattn.utils import config_path
 
 TABLES = read_tables()

@@ -7,8 +7,9 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from mmattn.reproduction.plan import check_data, plan, words, write_configs
-from mmattn.reproduction.protocol import Protocol, ProtocolError, has_own_test, metrics_of, read_data, task_of
+from mmattn.reproduction.protocol import Protocol, read_data
 from mmattn.reproduction.tables import read_tables
+from mmattn.reproduction.task import ProtocolError, has_own_test, metrics_of, task_of
 from mmattn.utils import config_path
 
 TABLES = read_tables()

@@ -20,9 +20,10 @@ from PIL import Image
 
 from mmattn.reproduction import reproduce, runs
 from mmattn.reproduction.plan import plan, write_configs
-from mmattn.reproduction.protocol import Protocol, adapt, has_own_test, shipped
+from mmattn.reproduction.protocol import Protocol, adapt, shipped
 from mmattn.reproduction.results import Result, difference
 from mmattn.reproduction.tables import read_tables
+from mmattn.reproduction.task import has_own_test
 
 from .test_backbone import weights  # noqa: F401  (a fixture)
 

@@ -8,10 +8,10 @@ from PIL import Image
 
 from mmattn.segmentation.face_parsing import FaceParsingInferencer
 
-from ..protocol import length
 from ..reproduce import checkpoint
 from ..results import Result
 from ..runs import Run, scores, test
+from ..task import length
 from .common import ShortRuns, sheet
 
 STOCK = 'U-Net (mmseg UNet)'
