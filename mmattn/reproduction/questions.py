@@ -13,6 +13,7 @@ from .protocol import Protocol
 from .report import markdown, spread
 from .reproduce import reproduce
 from .tables import Row, read_tables
+from .task import ProtocolError
 
 RESULTS = config_path('reproduced') / 'evidence'
 KINDS = 'frozen', 'trained'  # the backbone
@@ -26,10 +27,10 @@ class Question(NamedTuple):
         table (str): table of a paper.
         rows (tuple[str, ...]): names of its rows.
         dataset, scale, backbone, crops: see tools/reproduce.py.
-        iterations (int): length of a run.
-        seeds (int): number of seeds with a frozen backbone; they are 0, 1, ….
-        trained (int): number of seeds with a trained backbone, for the rows of the primary contrasts.
         contrasts (tuple[Contrast, ...]): primary contrasts, without values.
+        iterations (int, optional): length of a run. Defaults to None, not chosen yet.
+        seeds (int): number of seeds with a frozen backbone; they are 0, 1, …. Defaults to 0.
+        trained (int): number of seeds with a trained backbone, for the rows of the primary contrasts. Defaults to 0.
         no_attention (str, optional): a row whose head is also run without its attention. Defaults to None.
     """
 
@@ -39,10 +40,10 @@ class Question(NamedTuple):
     scale: float
     backbone: str
     crops: int
-    iterations: int
-    seeds: int
-    trained: int
     contrasts: tuple[Contrast, ...]
+    iterations: int | None = None
+    seeds: int = 0
+    trained: int = 0
     no_attention: str | None = None
 
 
@@ -54,14 +55,33 @@ QUESTIONS = {
         0.5,
         'mobilenet-v2-d8_heads-128',
         1500,
-        1200,
-        6,
-        3,
         (
             Contrast('bilateral attention improves criss-cross attention (Table 3.2)', 'Bi-CC', 'CC', 1.07),
             Contrast('bilateral attention improves non-local attention (Table 3.2)', 'Bi-NL', 'NL', 0.82),
         ),
-        'CC',
+        no_attention='CC',
+    ),
+    'b': Question(
+        '4.2',
+        (
+            'a: content, 8 heads',
+            'b: geometric, 8 heads',
+            'e: both, 8 heads',
+            'i: both, 8 heads, shared, 3 passes',
+            'j: 3×3 convolution',
+        ),
+        'camvid',
+        0.5,
+        'mobilenet-v2-d8_heads-128',
+        1500,
+        (
+            Contrast(
+                'local bilateral attention replaces 3×3 convolutions in a decoder (Table 4.2)',
+                'e: both, 8 heads',
+                'j: 3×3 convolution',
+                0.58,
+            ),
+        ),
     ),
 }
 
@@ -108,9 +128,12 @@ def answer(
         results (Path): folder of the figures. Defaults to configs/reproduced/evidence.
 
     Raises:
-        ProtocolError, BlockingIOError, RuntimeError: see :func:`reproduce`.
+        ProtocolError: the length of the runs is not chosen yet; or see :func:`reproduce`.
+        BlockingIOError, RuntimeError: see :func:`reproduce`.
     """
     question = QUESTIONS[name]
+    if question.iterations is None:
+        raise ProtocolError(f'question {name} cannot be run: its size is not chosen yet, see docs/evidence.md')
     protocol = Protocol(
         question.dataset,
         question.iterations,

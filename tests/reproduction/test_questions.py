@@ -14,6 +14,7 @@ from mmattn.reproduction.plan import plan
 from mmattn.reproduction.protocol import Protocol, read_data
 from mmattn.reproduction.questions import QUESTIONS, answer, report, rows_of
 from mmattn.reproduction.results import Result
+from mmattn.reproduction.task import ProtocolError
 
 from .test_backbone import weights  # noqa: F401  (a fixture)
 
@@ -65,6 +66,13 @@ def test_without_attention_the_head_has_its_convolutions_alone(data):
     expected = head.conv_seg(head.conv_cat(torch.cat([maps[head.in_index], x], 1)))
     assert torch.equal(head(maps), expected)
     assert method.baseline == 'CC'
+
+
+def test_a_question_whose_size_is_not_chosen_is_not_run(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(questions, 'QUESTIONS', {'a': questions.QUESTIONS['a']._replace(iterations=None)})
+    with pytest.raises(ProtocolError, match='its size is not chosen yet'):
+        answer('a', tmp_path / 'weights.pth', tmp_path / 'runs', results=tmp_path / 'results')
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
