@@ -323,7 +323,7 @@ def test_all_faults_of_coco_qa(faults, tmp_path):
         f"{folder}/train, line 3: not a question; got 'a', 'b', 'x', '0'",
         f'{folder}/val: 1 questions, 1 answers, 1 img_ids, 2 types; there must be as many lines of each, at least one',
     ]
-    assert found[4].startswith(f'{folder}/test/questions.txt: not UTF-8')
+    assert found[4].startswith(f'{folder}/test/questions.txt, line 1: not UTF-8')
     assert found[5:] == [f'{folder}/test/{name}.txt: no such file' for name in ('answers', 'img_ids', 'types')]
     coco_qa(tmp_path / 'one', 'train', ('a', 'b', 7, 0))
     assert faults('coco_qa', tmp_path / 'one') == [f'{tmp_path}/one: no val/questions.txt or test/questions.txt in it']

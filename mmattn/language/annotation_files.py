@@ -25,7 +25,7 @@ def read_json(path: str | Path) -> Any:
     path = Path(path)
     data = path.read_bytes()
     try:
-        return json.loads((gzip.decompress(data) if path.suffix == '.gz' else data).decode('utf-8'))
+        return json.loads((gzip.decompress(data) if path.suffix == '.gz' else data).decode('utf-8-sig'))
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f'{path}: not a JSON file: {error}') from error
 

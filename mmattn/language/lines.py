@@ -22,7 +22,7 @@ def decode_lines(file: Iterable[bytes], name: str | Path) -> Iterator[str]:
     r"""Yield the lines of a binary file object as text, without their ends.
 
     Only '\n' and '\r\n' end a line; :meth:`str.splitlines` would also split at characters that occur within sentences,
-    such as U+2028.
+    such as U+2028. A byte order mark at the start of the file, as some editors write it, is not part of the first line.
 
     Args:
         file (iterable of bytes): its lines.
@@ -38,7 +38,7 @@ def decode_lines(file: Iterable[bytes], name: str | Path) -> Iterator[str]:
     done = 0
     try:
         for line in file:
-            yield line.removesuffix(b'\n').removesuffix(b'\r').decode('utf-8')
+            yield line.removesuffix(b'\n').removesuffix(b'\r').decode('utf-8' if done else 'utf-8-sig')
             done += 1
     except UnicodeDecodeError as error:
         raise ValueError(f'{name}, line {done + 1}: not UTF-8 ({error.reason})') from error

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mmattn.language import preparation
+from mmattn.language.annotation_files import read_json
 from mmattn.language.lines import iter_lines, read_lines
 from mmattn.language.preparation import (
     CorpusWriter,
@@ -57,6 +58,15 @@ def test_lines_end_at_line_feeds_only(tmp_path, end, last):
     compressed = tmp_path / 'a.en.gz'
     compressed.write_bytes(gzip.compress(path.read_bytes()))
     assert [*iter_lines(path)] == [*iter_lines(compressed)] == read_lines(path) == [*lines, last][: 6 if last else 5]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+    """Only at the start of a file; elsewhere, it is a character."""
+    path = tmp_path / 'a.en'
+    path.write_text('\ufeffa dog\n\ufeffa cat\n', encoding='utf-8')
+    assert read_lines(path) == ['a dog', '\ufeffa cat']
+    path.write_text('\ufeff{"a": "\ufeff"}', encoding='utf-8')
+    assert read_json(path) == {'a': '\ufeff'}
 
 
 def test_faults_of_a_file_have_its_name_and_line(tmp_path):

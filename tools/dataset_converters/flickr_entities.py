@@ -82,7 +82,7 @@ def read_image(folder: Path, name: str) -> Image:
     captions: list[Caption] = []
     boxes = EntityBoxes((0, 0), {}, set(), set())
     try:
-        captions = parse_sentences(sentences.read_text(encoding='utf-8'), sentences)
+        captions = parse_sentences(sentences.read_text(encoding='utf-8-sig'), sentences)
     except (OSError, ValueError) as error:
         faults += [f'{sentences}: {reason}' for reason in faults_of(error, sentences)]
     try:

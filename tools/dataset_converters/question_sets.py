@@ -9,6 +9,7 @@ from conversion import Fault, output_folder
 from region_npz import read_archive, read_images
 from region_store import source_of, write_images
 
+from mmattn.language import lines
 from mmattn.language.region_writer import RegionWriter
 from mmattn.language.vqa.questions import Question, write_questions
 
@@ -18,11 +19,11 @@ Splits = dict[str, list[Question]]
 def read_lines(path: Path, faults: list[str]) -> list[str]:
     """Return the lines of a text file; what is wrong with it is added to ``faults``."""
     try:
-        return path.read_text(encoding='utf-8').splitlines()
+        return lines.read_lines(path)
     except FileNotFoundError:
         faults.append(f'{path}: no such file')
     except ValueError as error:
-        faults.append(f'{path}: not UTF-8: {error}')
+        faults.append(str(error))
     return []
 
 
