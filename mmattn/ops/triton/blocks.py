@@ -97,6 +97,7 @@ def supports(given: Any) -> bool:
     return all(
         x.dtype in dtypes
         and x.numel() > 0
+        and x.shape[2:].numel() < 2**31
         and sum((n - 1) * stride for n, stride in zip(x.shape[2:], x.stride()[2:])) < 2**31
         for x in tensors_of(given)
         if x.dtype != torch.bool

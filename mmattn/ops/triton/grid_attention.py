@@ -104,5 +104,5 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, *arguments: Any) -> Any:
 
 
 def supports(given: Any) -> bool:
-    """Return whether the kernels support a call; the lines of its map must have fewer than 2²¹ positions."""
+    """Return whether the kernels support a call; the lines of its map must have fewer than 2²⁰ positions."""
     return max(given.query.shape[2:-1]) < MOST_POSITIONS and blocks.supports(given)

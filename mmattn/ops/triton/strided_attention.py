@@ -90,6 +90,6 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, *arguments: Any) -> Any:
 
 
 def supports(given: Any) -> bool:
-    """Return whether the kernels support a call; maps must have fewer than 2²¹ positions."""
+    """Return whether the kernels support a call; maps must have fewer than 2²⁰ positions."""
     positions = max(x.shape[2:-1].numel() for x in (given.query, given.key))
     return positions < MOST_POSITIONS and blocks.supports(given)

@@ -28,7 +28,7 @@ from .launch import precision, tuned, width
 AXES = 3
 ANY = 1 << 30  # larger than any offset
 MOST_WIDTH = 128
-MOST_POSITIONS = 2**21  # of a group; see `quotient`
+MOST_POSITIONS = 2**20  # of a group; see `quotient`
 MOST_PACKED = 16  # groups of up to this size share tiles; every tile has at least as many rows
 
 
@@ -89,9 +89,10 @@ def facing(x, ROWS: tl.constexpr):
 
 @triton.jit
 def quotient(n, d):
-    """Return n // d for 0 ≤ n < 2²¹, several times faster than a division of integers.
+    """Return n // d for 0 ≤ n < 2²⁰, several times faster than a division of integers.
 
-    (n + ½)/d is at least 1/(2d) away from an integer; rounding changes it by less than n/d · 2⁻²².
+    (n + ½)/d is at least 1/(2d) away from an integer. The computed value differs by less than (n + ½)/d · 2⁻²¹, because
+    the division may be wrong by two units in the last place, and the product is rounded.
     """
     return ((n.to(tl.float32) + 0.5) * (1.0 / d)).to(tl.int32)
 
