@@ -17,7 +17,7 @@ from mmattn.ops import triton
 
 from . import literal
 from .literal import assert_same, evaluate, low_precision, randn
-from .test_contract import ALL, given
+from .test_contract import ALL, flat, given
 
 pytestmark = [
     pytest.mark.kernels,
@@ -108,7 +108,22 @@ def evaluate_all(path):
             with native.backend('triton'), native.kernels_run() as kernels:
                 result = evaluate(call, rounded(tensors, dtype), **settings)
             found[name, dtype] = result, kernels
+    for operator in triton.OPERATORS:
+        with native.backend('triton'):
+            found[operator] = gradients_alone(operator)
     torch.save(found, path)
+
+
+def gradients_alone(operator):
+    """For each tensor of a call, its gradient if all are needed, and if no other one is."""
+    run, leaves = flat(operator, torch.float32)
+    together = [x.detach().requires_grad_() for x in leaves]
+    expected = torch.autograd.grad(run(*together).square().sum(), together)
+    found = []
+    for kept in range(len(leaves)):
+        some = [x.detach().requires_grad_(i == kept) for i, x in enumerate(leaves)]
+        found += torch.autograd.grad(run(*some).square().sum(), [some[kept]])
+    return list(zip(expected, found))
 
 
 def rounded(tensors, dtype):
@@ -149,6 +164,13 @@ def test_values_and_gradients_are_those_of_the_equation(interpreted, name, dtype
         tolerance['atol'] *= 2
     # the z-score of few keys multiplies its gradients
     assert_same(actual, expected, **tolerance | {'atol': 4 * tolerance['atol'] * largest})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('operator', triton.OPERATORS)
+def test_a_gradient_has_the_same_bits_if_no_other_one_is_needed(interpreted, operator):
+    for expected, alone in interpreted[operator]:
+        assert torch.equal(alone, expected)
 
 
 KERNELS = {

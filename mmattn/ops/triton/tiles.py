@@ -147,11 +147,14 @@ def load(rows, map, place, WIDTH: tl.constexpr, chunk=0):
 
 @triton.jit
 def product(first, rows, row, columns, column, map, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, PRECISION: tl.constexpr):
-    """Return the scalar products of a tile; ``first`` are the first channels of the rows."""
-    x = tl.dot(first, load(columns, map, column, WIDTH).T, input_precision=PRECISION)
-    for chunk in tl.static_range(1, CHUNKS):
-        more = load(rows, map, row, WIDTH, chunk)
-        x = tl.dot(more, load(columns, map, column, WIDTH, chunk).T, x, input_precision=PRECISION)
+    """Return the scalar products of a tile; ``first`` are the channels of the rows, if they are a single chunk."""
+    if CHUNKS == 1:
+        x = tl.dot(first, load(columns, map, column, WIDTH).T, input_precision=PRECISION)
+    else:
+        x = tl.zeros([row.flat.shape[0], column.flat.shape[0]], tl.float32)
+        for chunk in tl.range(0, CHUNKS, num_stages=1):  # one chunk at a time in shared memory
+            more = load(rows, map, row, WIDTH, chunk)
+            x = tl.dot(more, load(columns, map, column, WIDTH, chunk).T, x, input_precision=PRECISION)
     return x
 
 
