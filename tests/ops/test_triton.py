@@ -3,6 +3,7 @@
 The interpreter must be chosen before Triton is imported, so another process evaluates all calls.
 """
 
+import functools
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from mmattn.ops import triton
 
 from . import literal
 from .literal import assert_same, evaluate, low_precision, randn
-from .test_contract import ALL, given
+from .test_contract import ALL, flat, given
 
 pytestmark = [
     pytest.mark.kernels,
@@ -27,15 +28,25 @@ TOOL = Path(__file__).parents[2] / 'tools/benchmarks/compile_triton.py'
 DTYPES = {'float32': torch.float32, 'float16': torch.float16}  # the interpreter's products of bfloat16 are wrong
 
 
-def large(size, key_size=None, channels=5, window=None, **settings):
+def large(size, key_size=None, channels=(5, 17), window=None, entries=None, **settings):
     """A call of several tiles: tensors and settings."""
-    shapes = {'query': (*size, channels), 'key': (*(key_size or size), channels), 'value': (*(key_size or size), 17)}
+    keys = key_size or size
+    shapes = {'query': (*size, channels[0]), 'key': (*keys, channels[0]), 'value': (*keys, channels[1])}
     if window:
-        entries = window ** len(size)
-        shapes['window_bias'] = (*size, (entries + 1) // 2 if settings.get('is_causal') else entries)
+        shapes['window_bias'] = (*size, entries or window ** len(size))
         shapes['outside_bias'] = size
         settings['window_size'] = window
     return {name: randn(2, 1, *shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}, settings
+
+
+def offsets(size, key_size=None, channels=(5, 17), **settings):
+    """As :func:`large`, with biases by offset."""
+    from mmattn.ops import strided_offsets
+
+    tensors, settings = large(size, key_size, channels, **settings)
+    counts = map(len, strided_offsets(size, key_size=key_size, **settings))
+    tensors['offset_bias'] = tuple(randn(2, 1, *size, n, seed=9 + axis) for axis, n in enumerate(counts))
+    return tensors, settings
 
 
 def on_axes(size):
@@ -44,32 +55,46 @@ def on_axes(size):
 
 def cases():
     """Tensors and settings by title."""
-    found = {name: given(call) for name, call in ALL.items() if call.operator == 'global_attention'}
-    found['tiles, 1d'] = large((70,), window=5)
-    found['tiles, 1d, causal'] = large((70,), window=5, is_causal=True)
-    found['tiles, 2d'] = large((13, 7), window=3)
-    found['tiles, 2d, last queries'] = large((9, 7), window=3, is_causal=True, last=2)
-    found['tiles, 3d, axis logits'] = large((3, 4, 7), window=3)
-    found['tiles, 3d, axis logits'][0]['axis_bias'] = on_axes((3, 4, 7))
-    found['tiles, keys at other positions'] = large((9, 8), key_size=(5, 9))
+    found = {name: given(call) for name, call in ALL.items() if call.operator in triton.OPERATORS}
+    found['global_attention: tiles, 1d'] = large((70,), window=5)
+    found['global_attention: tiles, 1d, causal'] = large((70,), window=5, entries=3, is_causal=True)
+    found['global_attention: tiles, 2d'] = large((13, 7), window=3)
+    found['global_attention: tiles, 2d, last queries'] = large((9, 7), window=3, entries=5, is_causal=True, last=2)
+    found['global_attention: tiles, 3d, axis logits'] = large((3, 4, 7), window=3)
+    found['global_attention: tiles, 3d, axis logits'][0]['axis_bias'] = on_axes((3, 4, 7))
+    found['global_attention: tiles, keys at other positions'] = large((9, 8), key_size=(5, 9))
+    found['grid_attention: lines of several tiles'] = large((2, 70), window=5, entries=9)
+    found['grid_attention: tiles of several lines'] = large((3, 4, 17), window=3, entries=7)
+    found['grid_attention: chunks of channels'] = large((3, 5), channels=(130, 257), window=3, entries=5)
+    found['grid_attention: an axis of one position'] = large((1, 37, 2), window=3, entries=7)
+    found['strided_attention: groups of several tiles'] = offsets((70,), step=67, pattern='centred')
+    found['strided_attention: tiles of several groups'] = offsets((37,), step=9, pattern='strided')
+    found['strided_attention: fewer keys'] = offsets((5, 11), (4, 9), step=(2, 7), pattern='forward')
+    found['strided_attention: more keys'] = offsets((5, 11), (7, 9), step=(3, 7), pattern='centred')
+    found['strided_attention: queries without keys'] = offsets((4, 11), (4, 5), step=3, pattern='block')
+    found['strided_attention: chunks of channels'] = offsets((6, 7), step=3, pattern='block', channels=(130, 257))
     return found
 
 
 CASES = cases()
 
 
-def of_the_last_queries(last=None, **arguments):
+def of_the_last_queries(operator, last=None, **arguments):
     """The operator for the last rows of queries only."""
     from . import zscored
 
     own = {name: x[:, :, -last:] if last and name in ('query', 'window_bias', 'outside_bias') else x
            for name, x in arguments.items()}  # fmt: skip
-    return zscored.global_attention(**own)
+    return zscored.operator(operator)(**own)
 
 
-def equation(last=None, **arguments):
-    out = literal.global_attention(**arguments)
+def equation(operator, last=None, **arguments):
+    out = getattr(literal, operator)(**arguments)
     return out[:, :, -last:] if last else out
+
+
+def operator_of(name):
+    return name.partition(':')[0]
 
 
 def evaluate_all(path):
@@ -79,10 +104,26 @@ def evaluate_all(path):
     found = {}
     for name, (tensors, settings) in CASES.items():
         for dtype in DTYPES.values():
+            call = functools.partial(of_the_last_queries, operator_of(name))
             with native.backend('triton'), native.kernels_run() as kernels:
-                result = evaluate(of_the_last_queries, rounded(tensors, dtype), **settings)
+                result = evaluate(call, rounded(tensors, dtype), **settings)
             found[name, dtype] = result, kernels
+    for operator in triton.OPERATORS:
+        with native.backend('triton'):
+            found[operator] = gradients_alone(operator)
     torch.save(found, path)
+
+
+def gradients_alone(operator):
+    """For each tensor of a call, its gradient if all are needed, and if no other one is."""
+    run, leaves = flat(operator, torch.float32)
+    together = [x.detach().requires_grad_() for x in leaves]
+    expected = torch.autograd.grad(run(*together).square().sum(), together)
+    found = []
+    for kept in range(len(leaves)):
+        some = [x.detach().requires_grad_(i == kept) for i, x in enumerate(leaves)]
+        found += torch.autograd.grad(run(*some).square().sum(), [some[kept]])
+    return list(zip(expected, found))
 
 
 def rounded(tensors, dtype):
@@ -113,8 +154,9 @@ def interpreted(tmp_path_factory):
 def test_values_and_gradients_are_those_of_the_equation(interpreted, name, dtype):
     tensors, settings = CASES[name]
     actual, kernels = interpreted[name, dtype]
-    assert kernels == ['global_attention', 'global_attention_backward']
-    expected = evaluate(equation, rounded(tensors, dtype), torch.float64, **settings)
+    operator = operator_of(name)
+    assert kernels == [operator, f'{operator}_backward']
+    expected = evaluate(functools.partial(equation, operator), rounded(tensors, dtype), torch.float64, **settings)
     largest = max(1, *(x.abs().max().item() for x in expected.values()))
     tolerance = low_precision(dtype)
     if dtype == torch.float16:
@@ -125,13 +167,28 @@ def test_values_and_gradients_are_those_of_the_equation(interpreted, name, dtype
 
 
 @pytest.mark.slow
-def test_the_default_configurations_compile_for_sm_90():
+@pytest.mark.parametrize('operator', triton.OPERATORS)
+def test_a_gradient_has_the_same_bits_if_no_other_one_is_needed(interpreted, operator):
+    for expected, alone in interpreted[operator]:
+        assert torch.equal(alone, expected)
+
+
+KERNELS = {
+    'global_attention': ['forward_kernel', 'query_gradients', 'key_gradients', 'axis_gradients'],
+    'grid_attention': (of_tiles := ['forward_kernel', 'gradients, query', 'gradients, key', 'gradients, value']),
+    'strided_attention': [*of_tiles, 'offset_gradients'],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('operator', triton.OPERATORS)
+def test_the_default_configurations_compile_for_sm_90(operator):
     """Every kernel, in float16 and 64 channels; without a GPU, and without registers spilled to memory."""
     spec = spec_from_file_location('compile_triton', TOOL)
     tool = module_from_spec(spec)
     spec.loader.exec_module(tool)
-    found = {each.kernel: each for each in tool.compile_call(torch.float16, 64, 90)}
-    assert set(found) == {'forward_kernel', 'query_gradients', 'key_gradients', 'axis_gradients'}
+    found = {each.kernel: each for each in tool.compile_call(operator, torch.float16, 64, 90)}
+    assert list(found) == KERNELS[operator]
     for each in found.values():
         assert each.spilled == 0
         assert each.shared <= 99 * 1024  # as much as sm_86 has

@@ -1,11 +1,14 @@
 """Compile the Triton kernels, without a GPU: ``python tools/benchmarks/compile_triton.py``.
 
 Prints registers, spilled bytes (both as ptxas reports them) and shared memory of each kernel, in its default
-configuration: the first one that fits. Kernels are compiled for maps of 97×97 positions and a learned window of 31×31;
-the kernel of axis biases for a call with these, key biases and a mask.
+configuration: the first one that fits. Kernels are compiled for maps of 97×97 positions and a learned window of 31×31
+or, for ``grid_attention``, of length 31; the kernel of axis biases for a call with these, key biases and a mask; the
+kernels of ``grid_attention`` for its second arm, which adds to the first one; those of ``strided_attention`` for blocks
+of 10×10 positions with biases by offset.
 """
 
 import argparse
+import importlib
 import io
 import itertools
 import re
@@ -20,7 +23,8 @@ import mmattn.utils.command
 
 import torch
 
-from mmattn.ops import global_attention
+from mmattn import ops
+from mmattn.ops import triton
 from mmattn.ops.autograd import tensors_of
 
 DTYPES = {'float32': torch.float32, 'float16': torch.float16, 'bfloat16': torch.bfloat16}
@@ -42,19 +46,23 @@ class Compiled(NamedTuple):
 def main() -> int:
     """Print the table. Return 1 if a kernel needs more shared memory than there is."""
     parser = argparse.ArgumentParser(prog='compile_triton', description='Compile the Triton kernels of mmattn.')
+    parser.add_argument('--operators', nargs='+', choices=triton.OPERATORS, default=triton.OPERATORS)
     parser.add_argument('--dtypes', nargs='+', choices=DTYPES, default=list(DTYPES))
     parser.add_argument('--channels', nargs='+', type=int, default=CHANNELS)
     parser.add_argument('--capabilities', nargs='+', type=int, choices=CAPABILITIES, default=CAPABILITIES)
     parser.add_argument('--content', action='store_true', help='compile for a call without position biases')
     args = parser.parse_args()
-    print('| GPU | dtype | channels | kernel | rows, warps, stages | registers | spilled bytes | shared KiB |')
-    print('|---|---|---|---|---|---|---|---|')
+    print(
+        '| operator | GPU | dtype | channels | kernel | rows, warps, stages | registers | spilled bytes | shared KiB |'
+    )
+    print('|---|---|---|---|---|---|---|---|---|')
     fit = True
-    for capability, dtype, channels in itertools.product(args.capabilities, args.dtypes, args.channels):
-        for each in compile_call(DTYPES[dtype], channels, capability, not args.content):
+    options = itertools.product(args.operators, args.capabilities, args.dtypes, args.channels)
+    for operator, capability, dtype, channels in options:
+        for each in compile_call(operator, DTYPES[dtype], channels, capability, not args.content):
             print(
-                f'| sm_{capability} | {dtype} | {channels} | {each.kernel} | {each.config} | {each.registers} | '
-                f'{each.spilled} | {each.shared / 1024:.0f} |',
+                f'| {operator} | sm_{capability} | {dtype} | {channels} | {each.kernel} | {each.config} | '
+                f'{each.registers} | {each.spilled} | {each.shared / 1024:.0f} |',
                 flush=True,
             )
             fit = fit and each.shared <= SHARED[capability] * 1024
@@ -62,11 +70,12 @@ def main() -> int:
 
 
 def compile_call(
-    dtype: torch.dtype, channels: int, capability: int, positions: bool = True, all_configs: bool = False
+    operator: str, dtype: torch.dtype, channels: int, capability: int, positions: bool = True, all_configs: bool = False
 ) -> Iterator[Compiled]:
-    """Compile the kernels of ``global_attention`` and its backward pass, once each.
+    """Compile the kernels of an operator and its backward pass, once each.
 
     Args:
+        operator (str): name of the operator.
         dtype (torch.dtype): dtype of all operands.
         channels (int): channels of query, key and value.
         capability (int): 10 times the compute capability of the GPU.
@@ -79,39 +88,56 @@ def compile_call(
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
-    from mmattn.ops.triton import global_attention as kernels
-    from mmattn.ops.triton.launch import configs_of
+    from mmattn.ops.triton import launch
 
     launches: dict[str, tuple] = {}
 
     def record(kernel: Any, _: Any, *arguments: Any, **constants: Any) -> None:
-        launches.setdefault(kernel.base_fn.__name__, (kernel, arguments, constants))
+        title = ', '.join(filter(None, (kernel.base_fn.__name__, constants.get('OF'))))
+        launches[title] = kernel, arguments, constants
 
-    def empty(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device='meta')
-
-    size, k = (97, 97), 31
-    window = {'window_bias': empty(1, 1, *size, k * k), 'outside_bias': empty(1, 1, *size), 'window_size': k}
-    axes = {'axis_bias': [empty(1, 1, *size, side) for side in size], 'key_bias': empty(1, 1, *size)}
-    axes['key_mask'] = empty(1, *size, dtype=torch.bool)
-    with mock.patch.object(kernels, 'launch', record), mock.patch.object(kernels, 'supports', return_value=True):
-        for settings in (window, axes) if positions else ({},):
-            arguments = global_attention.arguments(*(empty(1, 1, *size, channels) for _ in range(3)), **settings)
-            out, lse = kernels.forward(*arguments)
-            kernels.backward(out, out, lse, *arguments, [True] * len(tensors_of(arguments)))
+    module = importlib.import_module(f'mmattn.ops.triton.{operator}')
+    with mock.patch.object(launch, 'launch', record), mock.patch.object(module, 'supports', return_value=True):
+        for tensors, settings in calls(operator, dtype, channels, positions):
+            arguments = getattr(ops, operator).arguments(*tensors, **settings)
+            out, lse = module.forward(*arguments)
+            module.backward(out, out, lse, *arguments, [True] * len(tensors_of(arguments)))
     target = SimpleNamespace(
         get_current_device=lambda: 0,
         get_current_stream=lambda device: 0,
         get_current_target=lambda: GPUTarget('cuda', capability, 32),
     )
     for name, (kernel, arguments, constants) in launches.items():
-        for config in configs_of(kernel, **constants)[: None if all_configs else 1]:
+        for config in launch.configs_of(kernel, **constants)[: None if all_configs else 1]:
             with mock.patch.object(driver, '_active', target), ptxas_log() as log:
                 built = kernel.fn.warmup(*arguments, **constants, **config.all_kwargs(), grid=(1,))
             stores, loads = re.search(r'(\d+) bytes spill stores, (\d+) bytes spill loads', log.getvalue()).groups()
             registers = int(re.search(r'Used (\d+) registers', log.getvalue())[1])
             title = f'{config.kwargs["OWN"]} × {config.kwargs["STREAM"]}, {config.num_warps}, {config.num_stages}'
             yield Compiled(name, title, registers, int(stores) + int(loads), built.metadata.shared)
+
+
+def calls(operator: str, dtype: torch.dtype, channels: int, positions: bool) -> Iterator[tuple[list, dict]]:
+    """Yield the calls that run all kernels of an operator: tensors without data, and settings."""
+
+    def empty(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device='meta')
+
+    size, k = (97, 97), 31
+    tensors = [empty(1, 1, *size, channels) for _ in range(3)]
+    if not positions:
+        yield tensors, {'pattern': 'block'} if operator == 'strided_attention' else {}
+        return
+    if operator == 'strided_attention':
+        biases = [empty(1, 1, *size, len(each)) for each in ops.strided_offsets(size, None, 'block')]
+        yield tensors, {'pattern': 'block', 'offset_bias': biases}
+        return
+    if operator == 'global_attention':
+        axes = {'axis_bias': [empty(1, 1, *size, side) for side in size], 'key_bias': empty(1, 1, *size)}
+        yield tensors, axes | {'key_mask': empty(1, *size, dtype=torch.bool)}
+    entries = k * k if operator == 'global_attention' else 2 * k - 1
+    window = {'window_bias': empty(1, 1, *size, entries), 'outside_bias': empty(1, 1, *size)}
+    yield tensors, window | {'window_size': k}
 
 
 @contextmanager

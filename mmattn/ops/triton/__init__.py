@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-OPERATORS = ('global_attention',)
+OPERATORS = ('global_attention', 'grid_attention', 'strided_attention')
 OLDEST = (3, 5)
 
 

@@ -17,24 +17,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..autograd import tensors_of
 from ..global_attention import OPERATOR
 from ..operator import empty_laid_out_as
-from .launch import launch, precision, tuned, width
+from . import blocks, launch
+from .blocks import Table, gradients_like, load_rows, rows, start_of, store_rows, sums_of, table
+from .launch import precision, tuned, width
 
 AXES = 3
-DTYPES = {torch.float32, torch.float16, torch.bfloat16}
 MOST_CHANNELS = 256
-
-
-class Table(NamedTuple):
-    """Position biases ``(batch, heads, queries, entries)`` in memory: the first one, and the strides."""
-
-    data: Tensor
-    batch: int
-    head: int
-    query: int
-    entry: int
 
 
 class Call(NamedTuple):
@@ -62,41 +52,10 @@ class Call(NamedTuple):
     scale: float
 
 
-class Gradient(NamedTuple):
-    """The gradient of the output, and sums of the forward pass."""
-
-    rows: Tensor  # (maps, N, Dv), contiguous
-    lse: Tensor  # (maps, N); 0 for a query without keys
-    along: Tensor  # Σ gradient · output, (maps, N)
-
-
-@triton.jit
-def load_rows(data, map, numbers, count, channels, WIDTH: tl.constexpr):
-    """Load rows ``(len(numbers), WIDTH)`` of a map, 0 where there is none."""
-    at = tl.arange(0, WIDTH)
-    there = (numbers < count)[:, None] & (at < channels)[None, :]
-    return tl.load(data + map * count * channels + (numbers[:, None] * channels + at[None, :]), mask=there, other=0.0)
-
-
-@triton.jit
-def store_rows(data, map, numbers, count, channels, rows, WIDTH: tl.constexpr):
-    """Store rows in the dtype of ``data``."""
-    at = tl.arange(0, WIDTH)
-    there = (numbers < count)[:, None] & (at < channels)[None, :]
-    to = data + map * count * channels + (numbers[:, None] * channels + at[None, :])
-    tl.store(to, rows.to(data.dtype.element_ty), mask=there)
-
-
 @triton.jit
 def place(numbers, size):
     """Return the coordinates of positions."""
     return numbers // (size[1] * size[2]), numbers // size[2] % size[1], numbers % size[2]
-
-
-@triton.jit
-def start_of(call, table, map):
-    """Return a pointer to the entries of a map."""
-    return table.data + (map // call.heads * table.batch + map % call.heads * table.head)
 
 
 @triton.jit
@@ -459,20 +418,7 @@ class Operands:
             return self.maps * triton.cdiv(owned, config['OWN']) * each
 
         with torch.cuda.device_of(self.call.query):  # no effect on CPUs
-            launch(kernel, programs, self.call, *arguments, **self.constants)
-
-
-def rows(x: Tensor) -> Tensor:
-    """Return ``(maps, positions, channels)``, contiguous, from ``(batch, heads, *positions, channels)``."""
-    return x.flatten(2, -2).flatten(0, 1).contiguous()
-
-
-def table(x: Tensor | None) -> Table | None:
-    """Return position biases ``(batch, heads, *positions, entries)``, without a copy where strides allow."""
-    if x is None:
-        return None
-    flat = x.flatten(2, -2)
-    return Table(flat, *flat.stride())
+            launch.launch(kernel, programs, self.call, *arguments, **self.constants)
 
 
 def forward(*arguments: Any) -> Any:
@@ -491,22 +437,17 @@ def forward(*arguments: Any) -> Any:
 
 def backward(grad: Tensor, out: Tensor, lse: Tensor, *arguments: Any) -> Any:
     """Compute the needed gradients; return NotImplemented if the kernels do not support the call."""
-    given, needed = OPERATOR.Arguments(*arguments[:-1]), iter(arguments[-1])
+    given = OPERATOR.Arguments(*arguments[:-1])
     if not supports(given):
         return NotImplemented
     operands = Operands(given)
     call = operands.call
-    along = (grad.float() * out).sum(-1)
-    grad_of = Gradient(rows(grad), lse.masked_fill(lse == -torch.inf, 0).contiguous(), along.contiguous())
+    grad_of = sums_of(grad, out, lse)
 
-    def like(x: Tensor | None) -> Tensor | None:
-        if x is None or not next(needed):
-            return None
-        return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-    d_query, d_key, d_value = (like(x) for x in (given.query, given.key, given.value))
-    d_window, d_outside = like(given.window_bias), like(given.outside_bias)
-    d_axes, d_bias = [like(x) for x in given.axis_bias], like(given.key_bias)
+    differentiable = [*given[:5], *given.axis_bias, given.key_bias]
+    d_query, d_key, d_value, d_window, d_outside, *d_axes, d_bias = found = gradients_like(
+        differentiable, arguments[-1]
+    )
     if d_window is not None:
         d_window.zero_()  # entries without a key are not written
     if any(x is not None for x in (d_query, d_window, d_outside)):
@@ -517,21 +458,9 @@ def backward(grad: Tensor, out: Tensor, lse: Tensor, *arguments: Any) -> Any:
         if d_axis is not None:
             length, inner = call.key_size[axis], math.prod(call.key_size[axis + 1 :])
             operands.launch(axis_gradients, grad_of, d_axis, length, inner, owned=call.queries, parts=length)
-    return [x for x in (d_query, d_key, d_value, d_window, d_outside, *d_axes, d_bias) if x is not None]
+    return [x for x in found if x is not None]
 
 
 def supports(given: Any) -> bool:
-    """Return whether the kernels support a call; all others run the reference.
-
-    Not supported: float64, because tensor cores have no such product that is of use here; more than 256 channels,
-    whose sums do not fit into registers; empty operands; maps whose offsets do not fit into 32 bits; and bfloat16 in
-    Triton's interpreter, which rounds its products wrongly.
-    """
-    dtypes = DTYPES if given.query.is_cuda else DTYPES - {torch.bfloat16}
-    tensors = [x for x in tensors_of(given) if x.dtype != torch.bool]
-    return max(given.query.shape[-1], given.value.shape[-1]) <= MOST_CHANNELS and all(
-        x.dtype in dtypes
-        and x.numel() > 0
-        and sum((n - 1) * stride for n, stride in zip(x.shape[2:], x.stride()[2:])) < 2**31
-        for x in tensors
-    )
+    """Return whether the kernels support a call. The sums of more than 256 channels do not fit into registers."""
+    return max(given.query.shape[-1], given.value.shape[-1]) <= MOST_CHANNELS and blocks.supports(given)

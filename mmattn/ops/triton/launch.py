@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,7 @@ def tuned(kernel: Callable) -> Any:
 
     Triton's cache keeps the fastest one, because another one could round differently.
     """
-    key = ['D', 'DV', 'CAUSAL', 'DIMS', 'PRECISION']
+    key = [name for name in inspect.signature(kernel).parameters if name.isupper() and name not in ('OWN', 'STREAM')]
     prune = {'early_config_prune': that_fit}
     return triton.autotune(CONFIGS, key, prune, cache_results=True)(triton.jit(kernel))
 
