@@ -3,6 +3,7 @@
 python check_release.py onedl|openmmlab|det|video|language|export|reproduction
 """
 
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -31,10 +32,10 @@ TOOLS = Path(mmattn.__file__).parent / '.mim' / 'tools'
 SIZE = (64, 96)  # height, width
 
 
-def run(*command: str | Path) -> None:
-    """Run a command of the README with this interpreter."""
+def run(*command: str | Path, python: str = sys.executable) -> None:
+    """Run a command of the pages with an interpreter."""
     print('$ python', *command, flush=True)
-    subprocess.run([sys.executable, *map(str, command)], check=True)
+    subprocess.run([python, *map(str, command)], check=True)
 
 
 def draw(path: str, seed: int, labels: bool = False) -> str:
@@ -139,14 +140,18 @@ def check_language() -> None:
 
 
 def check_export() -> None:
-    """Export a network, compare the file with PyTorch, and run it without PyTorch."""
+    """Export a network, compare the files with PyTorch, and run one in an environment without PyTorch."""
     build(BI_CC)
     image = draw('image.png', 0)
     config = config_path(BI_CC)
     for suffix in ('onnx', 'pt2'):
         command = ['--format', suffix, '--out', f'network.{suffix}', '--verify', image]
         run(TOOLS / 'deployment' / 'export.py', config, 'random.pth', *command)
-    run(TOOLS / 'deployment' / 'run_onnx.py', 'network.onnx', image, '--out-dir', 'out')
+    run('-m', 'venv', 'without_torch')
+    python = 'without_torch/bin/python'
+    run('-m', 'pip', 'install', 'onnxruntime', 'numpy', 'pillow', python=python)
+    shutil.copy(TOOLS / 'deployment' / 'run_onnx.py', '.')
+    run('run_onnx.py', 'network.onnx', image, '--out-dir', 'out', python=python)
     assert Image.open('out/pred/image.png').size == SIZE[::-1]
 
 
