@@ -9,7 +9,8 @@
 #
 # PYTHON         interpreter of an environment with torch, setuptools, wheel and ninja; default: .venv/bin/python. The others
 #                get its versions of Python and torch.
-# MMATTN_CACHE   archives, logs and results are in its folder release/COMMIT, mmcv's wheels in wheels; default: ~/.cache/mmattn
+# MMATTN_CACHE   archives, logs and results are in its folder release/COMMIT, mmcv's wheels, which are compiled once, in wheels;
+#                default: ~/.cache/mmattn
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tools/environment/steps.sh
@@ -47,12 +48,12 @@ wheel=$(echo "$root"/dist/mmattn-*.whl)
 (cd "$root/dist" && sha256sum mmattn-*)
 
 check() { # EXTRA
-    local extra=$1 family=onedl mmcv=(onedl-mmcv 2.3.6) venv=$work/$1 ours
+    local extra=$1 family=onedl mmcv=(onedl-mmcv 2.3.6) venv=$work/$1 ops
     if [ "$extra" = openmmlab ]; then family=openmmlab mmcv=(mmcv 2.1.0); fi
     "$python" -m venv --clear "$venv"
-    "$venv/bin/python" -m pip install "torch==$torch" numpy 'setuptools>=77,<81'
-    ours=$(bash tools/environment/mmcv_wheel.sh "$python" "${mmcv[@]}")
-    "$venv/bin/python" -m pip install "$wheel[$family,$extra]" "$ours" "torch==$torch"
+    "$venv/bin/python" -m pip install "torch==$torch" numpy 'setuptools>=77,<81' wheel ninja psutil packaging
+    ops=$(bash tools/environment/mmcv_wheel.sh "$venv/bin/python" "${mmcv[@]}")
+    "$venv/bin/python" -m pip install "$wheel[$family,$extra]" "$ops" "torch==$torch"
     if [ "$extra" = det ]; then "$venv/bin/python" -m pip install --no-deps onedl-mmdetection imaug; fi
     "$venv/bin/python" -m pip check || true # the row of docs/install.md on [det]
     mkdir "$work/empty"
