@@ -31,6 +31,8 @@ def write_pt2(program: ExportedProgram, path: str | Path, metadata: dict[str, An
 def load_pt2(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     """Load a file of :func:`write_pt2`; its operators run natively where a kernel supports the tensors.
 
+    Load only files whose source you trust: a program of ``torch.export`` can run any code when PyTorch loads it.
+
     Args:
         path (str or Path): the file.
 

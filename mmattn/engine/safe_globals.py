@@ -1,5 +1,6 @@
-"""Load mmengine's checkpoints with torch ≥ 2.6, which unpickles only types that are registered as safe."""
+"""Load mmengine's checkpoints with ``weights_only``, which unpickles only types that are registered as safe."""
 
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,23 @@ from mmengine.logging import HistoryBuffer
 def add_safe_globals() -> None:
     """Register the types in mmengine's checkpoints, other than tensors, as safe.
 
-    The original mmengine does not do this, and cannot load its own checkpoints. The list is that of
+    The original mmengine does not do this, and cannot load its own checkpoints with torch ≥ 2.6. The list is that of
     ``get_torch_safe_globals`` in the continued mmengine, plus all number types of NumPy: it lacks float32, the type of
-    the best mIoU of mmseg.
+    the best mIoU of mmseg. In place of ``getattr``, which reaches every function of Python, is one for the methods of
+    ``HistoryBuffer``.
     """
     # The functions that unpickle arrays and numbers; their module depends on the version of NumPy.
     pickled_by: list[Any] = [np.zeros(0).__reduce__()[0], np.float64().__reduce__()[0]]
     numbers = {type(np.dtype(code)) for code in np.typecodes['AllInteger'] + np.typecodes['AllFloat']}
-    torch.serialization.add_safe_globals([HistoryBuffer, slice, getattr, *pickled_by, np.ndarray, np.dtype, *numbers])
+    torch.serialization.add_safe_globals([HistoryBuffer, slice, _method, *pickled_by, np.ndarray, np.dtype, *numbers])
+
+
+def _method(owner: object, name: str) -> object:
+    if owner is not HistoryBuffer or name.startswith('_'):
+        raise UnpicklingError(f'Unsupported global: GLOBAL getattr({name!r}), not of HistoryBuffer')
+    return getattr(owner, name)
+
+
+# Pickles of methods contain the name builtins.getattr. Before torch 2.6, a safe function can only be registered by its
+# own name.
+_method.__module__, _method.__name__, _method.__qualname__ = 'builtins', 'getattr', 'getattr'

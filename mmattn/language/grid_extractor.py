@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn._compat import load_weights
+from mmattn.engine import check_checkpoint
 from mmattn.ops.checks import check_count
 
 from .regions import Regions, grid_boxes
@@ -35,12 +36,14 @@ def load_backbone(cfg: Config, checkpoint: str) -> tuple[nn.Module, nn.Module]:
     Raises:
         OSError: the checkpoint does not exist.
         RuntimeError: a part of the backbone has other weights in the checkpoint; the message lists the keys.
-        ValueError: the config has no data preprocessor.
+        ValueError: the file is not a checkpoint, or contains objects that may run code; or the config has no data
+            preprocessor.
     """
     preprocessor = cfg.model.get('data_preprocessor') or cfg.get('data_preprocessor')
     if not preprocessor:
         raise ValueError('the config must have data_preprocessor, with the mean and std of the pixels; it has none')
     backbone = revert_sync_batchnorm(MODELS.build(cfg.model.get('backbone', cfg.model)))
+    check_checkpoint(checkpoint)
     found = CheckpointLoader.load_checkpoint(checkpoint, 'cpu')
     found = found.get('state_dict', found)
     prefix = 'backbone.' if any(name.startswith('backbone.') for name in found) else ''

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import nn
 
-import mmattn.engine  # noqa: F401  (registers the types in checkpoints, and `_base_ = 'mmattn::…'`)
 from mmattn._compat import load_weights
+from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
 from mmattn.ops.checks import check_count
 from mmattn.utils.devices import check_device
 
@@ -90,6 +90,7 @@ class LanguageInferencer(BaseInferencer):
             raise TypeError(f'weights must be the path or URL of a checkpoint; got {weights!r}')
         found = check_device(device)
         self.weights = str(weights)
+        check_checkpoint(self.weights)
         cfg = model if isinstance(model, Config) else Config.fromfile(model)
         super().__init__(cfg, self.weights, str(found), scope='mmattn', show_progress=show_progress)
 

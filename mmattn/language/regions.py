@@ -302,7 +302,7 @@ class _Folder:
     def _load(self, name: str, faults: list[str], mmap_mode: Any = None) -> Any:
         path = self.path / f'{name}.npy'
         try:
-            return np.load(path, mmap_mode=mmap_mode)
+            return np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
         except FileNotFoundError:
             faults.append(f'{path}: no such file')
         except (ValueError, EOFError) as error:

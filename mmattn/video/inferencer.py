@@ -19,7 +19,7 @@ from mmengine.logging import print_log
 from mmengine.runner import load_checkpoint
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 
-import mmattn.engine  # noqa: F401  (registers the types in checkpoints, and `_base_ = 'mmattn::…'`)
+from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
 from mmattn.registry import MODELS
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_writable, exclusive, remove_temporary_files, write_text
@@ -74,6 +74,7 @@ class VOSInferencer:
         if weights is None:
             print_log('weights is None: the model is not trained', 'current', logging.WARNING)
         else:
+            check_checkpoint(weights)
             load_checkpoint(self.model, str(weights), map_location='cpu', strict=True)
         state = self.model.state_dict()
         self._settings = dict(

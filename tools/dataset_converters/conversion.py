@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import signal
+import stat
 import sys
 import tarfile
 import tempfile
@@ -17,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 import numpy as np
@@ -100,7 +101,11 @@ def output_folder(
 
 
 def unpack(source: Path, scratch: Path) -> Path:
-    """Return ``source`` if it is a folder, else a folder in ``scratch`` with the content of the zip or tar archive."""
+    """Return ``source`` if it is a folder, else a folder in ``scratch`` with the content of the zip or tar archive.
+
+    Raises:
+        Fault: the archive is damaged, or has entries outside of its folder, links or devices; nothing is extracted.
+    """
     if source.is_dir():
         return source
     if not source.is_file():
@@ -110,13 +115,36 @@ def unpack(source: Path, scratch: Path) -> Path:
     try:
         if zipfile.is_zipfile(source):
             with zipfile.ZipFile(source) as archive:
+                modes = ((each.filename, stat.S_IFMT(each.external_attr >> 16)) for each in archive.infolist())
+                # writers on other systems set no type
+                check_entries(source, ((name, mode in (0, stat.S_IFREG, stat.S_IFDIR)) for name, mode in modes))
                 archive.extractall(target)
         else:
             with tarfile.open(source) as archive:
+                check_entries(source, ((each.name, each.isfile() or each.isdir()) for each in archive))
                 archive.extractall(target, filter='data')
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise Fault(f'{source}: not a zip or tar archive, or damaged') from error
     return Path(target)
+
+
+def check_entries(archive: Path, entries: Iterable[tuple[str, bool]]) -> None:
+    """Check the entries of an archive: their names, and whether they are plain files or folders.
+
+    Python renames some of these entries silently, and follows others.
+
+    Raises:
+        Fault: some entries are unsafe; one line for each.
+    """
+    faults = []
+    for name, plain in entries:
+        path = PurePosixPath(name)
+        if path.is_absolute() or '..' in path.parts:
+            faults.append(f'{archive}: the entry {name!r} is outside of the folder of the archive')
+        elif not plain:
+            faults.append(f'{archive}: the entry {name!r} is a link or a device')
+    if faults:
+        raise Fault(*faults)
 
 
 def find(folder: Path, pattern: str) -> Path:

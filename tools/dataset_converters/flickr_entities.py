@@ -102,7 +102,7 @@ def read_sizes(archives: Sequence[Path], regions: Path | None, faults: list[str]
         except (OSError, ValueError) as error:
             faults += [f'{regions}: {reason}' for reason in faults_of(error, regions)]
             return {}
-        sizes = np.load(regions / 'sizes.npy').tolist()
+        sizes = np.load(regions / 'sizes.npy', allow_pickle=False).tolist()
         return dict(zip(store.image_ids, map(tuple, sizes)))
     found = {}
     for archive in archives:

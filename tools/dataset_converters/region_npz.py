@@ -57,7 +57,7 @@ def read_archive(path: Path) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     try:
-        with np.load(path) as archive:
+        with np.load(path, allow_pickle=False) as archive:
             for name, short in NAMES.items():
                 for key in {name, short} & set(archive.files):
                     found[name] = archive[key]

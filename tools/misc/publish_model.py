@@ -28,7 +28,7 @@ def publish(source: Path, target: Path) -> Path:
     """
     check_checkpoint(source)
     check_writable(target.parent)
-    checkpoint = torch.load(source, map_location='cpu', weights_only=False)
+    checkpoint = torch.load(source, map_location='cpu', weights_only=True)
     if not isinstance(checkpoint, dict) or 'state_dict' not in checkpoint:
         found = sorted(map(str, checkpoint)) if isinstance(checkpoint, dict) else f'a {type(checkpoint).__name__}'
         raise ValueError(f"{source} has no 'state_dict'; it contains {found}")

@@ -8,6 +8,7 @@ import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import mmengine.hooks
@@ -20,9 +21,11 @@ from mmengine.runner import Runner
 
 from mmattn._compat import forget_info, resumes_without_path, set_checkpoint_path, set_position
 from mmattn.engine.data_sampling import continue_data, sampler_of
+from mmattn.engine.safe_globals import add_safe_globals
 from mmattn.registry import HOOKS
 from mmattn.utils.files import atomic_write, hold, remove_temporary_files
 
+TRUST = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
 LEGACY = b'\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.'  # first bytes of checkpoints of torch < 1.6
 
 
@@ -246,14 +249,16 @@ def _is_complete(path: Path) -> bool:
 
 
 def check_checkpoint(path: str | Path) -> None:
-    """Check the beginning and the end of a file that should hold the weights of a model; URLs are not checked.
+    """Check that a file is complete, and that loading it runs no code: ``weights_only`` of ``torch.load`` accepts it.
 
-    A folder is accepted if it holds the parts that DeepSpeed or PyTorch writes for several processes.
+    The continued mmengine loads other files, too. A folder is accepted if it holds the parts that DeepSpeed or PyTorch
+    writes for several processes. URLs are not checked. With ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1`` in the environment,
+    as for ``torch.load``, the objects in the file are not checked.
 
     Raises:
         FileNotFoundError: the file does not exist.
         OSError: the file cannot be read.
-        ValueError: the file is not a checkpoint; the message gives the reason.
+        ValueError: the file is not a checkpoint, or contains objects that may run code; the message gives the reason.
 
     Example:
         >>> _ = Path('notes.txt').write_text('no weights', encoding='utf-8')
@@ -269,6 +274,23 @@ def check_checkpoint(path: str | Path) -> None:
     reason = _why_no_checkpoint(path)
     if reason:
         raise ValueError(f'{path} is not a checkpoint ({reason})')
+    if path.is_file() and os.environ.get(TRUST, '0').lower() not in ('1', 'y', 'yes', 'true'):
+        _check_objects(path)
+
+
+def _check_objects(path: Path) -> None:
+    """Load a checkpoint without the values of its tensors."""
+    add_safe_globals()  # mmengine removes some of them after each load
+    try:
+        torch.load(path, map_location='meta', weights_only=True)
+    except UnpicklingError as error:
+        named = re.search(r'GLOBAL (\S+)', str(error))
+        raise ValueError(
+            f'{path} contains {named[1] if named else "an object"}, which may run code when it is loaded. If you trust '
+            f'its source, set the environment variable {TRUST}=1'
+        ) from error
+    except Exception as error:  # the unpickler may raise any
+        raise ValueError(f'{path} is not a checkpoint (it is damaged: {str(error).splitlines()[0]})') from error
 
 
 def _why_no_checkpoint(path: Path) -> str:

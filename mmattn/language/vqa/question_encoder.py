@@ -193,7 +193,7 @@ def read_skip_thought(path: str | Path) -> dict[str, Tensor]:
         ValueError: the file does not contain the GRU.
     """
     try:
-        with np.load(path) as file:
+        with np.load(path, allow_pickle=False) as file:
             w, wx, u, ux, b, bx = (torch.from_numpy(file[name]).float() for name in GRU_WEIGHTS)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f'{path}: not the weights of Skip-Thought, with {", ".join(GRU_WEIGHTS)}: {error}') from error

@@ -67,7 +67,7 @@ def _from_text(path: str | Path, words: set[str], dim: int) -> dict[str, Tensor]
 
 def _from_table(path: str | Path, words: set[str], dim: int, dictionary: str | Path) -> dict[str, Tensor]:
     try:
-        table = np.load(path, mmap_mode='r')
+        table = np.load(path, mmap_mode='r', allow_pickle=False)
     except ValueError as error:
         raise ValueError(f'{path}: not an array: {error}') from error
     rows = {word.strip(): number for number, word in enumerate(read_lines(dictionary))}

@@ -121,7 +121,7 @@ def draw(runs: list[Run], folder: Path) -> None:
     """Write overlays.jpg, frames with ground truth and predictions; predictions.png, without frames; and scene.jpg."""
     overlays, predictions = [], []
     for sample in clips(runs[0]):
-        found = [np.load(run.folder / 'predictions.npz')[sample.clip] for run in runs]
+        found = [np.load(run.folder / 'predictions.npz', allow_pickle=False)[sample.clip] for run in runs]
         for position in (round(share * (len(sample.frames) - 1)) for share in SHOWN):
             frame = sample.frames[position]
             truth = read_mask(sample.mask_paths[position], sample.single_object)

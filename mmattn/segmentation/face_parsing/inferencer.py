@@ -19,8 +19,8 @@ from PIL import Image
 from rich.progress import track
 from torch import nn
 
-import mmattn.engine  # noqa: F401  (classes in checkpoints, and `_base_ = 'mmattn::…'`)
 from mmattn._compat import load_weights
+from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_writable
 from mmattn.utils.images import deep_picture_fault
@@ -71,6 +71,8 @@ class FaceParsingInferencer(MMSegInferencer):
         show_progress: bool = True,
     ) -> None:
         found = check_device(device)
+        if weights is not None:
+            check_checkpoint(weights)
         cfg = model if isinstance(model, Config) else Config.fromfile(model)
         super().__init__(cfg, weights, device=str(found), scope=scope)
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)

@@ -1,0 +1,214 @@
+"""Files from elsewhere run no code and write nothing outside of their folder: archives, arrays and checkpoints."""
+
+import importlib
+import io
+import re
+import stat
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.logging import HistoryBuffer
+from mmengine.runner import load_checkpoint
+from torch import nn
+
+from mmattn.engine import add_safe_globals, check_checkpoint
+from mmattn.language.regions import RegionStore
+from mmattn.language.vqa.question_encoder import GRU_WEIGHTS, read_skip_thought
+from mmattn.language.vqa.word_vectors import read_word_vectors
+
+ROOT = Path(__file__).parents[1]
+for folder in ('dataset_converters', 'misc'):
+    sys.path.insert(0, str(ROOT / 'tools' / folder))  # as Python does for a script
+conversion, region_npz, publish_model, average_checkpoints = map(
+    importlib.import_module, ('conversion', 'region_npz', 'publish_model', 'average_checkpoints')
+)
+del sys.path[:2]
+
+TRUST = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
+PLAIN = {'data/a.txt': b'a', './b.txt': b'b', 'data/..c/d..txt': b'c'}
+OUTSIDE = ('../x', 'data/../../x', '/tmp/x', '..')
+
+
+def write_tar(path, entries, mode='w:gz'):
+    """Entries are a name with content, or a type of tarfile with a target."""
+    with tarfile.open(path, mode) as archive:
+        for name, content in entries.items():
+            entry = tarfile.TarInfo(name)
+            if isinstance(content, bytes):
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+            else:
+                entry.type, entry.linkname = content
+                archive.addfile(entry)
+    return path
+
+
+def write_zip(path, entries):
+    """Entries are a name with content, or a file type of stat with a target."""
+    with zipfile.ZipFile(path, 'w') as archive:
+        for name, content in entries.items():
+            entry = zipfile.ZipInfo(name)
+            if not isinstance(content, bytes):
+                entry.create_system, entry.external_attr = 3, (content[0] | 0o777) << 16
+                content = content[1].encode()
+            archive.writestr(entry, content)
+    return path
+
+
+LINKS = {
+    'tar': {'link': (tarfile.SYMTYPE, '/etc'), 'hard': (tarfile.LNKTYPE, 'data/a.txt'), 'pipe': (tarfile.FIFOTYPE, ''),
+            'device': (tarfile.CHRTYPE, '')},
+    'zip': {'link': (stat.S_IFLNK, '/etc/passwd'), 'device': (stat.S_IFCHR, '')},
+}  # fmt: skip
+WRITE = {'tar': write_tar, 'zip': write_zip}
+
+
+def files(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
+@pytest.fixture
+def scratch(tmp_path):
+    (tmp_path / 'inner' / 'scratch').mkdir(parents=True)
+    return tmp_path / 'inner' / 'scratch'
+
+
+@pytest.mark.parametrize('kind', WRITE)
+def test_plain_entries_are_extracted(kind, tmp_path, scratch):
+    archive = WRITE[kind](tmp_path / f'x.{kind}', PLAIN)
+    expected = {name.removeprefix('./'): content for name, content in PLAIN.items()}
+    assert files(conversion.unpack(archive, scratch)) == expected
+
+
+@pytest.mark.parametrize('kind', WRITE)
+def test_unsafe_entries_are_all_reported_before_anything_is_extracted(kind, tmp_path, scratch):
+    unsafe = {**dict.fromkeys(OUTSIDE, b'x'), **LINKS[kind]}
+    archive = WRITE[kind](tmp_path / f'x.{kind}', {**PLAIN, **unsafe})
+    with pytest.raises(conversion.Fault) as raised:
+        conversion.unpack(archive, scratch)
+    assert raised.value.args == (
+        *(f'{archive}: the entry {name!r} is outside of the folder of the archive' for name in OUTSIDE),
+        *(f'{archive}: the entry {name!r} is a link or a device' for name in LINKS[kind]),
+    )
+    assert files(tmp_path).keys() == {archive.name}
+
+
+def test_nothing_is_written_through_a_link(tmp_path, scratch):
+    """An entry below a symbolic link would be written to its target."""
+    (tmp_path / 'elsewhere').mkdir()
+    entries = {'link': (tarfile.SYMTYPE, str(tmp_path / 'elsewhere')), 'link/x': b'x'}
+    with pytest.raises(conversion.Fault, match="the entry 'link' is a link"):
+        conversion.unpack(write_tar(tmp_path / 'x.tar', entries, 'w'), scratch)
+    assert not files(tmp_path / 'elsewhere')
+
+
+# --- objects in arrays and checkpoints
+
+
+class Code:
+    """Its pickle creates a file when it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+@pytest.fixture
+def ran(tmp_path):
+    """The file that the pickles create."""
+    return tmp_path / 'ran'
+
+
+def objects(ran):
+    return np.array([Code(ran)] * 3, object)
+
+
+def test_objects_in_arrays_are_not_unpickled(ran, tmp_path):
+    np.save(tmp_path / 'vectors.npy', objects(ran), allow_pickle=True)
+    (tmp_path / 'words.txt').write_text('a\nb\nc\n', encoding='utf-8')
+    with pytest.raises(ValueError, match=r'vectors\.npy: not an array'):
+        read_word_vectors(tmp_path / 'vectors.npy', ['a'], 1, tmp_path / 'words.txt')
+    np.savez(tmp_path / 'gru.npz', **dict.fromkeys(GRU_WEIGHTS, objects(ran)))
+    with pytest.raises(ValueError, match=r'gru\.npz: not the weights of Skip-Thought'):
+        read_skip_thought(tmp_path / 'gru.npz')
+    np.savez(tmp_path / 'regions.npz', **dict.fromkeys(region_npz.REQUIRED, objects(ran)))
+    with pytest.raises(conversion.Fault, match=r'regions\.npz: not a NumPy archive'):
+        region_npz.read_archive(tmp_path / 'regions.npz')
+    assert not ran.exists()
+    np.load(tmp_path / 'vectors.npy', allow_pickle=True)
+    assert ran.exists()
+
+
+def test_objects_in_a_region_store_are_not_unpickled(ran, tmp_path):
+    for name in ('features', 'boxes', 'offsets', 'sizes', 'image_ids'):
+        np.save(tmp_path / f'{name}.npy', objects(ran), allow_pickle=True)
+    (tmp_path / 'store.json').write_text(
+        '{"version": 1, "arrays": ["features", "boxes"], "num_features": 1, "dtype": "float32"}', encoding='utf-8'
+    )
+    with pytest.raises(ValueError, match=r'boxes\.npy: truncated, or not a NumPy array: .*[Oo]bject'):
+        RegionStore(tmp_path)
+    assert not ran.exists()
+
+
+@pytest.fixture(params=[True, False], ids=['zip', 'legacy'])
+def checkpoint(request, ran, tmp_path):
+    path = tmp_path / 'model.pth'
+    content = dict(state_dict=nn.Linear(1, 1).state_dict(), meta=Code(ran))
+    torch.save(content, path, _use_new_zipfile_serialization=request.param)
+    return path
+
+
+def test_a_checkpoint_with_code_is_refused(checkpoint, ran):
+    said = f'^{re.escape(str(checkpoint))} contains \\S*Path\\S*, which may run code .* set .* {TRUST}=1$'
+    for read in (
+        check_checkpoint,
+        lambda path: publish_model.publish(path, path.with_name('out.pth')),
+        lambda path: average_checkpoints.write_checkpoint(path.with_name('out.pth'), [path], lambda _: {}),
+    ):
+        with pytest.raises(ValueError, match=said):
+            read(checkpoint)
+    assert not ran.exists()
+    assert not checkpoint.with_name('out.pth').exists()
+
+
+def test_a_user_may_trust_a_checkpoint(checkpoint, ran, monkeypatch):
+    monkeypatch.setenv(TRUST, '1')
+    check_checkpoint(checkpoint)
+    assert not ran.exists()  # not even then
+
+
+def test_other_attributes_than_methods_of_the_log_are_not_reached(tmp_path):
+    """``getattr``, which the logs in mmengine's checkpoints use, would reach every function of Python."""
+
+    class Attribute:
+        def __init__(self, *of):
+            self.of = of
+
+        def __reduce__(self):
+            return getattr, self.of
+
+    for number, of in enumerate([(HistoryBuffer, '__init__'), (np.ndarray, 'tofile'), (HistoryBuffer.min, 'x')]):
+        torch.save(dict(state_dict={}, meta=Attribute(*of)), tmp_path / f'{number}.pth')
+        with pytest.raises(ValueError, match=r'contains getattr\('):
+            check_checkpoint(tmp_path / f'{number}.pth')
+
+
+@pytest.mark.parametrize('zipped', [True, False], ids=['zip', 'legacy'])
+def test_logs_in_checkpoints_are_accepted_after_a_load_of_mmengine(zipped, tmp_path):
+    """The continued mmengine removes the types that it allows for a load, ours among them."""
+    log = HistoryBuffer([1.0, 3.0], [1, 1])
+    content = dict(state_dict=nn.Linear(1, 1).state_dict(), message_hub=dict(loss=log, best=np.float32(3)))
+    torch.save(content, tmp_path / 'model.pth', _use_new_zipfile_serialization=zipped)
+    for _ in range(2):
+        check_checkpoint(tmp_path / 'model.pth')
+        load_checkpoint(nn.Linear(1, 1), str(tmp_path / 'model.pth'))
+    add_safe_globals()
+    found = torch.load(tmp_path / 'model.pth', weights_only=True)['message_hub']
+    assert (found['loss'].mean(), found['loss'].min(), found['best']) == (2.0, 1.0, 3.0)
