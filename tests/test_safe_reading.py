@@ -212,3 +212,20 @@ def test_logs_in_checkpoints_are_accepted_after_a_load_of_mmengine(zipped, tmp_p
     add_safe_globals()
     found = torch.load(tmp_path / 'model.pth', weights_only=True)['message_hub']
     assert (found['loss'].mean(), found['loss'].min(), found['best']) == (2.0, 1.0, 3.0)
+
+
+@pytest.mark.parametrize('package', [b'numpy.core', b'numpy._core'])
+def test_numbers_and_arrays_of_both_versions_of_numpy_are_accepted(package, tmp_path):
+    """NumPy 2 has moved the functions that unpickle them."""
+    content = dict(state_dict={}, best=np.float32(3), history=np.arange(3.0))
+    torch.save(content, tmp_path / 'own.pth')
+    with (
+        zipfile.ZipFile(tmp_path / 'own.pth') as own,
+        zipfile.ZipFile(tmp_path / 'other.pth', 'w') as other,
+    ):
+        for name in own.namelist():
+            other.writestr(name, re.sub(rb'numpy\._?core', package, own.read(name)))
+    check_checkpoint(tmp_path / 'other.pth')
+    found = torch.load(tmp_path / 'other.pth', weights_only=True)
+    assert found['best'] == 3.0
+    assert found['history'].tolist() == [0.0, 1.0, 2.0]

@@ -14,12 +14,26 @@ def add_safe_globals() -> None:
     The original mmengine does not do this, and cannot load its own checkpoints with torch ≥ 2.6. The list is that of
     ``get_torch_safe_globals`` in the continued mmengine, plus all number types of NumPy: it lacks float32, the type of
     the best mIoU of mmseg. In place of ``getattr``, which reaches every function of Python, is one for the methods of
-    ``HistoryBuffer``.
+    ``HistoryBuffer``. Checkpoints that were written with NumPy 1 or 2 are loaded with both.
     """
-    # The functions that unpickle arrays and numbers; their module depends on the version of NumPy.
-    pickled_by: list[Any] = [np.zeros(0).__reduce__()[0], np.float64().__reduce__()[0]]
+    # The functions that unpickle arrays and numbers; NumPy 2 has moved them.
+    functions = np.zeros(0).__reduce__()[0], np.float64().__reduce__()[0]
+    pickled_by: list[Any] = [_named(f, module) for f in functions for module in ('numpy.core', 'numpy._core')]
     numbers = {type(np.dtype(code)) for code in np.typecodes['AllInteger'] + np.typecodes['AllFloat']}
     torch.serialization.add_safe_globals([HistoryBuffer, slice, _method, *pickled_by, np.ndarray, np.dtype, *numbers])
+
+
+def _named(function: Any, package: str) -> Any:
+    """Return a function with the name that it has in another package of NumPy.
+
+    Before torch 2.6, a safe function can only be registered by its own name.
+    """
+
+    def call(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    call.__module__, call.__name__, call.__qualname__ = f'{package}.multiarray', *[function.__name__] * 2
+    return call
 
 
 def _method(owner: object, name: str) -> object:
@@ -28,6 +42,5 @@ def _method(owner: object, name: str) -> object:
     return getattr(owner, name)
 
 
-# Pickles of methods contain the name builtins.getattr. Before torch 2.6, a safe function can only be registered by its
-# own name.
+# Pickles of methods contain the name builtins.getattr.
 _method.__module__, _method.__name__, _method.__qualname__ = 'builtins', 'getattr', 'getattr'
