@@ -15,7 +15,8 @@ The work dir gets a complete config of each row (``tools/train.py CONFIG --cfg-o
 run), and a folder for each row and seed. After an interruption, the same command resumes: finished runs are not
 repeated, and further seeds are added. Other settings require another work dir. The results are table.md (the paper's
 figure; ours, mean ± deviation; the difference from the table's baseline, paired by seed, with its 95 % confidence
-interval; parameters, multiply-accumulates, time, memory), plot.png and results.json.
+interval; parameters, multiply-accumulates, time, memory), plot.png and results.json, with several validations also
+curves.png.
 """
 
 import argparse
@@ -62,6 +63,12 @@ def parse_args() -> argparse.Namespace:
         metavar='N',
         help='freeze the backbone, and train the heads on its stored features of N fixed crops',
     )
+    parser.add_argument(
+        '--validations',
+        type=int,
+        metavar='N',
+        help='validate N times, for learning curves; default: as the config, or once if the validation is the test',
+    )
     parser.add_argument('--amp', action='store_true', help='mixed precision')
     parser.add_argument('--work-dir', type=Path, help='default: work_dirs/table_TABLE_DATASET')
     parser.add_argument('--gpus', help='numbers of the GPUs, each for one run at a time: 0,1,…; default: the first')
@@ -81,7 +88,7 @@ def parse_args() -> argparse.Namespace:
         parser.error(f'--seeds must be different numbers, 0 or more; got {args.seeds}')
     if not 0 < args.scale <= 1:
         parser.error(f'--scale must be above 0 and up to 1; got {args.scale}')
-    for name, least in (('iters', 1), ('jobs', 1), ('workers', 0), ('cached_crops', 1)):
+    for name, least in (('iters', 1), ('jobs', 1), ('workers', 0), ('cached_crops', 1), ('validations', 1)):
         if getattr(args, name) is not None and getattr(args, name) < least:
             parser.error(f'--{name.replace("_", "-")} must be {least} or more; got {getattr(args, name)}')
     if args.data_root is not None and args.dataset is None:
@@ -137,6 +144,7 @@ def main() -> None:
                 args.backbone,
                 args.pretrained,
                 args.cached_crops,
+                args.validations,
             ),
             args.work_dir,
             data_root=args.data_root,

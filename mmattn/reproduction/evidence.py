@@ -91,6 +91,26 @@ def detectable(deviation: float, seeds: int, level: float = LEVEL, power: float 
     return deviation * float(optimize.brentq(lack, 0, 3 * limit + 3)) / seeds**0.5
 
 
+def required_seeds(deviation: float, difference: float, count: int, least: int = 6, most: int = 100) -> int | None:
+    """Return the smallest number of pairs that finds a difference with a power of 80 %.
+
+    Args:
+        deviation (float): standard deviation of the paired differences, at least 0.
+        difference (float): the true difference, above 0.
+        count (int): number of primary contrasts, as in :func:`find`.
+        least, most (int): limits of the number, 2 or more. Default to 6 and 100.
+
+    Returns:
+        int or None: None if ``most`` are too few.
+
+    Example:
+        >>> required_seeds(1.0, 1.0, 1)
+        10
+    """
+    numbers = range(least, most + 1)
+    return next((n for n in numbers if detectable(deviation, n, LEVEL / count) <= difference), None)
+
+
 def find(contrast: Contrast, count: int) -> Finding:
     """Decide a contrast.
 

@@ -109,6 +109,7 @@ class Protocol(NamedTuple):
     backbone: str | None = None  # a file of _base_/backbones, or the path of a config; None is the row's own
     pretrained: Path | None = None  # weights of the backbone
     crops: int | None = None  # the backbone is frozen, and heads are trained on its features of this number of crops
+    validations: int | None = None  # evenly spaced; None: where the validation is the test, once, at the end
 
 
 @cache
@@ -192,8 +193,9 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
     * with ``backbone``: the backbone, normalisation of images, and what the heads read; with ``pretrained``: its
       initial weights; with ``crops``: it is frozen.
 
-    One process runs the config. Where it validates on the test data, it does so once, after its last iteration.
-    Otherwise, the checkpoint that is best in the validation is tested, if the config saves it.
+    One process runs the config. Where the validation is the test, it is done once, after the last iteration, unless
+    ``validations`` is given. Otherwise, the checkpoint that is best in the validation is tested, if the config saves
+    it.
     """
     own = data is None or _is_own(shipped(row.configs[-1]), data)
     configs = []
@@ -223,7 +225,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
         elif small is None:
             cfg.train_dataloader.batch_sampler.max_tokens = row.batch_size
         cfg.merge_from_dict(row.options)
-        _score_at_the_end(cfg)
+        _set_validations(cfg, protocol.validations)
         if protocol.crops is not None:
             _check_crops(row, protocol)
             freeze_backbone(cfg)
@@ -412,12 +414,12 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
         cfg.train_dataloader.batch_sampler = None
 
 
-def _score_at_the_end(cfg: Config) -> None:
-    """Where the validation is the test, validate once, after the last iteration, and save no best checkpoint."""
+def _set_validations(cfg: Config, number: int | None) -> None:
+    """Validate this number of times. If the validation is the test, the default is once, and no best is saved."""
+    own_test = cfg.get('val_evaluator') is not None and has_own_test(cfg)
+    if not own_test:
+        cfg.default_hooks.checkpoint.save_best = None
     if cfg.get('val_evaluator') is None:
         cfg.val_cfg = None
-    elif has_own_test(cfg):
-        return
-    else:
-        cfg.train_cfg.val_interval = length(cfg)[0]
-    cfg.default_hooks.checkpoint.save_best = None
+    elif number is not None or not own_test:
+        cfg.train_cfg.val_interval = max(1, length(cfg)[0] // (number or 1))

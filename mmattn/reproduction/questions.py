@@ -1,14 +1,15 @@
 """The questions of docs/evidence.md: their rows, protocol and primary contrasts, their runs and their report."""
 
 import json
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mmattn.utils import config_path
 from mmattn.utils.files import write_text
 
-from .evidence import Contrast, evidence_table, plot_contrasts
+from .evidence import Contrast, evidence_table, plot_contrasts, required_seeds
 from .protocol import Protocol
 from .report import markdown, spread
 from .reproduce import reproduce
@@ -102,6 +103,79 @@ def rows_of(question: Question, trained: bool) -> list[Row]:
     return chosen + plain
 
 
+def protocol_of(question: Question, iterations: int, pretrained: Path, trained: bool) -> Protocol:
+    """Return the protocol of all runs of a question."""
+    return Protocol(
+        question.dataset,
+        iterations,
+        question.scale,
+        True,
+        backbone=question.backbone,
+        pretrained=pretrained,
+        crops=None if trained else question.crops,
+    )
+
+
+def choose_size(
+    name: str,
+    iterations: int,
+    pretrained: Path,
+    work_dir: Path,
+    *,
+    trained: bool = False,
+    seeds: Sequence[int] = (0, 1, 2),
+    data_root: Path | None = None,
+    jobs: int = 1,
+    workers: int | None = None,
+) -> str:
+    """Train the stock components of a question alone, and return what decides on the size of its runs.
+
+    These are, for each primary contrast, the learning curve of its baseline, how much its last fifth changes, the
+    deviation over seeds, and the number of seeds that the paper's difference requires; see docs/evidence.md.
+
+    Args:
+        name (str): a key of ``QUESTIONS``.
+        iterations (int): length of the runs, with ten validations.
+        pretrained (Path): weights of the backbone.
+        work_dir (Path): see :func:`reproduce`, as the other arguments.
+        trained (bool): train the backbone, too. Defaults to False.
+        seeds (sequence of int): two or more. Defaults to (0, 1, 2).
+
+    Raises:
+        ProtocolError, BlockingIOError, RuntimeError: see :func:`reproduce`.
+    """
+    question = QUESTIONS[name]
+    stock = {contrast.baseline for contrast in question.contrasts}
+    rows = [row._replace(baseline=None) for row in read_tables()[question.table] if row.name in stock]
+    protocol = protocol_of(question, iterations, pretrained, trained)._replace(validations=10)
+    options: dict[str, Any] = dict(data_root=data_root, seeds=seeds, jobs=jobs, workers=workers)
+    reproduce(rows, protocol, work_dir, **options)
+    found = json.loads((work_dir / 'results.json').read_text(encoding='utf-8'))
+    return '\n'.join([size_table(found, question.contrasts), f'The curves are in {work_dir / "curves.png"}.'])
+
+
+def size_table(results: Mapping, contrasts: Sequence[Contrast]) -> str:
+    """Return what the runs of the baselines say about the size, as a table in Markdown."""
+    runs = {row['name']: [*row['seeds'].values()] for row in results['rows']}
+    lines = []
+    for contrast in contrasts:
+        curves = [run['curve'] for run in runs[contrast.baseline]]
+        points = [(points[0][0], statistics.mean(value for _, value in points)) for points in zip(*curves)]
+        before, last = (value for _, value in (points[-3], points[-1]))  # at 80 % and at the end
+        spread_of_pairs = 2**0.5 * statistics.stdev(curve[-1][1] for curve in curves)
+        lines.append(
+            [
+                contrast.baseline,
+                ', '.join(f'{step}: {value:.2f}' for step, value in points),
+                f'{last - before:+.2f}',
+                f'{spread_of_pairs:.2f}',
+                str(required_seeds(spread_of_pairs, contrast.paper, COUNT) or 'more than 100'),
+            ]
+        )
+    heads = ['mean by iteration', 'last fifth', '√2 · deviation', 'seeds for the paper’s difference']
+    return markdown(heads, lines)
+
+
 def answer(
     name: str,
     pretrained: Path,
@@ -134,15 +208,7 @@ def answer(
     question = QUESTIONS[name]
     if question.iterations is None:
         raise ProtocolError(f'question {name} cannot be run: its size is not chosen yet, see docs/evidence.md')
-    protocol = Protocol(
-        question.dataset,
-        question.iterations,
-        question.scale,
-        True,
-        backbone=question.backbone,
-        pretrained=pretrained,
-        crops=None if trained else question.crops,
-    )
+    protocol = protocol_of(question, question.iterations, pretrained, trained)
     for seeds in range(1, (question.trained if trained else question.seeds) + 1):
         text = reproduce(
             rows_of(question, trained),

@@ -200,6 +200,19 @@ def test_the_papers_protocol_is_the_shipped_config(table, dataset):
         assert words([method], Protocol(dataset), data) == []
 
 
+@pytest.mark.parametrize(('number', 'interval', 'of_questions'), [(None, 24, 1), (1, 24, 26), (4, 6, 6), (99, 1, 1)])
+def test_validations_are_evenly_spaced(number, interval, of_questions, data):
+    """No best checkpoint is chosen on the data of the test. Questions are tested on others."""
+    protocol, source = small('camvid', data)
+    for method in plan(TABLES['3.2'], protocol._replace(iterations=24, validations=number), source):
+        assert method.configs[0].train_cfg.val_interval == interval
+        assert method.configs[0].default_hooks.checkpoint.save_best is None
+    (method,) = plan(TABLES['coco-qa'], Protocol(validations=number), None, ['BAN-1'])[-1:]
+    assert method.configs[0].train_cfg.max_epochs == 26
+    assert method.configs[0].train_cfg.get('val_interval', 1) == of_questions
+    assert method.configs[0].default_hooks.checkpoint.save_best == 'accuracy'
+
+
 def test_rows_that_become_the_same_are_run_once(data):
     methods = plan(TABLES['3.2'], *small('camvid', data))
     assert [method.name for method in methods] == ['NL', 'NL + RPE', 'Bi-NL', 'CC', 'CC + RPE', 'Bi-CC']

@@ -9,10 +9,10 @@ from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
 
 from mmattn.reproduction import questions, reproduce
-from mmattn.reproduction.evidence import find
+from mmattn.reproduction.evidence import detectable, find
 from mmattn.reproduction.plan import plan
 from mmattn.reproduction.protocol import Protocol, read_data
-from mmattn.reproduction.questions import QUESTIONS, answer, report, rows_of
+from mmattn.reproduction.questions import QUESTIONS, answer, choose_size, report, rows_of, size_table
 from mmattn.reproduction.results import Result
 from mmattn.reproduction.task import ProtocolError
 
@@ -66,6 +66,48 @@ def test_without_attention_the_head_has_its_convolutions_alone(data):
     expected = head.conv_seg(head.conv_cat(torch.cat([maps[head.in_index], x], 1)))
     assert torch.equal(head(maps), expected)
     assert method.baseline == 'CC'
+
+
+def curve(*values):
+    return dict(curve=[[100 * (i + 1), value] for i, value in enumerate(values)])
+
+
+def test_the_stock_components_alone_decide_the_size():
+    """The curve is the mean over seeds; pairs of independent runs deviate √2 times as much as runs."""
+    runs = {0: curve(*range(30, 38), 39.5, 40.0), 1: curve(*range(30, 38), 39.5, 41.0), 2: curve(*[30] * 9, 40.6)}
+    same = {seed: curve(*[50.0] * 10) for seed in range(3)}
+    results = dict(rows=[dict(name='CC', seeds=runs), dict(name='NL', seeds=same)])
+    contrasts = QUESTIONS['a'].contrasts
+    cc, nl = (line.split(' | ') for line in size_table(results, contrasts).splitlines()[2:])
+    finals, before = [40.0, 41.0, 40.6], [37.0, 37.0, 30.0]
+    assert cc[1].endswith(f', 1000: {sum(finals) / 3:.2f}')
+    assert cc[1].count(':') == 10
+    assert cc[2] == f'{sum(finals) / 3 - sum(before) / 3:+.2f}'
+    deviation = 2**0.5 * torch.tensor(finals).double().std().item()
+    assert cc[3] == f'{deviation:.2f}'
+    seeds = int(cc[4].removesuffix(' |'))
+    assert detectable(deviation, seeds, 0.05 / 6) <= 1.07 < detectable(deviation, seeds - 1, 0.05 / 6)
+    assert nl[2:] == ['+0.00', '0.00', '6 |']  # at least six seeds
+    results['rows'][1]['seeds'] = {0: curve(*[40.0] * 10), 1: curve(*[60.0] * 10)}
+    assert size_table(results, contrasts).splitlines()[3].endswith('| more than 100 |')
+
+
+@pytest.mark.slow
+def test_only_stock_components_are_trained_to_choose_the_size(small, weights, tmp_path, monkeypatch):  # noqa: F811
+    trained = []
+
+    def stage(run, method, workers, jobs):
+        cfg = method.configs[0]
+        trained.append((method.name, run.seed, cfg.train_cfg.max_iters, cfg.train_cfg.val_interval))
+        return Result(
+            dict(mIoU=40.0 + run.seed, aAcc=50.0), 0.5, 100.0, [(2 * i, 40.0 + run.seed) for i in range(1, 11)]
+        )
+
+    monkeypatch.setattr(reproduce, 'run_stages', stage)
+    said = choose_size('a', 20, weights, tmp_path / 'runs', data_root=small, seeds=(0, 1))
+    assert sorted(trained) == [('CC', 0, 20, 2), ('CC', 1, 20, 2)]
+    assert '| CC | 2: 40.50, ' in said
+    assert (tmp_path / 'runs/curves.png').exists()
 
 
 def test_a_question_whose_size_is_not_chosen_is_not_run(small, tmp_path, monkeypatch):

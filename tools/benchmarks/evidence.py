@@ -1,5 +1,6 @@
 """Run a question of docs/evidence.md under its protocol, or report the results of all.
 
+    python tools/benchmarks/evidence.py a … --stock 1200       # the stock components alone, to choose the size
     python tools/benchmarks/evidence.py a --data-root data/camvid --pretrained mobilenet_v2_imagenet.pth --jobs 2
     python tools/benchmarks/evidence.py a … --trained          # the primary contrasts, with the backbone trained
     python tools/benchmarks/evidence.py report                 # tables, and docs/evidence.png
@@ -10,10 +11,11 @@ finished seeds are written to configs/reproduced/evidence, from which ``report``
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from mmattn.utils.command import run
 
-from mmattn.reproduction.questions import KINDS, QUESTIONS, RESULTS, answer, report
+from mmattn.reproduction.questions import KINDS, QUESTIONS, RESULTS, answer, choose_size, report
 
 
 def main() -> None:
@@ -23,7 +25,13 @@ def main() -> None:
     parser.add_argument('--data-root', type=Path, help='folder of the data set; default: the folder in its config')
     parser.add_argument('--pretrained', type=Path, metavar='FILE', help='weights of the backbone')
     parser.add_argument('--trained', action='store_true', help='train the backbone, too; only the primary contrasts')
-    parser.add_argument('--work-dir', type=Path, help='default: work_dirs/evidence_QUESTION_frozen, or …_trained')
+    parser.add_argument(
+        '--stock',
+        type=int,
+        metavar='ITERATIONS',
+        help='train only the stock components, with this length and three seeds; their curves decide the size',
+    )
+    parser.add_argument('--work-dir', type=Path, help='default: work_dirs/evidence_QUESTION_frozen, or similar')
     parser.add_argument('--results', type=Path, default=RESULTS, help='figures of all questions; default: %(default)s')
     parser.add_argument('--picture', type=Path, default=Path('docs/evidence.png'), help='default: %(default)s')
     parser.add_argument('--jobs', type=int, default=1, help='simultaneous runs; they share the cores; default: 1')
@@ -34,18 +42,15 @@ def main() -> None:
         return
     if args.pretrained is None:
         parser.error('a question requires --pretrained')
-    print(
-        answer(
-            args.question,
-            args.pretrained,
-            args.work_dir or Path('work_dirs', f'evidence_{args.question}_{KINDS[args.trained]}'),
-            trained=args.trained,
-            data_root=args.data_root,
-            jobs=args.jobs,
-            workers=args.workers,
-            results=args.results,
-        )
-    )
+    if args.stock is not None and (args.stock < 10 or args.stock % 10):
+        parser.error(f'--stock must be a multiple of 10, at least 10; got {args.stock}')
+    kind = KINDS[args.trained] + (f'_{args.stock}' if args.stock else '')
+    work_dir = args.work_dir or Path('work_dirs', f'evidence_{args.question}_{kind}')
+    options: dict[str, Any] = dict(trained=args.trained, data_root=args.data_root, jobs=args.jobs, workers=args.workers)
+    if args.stock is None:
+        print(answer(args.question, args.pretrained, work_dir, results=args.results, **options))
+    else:
+        print(choose_size(args.question, args.stock, args.pretrained, work_dir, **options))
 
 
 if __name__ == '__main__':
