@@ -3,6 +3,7 @@
 python check_release.py onedl|openmmlab|det|video|language|export|reproduction
 """
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -170,7 +171,16 @@ CHECKS = dict(
     reproduction=check_reproduction,
 )
 
-if __name__ == '__main__':
+
+def main() -> None:
+    """Check the package, and the task of the extra."""
+    parser = argparse.ArgumentParser(description='Check an installed mmattn in an empty folder')
+    parser.add_argument('extra', choices=CHECKS)
+    task = CHECKS[parser.parse_args().extra]
     check_package()
-    CHECKS[sys.argv[1]]()
-    print(f'checked package and {CHECKS[sys.argv[1]].__name__.removeprefix("check_")}; torch {torch.__version__}')
+    task()
+    print(f'checked package and {task.__name__.removeprefix("check_")}; torch {torch.__version__}')
+
+
+if __name__ == '__main__':
+    main()
