@@ -206,13 +206,19 @@ def test_run_onnx_paints_the_labels_of_mmseg_without_torch(exported, image, tmp_
     subprocess.run([sys.executable, '-c', code, *map(str, arguments)], check=True, env={}, cwd=tmp_path)
     model = network.segmentor
     model.cfg = Config(dict(test_pipeline=config('BiCCHead').test_dataloader.dataset.pipeline))
-    expected = inference_model(model, str(image)).pred_sem_seg.data[0].numpy()
+    result = inference_model(model, str(image))
+    expected = result.pred_sem_seg.data[0].numpy()
+    first, second = result.seg_logits.data.topk(2, 0).values.numpy()
+    span = np.ptp(result.seg_logits.data.numpy())
     with Image.open(out / 'pred' / 'image.png') as painted:
         found = np.asarray(painted)
         assert painted.getpalette()[: 3 * len(PALETTE)] == np.ravel(PALETTE).tolist()
     assert len(np.unique(expected)) > 1
     assert found.shape == expected.shape == (207, 217)
-    assert (found == expected).mean() > 0.998  # scaling rounds to levels of grey otherwise than OpenCV
+    # Scaling rounds to other levels of grey than OpenCV, which decides between classes with nearly the same logit.
+    other = found != expected
+    assert other.mean() < 0.01
+    assert (first - second)[other].max() < 0.01 * span
     with Image.open(image) as pixels, Image.open(out / 'vis' / 'image.png') as overlay:
         mixed = np.asarray(pixels) / 2 + np.array(PALETTE)[found] / 2
         assert np.abs(np.asarray(overlay) - mixed).max() <= 0.5
