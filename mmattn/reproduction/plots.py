@@ -1,4 +1,4 @@
-"""The plots of a report: the runs of each method, validations during training, several settings."""
+"""The plots of a report: the runs of each method, validations during training, numbers of samples."""
 
 import statistics
 from collections.abc import Iterator, Sequence

@@ -202,14 +202,15 @@ def answer(
         results (Path): folder of the figures. Defaults to configs/reproduced/evidence.
 
     Raises:
-        ProtocolError: the length of the runs is not chosen yet; or see :func:`reproduce`.
+        ProtocolError: length or number of the runs is not chosen yet; or see :func:`reproduce`.
         BlockingIOError, RuntimeError: see :func:`reproduce`.
     """
     question = QUESTIONS[name]
-    if question.iterations is None:
+    count = question.trained if trained else question.seeds
+    if question.iterations is None or count == 0:
         raise ProtocolError(f'question {name} cannot be run: its size is not chosen yet, see docs/evidence.md')
     protocol = protocol_of(question, question.iterations, pretrained, trained)
-    for seeds in range(1, (question.trained if trained else question.seeds) + 1):
+    for seeds in range(1, count + 1):
         text = reproduce(
             rows_of(question, trained),
             protocol,

@@ -110,8 +110,9 @@ def test_only_stock_components_are_trained_to_choose_the_size(small, weights, tm
     assert (tmp_path / 'runs/curves.png').exists()
 
 
-def test_a_question_whose_size_is_not_chosen_is_not_run(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(questions, 'QUESTIONS', {'a': questions.QUESTIONS['a']._replace(iterations=None)})
+@pytest.mark.parametrize('missing', [dict(iterations=None), dict(seeds=0)])
+def test_a_question_whose_size_is_not_chosen_is_not_run(missing, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(questions, 'QUESTIONS', {'a': questions.QUESTIONS['a']._replace(**missing)})
     with pytest.raises(ProtocolError, match='its size is not chosen yet'):
         answer('a', tmp_path / 'weights.pth', tmp_path / 'runs', results=tmp_path / 'results')
     assert not list(tmp_path.iterdir())
