@@ -21,14 +21,18 @@ class Contrast(NamedTuple):
     Attributes:
         question (str): what is compared, in words.
         ours, baseline (str): names of the two methods.
-        paper (float): difference that the paper prints, in points.
+        paper (float, optional): difference that the paper prints, in points, above 0. None if it prints none.
+        validation (bool): whether the metric is that of the last validation, not of the test. Defaults to False.
+        planned (int): number of seeds of the protocol, 2 or more; with fewer, there is no verdict. Defaults to 2.
         values (tuple): the metric by seed, of ours and of the baseline; empty if it is not run yet.
     """
 
     question: str
     ours: str
     baseline: str
-    paper: float
+    paper: float | None
+    validation: bool = False
+    planned: int = 2
     values: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {})
 
     def pairs(self) -> list[tuple[float, float]]:
@@ -51,7 +55,7 @@ class Finding(NamedTuple):
     Attributes:
         difference (Difference): mean difference, and its interval, corrected for the number of contrasts.
         detectable (float or None): the smallest true difference that is found with a power of 80 %.
-        verdict (str): 'confirmed', 'refuted', 'undecided', or 'not run'.
+        verdict (str): 'confirmed', 'refuted', 'undecided', 'not run', or how many of the planned seeds have run.
     """
 
     difference: Difference | None
@@ -114,9 +118,9 @@ def required_seeds(deviation: float, difference: float, count: int, least: int =
 def find(contrast: Contrast, count: int) -> Finding:
     """Decide a contrast.
 
-    It is confirmed if its interval is on the side of the paper's difference, refuted if it is on the other side, and
-    undecided if it includes 0. Intervals have the level 1 − 0.05 / ``count`` (Bonferroni), so that all verdicts
-    together are free of error with a probability of 95 %.
+    It is confirmed if its interval is above 0, refuted if it is below 0, and undecided if it includes 0. Intervals have
+    the level 1 − 0.05 / ``count`` (Bonferroni), so that all verdicts together are free of error with a probability of
+    95 %.
 
     Args:
         contrast (Contrast): with the values of its runs.
@@ -126,7 +130,8 @@ def find(contrast: Contrast, count: int) -> Finding:
         ValueError: the methods have different seeds.
 
     Example:
-        >>> contrast = Contrast('A', 'new', 'old', 0.5, ({0: 71.0, 1: 72.1, 2: 73.0}, {0: 70.0, 1: 71.0, 2: 72.0}))
+        >>> values = {0: 71.0, 1: 72.1, 2: 73.0}, {0: 70.0, 1: 71.0, 2: 72.0}
+        >>> contrast = Contrast('A', 'new', 'old', 0.5, values=values)
         >>> finding = find(contrast, 2)
         >>> str(finding.difference), finding.verdict
         ('+1.03 [+0.83, +1.24] *', 'confirmed')
@@ -141,10 +146,12 @@ def find(contrast: Contrast, count: int) -> Finding:
     assert found.low is not None
     assert found.high is not None
     assert spread is not None  # there are two seeds or more
-    if found.low <= 0 <= found.high:
+    if len(pairs) < contrast.planned:
+        verdict = f'{len(pairs)} of {contrast.planned} seeds'
+    elif found.low <= 0 <= found.high:
         verdict = 'undecided'
     else:
-        verdict = 'confirmed' if (found.mean > 0) == (contrast.paper > 0) else 'refuted'
+        verdict = 'confirmed' if found.mean > 0 else 'refuted'
     return Finding(found, detectable(spread, len(pairs), level), verdict)
 
 
@@ -165,7 +172,7 @@ def evidence_table(contrasts: Sequence[Contrast], count: int) -> str:
             [
                 contrast.question,
                 f'{contrast.ours} − {contrast.baseline}',
-                f'{contrast.paper:+.2f}',
+                '–' if contrast.paper is None else f'{contrast.paper:+.2f}',
                 '–' if finding.difference is None else str(finding.difference).removesuffix(' *'),
                 str(len(contrast.values[0])),
                 '–' if finding.detectable is None else f'{finding.detectable:.2f}',
@@ -197,7 +204,8 @@ def plot_contrasts(contrasts: Mapping[str, Sequence[Contrast]], count: int, path
             axis.plot(pairs, [place] * len(pairs), 'o', color='#4477aa', alpha=0.5)
             axis.plot([found.low, found.high], [place, place], '-', color='#4477aa', linewidth=2)
             axis.plot([found.mean], [place], '|', color='#4477aa', markersize=15, markeredgewidth=3)
-            axis.plot([contrast.paper], [place], 'D', color='#ee6677', markerfacecolor='none')
+            if contrast.paper is not None:
+                axis.plot([contrast.paper], [place], 'D', color='#ee6677', markerfacecolor='none')
         axis.axvline(0, color='#888888', linewidth=1)
         axis.set_yticks(range(len(lines)), [name for name, *_ in lines])
         axis.set_ylim(len(lines) - 0.5, -0.5)

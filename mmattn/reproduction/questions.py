@@ -30,9 +30,12 @@ class Question(NamedTuple):
         dataset, scale, backbone, crops: see tools/reproduce.py.
         contrasts (tuple[Contrast, ...]): primary contrasts, without values.
         iterations (int, optional): length of a run. Defaults to None, not chosen yet.
-        seeds (int): number of seeds with a frozen backbone; they are 0, 1, …. Defaults to 0.
-        trained (int): number of seeds with a trained backbone, for the rows of the primary contrasts. Defaults to 0.
+        seeds (int): number of seeds with a frozen backbone, for the rows of the primary contrasts; they are 0, 1, ….
+            Defaults to 0.
+        others (int): number of seeds of the other rows, at most ``seeds``. Defaults to 3.
+        trained (int): number of seeds with a trained backbone; the other rows are not run. Defaults to 0.
         no_attention (str, optional): a row whose head is also run without its attention. Defaults to None.
+        options (dict): further settings of all configs, by key. Defaults to {}.
     """
 
     table: str
@@ -44,8 +47,18 @@ class Question(NamedTuple):
     contrasts: tuple[Contrast, ...]
     iterations: int | None = None
     seeds: int = 0
+    others: int = 3
     trained: int = 0
     no_attention: str | None = None
+    options: Mapping[str, Any] = {}
+
+    def planned(self, trained: bool) -> int:
+        """Return the number of seeds of the primary contrasts."""
+        return self.trained if trained else self.seeds
+
+    def primary(self) -> list[str]:
+        """Return the names of the rows of the primary contrasts."""
+        return sorted({name for contrast in self.contrasts for name in (contrast.ours, contrast.baseline)})
 
 
 QUESTIONS = {
@@ -60,6 +73,8 @@ QUESTIONS = {
             Contrast('bilateral attention improves criss-cross attention (Table 3.2)', 'Bi-CC', 'CC', 1.07),
             Contrast('bilateral attention improves non-local attention (Table 3.2)', 'Bi-NL', 'NL', 0.82),
         ),
+        iterations=1200,
+        seeds=25,
         no_attention='CC',
     ),
     'b': Question(
@@ -84,15 +99,27 @@ QUESTIONS = {
             ),
         ),
     ),
+    'c': Question(
+        '4.3',
+        ('U-Net', 'U-Net-BA'),
+        'fasseg_turned',
+        1.0,
+        'mobilenet-v2-d8_unet',
+        1500,
+        (
+            Contrast('U-Net-BA parses upright faces better than U-Net (Table 4.3)', 'U-Net-BA', 'U-Net', 0.6, True),
+            Contrast('U-Net-BA parses turned faces better than U-Net', 'U-Net-BA', 'U-Net', None),
+        ),
+        options={'default_hooks.checkpoint.save_best': None},  # the last checkpoint is tested
+    ),
 }
 
 
 def rows_of(question: Question, trained: bool) -> list[Row]:
     """Return the rows of a question; with a trained backbone, those of the primary contrasts."""
-    rows = read_tables()[question.table]
+    rows = [row._replace(options=row.options | question.options) for row in read_tables()[question.table]]
     if trained:
-        primary = {name for contrast in question.contrasts for name in (contrast.ours, contrast.baseline)}
-        return [row for row in rows if row.name in primary]
+        return [row for row in rows if row.name in question.primary()]
     chosen = [row for row in rows if row.name in question.rows]
     # mmseg's CCHead repeats its attention; without repetition, it has its convolutions alone.
     plain = [
@@ -146,7 +173,7 @@ def choose_size(
     """
     question = QUESTIONS[name]
     stock = {contrast.baseline for contrast in question.contrasts}
-    rows = [row._replace(baseline=None) for row in read_tables()[question.table] if row.name in stock]
+    rows = [row._replace(baseline=None) for row in rows_of(question, trained) if row.name in stock]
     protocol = protocol_of(question, iterations, pretrained, trained)._replace(validations=10)
     options: dict[str, Any] = dict(data_root=data_root, seeds=seeds, jobs=jobs, workers=workers)
     reproduce(rows, protocol, work_dir, **options)
@@ -158,7 +185,7 @@ def size_table(results: Mapping, contrasts: Sequence[Contrast]) -> str:
     """Return what the runs of the baselines say about the size, as a table in Markdown."""
     runs = {row['name']: [*row['seeds'].values()] for row in results['rows']}
     lines = []
-    for contrast in contrasts:
+    for contrast in (contrast for contrast in contrasts if contrast.paper is not None):
         curves = [run['curve'] for run in runs[contrast.baseline]]
         points = [(points[0][0], statistics.mean(value for _, value in points)) for points in zip(*curves)]
         before, last = (value for _, value in (points[-3], points[-1]))  # at 80 % and at the end
@@ -187,7 +214,7 @@ def answer(
     workers: int | None = None,
     results: Path = RESULTS,
 ) -> str:
-    """Train the missing runs of a question, seed by seed, and return their table.
+    """Train the missing runs of a question, seed by seed, and return the table of the last seed's rows.
 
     After each seed, the figures of all finished seeds are written to ``results``/NAME_frozen.json or NAME_trained.json.
 
@@ -206,30 +233,37 @@ def answer(
         BlockingIOError, RuntimeError: see :func:`reproduce`.
     """
     question = QUESTIONS[name]
-    count = question.trained if trained else question.seeds
+    count = question.planned(trained)
     if question.iterations is None or count == 0:
         raise ProtocolError(f'question {name} cannot be run: its size is not chosen yet, see docs/evidence.md')
     protocol = protocol_of(question, question.iterations, pretrained, trained)
+    found: dict[str, dict] = {}  # by row
     for seeds in range(1, count + 1):
         text = reproduce(
             rows_of(question, trained),
             protocol,
             work_dir,
+            names=None if seeds <= question.others else question.primary(),
             data_root=data_root,
             seeds=range(seeds),
             jobs=jobs,
             workers=workers,
         )
-        found = (work_dir / 'results.json').read_text(encoding='utf-8')
+        last = json.loads((work_dir / 'results.json').read_text(encoding='utf-8'))
+        found |= {row['name']: row for row in last['rows']}
         results.mkdir(parents=True, exist_ok=True)
-        write_text(results / f'{name}_{KINDS[trained]}.json', found)
+        content = json.dumps(last | dict(rows=[*found.values()]), indent=1, ensure_ascii=False)
+        write_text(results / f'{name}_{KINDS[trained]}.json', content + '\n')
     return text
 
 
-def values_of(results: Mapping) -> dict[str, dict[int, float]]:
-    """Return the first metric of each row of a results.json, by seed."""
+def values_of(results: Mapping, validation: bool) -> dict[str, dict[int, float]]:
+    """Return the first metric of each row of a results.json, by seed, in the test or the last validation."""
     return {
-        row['name']: {int(seed): next(iter(run['metrics'].values())) for seed, run in row['seeds'].items()}
+        row['name']: {
+            int(seed): run['curve'][-1][1] if validation else next(iter(run['metrics'].values()))
+            for seed, run in row['seeds'].items()
+        }
         for row in results['rows']
     }
 
@@ -247,20 +281,26 @@ def report(picture: Path, results: Path = RESULTS) -> str:
         contrasts[kind] = []
         for name, question in QUESTIONS.items():
             path = results / f'{name}_{kind}.json'
-            values = values_of(json.loads(path.read_text(encoding='utf-8'))) if path.exists() else {}
-            contrasts[kind] += [
-                contrast._replace(values=(values.get(contrast.ours, {}), values.get(contrast.baseline, {})))
-                for contrast in question.contrasts
-            ]
-            runs += [
-                [
-                    f'{name}: {row}',
-                    kind,
-                    ', '.join(f'{value:.2f}' for value in seeds.values()),
-                    spread([*seeds.values()]),
+            found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(rows=[])
+            for validation in sorted({contrast.validation for contrast in question.contrasts}):
+                values = values_of(found, validation)
+                contrasts[kind] += [
+                    contrast._replace(
+                        planned=question.planned(kind == 'trained'),
+                        values=(values.get(contrast.ours, {}), values.get(contrast.baseline, {})),
+                    )
+                    for contrast in question.contrasts
+                    if contrast.validation == validation
                 ]
-                for row, seeds in values.items()
-            ]
+                runs += [
+                    [
+                        f'{name}: {row}' + (', validation' if validation else ''),
+                        kind,
+                        ', '.join(f'{value:.2f}' for value in seeds.values()),
+                        spread([*seeds.values()]),
+                    ]
+                    for row, seeds in values.items()
+                ]
     plot_contrasts(contrasts, COUNT, picture)
     tables = [f'Backbone {kind}:\n\n{evidence_table(found, COUNT)}' for kind, found in contrasts.items()]
     return '\n'.join([*tables, markdown(['backbone', 'by seed', 'mean'], runs)])

@@ -22,7 +22,7 @@ DATA = {
     '3.3': ('camvid',),
     '3.4': ('camvid',),
     '4.2': ('camvid',),
-    '4.3': ('fasseg',),
+    '4.3': ('fasseg', 'fasseg_turned'),
     '4.4': ('fasseg', 'lfw_pl'),
     '5.1': ('davis_240p',),
     '5.2': ('davis_240p',),
