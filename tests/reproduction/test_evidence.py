@@ -56,6 +56,13 @@ def test_verdicts(differences, paper, verdict):
     assert find(contrast(differences, paper), 1).verdict == verdict
 
 
+def test_there_is_no_verdict_before_the_last_seed():
+    some = contrast([1.0, 1.1, 0.9])
+    assert find(some._replace(planned=3), 1) == find(some, 1)
+    finding = find(some._replace(planned=4), 1)
+    assert finding == find(some, 1)._replace(verdict='3 of 4 seeds')
+
+
 def test_what_one_contrast_decides_two_may_not():
     differences = [1.0, 0.3, 0.9, 0.4]
     assert find(contrast(differences), 1).verdict == 'confirmed'

@@ -75,7 +75,7 @@ def test_rows_differ_in_the_model_alone(table, dataset, data):
     check_data(methods)
     configs = [method.configs[-1].to_dict() for method in methods]
     models = [config.pop('model') for config in configs]
-    classes = dict(camvid=11, bccd=3, fasseg=6, lfw_pl=3).get(dataset)
+    classes = dict(camvid=11, bccd=3, fasseg=6, fasseg_turned=6, lfw_pl=3).get(dataset)
     assert set(re.findall(r"'num_classes': (\d+)", str(models))) == ({str(classes)} if classes else set())
     assert all(config == configs[0] for config in configs)
     # Once, unless the validation data are others than those of the test.
