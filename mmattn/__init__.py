@@ -7,7 +7,7 @@ names one (``type='mmattn.BiCCHead'``).
 from importlib import import_module
 from types import ModuleType
 
-__version__ = '0.1.0'
+__version__ = '0.2.0'
 SUBPACKAGES = ('engine', 'layers', 'ops', 'registry', 'segmentation', 'utils', 'video', 'visualization')
 
 
