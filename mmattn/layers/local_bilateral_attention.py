@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 
+import torch
 from mmcv.cnn import build_activation_layer, build_norm_layer
 from torch import Tensor, nn
 
@@ -11,6 +12,9 @@ from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 
 from .attention_weights import KINDS, AttentionWeights
+
+STRIP_BYTES = 3 * 2**20  # of the projections of a strip of rows
+LEAST_ROWS = 8  # of a strip: the rows around it are projected, too
 
 
 @MODELS.register_module()
@@ -22,6 +26,9 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
     ten parameter counts of Table 4.2: W_γ is one 1×1 layer from all channels of the projected query to M·k² logits;
     each projection has a bias and a norm. With ``share``, one projection is used for σ, φ and β; it and γ have no bias
     and no norm, and the output projection has both.
+
+    In evaluation without gradients, large maps are processed in strips of rows: the extra memory does not depend on the
+    height. The values are the same, except for rounding.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, chapter 4.
@@ -134,8 +141,10 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         Returns:
             Tensor: ``(B, out_channels, H, W)``.
         """
-        y = local_attention(**self.operands(x))
-        return self.activate(project(self.output, y.movedim(1, -2).flatten(-2).movedim(-1, 1)))
+        rows = self._rows_of_a_strip(x)
+        if rows is not None:
+            return self._in_strips(x, rows)
+        return self._finish(local_attention(**self.operands(x)))
 
     def operands(self, x: Tensor) -> dict:
         """Return the arguments of ``local_attention`` for a map ``x`` of ``(B, in_channels, H, W)``."""
@@ -144,6 +153,40 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         heads = [self._heads(part) for part in projected]
         query, key = (heads[0], heads[0 if self.share else 1]) if self.content else (None, None)
         return dict(query=query, key=key, value=heads[-1], scale=self.scale, window_bias=window, **self.settings)
+
+    def _finish(self, y: Tensor) -> Tensor:
+        """Return the layer's output for that of ``local_attention``, ``(B, M, H, W, C)``."""
+        return self.activate(project(self.output, y.movedim(1, -2).flatten(-2).movedim(-1, 1)))
+
+    def _rows_of_a_strip(self, x: Tensor) -> int | None:
+        """Return the number of rows of a strip; None if the map is processed as a whole."""
+        if self.training or torch.is_grad_enabled() or torch.jit.is_tracing() or torch.compiler.is_compiling():
+            return None
+        norms = [module for name, module in self.named_modules() if name.endswith('.norm')]
+        if not all(isinstance(norm, nn.Identity) or getattr(norm, 'running_mean', None) is not None for norm in norms):
+            return None
+        row = x.shape[0] * x.shape[3] * self.projection[0].out_channels * x.element_size()
+        rows = max(LEAST_ROWS, 2 * self._reach, STRIP_BYTES // max(row, 1))
+        return rows if rows < x.shape[2] else None
+
+    @property
+    def _reach(self) -> int:
+        """The number of rows above and below a position that it attends to."""
+        return self.settings['dilation'] * (self.settings['kernel_size'][0] // 2)
+
+    def _in_strips(self, x: Tensor, rows: int) -> Tensor:
+        """Return the output for a map ``(B, in_channels, H, W)``, computed in strips of rows."""
+        batch, _, height, width = x.shape
+        layout = torch.channels_last if x.stride(1) == 1 else torch.contiguous_format
+        out = torch.empty(
+            (batch, self.out_channels, height, width), dtype=x.dtype, device=x.device, memory_format=layout
+        )
+        for top in range(0, height, rows):
+            first = max(top - self._reach, 0)
+            strip = x[:, :, first : top + rows + self._reach].contiguous(memory_format=torch.channels_last)
+            own = slice(top - first, top - first + rows)
+            out[:, :, top : top + rows] = self._finish(local_attention(**self.operands(strip))[:, :, own])
+        return out
 
     def _heads(self, x: Tensor) -> Tensor:
         """View ``(B, M·C, H, W)`` as ``(B, M, H, W, C)``."""

@@ -77,7 +77,9 @@ def criss_cross(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         object.__setattr__(block, name, lambda _, x=x: x.squeeze(1).movedim(-1, 1))
     object.__setattr__(block, 'gamma', lambda out: out)
     nothing = value.new_zeros(()).expand(len(value), value.shape[-1], *value.shape[2:4])
-    return block(nothing).movedim(1, -1).unsqueeze(1)
+    # Its mask is float32; in 16 bits it runs only under autocast.
+    with torch.autocast(value.device.type, value.dtype, enabled=value.dtype in (torch.float16, torch.bfloat16)):
+        return block(nothing).movedim(1, -1).unsqueeze(1)
 
 
 def axes_einsum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -14,7 +14,9 @@ from mmseg.models.decode_heads import UPerHead
 from torch import nn
 from torch.nn import functional as F
 
-from mmattn.layers import BAConv2d, LocalBilateralAttention
+from mmattn.layers import BAConv2d, LocalBilateralAttention, local_bilateral_attention
+from mmattn.ops import local_attention
+from mmattn.utils.profiling import extra_memory
 
 from ..ops import literal
 
@@ -365,3 +367,48 @@ def test_stock_modules_take_it(name):
 def test_a_config_names_it():
     block = MODELS.build(dict(type='ConvModule', in_channels=4, out_channels=4, kernel_size=3, padding=1, conv_cfg=BA))
     assert type(block.conv) is BAConv2d
+
+
+@pytest.mark.parametrize('channels_last', [False, True])
+@pytest.mark.parametrize('options', OPTIONS)
+def test_in_evaluation_strips_of_rows_are_the_whole_map(options, channels_last, monkeypatch):
+    """Every neighbourhood is complete: the rows around a strip are projected with it."""
+    layer = build(LocalBilateralAttention, 4, **OPTIONS[options])
+    x = torch.randn(2, 4, 11, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    x = x.to(memory_format=torch.channels_last) if channels_last else x
+    expected = layer(x)  # with gradients: as a whole
+    monkeypatch.setattr(local_bilateral_attention, 'STRIP_BYTES', 1)
+    monkeypatch.setattr(local_bilateral_attention, 'LEAST_ROWS', 2)
+    calls = []
+    monkeypatch.setattr(layer, 'operands', lambda x, whole=layer.operands: calls.append(x.shape[2]) or whole(x))
+    with torch.no_grad():
+        y = layer(x)
+    reach = layer.settings['dilation'] * (layer.settings['kernel_size'][0] // 2)
+    assert calls[0] == 3 * reach
+    assert len(calls) == -(-11 // (2 * reach))
+    torch.testing.assert_close(y, expected.detach(), rtol=1e-12, atol=1e-12)
+    assert y.stride() == expected.stride()
+
+
+def test_in_evaluation_the_height_costs_no_memory(monkeypatch):
+    monkeypatch.setattr(local_bilateral_attention, 'STRIP_BYTES', 2**18)
+    layer = LocalBilateralAttention(64, num_heads=4).eval()
+    with torch.no_grad():
+        heights = [layer(x) is not None and extra_memory(lambda x=x: layer(x))[1] for x in maps(100, 200)]
+        layer.train()
+        whole = extra_memory(lambda: layer(next(maps(200))))[1]
+    assert heights[1] < 1.05 * heights[0]
+    assert heights[1] < 0.3 * whole
+
+
+def maps(*heights):
+    return (torch.randn(1, 64, height, 48).to(memory_format=torch.channels_last) for height in heights)
+
+
+@pytest.mark.parametrize('norm_cfg', [dict(type='IN'), dict(type='BN', track_running_stats=False)])
+def test_norms_over_the_map_see_all_of_it(norm_cfg, monkeypatch):
+    monkeypatch.setattr(local_bilateral_attention, 'STRIP_BYTES', 1)
+    layer = build(LocalBilateralAttention, 4, num_heads=2, norm_cfg=norm_cfg)
+    x = torch.randn(1, 4, 30, 5, dtype=torch.float64)
+    with torch.no_grad():
+        assert torch.equal(layer(x), layer._finish(local_attention(**layer.operands(x))))
