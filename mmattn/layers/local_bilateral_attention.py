@@ -13,7 +13,10 @@ from mmattn.registry import MODELS
 
 from .attention_weights import KINDS, AttentionWeights
 
-STRIP_BYTES = 3 * 2**20  # of the projections of a strip of rows
+# In evaluation, projections that take more bytes than this are computed in strips of rows. Strips of smaller maps would
+# take more time than the map as a whole.
+WHOLE_BYTES = 2**25
+STRIP_BYTES = 2**22  # of a strip
 LEAST_ROWS = 8  # of a strip: the rows around it are projected, too
 
 
@@ -166,8 +169,9 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         if not all(isinstance(norm, nn.Identity) or getattr(norm, 'running_mean', None) is not None for norm in norms):
             return None
         row = x.shape[0] * x.shape[3] * self.projection[0].out_channels * x.element_size()
-        rows = max(LEAST_ROWS, 2 * self._reach, STRIP_BYTES // max(row, 1))
-        return rows if rows < x.shape[2] else None
+        if row * x.shape[2] <= WHOLE_BYTES:
+            return None
+        return max(LEAST_ROWS, 2 * self._reach, STRIP_BYTES // row)
 
     @property
     def _reach(self) -> int:

@@ -377,21 +377,22 @@ def test_in_evaluation_strips_of_rows_are_the_whole_map(options, channels_last, 
     x = torch.randn(2, 4, 11, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     x = x.to(memory_format=torch.channels_last) if channels_last else x
     expected = layer(x)  # with gradients: as a whole
-    monkeypatch.setattr(local_bilateral_attention, 'STRIP_BYTES', 1)
-    monkeypatch.setattr(local_bilateral_attention, 'LEAST_ROWS', 2)
+    for name in ('WHOLE_BYTES', 'STRIP_BYTES', 'LEAST_ROWS'):
+        monkeypatch.setattr(local_bilateral_attention, name, 1)
     calls = []
     monkeypatch.setattr(layer, 'operands', lambda x, whole=layer.operands: calls.append(x.shape[2]) or whole(x))
     with torch.no_grad():
         y = layer(x)
     reach = layer.settings['dilation'] * (layer.settings['kernel_size'][0] // 2)
     assert calls[0] == 3 * reach
-    assert len(calls) == -(-11 // (2 * reach))
+    assert len(calls) == -(-11 // (2 * reach))  # the least strip has two rows per row above it
     torch.testing.assert_close(y, expected.detach(), rtol=1e-12, atol=1e-12)
     assert y.stride() == expected.stride()
 
 
 def test_in_evaluation_the_height_costs_no_memory(monkeypatch):
     monkeypatch.setattr(local_bilateral_attention, 'STRIP_BYTES', 2**18)
+    monkeypatch.setattr(local_bilateral_attention, 'WHOLE_BYTES', 2**20)
     layer = LocalBilateralAttention(64, num_heads=4).eval()
     with torch.no_grad():
         heights = [layer(x) is not None and extra_memory(lambda x=x: layer(x))[1] for x in maps(100, 200)]
@@ -407,7 +408,7 @@ def maps(*heights):
 
 @pytest.mark.parametrize('norm_cfg', [dict(type='IN'), dict(type='BN', track_running_stats=False)])
 def test_norms_over_the_map_see_all_of_it(norm_cfg, monkeypatch):
-    monkeypatch.setattr(local_bilateral_attention, 'STRIP_BYTES', 1)
+    monkeypatch.setattr(local_bilateral_attention, 'WHOLE_BYTES', 1)
     layer = build(LocalBilateralAttention, 4, num_heads=2, norm_cfg=norm_cfg)
     x = torch.randn(1, 4, 30, 5, dtype=torch.float64)
     with torch.no_grad():
