@@ -4,7 +4,7 @@
 
 A training iteration consists of preprocessing, forward and backward pass, and optimizer step, on the first batch of the
 config's training data; evaluation is the test of the first batch of test data. Steps with and without the kernels and
-oneDNN's projections alternate, so that other load affects both equally. Memory is the peak of a training iteration beyond
+oneDNN's projections alternate, so that other load affects both equally. Memory is the peak of an iteration beyond
 model and optimizer. A config may have options with Python values, "CONFIG key=value …". By default: Bi-NL, Bi-CC,
 U-Net-BA, generalized attention and SST, each after its baseline, on the small real data sets. --video tests SST: the
 whole inferencer on a drawn clip of 854×480, with random weights.
