@@ -217,6 +217,7 @@ def answer(
     """Train the missing runs of a question, seed by seed, and return the table of the last seed's rows.
 
     After each seed, the figures of all finished seeds are written to ``results``/NAME_frozen.json or NAME_trained.json.
+    Runs whose figures are there are not trained again, also on another machine.
 
     Args:
         name (str): a key of ``QUESTIONS``.
@@ -237,6 +238,8 @@ def answer(
     if question.iterations is None or count == 0:
         raise ProtocolError(f'question {name} cannot be run: its size is not chosen yet, see docs/evidence.md')
     protocol = protocol_of(question, question.iterations, pretrained, trained)
+    path = results / f'{name}_{KINDS[trained]}.json'
+    restore(path, work_dir)
     found: dict[str, dict] = {}  # by row
     for seeds in range(1, count + 1):
         text = reproduce(
@@ -251,10 +254,23 @@ def answer(
         )
         last = json.loads((work_dir / 'results.json').read_text(encoding='utf-8'))
         found |= {row['name']: row for row in last['rows']}
+        content = last | dict(steps=question.iterations, rows=[*found.values()])
         results.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(last | dict(rows=[*found.values()]), indent=1, ensure_ascii=False)
-        write_text(results / f'{name}_{KINDS[trained]}.json', content + '\n')
+        write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + '\n')
     return text
+
+
+def restore(path: Path, work_dir: Path) -> None:
+    """Write the figures of finished runs to the work dir of :func:`reproduce`, which then does not train them again."""
+    if not path.exists():
+        return
+    found = json.loads(path.read_text(encoding='utf-8'))
+    (work_dir / 'runs').mkdir(parents=True, exist_ok=True)
+    for row in found['rows']:
+        for seed, run in row['seeds'].items():
+            stored = work_dir / 'runs' / f'{Path(row["config"]).stem}_seed-{seed}.json'
+            if not stored.exists():
+                write_text(stored, json.dumps(dict(steps=found['steps'], **run)))
 
 
 def values_of(results: Mapping, validation: bool) -> dict[str, dict[int, float]]:

@@ -133,6 +133,7 @@ def test_a_question_whose_size_is_not_chosen_is_not_run(missing, small, tmp_path
 
 @pytest.mark.slow
 def test_figures_are_written_after_each_seed_and_reported(small, weights, tmp_path, monkeypatch):  # noqa: F811
+    stages = reproduce.run_stages
     monkeypatch.setattr(reproduce, 'run_stages', drawn := Drawn())
     results = tmp_path / 'results'
     seen = []
@@ -151,6 +152,11 @@ def test_figures_are_written_after_each_seed_and_reported(small, weights, tmp_pa
         (name, i) for name, n in (('Bi-CC', 3), ('CC', 3), ('no attention', 2)) for i in range(n)
     ]
     assert 'heads trained on its features of 2 fixed crops' in text
+    # In another work dir, the figures of all runs are found.
+    written = (results / 'a_frozen.json').read_text()
+    monkeypatch.setattr(reproduce, 'run_stages', stages)
+    answer('a', weights, tmp_path / 'other', data_root=small, results=results)
+    assert (results / 'a_frozen.json').read_text() == written
     said = report(tmp_path / 'picture.png', results)
     (contrast,) = questions.QUESTIONS['a'].contrasts
     values = tuple({seed: drawn.scores[name, seed] for seed in range(3)} for name in ('Bi-CC', 'CC'))
