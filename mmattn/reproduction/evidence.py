@@ -193,7 +193,7 @@ def plot_contrasts(contrasts: Mapping[str, Sequence[Contrast]], count: int, path
         path (Path): the image.
     """
     lines = [
-        (f'{contrast.ours} − {contrast.baseline}, {kind}', contrast, found)
+        (f'{contrast.ours} − {contrast.baseline}\n{kind}, {len(contrast.values[0])} seeds', contrast, found)
         for kind, some in contrasts.items()
         for contrast in some
         if (found := find(contrast, count).difference) is not None

@@ -298,7 +298,7 @@ def report(picture: Path, results: Path = RESULTS) -> str:
         for name, question in QUESTIONS.items():
             path = results / f'{name}_{kind}.json'
             found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(rows=[])
-            for validation in sorted({contrast.validation for contrast in question.contrasts}):
+            for validation in dict.fromkeys(contrast.validation for contrast in question.contrasts):
                 values = values_of(found, validation)
                 contrasts[kind] += [
                     contrast._replace(
