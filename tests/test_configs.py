@@ -23,9 +23,9 @@ from .video import clips
 
 CONFIGS = sorted(path.relative_to(config_path()).as_posix() for path in config_path().glob('[!_]*/*.py'))
 TEXT = [name for name in CONFIGS if name.startswith(('bi_sa/', 'attention_terms_nmt/'))]
-CAPTIONS = [name for name in CONFIGS if name.startswith(('ng_san/', 'eta/'))]
+CAPTIONS = [name for name in CONFIGS if re.match(r'eta/|ng_san/(?!mcan)', name)]
 GROUNDING = [name for name in CONFIGS if name.startswith('ban_grounding/')]
-QUESTIONS = [name for name in CONFIGS if name.startswith(('ban/', 'fusion/'))]
+QUESTIONS = [name for name in CONFIGS if name.startswith(('ban/', 'fusion/', 'ng_san/mcan'))]
 # With deformable convolutions and terms that others run with: compared with the config without, not run.
 BUILT = [name for name in CONFIGS if re.search(r'attn(?!0010|1111)\d{4}-dcn_', name)]
 RUN = [name for name in CONFIGS if name not in (*BUILT, *TEXT, *CAPTIONS, *GROUNDING, *QUESTIONS)]

@@ -93,6 +93,7 @@ SMALL = {
     '/san.py': Small('san_small', 'caption_small', '2 + 2 layers of 128 channels'),
     '/eta.py': Small('eta_small', 'caption_small', 'encoders and decoder of 2 layers of 128 channels'),
     '/ban.py': Small('ban_small', 'ban_13e_bs256', 'a GRU of 256 channels, words'),
+    '/mcan.py': Small('mcan_small', 'mcan_13e', '2 + 2 layers of 128 channels'),
     '/mutan.py': Small('mutan_small', 'fusion_100e', 'words of 300 channels, a GRU of 512'),
     '/r50-d8.py': Small('r18-d8-half', 'adamw_160', 'ResNet-18 of half the width, heads of 64 channels'),
 }

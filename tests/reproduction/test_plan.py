@@ -36,6 +36,7 @@ DATA = {
     'ngsan-8': ('multi30k_en-de',),
     'multi30k': ('multi30k_en-de',),
     **{f'ngsan-{number}': ('flickr8k',) for number in (1, 2, 3, 4, 6, 7)},
+    'ngsan-vqa': ('coco_qa',),
     **{f'2.{number}': ('flickr8k_attributes',) for number in (1, 2, 4, 5, 6)},
     'flickr8k': ('flickr8k',),
     'ban-4': ('flickr8k_grounding',),

@@ -31,6 +31,7 @@ TRAINED = [
     'fusion/grid_1xb128-5e_vqa1.py',
     'fusion/ne-fg-phi_1xb128-100e_vqa2-test.py',
     'fusion/ps_small_1xb128-20e_coco-qa.py',
+    'ng_san/mcan-gsa_1xb64-13e_vqa2-trainval-genome.py',
 ]
 WORDS = len(QUESTION_WORDS) + 4
 
@@ -60,8 +61,11 @@ def config(request, tiny_data, tmp_path, monkeypatch):
     for hook in cfg.get('custom_hooks', []):
         hook.file = hook.file.replace(tiny_data['VQA2_ROOT'], str(tmp_path / 'vqa2'))
     cfg.model.update(vocab_size=WORDS, num_answers=len(ANSWERS), num_features=FEATURES)
-    cfg.model.question_encoder.update(word_dim=6, embed_dim=8)
-    if cfg.model.head.type == 'mmattn.FusionHead':
+    if cfg.model.type == 'mmattn.MCAN':
+        cfg.model.update(word_dim=6, num_layers=1, embed_dim=8, num_heads=2, feedforward_dim=8, fused_dim=6)
+    else:
+        cfg.model.question_encoder.update(word_dim=6, embed_dim=8)
+    if 'head' in cfg.model and cfg.model.head.type == 'mmattn.FusionHead':
         cfg.model.head.update(query_dim=4, value_dim=4, pooled_dim=6, out_dim=5)
     for loader in filter(None, (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader)):
         loader.update(num_workers=0, persistent_workers=False, batch_size=3)
@@ -100,6 +104,7 @@ def test_config_trains_and_answers(config):
         ('ban_13e', [1e-3, 2e-3, 3e-3, *[4e-3] * 7, 1e-3, 1e-3, 2.5e-4]),
         ('ban_26e', [5e-4, 1e-3, 1.5e-3, *[2e-3] * 17, *[5e-4] * 4, 1.25e-4, 1.25e-4]),
         ('ban_13e_bs256', [5e-4, 1e-3, 1.5e-3, *[2e-3] * 7, 5e-4, 5e-4, 1.25e-4]),
+        ('mcan_13e', [2.5e-5, 5e-5, 7.5e-5, *[1e-4] * 7, 2e-5, 2e-5, 4e-6]),
         ('fusion_100e', [1e-4] * 100),
         ('fusion_20e', [4e-4] * 20),
     ],
@@ -151,14 +156,15 @@ def test_the_config_is_that_of_its_name(name):
     assert (dataset.get('tokens', 'ban'), dataset.get('target', 'soft'), model.get('loss', 'binary')) == (
         ('skip-thought', 'sampled', 'cross_entropy') if fusion else ('ban', 'soft', 'binary')
     )
-    mutan = fusion and not own_schedule
-    if mutan:
+    mcan = folder == 'ng_san'
+    adam = mcan or (fusion and not own_schedule)
+    if adam:
         rate = 4e-4 if small else 1e-4
     else:
         rate = 4e-3 if batch == '512' else 2e-3
     assert cfg.optim_wrapper.optimizer.lr == rate
-    assert cfg.optim_wrapper.optimizer.type == ('Adam' if mutan else 'Adamax')
-    assert cfg.optim_wrapper.get('clip_grad') == (None if mutan else dict(max_norm=0.25))
+    assert cfg.optim_wrapper.optimizer.type == ('Adam' if adam else 'Adamax')
+    assert cfg.optim_wrapper.get('clip_grad') == (None if adam else dict(max_norm=0.25))
     without_val = data.endswith('-genome')
     assert cfg.default_hooks.checkpoint.save_best == (None if without_val else 'accuracy')
     assert (cfg.val_cfg is None) == (cfg.val_dataloader is None) == (cfg.val_evaluator is None) == without_val
@@ -167,6 +173,11 @@ def test_the_config_is_that_of_its_name(name):
     hooks = [hook.type for hook in cfg.get('custom_hooks', [])]
     assert hooks == ([] if small else ['mmattn.WordVectorHook'])
     assert ('image_encoder' in model) == ('images' in dataset) == (data == 'easy-vqa')
+    if mcan:
+        assert model.type == 'mmattn.MCAN'
+        geometry = model.get('region_attention', {}).get('geometry')
+        assert geometry == ('query_dependent' if 'gsa' in method else None)
+        return
     encoder = model.question_encoder
     if fusion:
         expected = {}
@@ -207,6 +218,16 @@ def test_parameters_of_the_paper(name, expected):
     with torch.device('meta'):
         model = MODELS.build(cfg.model)
     assert sum(p.numel() for p in model.parameters()) == expected
+
+
+@pytest.mark.parametrize(('name', 'more'), [('mcan', 0), ('mcan-gsa', 1_577_856)])
+def test_parameters_of_mcan(name, more):
+    """Those of its docstring, and 300 per symbol."""
+    cfg = Config.fromfile(config_path(f'ng_san/{name}_1xb64-13e_vqa2-trainval-genome.py'))
+    init_default_scope('mmengine')
+    with torch.device('meta'):
+        model = MODELS.build(cfg.model)
+    assert sum(p.numel() for p in model.parameters()) == 51_640_891 + 300 * cfg.model.vocab_size + more
 
 
 def test_operations_are_those_of_the_matrix_products():
