@@ -136,22 +136,28 @@ def _global_attention(given: Any) -> tuple[Tensor, Tensor]:
 
 
 def _neighbours(x: Tensor, kernel_size: Sequence[int], dilation: int) -> Iterator[Tensor]:
-    """Yield ``(B, heads, H, W, k1, C)`` for each row of the kernel: the neighbours of each position; 0 outside."""
+    """Yield ``(B, heads, H, W, k1, C)`` for each row of the kernel: the neighbours of each position; 0 outside.
+
+    They are parts of one table, which also has (k0 − 1) · dilation rows of zeros.
+    """
     k0, k1 = kernel_size
-    height, width = x.shape[2:4]
+    width = x.shape[3]
     beyond = k1 // 2 * dilation, k1 // 2 * dilation, k0 // 2 * dilation, k0 // 2 * dilation
     x = F.pad(x, (0, 0, *beyond))
     column = torch.arange(width, device=x.device)[:, None] + torch.arange(k1, device=x.device) * dilation
+    x = x.index_select(3, column.flatten()).unflatten(3, (-1, k1))
+    # A graph repeats the operations of this loop, and exporting takes time for each: there are as few as possible.
+    # An end that is counted from the bottom does not depend on the height.
     for row in range(k0):
-        yield x[:, :, row * dilation : row * dilation + height].index_select(3, column.flatten()).unflatten(3, (-1, k1))
+        yield x[:, :, row * dilation : (row + 1 - k0) * dilation or None]
 
 
 def _weighted(weights: Tensor, x: Tensor, kernel_size: Sequence[int], dilation: int) -> Tensor:
     """Σ_j w_ij x_j, ``(B, heads, H, W, C)``, for weights ``(B, heads, H, W, K)``."""
     out = torch.zeros_like(x)
-    rows = weights.unflatten(-1, tuple(kernel_size)).unbind(-2)
+    rows = weights.unsqueeze(-1).split(kernel_size[1], -2)
     for row, neighbours in zip(rows, _neighbours(x, kernel_size, dilation)):
-        out = out + (row.unsqueeze(-1) * neighbours).sum(-2)
+        out = out + (row * neighbours).sum(-2)
     return out
 
 

@@ -180,15 +180,28 @@ KERNELS = {
 }
 
 
+@pytest.fixture(scope='module')
+def tool():
+    spec = spec_from_file_location('compile_triton', TOOL)
+    found = module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('operator', triton.OPERATORS)
-def test_the_default_configurations_compile_for_sm_90(operator):
+def test_the_default_configurations_compile_for_sm_90(tool, operator):
     """Every kernel, in float16 and 64 channels; without a GPU, and without registers spilled to memory."""
-    spec = spec_from_file_location('compile_triton', TOOL)
-    tool = module_from_spec(spec)
-    spec.loader.exec_module(tool)
     found = {each.kernel: each for each in tool.compile_call(operator, torch.float16, 64, 90)}
     assert list(found) == KERNELS[operator]
     for each in found.values():
         assert each.spilled == 0
         assert each.shared <= 99 * 1024  # as much as sm_86 has
+
+
+@pytest.mark.slow
+def test_a_kernel_is_compiled_for_each_gpu_of_a_process(tool):
+    """A target after another one, whose kernels Triton keeps in memory."""
+    kernels = [next(tool.compile_call('grid_attention', torch.float16, 32, gpu)) for gpu in (80, 90)]
+    assert kernels[0].kernel == kernels[1].kernel == 'forward_kernel'
+    assert kernels[0] != kernels[1]  # registers and shared memory

@@ -103,7 +103,7 @@ def compile_call(
             out, lse = module.forward(*arguments)
             module.backward(out, out, lse, *arguments, [True] * len(tensors_of(arguments)))
     target = SimpleNamespace(
-        get_current_device=lambda: 0,
+        get_current_device=lambda: capability,  # Triton keeps the first target of a device, and its kernels
         get_current_stream=lambda device: 0,
         get_current_target=lambda: GPUTarget('cuda', capability, 32),
     )

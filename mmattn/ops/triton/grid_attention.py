@@ -1,4 +1,4 @@
-"""The calls of ``grid_attention``: one for each arm, the last axis first; ``tiles.py`` has the kernels."""
+"""The calls of ``grid_attention``: one for each arm, the last axis first; ``tiles.py`` runs the kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch import Tensor
 from ..grid_attention import OPERATOR
 from . import blocks, tiles
 from .blocks import Table, gradients_like, sums_of, table
-from .tiles import AXES, MOST_POSITIONS, Call, Division, Tiles, of_all_axes, vectors
+from .tiles import AXES, MOST_POSITIONS, Tiles, of_all_axes, vectors
+from .tiles_logits import Call, Division
 
 LAST = AXES - 1
 

@@ -1,4 +1,4 @@
-"""The call of ``strided_attention``; ``tiles.py`` has the kernels.
+"""The call of ``strided_attention``; ``tiles.py`` runs the kernels.
 
 A group of queries is a block, or the positions with the same remainder. Its keys are those that any of its queries
 attends to. Where keys are owned, a group of keys comes with all queries that attend to any of them.
@@ -15,7 +15,8 @@ from ..strided_attention import OPERATOR
 from ..support import as_step
 from . import blocks, tiles
 from .blocks import gradients_like, sums_of, table
-from .tiles import ANY, AXES, MOST_POSITIONS, Call, Division, Tiles, of_all_axes, vectors
+from .tiles import ANY, AXES, MOST_POSITIONS, Tiles, of_all_axes, vectors
+from .tiles_logits import Call, Division
 
 WITHIN = ('centred', 'forward')  # patterns whose queries do not attend to all keys of their group
 

@@ -1,0 +1,187 @@
+"""The backward kernels of ``global_attention``.
+
+A program owns the rows that it writes: keys in :func:`key_gradients`, queries in the others. It computes the weights of
+a tile again, from the log-sum-exp.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .blocks import load_rows, store_rows
+from .global_attention_logits import entries_of, logits_of, outside_of, strip
+from .launch import tuned
+
+
+@triton.jit
+def differentiate(
+    call, query, key, value, grad, outside, lse, along, map, queries, keys,
+    INSIDE: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the weights of a tile, and the gradients of its logits."""
+    product = tl.dot(query, key.T, input_precision=PRECISION)
+    x = logits_of(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS)
+    weights = tl.exp(x - lse[:, None])
+    d_weights = tl.dot(grad, value.T, input_precision=PRECISION)
+    return weights, weights * (d_weights - along[:, None])
+
+
+@triton.jit
+def load_sums(call, grad_of, map, queries):
+    """Load lse and Σ gradient · output."""
+    at, there = map * call.queries + queries, queries < call.queries
+    return tl.load(grad_of.lse + at, mask=there, other=0.0), tl.load(grad_of.along + at, mask=there, other=0.0)
+
+
+@tuned
+def query_gradients(
+    call, grad_of, d_query, d_window, d_outside,
+    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
+    OWN: tl.constexpr, STREAM: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradients of queries, of window biases ``(maps, N, K)``, and of ``outside_bias`` ``(maps, N)``.
+
+    A window entry belongs to one pair; entries without a key are not written.
+    """
+    tiles = tl.cdiv(call.queries, OWN)
+    map = (tl.program_id(0) // tiles).to(tl.int64)
+    first = tl.program_id(0) % tiles * OWN
+    last = tl.minimum(first + OWN, call.queries) - 1
+    queries = first + tl.arange(0, OWN)
+    query = load_rows(call.query, map, queries, call.queries, call.channels, D)
+    grad = load_rows(grad_of.rows, map, queries, call.queries, call.value_channels, DV)
+    lse, along = load_sums(call, grad_of, map, queries)
+    outside = outside_of(call, map, queries)
+    acc = tl.zeros([OWN, D], tl.float32)
+    end = tl.cdiv(call.keys - call.queries + last + 1 if CAUSAL else call.keys, STREAM) * STREAM
+    enter, leave = 0, 0
+    if call.window is not None:
+        inside_sum = tl.zeros([OWN], tl.float32)
+        enter, leave = strip(first, last, call.size, call.key_size, call.before[0], call.reach[0], end, STREAM)
+        for start in range(enter, leave, STREAM):
+            keys = start + tl.arange(0, STREAM)
+            key = load_rows(call.key, map, keys, call.keys, call.channels, D)
+            value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
+            _, d_logits = differentiate(
+                call, query, key, value, grad, outside, lse, along, map, queries, keys, True, CAUSAL, DIMS, PRECISION
+            )
+            if d_query is not None:
+                acc = tl.dot(d_logits.to(key.dtype), key, acc, input_precision=PRECISION)
+            entry, inside = entries_of(call, queries, keys, DIMS)
+            inside_sum += tl.sum(tl.where(inside, d_logits, 0.0), 1)
+            if d_window is not None:
+                to = d_window + map * call.queries * call.entries + (queries[:, None] * call.entries + entry)
+                tl.store(to, d_logits.to(d_window.dtype.element_ty), mask=inside)
+        if d_outside is not None:  # the gradients of the logits of a softmax sum to 0
+            to = d_outside + map * call.queries + queries
+            tl.store(to, (-inside_sum).to(d_outside.dtype.element_ty), mask=queries < call.queries)
+    if d_query is not None:
+        for start in range(0, end - (leave - enter), STREAM):
+            keys = tl.where(start < enter, start, start + leave - enter) + tl.arange(0, STREAM)
+            key = load_rows(call.key, map, keys, call.keys, call.channels, D)
+            value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
+            _, d_logits = differentiate(
+                call, query, key, value, grad, outside, lse, along, map, queries, keys, False, CAUSAL, DIMS, PRECISION
+            )
+            acc = tl.dot(d_logits.to(key.dtype), key, acc, input_precision=PRECISION)
+        store_rows(d_query, map, queries, call.queries, call.channels, acc * call.scale, D)
+
+
+@triton.jit
+def accumulate(
+    call, grad_of, key, value, d_key, d_value, d_bias, map, queries, keys,
+    INSIDE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Add a tile of queries to the gradients of keys, values and key biases."""
+    query = load_rows(call.query, map, queries, call.queries, call.channels, D)
+    grad = load_rows(grad_of.rows, map, queries, call.queries, call.value_channels, DV)
+    lse, along = load_sums(call, grad_of, map, queries)
+    outside = outside_of(call, map, queries)
+    weights, d_logits = differentiate(
+        call, query, key, value, grad, outside, lse, along, map, queries, keys, INSIDE, CAUSAL, DIMS, PRECISION
+    )
+    d_value = tl.dot(weights.to(grad.dtype).T, grad, d_value, input_precision=PRECISION)
+    d_key = tl.dot(d_logits.to(query.dtype).T, query, d_key, input_precision=PRECISION)
+    return d_key, d_value, d_bias + tl.sum(d_logits, 0)
+
+
+@tuned
+def key_gradients(
+    call, grad_of, d_key, d_value, d_bias,
+    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
+    OWN: tl.constexpr, STREAM: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradients of keys and values, and of key biases ``(maps, M)``."""
+    tiles = tl.cdiv(call.keys, OWN)
+    map = (tl.program_id(0) // tiles).to(tl.int64)
+    first = tl.program_id(0) % tiles * OWN
+    last = tl.minimum(first + OWN, call.keys) - 1
+    keys = first + tl.arange(0, OWN)
+    key = load_rows(call.key, map, keys, call.keys, call.channels, D)
+    value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
+    key_sum = tl.zeros([OWN, D], tl.float32)
+    value_sum = tl.zeros([OWN, DV], tl.float32)
+    bias_sum = tl.zeros([OWN], tl.float32)
+    begin = 0
+    if CAUSAL:  # queries before all of the keys
+        begin = tl.maximum(first - (call.keys - call.queries), 0) // STREAM * STREAM
+    end = tl.cdiv(call.queries, STREAM) * STREAM
+    enter, leave = begin, begin
+    if call.window is not None:
+        enter, leave = strip(first, last, call.key_size, call.size, -call.before[0], call.reach[0], end, STREAM)
+        enter = tl.maximum(enter, begin)
+        leave = tl.maximum(leave, begin)
+        for start in range(enter, leave, STREAM):
+            queries = start + tl.arange(0, STREAM)
+            key_sum, value_sum, bias_sum = accumulate(
+                call, grad_of, key, value, key_sum, value_sum, bias_sum, map, queries, keys,
+                True, D, DV, CAUSAL, DIMS, PRECISION,
+            )  # fmt: skip
+    for start in range(begin, end - (leave - enter), STREAM):
+        queries = tl.where(start < enter, start, start + leave - enter) + tl.arange(0, STREAM)
+        key_sum, value_sum, bias_sum = accumulate(
+            call, grad_of, key, value, key_sum, value_sum, bias_sum, map, queries, keys,
+            False, D, DV, CAUSAL, DIMS, PRECISION,
+        )  # fmt: skip
+    if d_key is not None:
+        store_rows(d_key, map, keys, call.keys, call.channels, key_sum * call.scale, D)
+    if d_value is not None:
+        store_rows(d_value, map, keys, call.keys, call.value_channels, value_sum, DV)
+    if d_bias is not None:
+        to = d_bias + map * call.keys + keys
+        tl.store(to, bias_sum.to(d_bias.dtype.element_ty), mask=keys < call.keys)
+
+
+@tuned
+def axis_gradients(
+    call, grad_of, d_bias, length, inner,
+    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
+    OWN: tl.constexpr, STREAM: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradients of the biases of one axis, ``(maps, N, length)``.
+
+    A program owns queries × coordinates on this axis, and loops over the positions on the other axes. ``inner`` is the
+    number of positions on the axes after this one.
+    """
+    tiles, parts = tl.cdiv(call.queries, OWN), tl.cdiv(length, STREAM)
+    map = (tl.program_id(0) // (tiles * parts)).to(tl.int64)
+    queries = tl.program_id(0) // parts % tiles * OWN + tl.arange(0, OWN)
+    at = tl.program_id(0) % parts * STREAM + tl.arange(0, STREAM)
+    query = load_rows(call.query, map, queries, call.queries, call.channels, D)
+    grad = load_rows(grad_of.rows, map, queries, call.queries, call.value_channels, DV)
+    lse, along = load_sums(call, grad_of, map, queries)
+    outside = outside_of(call, map, queries)
+    acc = tl.zeros([OWN, STREAM], tl.float32)
+    for other in range(0, call.keys // length):
+        keys = tl.where(at < length, (other // inner * length + at) * inner + other % inner, call.keys)
+        key = load_rows(call.key, map, keys, call.keys, call.channels, D)
+        value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
+        _, d_logits = differentiate(
+            call, query, key, value, grad, outside, lse, along, map, queries, keys, True, CAUSAL, DIMS, PRECISION
+        )
+        acc += d_logits
+    to = d_bias + map * call.queries * length + (queries[:, None] * length + at[None, :])
+    there = (queries < call.queries)[:, None] & (at < length)[None, :]
+    tl.store(to, acc.to(d_bias.dtype.element_ty), mask=there)
