@@ -106,11 +106,13 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         self.geometric = geometric
         self.share = share
         self.scale = scale
+        self.reach = dilation * (sizes[0] // 2)  # rows above and below a position that it attends to
         self.settings = dict(kernel_size=sizes, dilation=dilation, iterations=iterations)
         # σ, φ and β have the same input: one layer computes them, in this order. Without content there is no φ.
         parts = 1 if share else 3 if content else 2
         bias, inner_norm = (False, None) if share else (True, norm_cfg)
-        self.projection = pointwise(in_channels, parts * out_channels, bias, inner_norm)
+        self.num_projected = parts * out_channels
+        self.projection = pointwise(in_channels, self.num_projected, bias, inner_norm)
         if geometric:
             self.gamma = pointwise(out_channels, num_heads * sizes[0] * sizes[1], bias, inner_norm)
         self.output = pointwise(out_channels, out_channels, True, norm_cfg)
@@ -168,28 +170,22 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         norms = [module for name, module in self.named_modules() if name.endswith('.norm')]
         if not all(isinstance(norm, nn.Identity) or getattr(norm, 'running_mean', None) is not None for norm in norms):
             return None
-        row = x.shape[0] * x.shape[3] * self.projection[0].out_channels * x.element_size()
-        if row * x.shape[2] <= WHOLE_BYTES:
-            return None
-        return max(LEAST_ROWS, 2 * self._reach, STRIP_BYTES // row)
-
-    @property
-    def _reach(self) -> int:
-        """The number of rows above and below a position that it attends to."""
-        return self.settings['dilation'] * (self.settings['kernel_size'][0] // 2)
+        row = x.shape[0] * x.shape[3] * self.num_projected * x.element_size()
+        whole = row * x.shape[2] <= WHOLE_BYTES
+        return None if whole else max(LEAST_ROWS, 2 * self.reach, STRIP_BYTES // row)
 
     def _in_strips(self, x: Tensor, rows: int) -> Tensor:
         """Return the output for a map ``(B, in_channels, H, W)``, computed in strips of rows."""
-        batch, _, height, width = x.shape
         layout = torch.channels_last if x.stride(1) == 1 else torch.contiguous_format
-        out = torch.empty(
-            (batch, self.out_channels, height, width), dtype=x.dtype, device=x.device, memory_format=layout
-        )
-        for top in range(0, height, rows):
-            first = max(top - self._reach, 0)
-            strip = x[:, :, first : top + rows + self._reach].contiguous(memory_format=torch.channels_last)
+        for top in range(0, x.shape[2], rows):
+            first = max(top - self.reach, 0)
+            strip = x[:, :, first : top + rows + self.reach].contiguous(memory_format=torch.channels_last)
             own = slice(top - first, top - first + rows)
-            out[:, :, top : top + rows] = self._finish(local_attention(**self.operands(strip))[:, :, own])
+            y = self._finish(local_attention(**self.operands(strip))[:, :, own])
+            if top == 0:  # under autocast, x has another dtype
+                size = len(x), self.out_channels, *x.shape[2:]
+                out = torch.empty(size, dtype=y.dtype, device=y.device, memory_format=layout)
+            out[:, :, top : top + rows] = y
         return out
 
     def _heads(self, x: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ QUESTIONS = {
 
 def rows_of(question: Question, trained: bool) -> list[Row]:
     """Return the rows of a question; with a trained backbone, those of the primary contrasts."""
-    rows = [row._replace(options=row.options | question.options) for row in read_tables()[question.table]]
+    rows = [row._replace(options={**row.options, **question.options}) for row in read_tables()[question.table]]
     if trained:
         return [row for row in rows if row.name in question.primary()]
     chosen = [row for row in rows if row.name in question.rows]
@@ -185,7 +185,9 @@ def size_table(results: Mapping, contrasts: Sequence[Contrast]) -> str:
     """Return what the runs of the baselines say about the size, as a table in Markdown."""
     runs = {row['name']: [*row['seeds'].values()] for row in results['rows']}
     lines = []
-    for contrast in (contrast for contrast in contrasts if contrast.paper is not None):
+    for contrast in contrasts:
+        if contrast.paper is None:
+            continue
         curves = [run['curve'] for run in runs[contrast.baseline]]
         points = [(points[0][0], statistics.mean(value for _, value in points)) for points in zip(*curves)]
         before, last = (value for _, value in (points[-3], points[-1]))  # at 80 % and at the end

@@ -413,3 +413,18 @@ def test_norms_over_the_map_see_all_of_it(norm_cfg, monkeypatch):
     x = torch.randn(1, 4, 30, 5, dtype=torch.float64)
     with torch.no_grad():
         assert torch.equal(layer(x), layer._finish(local_attention(**layer.operands(x))))
+
+
+def test_strips_under_autocast(monkeypatch):
+    for name in ('WHOLE_BYTES', 'STRIP_BYTES'):
+        monkeypatch.setattr(local_bilateral_attention, name, 1)
+    layer = LocalBilateralAttention(8, num_heads=2).eval()
+    x = torch.randn(1, 8, 20, 6)
+    with torch.autocast('cpu', torch.bfloat16):
+        expected = layer(x)
+        with torch.no_grad():
+            y = layer(x)
+    assert y.dtype == expected.dtype
+    torch.testing.assert_close(
+        y, expected, rtol=2**-6, atol=2**-8
+    )  # bfloat16 has 8 bits; the products sum in another order
