@@ -79,6 +79,7 @@ FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             'DeepLabV3PlusBAHead',
             'UNetBAHead',
             'ResNetStem',
+            'MobileNetV2Stride8',
             'FrozenBackbone',
             'CachedBackbone',
             'CachedFeaturesDataset',

@@ -8,8 +8,8 @@ By default, the paper's protocol is used, on the paper's data set, with one proc
 selects another data set for the same task. ``--iters`` shortens training and its schedule. ``--scale`` reduces images
 and crops, and uses a narrow network for CPUs, trained from scratch. ``--network paper`` keeps the paper's network;
 ``--network small`` uses the narrow network at full size. ``--backbone`` and ``--pretrained`` replace the backbone and
-its initial weights. ``--cached-crops N`` freezes it and trains the heads alone, on its stored features of N fixed
-crops. The head of the table lists all replacements.
+its initial weights. ``--frozen`` freezes it; ``--cached-crops N`` also trains the heads on its stored features of N
+fixed crops. The head of the table lists all replacements.
 
 The work dir gets a complete config of each row (``tools/train.py CONFIG --cfg-options randomness.seed=0`` repeats a
 run), and a folder for each row and seed. After an interruption, the same command resumes: finished runs are not
@@ -57,6 +57,7 @@ def parse_args() -> argparse.Namespace:
         '--backbone', help="a backbone that --list prints, or a config in the same form; default: the network's own"
     )
     parser.add_argument('--pretrained', type=Path, metavar='FILE', help='initial weights of the backbone')
+    parser.add_argument('--frozen', action='store_true', help='freeze the backbone')
     parser.add_argument(
         '--cached-crops',
         type=int,
@@ -145,6 +146,7 @@ def main() -> None:
                 args.pretrained,
                 args.cached_crops,
                 args.validations,
+                args.frozen,
             ),
             args.work_dir,
             data_root=args.data_root,

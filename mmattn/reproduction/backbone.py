@@ -26,7 +26,7 @@ def read_backbone(name: str) -> Config:
     """Return the config of a backbone, given by its name or by the path of a file.
 
     Its ``model`` has a ``backbone`` and changes to the other parts of a row's model: ``data_preprocessor``, and what
-    ``decode_head``, ``auxiliary_head`` or ``neck`` read.
+    ``decode_head``, ``auxiliary_head`` or ``neck`` read, or ``in_channels``, if the model itself reads the last map.
 
     Raises:
         ValueError: there is no such backbone, or the config has none.
@@ -64,8 +64,10 @@ def replace_backbone(cfg: Config, name: str) -> None:
                 f'config {read and read.get("in_channels")}'
             )
         changes[part] = {key: value for key, value in read.items() if not key.startswith('c1_') or key in there}
+    if 'in_channels' in model and 'in_channels' not in changes:
+        raise ValueError(f'--backbone {name} does not fit: the model {model.type} reads its last map')
     model.backbone = ConfigDict(changes.pop('backbone'))
-    model.pretrained = None
+    _drop_weights(cfg)
     cfg.merge_from_dict(dict(model=changes))
 
 
@@ -79,7 +81,7 @@ def set_weights(cfg: Config, file: Path) -> None:
     if 'backbone' not in cfg.model:
         raise ValueError(f'--pretrained {file}: the model {cfg.model.type} has no backbone')
     prefix = PREFIX if any(key.startswith(PREFIX) for key in _read(file)) else None
-    cfg.model.pretrained = None
+    _drop_weights(cfg)
     cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=str(file.resolve()), prefix=prefix)
 
 
@@ -121,16 +123,14 @@ def check_weights(backbone: ConfigDict, scope: str) -> None:
 
 
 def freeze_backbone(cfg: Config) -> None:
-    """Freeze the backbone of a segmentor whose images are tested whole.
-
-    Raises:
-        ValueError: the config is of another task, or tests windows of the images.
-    """
-    if cfg.default_scope != 'mmseg' or 'backbone' not in cfg.model:
-        raise ValueError('--cached-crops is for segmentation')
-    if cfg.model.test_cfg.mode != 'whole':
-        raise ValueError('--cached-crops requires images that are tested whole: choose another --dataset')
+    """Freeze the backbone of a model, which has one."""
     cfg.model.backbone = dict(type='mmattn.FrozenBackbone', backbone=cfg.model.backbone)
+
+
+def _drop_weights(cfg: Config) -> None:
+    """Remove the weights of the model's own backbone; models of other scopes than these have them in its config."""
+    if cfg.default_scope in ('mmseg', 'mmdet'):
+        cfg.model.pretrained = None
 
 
 def _is_one(channels: object) -> bool:

@@ -23,7 +23,8 @@ class Contrast(NamedTuple):
         ours, baseline (str): names of the two methods.
         paper (float, optional): difference that the paper prints, in points, above 0. None if it prints none.
         validation (bool): whether the metric is that of the last validation, not of the test. Defaults to False.
-        planned (int): number of seeds of the protocol, 2 or more; with fewer, there is no verdict. Defaults to 2.
+        planned (int): number of pairs of the protocol, one per seed, or per seed and fold, 2 or more; with fewer, there
+            is no verdict. Defaults to 2.
         values (tuple): the metric by seed, of ours and of the baseline; empty if it is not run yet.
     """
 
@@ -55,7 +56,7 @@ class Finding(NamedTuple):
     Attributes:
         difference (Difference): mean difference, and its interval, corrected for the number of contrasts.
         detectable (float or None): the smallest true difference that is found with a power of 80 %.
-        verdict (str): 'confirmed', 'refuted', 'undecided', 'not run', or how many of the planned seeds have run.
+        verdict (str): 'confirmed', 'refuted', 'undecided', 'not run', or how many of the planned pairs have run.
     """
 
     difference: Difference | None
@@ -147,7 +148,7 @@ def find(contrast: Contrast, count: int) -> Finding:
     assert found.high is not None
     assert spread is not None  # there are two seeds or more
     if len(pairs) < contrast.planned:
-        verdict = f'{len(pairs)} of {contrast.planned} seeds'
+        verdict = f'{len(pairs)} of {contrast.planned} pairs'
     elif found.low <= 0 <= found.high:
         verdict = 'undecided'
     else:
@@ -180,7 +181,7 @@ def evidence_table(contrasts: Sequence[Contrast], count: int) -> str:
             ]
         )
     interval = f'{100 * (1 - LEVEL / count):.1f} % interval'
-    heads = ['contrast', 'paper', f'here, {interval}', 'seeds', 'detectable with 80 % power', 'verdict']
+    heads = ['contrast', 'paper', f'here, {interval}', 'pairs', 'detectable with 80 % power', 'verdict']
     return markdown(heads, rows)
 
 
@@ -193,7 +194,7 @@ def plot_contrasts(contrasts: Mapping[str, Sequence[Contrast]], count: int, path
         path (Path): the image.
     """
     lines = [
-        (f'{contrast.ours} − {contrast.baseline}\n{kind}, {len(contrast.values[0])} seeds', contrast, found)
+        (f'{contrast.ours} − {contrast.baseline}\n{kind}, {len(contrast.values[0])} pairs', contrast, found)
         for kind, some in contrasts.items()
         for contrast in some
         if (found := find(contrast, count).difference) is not None
@@ -209,4 +210,4 @@ def plot_contrasts(contrasts: Mapping[str, Sequence[Contrast]], count: int, path
         axis.axvline(0, color='#888888', linewidth=1)
         axis.set_yticks(range(len(lines)), [name for name, *_ in lines])
         axis.set_ylim(len(lines) - 0.5, -0.5)
-        axis.set_xlabel('dots: seeds, bar: mean, line: corrected interval, diamond: paper')
+        axis.set_xlabel('dots: pairs, bar: mean, line: corrected interval, diamond: paper')

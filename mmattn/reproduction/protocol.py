@@ -111,6 +111,7 @@ class Protocol(NamedTuple):
     pretrained: Path | None = None  # weights of the backbone
     crops: int | None = None  # the backbone is frozen, and heads are trained on its features of this number of crops
     validations: int | None = None  # evenly spaced; None: where the validation is the test, once, at the end
+    frozen: bool = False  # the backbone is frozen; with `crops`, it always is
 
 
 @cache
@@ -192,7 +193,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
       self-critical training; for text, also the total batch size: that of the data set, in tokens; for questions and
       phrases, there are no published word vectors;
     * with ``backbone``: the backbone, normalisation of images, and what the heads read; with ``pretrained``: its
-      initial weights; with ``crops``: it is frozen.
+      initial weights; with ``frozen`` or ``crops``: it is frozen.
 
     One process runs the config. Where the validation is the test, it is done once, after the last iteration, unless
     ``validations`` is given. Otherwise, the checkpoint that is best in the validation is tested, if the config saves
@@ -228,7 +229,10 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
         cfg.merge_from_dict(row.options)
         _set_validations(cfg, protocol.validations)
         if protocol.crops is not None:
-            _check_crops(row, protocol)
+            _check_crops(cfg, row)
+        if protocol.frozen or protocol.crops is not None:
+            if protocol.pretrained is None:
+                raise ProtocolError(f'--{"frozen" if protocol.crops is None else "cached-crops"} requires --pretrained')
             freeze_backbone(cfg)
         if protocol.amp:
             scope, dot, name = cfg.optim_wrapper.type.rpartition('.')
@@ -254,6 +258,8 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
         found.append(
             f'backbone frozen, heads trained on its features of {protocol.crops:,} fixed crops, stored as float16'
         )
+    elif protocol.frozen:
+        found.append('backbone frozen')
     if protocol.small:
         optimizer = configs[0].optim_wrapper.optimizer
         network = small_of(of_paper).words if protocol.backbone is None else _head_words(cfg)
@@ -269,7 +275,9 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
 
 
 def _head_words(cfg: Config) -> str:
-    """Return the width of a segmentor's head, in words; the network is small in all other tasks."""
+    """Return the width of a segmentor's head or of SST's streams, in words."""
+    if 'embed_dims' in cfg.model:
+        return f'streams of {cfg.model.embed_dims} channels'
     head = cfg.model.get('decode_head') or {}
     channels = head.get('channels') or ', '.join(map(str, head.get('up_channels', ())))
     return f'heads of {channels} channels' if channels else 'small heads'
@@ -284,9 +292,11 @@ def _is_own(cfg: Config, data: Config) -> bool:
     return cfg.get('data_root') == data.get('data_root')
 
 
-def _check_crops(row: Row, protocol: Protocol) -> None:
-    if protocol.pretrained is None:
-        raise ProtocolError('--cached-crops requires --pretrained')
+def _check_crops(cfg: Config, row: Row) -> None:
+    if cfg.default_scope != 'mmseg':
+        raise ProtocolError('--cached-crops is for segmentation; --frozen freezes any backbone')
+    if cfg.model.test_cfg.mode != 'whole':
+        raise ProtocolError('--cached-crops requires images that are tested whole: choose another --dataset')
     if '--tta' in row.test:
         raise ProtocolError(f'--cached-crops excludes tests with --tta, as in table {row.table}')
 

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ class Question(NamedTuple):
     Attributes:
         table (str): table of a paper.
         rows (tuple[str, ...]): names of its rows.
-        dataset, scale, backbone, crops: see tools/reproduce.py.
+        dataset, scale, backbone, crops: see tools/reproduce.py; without crops, no features are stored.
         contrasts (tuple[Contrast, ...]): primary contrasts, without values.
         iterations (int, optional): length of a run. Defaults to None, not chosen yet.
         seeds (int): number of seeds with a frozen backbone, for the rows of the primary contrasts; they are 0, 1, ….
@@ -36,6 +37,8 @@ class Question(NamedTuple):
         trained (int): number of seeds with a trained backbone; the other rows are not run. Defaults to 0.
         no_attention (str, optional): a row whose head is also run without its attention. Defaults to None.
         options (dict): further settings of all configs, by key. Defaults to {}.
+        folds (tuple): the test clips of each fold, see :func:`~mmattn.reproduction.folds.reproduce_folds`; a fold and a
+            seed are a pair. Defaults to (), no folds.
     """
 
     table: str
@@ -43,7 +46,7 @@ class Question(NamedTuple):
     dataset: str
     scale: float
     backbone: str
-    crops: int
+    crops: int | None
     contrasts: tuple[Contrast, ...]
     iterations: int | None = None
     seeds: int = 0
@@ -51,6 +54,7 @@ class Question(NamedTuple):
     trained: int = 0
     no_attention: str | None = None
     options: Mapping[str, Any] = {}
+    folds: tuple[tuple[str, ...], ...] = ()
 
     def planned(self, trained: bool) -> int:
         """Return the number of seeds of the primary contrasts."""
@@ -112,6 +116,28 @@ QUESTIONS = {
         ),
         options={'default_hooks.checkpoint.save_best': None},  # the last checkpoint is tested
     ),
+    'd': Question(
+        '5.1',
+        ('SST (Grid)', 'SST (Strided)'),
+        'davis_240p',
+        1.0,
+        'mobilenet-v2-s8_video',
+        None,
+        (
+            Contrast(
+                'strided attention follows objects better than grid attention (Table 5.1)',
+                'SST (Strided)',
+                'SST (Grid)',
+                1.6,
+            ),
+        ),
+        folds=(
+            ('blackswan', 'car-roundabout'),
+            ('cows', 'dog'),
+            ('drift-straight', 'horsejump-high'),
+            ('libby', 'soapbox'),
+        ),
+    ),
 }
 
 
@@ -140,7 +166,17 @@ def protocol_of(question: Question, iterations: int, pretrained: Path, trained: 
         backbone=question.backbone,
         pretrained=pretrained,
         crops=None if trained else question.crops,
+        frozen=not trained,
     )
+
+
+def train(question: Question, rows: list[Row], protocol: Protocol, work_dir: Path, **options: Any) -> str:
+    """Train the missing runs of a question, in each of its folds; see :func:`reproduce`."""
+    if not question.folds:
+        return reproduce(rows, protocol, work_dir, **options)
+    from .folds import reproduce_folds  # lazy: it imports mmattn.video
+
+    return reproduce_folds(rows, protocol, work_dir, question.folds, **options)
 
 
 def choose_size(
@@ -176,9 +212,10 @@ def choose_size(
     rows = [row._replace(baseline=None) for row in rows_of(question, trained) if row.name in stock]
     protocol = protocol_of(question, iterations, pretrained, trained)._replace(validations=10)
     options: dict[str, Any] = dict(data_root=data_root, seeds=seeds, jobs=jobs, workers=workers)
-    reproduce(rows, protocol, work_dir, **options)
+    text = train(question, rows, protocol, work_dir, **options)
     found = json.loads((work_dir / 'results.json').read_text(encoding='utf-8'))
-    return '\n'.join([size_table(found, question.contrasts), f'The curves are in {work_dir / "curves.png"}.'])
+    size = size_table(found, question.contrasts)
+    return '\n'.join([size, text if question.folds else f'The curves are in {work_dir / "curves.png"}.'])
 
 
 def size_table(results: Mapping, contrasts: Sequence[Contrast]) -> str:
@@ -191,14 +228,18 @@ def size_table(results: Mapping, contrasts: Sequence[Contrast]) -> str:
         curves = [run['curve'] for run in runs[contrast.baseline]]
         points = [(points[0][0], statistics.mean(value for _, value in points)) for points in zip(*curves)]
         before, last = (value for _, value in (points[-3], points[-1]))  # at 80 % and at the end
-        spread_of_pairs = 2**0.5 * statistics.stdev(curve[-1][1] for curve in curves)
+        folds = defaultdict(list)  # clips differ, but not in paired differences
+        for run in runs[contrast.baseline]:
+            folds[run.get('fold')].append(run['curve'][-1][1])
+        spread_of_pairs = (2 * statistics.mean(map(statistics.variance, folds.values()))) ** 0.5
+        pairs = required_seeds(spread_of_pairs, contrast.paper, COUNT)
         lines.append(
             [
                 contrast.baseline,
                 ', '.join(f'{step}: {value:.2f}' for step, value in points),
                 f'{last - before:+.2f}',
                 f'{spread_of_pairs:.2f}',
-                str(required_seeds(spread_of_pairs, contrast.paper, COUNT) or 'more than 100'),
+                'more than 100' if pairs is None else str(-(-pairs // len(folds))),
             ]
         )
     heads = ['mean by iteration', 'last fifth', '√2 · deviation', 'seeds for the paper’s difference']
@@ -244,7 +285,8 @@ def answer(
     restore(path, work_dir)
     found: dict[str, dict] = {}  # by row
     for seeds in range(1, count + 1):
-        text = reproduce(
+        text = train(
+            question,
             rows_of(question, trained),
             protocol,
             work_dir,
@@ -267,10 +309,14 @@ def restore(path: Path, work_dir: Path) -> None:
     if not path.exists():
         return
     found = json.loads(path.read_text(encoding='utf-8'))
-    (work_dir / 'runs').mkdir(parents=True, exist_ok=True)
     for row in found['rows']:
-        for seed, run in row['seeds'].items():
-            stored = work_dir / 'runs' / f'{Path(row["config"]).stem}_seed-{seed}.json'
+        for key, run in row['seeds'].items():
+            if run['seconds'] is None:  # nothing was trained
+                continue
+            fold, seed = run.pop('fold', None), run.pop('seed', key)
+            folder = work_dir / ('runs' if fold is None else f'fold-{fold}/runs')
+            folder.mkdir(parents=True, exist_ok=True)
+            stored = folder / f'{Path(row["config"]).stem}_seed-{seed}.json'
             if not stored.exists():
                 write_text(stored, json.dumps(dict(steps=found['steps'], **run)))
 
@@ -304,7 +350,7 @@ def report(picture: Path, results: Path = RESULTS) -> str:
                 values = values_of(found, validation)
                 contrasts[kind] += [
                     contrast._replace(
-                        planned=question.planned(kind == 'trained'),
+                        planned=question.planned(kind == 'trained') * max(1, len(question.folds)),
                         values=(values.get(contrast.ours, {}), values.get(contrast.baseline, {})),
                     )
                     for contrast in question.contrasts

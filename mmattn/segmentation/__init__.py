@@ -7,6 +7,7 @@ from .cached_features import CachedBackbone, CachedFeaturesDataset, CachedFeatur
 from .data_check_hook import SegDataCheckHook
 from .deeplabv3_plus_ba_head import DeepLabV3PlusBAHead
 from .frozen_backbone import FrozenBackbone
+from .mobilenet_v2_stride8 import MobileNetV2Stride8
 from .resnet_stem import ResNetStem
 from .unet_ba_head import UNetBAHead
 
@@ -19,6 +20,7 @@ __all__ = [
     'CachedFeaturesPreprocessor',
     'DeepLabV3PlusBAHead',
     'FrozenBackbone',
+    'MobileNetV2Stride8',
     'ResNetStem',
     'SegDataCheckHook',
     'UNetBAHead',

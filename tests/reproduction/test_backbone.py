@@ -74,7 +74,7 @@ def test_rows_keep_their_heads_and_read_the_other_backbone(table, dataset, name,
 
 
 def test_all_shipped_backbones_are_tested():
-    assert backbones() == [NAME, f'{NAME}_heads-128', f'{NAME}_unet']
+    assert backbones() == [NAME, f'{NAME}_heads-128', f'{NAME}_unet', 'mobilenet-v2-s8_video']
 
 
 def test_weights_become_those_of_the_backbone(data, weights, tmp_path):

@@ -60,7 +60,7 @@ def test_there_is_no_verdict_before_the_last_seed():
     some = contrast([1.0, 1.1, 0.9])
     assert find(some._replace(planned=3), 1) == find(some, 1)
     finding = find(some._replace(planned=4), 1)
-    assert finding == find(some, 1)._replace(verdict='3 of 4 seeds')
+    assert finding == find(some, 1)._replace(verdict='3 of 4 pairs')
 
 
 def test_what_one_contrast_decides_two_may_not():
@@ -76,6 +76,6 @@ def test_other_seeds_are_an_error():
 
 def test_the_table():
     lines = evidence_table([contrast([1.0, 1.1, 0.9]), contrast([], None)], 2).splitlines()
-    assert lines[0] == '|  | contrast | paper | here, 97.5 % interval | seeds | detectable with 80 % power | verdict |'
+    assert lines[0] == '|  | contrast | paper | here, 97.5 % interval | pairs | detectable with 80 % power | verdict |'
     assert lines[2] == '| A | new − old | +0.50 | +1.00 [+0.64, +1.36] | 3 | 0.46 | confirmed |'
     assert lines[3] == '| A | new − old | – | – | 0 | – | not run |'

@@ -5,8 +5,9 @@
     python tools/benchmarks/evidence.py a … --trained          # the primary contrasts, with the backbone trained
     python tools/benchmarks/evidence.py report                 # tables, and docs/evidence.png
 
-A run is one row with one seed. After an interruption, the same command resumes. After each seed, the figures of all
-finished seeds are written to configs/reproduced/evidence, from which ``report`` reads them.
+A run is one row with one seed, for question d in one fold of the clips. After an interruption, the same command
+resumes. After each seed, the figures of all finished seeds are written to configs/reproduced/evidence, from which
+``report`` reads them.
 """
 
 import argparse

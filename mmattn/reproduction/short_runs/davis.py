@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
+from mmengine.model import BaseModel
 from mmengine.registry import init_default_scope
 from mmengine.runner import load_checkpoint
 from mmengine.structures import PixelData
@@ -60,21 +61,31 @@ def predict(run: Run, blind: bool) -> list:
     if blind:
         for part in filter(None, (model.expand_mask_project, model.appearance)):
             part.register_forward_pre_hook(lambda _, inputs: (*inputs[:-1], torch.zeros_like(inputs[-1])))
-    return [model.test_step(pseudo_collate([dict(data_samples=sample)]))[0] for sample in clips(run)]
+    return segment(model, clips(run))
+
+
+def segment(model: BaseModel, samples: list) -> list:
+    """Return clips with the predictions of a model."""
+    return [model.test_step(pseudo_collate([dict(data_samples=sample)]))[0] for sample in samples]
+
+
+def repeat(samples: list) -> list:
+    """Return clips whose first mask is predicted for all frames."""
+    for sample in samples:
+        sample.pred_masks = PixelData(data=sample.given[0].expand(len(sample.frames), -1, -1))
+    return samples
 
 
 def examine(run: Run, result: Result, jobs: int) -> dict[str, Result]:
     """Return the scores of the repeated first mask, and of a run with and without its masks; store them."""
     path = run.folder / 'scores.json'
     if not path.exists():
-        repeated, given = clips(run), predict(run, blind=False)
-        for sample in repeated:
-            sample.pred_masks = PixelData(data=sample.given[0].expand(len(sample.frames), -1, -1))
+        given = predict(run, blind=False)
         np.savez_compressed(
             run.folder / 'predictions.npz', **{sample.clip: sample.pred_masks.data.numpy() for sample in given}
         )
         rows = {
-            REPEATED: repeated,
+            REPEATED: repeat(clips(run)),
             run.method: given,
             f'{run.method}, empty reference mask': predict(run, blind=True),
         }

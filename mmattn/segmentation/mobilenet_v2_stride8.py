@@ -1,0 +1,27 @@
+"""MobileNetV2 up to its maps of an eighth of the image's size."""
+
+from mmseg.models.backbones import MobileNetV2
+
+from mmattn.registry import MODELS
+
+
+@MODELS.register_module()
+class MobileNetV2Stride8(MobileNetV2):
+    """The first three of the seven layers of mmseg's ``MobileNetV2``, without the time and weights of the others.
+
+    Weights of a complete MobileNetV2 fit; those of the other layers are not used.
+
+    Args:
+        strides, dilations (sequence of int): of the three layers. Default to (1, 2, 2) and (1, 1, 1).
+        out_indices (sequence of int): two or three of 0, 1 and 2. Defaults to (1, 2).
+        **kwargs: as in ``MobileNetV2``.
+
+    Example:
+        >>> [tuple(x.shape) for x in MobileNetV2Stride8()(torch.randn(1, 3, 32, 64))]
+        [(1, 24, 8, 16), (1, 32, 4, 8)]
+    """
+
+    arch_settings = MobileNetV2.arch_settings[:3]
+
+    def __init__(self, strides=(1, 2, 2), dilations=(1, 1, 1), out_indices=(1, 2), **kwargs) -> None:
+        super().__init__(strides=strides, dilations=dilations, out_indices=out_indices, **kwargs)
