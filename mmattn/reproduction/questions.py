@@ -282,7 +282,7 @@ def answer(
         raise ProtocolError(f'question {name} cannot be run: its size is not chosen yet, see docs/evidence.md')
     protocol = protocol_of(question, question.iterations, pretrained, trained)
     path = results / f'{name}_{KINDS[trained]}.json'
-    restore(path, work_dir)
+    known = restore(path, work_dir)
     found: dict[str, dict] = {}  # by row
     for seeds in range(1, count + 1):
         text = train(
@@ -299,16 +299,26 @@ def answer(
         last = json.loads((work_dir / 'results.json').read_text(encoding='utf-8'))
         found |= {row['name']: row for row in last['rows']}
         content = last | dict(steps=question.iterations, rows=[*found.values()])
-        results.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + '\n')
+        if _runs(content) >= known:  # the first seeds of a resumed call do not replace the figures of all
+            results.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + '\n')
     return text
 
 
-def restore(path: Path, work_dir: Path) -> None:
-    """Write the figures of finished runs to the work dir of :func:`reproduce`, which then does not train them again."""
+def _runs(results: Mapping) -> int:
+    return sum(len(row['seeds']) for row in results['rows'])
+
+
+def restore(path: Path, work_dir: Path) -> int:
+    """Write the figures of finished runs to the work dir of :func:`reproduce`, which then does not train them again.
+
+    Returns:
+        int: the number of runs in the file, 0 if it does not exist.
+    """
     if not path.exists():
-        return
+        return 0
     found = json.loads(path.read_text(encoding='utf-8'))
+    known = _runs(found)
     for row in found['rows']:
         for key, run in row['seeds'].items():
             if run['seconds'] is None:  # nothing was trained
@@ -319,6 +329,7 @@ def restore(path: Path, work_dir: Path) -> None:
             stored = folder / f'{Path(row["config"]).stem}_seed-{seed}.json'
             if not stored.exists():
                 write_text(stored, json.dumps(dict(steps=found['steps'], **run)))
+    return known
 
 
 def values_of(results: Mapping, validation: bool) -> dict[str, dict[int, float]]:

@@ -9,7 +9,8 @@ from mmattn.registry import MODELS
 class MobileNetV2Stride8(MobileNetV2):
     """The first three of the seven layers of mmseg's ``MobileNetV2``, without the time and weights of the others.
 
-    Weights of a complete MobileNetV2 fit; those of the other layers are not used.
+    For images ``(B, 3, H, W)``, it returns maps ``(B, 24, H/4, W/4)`` and ``(B, 32, H/8, W/8)``. Weights of a complete
+    MobileNetV2 fit; those of the other layers are not used.
 
     Args:
         strides, dilations (sequence of int): of the three layers. Default to (1, 2, 2) and (1, 1, 1).

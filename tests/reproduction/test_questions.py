@@ -157,6 +157,7 @@ def test_figures_are_written_after_each_seed_and_reported(small, weights, tmp_pa
     monkeypatch.setattr(reproduce, 'run_stages', stages)
     answer('a', weights, tmp_path / 'other', data_root=small, results=results)
     assert (results / 'a_frozen.json').read_text() == written
+    assert seen == [0, 1, 2, 3, 3, 3]  # no figure is ever missing in the file
     said = report(tmp_path / 'picture.png', results)
     (contrast,) = questions.QUESTIONS['a'].contrasts
     values = tuple({seed: drawn.scores[name, seed] for seed in range(3)} for name in ('Bi-CC', 'CC'))
