@@ -53,7 +53,7 @@ def run(
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors='backslashreplace')  # print messages with any encoding of the locale
     args = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a terminated run cleans up
+    earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a terminated run cleans up
     try:
         convert(args)
     except Fault as fault:
@@ -64,6 +64,8 @@ def run(
         lines = ('interrupted',)
     else:
         return 0
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
     if len(lines) == 1:
         print(f'error: {lines[0]}', file=sys.stderr)
     else:

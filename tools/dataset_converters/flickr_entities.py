@@ -1,7 +1,7 @@
 """Convert Flickr30k Entities, captions with boxes and region features, to the files of phrase grounding.
 
     python tools/dataset_converters/flickr_entities.py data/flickr8k_entities --out-dir data/flickr8k_grounding
-    python tools/dataset_converters/flickr_entities.py RELEASE --regions STORE --out-dir data/flickr30k_entities
+    python tools/dataset_converters/flickr_entities.py RELEASE --regions STORE --out-dir data/flickr30k_grounding
 
 The folder contains::
 

@@ -7,7 +7,7 @@ not, and for the languages en, de, fr and cs::
 
     train.en.gz, val.en.gz, test_2016_flickr.en.gz      29,000, 1,014 and 1,000 lines
 
-The text is tokenized, lower-cased and segmented by 10,000 BPE merges. Output, see ``mmattn.language.preparation``::
+The text is tokenized, lower-cased and segmented by 5,000 BPE merges. Output, see ``mmattn.language.preparation``::
 
     OUT/{train,val,test}.{en,de}        one sentence of subword pieces per line
     OUT/{val,test}.raw.{en,de}          as published
@@ -43,7 +43,7 @@ def convert(args: argparse.Namespace) -> None:
         if faults:
             raise Fault(*faults)
         train, val, test = (iter_pairs(*pairs[name]) for name in COUNTS)
-        lowercase, merges = args.lowercase is not False, args.merges or 10000
+        lowercase, merges = args.lowercase is not False, args.merges or 5000
         prepare(args, scratch, languages, train, test, val, merges=merges, lowercase=lowercase, total=counts['train'])
 
 
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--source', choices=LANGUAGES, default='en', help='default: %(default)s')
     parser.add_argument('--target', choices=LANGUAGES, default='de', help='default: %(default)s')
     parser.add_argument('--out-dir', type=Path, default=Path('data/multi30k'), help='default: %(default)s')
-    add_arguments(parser, merges='10,000', lowercase='yes')
+    add_arguments(parser, merges='5,000', lowercase='yes')
     add_other_counts(parser)
     return run(convert, parser, argv)
 

@@ -1,6 +1,5 @@
 """Grid features: equal to the means of the backbone's own map in each cell; killed and resumed; errors before work."""
 
-import importlib
 import os
 import signal
 import subprocess
@@ -16,12 +15,10 @@ from PIL import Image
 
 from mmattn.language.regions import RegionStore
 
-from .test_dataset_converters import FOLDER
-from .tiny_detectors import BACKBONE, PIPELINE, detector
+from ..tiny_detectors import BACKBONE, PIPELINE, detector
+from .conftest import FOLDER, content, scripts
 
-sys.path.insert(0, str(FOLDER))  # as Python does for a script
-converter = importlib.import_module('grid_features')
-sys.path.remove(str(FOLDER))
+(converter,) = scripts('grid_features')
 
 MEAN, STD = [120.0, 110.0, 100.0], [60.0, 58.0, 56.0]
 SIZE, GRID = 64, 3  # the map of the second level has 8 × 8 positions
@@ -78,10 +75,6 @@ def run(tmp_path, capfd):
         return code, capfd.readouterr().err.splitlines()
 
     return run
-
-
-def content(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def mean_of_cells(x):

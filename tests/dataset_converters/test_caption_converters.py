@@ -1,10 +1,8 @@
 """The converter of Flickr8k and the detector of attributes, on small data, and on Flickr8k where it is there."""
 
 import gzip
-import importlib
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -17,13 +15,11 @@ from mmattn.language.captioning.attributes import read_attributes
 from mmattn.language.vocabulary import Vocabulary
 from mmattn.utils.files import write_text
 
-from .real_data import missing, real_data
-from .test_dataset_converters import FOLDER, content
+from ..real_data import missing, real_data
+from .conftest import content, scripts
 from .test_region_converters import archive
 
-sys.path.insert(0, str(FOLDER))  # as Python does for a script
-flickr8k, attributes = map(importlib.import_module, ('flickr8k', 'caption_attributes'))
-sys.path.remove(str(FOLDER))
+flickr8k, attributes = scripts('flickr8k', 'caption_attributes')
 
 REAL = real_data('flickr8k_entities')
 
@@ -61,34 +57,9 @@ def source(tmp_path):
     return folder
 
 
-@pytest.fixture
-def command(tmp_path, capfd):
-    """Run the converter of Flickr8k; return its exit code and the lines on stdout and stderr."""
-
-    def run(*args):
-        code = flickr8k.main([*map(str, args), '--out-dir', str(tmp_path / 'data/out')])
-        said = capfd.readouterr()
-        return code, said.out.splitlines(), said.err.splitlines()
-
-    return run
-
-
-@pytest.fixture
-def faults(command, tmp_path):
-    """Run the converter, which must fail and leave nothing behind; return the faults."""
-
-    def run(*args):
-        code, _, said = command(*args)
-        assert code == 1
-        assert not any((tmp_path / 'data').iterdir())
-        return [line.strip().removeprefix('error: ') for line in said if not re.fullmatch(r'error: \d+ faults', line)]
-
-    return run
-
-
 def test_every_second_validation_image_becomes_a_test_image(command, source, tmp_path):
     out = tmp_path / 'data/out'
-    code, said, warnings = command(source)
+    code, said, warnings = command(flickr8k, source)
     assert (code, warnings) == (0, [])
     assert said[-4:] == [
         'train: 3 images, 4 captions',
@@ -105,38 +76,38 @@ def test_every_second_validation_image_becomes_a_test_image(command, source, tmp
     assert data.ids == ['4']
     assert data[0]['data_samples'].captions == ['Two cats .']
     before = content(out)
-    assert command(source)[::2] == (1, [f'error: {out}: already exists; --overwrite replaces it'])
+    assert command(flickr8k, source)[::2] == (1, [f'error: {out}: already exists; --overwrite replaces it'])
     assert content(out) == before
     annotate(source / 'dataset_flickr8k.json.gz', expected[:4])  # with a test split: taken as it is
-    assert command(source, '--overwrite')[0] == 0
+    assert command(flickr8k, source, '--overwrite')[0] == 0
     assert json.loads(path.read_bytes())['images'] == expected[:4]
 
 
-def test_all_faults_of_flickr8k(faults, source, tmp_path):
+def test_all_faults_of_flickr8k(fails, source, tmp_path):
     path, train, val = (
         source / name for name in ('dataset_flickr8k.json.gz', 'features_train.npz', 'features_val.npz')
     )
     annotate(path, [*IMAGES, image(7, 'val', 'a dog'), *(image(n, 'val', 'a') for n in range(10, 18))])
-    assert faults(source) == [f'{path}: 9 images without regions: 7, 10, 11, 12, 13, …']
+    assert fails(flickr8k, source) == [f'{path}: 9 images without regions: 7, 10, 11, 12, 13, …']
     annotate(path, [*IMAGES[:2], dict(IMAGES[3], split='test'), IMAGES[0]])
     archive(val, boxes=None)
-    assert faults(source) == [
+    assert fails(flickr8k, source) == [
         f'{path}: 1 fault:',
         'image 1: 2 times in the file',
         f'{val}: no boxes or boxes in it',
     ]
     annotate(path, [*IMAGES[:2], dict(IMAGES[3], split='test')])
     archive(val, image_id=np.array([3, 4, 1]), num_regions=np.array([4, 0, 2]))
-    assert faults(source) == [f'{path}: must have the splits train and val; got test, train']
+    assert fails(flickr8k, source) == [f'{path}: must have the splits train and val; got test, train']
     annotate(path, IMAGES[:5])
-    assert faults(source) == [
+    assert fails(flickr8k, source) == [
         f'{val}, image 1: image 4: no regions',
         f'{val}, image 2: image 1 is also in {train}, image 1',
     ]
     train.unlink()
     val.unlink()
-    assert faults(source) == [f'{source}: no features_*.npz in it']
-    assert faults(tmp_path / 'none') == [f'{tmp_path / "none"}: no such folder']
+    assert fails(flickr8k, source) == [f'{source}: no features_*.npz in it']
+    assert fails(flickr8k, tmp_path / 'none') == [f'{tmp_path / "none"}: no such folder']
 
 
 # Attributes: the parts.
@@ -388,7 +359,7 @@ def test_errors_of_attributes(data, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason=missing('flickr8k_entities', REAL))
 def test_attributes_of_flickr8k(command, tmp_path, capfd):
-    code, said, _ = command(REAL)
+    code, said, _ = command(flickr8k, REAL)
     assert code == 0
     assert said[-4:-1] == [
         'train: 6,000 images, 30,000 captions',

@@ -1,9 +1,7 @@
 """The converters of region features: the published formats, interruptions, and every fault with its place."""
 
 import base64
-import importlib
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -14,32 +12,13 @@ from PIL import Image
 
 from mmattn.language import RegionStore
 
-from .real_data import real_data
-from .test_dataset_converters import FOLDER
-from .tiny_detectors import PIPELINE, detector
+from ..real_data import real_data
+from ..tiny_detectors import PIPELINE, detector
+from .conftest import content, faults_of, scripts
 
-sys.path.insert(0, str(FOLDER))  # as Python does for a script
-bottom_up, npz, extraction = map(importlib.import_module, ('bottom_up_features', 'region_npz', 'region_features'))
-sys.path.remove(str(FOLDER))
+bottom_up, npz, extraction = scripts('bottom_up_features', 'region_npz', 'region_features')
 
 SIZE = (50, 40)
-
-
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / 'data' / 'out'
-
-
-@pytest.fixture
-def command(out, capfd):
-    """Run a converter; return its exit code and the lines on stdout and stderr."""
-
-    def run(module, *args):
-        code = module.main([*map(str, args), '--out-dir', str(out)])
-        said = capfd.readouterr()
-        return code, said.out.splitlines(), said.err.splitlines()
-
-    return run
 
 
 @pytest.fixture
@@ -50,17 +29,9 @@ def fails(command, out):
         code, _, said = command(*args)
         assert code == 1
         assert not out.exists()
-        said = [line for line in said if not line.startswith('images kept in')]
-        if len(said) == 1:
-            return [said[0].removeprefix('error: ')]
-        assert said[0] == f'error: {len(said) - 1} faults'
-        return [line.removeprefix('  ') for line in said[1:]]
+        return faults_of(line for line in said if not line.startswith('images kept in'))
 
     return run
-
-
-def content(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def interrupt(monkeypatch, module, name, after):

@@ -1,7 +1,6 @@
 """The converters of parallel text, on tiny releases in the published layout, and on Multi30k where it is there."""
 
 import gzip
-import importlib
 import json
 import sys
 
@@ -12,12 +11,11 @@ from mmattn.language.preparation import Limits
 from mmattn.language.text import TextProcessor, undo_bpe
 from mmattn.language.vocabulary import Vocabulary
 
-from .real_data import missing, real_data
-from .test_dataset_converters import FOLDER, content, pack
+from ..real_data import missing, real_data
+from .conftest import scripts
+from .test_dataset_converters import pack
 
-sys.path.insert(0, str(FOLDER))  # as Python does for a script
-multi30k, iwslt14, wmt14 = map(importlib.import_module, ('multi30k', 'iwslt14', 'wmt14'))
-sys.path.remove(str(FOLDER))
+multi30k, iwslt14, wmt14 = scripts('multi30k', 'iwslt14', 'wmt14')
 
 REAL = real_data('multi30k')
 ENGLISH = ['A dog runs.', 'The dogs run, and the dog barks.', 'Men\u2028run.', "A man's hat."]
@@ -35,42 +33,6 @@ def written(files, root):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     return root
-
-
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / 'data' / 'out'
-
-
-@pytest.fixture
-def command(out, capfd):
-    """Run a converter; return its exit code and the lines on stdout and stderr."""
-
-    def run(module, *args):
-        code = module.main([*map(str, args), '--out-dir', str(out)])
-        said = capfd.readouterr()
-        return code, said.out.splitlines(), said.err.splitlines()
-
-    return run
-
-
-@pytest.fixture
-def fails(command, out):
-    """Run a converter that must fail and change nothing; return the faults."""
-
-    def run(*args):
-        before = content(out.parent)
-        code, _, said = command(*args)
-        assert code == 1
-        assert content(out.parent) == before
-        assert {path.name for path in out.parent.glob('*')} <= {out.name}
-        said = [line for line in said if not line.startswith('warning: ')]
-        if len(said) == 1:
-            return [said[0].removeprefix('error: ')]
-        assert said[0] == f'error: {len(said) - 1} faults'
-        return [line.removeprefix('  ') for line in said[1:]]
-
-    return run
 
 
 def check_names(out, source, target):

@@ -1,8 +1,6 @@
 """The converter that mixes word vectors, against a literal loop over all pairs of positions."""
 
-import importlib
 import json
-import sys
 from collections import Counter
 
 import pytest
@@ -11,12 +9,10 @@ import torch
 from mmattn.language.vqa import read_word_vectors
 from mmattn.language.vqa.questions import Question, write_questions
 
-from .ops import literal
-from .test_dataset_converters import FOLDER
+from ..ops import literal
+from .conftest import scripts
 
-sys.path.insert(0, str(FOLDER))  # as Python does for a script
-word_mixture = importlib.import_module('word_mixture')
-sys.path.remove(str(FOLDER))
+(word_mixture,) = scripts('word_mixture')
 
 SENTENCES = [[0, 1, 1, 2], [2, 0], [], [3], [1, 3, 1], [0, 4, 2, 2, 0]]
 

@@ -1,10 +1,7 @@
 """The converters of visual questions, on small data, and on real data where they are there."""
 
 import gzip
-import importlib
 import json
-import re
-import sys
 import zipfile
 from collections import Counter
 
@@ -23,45 +20,18 @@ from mmattn.language.vqa import (
 )
 from mmattn.language.vqa.answers import AnswerIndex, answer_score, frequent_answers
 
-from .real_data import missing, real_data
-from .test_dataset_converters import FOLDER, content
+from ..real_data import missing, real_data
+from .conftest import content, scripts
 from .test_region_converters import archive
 
 NAMES = ('vqa', 'visual_genome', 'coco_qa', 'daquar', 'easy_vqa')
-sys.path.insert(0, str(FOLDER))  # as Python does for a script
-CONVERTERS = {name: importlib.import_module(name) for name in NAMES}
-sys.path.remove(str(FOLDER))
+CONVERTERS = dict(zip(NAMES, scripts(*NAMES)))
 
 
 @pytest.fixture
-def out(tmp_path):
-    return tmp_path / 'data/out'
-
-
-@pytest.fixture
-def command(out, capfd):
-    """Run a converter; return its exit code and the lines on stdout and stderr."""
-
-    def run(name, *args):
-        where = [] if name == 'visual_genome' else ['--out-dir', str(out)]
-        code = CONVERTERS[name].main([*map(str, args), *where])
-        said = capfd.readouterr()
-        return code, said.out.splitlines(), said.err.splitlines()
-
-    return run
-
-
-@pytest.fixture
-def faults(command, out):
-    """Run a converter, which must fail and leave nothing behind; return the faults."""
-
-    def run(*args):
-        code, _, said = command(*args)
-        assert code == 1
-        assert not out.parent.exists() or not any(out.parent.iterdir())
-        return [line.strip().removeprefix('error: ') for line in said if not re.fullmatch(r'error: \d+ faults', line)]
-
-    return run
+def command(command, out):
+    """Run a converter by its name; ``visual_genome`` has no ``--out-dir``."""
+    return lambda name, *args: command(CONVERTERS[name], *args, out=None if name == 'visual_genome' else out)
 
 
 def write(path, data):
@@ -165,7 +135,7 @@ def test_a_subset_with_regions_and_without_a_test(command, tmp_path, out):
     assert not (out / 'questions_test.json').exists()
 
 
-def test_all_faults_of_vqa(faults, tmp_path):
+def test_all_faults_of_vqa(fails, tmp_path):
     folder = tmp_path / 'source'
     published(folder, 'train', [1, 2, 3])
     published(folder, 'val', [4])
@@ -180,7 +150,7 @@ def test_all_faults_of_vqa(faults, tmp_path):
     write(paths['annotations'], dict(annotations=annotations))
     val = folder / 'v2_mscoco_val2014_annotations.json'
     write(val, dict(annotations=[dict(question_id=1)] + entries([4])[1] * 2))
-    assert faults('vqa', folder) == [
+    assert fails('vqa', folder) == [
         f'{paths["annotations"]}: question 2001: 9 answers, not 10',
         f'{paths["annotations"]}: question 3002: image 9 in the annotation, 3 in the question',
         f'{paths["annotations"]}: question 77: no annotation',
@@ -190,32 +160,32 @@ def test_all_faults_of_vqa(faults, tmp_path):
     ]
     val.write_text('{', encoding='utf-8')
     write(paths['questions'], [])
-    found = faults('vqa', folder)
+    found = fails('vqa', folder)
     assert found[0] == f'{paths["questions"]}: questions: not a list'
     assert found[1].startswith(f'{val}: not a JSON file: ')
     paths['questions'].unlink()
     val.unlink()
-    assert faults('vqa', folder) == [
+    assert fails('vqa', folder) == [
         f'{folder}: no questions of train ([v2_]OpenEnded_mscoco_train2014_questions.json) in it',
         f'{folder}: no annotations of val ([v2_]mscoco_val2014_annotations.json) in it',
     ]
     published(folder, 'val', [4], prefix='')
-    (found,) = faults('vqa', folder)[:1]
+    (found,) = fails('vqa', folder)[:1]
     assert found.endswith('of VQA 2.0 and 1.0; a folder must have one of them')
-    assert faults('vqa', tmp_path / 'none') == [f'{tmp_path / "none"}: no such folder']
+    assert fails('vqa', tmp_path / 'none') == [f'{tmp_path / "none"}: no such folder']
 
 
-def test_many_faults_are_counted_and_images_without_regions_named(faults, tmp_path):
+def test_many_faults_are_counted_and_images_without_regions_named(fails, tmp_path):
     folder = tmp_path / 'source'
     published(folder, 'train', range(1, 40))
     published(folder, 'val', [1])
     archive(folder / 'features_train.npz', image_id=np.array([1, 2, 3]))
-    assert faults('vqa', folder) == ['train: 36 images without regions: 4, 5, 6, 7, 8, …']
+    assert fails('vqa', folder) == ['train: 36 images without regions: 4, 5, 6, 7, 8, …']
     archive(folder / 'features_train.npz', boxes=None)
-    assert faults('vqa', folder) == [f'{folder}/features_train.npz: no boxes or boxes in it']
+    assert fails('vqa', folder) == [f'{folder}/features_train.npz: no boxes or boxes in it']
     path = folder / 'v2_mscoco_train2014_annotations.json'
     write(path, dict(annotations=[]))
-    found = faults('vqa', folder)
+    found = fails('vqa', folder)
     assert len(found) == 21
     assert found[-1] == f'{path}: … and 19 more'
 
@@ -308,7 +278,7 @@ def test_coco_qa(command, tmp_path, out, evaluated):
     assert read(out, 'test') == [Question(3, '12', 'where is it', ['café'], 'café', 'location')]
 
 
-def test_all_faults_of_coco_qa(faults, tmp_path):
+def test_all_faults_of_coco_qa(fails, tmp_path):
     folder = tmp_path / 'source'
     coco_qa(folder, 'train', ('a', 'b', 7, 4), ('', 'b', 7, 0), ('a', 'b', 'x', 0), ('a', 'b', 7, 0))
     coco_qa(folder, 'val', ('a', 'b', 7, 0))
@@ -316,7 +286,7 @@ def test_all_faults_of_coco_qa(faults, tmp_path):
         file.write('1\n')
     (folder / 'test').mkdir()
     (folder / 'test/questions.txt').write_bytes(b'\xff')
-    found = faults('coco_qa', folder)
+    found = fails('coco_qa', folder)
     assert found[:4] == [
         f"{folder}/train, line 1: not a question; got 'a', 'b', '7', '4'",
         f"{folder}/train, line 2: not a question; got '', 'b', '7', '0'",
@@ -326,7 +296,7 @@ def test_all_faults_of_coco_qa(faults, tmp_path):
     assert found[4].startswith(f'{folder}/test/questions.txt, line 1: not UTF-8')
     assert found[5:] == [f'{folder}/test/{name}.txt: no such file' for name in ('answers', 'img_ids', 'types')]
     coco_qa(tmp_path / 'one', 'train', ('a', 'b', 7, 0))
-    assert faults('coco_qa', tmp_path / 'one') == [f'{tmp_path}/one: no val/questions.txt or test/questions.txt in it']
+    assert fails('coco_qa', tmp_path / 'one') == [f'{tmp_path}/one: no val/questions.txt or test/questions.txt in it']
 
 
 # DAQUAR.
@@ -366,12 +336,12 @@ def test_daquar(command, tmp_path, out):
     assert sorted(ids) == list(range(12))
 
 
-def test_all_faults_of_daquar(faults, tmp_path):
+def test_all_faults_of_daquar(fails, tmp_path):
     folder = tmp_path / 'source'
     daquar(folder, 'qa.train.txt', ('what ?', 'bed'), ('what in the image3 ?', ''), ('image4 ? a', 'a'))
     (folder / 'qa.val.txt').write_text('what in the image3 ?\n', encoding='utf-8')
     archive(folder / 'features_train.npz', image_id=np.array([1, 2, 3]))
-    assert faults('daquar', folder)[:4] == [
+    assert fails('daquar', folder)[:4] == [
         f"{folder}/qa.train.txt, line 1: the question does not end in an image, such as image12 ?; got 'what ?'",
         f"{folder}/qa.train.txt, line 3: the answer is empty; got 'what in the image3 ?'",
         f"{folder}/qa.train.txt, line 5: the question does not end in an image, such as image12 ?; got 'image4 ? a'",
@@ -379,10 +349,10 @@ def test_all_faults_of_daquar(faults, tmp_path):
     ]
     daquar(folder, 'qa.train.txt', ('what in the image3 ?', 'a'), ('what in the image4 ?', 'a'))
     daquar(folder, 'qa.val.txt', ('what in the image1 ?', 'a'))
-    assert faults('daquar', folder) == ['train: 1 images without regions: image4']
+    assert fails('daquar', folder) == ['train: 1 images without regions: image4']
     daquar(folder, 'qa.894.train.txt', ('what in the image3 ?', 'a'))
     (folder / 'qa.val.txt').unlink()
-    assert faults('daquar', folder) == [
+    assert fails('daquar', folder) == [
         f'{folder}: must have one file of train; got qa.894.train.txt, qa.train.txt',
         f'{folder}: no qa.*train.txt in it',
         f'{folder}: no qa.*val.txt or qa.*test.txt in it',
@@ -422,13 +392,13 @@ def test_easy_vqa(command, tmp_path, out):
             assert np.array_equal(np.array(Image.open(out / f'images/{split}_{name}.png')), pixels)
 
 
-def test_all_faults_of_easy_vqa(faults, tmp_path):
+def test_all_faults_of_easy_vqa(fails, tmp_path):
     folder = tmp_path / 'source'
     easy_vqa(folder, 'train', [0, 1], packed=False)
     easy_vqa(folder, 'val', [0], packed=True)
     write(folder / 'train/questions.json', [['a', 'b', 0], ['a', 'b'], ['a', 3, 1], ['a', 'b', 7]])
     (folder / 'val_images.zip').write_bytes(b'PK')
-    found = faults('easy_vqa', folder)
+    found = fails('easy_vqa', folder)
     assert [fault.split(' (')[0] for fault in found] == [
         f'{folder}/train/questions.json: questions[1]: another layout',
         f'{folder}/train/questions.json: questions[2]: another layout',

@@ -1,0 +1,179 @@
+"""The converter of Flickr30k Entities, on small data, and on its part that is Flickr8k where it is there."""
+
+import re
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from mmattn.language import RegionStore
+from mmattn.language.vqa.grounding import EntitiesDataset, PhraseRecall
+from mmattn.language.vqa.grounding.entities import read_entities, words_of
+
+from ..real_data import missing, real_data
+from .conftest import content, scripts
+from .test_region_converters import SIZE, archive
+
+converter, npz = scripts('flickr_entities', 'region_npz')
+
+REAL = real_data('flickr8k_entities')
+BOX = '<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>12</ymax></bndbox>'
+SENTENCES = '[/EN#1/people A man] , with [/EN#2/other a hat] .\n[/EN#2/other A hat] !\n'
+
+
+def annotation(size=SIZE):
+    width, height = size
+    sides = f'<size><width>{width}</width><height>{height}</height><depth>3</depth></size>'
+    return (
+        f'<annotation>{sides}<object><name>1</name>{BOX}</object>'
+        '<object><name>2</name><scene>0</scene><nobndbox>1</nobndbox></object></annotation>'
+    )
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / 'source'
+    for name in ('Sentences', 'Annotations'):
+        (folder / name).mkdir(parents=True)
+    for name in '125346':
+        (folder / f'Sentences/{name}.txt').write_text(SENTENCES, encoding='utf-8')
+        (folder / f'Annotations/{name}.xml').write_text(annotation(), encoding='utf-8')
+    (folder / 'train.txt').write_text('1\n2\n5\n', encoding='utf-8')
+    (folder / 'val.txt').write_text('3\n4\n6\n', encoding='utf-8')
+    archive(folder / 'features_train.npz', image_id=np.array([5, 1, 2]))
+    archive(folder / 'features_val.npz', image_id=np.array([3, 4, 6]))
+    return folder
+
+
+def test_every_second_validation_image_becomes_a_test_image(command, source, tmp_path):
+    out = tmp_path / 'data/out'
+    code, said, warnings = command(converter, source)
+    assert (code, warnings) == (0, [])
+    assert said[-4:] == [
+        'train: 3 images, 6 captions, 3 of them with 3 phrases with a box, at most 1 and 6 words each; 6 phrases '
+        'without a box; 6 different words',
+        'val: 2 images, 4 captions, 2 of them with 2 phrases with a box, at most 1 and 6 words each; 4 phrases '
+        'without a box; 6 different words',
+        'test: 1 images, 2 captions, 1 of them with 1 phrases with a box, at most 1 and 6 words each; 2 phrases '
+        'without a box; 6 different words',
+        f'{out / "regions"}: 6 images',
+    ]
+    found = {split: read_entities(out / f'entities_{split}.json') for split in ('train', 'val', 'test')}
+    assert {split: [*each.sizes] for split, each in found.items()} == dict(train=[*'125'], val=[*'36'], test=['4'])
+    assert ' '.join(found['test'].captions[0].caption.words) == 'a man with a hat .'
+    assert found['test'].boxes == {'4': {'1': [[0, 1, 8, 11]]}}
+    assert RegionStore(out / 'regions').image_ids == [*'512346']
+    data = EntitiesDataset('entities_train.json', 'regions', data_root=str(out))
+    assert [name for name, _ in data.ids] == ['1#0', '2#0', '5#0']
+    before = content(out)
+    assert command(converter, source)[::2] == (1, [f'error: {out}: already exists; --overwrite replaces it'])
+    assert content(out) == before
+
+
+def test_archives_and_lists_of_the_release(command, source, tmp_path):
+    """annotations.zip in place of folders, test.txt, and a region store."""
+    out, store = tmp_path / 'data/out', tmp_path / 'store'
+    assert (
+        npz.main([str(source / f'features_{split}.npz') for split in ('train', 'val')] + ['--out-dir', str(store)]) == 0
+    )
+    for path in source.glob('*.npz'):
+        path.unlink()
+    (source / 'val.txt').write_text('3\n', encoding='utf-8')
+    (source / 'test.txt').write_text('4\r\n6\n\n', encoding='utf-8')
+    assert command(converter, source, '--regions', store)[0] == 0
+    folders = content(out)
+    assert {name.split('.')[0].split('_')[-1] for name in folders if name.startswith('entities')} == {
+        'train',
+        'val',
+        'test',
+    }
+    assert [*read_entities(out / 'entities_test.json').sizes] == ['4', '6']
+    assert (out / 'regions').resolve() == store.resolve()
+    with zipfile.ZipFile(source / 'annotations.zip', 'w') as file:
+        for name in ('Sentences', 'Annotations'):
+            for path in sorted((source / name).iterdir()):
+                file.write(path, f'{name}/{path.name}')
+            shutil.rmtree(source / name)
+    assert command(converter, source, '--regions', store, '--overwrite')[0] == 0
+    assert content(out) == folders
+    assert len(RegionStore(store)) == 6  # not deleted with the link
+
+
+def test_all_faults_together(fails, source, tmp_path):
+    (source / 'val.txt').write_text('3\n4\n6\n1\n7\n', encoding='utf-8')
+    (source / 'Sentences/2.txt').write_text('[/EN#1/people A man\n\n[/EN#2/other ,] b\n', encoding='utf-8')
+    (source / 'Annotations/5.xml').write_text(annotation().replace('<xmin>1<', '<xmin>10<'), encoding='utf-8')
+    archive(source / 'features_train.npz', boxes=None)
+    assert fails(converter, source) == [
+        f'{source}/val.txt: image 1 is also in {source}/train.txt',
+        "Sentences/2.txt: line 1: a bracket that is not of the form [/EN#id/type words] in '[/EN#1/people A man'",
+        "Sentences/2.txt: line 3: the phrase '[/EN#2/other ,]' has no words",
+        'Annotations/5.xml: object 1: the box [10, 2, 9, 12] ends before it starts',
+        'Sentences/7.txt: No such file or directory',
+        'Annotations/7.xml: No such file or directory',
+        f'{source}/features_train.npz: no boxes or boxes in it',
+    ]
+
+
+def test_regions_fit_the_annotations(fails, source, tmp_path):
+    (source / 'Annotations/4.xml').write_text(annotation((7, 8)), encoding='utf-8')
+    archive(source / 'features_val.npz', image_id=np.array([9, 4, 6]))
+    where = 'features_train.npz, features_val.npz'
+    size = f'{SIZE[0]}×{SIZE[1]}'
+    assert fails(converter, source) == [
+        f'image 3: no regions in {where}',
+        f'image 4: 7×8 in its annotation, but {size} in {where}',
+    ]
+    assert fails(converter, source, '--regions', tmp_path) == [
+        f'{source}: has features_*.npz, which --regions would replace'
+    ]
+    for path in source.glob('*.npz'):
+        path.unlink()
+    assert fails(converter, source) == [f'{source}: no features_*.npz in it; --regions names a region store']
+    store = tmp_path / 'none'
+    (found,) = fails(converter, source, '--regions', store)
+    assert found.startswith(f'{store}: no such folder')
+    (source / 'train.txt').write_text('', encoding='utf-8')
+    (source / 'val.txt').unlink()
+    assert fails(converter, source, '--regions', store)[:2] == [
+        f'{source}/train.txt: no image',
+        f'{source}/val.txt: No such file or directory',
+    ]
+    shutil.rmtree(source / 'Sentences')
+    assert fails(converter, source, '--regions', store) == [f'{source}: no annotations.zip in it']
+    assert fails(converter, tmp_path / 'nothing') == [f'{tmp_path / "nothing"}: no such folder']
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL.is_dir(), reason=missing('flickr8k_entities', REAL))
+def test_figures_of_flickr8k(command, tmp_path):
+    """The numbers of the specification, and the recall of all regions and of the whole image by both rules."""
+    code, said, _ = command(converter, REAL)
+    assert code == 0
+    assert said[-4] == (
+        'train: 6,000 images, 30,000 captions, 29,926 of them with 77,838 phrases with a box, at most 9 and 37 words '
+        'each; 15,478 phrases without a box; 7,720 different words'
+    )
+    numbers = [[int(n.replace(',', '')) for n in re.findall(r'[\d,]*\d', line)] for line in said[-3:-1]]
+    images, captions, grounded, phrases, *_, without, _ = map(sum, zip(*numbers))
+    assert (images, captions, grounded, phrases, without) == (500, 2500, 2495, 6502, 1224)
+    folder = tmp_path / 'data/out'
+    assert len(words_of(read_entities(folder / 'entities_train.json'))) == 7720
+    metric, count = PhraseRecall(), 0
+    for split in ('val', 'test'):
+        data = EntitiesDataset(
+            f'entities_{split}.json', 'regions', 'entities_train.json', test_mode=True, data_root=str(folder)
+        )
+        for index in range(len(data)):
+            sample = data[index]['data_samples']
+            # In the order of the detector: first the whole image, then its best box, …
+            sample.pred_scores = -torch.arange(len(sample.regions)).expand(len(sample.phrases), -1).float()
+            metric.process({}, [sample.to_dict()])
+        count += len(data)
+    figures = metric.evaluate(count)
+    # The README's 77.7 is of boxes that count pixels from 1.
+    expected = {'upper bound': 80.3, 'upper bound union': 77.9, 'whole image': 18.9, 'whole image union': 24.5}
+    assert {name: round(figures[name], 1) for name in expected} == expected
+    assert figures['R@1'] == figures['whole image']
