@@ -22,6 +22,7 @@ class Contrast(NamedTuple):
         question (str): what is compared, in words.
         ours, baseline (str): names of the two methods.
         paper (float, optional): difference that the paper prints, in points, above 0. None if it prints none.
+        on (str): on which data, if the question has several contrasts of the methods. Defaults to ''.
         validation (bool): whether the metric is that of the last validation, not of the test. Defaults to False.
         planned (int): number of pairs of the protocol, one per seed, or per seed and fold, 2 or more; with fewer, there
             is no verdict. Defaults to 2.
@@ -32,9 +33,14 @@ class Contrast(NamedTuple):
     ours: str
     baseline: str
     paper: float | None
+    on: str = ''
     validation: bool = False
     planned: int = 2
     values: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {})
+
+    def name(self) -> str:
+        """Return the names of the methods, and the data."""
+        return f'{self.ours} − {self.baseline}' + (f', {self.on}' if self.on else '')
 
     def pairs(self) -> list[tuple[float, float]]:
         """Return the values of both methods for each seed, by ascending seed.
@@ -172,7 +178,7 @@ def evidence_table(contrasts: Sequence[Contrast], count: int) -> str:
         rows.append(
             [
                 contrast.question,
-                f'{contrast.ours} − {contrast.baseline}',
+                contrast.name(),
                 '–' if contrast.paper is None else f'{contrast.paper:+.2f}',
                 '–' if finding.difference is None else str(finding.difference).removesuffix(' *'),
                 str(len(contrast.values[0])),
@@ -194,7 +200,7 @@ def plot_contrasts(contrasts: Mapping[str, Sequence[Contrast]], count: int, path
         path (Path): the image.
     """
     lines = [
-        (f'{contrast.ours} − {contrast.baseline}\n{kind}, {len(contrast.values[0])} pairs', contrast, found)
+        (f'{contrast.name()}\n{kind}, {len(contrast.values[0])} pairs', contrast, found)
         for kind, some in contrasts.items()
         for contrast in some
         if (found := find(contrast, count).difference) is not None

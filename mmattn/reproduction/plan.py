@@ -1,7 +1,9 @@
 """The plan for a table: its methods and their configs, checked and written to the work dir."""
 
 import difflib
+import json
 from fnmatch import fnmatch
+from hashlib import sha256
 from pathlib import Path
 from pprint import pformat
 
@@ -122,7 +124,7 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> N
         shipped = method.rows[0].configs[: len(method.configs)]
         # Rows that differ in their options share a config.
         options = {key.rpartition('.')[2]: value for key, value in method.rows[0].options.items()}
-        suffix = ''.join(f'_{key}-{value}' for key, value in options.items())
+        suffix = ''.join(f'_{key}-{_short(value)}' for key, value in options.items())
         method.paths = [folder / f'{Path(name).stem}{suffix}.py' for name in shipped]
         for name, cfg, path in zip(shipped, method.configs, method.paths):
             if not path.exists():
@@ -144,6 +146,13 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> N
                 ]
             )
         )
+
+
+def _short(value: object) -> str:
+    """Return a plain value for the name of a file, or a digest of one with parts."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return str(value)
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _text(cfg: Config) -> str:

@@ -4,6 +4,7 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +17,11 @@ from .report import markdown, spread
 from .reproduce import reproduce
 from .tables import Row, read_tables
 from .task import ProtocolError
+from .variants import UNET_BA
 
 RESULTS = config_path('reproduced') / 'evidence'
 KINDS = 'frozen', 'trained'  # the backbone
+EXPLORATORY = 'exploratory'  # decides nothing, see exploration.py
 COUNT = 6  # of the primary contrasts in docs/evidence.md, also of questions that are not here yet
 
 
@@ -37,6 +40,8 @@ class Question(NamedTuple):
         trained (int): number of seeds with a trained backbone; the other rows are not run. Defaults to 0.
         no_attention (str, optional): a row whose head is also run without its attention. Defaults to None.
         options (dict): further settings of all configs, by key. Defaults to {}.
+        variants (dict): options of further rows, by name, ``ROW, CHANGE``; they change that row. Only those of a
+            contrast are run; all are explored, see :func:`~mmattn.reproduction.exploration.explore`. Defaults to {}.
         folds (tuple): the test clips of each fold, see :func:`~mmattn.reproduction.folds.reproduce_folds`; a fold and a
             seed are a pair. Defaults to (), no folds.
     """
@@ -54,6 +59,7 @@ class Question(NamedTuple):
     trained: int = 0
     no_attention: str | None = None
     options: Mapping[str, Any] = {}
+    variants: Mapping[str, Mapping[str, Any]] = {}
     folds: tuple[tuple[str, ...], ...] = ()
 
     def planned(self, trained: bool) -> int:
@@ -111,10 +117,19 @@ QUESTIONS = {
         'mobilenet-v2-d8_unet',
         1500,
         (
-            Contrast('U-Net-BA parses upright faces better than U-Net (Table 4.3)', 'U-Net-BA', 'U-Net', 0.6, True),
-            Contrast('U-Net-BA parses turned faces better than U-Net', 'U-Net-BA', 'U-Net', None),
+            Contrast(
+                'U-Net-BA parses upright faces better than U-Net (Table 4.3)', 'U-Net-BA', 'U-Net', 0.6, 'upright', True
+            ),
+            Contrast('U-Net-BA parses turned faces better than U-Net', 'U-Net-BA', 'U-Net', None, 'turned'),
         ),
-        options={'default_hooks.checkpoint.save_best': None},  # the last checkpoint is tested
+        iterations=480,
+        seeds=10,
+        options={
+            'default_hooks.checkpoint.save_best': None,  # the last checkpoint is tested
+            # As in the short runs on these faces: eyes, nose and mouth take few pixels.
+            'model.decode_head.loss_decode.class_weight': [1.0, 1.0, 1.0, 4.0, 4.0, 4.0],
+        },
+        variants=UNET_BA,
     ),
     'd': Question(
         '5.1',
@@ -153,7 +168,17 @@ def rows_of(question: Question, trained: bool) -> list[Row]:
         for row in chosen
         if row.name == question.no_attention
     ]
-    return chosen + plain
+    return chosen + plain + [row for row in variants_of(question, chosen) if row.name in question.primary()]
+
+
+def variants_of(question: Question, rows: list[Row]) -> list[Row]:
+    """Return the variants of rows."""
+    return [
+        row._replace(name=name, metrics={}, options={**row.options, **options})
+        for name, options in question.variants.items()
+        for row in rows
+        if row.name == name.partition(',')[0]
+    ]
 
 
 def protocol_of(question: Question, iterations: int, pretrained: Path, trained: bool) -> Protocol:
@@ -298,11 +323,18 @@ def answer(
         )
         last = json.loads((work_dir / 'results.json').read_text(encoding='utf-8'))
         found |= {row['name']: row for row in last['rows']}
-        content = last | dict(steps=question.iterations, rows=[*found.values()])
-        if _runs(content) >= known:  # the first seeds of a resumed call do not replace the figures of all
-            results.mkdir(parents=True, exist_ok=True)
-            write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + '\n')
+        write_figures(path, last | dict(steps=question.iterations, rows=[*found.values()]), known)
     return text
+
+
+def write_figures(path: Path, content: Mapping, known: int) -> None:
+    """Write the figures of finished runs, which :func:`restore` reads, if they are at least ``known`` runs.
+
+    The first seeds of a resumed call thereby do not replace the figures of all.
+    """
+    if _runs(content) >= known:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + '\n')
 
 
 def _runs(results: Mapping) -> int:
@@ -350,15 +382,23 @@ def report(picture: Path, results: Path = RESULTS) -> str:
         picture (Path): the image to write.
         results (Path): folder of the figures. Defaults to configs/reproduced/evidence.
     """
-    contrasts: dict[str, list[Contrast]] = {}
+    contrasts: dict[str, list[Contrast]] = {kind: [] for kind in KINDS}
     runs = []
-    for kind in KINDS:
-        contrasts[kind] = []
-        for name, question in QUESTIONS.items():
-            path = results / f'{name}_{kind}.json'
-            found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(rows=[])
-            for validation in dict.fromkeys(contrast.validation for contrast in question.contrasts):
-                values = values_of(found, validation)
+    for kind, (name, question) in product((*KINDS, EXPLORATORY), QUESTIONS.items()):
+        path = results / f'{name}_{kind}.json'
+        found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(rows=[])
+        for validation in dict.fromkeys(contrast.validation for contrast in question.contrasts):
+            values = values_of(found, validation)
+            runs += [
+                [
+                    f'{name}: {row}' + (', validation' if validation else ''),
+                    kind,
+                    ', '.join(f'{value:.2f}' for value in seeds.values()),
+                    spread([*seeds.values()]),
+                ]
+                for row, seeds in values.items()
+            ]
+            if kind in contrasts:
                 contrasts[kind] += [
                     contrast._replace(
                         planned=question.planned(kind == 'trained') * max(1, len(question.folds)),
@@ -366,15 +406,6 @@ def report(picture: Path, results: Path = RESULTS) -> str:
                     )
                     for contrast in question.contrasts
                     if contrast.validation == validation
-                ]
-                runs += [
-                    [
-                        f'{name}: {row}' + (', validation' if validation else ''),
-                        kind,
-                        ', '.join(f'{value:.2f}' for value in seeds.values()),
-                        spread([*seeds.values()]),
-                    ]
-                    for row, seeds in values.items()
                 ]
     plot_contrasts(contrasts, COUNT, picture)
     tables = [f'Backbone {kind}:\n\n{evidence_table(found, COUNT)}' for kind, found in contrasts.items()]

@@ -9,13 +9,16 @@ import torch
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from PIL import Image
 
-from mmattn.reproduction import questions, reproduce
+from mmattn.reproduction import exploration, questions, reproduce
 from mmattn.reproduction.evidence import detectable, find
+from mmattn.reproduction.exploration import SEEDS, explore
 from mmattn.reproduction.plan import plan
 from mmattn.reproduction.protocol import Protocol, read_data
 from mmattn.reproduction.questions import QUESTIONS, answer, choose_size, report, rows_of, size_table
 from mmattn.reproduction.results import Result
 from mmattn.reproduction.task import ProtocolError
+from mmattn.reproduction.variants import UNET_BA, blocks
+from mmattn.segmentation.unet_ba_head import BLOCKS
 
 from .test_backbone import weights  # noqa: F401  (a fixture)
 
@@ -207,3 +210,62 @@ def test_faces_are_turned_in_the_test_alone(weights, data, tmp_path, monkeypatch
     assert (turned['data_samples'].gt_sem_seg.data[0].numpy() == expected).all()
     assert upright['inputs'][0].shape == turned['inputs'][0].shape
     assert not torch.equal(upright['inputs'][0], turned['inputs'][0])
+
+
+@pytest.mark.slow
+def test_each_variant_changes_one_setting_of_the_method(weights, data, tmp_path, monkeypatch):  # noqa: F811
+    question = QUESTIONS['c']._replace(crops=2, iterations=2)
+    monkeypatch.setattr(exploration, 'QUESTIONS', dict(c=question))
+    monkeypatch.setattr(questions, 'QUESTIONS', dict(c=question))
+    configs, trained = {}, set()
+
+    def stage(run, method, workers, jobs):
+        configs[run.method] = method.configs[0]
+        trained.add((run.method, run.seed))
+        return Result(dict(overall=50.0, accuracy=90.0), 0.5, 100.0, [(1, 10.0), (2, 80.0)])
+
+    monkeypatch.setattr(reproduce, 'run_stages', stage)
+    results = tmp_path / 'results'
+    explore('c', weights, tmp_path / 'runs', data_root=data['fasseg'], results=results)
+    names = ['U-Net', 'U-Net-BA', *UNET_BA]
+    assert trained == {(name, seed) for name in names for seed in SEEDS}
+    assert '| c: U-Net-BA, 5×5 neighbourhoods, validation | exploratory | 80.00, 80.00 |' in report(
+        tmp_path / 'picture.png', results
+    )
+
+    def model(name):
+        return MODELS.build(configs[name].model)
+
+    def without(cfg, *keys):
+        found = cfg.to_dict()
+        for key in keys:
+            *parents, last = key.split('.')
+            part = found
+            for parent in parents:
+                part = part[parent]
+            part.pop(last, None)
+        return found
+
+    init_default_scope('mmseg')
+    changed = 'model.decode_head.block', 'optim_wrapper.optimizer.lr'
+    assert len({str(without(configs[name], *changed)) for name in names}) == 1
+    own = configs['U-Net-BA']
+    assert 'block' not in own.model.decode_head  # the blocks of the class are those of the variants
+    assert blocks() == list(BLOCKS)
+    learning_rate = configs['U-Net-BA, learning rate 0.001']
+    assert without(learning_rate, changed[1]) == without(own, changed[1])
+    assert learning_rate.optim_wrapper.optimizer.lr == 0.001 < own.optim_wrapper.optimizer.lr
+    shapes = {name: {key: value.shape for key, value in model(name).state_dict().items()} for name in names}
+    scaled = model('U-Net-BA, content logits times 1/√d').decode_head.up_blocks
+    assert [block.scale for block in scaled] == [None] * 4
+    assert shapes['U-Net-BA, content logits times 1/√d'] == shapes['U-Net-BA']
+    wide = model('U-Net-BA, 5×5 neighbourhoods').decode_head.up_blocks
+    assert [block.settings['kernel_size'] for block in wide] == [(5, 5)] * 4
+    geometric = model('U-Net-BA, no content logits, one pass').decode_head.up_blocks
+    assert [(block.content, block.geometric) for block in geometric] == [(False, True)] * 4
+    first, *others = model('U-Net-BA, one pass, own projections').decode_head.up_blocks
+    assert first.settings['iterations'] == 1
+    assert not any(block.share for block in (first, *others))
+    lowest = {key: value for key, value in shapes['U-Net'].items() if 'up_blocks.3.' in key}
+    mixed = shapes['U-Net-BA, convolution at the lowest level']
+    assert {key: value for key, value in mixed.items() if 'up_blocks.3.' in key} == lowest

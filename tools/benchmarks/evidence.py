@@ -3,6 +3,7 @@
     python tools/benchmarks/evidence.py a … --stock 1200       # the stock components alone, to choose the size
     python tools/benchmarks/evidence.py a --data-root data/camvid --pretrained mobilenet_v2_imagenet.pth --jobs 2
     python tools/benchmarks/evidence.py a … --trained          # the primary contrasts, with the backbone trained
+    python tools/benchmarks/evidence.py c … --explore          # variants of a method, on other seeds
     python tools/benchmarks/evidence.py report                 # tables, and docs/evidence.png
 
 A run is one row with one seed, for question d in one fold of the clips. After an interruption, the same command
@@ -16,7 +17,8 @@ from typing import Any
 
 from mmattn.utils.command import run
 
-from mmattn.reproduction.questions import KINDS, QUESTIONS, RESULTS, answer, choose_size, report
+from mmattn.reproduction.exploration import explore
+from mmattn.reproduction.questions import EXPLORATORY, KINDS, QUESTIONS, RESULTS, answer, choose_size, report
 
 
 def main() -> None:
@@ -26,6 +28,11 @@ def main() -> None:
     parser.add_argument('--data-root', type=Path, help='folder of the data set; default: the folder in its config')
     parser.add_argument('--pretrained', type=Path, metavar='FILE', help='weights of the backbone')
     parser.add_argument('--trained', action='store_true', help='train the backbone, too; only the primary contrasts')
+    parser.add_argument(
+        '--explore',
+        action='store_true',
+        help='train variants of the method, each with one change, on other seeds; for question c',
+    )
     parser.add_argument(
         '--stock',
         type=int,
@@ -45,13 +52,17 @@ def main() -> None:
         parser.error('a question requires --pretrained')
     if args.stock is not None and (args.stock < 10 or args.stock % 10):
         parser.error(f'--stock must be a multiple of 10, at least 10; got {args.stock}')
-    kind = KINDS[args.trained] + (f'_{args.stock}' if args.stock else '')
+    if args.explore and (not QUESTIONS[args.question].variants or args.trained or args.stock):
+        parser.error(f'--explore is for a question with variants, without --trained and --stock; got {args.question}')
+    kind = EXPLORATORY if args.explore else KINDS[args.trained] + (f'_{args.stock}' if args.stock else '')
     work_dir = args.work_dir or Path('work_dirs', f'evidence_{args.question}_{kind}')
-    options: dict[str, Any] = dict(trained=args.trained, data_root=args.data_root, jobs=args.jobs, workers=args.workers)
-    if args.stock is None:
-        print(answer(args.question, args.pretrained, work_dir, results=args.results, **options))
+    options: dict[str, Any] = dict(data_root=args.data_root, jobs=args.jobs, workers=args.workers)
+    if args.explore:
+        print(explore(args.question, args.pretrained, work_dir, results=args.results, **options))
+    elif args.stock is None:
+        print(answer(args.question, args.pretrained, work_dir, trained=args.trained, results=args.results, **options))
     else:
-        print(choose_size(args.question, args.stock, args.pretrained, work_dir, **options))
+        print(choose_size(args.question, args.stock, args.pretrained, work_dir, trained=args.trained, **options))
 
 
 if __name__ == '__main__':
