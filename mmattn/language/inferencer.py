@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmengine.infer import BaseInferencer
 from rich.console import Console
 from rich.progress import Progress
-from torch import nn
+from torch import Tensor, nn
 
 from mmattn._compat import load_weights
 from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
@@ -54,7 +54,7 @@ class LanguageInferencer(BaseInferencer):
     """Base of the inferencers of models that read or write sentences.
 
     The checkpoint contains the vocabulary, in ``meta.dataset_meta``. A subclass sets the class attributes, and defines
-    ``preprocess``, ``forward`` for a :class:`Batch`, and ``postprocess``, which returns a dict per input.
+    ``forward`` for a :class:`Batch`, and ``postprocess``, which returns a dict per input.
 
     Args:
         model (str, Path or Config): config of the model, or its path.
@@ -93,6 +93,15 @@ class LanguageInferencer(BaseInferencer):
         check_checkpoint(self.weights)
         cfg = model if isinstance(model, Config) else Config.fromfile(model)
         super().__init__(cfg, self.weights, str(found), scope='mmattn', show_progress=show_progress)
+
+    def preprocess(self, inputs: Sequence[Any]) -> list[Batch]:  # type: ignore[override]
+        """Divide inputs into batches, in their order. Features are read when a batch is processed."""
+        return in_batches(inputs, self.batch_size)
+
+    def _collated(self, samples: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Return the inputs of the model for some samples."""
+        inputs = {name: [sample[name] for sample in samples] for name in samples[0]}
+        return self.model.data_preprocessor(dict(inputs=inputs), False)['inputs']
 
     def _run(
         self,

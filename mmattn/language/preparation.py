@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack, nullcontext, redirect_stderr
 from importlib.metadata import version
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -43,8 +43,16 @@ SEGMENT = re.compile(r'<seg id="?\d+"?>(.*?)</seg>')
 
 
 def iter_pairs(source: Path, target: Path) -> Iterator[Pair]:
-    """Yield the pairs of lines of two files, which must have the same number of lines."""
-    return zip(iter_lines(source), iter_lines(target), strict=True)
+    """Yield the pairs of lines of two files.
+
+    Raises:
+        ValueError: one file has fewer lines than the other; the message names both.
+    """
+    for number, (first, second) in enumerate(zip_longest(iter_lines(source), iter_lines(target)), 1):
+        if first is None or second is None:
+            shorter = source if first is None else target
+            raise ValueError(f'{source} and {target} must have one line per pair; {shorter} ends before line {number}')
+        yield first, second
 
 
 def read_segments(path: str | Path) -> list[str]:

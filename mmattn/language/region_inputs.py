@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .annotation_files import SHOWN
+from .annotation_files import SHOWN, noting
 from .regions import RegionStore
 
 Stores = str | Path | Sequence[str | Path] | RegionStore
@@ -33,13 +33,26 @@ def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Te
     return inputs
 
 
-def region_faults(store: RegionStore, ids: list[str], num_features: int | None, allow_empty: bool = False) -> list[str]:
-    """Return the first faults of the regions of images, and the number of others; an image may be without regions if
-    ``allow_empty``."""
-    found = store.find_faults(ids, num_features, features=False, allow_empty=allow_empty)
-    if num_features not in (None, store.num_features):
-        found[0] += f' (--cfg-options model.num_features={store.num_features})'
-    return found[:SHOWN] + [f'… and {len(found) - SHOWN:,} more'] * (len(found) > SHOWN)
+def with_region_faults(
+    faults: dict[str, list[str]], images: dict[str, list[str]], num_features: int | None, allow_empty: bool = False
+) -> dict[str, list[str]]:
+    """Return faults by path, each once, with the first ones of region stores, and the number of others.
+
+    Args:
+        faults (dict): those of other files; those of the stores are added.
+        images (dict): the images that are used, by store.
+        num_features (int, optional): width of the regions that the model accepts; None for any.
+        allow_empty (bool): an image may be without regions. Defaults to False.
+    """
+    for path, ids in images.items():
+        with noting(faults, path):
+            store = RegionStore(path)
+            found = store.find_faults(ids, num_features, features=False, allow_empty=allow_empty)
+            if num_features not in (None, store.num_features):
+                found[0] += f' (--cfg-options model.num_features={store.num_features})'
+            more = [f'… and {len(found) - SHOWN:,} more'] * (len(found) > SHOWN)
+            faults.setdefault(path, []).extend(found[:SHOWN] + more)
+    return {path: list(dict.fromkeys(reasons)) for path, reasons in faults.items() if reasons}
 
 
 def store_files(store: RegionStore) -> list[list[int]]:

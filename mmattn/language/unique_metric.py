@@ -1,9 +1,12 @@
 """Base class of metrics for which every sample counts once, however processes and batches divide them."""
 
+from pathlib import Path
 from typing import Any
 
 from mmengine.dist import all_gather_object, get_dist_info
 from mmengine.evaluator import BaseMetric
+
+from mmattn.utils.files import check_writable
 
 
 class UniqueMetric(BaseMetric):
@@ -11,10 +14,25 @@ class UniqueMetric(BaseMetric):
 
     mmengine assumes that process r has every n-th sample; batches of similar lengths differ in size, and samplers
     repeat samples.
+
+    Args:
+        output_dir (str, optional): folder for files. Defaults to None, no files.
+        keep_results (bool): has no effect; accepted because ``tools/test.py --out`` sets it, as for the metrics of
+            mmseg.
+        **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
+
+    Raises:
+        OSError: ``output_dir`` is not writable.
     """
 
     key: str  # entry of a result that tells samples apart and orders them
     results: list[dict[str, Any]]
+
+    def __init__(self, output_dir: str | None = None, keep_results: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.output_dir = None if output_dir is None else Path(output_dir)
+        if output_dir is not None:
+            check_writable(output_dir)
 
     def evaluate(self, size: int) -> dict:
         """Compute the metrics of the samples of all processes.

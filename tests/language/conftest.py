@@ -10,3 +10,11 @@ def default_scope():
     yield
     DefaultScope._instance_dict.clear()
     DefaultScope._instance_dict.update(known)
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(train, tmp_path_factory):
+    """The work dir of a run; ``train`` is the trainer of the module."""
+    folder = tmp_path_factory.mktemp('uninterrupted')
+    assert train(folder) == [0], train.log
+    return folder

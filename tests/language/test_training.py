@@ -10,7 +10,7 @@ import torch
 
 from mmattn.utils import config_path
 
-from ..engine.hooks.test_resume import ROOT, Trainer, assert_same_end, load
+from ..engine.hooks.test_resume import KILLED, ROOT, Trainer, assert_same_end, load
 from ..forked_tools import run_command
 
 pytestmark = pytest.mark.e2e
@@ -30,11 +30,6 @@ test_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(dat
 param_scheduler = [dict(type='mmattn.InverseRootLR', warmup=4, by_epoch=False)]
 train_cfg = dict(max_iters=12, val_interval=6)
 default_hooks = dict(checkpoint=dict(interval=4, max_keep_ckpts=-1), logger=dict(interval=1))
-"""
-KILLED = """
-_base_ = './plain.py'
-custom_imports = dict(imports=['sabotage'])
-custom_hooks = [dict(type='Killer')]
 """
 SGD = """
 _base_ = './config.py'
@@ -71,13 +66,6 @@ def train(tmp_path_factory):
     (folder / 'config.py').write_text(KILLED, encoding='utf-8')
     yield trainer
     trainer.close()
-
-
-@pytest.fixture(scope='module')
-def uninterrupted(train, tmp_path_factory):
-    folder = tmp_path_factory.mktemp('uninterrupted')
-    assert train(folder) == [0], train.log
-    return folder
 
 
 @pytest.mark.parametrize('workers', [0, 1])

@@ -14,7 +14,7 @@ from mmengine.logging import print_log
 from mmattn.language.unique_metric import UniqueMetric
 from mmattn.language.vocabulary import Vocabulary
 from mmattn.registry import METRICS
-from mmattn.utils.files import check_writable, write_text
+from mmattn.utils.files import write_text
 
 from .cider import CiderD
 from .java import java_command
@@ -47,9 +47,7 @@ class CaptionMetric(UniqueMetric):
             "caption": "a dog"}, …]``, and ``scores.json``, the scores of each image for paired statistics,
             ``{"tokenizer": "PTB", "scores": {image id: {"BLEU-1": 50.0, …}}}``. Ids that are not integers are written
             as strings. ``tools/test.py --out`` sets it. Defaults to None, no files.
-        keep_results (bool): has no effect; accepted because ``tools/test.py --out`` sets it, as for the metrics of
-            mmseg.
-        **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
+        **kwargs: as in :class:`mmattn.language.unique_metric.UniqueMetric`.
 
     Raises:
         ImportError: the tokenizer is 'PTB', and pycocoevalcap is not installed.
@@ -65,18 +63,12 @@ class CaptionMetric(UniqueMetric):
         81.87...
     """
 
-    default_prefix = None
     key = 'image_id'
 
     def __init__(
-        self,
-        tokenizer: str = 'auto',
-        use_meteor: bool = True,
-        output_dir: str | None = None,
-        keep_results: bool = False,
-        **kwargs: Any,
+        self, tokenizer: str = 'auto', use_meteor: bool = True, output_dir: str | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(output_dir, **kwargs)
         if tokenizer not in TOKENIZERS:
             raise ValueError(f'tokenizer must be one of {TOKENIZERS}; got {tokenizer!r}')
         self.missing = ''  # why the programs cannot run
@@ -88,9 +80,6 @@ class CaptionMetric(UniqueMetric):
             self.missing = str(error)
         self.tokenizer = tokenizer if tokenizer != 'auto' else 'simple' if self.missing else 'PTB'
         self.use_meteor = use_meteor
-        self.output_dir = None if output_dir is None else Path(output_dir)
-        if output_dir is not None:
-            check_writable(output_dir)
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Keep the captions of a batch.

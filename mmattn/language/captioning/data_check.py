@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmattn.language.annotation_files import in_folder, noting
-from mmattn.language.region_inputs import region_faults
-from mmattn.language.regions import RegionStore
+from mmattn.language.region_inputs import with_region_faults
 from mmattn.language.vocabulary import Vocabulary
 
 from .annotations import Annotation, read_annotations
@@ -57,7 +56,4 @@ def find_faults(cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
                 words = of_splits('vocab_splits', files[words_path], cfg.get('vocab_splits'), words_path, every=True)
                 vocabulary = Vocabulary(frequent_words(words, cfg.get('min_count', MIN_COUNT)))
                 read_attributes(attributes, ids, vocabulary, cfg.get('num_attributes', 20))
-    for regions, ids in images.items():
-        with noting(faults, regions):
-            faults.setdefault(regions, []).extend(region_faults(RegionStore(regions), ids, model.num_features))
-    return {path: list(dict.fromkeys(reasons)) for path, reasons in faults.items() if reasons}
+    return with_region_faults(faults, images, model.num_features)

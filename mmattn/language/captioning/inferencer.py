@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from mmattn.language.beam_search import Hypothesis
-from mmattn.language.inferencer import Batch, SentenceInferencer, in_batches
+from mmattn.language.inferencer import Batch, SentenceInferencer
 from mmattn.language.progress_file import digest
 from mmattn.language.region_inputs import Stores, image_inputs, store_files
 from mmattn.language.regions import RegionStore
@@ -155,14 +155,10 @@ class CaptionInferencer(SentenceInferencer):
             numbers = read_attributes(attributes, names, self.vocabulary, num_attributes)
         return [StoredImage(store, name, numbers.get(name)) for name in names]
 
-    def preprocess(self, inputs: Sequence[StoredImage]) -> list[Batch]:  # type: ignore[override]
-        """Divide images into batches, in their order. Their features are read when a batch is processed."""
-        return in_batches(inputs, self.batch_size)
-
     @torch.no_grad()
     def forward(self, inputs: Batch, **options: Any) -> list[list[Hypothesis]]:  # type: ignore[override]
         """Return the hypotheses for each image of a batch; ``options`` replace those of ``test_cfg``."""
-        return self.model.describe(self._collated(inputs.inputs), **options)
+        return self.model.describe(self._collated([image.inputs() for image in inputs.inputs]), **options)
 
     def postprocess(  # type: ignore[override]
         self, preds: Sequence[Sequence[Hypothesis]], n_best: int = 1
@@ -197,15 +193,9 @@ class CaptionInferencer(SentenceInferencer):
 
         numbers = self.vocabulary.encode(caption)
         tokens = torch.tensor(numbers, device=next(self.model.parameters()).device)
-        weights = region_attention(self.model, self._collated([inputs]), tokens)[: len(numbers) - 1]
+        weights = region_attention(self.model, self._collated([inputs.inputs()]), tokens)[: len(numbers) - 1]
         regions = inputs.store[inputs.image_id]
         return caption_figure(picture, regions, caption.split(), weights, inputs.image_id, references)
-
-    def _collated(self, images: Sequence[StoredImage]) -> dict[str, Tensor]:
-        """Return the inputs of the model for some images."""
-        samples = [image.inputs() for image in images]
-        inputs = {name: [sample[name] for sample in samples] for name in samples[0]}
-        return self.model.data_preprocessor(dict(inputs=inputs), False)['inputs']
 
 
 def _described(images: Sequence[StoredImage]) -> dict[str, Any]:

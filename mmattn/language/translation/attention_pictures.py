@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from mmattn.language.attention_rows import record_attention
 from mmattn.visualization.attention_maps import attention_layers
-from mmattn.visualization.figure import COLOURS
+from mmattn.visualization.figure import COLOURS, rendered
 
 PARTS = ('encoder self-attention', 'decoder self-attention', 'cross-attention')
 END = '</s>'
@@ -199,8 +197,4 @@ def draw_sentence_attention(
                     f'{each.layer} must have weights of {sizes[each.part]} queries and keys, as source and target; got '
                     f'{tuple(weights.shape[1:])}'
                 )
-    canvas = FigureCanvasAgg(attention_figure(attention, source, target))
-    with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', r'Glyph .* missing from')  # drawn as a box
-        canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    return rendered(attention_figure(attention, source, target))

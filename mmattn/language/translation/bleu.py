@@ -13,7 +13,7 @@ from mmattn.language.text import TextProcessor, import_optional, undo_bpe
 from mmattn.language.unique_metric import UniqueMetric
 from mmattn.language.vocabulary import SPECIALS
 from mmattn.registry import METRICS
-from mmattn.utils.files import atomic_write, check_writable
+from mmattn.utils.files import atomic_write
 
 UNKNOWN = re.compile(r'(?<!\S)<unk>(?!\S)')  # in a reference; as in fairseq, that of a translation never matches it
 
@@ -64,9 +64,7 @@ class BLEU(UniqueMetric):
         detokenized (bool): compute 'sacreBLEU'. Defaults to True.
         output_dir (str, optional): folder for the translations, ``translations.txt``, and, with the score of each, the
             ``n-best.txt``. Defaults to None, no files.
-        keep_results (bool): has no effect; accepted because ``tools/test.py --out`` sets it, as for the metrics of
-            mmseg.
-        **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
+        **kwargs: as in :class:`mmattn.language.unique_metric.UniqueMetric`.
 
     Raises:
         ImportError: sacreBLEU is not installed.
@@ -80,24 +78,15 @@ class BLEU(UniqueMetric):
         0.0
     """
 
-    default_prefix = None
     key = 'line'
 
     def __init__(
-        self,
-        compound_split: bool = False,
-        detokenized: bool = True,
-        output_dir: str | None = None,
-        keep_results: bool = False,
-        **kwargs: Any,
+        self, compound_split: bool = False, detokenized: bool = True, output_dir: str | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(output_dir, **kwargs)
         import_optional('sacrebleu')
         self.compound_split = compound_split
         self.detokenized = detokenized
-        self.output_dir = output_dir
-        if output_dir is not None:
-            check_writable(output_dir)
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Keep the translations of a batch.

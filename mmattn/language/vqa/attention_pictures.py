@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-import warnings
 from collections.abc import Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
@@ -12,7 +11,6 @@ import numpy as np
 import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -20,7 +18,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from mmattn.language.regions import grid_boxes
-from mmattn.visualization.figure import COLOURS
+from mmattn.visualization.figure import COLOURS, rendered
 
 from .inferencer import best_answers
 from .questions import QuestionTokenizer
@@ -201,12 +199,8 @@ def draw_question_attention(
     table = attention_table(weights, words)
     if boxes.shape != (weights.shape[-1], 4):
         raise ValueError(f'boxes must be ({weights.shape[-1]}, 4), one per region; got {tuple(boxes.shape)}')
-    figure = _figure(table, region_order(weights.detach().cpu()), boxes.cpu(), size, picture, question, answers)
-    canvas = FigureCanvasAgg(figure)
-    with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', r'Glyph .* missing from')  # drawn as a box
-        canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    order = region_order(weights.detach().cpu())
+    return rendered(_figure(table, order, boxes.cpu(), size, picture, question, answers))
 
 
 def _figure(

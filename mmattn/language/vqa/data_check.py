@@ -7,8 +7,7 @@ from typing import Any
 
 from mmattn.language.annotation_files import in_folder, noting
 from mmattn.language.pictures import picture_paths
-from mmattn.language.region_inputs import region_faults
-from mmattn.language.regions import RegionStore
+from mmattn.language.region_inputs import with_region_faults
 
 from .datasets import Recipe, image_faults
 from .questions import Question, read_questions
@@ -67,8 +66,4 @@ def find_faults(cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
                     faults.setdefault(each, []).extend(image_faults(files[each], places, pictures))
         elif isinstance(regions, str):
             images.setdefault(regions, []).extend(each.image_id for name in used for each in files[name])
-    for regions, ids in images.items():
-        with noting(faults, regions):
-            found = region_faults(RegionStore(regions), ids, getattr(model, 'num_features', None), allow_empty=True)
-            faults.setdefault(regions, []).extend(found)
-    return {path: list(dict.fromkeys(reasons)) for path, reasons in faults.items() if reasons}
+    return with_region_faults(faults, images, getattr(model, 'num_features', None), allow_empty=True)

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from mmattn.language.annotation_files import raise_faults
-from mmattn.language.inferencer import Batch, LanguageInferencer, in_batches
+from mmattn.language.inferencer import Batch, LanguageInferencer
 from mmattn.language.pictures import picture_paths
 from mmattn.language.progress_file import digest
 from mmattn.language.region_inputs import Stores, image_inputs, open_store, store_files
@@ -164,15 +164,11 @@ class VQAInferencer(LanguageInferencer):
         raise_faults(name, store.find_faults(names, self.model.num_features, features=False, allow_empty=True))
         return [AskedQuestion(each, store) for each in found]
 
-    def preprocess(self, inputs: Sequence[AskedQuestion]) -> list[Batch]:  # type: ignore[override]
-        """Divide questions into batches, in their order. Features are read when a batch is processed."""
-        return in_batches(inputs, self.batch_size)
-
     @torch.no_grad()
     def forward(self, inputs: Batch) -> Tensor:  # type: ignore[override]
         """Return the scores of all answers, ``(B, A)``, for a batch."""
-        samples = self.model(self._collated(inputs.inputs), mode='predict')
-        return torch.stack([sample.pred_scores for sample in samples])
+        batch = self._collated([each.inputs(self.tokenizer) for each in inputs.inputs])
+        return torch.stack([sample.pred_scores for sample in self.model(batch, mode='predict')])
 
     def postprocess(self, preds: Tensor, top_k: int = 5) -> list[dict]:  # type: ignore[override]
         """Return the best answers, as :meth:`__call__` without the questions, for the scores of all answers."""
@@ -220,12 +216,6 @@ class VQAInferencer(LanguageInferencer):
             question=question.question,
             unknown=[word for word in self.tokenizer.words(question.question) if word not in known],
         )
-
-    def _collated(self, asked: Sequence[AskedQuestion]) -> dict[str, Tensor]:
-        """Return the inputs of the model for some questions."""
-        samples = [each.inputs(self.tokenizer) for each in asked]
-        inputs = {name: [sample[name] for sample in samples] for name in samples[0]}
-        return self.model.data_preprocessor(dict(inputs=inputs), False)['inputs']
 
     def _read_meta(self) -> None:
         """Set the tokenizer, its vocabulary and the answers."""

@@ -104,8 +104,8 @@ class SkipThoughtEncoder(QuestionGRU):
     vectors). This class loads the first of them when a training starts, or else reports that the GRU is trained from
     scratch. ``mmattn.WordVectorHook`` loads the other two.
 
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, section 1.3, and the published code of MUTAN, which adds the dropout.
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
+    2020, section 1.3, and the published code of MUTAN, which adds the dropout.
 
     Args:
         vocab_size (int): number of symbols, that of padding included.

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from mmengine.logging import print_log
 
 from mmattn.language.unique_metric import UniqueMetric
 from mmattn.registry import METRICS
-from mmattn.utils.files import check_writable, write_text
+from mmattn.utils.files import write_text
 
 from .answers import answer_score, official_score
 
@@ -37,9 +36,7 @@ class VQAAccuracy(UniqueMetric):
             "answer": "dog"}, …]``, and ``scores.json``, the scores of each question for paired statistics,
             ``{"scores": {question id: {"accuracy": 30.0, "raw accuracy": 30.0}}}``. ``tools/test.py --out`` sets it.
             Defaults to None, no files.
-        keep_results (bool): has no effect; accepted because ``tools/test.py --out`` sets it, as for the metrics of
-            mmseg.
-        **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
+        **kwargs: as in :class:`mmattn.language.unique_metric.UniqueMetric`.
 
     Raises:
         OSError: the folder of a file is not writable.
@@ -53,17 +50,11 @@ class VQAAccuracy(UniqueMetric):
         {'accuracy': 90.0, 'accuracy/number': 90.0, 'accuracy/how many': 90.0, 'raw accuracy': 0.0}
     """
 
-    default_prefix = None
     key = 'question_id'
 
-    def __init__(
-        self, question_types: bool = True, output_dir: str | None = None, keep_results: bool = False, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, question_types: bool = True, output_dir: str | None = None, **kwargs: Any) -> None:
+        super().__init__(output_dir, **kwargs)
         self.question_types = question_types
-        self.output_dir = None if output_dir is None else Path(output_dir)
-        if output_dir is not None:
-            check_writable(output_dir)
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Keep the answers of a batch.

@@ -9,7 +9,7 @@ import torch
 
 from mmattn.utils import config_path
 
-from ...engine.hooks.test_resume import ROOT, Trainer, assert_same_end, load
+from ...engine.hooks.test_resume import KILLED, ROOT, Trainer, assert_same_end, load
 from ...forked_tools import run_command
 from ...tiny_data import FEATURES, WORDS, captions
 
@@ -36,11 +36,6 @@ test_evaluator = dict(tokenizer='simple')
 train_cfg = dict(max_epochs=3, val_interval=3)
 default_hooks = dict(checkpoint=dict(save_best=None, max_keep_ckpts=-1), logger=dict(interval=1))
 randomness = dict(seed=0)
-"""
-KILLED = """
-_base_ = './plain.py'
-custom_imports = dict(imports=['sabotage'])
-custom_hooks = [dict(type='Killer')]
 """
 SGD = """
 _base_ = './config.py'
@@ -69,13 +64,6 @@ def train(tmp_path_factory):
     (folder / 'self_critical.py').write_text(SELF_CRITICAL, encoding='utf-8')
     yield trainer
     trainer.close()
-
-
-@pytest.fixture(scope='module')
-def uninterrupted(train, tmp_path_factory):
-    folder = tmp_path_factory.mktemp('uninterrupted')
-    assert train(folder) == [0], train.log
-    return folder
 
 
 @pytest.fixture(scope='module')

@@ -11,8 +11,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from mmattn.language.annotation_files import in_folder, noting, raise_faults
-from mmattn.language.region_inputs import image_inputs, open_store, region_faults
-from mmattn.language.regions import RegionStore
+from mmattn.language.region_inputs import image_inputs, open_store, with_region_faults
 from mmattn.language.sentences import Sentences
 from mmattn.language.text_dataset import TextDataset
 from mmattn.language.vocabulary import PAD, SPECIALS, Vocabulary
@@ -116,7 +115,7 @@ class EntitiesDataset(TextDataset):
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
         """Return the faults of prepared files and regions, and what does not fit ``num_features`` of the model."""
         faults: dict[str, list[str]] = {}
-        images: dict[str, dict[str, None]] = {}  # by region store
+        images: dict[str, list[str]] = {}  # by region store
         files: dict[str, Entities] = {}
         for cfg in cfgs:
             path, regions = in_folder(cfg.get('data_root', ''), cfg['ann_file'], cfg['regions'])
@@ -124,13 +123,8 @@ class EntitiesDataset(TextDataset):
                 files[path] = files.get(path) or read_entities(path)
                 if isinstance(regions, str):
                     found = [each.image_id for each in files[path].captions if files[path].grounded(each)]
-                    images.setdefault(regions, {}).update(dict.fromkeys(found))
-        for regions, ids in images.items():
-            with noting(faults, regions):
-                faults.setdefault(regions, []).extend(
-                    region_faults(RegionStore(regions), [*ids], model.num_features, allow_empty=True)
-                )
-        return {path: list(dict.fromkeys(reasons)) for path, reasons in faults.items() if reasons}
+                    images.setdefault(regions, []).extend(found)
+        return with_region_faults(faults, images, model.num_features, allow_empty=True)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmattn.language.annotation_files import raise_faults
-from mmattn.language.inferencer import Batch, LanguageInferencer, in_batches
+from mmattn.language.inferencer import Batch, LanguageInferencer
 from mmattn.language.progress_file import digest
 from mmattn.language.region_inputs import Stores, image_inputs, open_store, store_files
 from mmattn.language.regions import RegionStore
@@ -163,16 +163,11 @@ class GroundingInferencer(LanguageInferencer):
         raise_faults(name, store.find_faults([image for image, _ in pairs], self.model.num_features, features=False))
         return found
 
-    def preprocess(self, inputs: Sequence[GroundedCaption]) -> list[Batch]:  # type: ignore[override]
-        """Divide captions into batches, in their order. Features are read when a batch is processed."""
-        return in_batches(inputs, self.batch_size)
-
     @torch.no_grad()
     def forward(self, inputs: Batch) -> list[tuple[Tensor, Tensor]]:  # type: ignore[override]
         """Return the logits ``(P, N)`` and the boxes ``(N, 4)`` of each caption of a batch."""
         samples = [each.inputs(self.vocabulary) for each in inputs.inputs]
-        batch = {name: [sample[name] for sample in samples] for name in samples[0]}
-        found = self.model(self.model.data_preprocessor(dict(inputs=batch), False)['inputs'], mode='predict')
+        found = self.model(self._collated(samples), mode='predict')
         return [(each.pred_scores.cpu(), sample['boxes']) for each, sample in zip(found, samples)]
 
     def postprocess(  # type: ignore[override]

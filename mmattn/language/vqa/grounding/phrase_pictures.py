@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-import warnings
 from collections.abc import Sequence
 from itertools import cycle
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from mmattn.language.vqa.attention_pictures import BOX_COLOURS, draw_boxes
+from mmattn.visualization.figure import rendered
 
 PANEL = 5.0  # inches: the largest side of the picture
 MARGIN, LINE = 0.15, 0.22  # inches
@@ -60,8 +59,4 @@ def draw_phrases(
         y = 1 - (top + high + LINE * number) / height
         line = textwrap.shorten(f'{number}  {score:.3f}  {text}', COLUMNS, placeholder=' …')
         figure.text(MARGIN / width, y, line, fontsize=10, va='center', color=colour, parse_math=False)
-    canvas = FigureCanvasAgg(figure)
-    with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', r'Glyph .* missing from')  # drawn as a box
-        canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    return rendered(figure)

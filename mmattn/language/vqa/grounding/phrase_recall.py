@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from mmattn.language.unique_metric import UniqueMetric
 from mmattn.layers.object_counter import box_iou
 from mmattn.registry import METRICS
-from mmattn.utils.files import check_writable, write_text
+from mmattn.utils.files import write_text
 
 TOP = (1, 5, 10)
 
@@ -37,9 +36,7 @@ class PhraseRecall(UniqueMetric):
         output_dir (str, optional): folder for ``scores.json``, the scores of each phrase for paired statistics,
             ``{"scores": {"42#0/1": {"R@1": 100.0, …}}}``, by id of the caption and number of the phrase. Defaults
             to None, no file. ``tools/test.py --out`` sets it.
-        keep_results (bool): has no effect; accepted because ``tools/test.py --out`` sets it, as for the metrics of
-            mmseg.
-        **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
+        **kwargs: as in :class:`mmattn.language.unique_metric.UniqueMetric`.
 
     Raises:
         OSError: the folder of the file is not writable.
@@ -55,14 +52,7 @@ class PhraseRecall(UniqueMetric):
         (0.0, 100.0, 100.0)
     """
 
-    default_prefix = None
     key = 'caption_id'
-
-    def __init__(self, output_dir: str | None = None, keep_results: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.output_dir = None if output_dir is None else Path(output_dir)
-        if output_dir is not None:
-            check_writable(output_dir)
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Score the phrases of a batch.

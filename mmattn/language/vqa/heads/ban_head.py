@@ -2,18 +2,19 @@
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmattn.language.vqa.question_encoder import EncodedQuestion
 from mmattn.layers.bilinear_attention_network import BilinearAttentionNetwork
 from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
 
+from .answer_head import AnswerHead
 from .classifier import answer_classifier
 
 
 @MODELS.register_module()
-class BANHead(nn.Module):
+class BANHead(AnswerHead):
     """Bilinear attention between the words of a question and the regions of an image (BAN), and a classifier.
 
     The classifier has 2N hidden channels, N those of the words.
@@ -67,32 +68,10 @@ class BANHead(nn.Module):
         fused = question_dim * (glimpses if self.network.mode == 'concat' else 1)
         self.classifier = answer_classifier(fused, 2 * question_dim, num_answers, classifier_dropout)
 
-    def forward(
-        self,
-        question: EncodedQuestion,
-        regions: Tensor,
-        region_mask: Tensor | None = None,
-        boxes: Tensor | None = None,
-        need_weights: bool = False,
+    def fuse(
+        self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the logits of the answers, ``(B, A)``, and the maps.
-
-        Args:
-            question (EncodedQuestion): the encoded questions.
-            regions (Tensor): float ``(B, K, M)``.
-            region_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding.
-            boxes (Tensor, optional): float ``(B, K, 4)``, over width and height of the image, for the counter.
-            need_weights (bool): also return the maps A, ``(B, G, L, K)``; otherwise None. Defaults to False.
-        """
+        """Return the output of the network, and the maps A, ``(B, G, L, K)``."""
         words = question.mask if self.mask_words else None
         count = None if self.training else self.test_glimpses
-        fused, weights = self.network(
-            question.words,
-            regions,
-            words,
-            region_mask,
-            boxes if self.reads_boxes else None,
-            count,
-            need_weights,
-        )
-        return self.classifier(fused), weights
+        return self.network(question.words, regions, words, mask, boxes, count, need_weights)

@@ -1,17 +1,18 @@
 """Answers by attention to words, then to regions."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmattn.language.vqa.question_encoder import EncodedQuestion
 from mmattn.layers.unitary_attention import CoAttention
 from mmattn.registry import MODELS
 
+from .answer_head import AnswerHead
 from .classifier import answer_classifier
 
 
 @MODELS.register_module()
-class CoAttentionHead(nn.Module):
+class CoAttentionHead(AnswerHead):
     """Attention to the words by themselves, and of their sum to the regions; a classifier of twice the channels.
 
     Source: "Bilinear Attention Networks", 2018, a baseline of Table 2.
@@ -37,8 +38,6 @@ class CoAttentionHead(nn.Module):
         (torch.Size([3, 5]), torch.Size([3, 1, 14, 36]))
     """
 
-    reads_boxes = False
-
     def __init__(
         self,
         question_dim: int,
@@ -56,20 +55,11 @@ class CoAttentionHead(nn.Module):
         self.attention = CoAttention(question_dim, region_dim, embed_dim, hidden_dim, dropout)
         self.classifier = answer_classifier(embed_dim, 2 * embed_dim, num_answers, classifier_dropout)
 
-    def forward(
-        self,
-        question: EncodedQuestion,
-        regions: Tensor,
-        region_mask: Tensor | None = None,
-        boxes: Tensor | None = None,
-        need_weights: bool = False,
+    def fuse(
+        self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the logits of the answers, ``(B, A)``, and, with ``need_weights``, βαᵀ, ``(B, 1, L, K)``.
-
-        β are the weights of the words, α those of the regions. Arguments are as in :class:`BANHead`; ``boxes`` are not
-        used.
-        """
+        """Return the output of the attention, and βαᵀ, ``(B, 1, L, K)``: β are the weights of words, α of regions."""
         words = question.mask if self.mask_words else None
-        fused, weights = self.attention(question.words, regions, words, region_mask, need_weights)
+        fused, weights = self.attention(question.words, regions, words, mask, need_weights)
         maps = None if weights is None else torch.einsum('bi,bj->bij', *weights).unsqueeze(1)
-        return self.classifier(fused), maps
+        return fused, maps

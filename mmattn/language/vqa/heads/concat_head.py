@@ -1,11 +1,12 @@
 """Answers without attention: the mean of the regions and the question."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmattn.language.vqa.question_encoder import EncodedQuestion
 from mmattn.registry import MODELS
 
+from .answer_head import AnswerHead
 from .classifier import answer_classifier
 
 
@@ -23,7 +24,7 @@ def mean_region(regions: Tensor, region_mask: Tensor | None) -> Tensor:
 
 
 @MODELS.register_module()
-class ConcatHead(nn.Module):
+class ConcatHead(AnswerHead):
     """A classifier that reads the mean of the valid regions and the question's last state. A baseline.
 
     Args:
@@ -43,7 +44,6 @@ class ConcatHead(nn.Module):
         torch.Size([3, 5])
     """
 
-    reads_boxes = False
     reads_question = reads_regions = True
 
     def __init__(
@@ -59,16 +59,11 @@ class ConcatHead(nn.Module):
         hidden_dim = 2 * question_dim if hidden_dim is None else hidden_dim
         self.classifier = answer_classifier(in_dim, hidden_dim, num_answers, classifier_dropout)
 
-    def forward(
-        self,
-        question: EncodedQuestion,
-        regions: Tensor,
-        region_mask: Tensor | None = None,
-        boxes: Tensor | None = None,
-        need_weights: bool = False,
+    def fuse(
+        self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, None]:
-        """Return the logits of the answers, ``(B, A)``, and None. Arguments are as in :class:`BANHead`."""
-        read = [mean_region(regions, region_mask)] if self.reads_regions else []
+        """Return what the classifier reads, and None."""
+        read = [mean_region(regions, mask)] if self.reads_regions else []
         if self.reads_question:
             read.append(question.state)
-        return self.classifier(torch.cat(read, -1)), None
+        return torch.cat(read, -1), None

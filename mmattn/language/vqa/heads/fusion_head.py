@@ -9,6 +9,8 @@ from mmattn.layers.unitary_attention import attend
 from mmattn.ops.checks import check_count, check_divisor, check_number
 from mmattn.registry import MODELS
 
+from .answer_head import AnswerHead
+
 
 class _Projection(nn.Sequential):
     """tanh Lin(dropout(x))."""
@@ -18,7 +20,7 @@ class _Projection(nn.Sequential):
 
 
 @MODELS.register_module()
-class FusionHead(nn.Module):
+class FusionHead(AnswerHead):
     """Attention to regions and classification of answers, both by a fusion of two vectors, such as MUTAN.
 
     1. The question's last state q is fused with each region v_j: α_g = softmax_j Lin(dropout(fusion(q̃, ṽ_j))), for G
@@ -29,8 +31,8 @@ class FusionHead(nn.Module):
     With the default options it has 8,379,912 parameters, for MUTAN as for nonlinearity ensembles, feature gating and
     polarity swap.
 
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, section 3.3, and the published code of MUTAN.
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
+    2020, section 3.3, and the published code of MUTAN.
 
     Args:
         question_dim (int): channels of the question.
@@ -60,8 +62,6 @@ class FusionHead(nn.Module):
         >>> logits.shape, weights.shape
         (torch.Size([3, 5]), torch.Size([3, 2, 36]))
     """
-
-    reads_boxes = False
 
     def __init__(
         self,
@@ -105,23 +105,13 @@ class FusionHead(nn.Module):
         self.glimpses = nn.Sequential(nn.Dropout(dropout), nn.Linear(out_dim, num_glimpses))
         self.classifier = nn.Sequential(nn.Dropout(dropout), nn.Linear(out_dim, num_answers))
 
-    def forward(
-        self,
-        question: EncodedQuestion,
-        regions: Tensor,
-        region_mask: Tensor | None = None,
-        boxes: Tensor | None = None,
-        need_weights: bool = False,
+    def fuse(
+        self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the logits of the answers, ``(B, A)``, and, with ``need_weights``, α, ``(B, G, K)``.
-
-        Arguments are as in :class:`BANHead`; ``boxes`` are not used. For an image without regions, α and the attended
-        regions are 0.
-        """
-        packed = PackedPositions(regions, region_mask)
+        """Return u, and α, ``(B, G, K)``. For an image without regions, α and the attended regions are 0."""
+        packed = PackedPositions(regions, mask)
         values = packed.padded(self.attention_value(packed.rows))
         fused = self.attention_fusion(self.attention_query(question.state).unsqueeze(1), values)
-        attended, weights = attend(regions, self.glimpses(fused).mT, region_mask)
+        attended, weights = attend(regions, self.glimpses(fused).mT, mask)
         pooled = torch.cat([project(x) for project, x in zip(self.values, attended.unbind(1))], -1)
-        logits = self.classifier(self.fusion(self.query(question.state), pooled))
-        return logits, weights if need_weights else None
+        return self.fusion(self.query(question.state), pooled), weights if need_weights else None

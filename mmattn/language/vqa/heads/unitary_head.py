@@ -1,16 +1,17 @@
 """Answers by attention of the whole question to regions."""
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmattn.language.vqa.question_encoder import EncodedQuestion
 from mmattn.layers.unitary_attention import UnitaryAttention
 from mmattn.registry import MODELS
 
+from .answer_head import AnswerHead
 from .classifier import answer_classifier
 
 
 @MODELS.register_module()
-class UnitaryHead(nn.Module):
+class UnitaryHead(AnswerHead):
     """Attention of the question's last state to the regions, and a classifier of twice the channels.
 
     Source: "Bilinear Attention Networks", 2018, a baseline of Table 2.
@@ -34,8 +35,6 @@ class UnitaryHead(nn.Module):
         (torch.Size([3, 5]), torch.Size([3, 1, 36]))
     """
 
-    reads_boxes = False
-
     def __init__(
         self,
         question_dim: int,
@@ -50,17 +49,9 @@ class UnitaryHead(nn.Module):
         self.attention = UnitaryAttention(question_dim, region_dim, embed_dim, dropout)
         self.classifier = answer_classifier(embed_dim, 2 * embed_dim, num_answers, classifier_dropout)
 
-    def forward(
-        self,
-        question: EncodedQuestion,
-        regions: Tensor,
-        region_mask: Tensor | None = None,
-        boxes: Tensor | None = None,
-        need_weights: bool = False,
+    def fuse(
+        self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the logits of the answers, ``(B, A)``, and, with ``need_weights``, those of regions, ``(B, 1, K)``.
-
-        Arguments are as in :class:`BANHead`; ``boxes`` are not used.
-        """
-        fused, weights = self.attention(question.state, regions, region_mask, need_weights)
-        return self.classifier(fused), None if weights is None else weights.unsqueeze(1)
+        """Return the output of the attention, and the weights of the regions, ``(B, 1, K)``."""
+        fused, weights = self.attention(question.state, regions, mask, need_weights)
+        return fused, None if weights is None else weights.unsqueeze(1)
