@@ -8,7 +8,20 @@ from importlib import import_module
 from types import ModuleType
 
 __version__ = '0.2.0'
-SUBPACKAGES = ('engine', 'layers', 'ops', 'registry', 'segmentation', 'utils', 'video', 'visualization')
+SUBPACKAGES = (
+    'deployment',
+    'detection',
+    'engine',
+    'language',
+    'layers',
+    'ops',
+    'registry',
+    'reproduction',
+    'segmentation',
+    'utils',
+    'video',
+    'visualization',
+)
 
 
 def __getattr__(name: str) -> ModuleType:

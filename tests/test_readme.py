@@ -178,7 +178,7 @@ def test_every_page_is_reached_from_the_readme():
 def test_every_folder_of_data_is_on_the_page_of_data_sets():
     """With its environment variable, as in the configs."""
     page = (ROOT / 'docs/datasets.md').read_text(encoding='utf-8')
-    configs = ''.join(path.read_text(encoding='utf-8') for path in (ROOT / 'configs/_base_/datasets').glob('*.py'))
+    configs = ''.join(path.read_text(encoding='utf-8') for path in (ROOT / 'configs').rglob('*.py'))
     folders = {(variable, folder) for variable, folder in re.findall(r"'\{\{\$(\w+):data/([^}]*)\}\}", configs)}
     assert {(variable, folder) for folder, variable in re.findall(r'`([^`]+)`, `(\w+_ROOT)`', page)} == folders
 

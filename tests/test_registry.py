@@ -227,4 +227,6 @@ def test_subpackages_by_attribute(run_python):
         'try:\n    mmattn.BiCCHead\nexcept AttributeError as error:\n    print(error)'
     )
     assert said.startswith('False global_attention configs\n')
-    assert "no attribute 'BiCCHead'; there are engine, layers, ops" in said
+    assert f"no attribute 'BiCCHead'; there are {', '.join(mmattn.SUBPACKAGES)}" in said
+    folders = {path.parent.name for path in Path(mmattn.__file__).parent.glob('*/__init__.py')}
+    assert {*mmattn.SUBPACKAGES} == {*folders, 'registry'}

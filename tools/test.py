@@ -24,7 +24,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Test (and evaluate) a model')
     parser.add_argument('config', help='path of the config')
     parser.add_argument('checkpoint', help='path or URL of the checkpoint')
-    parser.add_argument('--out', help='folder for predicted label maps, for example for an evaluation server')
+    parser.add_argument('--out', help='folder for predictions, such as label maps, captions and answers')
     parser.add_argument('--show', action='store_true', help='show predictions in a window')
     parser.add_argument('--show-dir', help='folder for pictures of the predictions, <name>.png')
     parser.add_argument('--wait-time', type=float, default=2, help='seconds per picture with --show; default: 2')

@@ -11,8 +11,8 @@ from mmattn.registry import MODELS
 class ConcatFusion(nn.Module):
     """Fuse a question and a value by a layer, or two, that read their concatenation.
 
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, a baseline of section 3.2.
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
+    2020, a baseline of section 3.2.
 
     Args:
         query_dim, value_dim, out_dim (int): channels of both inputs and of the output.

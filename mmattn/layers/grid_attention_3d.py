@@ -15,8 +15,8 @@ class GridAttention3d(MultiheadAttention3d):
     A query has T + H + W − 2 keys. Three layers connect any two voxels of a video (Eq. 5.2 to 5.5). The relative
     encoding of a key is that of the axis on which the key lies; for the voxel itself, that of x.
 
-    Source: "Attention and Fusion of Deep Representations for Computer Vision", PhD thesis, University of Guelph, 2020,
-    chapter 5.
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
+    2020, chapter 5.
 
     Args:
         embed_dims (int): channels C, a multiple of ``num_heads``.

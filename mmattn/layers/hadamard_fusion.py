@@ -56,8 +56,8 @@ class HadamardFusion(nn.Module):
     * Element-wise product: ``num_branches=1, project=False``. Element-wise sum: ``num_branches=2``,
       ``query_activation=('identity', 'one')``, ``value_activation=('one', 'identity')``.
 
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, sections 3.3 and 3.4.
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
+    2020, sections 3.3 and 3.4.
 
     Args:
         query_dim, value_dim (int): channels t_q and t_v.

@@ -19,8 +19,8 @@ class MCBFusion(nn.Module):
     fixed, and saved with the weights.
 
     Source: Fukui et al., "Multimodal Compact Bilinear Pooling for Visual Question Answering and Visual Grounding",
-    2016; a baseline in "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology
-    Sydney, 2021, chapter 3.
+    2016; a baseline in "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University
+    of Guelph, 2020, chapter 3.
 
     Args:
         query_dim, value_dim (int): channels of the inputs.

@@ -17,8 +17,8 @@ class PostFusionNetwork(nn.Module):
     with H channels, and the output is Lin([x; h_3; h_6; …]). The activation follows each layer of a block. The thesis
     does not say which it is.
 
-    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, section 3.4.
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
+    2020, section 3.4.
 
     Args:
         channels (int): channels C of input and output.

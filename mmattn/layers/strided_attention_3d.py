@@ -17,8 +17,8 @@ class StridedAttention3d(nn.Module):
     first, so both together connect any two voxels of a video (Eq. 5.7). With 'block', the map is padded to whole cubes:
     padded voxels are queries of the first attention and keys of the second, but not keys of the first.
 
-    Source: "Attention and Fusion of Deep Representations for Computer Vision", PhD thesis, University of Guelph, 2020,
-    chapter 5.
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
+    2020, chapter 5.
 
     Args:
         embed_dims (int): channels C, a multiple of ``num_heads``.

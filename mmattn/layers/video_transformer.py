@@ -13,8 +13,8 @@ class VideoTransformerLayer(nn.Module):
 
     Without a memory it is self-attention, with a memory cross-attention.
 
-    Source: "Attention and Fusion of Deep Representations for Computer Vision", PhD thesis, University of Guelph, 2020,
-    chapter 5.
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
+    2020, chapter 5.
 
     Args:
         embed_dims (int): channels C.

@@ -200,8 +200,8 @@ def grid_attention(
     value of different dtypes are cast to the dtype of autocast.
 
     Sources: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
-    2021, Eq. 3.12 for the position biases; "Attention and Fusion of Deep Representations for Computer Vision", PhD
-    thesis, University of Guelph, 2020, Eq. 5.2 to 5.5 for 3-D.
+    2021, Eq. 3.12 for the position biases; "Attention and Fusion of Deep Representations for Computer Vision",
+    master's thesis, University of Guelph, 2020, Eq. 5.2 to 5.5 for 3-D.
 
     Args:
         query (Tensor): float ``(B, heads, *S, D)``.

@@ -281,8 +281,8 @@ def strided_attention(
     is 0. The operator is differentiable in every tensor. float16 and bfloat16 are accumulated in float32. Under
     autocast, query, key and value of different dtypes are cast to the dtype of autocast.
 
-    Source: "Attention and Fusion of Deep Representations for Computer Vision", PhD thesis, University of Guelph, 2020,
-    chapter 5.
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
+    2020, chapter 5.
 
     Args:
         query (Tensor): float ``(B, heads, *S, D)``.

@@ -20,8 +20,8 @@ from .session import check_settings, segment_clips
 class SST(SSTNetwork):
     """Follow objects, each given by one mask, through a clip: an encoder of the video and a decoder of each object.
 
-    Source: *Attention and Fusion of Deep Representations for Computer Vision*, PhD thesis, University of Guelph, 2020,
-    chapter 5. :class:`~mmattn.video.network.SSTNetwork` describes the network.
+    Source: *Attention and Fusion of Deep Representations for Computer Vision*, master's thesis, University of Guelph,
+    2020, chapter 5. :class:`~mmattn.video.network.SSTNetwork` describes the network.
 
     Args:
         *args: as in :class:`~mmattn.video.network.SSTNetwork`.

@@ -1,5 +1,6 @@
 """The figure of attention maps, as in Fig. 3.4 of the bilateral-attention thesis: one row per query."""
 
+import warnings
 from collections.abc import Sequence
 
 import cv2
@@ -67,8 +68,15 @@ def draw_attention_maps(
     bar.set_label(f'share of the largest weight\n(below {threshold:g} hidden)', fontsize=8)
     bar.ax.tick_params(labelsize=8)
     figure.suptitle(maps.layer + (f', pass {maps.run}' if maps.run > 1 else ''), fontsize=10)
+    return rendered(figure)
+
+
+def rendered(figure: Figure) -> np.ndarray:
+    """Return the pixels of a figure, uint8 ``(height, width, 3)``, RGB."""
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', r'Glyph .* missing from')  # drawn as a box
+        canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 

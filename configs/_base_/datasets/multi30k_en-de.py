@@ -1,4 +1,4 @@
-# Multi30k, task 1, English to German, lower-cased: `tools/dataset_converters/multi30k.py RELEASE --merges 5000`.
+# Multi30k, task 1, English to German, lower-cased: `tools/dataset_converters/multi30k.py RELEASE`.
 # `MULTI30K_ROOT` moves the data.
 _base_ = './parallel_text.py'
 data_root = '{{$MULTI30K_ROOT:data/multi30k}}'

@@ -28,10 +28,14 @@ def differentiate(
 
 
 @triton.jit
-def load_sums(call, grad_of, map, queries):
-    """Load lse and Σ gradient · output."""
+def load_queries(call, grad_of, map, queries, D: tl.constexpr, DV: tl.constexpr):
+    """Load queries, and their gradient of the output, bias outside the window, lse and Σ gradient · output."""
+    query = load_rows(call.query, map, queries, call.queries, call.channels, D)
+    grad = load_rows(grad_of.rows, map, queries, call.queries, call.value_channels, DV)
     at, there = map * call.queries + queries, queries < call.queries
-    return tl.load(grad_of.lse + at, mask=there, other=0.0), tl.load(grad_of.along + at, mask=there, other=0.0)
+    lse = tl.load(grad_of.lse + at, mask=there, other=0.0)
+    along = tl.load(grad_of.along + at, mask=there, other=0.0)
+    return query, grad, outside_of(call, map, queries), lse, along
 
 
 @tuned
@@ -49,10 +53,7 @@ def query_gradients(
     first = tl.program_id(0) % tiles * OWN
     last = tl.minimum(first + OWN, call.queries) - 1
     queries = first + tl.arange(0, OWN)
-    query = load_rows(call.query, map, queries, call.queries, call.channels, D)
-    grad = load_rows(grad_of.rows, map, queries, call.queries, call.value_channels, DV)
-    lse, along = load_sums(call, grad_of, map, queries)
-    outside = outside_of(call, map, queries)
+    query, grad, outside, lse, along = load_queries(call, grad_of, map, queries, D, DV)
     acc = tl.zeros([OWN, D], tl.float32)
     end = tl.cdiv(call.keys - call.queries + last + 1 if CAUSAL else call.keys, STREAM) * STREAM
     enter, leave = 0, 0
@@ -95,10 +96,7 @@ def accumulate(
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add a tile of queries to the gradients of keys, values and key biases."""
-    query = load_rows(call.query, map, queries, call.queries, call.channels, D)
-    grad = load_rows(grad_of.rows, map, queries, call.queries, call.value_channels, DV)
-    lse, along = load_sums(call, grad_of, map, queries)
-    outside = outside_of(call, map, queries)
+    query, grad, outside, lse, along = load_queries(call, grad_of, map, queries, D, DV)
     weights, d_logits = differentiate(
         call, query, key, value, grad, outside, lse, along, map, queries, keys, INSIDE, CAUSAL, DIMS, PRECISION
     )
@@ -169,10 +167,7 @@ def axis_gradients(
     map = (tl.program_id(0) // (tiles * parts)).to(tl.int64)
     queries = tl.program_id(0) // parts % tiles * OWN + tl.arange(0, OWN)
     at = tl.program_id(0) % parts * STREAM + tl.arange(0, STREAM)
-    query = load_rows(call.query, map, queries, call.queries, call.channels, D)
-    grad = load_rows(grad_of.rows, map, queries, call.queries, call.value_channels, DV)
-    lse, along = load_sums(call, grad_of, map, queries)
-    outside = outside_of(call, map, queries)
+    query, grad, outside, lse, along = load_queries(call, grad_of, map, queries, D, DV)
     acc = tl.zeros([OWN, STREAM], tl.float32)
     for other in range(0, call.keys // length):
         keys = tl.where(at < length, (other // inner * length + at) * inner + other % inner, call.keys)

@@ -146,6 +146,12 @@ train_dataloader = dict(
 train_cfg = dict(max_iters=6, val_interval=2)
 default_hooks = dict(checkpoint=dict(interval=4, max_keep_ckpts=-1), logger=dict(interval=1))
 """
+# With the hook above, for the trainings of other tests.
+KILLED = """
+_base_ = './plain.py'
+custom_imports = dict(imports=['sabotage'])
+custom_hooks = [dict(type='Killer')]
+"""
 # By epoch, of two iterations each.
 EPOCHS = """
 _base_ = './config.py'
