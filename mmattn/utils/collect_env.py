@@ -8,6 +8,7 @@ import torch
 
 import mmattn
 from mmattn.ops import native, triton, verdict
+from mmattn.ops.projection import ONEDNN
 
 OPERATORS = ('global_attention', 'grid_attention', 'local_attention', 'strided_attention', 'dynamic_conv')
 # Package → distributions that may provide it.
@@ -36,6 +37,7 @@ def collect_env() -> dict[str, str]:
         env['native operators'] = native.UNAVAILABLE_REASON
     for name in OPERATORS:
         env[name] = 'kernel for float32 and bfloat16, else reference' if native.has_kernel(name) else 'reference'
+    env['projection'] = 'oneDNN for float32, else torch' if ONEDNN else 'torch'
     native_names = [name for name in verdict.operators() if not name.endswith(verdict.TRITON)]
     env['CUDA kernels'] = ', '.join(native_names) or 'not built'
     env['Triton kernels'] = triton.unavailable_reason() or ', '.join(triton.OPERATORS)
