@@ -22,6 +22,7 @@ from .variants import UNET_BA
 RESULTS = config_path('reproduced') / 'evidence'
 KINDS = 'frozen', 'trained'  # the backbone
 EXPLORATORY = 'exploratory'  # decides nothing, see exploration.py
+STOCK = tuple(f'{kind}_stock' for kind in KINDS)  # the stock components alone, with their learning curves
 COUNT = 6  # of the primary contrasts in docs/evidence.md, also of questions that are not here yet
 
 
@@ -215,11 +216,14 @@ def choose_size(
     data_root: Path | None = None,
     jobs: int = 1,
     workers: int | None = None,
+    results: Path = RESULTS,
 ) -> str:
     """Train the stock components of a question alone, and return what decides on the size of its runs.
 
     These are, for each primary contrast, the learning curve of its baseline, how much its last fifth changes, the
-    deviation over seeds, and the number of seeds that the paper's difference requires; see docs/evidence.md.
+    deviation over seeds, and the number of seeds that the paper's difference requires; see docs/evidence.md. Figures
+    and curves are written to ``results``/NAME_frozen_stock.json or NAME_trained_stock.json, in place of those of another
+    length.
 
     Args:
         name (str): a key of ``QUESTIONS``.
@@ -228,6 +232,7 @@ def choose_size(
         work_dir (Path): see :func:`reproduce`, as the other arguments.
         trained (bool): train the backbone, too. Defaults to False.
         seeds (sequence of int): two or more. Defaults to (0, 1, 2).
+        results (Path): folder of the figures. Defaults to configs/reproduced/evidence.
 
     Raises:
         ProtocolError, BlockingIOError, RuntimeError: see :func:`reproduce`.
@@ -239,6 +244,7 @@ def choose_size(
     options: dict[str, Any] = dict(data_root=data_root, seeds=seeds, jobs=jobs, workers=workers)
     text = train(question, rows, protocol, work_dir, **options)
     found = json.loads((work_dir / 'results.json').read_text(encoding='utf-8'))
+    write_figures(results / f'{name}_{STOCK[trained]}.json', found | dict(steps=iterations), known=0)
     size = size_table(found, question.contrasts)
     return '\n'.join([size, text if question.folds else f'The curves are in {work_dir / "curves.png"}.'])
 
@@ -384,7 +390,7 @@ def report(picture: Path, results: Path = RESULTS) -> str:
     """
     contrasts: dict[str, list[Contrast]] = {kind: [] for kind in KINDS}
     runs = []
-    for kind, (name, question) in product((*KINDS, EXPLORATORY), QUESTIONS.items()):
+    for kind, (name, question) in product((*KINDS, EXPLORATORY, *STOCK), QUESTIONS.items()):
         path = results / f'{name}_{kind}.json'
         found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(rows=[])
         for validation in dict.fromkeys(contrast.validation for contrast in question.contrasts):

@@ -120,10 +120,15 @@ def test_only_stock_components_are_trained_to_choose_the_size(small, weights, tm
         )
 
     monkeypatch.setattr(reproduce, 'run_stages', stage)
-    said = choose_size('a', 20, weights, tmp_path / 'runs', data_root=small, seeds=(0, 1))
+    said = choose_size('a', 20, weights, tmp_path / 'runs', data_root=small, seeds=(0, 1), results=tmp_path / 'results')
     assert sorted(trained) == [('CC', 0, 20, 2), ('CC', 1, 20, 2)]
     assert '| CC | 2: 40.50, ' in said
     assert (tmp_path / 'runs/curves.png').exists()
+    assert [path.name for path in (tmp_path / 'results').iterdir()] == ['a_frozen_stock.json']
+    said = report(tmp_path / 'evidence.png', tmp_path / 'results')
+    assert '| a: CC | frozen_stock | 40.00, 41.00 | 40.50 ± 0.71 |' in said
+    assert 'confirmed' not in said
+    assert 'undecided' not in said
 
 
 @pytest.mark.parametrize('missing', [dict(iterations=None), dict(seeds=0)])

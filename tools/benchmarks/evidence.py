@@ -56,11 +56,11 @@ def main() -> None:
         parser.error(f'--explore is for a question with variants, without --trained and --stock; got {args.question}')
     kind = EXPLORATORY if args.explore else KINDS[args.trained] + (f'_{args.stock}' if args.stock else '')
     work_dir = args.work_dir or Path('work_dirs', f'evidence_{args.question}_{kind}')
-    options: dict[str, Any] = dict(data_root=args.data_root, jobs=args.jobs, workers=args.workers)
+    options: dict[str, Any] = dict(data_root=args.data_root, jobs=args.jobs, workers=args.workers, results=args.results)
     if args.explore:
-        print(explore(args.question, args.pretrained, work_dir, results=args.results, **options))
+        print(explore(args.question, args.pretrained, work_dir, **options))
     elif args.stock is None:
-        print(answer(args.question, args.pretrained, work_dir, trained=args.trained, results=args.results, **options))
+        print(answer(args.question, args.pretrained, work_dir, trained=args.trained, **options))
     else:
         print(choose_size(args.question, args.stock, args.pretrained, work_dir, trained=args.trained, **options))
 
