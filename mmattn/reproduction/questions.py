@@ -222,8 +222,8 @@ def choose_size(
 
     These are, for each primary contrast, the learning curve of its baseline, how much its last fifth changes, the
     deviation over seeds, and the number of seeds that the paper's difference requires; see docs/evidence.md. Figures
-    and curves are written to ``results``/NAME_frozen_stock.json or NAME_trained_stock.json, in place of those of another
-    length.
+    and curves are written to ``results``/NAME_frozen_stock.json or NAME_trained_stock.json, where they replace those
+    of another length.
 
     Args:
         name (str): a key of ``QUESTIONS``.
