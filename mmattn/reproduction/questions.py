@@ -147,6 +147,9 @@ QUESTIONS = {
                 1.6,
             ),
         ),
+        iterations=600,
+        seeds=2,
+        others=2,
         folds=(
             ('blackswan', 'car-roundabout'),
             ('cows', 'dog'),
@@ -291,7 +294,8 @@ def answer(
     """Train the missing runs of a question, seed by seed, and return the table of the last seed's rows.
 
     After each seed, the figures of all finished seeds are written to ``results``/NAME_frozen.json or NAME_trained.json.
-    Runs whose figures are there are not trained again, also on another machine.
+    Runs whose figures are there are not trained again, also on another machine. The same is true of the runs that chose
+    the size, if they have the chosen length; see :func:`choose_size`.
 
     Args:
         name (str): a key of ``QUESTIONS``.
@@ -314,6 +318,7 @@ def answer(
     protocol = protocol_of(question, question.iterations, pretrained, trained)
     path = results / f'{name}_{KINDS[trained]}.json'
     known = restore(path, work_dir)
+    restore(results / f'{name}_{STOCK[trained]}.json', work_dir, question.iterations)
     found: dict[str, dict] = {}  # by row
     for seeds in range(1, count + 1):
         text = train(
@@ -347,15 +352,17 @@ def _runs(results: Mapping) -> int:
     return sum(len(row['seeds']) for row in results['rows'])
 
 
-def restore(path: Path, work_dir: Path) -> int:
+def restore(path: Path, work_dir: Path, iterations: int | None = None) -> int:
     """Write the figures of finished runs to the work dir of :func:`reproduce`, which then does not train them again.
 
     Returns:
-        int: the number of runs in the file, 0 if it does not exist.
+        int: the number of runs in the file, 0 if it does not exist, or if its runs do not have this length.
     """
     if not path.exists():
         return 0
     found = json.loads(path.read_text(encoding='utf-8'))
+    if iterations not in (None, found['steps']):
+        return 0
     known = _runs(found)
     for row in found['rows']:
         for key, run in row['seeds'].items():

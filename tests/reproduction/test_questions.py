@@ -111,8 +111,11 @@ def test_the_stock_components_alone_decide_the_size():
 @pytest.mark.slow
 def test_only_stock_components_are_trained_to_choose_the_size(small, weights, tmp_path, monkeypatch):  # noqa: F811
     trained = []
+    stages = reproduce.run_stages
 
     def stage(run, method, workers, jobs):
+        if (run.folder.parent / 'runs' / f'{run.folder.name}.json').exists():  # its figures are known
+            return stages(run, method, workers, jobs)
         cfg = method.configs[0]
         trained.append((method.name, run.seed, cfg.train_cfg.max_iters, cfg.train_cfg.val_interval))
         return Result(
@@ -129,6 +132,15 @@ def test_only_stock_components_are_trained_to_choose_the_size(small, weights, tm
     assert '| a: CC | frozen_stock | 40.00, 41.00 | 40.50 ± 0.71 |' in said
     assert 'confirmed' not in said
     assert 'undecided' not in said
+    # They are runs of the question, if it has their length.
+    for iterations, missing in ((20, []), (30, [('CC', 0, 30), ('CC', 1, 30)])):
+        trained.clear()
+        question = questions.QUESTIONS['a']._replace(iterations=iterations, seeds=2)
+        monkeypatch.setattr(questions, 'QUESTIONS', {'a': question})
+        answer('a', weights, tmp_path / f'runs_{iterations}', data_root=small, results=tmp_path / 'results')
+        others = [(name, seed, iterations) for name in ('Bi-CC', 'no attention') for seed in (0, 1)]
+        assert {run[:3] for run in trained} == {*others, *missing}
+        (tmp_path / 'results/a_frozen.json').unlink()
 
 
 @pytest.mark.parametrize('missing', [dict(iterations=None), dict(seeds=0)])
