@@ -150,5 +150,5 @@ mkdir "$work/source"
 git ls-files -z --cached --others --exclude-standard | tar --create --null --files-from - | tar --extract --directory "$work/source"
 echo '# changed' >>"$work/source/mmattn/registry.py"
 build "$work/source" "$work/log" || { tail -n 30 "$work/log" >&2; fail "$file does not build"; }
-grep -A1 'STEP.*dependencies.sh$' "$work/log" | tail -n 1 | grep -q 'Using cache' || fail "mmcv's layer was made again"
+grep -A1 'STEP.*dependencies\.sh' "$work/log" | tail -n 1 | grep -q 'Using cache' || fail "mmcv's layer was made again"
 say 'all of it holds'
