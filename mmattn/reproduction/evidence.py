@@ -11,7 +11,7 @@ from .plots import drawing
 from .report import markdown
 from .results import Difference, deviation, difference
 
-LEVEL = 0.05  # of all primary contrasts together
+LEVEL = 0.05  # of a family of contrasts together: the primary ones, or those of a follow-up
 POWER = 0.8
 
 
@@ -108,7 +108,7 @@ def required_seeds(deviation: float, difference: float, count: int, least: int =
     Args:
         deviation (float): standard deviation of the paired differences, at least 0.
         difference (float): the true difference, above 0.
-        count (int): number of primary contrasts, as in :func:`find`.
+        count (int): number of contrasts of the family, as in :func:`find`.
         least, most (int): limits of the number, 2 or more. Default to 6 and 100.
 
     Returns:
@@ -126,12 +126,12 @@ def find(contrast: Contrast, count: int) -> Finding:
     """Decide a contrast.
 
     It is confirmed if its interval is above 0, refuted if it is below 0, and undecided if it includes 0. Intervals have
-    the level 1 − 0.05 / ``count`` (Bonferroni), so that all verdicts together are free of error with a probability of
-    95 %.
+    the level 1 − 0.05 / ``count`` (Bonferroni), so that all verdicts of a family are free of error with a probability
+    of 95 %.
 
     Args:
         contrast (Contrast): with the values of its runs.
-        count (int): number of primary contrasts.
+        count (int): number of contrasts of its family.
 
     Raises:
         ValueError: the methods have different seeds.
@@ -163,11 +163,11 @@ def find(contrast: Contrast, count: int) -> Finding:
 
 
 def evidence_table(contrasts: Sequence[Contrast], count: int) -> str:
-    """Return primary contrasts as a Markdown table.
+    """Return contrasts of a family as a Markdown table.
 
     Args:
         contrasts (list[Contrast]): the contrasts.
-        count (int): number of all primary contrasts, see :func:`find`.
+        count (int): number of all contrasts of the family, see :func:`find`.
 
     Raises:
         ValueError: the methods of a contrast have different seeds.
@@ -191,19 +191,19 @@ def evidence_table(contrasts: Sequence[Contrast], count: int) -> str:
     return markdown(heads, rows)
 
 
-def plot_contrasts(contrasts: Mapping[str, Sequence[Contrast]], count: int, path: Path) -> None:
+def plot_contrasts(contrasts: Mapping[str, Sequence[Contrast]], counts: Mapping[str, int], path: Path) -> None:
     """Draw the paired differences by seed, their mean, its corrected interval, and the paper's difference.
 
     Args:
         contrasts (dict[str, list[Contrast]]): contrasts by the kind of runs; those that are not run are left out.
-        count (int): number of all primary contrasts, see :func:`find`.
+        counts (dict[str, int]): number of all contrasts of each kind, see :func:`find`.
         path (Path): the image.
     """
     lines = [
         (f'{contrast.name()}\n{kind}, {len(contrast.values[0])} pairs', contrast, found)
         for kind, some in contrasts.items()
         for contrast in some
-        if (found := find(contrast, count).difference) is not None
+        if (found := find(contrast, counts[kind]).difference) is not None
     ]
     with drawing(path, 'Paired differences by seed, in points', (7, 1.3 + 0.5 * len(lines)), 'x') as axis:
         for place, (_, contrast, found) in enumerate(lines):

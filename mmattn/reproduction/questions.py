@@ -22,6 +22,7 @@ from .variants import UNET_BA
 RESULTS = config_path('reproduced') / 'evidence'
 KINDS = 'frozen', 'trained'  # the backbone
 EXPLORATORY = 'exploratory'  # decides nothing, see exploration.py
+FOLLOW_UP = 'follow-up'  # contrasts that explored variants led to, with a frozen backbone
 STOCK = tuple(f'{kind}_stock' for kind in KINDS)  # the stock components alone, with their learning curves
 COUNT = 6  # of the primary contrasts in docs/evidence.md, also of questions that are not here yet
 
@@ -43,6 +44,9 @@ class Question(NamedTuple):
         options (dict): further settings of all configs, by key. Defaults to {}.
         variants (dict): options of further rows, by name, ``ROW, CHANGE``; they change that row. Only those of a
             contrast are run; all are explored, see :func:`~mmattn.reproduction.exploration.explore`. Defaults to {}.
+        follow_up (tuple[Contrast, ...]): contrasts of explored variants, on the seeds of the primary ones, with a
+            frozen backbone. Those of all questions are a family of their own, whose intervals are corrected for their
+            number. Defaults to ().
         folds (tuple): the test clips of each fold, see :func:`~mmattn.reproduction.folds.reproduce_folds`; a fold and a
             seed are a pair. Defaults to (), no folds.
     """
@@ -61,15 +65,17 @@ class Question(NamedTuple):
     no_attention: str | None = None
     options: Mapping[str, Any] = {}
     variants: Mapping[str, Mapping[str, Any]] = {}
+    follow_up: tuple[Contrast, ...] = ()
     folds: tuple[tuple[str, ...], ...] = ()
 
     def planned(self, trained: bool) -> int:
         """Return the number of seeds of the primary contrasts."""
         return self.trained if trained else self.seeds
 
-    def primary(self) -> list[str]:
-        """Return the names of the rows of the primary contrasts."""
-        return sorted({name for contrast in self.contrasts for name in (contrast.ours, contrast.baseline)})
+    def compared(self, trained: bool) -> list[str]:
+        """Return the names of the rows of all contrasts; with a trained backbone, of the primary ones."""
+        contrasts = self.contrasts if trained else self.contrasts + self.follow_up
+        return sorted({name for contrast in contrasts for name in (contrast.ours, contrast.baseline)})
 
 
 QUESTIONS = {
@@ -164,7 +170,7 @@ def rows_of(question: Question, trained: bool) -> list[Row]:
     """Return the rows of a question; with a trained backbone, those of the primary contrasts."""
     rows = [row._replace(options={**row.options, **question.options}) for row in read_tables()[question.table]]
     if trained:
-        return [row for row in rows if row.name in question.primary()]
+        return [row for row in rows if row.name in question.compared(trained)]
     chosen = [row for row in rows if row.name in question.rows]
     # mmseg's CCHead repeats its attention; without repetition, it has its convolutions alone.
     plain = [
@@ -172,7 +178,7 @@ def rows_of(question: Question, trained: bool) -> list[Row]:
         for row in chosen
         if row.name == question.no_attention
     ]
-    return chosen + plain + [row for row in variants_of(question, chosen) if row.name in question.primary()]
+    return chosen + plain + [row for row in variants_of(question, chosen) if row.name in question.compared(trained)]
 
 
 def variants_of(question: Question, rows: list[Row]) -> list[Row]:
@@ -247,7 +253,7 @@ def choose_size(
     options: dict[str, Any] = dict(data_root=data_root, seeds=seeds, jobs=jobs, workers=workers)
     text = train(question, rows, protocol, work_dir, **options)
     found = json.loads((work_dir / 'results.json').read_text(encoding='utf-8'))
-    write_figures(results / f'{name}_{STOCK[trained]}.json', found | dict(steps=iterations), known=0)
+    write_figures(results / f'{name}_{STOCK[trained]}.json', found | dict(steps=iterations), known=set())
     size = size_table(found, question.contrasts)
     return '\n'.join([size, text if question.folds else f'The curves are in {work_dir / "curves.png"}.'])
 
@@ -326,7 +332,7 @@ def answer(
             rows_of(question, trained),
             protocol,
             work_dir,
-            names=None if seeds <= question.others else question.primary(),
+            names=None if seeds <= question.others else question.compared(trained),
             data_root=data_root,
             seeds=range(seeds),
             jobs=jobs,
@@ -338,31 +344,32 @@ def answer(
     return text
 
 
-def write_figures(path: Path, content: Mapping, known: int) -> None:
-    """Write the figures of finished runs, which :func:`restore` reads, if they are at least ``known`` runs.
+def write_figures(path: Path, content: Mapping, known: set[tuple[str, str]]) -> None:
+    """Write the figures of finished runs, which :func:`restore` reads, if the ``known`` runs are among them.
 
     The first seeds of a resumed call thereby do not replace the figures of all.
     """
-    if _runs(content) >= known:
+    if known <= _runs(content):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + '\n')
 
 
-def _runs(results: Mapping) -> int:
-    return sum(len(row['seeds']) for row in results['rows'])
+def _runs(results: Mapping) -> set[tuple[str, str]]:
+    return {(row['name'], seed) for row in results['rows'] for seed in row['seeds']}
 
 
-def restore(path: Path, work_dir: Path, iterations: int | None = None) -> int:
+def restore(path: Path, work_dir: Path, iterations: int | None = None) -> set[tuple[str, str]]:
     """Write the figures of finished runs to the work dir of :func:`reproduce`, which then does not train them again.
 
     Returns:
-        int: the number of runs in the file, 0 if it does not exist, or if its runs do not have this length.
+        set[tuple[str, str]]: row and seed of each run in the file; empty if it does not exist, or if its runs do not
+        have this length.
     """
     if not path.exists():
-        return 0
+        return set()
     found = json.loads(path.read_text(encoding='utf-8'))
     if iterations not in (None, found['steps']):
-        return 0
+        return set()
     known = _runs(found)
     for row in found['rows']:
         for key, run in row['seeds'].items():
@@ -389,17 +396,20 @@ def values_of(results: Mapping, validation: bool) -> dict[str, dict[int, float]]
 
 
 def report(picture: Path, results: Path = RESULTS) -> str:
-    """Draw the primary contrasts of all questions, and return their verdicts and all runs as tables in Markdown.
+    """Draw the contrasts of all questions, and return their verdicts and all runs as tables in Markdown.
 
     Args:
         picture (Path): the image to write.
         results (Path): folder of the figures. Defaults to configs/reproduced/evidence.
     """
-    contrasts: dict[str, list[Contrast]] = {kind: [] for kind in KINDS}
+    contrasts: dict[str, list[Contrast]] = {kind: [] for kind in (*KINDS, FOLLOW_UP)}
     runs = []
     for kind, (name, question) in product((*KINDS, EXPLORATORY, *STOCK), QUESTIONS.items()):
         path = results / f'{name}_{kind}.json'
         found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else dict(rows=[])
+        families = {kind: question.contrasts} if kind in KINDS else {}
+        if kind == KINDS[0]:
+            families[FOLLOW_UP] = question.follow_up
         for validation in dict.fromkeys(contrast.validation for contrast in question.contrasts):
             values = values_of(found, validation)
             runs += [
@@ -411,15 +421,19 @@ def report(picture: Path, results: Path = RESULTS) -> str:
                 ]
                 for row, seeds in values.items()
             ]
-            if kind in contrasts:
-                contrasts[kind] += [
+            for family, some in families.items():
+                contrasts[family] += [
                     contrast._replace(
                         planned=question.planned(kind == 'trained') * max(1, len(question.folds)),
                         values=(values.get(contrast.ours, {}), values.get(contrast.baseline, {})),
                     )
-                    for contrast in question.contrasts
+                    for contrast in some
                     if contrast.validation == validation
                 ]
-    plot_contrasts(contrasts, COUNT, picture)
-    tables = [f'Backbone {kind}:\n\n{evidence_table(found, COUNT)}' for kind, found in contrasts.items()]
+    counts = dict.fromkeys(KINDS, COUNT) | {FOLLOW_UP: len(contrasts[FOLLOW_UP])}
+    plot_contrasts(contrasts, counts, picture)
+    titles = {kind: f'Backbone {kind}' for kind in KINDS} | {FOLLOW_UP: f'Follow-up, backbone {KINDS[0]}'}
+    tables = [
+        f'{titles[family]}:\n\n{evidence_table(some, counts[family])}' for family, some in contrasts.items() if some
+    ]
     return '\n'.join([*tables, markdown(['backbone', 'by seed', 'mean'], runs)])

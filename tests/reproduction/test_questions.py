@@ -286,3 +286,42 @@ def test_each_variant_changes_one_setting_of_the_method(weights, data, tmp_path,
     lowest = {key: value for key, value in shapes['U-Net'].items() if 'up_blocks.3.' in key}
     mixed = shapes['U-Net-BA, convolution at the lowest level']
     assert {key: value for key, value in mixed.items() if 'up_blocks.3.' in key} == lowest
+
+
+@pytest.mark.slow
+def test_a_follow_up_adds_a_variant_to_finished_runs(weights, data, tmp_path, monkeypatch):  # noqa: F811
+    """Only the variant is trained; its contrasts are a family of their own; no figure is ever missing in the file."""
+    variant = 'U-Net-BA, content logits times 1/√d'
+    first, *_ = QUESTIONS['c'].contrasts
+    question = QUESTIONS['c']._replace(crops=2, iterations=2, seeds=3, others=3, follow_up=())
+    added = first._replace(question='the scale is the cause', ours=variant, baseline='U-Net-BA', paper=None)
+    trained, seen, results = [], [], tmp_path / 'results'
+
+    def stage(run, method, workers, jobs):
+        if (run.folder.parent / 'runs' / f'{run.folder.name}.json').exists():
+            return stages(run, method, workers, jobs)
+        if (results / 'c_frozen.json').exists():
+            seen.append(sum(len(row['seeds']) for row in json.loads((results / 'c_frozen.json').read_text())['rows']))
+        trained.append((run.method, run.seed))
+        score = 80.0 + 3 * run.seed - 2 * (run.method == 'U-Net-BA') + run.seed**2 * (run.method == variant)
+        return Result(dict(overall=50.0, accuracy=90.0), 0.5, 100.0, [(1, 10.0), (2, score)])
+
+    stages = reproduce.run_stages
+    monkeypatch.setattr(reproduce, 'run_stages', stage)
+    for follow_up in ((), (added, added._replace(baseline='U-Net'))):
+        monkeypatch.setattr(questions, 'QUESTIONS', dict(c=question._replace(follow_up=follow_up)))
+        trained.clear()
+        seen.clear()
+        answer('c', weights, tmp_path / str(len(follow_up)), data_root=data['fasseg'], results=results)
+        said = report(tmp_path / 'picture.png', results)
+        assert ('Follow-up' in said) == bool(follow_up)
+    assert {*trained} == {(variant, seed) for seed in range(3)}
+    assert {*seen} == {6}
+    gains = [2.0, 3.0, 6.0]
+    values = dict(enumerate(gains)), dict.fromkeys(range(3), 0.0)
+    for count, name in ((2, f'{variant} − U-Net-BA, upright'), (6, 'U-Net-BA − U-Net, upright')):
+        line = next(line for line in said.splitlines() if f'| {name} |' in line)
+        shift = gains if count == 2 else [-2.0] * 3
+        finding = find(added._replace(values=(dict(enumerate(shift)), values[1]), planned=3), count)
+        assert f'| {str(finding.difference).removesuffix(" *")} | 3 |' in line
+        assert line.endswith(f'| {finding.verdict} |')
