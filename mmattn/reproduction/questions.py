@@ -17,7 +17,7 @@ from .report import markdown, spread
 from .reproduce import reproduce
 from .tables import Row, read_tables
 from .task import ProtocolError
-from .variants import UNET_BA
+from .variants import SCALED, UNET_BA
 
 RESULTS = config_path('reproduced') / 'evidence'
 KINDS = 'frozen', 'trained'  # the backbone
@@ -25,6 +25,7 @@ EXPLORATORY = 'exploratory'  # decides nothing, see exploration.py
 FOLLOW_UP = 'follow-up'  # contrasts that explored variants led to, with a frozen backbone
 STOCK = tuple(f'{kind}_stock' for kind in KINDS)  # the stock components alone, with their learning curves
 COUNT = 6  # of the primary contrasts in docs/evidence.md, also of questions that are not here yet
+UPRIGHT = 'upright', True  # the metric on upright faces is that of the last validation
 
 
 class Question(NamedTuple):
@@ -124,9 +125,7 @@ QUESTIONS = {
         'mobilenet-v2-d8_unet',
         1500,
         (
-            Contrast(
-                'U-Net-BA parses upright faces better than U-Net (Table 4.3)', 'U-Net-BA', 'U-Net', 0.6, 'upright', True
-            ),
+            Contrast('U-Net-BA parses upright faces better than U-Net (Table 4.3)', 'U-Net-BA', 'U-Net', 0.6, *UPRIGHT),
             Contrast('U-Net-BA parses turned faces better than U-Net', 'U-Net-BA', 'U-Net', None, 'turned'),
         ),
         iterations=480,
@@ -137,6 +136,11 @@ QUESTIONS = {
             'model.decode_head.loss_decode.class_weight': [1.0, 1.0, 1.0, 4.0, 4.0, 4.0],
         },
         variants=UNET_BA,
+        follow_up=(
+            Contrast('content logits times 1/√d improve U-Net-BA on upright faces', SCALED, 'U-Net-BA', None, *UPRIGHT),
+            Contrast('U-Net-BA with them parses upright faces better than U-Net', SCALED, 'U-Net', None, *UPRIGHT),
+            Contrast('and turned faces, too', SCALED, 'U-Net', None, 'turned'),
+        ),
     ),
     'd': Question(
         '5.1',

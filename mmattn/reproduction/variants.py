@@ -13,9 +13,11 @@ def blocks(**settings: Any) -> list[dict]:
     return [dict(type='mmattn.LocalBilateralAttention', **{**block, **settings}) for block in BLOCKS]
 
 
+SCALED = 'U-Net-BA, content logits times 1/√d'
+
 # By name, ROW, CHANGE: the options that change the row.
 UNET_BA: dict[str, dict[str, Any]] = {
-    'U-Net-BA, content logits times 1/√d': {BLOCK: blocks(scale=None)},
+    SCALED: {BLOCK: blocks(scale=None)},
     'U-Net-BA, no content logits, one pass': {BLOCK: blocks(content=False, iterations=1)},
     'U-Net-BA, one pass, own projections': {BLOCK: blocks(iterations=1, share=False)},
     'U-Net-BA, 5×5 neighbourhoods': {BLOCK: blocks(kernel_size=5)},

@@ -17,7 +17,7 @@ from mmattn.reproduction.protocol import Protocol, read_data
 from mmattn.reproduction.questions import QUESTIONS, answer, choose_size, report, rows_of, size_table
 from mmattn.reproduction.results import Result
 from mmattn.reproduction.task import ProtocolError
-from mmattn.reproduction.variants import UNET_BA, blocks
+from mmattn.reproduction.variants import SCALED, UNET_BA, blocks
 from mmattn.segmentation.unet_ba_head import BLOCKS
 
 from .test_backbone import weights  # noqa: F401  (a fixture)
@@ -273,9 +273,9 @@ def test_each_variant_changes_one_setting_of_the_method(weights, data, tmp_path,
     assert without(learning_rate, changed[1]) == without(own, changed[1])
     assert learning_rate.optim_wrapper.optimizer.lr == 0.001 < own.optim_wrapper.optimizer.lr
     shapes = {name: {key: value.shape for key, value in model(name).state_dict().items()} for name in names}
-    scaled = model('U-Net-BA, content logits times 1/√d').decode_head.up_blocks
+    scaled = model(SCALED).decode_head.up_blocks
     assert [block.scale for block in scaled] == [None] * 4
-    assert shapes['U-Net-BA, content logits times 1/√d'] == shapes['U-Net-BA']
+    assert shapes[SCALED] == shapes['U-Net-BA']
     wide = model('U-Net-BA, 5×5 neighbourhoods').decode_head.up_blocks
     assert [block.settings['kernel_size'] for block in wide] == [(5, 5)] * 4
     geometric = model('U-Net-BA, no content logits, one pass').decode_head.up_blocks
@@ -291,7 +291,7 @@ def test_each_variant_changes_one_setting_of_the_method(weights, data, tmp_path,
 @pytest.mark.slow
 def test_a_follow_up_adds_a_variant_to_finished_runs(weights, data, tmp_path, monkeypatch):  # noqa: F811
     """Only the variant is trained; its contrasts are a family of their own; no figure is ever missing in the file."""
-    variant = 'U-Net-BA, content logits times 1/√d'
+    variant = SCALED
     first, *_ = QUESTIONS['c'].contrasts
     question = QUESTIONS['c']._replace(crops=2, iterations=2, seeds=3, others=3, follow_up=())
     added = first._replace(question='the scale is the cause', ours=variant, baseline='U-Net-BA', paper=None)
