@@ -19,6 +19,7 @@ from .pt2 import quiet
 
 OPSET = 18
 MIN_TORCH = (2, 13)  # the version that the exports were tested with
+MAX_WEIGHTS = 1536  # MiB: torch would write more to a second file, which is neither written atomically nor found later
 MIN_SIDE = 64  # of a dynamic image, in pixels: torch.export treats maps of one position, of smaller images, separately
 
 
@@ -86,9 +87,13 @@ def write_onnx(program: ExportedProgram, path: str | Path, metadata: dict[str, A
     Raises:
         ImportError: torch is too old, or a package of the extra ``export`` is not installed.
         OSError: the file cannot be written.
+        ValueError: the weights take more than 1,536 MiB.
         RuntimeError: ONNX has no equivalent of an operation.
     """
     check_requirements('onnx', 'onnxscript')
+    weights = sum(x.nbytes for x in program.state_dict.values()) / 2**20
+    if weights > MAX_WEIGHTS:
+        raise ValueError(f'weights must take at most {MAX_WEIGHTS} MiB in one ONNX file; got {weights:.0f} MiB')
     with quiet():
         program = program.run_decompositions(dict(COMPOSITIONS))
         found = torch.onnx.export(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import torch
 from torch import nn
@@ -44,8 +45,11 @@ def load_pt2(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
         ValueError: the file was not written by :func:`write_pt2`.
     """
     extra = {FILE: ''}
-    with quiet():
-        program = torch.export.load(str(path), extra_files=extra)
+    try:
+        with quiet():
+            program = torch.export.load(str(path), extra_files=extra)
+    except (BadZipFile, RuntimeError) as error:
+        raise ValueError(f'{path} is not a file of torch.export: {error}') from error
     if not extra[FILE]:
         raise ValueError(f'{path} has no {FILE}: tools/deployment/export.py did not write it')
     return program.module(), json.loads(extra[FILE])

@@ -230,3 +230,19 @@ def test_requirements(monkeypatch):
     monkeypatch.setattr(torch, '__version__', '2.4.0')
     with pytest.raises(ImportError, match=r'exporting requires torch 2.13 or later; got 2\.4\.0'):
         export_network(torch.nn.Identity())
+
+
+@pytest.mark.parametrize('content', [b'', b'text', None], ids=['empty', 'text', 'checkpoint'])
+def test_other_files_are_not_loaded(tmp_path, content):
+    path = tmp_path / 'network.pt2'
+    torch.save(dict(x=torch.zeros(1)), path) if content is None else path.write_bytes(content)
+    with pytest.raises(ValueError, match=r'network\.pt2 is not a file of torch\.export'):
+        load_pt2(path)
+
+
+def test_weights_too_large_for_one_file_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr('mmattn.deployment.exporter.MAX_WEIGHTS', 0)
+    program = export_network(torch.nn.Conv2d(3, 1, 1).eval(), (8, 8))
+    with pytest.raises(ValueError, match='weights must take at most 0 MiB in one ONNX file'):
+        write_onnx(program, tmp_path / 'network.onnx', {})
+    assert not list(tmp_path.iterdir())

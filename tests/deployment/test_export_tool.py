@@ -11,10 +11,16 @@ import torch
 from PIL import Image
 
 from mmattn.deployment import load_pt2
+from mmattn.deployment.exporter import MIN_TORCH
 from mmattn.engine import load_config
 
 from ..forked_tools import run_command
 from .networks import config, segmentor
+
+if tuple(map(int, torch.__version__.split('.')[:2])) < MIN_TORCH:
+    pytest.skip('torch is too old to export', allow_module_level=True)
+for package in ('onnx', 'onnxruntime', 'onnxscript'):
+    pytest.importorskip(package)
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / 'tools' / 'deployment' / 'export.py'
@@ -30,6 +36,9 @@ def trained(tmp_path_factory):
     cfg.dump(folder / 'config.py')
     torch.save(dict(state_dict=segmentor(cfg).state_dict()), folder / 'weights.pth')
     return folder / 'config.py', folder / 'weights.pth'
+
+
+SMALL = 'small.png'
 
 
 def failure(*arguments):
@@ -73,15 +82,44 @@ def test_a_file_of_one_size_is_compared_with_pytorch(trained, tmp_path, format):
         (['--out', 'network.onnx', '--input-size', '64', '64', '--dynamic'], 'not allowed with argument --input-size'),
         (['--out', '{exists}'], 'exists.onnx exists already'),
         (['--out', 'network.onnx', '--verify', 'absent.png'], '--verify: no such file: absent.png'),
+        (['--out', 'network.onnx', '--verify', '{exists}'], 'exists.onnx: cannot identify image file'),
+        (
+            ['--format', 'pt2', '--out', 'network.pt2', '--verify', SMALL],
+            'a side of 16 pixels, after scaling',
+        ),
     ],
 )
 def test_errors_come_before_the_export(trained, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'exists.onnx').write_bytes(b'kept')
+    Image.new('RGB', (200, 20)).save(tmp_path / SMALL)
     arguments = [argument.format(exists=tmp_path / 'exists.onnx') for argument in arguments]
     assert message in failure(*trained, *arguments)
     assert (tmp_path / 'exists.onnx').read_bytes() == b'kept'
-    assert [path.name for path in tmp_path.iterdir()] == ['exists.onnx']
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['exists.onnx', SMALL]
+
+
+@pytest.mark.slow
+def test_modules_of_custom_imports_are_imported_to_verify(tmp_path):
+    (tmp_path / 'own_head.py').write_text(
+        'from mmseg.registry import MODELS\n'
+        'from mmattn.segmentation import BiCCHead\n'
+        '@MODELS.register_module()\n'
+        'class OwnHead(BiCCHead):\n'
+        '    pass\n'
+    )
+    cfg = config('BiCCHead')
+    torch.save(dict(state_dict=segmentor(cfg).state_dict()), tmp_path / 'weights.pth')
+    cfg.model.decode_head.type = 'OwnHead'
+    cfg.custom_imports = dict(imports=['own_head'])
+    cfg.dump(tmp_path / 'config.py')
+    Image.new('RGB', (90, 70)).save(tmp_path / SMALL)
+    arguments = [tmp_path / 'config.py', tmp_path / 'weights.pth', '--format', 'pt2', '--out', tmp_path / 'network.pt2']
+    environment = {**os.environ, 'PYTHONPATH': f'{tmp_path}{os.pathsep}{ROOT}'}
+    command = [sys.executable, '-u', TOOL, *arguments, '--verify', tmp_path / SMALL]
+    done = run_command(command, environment, merged=True, timeout=600)  # not in a fork: it starts processes of its own
+    assert done.returncode == 0, done.stdout
+    assert '100.0000%' in done.stdout
 
 
 def test_a_detector_is_not_exported(trained, tmp_path):

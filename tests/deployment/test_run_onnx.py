@@ -97,6 +97,26 @@ def test_images_are_made_to_fit_a_fixed_input(size, expected):
     assert runner.target_size(*size, None, fixed=(150, 200)) == expected
 
 
+@pytest.mark.parametrize(
+    'resize',
+    [
+        dict(scale_factor=0.33, keep_ratio=True),
+        dict(scale_factor=(0.5, 1.5), keep_ratio=True),
+        dict(scale_factor=0.33),
+        dict(scale=(80, 60), scale_factor=0.5, keep_ratio=True),
+        dict(scale=(80, 60), scale_factor=0.5),
+    ],
+)
+def test_sizes_are_those_of_mmcv(resize):
+    transform = TRANSFORMS.build(dict(resize, type='mmcv.Resize'))
+    pair = {key: [value] * 2 if isinstance(value, float) else value for key, value in resize.items()}
+    settings = dict(scale=None, scale_factor=None, keep_ratio=False) | pair
+    sizes = np.random.default_rng(0).integers(20, 400, (200, 2)).tolist()
+    for height, width in [(61, 285), (285, 61), *sizes]:
+        expected = transform(dict(img=np.zeros((height, width, 3), np.uint8)))['img'].shape[:2]
+        assert runner.target_size(height, width, settings) == expected
+
+
 def test_a_single_logit_has_a_threshold():
     about = dict(align_corners=False, threshold=0.3)
     logits = np.array([[[-200.0, -0.9, 9.0], [-0.8, 0.0, 9.0]]], np.float32)
@@ -122,4 +142,53 @@ def test_errors_come_before_the_model_runs(monkeypatch, capsys, photograph, tmp_
     Image.fromarray(np.zeros((4, 5), np.uint16)).save(deep)
     with pytest.raises(ValueError, match=r'deep\.png: images must have 8 bits per channel; this one is of mode I;16'):
         runner.read(deep)
+    (tmp_path / 'broken.onnx').write_bytes(b'half of a file')
+    with pytest.raises(RuntimeError, match=r'broken\.onnx: '):
+        run(monkeypatch, tmp_path / 'broken.onnx', photograph, *out)
     assert not (tmp_path / 'out').exists()
+
+
+def test_results_never_replace_images(monkeypatch, capsys, photograph, tmp_path):
+    (tmp_path / 'vis').mkdir()
+    image = photograph.rename(tmp_path / 'vis' / photograph.name)
+    (tmp_path / 'model.onnx').touch()
+    before = image.read_bytes()
+    with pytest.raises(SystemExit):
+        run(monkeypatch, tmp_path / 'model.onnx', image, '--out-dir', tmp_path)
+    assert f'--out-dir: the results would replace images: {image}' in capsys.readouterr().err
+    assert image.read_bytes() == before
+
+
+class Brightness:
+    """In place of a session: two logits, of dark and of bright pixels."""
+
+    def get_inputs(self):
+        return [type('Input', (), dict(name='image'))]
+
+    def run(self, _, feed):
+        bright = feed['image'].mean(1)
+        return (np.stack([-bright, bright], 1),)
+
+
+def test_a_broken_image_does_not_stop_the_others(monkeypatch, photograph, tmp_path):
+    about = dict(
+        not_described=[],
+        mode='whole',
+        palette=[[0, 0, 0], [255, 0, 0]],
+        channel_order='RGB',
+        resize=None,
+        mean=[127.0] * 3,
+        std=[1.0] * 3,
+        size_divisor=1,
+        pad_value=0,
+        align_corners=False,
+        threshold=None,
+    )
+    monkeypatch.setattr(runner, 'load', lambda path, threads: (Brightness(), about, None))
+    (tmp_path / 'model.onnx').touch()
+    (tmp_path / 'half.png').write_bytes(photograph.read_bytes()[:200])
+    with pytest.raises(RuntimeError, match=r'half\.png: '):
+        run(monkeypatch, tmp_path / 'model.onnx', tmp_path / 'half.png', photograph, '--out-dir', tmp_path / 'out')
+    found = np.asarray(Image.open(tmp_path / 'out/pred/photograph.png'))
+    assert (found == (runner.read(photograph).mean(-1) > 127)).all()
+    assert [path.name for path in (tmp_path / 'out/pred').iterdir()] == ['photograph.png']

@@ -398,6 +398,16 @@ def test_there_is_no_default_for_the_classes(save, meta, said):
         FaceParsingInferencer(config(), save(**meta), device='cpu')
 
 
+def test_one_class_has_no_colour_for_the_rest(save, model):
+    cfg = config()
+    cfg.model.decode_head.num_classes = 1
+    weights = {key: value[:1] if 'conv_seg' in key else value for key, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match='use num_classes=2 and out_channels=1'):
+        FaceParsingInferencer(
+            cfg, save(weights, dataset_meta=dict(classes=['face'], palette=[[9, 9, 9]])), device='cpu'
+        )
+
+
 def test_a_checkpoint_of_another_model_is_an_error(save, model):
     weights = model.state_dict()
     weights['decode_head.other.weight'] = weights.pop('decode_head.conv_seg.weight')

@@ -12,13 +12,15 @@ from pathlib import Path
 
 from mmattn.utils.command import describe, run
 
+import numpy as np
 import run_onnx as runner
 import torch
 from mmengine.config import Config
+from mmengine.utils import import_modules_from_strings
 from prettytable import PrettyTable
 from torch import nn
 
-from mmattn.deployment.exporter import check_requirements, export_network, write_onnx
+from mmattn.deployment.exporter import MIN_SIDE, check_requirements, export_network, write_onnx
 from mmattn.deployment.metadata import describe_network
 from mmattn.deployment.network import LogitsNetwork, load_segmentor
 from mmattn.deployment.pt2 import load_pt2, write_pt2
@@ -52,7 +54,9 @@ def parse_args() -> argparse.Namespace:
 
 
 def build(cfg: Config, checkpoint: str) -> nn.Module:
-    """Return the network in PyTorch."""
+    """Return the network in PyTorch; in a new process, where the config was not read."""
+    if cfg.get('custom_imports'):
+        import_modules_from_strings(**cfg.custom_imports)
     return LogitsNetwork(load_segmentor(cfg, checkpoint)).eval()
 
 
@@ -61,11 +65,27 @@ def from_pt2(path: Path) -> nn.Module:
     return load_pt2(path)[0]
 
 
-def verify(args: argparse.Namespace, cfg: Config, about: dict) -> str:
-    """Run the images in PyTorch and from the file. Return a table of the differences, times and memory."""
+def read_images(args: argparse.Namespace, about: dict) -> list[np.ndarray]:
+    """Return the inputs of the network for the images of ``--verify``.
+
+    Raises:
+        OSError, ValueError: an image cannot be read, or is too small for a dynamic file of ``torch.export``.
+    """
     inputs = [
         runner.preprocess(runner.read(path, about['channel_order']), about, args.input_size)[0] for path in args.verify
     ]
+    if args.format == 'pt2' and args.input_size is None:
+        for path, x in zip(args.verify, inputs):
+            if min(x.shape[2:]) < MIN_SIDE:
+                raise ValueError(
+                    f'--verify: {path}: a side of {min(x.shape[2:])} pixels, after scaling; the file accepts '
+                    f'{MIN_SIDE} or more, or the one size of --input-size'
+                )
+    return inputs
+
+
+def verify(args: argparse.Namespace, cfg: Config, about: dict, inputs: list[np.ndarray]) -> str:
+    """Run the images in PyTorch and from the file. Return a table of the differences, times and memory."""
     expected = run_torch(partial(build, cfg, args.checkpoint), inputs)
     if args.format == 'onnx':
         found = run_onnx(args.out, inputs, torch.get_num_threads())
@@ -114,6 +134,7 @@ def main() -> None:
         cfg = load_config(args.config, args.cfg_options)
         segmentor = load_segmentor(cfg, args.checkpoint)
         about = describe_network(cfg, segmentor)
+        inputs = read_images(args, about)
     except (OSError, RuntimeError, ValueError) as error:
         raise SystemExit(describe(error)) from error
     if about['mode'] == 'slide':
@@ -127,7 +148,7 @@ def main() -> None:
     print(f'{args.out}: {args.out.stat().st_size / 2**20:.1f} MiB')
     if args.verify:
         print(f'running {len(args.verify)} images in PyTorch and from the file')
-        print(verify(args, cfg, about))
+        print(verify(args, cfg, about, inputs))
 
 
 if __name__ == '__main__':

@@ -19,10 +19,13 @@ KEY = 'mmattn'  # of the metadata that export.py writes
 
 def read(path, channel_order='RGB'):
     """Return the pixels of an image file, uint8 ``(H, W, 3)``, turned as its EXIF orientation says."""
-    with Image.open(path) as image:
-        if image.mode.startswith(('I', 'F')):
-            raise ValueError(f'{path}: images must have 8 bits per channel; this one is of mode {image.mode}')
-        pixels = np.asarray(ImageOps.exif_transpose(image).convert('RGB'))
+    try:
+        with Image.open(path) as image:
+            if image.mode.startswith(('I', 'F')):
+                raise ValueError(f'{path}: images must have 8 bits per channel; this one is of mode {image.mode}')
+            pixels = np.asarray(ImageOps.exif_transpose(image).convert('RGB'))
+    except (OSError, SyntaxError) as error:  # Pillow's errors of broken files
+        raise OSError(f'{path}: {error}') from error
     return pixels if channel_order == 'RGB' else pixels[..., ::-1]
 
 
@@ -54,8 +57,9 @@ def target_size(height, width, settings, fixed=None):
     """
     size = height, width
     if settings:
-        factors = settings['scale_factor']
-        scale = (settings['scale'] if factors is None else [width * factors[0], height * factors[1]])[::-1]
+        # As in mmcv: a scale prevails over factors, and the product with factors is rounded before it is fitted.
+        scale = settings['scale'] or [int(side * f + 0.5) for side, f in zip((width, height), settings['scale_factor'])]
+        scale = scale[::-1]
         factor = min(max(scale) / max(size), min(scale) / min(size))
         size = tuple(
             int(side + 0.5) for side in ([side * factor for side in size] if settings['keep_ratio'] else scale)
@@ -103,7 +107,10 @@ def load(path, threads=0):
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(path), options, providers=['CPUExecutionProvider'])
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=['CPUExecutionProvider'])
+    except Exception as error:  # its errors have no common class
+        raise RuntimeError(f'{path}: {error}') from error
     text = session.get_modelmeta().custom_metadata_map.get(KEY)
     if text is None:
         raise ValueError(f'{path} has no metadata {KEY!r}: export.py did not write it')
@@ -120,6 +127,18 @@ def save(image, path):
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def segment(session, path, about, fixed):
+    """Return the pixels of an image file, in the order of its channels in the file, and their labels."""
+    pixels = read(path)
+    height, width = pixels.shape[:2]
+    x, size = preprocess(pixels if about['channel_order'] == 'RGB' else pixels[..., ::-1], about, fixed)
+    try:
+        (logits,) = session.run(None, {session.get_inputs()[0].name: x})
+    except Exception as error:  # its errors have no common class
+        raise RuntimeError(f'{path}: {error}') from error
+    return pixels, labels_of(logits[0], size, height, width, about)
 
 
 def main():
@@ -141,6 +160,10 @@ def main():
     missing = [str(path) for path in (args.model, *args.image) if not path.is_file()]
     if missing:
         raise FileNotFoundError(f'no such file: {" ".join(missing)}')
+    outputs = {(args.out_dir / folder / f'{name}.png').resolve() for folder in ('pred', 'vis') for name in names}
+    replaced = [str(path) for path in args.image if path.resolve() in outputs]
+    if replaced:
+        parser.error(f'--out-dir: the results would replace images: {" ".join(replaced)}')
     session, about, fixed = load(args.model, args.threads)
     if about['not_described']:
         raise ValueError(
@@ -149,18 +172,21 @@ def main():
     if about['mode'] == 'slide':
         print('the config slides a window over an image; this tool passes the whole image', file=sys.stderr)
     palette = np.array(about['palette'], np.uint8)
+    faults = []
     for path in args.image:
-        pixels = read(path)
-        height, width = pixels.shape[:2]
-        x, size = preprocess(pixels if about['channel_order'] == 'RGB' else pixels[..., ::-1], about, fixed)
-        (logits,) = session.run(None, {session.get_inputs()[0].name: x})
-        labels = labels_of(logits[0], size, height, width, about)
+        try:
+            pixels, labels = segment(session, path, about, fixed)
+        except (OSError, ValueError, RuntimeError) as error:  # the other images are segmented
+            faults.append(str(error))
+            continue
         index_map = Image.fromarray(labels)
         index_map.putpalette(palette.tobytes())
         save(index_map, args.out_dir / 'pred' / f'{path.stem}.png')
         overlay = pixels * np.float32(1 - args.opacity) + palette[labels] * np.float32(args.opacity)
         save(Image.fromarray(np.rint(overlay).astype(np.uint8)), args.out_dir / 'vis' / f'{path.stem}.png')
         print(args.out_dir / 'pred' / f'{path.stem}.png')
+    if faults:
+        raise RuntimeError('\n'.join(faults))
 
 
 if __name__ == '__main__':

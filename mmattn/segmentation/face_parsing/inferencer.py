@@ -54,7 +54,7 @@ class FaceParsingInferencer(MMSegInferencer):
         OSError: the config or the checkpoint does not exist.
         RuntimeError: the checkpoint does not fit the model. The message lists the keys.
         ValueError: classes and palette are in neither the checkpoint nor the config, do not match the model, or are
-            more than 256; or the device does not exist.
+            fewer than 2 or more than 256; or the device does not exist.
 
     Example::
 
@@ -163,6 +163,11 @@ class FaceParsingInferencer(MMSegInferencer):
             )
         if not all(len(colour) == 3 and all(0 <= value <= 255 for value in colour) for colour in palette):
             raise ValueError(f'colours of the palette must be three values from 0 to 255; got {list(palette)}')
+        if model.num_classes == 1:
+            raise ValueError(
+                'a model of one class has two labels, but one colour if decode_head.num_classes is 1; '
+                'use num_classes=2 and out_channels=1'
+            )
         if model.num_classes > 256:
             raise ValueError(f'8-bit index maps support at most 256 classes; the model has {model.num_classes}')
         model.dataset_meta = dict(classes=classes, palette=palette)  # type: ignore[assignment]
