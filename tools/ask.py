@@ -78,6 +78,8 @@ def answer_all(args: argparse.Namespace, inferencer: VQAInferencer, part: Path) 
     part.unlink()
     unknown = sum(bool(each['unknown']) for each in found)
     print(f'{len(found):,} answers: {args.out / "answers.json"}; {unknown:,} questions have unknown words')
+    if long := sum(bool(each['unread']) for each in found):
+        print(f'{long:,} questions have more than {inferencer.tokenizer.max_words} words, of which the first are read')
 
 
 def answer_one(args: argparse.Namespace, inferencer: VQAInferencer, picture: np.ndarray | None) -> None:
@@ -93,6 +95,8 @@ def answer_one(args: argparse.Namespace, inferencer: VQAInferencer, picture: np.
     print('\n'.join(['score  answer', *(f'{each["score"]:.3f}  {each["answer"]}' for each in found['answers'])]))
     if found['unknown']:
         print(f'not in the vocabulary: {", ".join(found["unknown"])}')
+    if found['unread']:
+        print(f'only the first {inferencer.tokenizer.max_words} words are read, not: {" ".join(found["unread"])}')
     if args.out is not None:
         print(args.out / 'attention.png')
 

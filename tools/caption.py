@@ -156,6 +156,9 @@ def main() -> None:
     annotations = annotations_of(args)
     store = RegionStore(args.regions)
     image_ids = args.ids or [*annotations] or store.image_ids
+    if annotations:
+        split = '' if args.split is None else f', split {args.split}'
+        raise_faults(f'--ids: not in {args.ann_file}{split}', [each for each in image_ids if each not in annotations])
     pictures = {}
     if args.images is not None:
         shown = image_ids[: args.page_images]

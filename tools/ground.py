@@ -31,7 +31,7 @@ from mmattn.language.lines import read_lines
 from mmattn.language.pictures import check_shape, given_picture
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.vqa.grounding.inferencer import GroundingInferencer
-from mmattn.utils.files import atomic_write, write_text
+from mmattn.utils.files import atomic_write, check_writable, write_text
 
 
 def parse_args() -> argparse.Namespace:
@@ -89,7 +89,7 @@ def captions_of(args: argparse.Namespace) -> list[tuple[str, str]]:
         if not image or not tab:
             faults.append(f'line {number}: must be an image id, a tab and a caption; got {line!r}')
         pairs.append((image, caption))
-    raise_faults(args.captions, faults)
+    raise_faults(args.captions, faults or (['no caption'] if not pairs else []))
     return pairs
 
 
@@ -97,10 +97,12 @@ def main() -> None:
     """Ground captions, and write boxes and a picture."""
     args = parse_args()
     part = None
-    if args.out is not None:
+    if args.captions is not None:
         part = progress_path(args.out / 'phrases.json', args.resume, args.overwrite)
-        if args.captions is None:
-            check_output(args.out / 'phrases.png', args.overwrite)
+    elif args.out is not None:
+        for name in ('phrases.json', 'phrases.png'):
+            check_output(args.out / name, args.overwrite)
+        check_writable(args.out)
     check_checkpoint(args.checkpoint)
     pairs, picture = captions_of(args), given_picture(args.picture)
     cfg = load_config(args.config, args.cfg_options)
@@ -122,7 +124,8 @@ def main() -> None:
         with atomic_write(args.out / 'phrases.png') as temporary:
             Image.fromarray(inferencer.visualize(caption, found[0], picture)).save(temporary)
     write_text(args.out / 'phrases.json', json.dumps(found, ensure_ascii=False))
-    part.unlink()
+    if part is not None:
+        part.unlink()
     unknown = sum(bool(each['unknown']) for each in found)
     print(f'{len(found):,} captions: {args.out / "phrases.json"}; {unknown:,} have unknown words')
 

@@ -2,32 +2,40 @@
 
 import errno
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
 
+from mmattn.language.annotation_files import raise_faults
 from mmattn.utils.images import open_whole, unreadable
 
 
 def picture_paths(folder: str | Path) -> dict[str, Path]:
     """Return the pictures in a folder by the ids of their images.
 
-    An id is the name of the file without suffix, or the number at its end, as in ``COCO_val2014_000000000042.jpg``.
+    An id is the name of the file without suffix, or the number at its end, as in ``COCO_val2014_000000000042.jpg``, if
+    only one file has it. Hidden files are no pictures.
 
     Raises:
         OSError: there is no such folder.
+        ValueError: files differ in their suffix only; the message lists them.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, 'no such folder of pictures', str(folder))
     suffixes = Image.registered_extensions()
-    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in suffixes)
-    found = {path.stem: path for path in paths}
-    for path in paths:
+    names, numbers = defaultdict(list), defaultdict(list)
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() not in suffixes or path.name.startswith('.'):
+            continue
+        names[path.stem].append(path)
         if number := re.search(r'\d+$', path.stem):
-            found.setdefault(str(int(number[0])), path)
-    return found
+            numbers[str(int(number[0]))].append(path)
+    faults = [' and '.join(path.name for path in paths) for paths in names.values() if len(paths) > 1]
+    raise_faults(folder, [f'several pictures of one image: {each}' for each in faults])
+    return {key: paths[0] for key, paths in (*numbers.items(), *names.items()) if len(paths) == 1}
 
 
 def read_picture(path: str | Path) -> Image.Image:

@@ -41,11 +41,13 @@ def progress_path(out: Path, resume: bool, overwrite: bool) -> Path:
         overwrite (bool): its option ``--overwrite``: both files may exist.
 
     Raises:
-        OSError: a file exists, ``out`` is a folder, or its folder is not writable. The message names the option.
+        OSError: a file exists, ``out`` is no file, or its folder is not writable. The message names the option.
     """
-    check_output(out, overwrite)
     if out.is_dir():
         raise IsADirectoryError(errno.EISDIR, 'this is a folder; --out is a file', str(out))
+    if out.exists() and not out.is_file():  # a device, which renaming would replace
+        raise OSError(errno.EINVAL, 'this is not a regular file, as --out must be', str(out))
+    check_output(out, overwrite)
     check_writable(out.parent)
     path = out.with_name(f'{out.name}.part')
     if path.exists() and not (resume or overwrite):

@@ -43,7 +43,7 @@ def explore(
     protocol = protocol_of(question, question.iterations, pretrained, trained=False)
     options: dict[str, Any] = dict(data_root=data_root, jobs=jobs, workers=workers)
     path = results / f'{name}_{EXPLORATORY}.json'
-    known = restore(path, work_dir)
+    known = restore(path, work_dir, pretrained)
     for seeds in range(1, len(SEEDS) + 1):
         text = train(question, rows, protocol, work_dir, seeds=SEEDS[:seeds], **options)
         content = json.loads((work_dir / 'results.json').read_text(encoding='utf-8'))

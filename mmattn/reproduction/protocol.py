@@ -426,11 +426,14 @@ def _set_iterations(cfg: Config, iterations: int) -> None:
 
 
 def _set_validations(cfg: Config, number: int | None) -> None:
-    """Validate this number of times. If the validation is the test, the default is once, and no best is saved."""
+    """Validate at most this number of times.
+
+    If the validation is the test, the default is once, and no best checkpoint is saved.
+    """
     own_test = cfg.get('val_evaluator') is not None and has_own_test(cfg)
     if not own_test:
         cfg.default_hooks.checkpoint.save_best = None
     if cfg.get('val_evaluator') is None:
         cfg.val_cfg = None
     elif number is not None or not own_test:
-        cfg.train_cfg.val_interval = max(1, length(cfg)[0] // (number or 1))
+        cfg.train_cfg.val_interval = -(-length(cfg)[0] // (number or 1))

@@ -327,8 +327,8 @@ def answer(
         raise ProtocolError(f'question {name} cannot be run: its size is not chosen yet, see docs/evidence.md')
     protocol = protocol_of(question, question.iterations, pretrained, trained)
     path = results / f'{name}_{KINDS[trained]}.json'
-    known = restore(path, work_dir)
-    restore(results / f'{name}_{STOCK[trained]}.json', work_dir, question.iterations)
+    known = restore(path, work_dir, pretrained)
+    restore(results / f'{name}_{STOCK[trained]}.json', work_dir, pretrained, question.iterations)
     found: dict[str, dict] = {}  # by row
     for seeds in range(1, count + 1):
         text = train(
@@ -362,16 +362,24 @@ def _runs(results: Mapping) -> set[tuple[str, str]]:
     return {(row['name'], seed) for row in results['rows'] for seed in row['seeds']}
 
 
-def restore(path: Path, work_dir: Path, iterations: int | None = None) -> set[tuple[str, str]]:
+def restore(path: Path, work_dir: Path, pretrained: Path, iterations: int | None = None) -> set[tuple[str, str]]:
     """Write the figures of finished runs to the work dir of :func:`reproduce`, which then does not train them again.
 
     Returns:
         set[tuple[str, str]]: row and seed of each run in the file; empty if it does not exist, or if its runs do not
         have this length.
+
+    Raises:
+        ProtocolError: the runs have another backbone.
     """
     if not path.exists():
         return set()
     found = json.loads(path.read_text(encoding='utf-8'))
+    if not any(each.endswith(f'pretrained weights {pretrained.name}') for each in found['deviations']):
+        raise ProtocolError(
+            f'{path} has runs with other weights than {pretrained.name}; choose another --results, or the same: '
+            f'{"; ".join(each for each in found["deviations"] if each.startswith("backbone"))}'
+        )
     if iterations not in (None, found['steps']):
         return set()
     known = _runs(found)

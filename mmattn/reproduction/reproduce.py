@@ -185,14 +185,15 @@ def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Resu
             options=start + _with_workers(cfg, workers), environment=run.environment
         )
         last = checkpoint(staged.folder, cfg)
-        finish(staged, jobs, last)
+        finish(staged, jobs, last, length(cfg)[0] if has_own_test(cfg) and cfg.get('val_cfg') is not None else None)
         best = chosen(staged.folder, cfg, last)
         start = [f'load_from={best}']
     by_sample = has_own_test(cfg) and writes_samples(cfg)
     arguments = method.rows[0].test
     found = scores(staged, jobs, best, key, None if has_own_test(cfg) else steps, *arguments, files=by_sample)
     logs = scalars(run.folder)
-    times = [line['time'] for log in logs for line in log[1:] or log if 'loss' in line]
+    trained = [[line for line in log if 'loss' in line] for log in logs]
+    times = [line['time'] for log in trained for line in log[1:] or log]
     memory = max((line['memory'] for log in logs for line in log if 'memory' in line), default=peak_memory(run.folder))
     if not times:
         raise RuntimeError(f'{last} exists, but the log of its training does not: remove {run.folder}')

@@ -128,14 +128,26 @@ def last_scores(folder: Path, key: str, iterations: int) -> dict | None:
     return None
 
 
-def finish(run: Run, jobs: int, last: Path) -> None:
+def finish(run: Run, jobs: int, last: Path, step: int | None = None) -> None:
     """Train, or resume, unless the last checkpoint exists; if another thread trains in the folder, wait for it.
 
+    Args:
+        run (Run): the run.
+        jobs (int): processes that share the cores.
+        last (Path): its last checkpoint, which is written before the last validation.
+        step (int, optional): iteration or epoch of that validation, which the log must have. Defaults to None.
+
     Raises:
-        RuntimeError: the training has failed, or has not written this checkpoint.
+        RuntimeError: the training has failed, has not written this checkpoint, or was killed in its last validation.
     """
+
+    def validated() -> bool:
+        return step is None or any(
+            line['step'] == step and 'loss' not in line for log in scalars(run.folder) for line in log
+        )
+
     with _trainings[str(run.folder)]:
-        if not last.exists():
+        if not (last.exists() and validated()):
             resume = ['--resume'] if any(run.folder.glob('*.pth')) else []
             call(
                 run,
@@ -151,6 +163,8 @@ def finish(run: Run, jobs: int, last: Path) -> None:
             )
     if not last.exists():
         raise RuntimeError(f'{last} is missing after training; see {run.folder}/output.log')
+    if not validated():
+        raise RuntimeError(f'{last} exists, but the log of its training has no validation of it: remove {run.folder}')
 
 
 def scores(run: Run, jobs: int, last: Path, key: str, step: int | None, *arguments: str, files: bool = False) -> dict:

@@ -106,7 +106,7 @@ class VideoFile:
                 raise ValueError(f'{path}: a picture; a clip must be a video file or a folder of frames')
         self.path = path
         self.files = [path]
-        video = cv2.VideoCapture(str(path))
+        video = cv2.VideoCapture(str(path.absolute()))  # FFmpeg reads 'a:b.mp4' as a URL
         whole, image = video.read()
         if not whole:
             raise ValueError(f'{path}: OpenCV cannot decode a frame of this file')
@@ -123,7 +123,8 @@ class VideoFile:
         Raises:
             ValueError: a frame has another size than the first.
         """
-        video = cv2.VideoCapture(str(self.path))  # mmcv's reader seeks, which fails if the container's count is wrong
+        # Not mmcv's reader: it seeks, which fails if the container's count is wrong.
+        video = cv2.VideoCapture(str(self.path.absolute()))
         number = 0
         while (found := video.read())[0]:
             if found[1].shape[:2] != self.size:

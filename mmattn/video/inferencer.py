@@ -158,7 +158,9 @@ class VOSInferencer:
                 _open_writer(Path(trial, 'overlay.mp4'), overlay_path, clip).release()
         settings = dict(
             video=str(Path(video).resolve()),
-            files_sha256=_digest(f'{path.name} {path.stat().st_size}\n'.encode() for path in clip.files),
+            files_sha256=_digest(
+                f'{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}\n'.encode() for path in clip.files
+            ),
             masks_sha256={str(number): _digest([mask]) for number, mask in given.items()},
             max_frames=max_frames,
             **self._settings,
@@ -237,7 +239,7 @@ def _open_writer(path: Path, named: Path, clip: Clip) -> cv2.VideoWriter:
         OSError: OpenCV cannot write such a file.
     """
     height, width = (side + side % 2 for side in clip.size)
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*'mp4v'), clip.frame_rate, (width, height))
+    writer = cv2.VideoWriter(str(path.absolute()), cv2.VideoWriter.fourcc(*'mp4v'), clip.frame_rate, (width, height))
     if not writer.isOpened():
         raise OSError(
             f'{named}: OpenCV cannot write MPEG-4 of {width}×{height}, {clip.frame_rate:g} frames per second; set '
@@ -248,7 +250,7 @@ def _open_writer(path: Path, named: Path, clip: Clip) -> cv2.VideoWriter:
 
 def _count_frames(path: Path) -> int:
     """Return the number of frames of a video that can be decoded."""
-    video = cv2.VideoCapture(str(path))
+    video = cv2.VideoCapture(str(path.absolute()))
     count = 0
     while video.read()[0]:
         count += 1

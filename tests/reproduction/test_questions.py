@@ -14,7 +14,16 @@ from mmattn.reproduction.evidence import detectable, find
 from mmattn.reproduction.exploration import SEEDS, explore
 from mmattn.reproduction.plan import plan
 from mmattn.reproduction.protocol import Protocol, read_data
-from mmattn.reproduction.questions import QUESTIONS, answer, choose_size, report, rows_of, size_table
+from mmattn.reproduction.questions import (
+    QUESTIONS,
+    RESULTS,
+    answer,
+    choose_size,
+    report,
+    restore,
+    rows_of,
+    size_table,
+)
 from mmattn.reproduction.results import Result
 from mmattn.reproduction.task import ProtocolError
 from mmattn.reproduction.variants import SCALED, UNET_BA, blocks
@@ -149,6 +158,14 @@ def test_a_question_whose_size_is_not_chosen_is_not_run(missing, small, tmp_path
     with pytest.raises(ProtocolError, match='its size is not chosen yet'):
         answer('a', tmp_path / 'weights.pth', tmp_path / 'runs', results=tmp_path / 'results')
     assert not list(tmp_path.iterdir())
+
+
+def test_figures_of_another_backbone_are_not_taken(tmp_path):
+    with pytest.raises(ProtocolError, match=r'c_frozen\.json has runs with other weights than own\.pth'):
+        restore(RESULTS / 'c_frozen.json', tmp_path, tmp_path / 'own.pth')
+    assert not list(tmp_path.iterdir())
+    restore(RESULTS / 'c_frozen.json', tmp_path, tmp_path / 'mobilenet_v2_imagenet.pth')
+    assert len(list((tmp_path / 'runs').iterdir())) >= 20
 
 
 @pytest.mark.slow

@@ -181,6 +181,7 @@ def test_a_stage_that_is_another_row_is_trained_once(tmp_path, monkeypatch):
             (run.folder / name).touch()
 
     monkeypatch.setattr(runs, 'call', train)
+    monkeypatch.setattr(runs, 'scalars', lambda folder: [[dict(step=2), dict(step=10)]])  # validations
     monkeypatch.setattr(reproduce, 'scores', lambda *_, **__: {'CIDEr-D': 40.0})
     monkeypatch.setattr(reproduce, 'scalars', lambda folder: [[dict(loss=1.0, time=0.1, memory=5.0)]])
     monkeypatch.setattr(reproduce, 'read_samples', lambda *_: {})
@@ -334,3 +335,27 @@ def test_killed_it_goes_on_and_repeats_nothing(call, data, tmp_path):
     row['seeds']['0']['curve'] = []
     assert json.loads((tmp_path / 'results.json').read_text()) == found
     assert (first / 'test' / 'metrics.json').is_file()
+
+
+@pytest.mark.parametrize('steps', [(2, 4), (2,), ()])
+def test_a_run_that_stopped_in_its_last_validation_is_not_finished(steps, tmp_path, monkeypatch):
+    """The last checkpoint is written before it. It is resumed; an error names what lacks its validation even then."""
+    log = tmp_path / 'run/20260101_000000/vis_data/scalars.json'
+    log.parent.mkdir(parents=True)
+    lines = [dict(loss=1.0, time=0.1, step=step) for step in range(1, 5)] + [
+        dict(mIoU=0.5, step=step) for step in steps
+    ]
+    log.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    last = tmp_path / 'run/iter_4.pth'
+    last.touch()
+    called = []
+    monkeypatch.setattr(runs, 'call', lambda run, jobs, tool, *command: called.append(command))
+    run = runs.Run('CC', 0, tmp_path / 'config.py', tmp_path / 'run')
+    if 4 in steps:
+        runs.finish(run, 1, last, 4)
+        assert not called
+        return
+    with pytest.raises(RuntimeError, match=rf'no validation of it: remove {tmp_path}/run$'):
+        runs.finish(run, 1, last, 4)
+    assert ['--resume' in command for command in called] == [True]
+    runs.finish(run, 1, last)  # the validation is not required

@@ -52,6 +52,9 @@ def main() -> None:
         parser.error('a question requires --pretrained')
     if args.stock is not None and (args.stock < 10 or args.stock % 10):
         parser.error(f'--stock must be a multiple of 10, at least 10; got {args.stock}')
+    for name, least in (('jobs', 1), ('workers', 0)):
+        if getattr(args, name) is not None and getattr(args, name) < least:
+            parser.error(f'--{name} must be {least} or more; got {getattr(args, name)}')
     if args.explore and (not QUESTIONS[args.question].variants or args.trained or args.stock):
         parser.error(f'--explore is for a question with variants, without --trained and --stock; got {args.question}')
     kind = EXPLORATORY if args.explore else KINDS[args.trained] + (f'_{args.stock}' if args.stock else '')

@@ -11,6 +11,7 @@ from mmengine.logging import print_log
 
 from mmattn.language.annotation_files import raise_faults, read_json
 from mmattn.language.vocabulary import UNK, Vocabulary
+from mmattn.ops.checks import check_count
 
 
 def read_attributes(
@@ -38,6 +39,7 @@ def read_attributes(
         >>> read_attributes('attributes.json', ['42', '43'], Vocabulary(['cat', 'dog']))
         {'42': [4, 5], '43': []}
     """
+    check_count('num_attributes', num_attributes)
     data = read_json(path)
     if not isinstance(data, dict):
         raise_faults(path, ['not an object {image id: [[word, score], …]}'])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.config import Config
+from mmengine.logging import print_log
 
 from mmattn.language.batching import token_batches
 from mmattn.language.beam_search import Hypothesis
 from mmattn.language.inferencer import Batch, SentenceInferencer
 from mmattn.language.lines import read_lines
-from mmattn.language.progress_file import digest
+from mmattn.language.progress_file import MANY, digest
 from mmattn.language.text import TextProcessor, undo_bpe
 from mmattn.ops.checks import check_count
 
-from .transformer import TranslationTransformer
+from .transformer import TranslationTransformer, longest
 
 Inputs = str | Path | Sequence[str]
 
@@ -124,6 +126,19 @@ class TranslationInferencer(SentenceInferencer):
         batches = self.preprocess(lines, max_source_length, name)
         settings = dict(batch_tokens=self.batch_tokens, input=digest(lines))
         found = self._run(batches, 'Translation', progress_file, resume, options, dict(n_best=n_best), **settings)
+        long = [
+            index + 1
+            for batch in batches
+            for index, pieces in zip(batch.indices, batch.inputs)
+            if len(found[index]['pieces']) >= longest(self.model.test_cfg['max_length'], len(pieces))
+        ]
+        if long:
+            print_log(
+                f'{name}: the translations of {len(long):,} lines have the most pieces that test_cfg.max_length of the '
+                f'model allows, and may be cut: {", ".join(map(str, sorted(long)[:MANY]))}{", …" * (len(long) > MANY)}',
+                'current',
+                logging.WARNING,
+            )
         return dict(predictions=[found.get(index) or _prediction([]) for index in range(len(lines))])
 
     def preprocess(  # type: ignore[override]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mmengine.structures import BaseDataElement
@@ -161,17 +162,30 @@ class TranslationTransformer(SentenceGenerator):
 
         Args:
             source (Tensor): int64 ``(B, M)``, sentences that end in ``</s>``, padded on the right.
-            **options: replace those of ``test_cfg``; an integer ``max_length`` is the same for all sentences.
+            **options: replace those of ``test_cfg``.
 
         Returns:
             list[list[Hypothesis]]: for each sentence up to ``beam`` hypotheses, the best first.
         """
         limit = options.pop('max_length', self.test_cfg['max_length'])
         if not isinstance(limit, int):
-            lengths = (source > EOS).sum(1)
-            limit = [int(limit[0] * length + limit[1]) for length in lengths.tolist()]
+            limit = [longest(limit, length) for length in (source > EOS).sum(1).tolist()]
         return self.search(self.decoder.start(*self.encode(source)), limit, **options)
 
     def predict(self, source: Tensor, data_samples: list[BaseDataElement] | None = None) -> list[BaseDataElement]:
         """Return data samples with the translation of each sentence."""
         return predictions(self.translate(source), data_samples)
+
+
+def longest(max_length: int | Sequence[float], length: int) -> int:
+    """Return the most pieces of a translation of ``length`` pieces, both without ``</s>``.
+
+    Args:
+        max_length (int or (float, float)): 'max_length' of ``test_cfg``: a number, or a factor and a number to add.
+        length (int): pieces of the source.
+
+    Example:
+        >>> longest((1.5, 10), 20), longest(200, 20)
+        (40, 200)
+    """
+    return max_length if isinstance(max_length, int) else int(max_length[0] * length + max_length[1])

@@ -125,6 +125,7 @@ class VQAInferencer(LanguageInferencer):
             * answer (str) and score (float): the best answer, and its probability.
             * answers (list[dict]): up to ``top_k`` answers with answer and score, the best first.
             * unknown (list[str]): the words that are not in the vocabulary.
+            * unread (list[str]): the words after the first ``max_words``, which the model does not read.
 
         Raises:
             TypeError: an argument has another type.
@@ -209,18 +210,19 @@ class VQAInferencer(LanguageInferencer):
 
     def _described(self, question: Question) -> dict[str, Any]:
         """Return what a prediction says of its question."""
-        known = set(self.vocabulary.symbols[len(SPECIALS) :])
         return dict(
             question_id=question.question_id,
             image_id=question.image_id,
             question=question.question,
-            unknown=[word for word in self.tokenizer.words(question.question) if word not in known],
+            unknown=[word for word in self.tokenizer.words(question.question) if word not in self._known],
+            unread=self.tokenizer.unread(question.question),
         )
 
     def _read_meta(self) -> None:
         """Set the tokenizer, its vocabulary and the answers."""
         self.tokenizer = QuestionTokenizer(self.meta['symbols'], self.meta['tokens'], self.meta['max_words'])
         self.vocabulary, self.answers = self.tokenizer.vocabulary, list(self.meta['answers'])
+        self._known = {*self.vocabulary.symbols[len(SPECIALS) :]}
 
     def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Any) -> None:
         """Load the weights strictly, the vocabulary and the answers."""

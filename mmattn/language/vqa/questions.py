@@ -196,6 +196,10 @@ class QuestionTokenizer:
         """Return the words that are used, at most ``max_words``."""
         return self._rule.words(text)[: self.max_words]
 
+    def unread(self, text: str) -> list[str]:
+        """Return the words after the first ``max_words``."""
+        return self._rule.words(text)[self.max_words :]
+
     def numbers(self, text: str) -> list[int]:
         """Return the numbers of the words that are used."""
         numbers = self.vocabulary.encode(' '.join(self.words(text)))[:-1]

@@ -104,6 +104,9 @@ def test_chosen_images_in_their_order(tiny, arguments, predictions, tmp_path, ca
 
     assert [*captions('--ids', 8, 12)] == ['8', '12']
     assert [*captions('--ann-file', tiny.annotations, '--split', 'val')] == IDS[4:]
+    assert [*captions('--ann-file', tiny.annotations, '--split', 'val', '--ids', *IDS[:3:-1])] == IDS[:3:-1]
+    with pytest.raises(ValueError, match=rf'--ids: not in .*, split val: 1 fault:\n  {IDS[0]}$'):
+        captions('--ann-file', tiny.annotations, '--split', 'val', '--ids', IDS[0])
     found = captions('--ann-file', tiny.annotations, '--split', 'test')
     assert found == {name: predictions[name]['caption'] for name in IDS[:4]}
 

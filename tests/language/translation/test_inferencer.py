@@ -9,6 +9,7 @@ from mmengine.config import Config
 
 from mmattn.language.beam_search import LengthPenalty, beam_search
 from mmattn.language.text import TextProcessor, undo_bpe
+from mmattn.language.translation import inferencer as module
 from mmattn.language.translation.inferencer import TranslationInferencer
 from mmattn.language.vocabulary import EOS, Vocabulary
 
@@ -90,6 +91,27 @@ def test_batches_equal_single_sentences_in_the_order_of_the_input(
     path.write_bytes('\n'.join(LINES).encode())
     check(inferencer(path)['predictions'], expected, 1)
     check(inferencer(LINES[2])['predictions'], expected[2:3], 1)
+
+
+def test_translations_that_may_be_cut_are_named(trained, monkeypatch):
+    """Those of as many pieces as max_length allows, which is a function of the pieces of the source."""
+    inferencer, said = make(trained), []
+    monkeypatch.setattr(module, 'print_log', lambda message, *_: said.append(message))
+
+    def run(batches, *_, **__):
+        lengths = {index: len(pieces) for batch in batches for index, pieces in zip(batch.indices, batch.inputs)}
+        return {index: dict(pieces=['a'] * (length + 4 - index % 2)) for index, length in lengths.items()}
+
+    monkeypatch.setattr(inferencer, '_run', run)
+    inferencer(LINES[3:4], name='lines')  # alone, it has the index 0
+    inferencer(LINES, name='lines')
+    expected = 'allows, and may be cut: '
+    assert [message.partition(expected)[2] for message in said] == ['1', '1, 3, 5, 7, 9']
+    assert said[1].startswith('lines: the translations of 5 lines have the most pieces that test_cfg.max_length of the')
+    said.clear()
+    inferencer.model.test_cfg['max_length'] = 200
+    inferencer(LINES, name='lines')
+    assert not said
 
 
 def test_pieces_are_those_of_the_text(inferencer):

@@ -102,6 +102,18 @@ def test_one_question_and_its_picture(tiny, of_ban, tmp_path, call):
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / 'attention.png')), expected)
 
 
+def test_words_that_are_not_read_are_named(of_ban, tiny, tmp_path, call):
+    long = f'{QUESTIONS[1][1]} Zebras, is it red?'  # the model reads seven words
+    said = call(*of_ban, QUESTIONS[1][0], long)
+    [found] = VQAInferencer(tiny.ban.config, tiny.ban.checkpoint, 'cpu')(tiny.store, QUESTIONS[1:2])['predictions']
+    assert said == [*lines_of(found), 'only the first 7 words are read, not: zebras is it red']
+    [same] = VQAInferencer(tiny.ban.config, tiny.ban.checkpoint, 'cpu')(tiny.store, [(QUESTIONS[1][0], long)])[
+        'predictions'
+    ]
+    assert (same['unread'], same['unknown']) == (['zebras', 'is', 'it', 'red'], found['unknown'])
+    assert found['unread'] == []
+
+
 def test_a_model_that_reads_pictures(tiny, tmp_path, call):
     ask = VQAInferencer(tiny.conv.config, tiny.conv.checkpoint, 'cpu')
     arguments = [tiny.conv.config, tiny.conv.checkpoint, '--device', 'cpu']

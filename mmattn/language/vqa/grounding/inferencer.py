@@ -150,14 +150,14 @@ class GroundingInferencer(LanguageInferencer):
             raise ValueError(f'captions must be pairs of image id and caption, at least one; got {captions!r}')
         store = RegionStore(inputs) if isinstance(inputs, Sequence) else open_store(inputs)
         found, faults = [], []
-        for image_id, text in pairs:
+        for number, (image_id, text) in enumerate(pairs, 1):
             try:
                 caption = parse_phrases(text)
                 if not caption.phrases:
                     raise ValueError('no phrase in brackets, such as [a man] rides [a red bike]')
                 found.append(GroundedCaption(image_id, text, caption, store))
             except ValueError as error:
-                faults.append(f'{text!r}: {error}')
+                faults.append(f'caption {number}, {text!r}: {error}')
         raise_faults('captions', faults)
         name = ', '.join(map(str, store.paths))
         raise_faults(name, store.find_faults([image for image, _ in pairs], self.model.num_features, features=False))

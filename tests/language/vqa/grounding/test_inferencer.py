@@ -96,9 +96,9 @@ def test_errors_before_the_model_runs(folder, trained, monkeypatch):
     with pytest.raises(ValueError, match='captions: 3 faults') as error:
         inferencer(regions, [('7', 'no phrase'), ('7', '[a] b]'), ('7', '[,] is'), CAPTIONS[0]])
     assert str(error.value).splitlines()[1:] == [
-        "  'no phrase': no phrase in brackets, such as [a man] rides [a red bike]",
-        "  '[a] b]': a bracket that is not of the form [words] in 'b]'",
-        "  '[,] is': the phrase '[,]' has no words",
+        "  caption 1, 'no phrase': no phrase in brackets, such as [a man] rides [a red bike]",
+        "  caption 2, '[a] b]': a bracket that is not of the form [words] in 'b]'",
+        "  caption 3, '[,] is': the phrase '[,]' has no words",
     ]
     for captions, top_k, message in (
         ([], 5, 'captions must be pairs'),
@@ -178,6 +178,9 @@ def test_one_caption(call, folder, trained, tmp_path):
     assert np.array_equal(np.asarray(Image.open(out / 'phrases.png')), drawn)
     with pytest.raises(FileExistsError, match='--overwrite replaces it'):
         call(*CAPTIONS[0], '--out', out)
+    (tmp_path / 'phrases.json.part').touch()  # that of a run with --captions
+    call(*CAPTIONS[0], '--out', tmp_path)
+    assert (tmp_path / 'phrases.json.part').exists()
 
 
 def test_a_file_of_captions(call, folder, trained, tmp_path):
@@ -187,6 +190,9 @@ def test_a_file_of_captions(call, folder, trained, tmp_path):
     assert found == [f'4 captions: {out / "phrases.json"}; 2 have unknown words']
     assert read(out / 'phrases.json') == make(trained)(folder / 'regions', CAPTIONS, 2)['predictions']
     assert [path.name for path in out.iterdir()] == ['phrases.json']
+    path.write_text('', encoding='utf-8')
+    with pytest.raises(ValueError, match=f'^{re.escape(str(path))}: 1 fault:\n  no caption$'):
+        call('--captions', path, '--out', tmp_path / 'other')
     path.write_text('7 [a dog]\n\t[a]\n7\t[a]\n', encoding='utf-8')
     message = (
         f'{path}: 2 faults:\n'
