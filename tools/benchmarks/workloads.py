@@ -122,11 +122,7 @@ def bi_nl(full: bool, dtype: torch.dtype, device: str) -> Workload:
         'Bi-NL core, 1×97×97×256, k = 31',
         own,
         peers,
-        {
-            ('SDPA, content only', FORWARD): (0.9, None),
-            ('SDPA, content only', BOTH): (0.7, None),
-            **both_passes('SDPA with a table', 0.35, None),
-        },
+        both_passes('SDPA, content only', 0.9, None),
         {'SDPA, content only': Call(global_attention, own.inputs[:3])},
     )
 
@@ -227,9 +223,9 @@ def dynamic(full: bool, dtype: torch.dtype, device: str, groups: int, side: int,
 # P4: the whole BA block
 
 
-@workload('P4 e', row={}, evaluation=0.75)
-@workload('P4 i', row=dict(share=True, iterations=3), evaluation=0.6)
-def ba_block(full: bool, dtype: torch.dtype, device: str, row: dict, evaluation: float) -> Workload:
+@workload('P4 e', row={}, evaluation=0.75, training=1.0)
+@workload('P4 i', row=dict(share=True, iterations=3), evaluation=0.6, training=0.8)
+def ba_block(full: bool, dtype: torch.dtype, device: str, row: dict, evaluation: float, training: float) -> Workload:
     """The block compared with the convolution that it replaces, with norm and ReLU, folded for evaluation."""
     side, channels = (96, 256) if full else (9, 32)
     x = torch.randn(1, channels, side, side, dtype=dtype, device=device)
@@ -249,7 +245,9 @@ def ba_block(full: bool, dtype: torch.dtype, device: str, row: dict, evaluation:
         )
         for name, memory_format in (('first', torch.contiguous_format), ('last', torch.channels_last))
     }
-    targets = {(peer, of): (ratio, 1.5) for peer in peers for of, ratio in ((FORWARD, evaluation), (BOTH, 1.0))}
+    targets = {
+        (peer, of): target for peer in peers for of, target in ((FORWARD, (evaluation, 1.5)), (BOTH, (training, 2.0)))
+    }
     return Workload(
         f'BA block, 256 channels, 96×96, {"row i" if row else "row e"}, channels last',
         block(lambda: LocalBilateralAttention(channels, **row), torch.channels_last),
@@ -313,7 +311,7 @@ def strided(full: bool, dtype: torch.dtype, device: str, heads: int, positions: 
         f'strided attention, cubes of 4×8×8, 32 channels, heads: {heads}, 16×64×64',
         Call(ours, with_positions(inputs, widths)) if positions else own,
         peers,
-        both_passes('reshape + SDPA', 0.3, 0.2),
+        both_passes('reshape + SDPA', 0.6, 0.2),
         {'reshape + SDPA': own},
     )
 
