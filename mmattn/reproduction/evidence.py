@@ -216,4 +216,4 @@ def plot_contrasts(contrasts: Mapping[str, Sequence[Contrast]], counts: Mapping[
         axis.axvline(0, color='#888888', linewidth=1)
         axis.set_yticks(range(len(lines)), [name for name, *_ in lines])
         axis.set_ylim(len(lines) - 0.5, -0.5)
-        axis.set_xlabel('dots: pairs, bar: mean, line: corrected interval, diamond: paper')
+        axis.set_xlabel('dots: pairs, bar: mean,\nline: corrected interval, diamond: paper')
