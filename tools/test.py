@@ -1,10 +1,14 @@
 """Test a checkpoint: ``python tools/test.py CONFIG CHECKPOINT [--show-dir DIR] [--tta] [--out DIR] …``."""
 
 import argparse
+from inspect import signature
+from pathlib import Path
 
 from mmattn.utils.command import run
 
-from mmengine.registry import RUNNERS
+from mmengine.config import Config
+from mmengine.dataset import BaseDataset
+from mmengine.registry import METRICS, RUNNERS
 from mmengine.runner import Runner
 
 from mmattn.engine import (
@@ -14,9 +18,12 @@ from mmattn.engine import (
     config_from,
     leave_process_group,
     prepare_for_cpu,
+    type_name,
 )
 from mmattn.utils.files import check_writable
 from mmattn.visualization import PictureHook
+
+LABEL_MAPS = 'IoUMetric', 'FaceParsingMetric'  # write one per image
 
 
 def parse_args() -> argparse.Namespace:
@@ -33,6 +40,30 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def write_predictions(cfg: Config, args: argparse.Namespace) -> str:
+    """Make the first metric that can write predictions write them to ``--out``, and return its name."""
+    evaluators = cfg.test_evaluator if isinstance(cfg.test_evaluator, list | tuple) else [cfg.test_evaluator]
+    for evaluator in evaluators:
+        kind = evaluator.type
+        if isinstance(kind, str):
+            with METRICS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
+                kind = registry.get(kind)
+        if kind is not None and 'output_dir' in signature(kind).parameters:
+            evaluator.update(output_dir=args.out, keep_results=True)
+            return type_name(evaluator)
+    names = ', '.join(map(type_name, evaluators))
+    raise SystemExit(f'--out: no metric in test_evaluator of {args.config} can write predictions; it has {names}')
+
+
+def check_names(dataset: BaseDataset) -> None:
+    """Exit if two images would have the same label map, whose name is that of the image without its folder."""
+    first: dict[str, str] = {}
+    for path in (dataset.get_data_info(i)['img_path'] for i in range(len(dataset))):
+        other = first.setdefault(Path(path).stem, path)
+        if other != path:
+            raise SystemExit(f'--out names label maps by the file names of images; {other} and {path} have the same')
+
+
 def main() -> None:
     """Build the Runner and test."""
     args = parse_args()
@@ -46,11 +77,12 @@ def main() -> None:
                 f'--show and --show-dir require default_hooks.visualization, which {args.config} does not set'
             )
         hook.update(draw=True, interval=1, show=args.show, wait_time=args.wait_time)  # all images
-        if args.show_dir and hook.type == 'mmattn.VOSVisualizationHook':
+        kind = type_name(hook)
+        if args.show_dir and kind == 'VOSVisualizationHook':
             hook.out_dir = args.show_dir
-        elif args.show_dir and hook.type.endswith(('SegVisualizationHook', 'DetVisualizationHook')):
+        elif args.show_dir and kind in ('SegVisualizationHook', 'DetVisualizationHook'):
             hook.draw = args.show
-            options = dict(pred_score_thr=hook.get('score_thr', 0.3)) if 'Det' in hook.type else {}
+            options = dict(pred_score_thr=hook.get('score_thr', 0.3)) if 'Det' in kind else {}
             pictures = PictureHook(args.show_dir, hook.get('backend_args'), **options)
         elif args.show_dir:  # a custom hook, which draws through the visualizer
             cfg.visualizer.save_dir = args.show_dir
@@ -66,7 +98,7 @@ def main() -> None:
                 f'--out writes label maps; {args.config} is a detector: add '
                 '--cfg-options test_evaluator.outfile_prefix=… if its metric supports it, such as CocoMetric'
             )
-        cfg.test_evaluator.update(output_dir=args.out, keep_results=True)
+        written = write_predictions(cfg, args)
     check_checkpoint(args.checkpoint)
     for folder in (args.out, args.show_dir):
         if folder is not None:
@@ -77,6 +109,8 @@ def main() -> None:
     if pictures is not None:
         runner.register_hook(pictures)
     runner.call_hook('before_test_loop')  # a stage that mmattn adds: before data sets are built
+    if args.out is not None and written in LABEL_MAPS:
+        check_names(runner.test_loop.dataloader.dataset)
     runner.test()
     leave_process_group()
 

@@ -12,6 +12,7 @@ from mmattn.engine import (
     check_checkpoint,
     choose_kernels,
     config_from,
+    enable_amp,
     has_checkpoint,
     leave_process_group,
     prepare_for_cpu,
@@ -43,14 +44,10 @@ def main() -> None:
     args = parse_args()
     cfg = config_from(args)
     if args.amp:
-        scope, _, name = cfg.optim_wrapper.type.rpartition('.')
-        if name.removeprefix('Amp') not in ('OptimWrapper', 'TokenOptimWrapper'):
-            raise SystemExit(
-                "--amp requires optim_wrapper.type='OptimWrapper' or 'mmattn.TokenOptimWrapper'; "
-                f"{args.config} has '{cfg.optim_wrapper.type}'"
-            )
-        cfg.optim_wrapper.type = f'{scope}{"." * bool(scope)}Amp{name.removeprefix("Amp")}'
-        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+        try:
+            enable_amp(cfg.optim_wrapper)
+        except ValueError as error:
+            raise SystemExit(f'--amp: {args.config}: {error}') from None
     if args.auto_scale_lr:
         if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
             raise SystemExit(

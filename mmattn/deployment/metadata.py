@@ -6,6 +6,8 @@ import torch
 from mmengine.config import Config
 from mmseg.models.segmentors import EncoderDecoder
 
+from mmattn.engine import type_name
+
 KEY = 'mmattn'  # of the JSON text in the file's metadata
 LOADERS = ('LoadImageFromFile', 'LoadAnnotations', 'PackSegInputs', 'Resize')
 
@@ -32,7 +34,7 @@ def describe_network(cfg: Config, segmentor: EncoderDecoder) -> dict[str, Any]:
     if mean.numel() != 3:
         raise ValueError(f'model.data_preprocessor must normalise 3 channels; it normalises {mean.numel()}')
     pipeline = cfg.test_dataloader.dataset.pipeline
-    names = [str(transform['type']).rpartition('.')[2] for transform in pipeline]  # with or without a scope
+    names = [*map(type_name, pipeline)]
     resizes = [transform for name, transform in zip(names, pipeline) if name == 'Resize']
     others = [name for name in names if name not in LOADERS]
     others += ['color_type' for transform in pipeline if transform.get('color_type', 'color') != 'color']

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from logging import WARNING
 from multiprocessing.pool import ThreadPool
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from PIL import Image
 from mmattn.engine.hooks.data_check import data_set_configs
 from mmattn.utils.images import unreadable
 
+CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
 ORIENTATION = 0x0112  # EXIF tag; with values of 5 and more, loading swaps width and height
 THREADS = 4  # more threads would wait for the GIL
 
@@ -74,6 +75,7 @@ def find_faults(cfg: Config, loaders: Sequence[str], allow_absent: Collection[st
 def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[tuple[str, str]]:
     """Append a data set to ``parts``, or yield the faults that prevent it."""
     try:
+        dataset = None
         dataset = DATASETS.build({**cfg, 'lazy_init': True, 'serialize_data': False})
         missing = list(_missing_annotations(dataset))
         if missing:
@@ -82,11 +84,12 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[tuple[str, str]]
         listed = dataset.load_data_list()
         dataset.data_list = listed
         kept = dataset.filter_data()
-    except ElementTree.ParseError as error:
-        yield where, f'an XML file cannot be parsed: {error}'
+    except (ElementTree.ParseError, AttributeError, ValueError) as error:
+        broken = [*_broken_annotations(dataset)] if isinstance(dataset, XMLDataset) and _is_local(dataset) else []
+        yield from broken or [(where, str(error) or f'{cfg["type"]} raises {error!r}')]
     except KeyError as error:
         yield where, f'the annotations {cfg.get("ann_file")} have no {error}'
-    except (OSError, ValueError, AssertionError, AttributeError) as error:
+    except (OSError, AssertionError) as error:
         yield where, str(error) or f'{cfg["type"]} raises {error!r}'
     else:
         unused = '; '.join(_unused(dataset, listed))
@@ -105,13 +108,46 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[tuple[str, str]]
             )
 
 
+def _annotations(dataset: XMLDataset) -> Iterator[str]:
+    """Yield the XML files that ``ann_file`` lists."""
+    for name in list_from_file(dataset.ann_file):
+        yield os.path.join(dataset.sub_data_root, dataset.ann_subdir, f'{name}.xml')
+
+
 def _missing_annotations(dataset: BaseDetDataset) -> Iterator[str]:
     """Yield XML files that ``ann_file`` lists but that do not exist."""
     if isinstance(dataset, XMLDataset) and _is_local(dataset) and os.path.isfile(dataset.ann_file):
-        for name in list_from_file(dataset.ann_file):
-            path = os.path.join(dataset.sub_data_root, dataset.ann_subdir, f'{name}.xml')
-            if not os.path.isfile(path):
-                yield path
+        yield from (path for path in _annotations(dataset) if not os.path.isfile(path))
+
+
+def _broken_annotations(dataset: XMLDataset) -> Iterator[tuple[str, str]]:
+    """Yield XML files that are not well-formed, or that lack an element or a number, with the reason."""
+    for path in _annotations(dataset):
+        try:
+            root = ElementTree.parse(path).getroot()
+        except ElementTree.ParseError as error:
+            yield path, f'cannot be parsed: {error}'
+            continue
+        wanted: list[tuple[ElementTree.Element, str, Callable[[str], object]]] = []
+        if root.find('size') is not None:
+            wanted += [(root, f'size/{side}', int) for side in ('width', 'height')]
+        for thing in root.findall('object'):
+            wanted += [(thing, 'name', str), *((thing, f'bndbox/{corner}', float) for corner in CORNERS)]
+            wanted += [(thing, 'difficult', int)] if thing.find('difficult') is not None else []
+        if reason := next(filter(None, (_fault_of(*each) for each in wanted)), ''):
+            yield path, reason
+
+
+def _fault_of(element: ElementTree.Element, tag: str, parse: Callable[[str], object]) -> str:
+    """Return what is wrong with the text of an element, or ''."""
+    text = element.findtext(tag)
+    if not text:
+        return f'{element.tag} without {tag}'
+    try:
+        parse(text)
+    except ValueError:
+        return f'{tag} must be a number; got {text!r}'
+    return ''
 
 
 def _unused(dataset: BaseDetDataset, listed: Sequence[dict]) -> Iterator[str]:

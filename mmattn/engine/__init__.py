@@ -1,11 +1,14 @@
 """Extensions of mmengine's Runner: CPU support, checkpoints, checks, and the command line that the tools share."""
 
 from .command_line import add_common_arguments, add_config_options, config_from, leave_process_group, load_config
+from .component_type import type_name
 from .cpu import CPUAmpOptimWrapper, prepare_for_cpu
 from .data_sampling import DefaultSampler, InfiniteSampler, SeedAugmentation
 from .hooks.checkpoint import CheckpointHook, check_checkpoint, has_checkpoint, latest_checkpoint
 from .hooks.checks import CheckpointKeysHook, InvalidLossHook
 from .hooks.preemption import PreemptionHook
+from .inference_pipeline import inference_pipeline
+from .mixed_precision import enable_amp
 from .operators import choose_kernels
 from .safe_globals import add_safe_globals
 
@@ -24,11 +27,14 @@ __all__ = [
     'check_checkpoint',
     'choose_kernels',
     'config_from',
+    'enable_amp',
     'has_checkpoint',
+    'inference_pipeline',
     'latest_checkpoint',
     'leave_process_group',
     'load_config',
     'prepare_for_cpu',
+    'type_name',
 ]
 
 add_safe_globals()

@@ -21,6 +21,8 @@ from torch import distributed
 import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
 from mmattn.utils.files import check_writable
 
+from .component_type import type_name
+
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
 # The settings of a config: arguments of mmengine's Runners, and other keys that the Runners or the tools read.
 SETTINGS = {
@@ -125,7 +127,7 @@ def check_lengths(cfg: Config) -> None:
             )
     dataset = (cfg.get('train_dataloader') or {}).get('dataset') or {}
     for i, transform in enumerate(dataset.get('pipeline') or ()):
-        if transform.get('type') != 'RandomCrop' or 'crop_type' in transform:  # crops of mmdet may be relative
+        if type_name(transform) != 'RandomCrop' or 'crop_type' in transform:  # crops of mmdet may be relative
             continue
         crop = transform.get('crop_size')
         if any(isinstance(side, float) for side in (crop if isinstance(crop, list | tuple) else [crop])):

@@ -19,6 +19,8 @@ from torch import distributed, nn
 
 from mmattn.registry import OPTIM_WRAPPERS
 
+from .component_type import type_name
+
 
 @OPTIM_WRAPPERS.register_module()
 class CPUAmpOptimWrapper(OptimWrapper):
@@ -97,11 +99,11 @@ def prepare_for_cpu(cfg: Config) -> None:
     wrapper = cfg.get('optim_wrapper')
     on_cpu = {
         'AmpOptimWrapper': 'mmattn.CPUAmpOptimWrapper',
-        'mmattn.AmpTokenOptimWrapper': 'mmattn.CPUAmpTokenOptimWrapper',
+        'AmpTokenOptimWrapper': 'mmattn.CPUAmpTokenOptimWrapper',
     }
-    if wrapper and wrapper.get('type') in on_cpu:
+    if wrapper and (name := type_name(wrapper)) in on_cpu:
         print_log('No GPU: mixed precision by autocast to bfloat16 on the CPU', 'current', logging.WARNING)
-        wrapper.type = on_cpu[wrapper.type]
+        wrapper.type = on_cpu[name]
         wrapper.pop('loss_scale', None)
         wrapper.pop('use_fsdp', None)
         wrapper.dtype = 'bfloat16'
@@ -119,9 +121,9 @@ def prepare_for_cpu(cfg: Config) -> None:
     )
     cfg.model_wrapper_cfg = {**wrapper_cfg, **(cfg.get('model_wrapper_cfg') or {}), 'device_ids': None}
     strategy = cfg.get('strategy') or ConfigDict()  # of a FlexibleRunner
-    if strategy.get('type') == 'DDPStrategy':
+    if type_name(strategy) == 'DDPStrategy':
         strategy.model_wrapper = {**wrapper_cfg, **(strategy.get('model_wrapper') or {}), 'device_ids': None}
-    elif strategy.get('type') == 'FSDPStrategy':
+    elif type_name(strategy) == 'FSDPStrategy':
         wrapper_cfg = dict(type='MMFullyShardedDataParallel')
         strategy.model_wrapper = {**wrapper_cfg, **(strategy.get('model_wrapper') or {}), 'device_id': 'cpu'}
         if strategy.get('state_dict_cfg') == 'full':  # without `offload_to_cpu`, which reads freed memory on a CPU
@@ -140,10 +142,10 @@ def prepare_for_cpu(cfg: Config) -> None:
 
 
 def _sync_bn_to_bn(cfg: ConfigDict | list | tuple) -> int:
-    """Replace every ``type='SyncBN'`` in the config of a model; return the number of replacements."""
+    """Replace every ``type='SyncBN'``, or its class, in the config of a model; return the number of replacements."""
     values = cfg.values() if isinstance(cfg, dict) else cfg
     replaced = sum(_sync_bn_to_bn(value) for value in values if isinstance(value, dict | list | tuple))
-    if isinstance(cfg, dict) and cfg.get('type') in ('SyncBN', 'MMSyncBN'):
+    if isinstance(cfg, dict) and type_name(cfg) in ('SyncBN', 'MMSyncBN', 'SyncBatchNorm'):
         cfg['type'] = 'BN'
         replaced += 1
     return replaced

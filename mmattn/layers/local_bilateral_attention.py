@@ -18,6 +18,7 @@ from .attention_weights import KINDS, AttentionWeights
 WHOLE_BYTES = 2**25
 STRIP_BYTES = 2**22  # of a strip
 LEAST_ROWS = 8  # of a strip: the rows around it are projected, too
+GROUPED = nn.GroupNorm, nn.LayerNorm  # norms over several channels
 
 
 @MODELS.register_module()
@@ -153,22 +154,22 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
 
     def operands(self, x: Tensor) -> dict:
         """Return the arguments of ``local_attention`` for a map ``x`` of ``(B, in_channels, H, W)``."""
-        projected = project(self.projection, x).split(self.out_channels, 1)
-        window = self._heads(project(self.gamma, projected[0])) if self.geometric else None
+        projected = self.projection(x).split(self.out_channels, 1)
+        window = self._heads(self.gamma(projected[0])) if self.geometric else None
         heads = [self._heads(part) for part in projected]
         query, key = (heads[0], heads[0 if self.share else 1]) if self.content else (None, None)
         return dict(query=query, key=key, value=heads[-1], scale=self.scale, window_bias=window, **self.settings)
 
     def _finish(self, y: Tensor) -> Tensor:
         """Return the layer's output for that of ``local_attention``, ``(B, M, H, W, C)``."""
-        return self.activate(project(self.output, y.movedim(1, -2).flatten(-2).movedim(-1, 1)))
+        return self.activate(self.output(y.movedim(1, -2).flatten(-2).movedim(-1, 1)))
 
     def _rows_of_a_strip(self, x: Tensor) -> int | None:
         """Return the number of rows of a strip; None if the map is processed as a whole."""
         if self.training or torch.is_grad_enabled() or torch.jit.is_tracing() or torch.compiler.is_compiling():
             return None
         norms = [module for name, module in self.named_modules() if name.endswith('.norm')]
-        if not all(isinstance(norm, nn.Identity) or getattr(norm, 'running_mean', None) is not None for norm in norms):
+        if not all(isinstance(norm, nn.Identity) or _of_fixed_statistics(norm) for norm in norms):
             return None
         row = x.shape[0] * x.shape[3] * self.num_projected * x.element_size()
         whole = row * x.shape[2] <= WHOLE_BYTES
@@ -194,23 +195,29 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         return x.movedim(1, -1).unflatten(-1, (self.num_heads, -1)).movedim(-2, 1)
 
 
-def project(layer: nn.Sequential, x: Tensor) -> Tensor:
-    """Apply a layer made by ``pointwise`` to a map ``(B, C, H, W)``, or to a slice of its channels.
+def _of_fixed_statistics(norm: nn.Module) -> bool:
+    return not norm.training and getattr(norm, 'running_mean', None) is not None
 
-    A channels-last map is projected as a matrix of rows; a convolution would first copy the slice.
+
+class Pointwise(nn.Conv2d):
+    """A 1×1 convolution that computes a channels-last map, or a slice of its channels, as a product of rows.
+
+    ``nn.Conv2d`` would first copy the slice.
     """
-    conv = layer[0]
-    if x.stride(1) != 1 or type(conv) is not nn.Conv2d:
-        return layer(x)
-    y = projection(x.movedim(1, -1), conv.weight.flatten(1), conv.bias)
-    return layer[1:](y.movedim(-1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the projection ``(B, O, H, W)`` of a map ``(B, C, H, W)``."""
+        if x.stride(1) != 1:
+            return super().forward(x)
+        return projection(x.movedim(1, -1), self.weight.flatten(1), self.bias).movedim(-1, 1)
 
 
 def pointwise(in_channels: int, out_channels: int, bias: bool, norm_cfg: dict | None = None) -> nn.Sequential:
     """A 1×1 convolution and its norm. Not a ``ConvModule``, which warns about the bias before a norm (Table 4.2)."""
-    layers: OrderedDict[str, nn.Module] = OrderedDict(conv=nn.Conv2d(in_channels, out_channels, 1, bias=bias))
+    layers: OrderedDict[str, nn.Module] = OrderedDict(conv=Pointwise(in_channels, out_channels, 1, bias=bias))
     if norm_cfg is not None:
-        if norm_cfg['type'] in ('GN', 'LN', 'LN2d'):
+        kind = norm_cfg['type']
+        if kind.rpartition('.')[2] in ('GN', 'LN', 'LN2d') if isinstance(kind, str) else issubclass(kind, GROUPED):
             # One layer computes several projections, and the channels of γ are rarely a multiple of the groups.
             raise ValueError(f'norm_cfg must normalise each channel separately, such as BN; got {norm_cfg}')
         layers['norm'] = build_norm_layer(norm_cfg, out_channels)[1]

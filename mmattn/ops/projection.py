@@ -52,7 +52,9 @@ def projection(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 )
 def _projection(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = _dense(x.reshape(-1, x.shape[-1]))
-    return torch.ops.mkldnn._linear_pointwise(rows, _dense(weight), bias, 'none', [], '').view(*x.shape[:-1], -1)
+    y = torch.ops.mkldnn._linear_pointwise(rows, _dense(weight), bias, 'none', [], '')
+    # Autograd forbids in-place changes, such as those of ReLU, of an output that is a view.
+    return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], weight.shape[0]])
 
 
 def _dense(matrix: Tensor) -> Tensor:

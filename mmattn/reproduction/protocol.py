@@ -13,6 +13,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, init_default_scope
 
 import mmattn.registry  # noqa: F401
+from mmattn.engine import enable_amp
 from mmattn.utils import complexity, config_path
 
 from .backbone import freeze_backbone, replace_backbone, set_weights
@@ -235,8 +236,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
                 raise ProtocolError(f'--{"frozen" if protocol.crops is None else "cached-crops"} requires --pretrained')
             freeze_backbone(cfg)
         if protocol.amp:
-            scope, dot, name = cfg.optim_wrapper.type.rpartition('.')
-            cfg.optim_wrapper.update(type=f'{scope}{dot}Amp{name}', loss_scale='dynamic')
+            enable_amp(cfg.optim_wrapper)
         configs.append(Config({key: cfg[key] for key in SETTINGS if key in cfg}))
     return configs
 

@@ -1,14 +1,21 @@
 """The configurable fusion block, attention or convolution, of the decode heads that fuse feature maps."""
 
+from inspect import signature
+
+from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from torch import nn
 
 from mmattn.registry import MODELS
 
 
-def build_block(
-    cfg: dict, in_channels: int, out_channels: int, norm_cfg: dict | None, act_cfg: dict | None
-) -> nn.Module:
-    """Build a block from its config. ``norm_cfg`` and ``act_cfg`` in ``cfg`` override those of the head."""
-    return MODELS.build(
-        dict(dict(norm_cfg=norm_cfg, act_cfg=act_cfg), **cfg, in_channels=in_channels, out_channels=out_channels)
-    )
+def build_block(head: BaseDecodeHead, cfg: dict, in_channels: int, out_channels: int) -> nn.Module:
+    """Build a block of a head from its config.
+
+    ``norm_cfg``, ``act_cfg`` and, if the block has convolutions (such as ``ConvModule``), ``conv_cfg`` default to those
+    of the head.
+    """
+    kind = MODELS.get(cfg['type']) if isinstance(cfg['type'], str) else cfg['type']
+    defaults = dict(norm_cfg=head.norm_cfg, act_cfg=head.act_cfg)
+    if kind is not None and 'conv_cfg' in signature(kind).parameters:
+        defaults['conv_cfg'] = head.conv_cfg
+    return MODELS.build({**defaults, **cfg} | dict(in_channels=in_channels, out_channels=out_channels))

@@ -77,7 +77,7 @@ def class_faults(
         reason = (
             f'no mask has a pixel of {_names(untrained)}; {hint}{CONVERTER} converts masks that are coded by '
             'colours into labels; if the subset lacks these classes on purpose, run with '
-            f"--cfg-options default_hooks.data_check.allow_absent='[{_names(untrained, ',')}]'"
+            f"--cfg-options default_hooks.data_check.allow_absent='[{','.join(untrained)}]'"
         )
         yield 'train_dataloader', reason
     for loader, absent in lacking.items():
@@ -141,7 +141,7 @@ def _binary_reason(part: Part, binary: Sequence[Part]) -> str:
     return f'{reason}; convert them: {shlex.join([*command, "--palette", f"{black}:0,0,0", f"{white}:255,255,255"])}'
 
 
-def _names(classes: Iterable[str], separator: str = ', ') -> str:
+def _names(classes: Iterable[str]) -> str:
     """Join the names of classes, at most ten."""
-    names = list(classes)
-    return separator.join([*names[:10], '…'] if len(names) > 10 else names)
+    names = [*map(str, classes)]
+    return ', '.join([*names[:10], '…'] if len(names) > 10 else names)

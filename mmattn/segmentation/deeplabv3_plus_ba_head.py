@@ -21,8 +21,9 @@ class DeepLabV3PlusBAHead(DepthwiseSeparableASPPHead):
 
     Args:
         block (dict): config of a layer with arguments ``in_channels`` and ``out_channels`` that keeps the map's size.
-            ``norm_cfg`` and ``act_cfg`` default to those of the head. ``dict(type='ConvModule', kernel_size=3,
-            padding=1)`` is the table's baseline. Defaults to local bilateral attention as in row e.
+            ``norm_cfg``, ``act_cfg`` and, for a block of convolutions, ``conv_cfg`` default to those of the head.
+            ``dict(type='ConvModule', kernel_size=3, padding=1)`` is the table's baseline. Defaults to local bilateral
+            attention as in row e.
         c1_channels (int): channels of the projected low-level map. The thesis uses 48.
         **kwargs: as in mmseg's ``DepthwiseSeparableASPPHead``.
 
@@ -42,8 +43,9 @@ class DeepLabV3PlusBAHead(DepthwiseSeparableASPPHead):
     ) -> None:
         check_count('c1_channels', c1_channels)
         super().__init__(c1_channels=c1_channels, **kwargs)
+        cfgs = dict(conv_cfg=self.conv_cfg, norm_cfg=self.norm_cfg, act_cfg=self.act_cfg)
         # The stock name of the decoder's convolutions, so that the stock forward pass applies.
         self.sep_bottleneck = nn.Sequential(
-            ConvModule(self.channels + c1_channels, self.channels, 1, norm_cfg=self.norm_cfg, act_cfg=self.act_cfg),
-            build_block(block, self.channels, self.channels, self.norm_cfg, self.act_cfg),
+            ConvModule(self.channels + c1_channels, self.channels, 1, **cfgs),
+            build_block(self, block, self.channels, self.channels),
         )

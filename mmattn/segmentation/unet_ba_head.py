@@ -36,9 +36,9 @@ class UNetBAHead(BaseDecodeHead):
         up_channels (Sequence[int]): output channels of the M - 1 blocks, from the highest level down. Defaults to
             Table 4.5.
         block (dict or Sequence[dict]): config of the blocks, one for all, or one per block from the highest level
-            down: a layer with arguments ``in_channels`` and ``out_channels`` that keeps the map's size. ``norm_cfg``
-            and ``act_cfg`` default to those of the head. Defaults to Table 4.5: BA with 8, 8, 4 and 4 heads, the first
-            with T=3 and shared projections.
+            down: a layer with arguments ``in_channels`` and ``out_channels`` that keeps the map's size. ``norm_cfg``,
+            ``act_cfg`` and, for a block of convolutions, ``conv_cfg`` default to those of the head. Defaults to
+            Table 4.5: BA with 8, 8, 4 and 4 heads, the first with T=3 and shared projections.
         in_index (Sequence[int], optional): indices of the backbone's maps to use. Defaults to all, in order.
         **kwargs: as in mmseg's ``BaseDecodeHead``, except ``channels`` and ``input_transform``.
 
@@ -80,7 +80,7 @@ class UNetBAHead(BaseDecodeHead):
         *lower, channels = in_channels
         self.up_blocks = nn.ModuleList()
         for cfg, low, out in zip(blocks, reversed(lower), up_channels):
-            self.up_blocks.append(build_block(cfg, low + channels, out, self.norm_cfg, self.act_cfg))
+            self.up_blocks.append(build_block(self, cfg, low + channels, out))
             channels = out
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:

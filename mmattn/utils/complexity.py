@@ -3,12 +3,13 @@
 The counter of PyTorch is used. It counts convolutions and matrix products, including those in the operators of this
 package, but not norms, activations and softmaxes. Only shapes are computed, so any input size takes seconds and no
 memory. A deformable convolution counts as a standard convolution plus the convolution of its offsets. The second stage
-of a detector counts for the number of proposals that it keeps in testing. A video model follows one object. A model
-that translates reads one sentence and computes the logits of one translation at once, without beam search; a captioning
-model does the same with one image. A model that answers questions reads one question about one image.
+of a detector counts for the number of proposals that it keeps in testing, without a head for masks. A video model
+follows one object. A model that translates reads one sentence and computes the logits of one translation at once,
+without beam search; a captioning model does the same with one image. A model that answers questions reads one question
+about one image.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -119,12 +120,19 @@ def table_with_paper(metafile: Path, name: str | None = None) -> PrettyTable | N
 
 
 def input_size(cfg: Config) -> tuple[int, int] | None:
-    """Return height and width of the training crops, or of scaled training images; None if there are neither."""
+    """Return height and width of the training crops, or of scaled training images; None if there are neither.
+
+    Of several scales, the last one counts. Crops relative to the image are left out.
+    """
     for key in ('crop_size', 'scale'):
         for transform in dicts(cfg.get('train_dataloader')):
-            if isinstance(transform.get(key), list | tuple):
-                first, second = transform[key]
-                return (first, second) if key == 'crop_size' else (second, first)
+            size = transform.get(key)
+            if isinstance(size, list | tuple) and size and isinstance(size[-1], list | tuple):
+                size = size[-1]
+            if isinstance(size, int):
+                size = size, size
+            if isinstance(size, list | tuple) and len(size) == 2 and all(isinstance(side, int) for side in size):
+                return (size[0], size[1]) if key == 'crop_size' else (size[1], size[0])
     return None
 
 
@@ -189,8 +197,10 @@ def _detect(model: Any, x: Tensor) -> None:
     features = model.extract_feat(x)
     (model.rpn_head if hasattr(model, 'rpn_head') else model.bbox_head)(features)
     if hasattr(model, 'roi_head'):
-        head, proposals = model.roi_head.bbox_head, model.test_cfg.rpn.max_per_img
-        head(x.new_empty(proposals, head.in_channels, *head.roi_feat_size))
+        heads, proposals = model.roi_head.bbox_head, model.test_cfg.rpn.max_per_img
+        stages: Iterable[Any] = heads if isinstance(heads, nn.ModuleList) else [heads]  # several in a cascade
+        for head in stages:
+            head(x.new_empty(proposals, head.in_channels, *head.roi_feat_size))
 
 
 def _follow(model: Any, frames: Tensor) -> None:

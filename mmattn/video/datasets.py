@@ -276,8 +276,8 @@ class YouTubeVOSDataset(VideoFolderDataset):
         clip = super()._clip(name, frames, masks, faults)
         objects = self._videos[name]['objects']
         position = {Path(path).stem: i for i, path in enumerate(clip['frame_paths'])}
-        wanted = sorted({frame for thing in objects.values() for frame in thing['frames']})
-        begins = sorted({min(thing['frames'], key=_order) for thing in objects.values() if thing['frames']})
+        wanted = sorted({frame for thing in objects.values() for frame in thing['frames']}, key=_order)
+        begins = sorted({min(thing['frames'], key=_order) for thing in objects.values() if thing['frames']}, key=_order)
         faults += (
             f'{frames / frame}.jpg: no such frame, but {self.ann_file} lists it'
             for frame in wanted

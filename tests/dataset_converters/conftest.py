@@ -60,10 +60,10 @@ def command(out, capfd):
 def fails(command, out):
     """Run a converter that must fail and change nothing; return the faults."""
 
-    def run(*args):
+    def run(*args, expected=1):
         before = content(out.parent), sorted(out.parent.glob('*'))
         code, _, said = command(*args)
-        assert code == 1
+        assert code == expected
         assert (content(out.parent), sorted(out.parent.glob('*'))) == before
         return faults_of(said)
 

@@ -474,6 +474,27 @@ def test_damaged_archives(fails, helen_release, tmp_path, name, share):
     assert fails(helen, archive) == [f'{archive}: not a zip or tar archive, or damaged']
 
 
+def test_an_archive_with_a_password_is_named(fails, helen_release, tmp_path):
+    archive = pack(tmp_path / 'release.zip', content(helen_release))
+    data = bytearray(archive.read_bytes())
+    for header, flags in ((b'PK\x03\x04', 6), (b'PK\x01\x02', 8)):
+        start = data.find(header)
+        while start >= 0:
+            data[start + flags] |= 1
+            start = data.find(header, start + 1)
+    archive.write_bytes(data)
+    [line] = fails(helen, archive)
+    assert line.startswith(f'{archive}: cannot be unpacked here')
+    assert 'encrypted' in line
+
+
+def test_an_empty_palette_is_named(fails, masks, tmp_path):
+    (tmp_path / 'palette.txt').write_text('\n')
+    assert fails(color_labels, *masks[:4], '--palette', tmp_path / 'palette.txt') == [
+        f'{tmp_path}/palette.txt: no name:r,g,b in it'
+    ]
+
+
 def test_archives_cannot_write_elsewhere(fails, tmp_path):
     archive = pack(tmp_path / 'evil.tar', {'../../evil.txt': b'', 'exemplars.txt': b''}, 'w')
     assert fails(helen, archive) == [f"{archive}: the entry '../../evil.txt' is outside of the folder of the archive"]
@@ -509,6 +530,47 @@ def test_the_input_is_not_replaced(masks, capfd):
         assert color_labels.main([*map(str, masks), '--out-dir', str(out), '--overwrite']) == 1
         assert 'contains the input' in capfd.readouterr().err
         assert content(images.parent) == before
+
+
+def test_an_output_that_appears_during_the_conversion_is_kept(command, masks, out, monkeypatch):
+    def save_labels(path, *args):
+        out.mkdir(parents=True, exist_ok=True)
+        (out / 'mine.txt').write_text('mine')
+        return original(path, *args)
+
+    original = color_labels.save_labels
+    command(color_labels, *masks, out=out.parent / 'alone')
+    monkeypatch.setattr(color_labels, 'save_labels', save_labels)
+    code, _, said = command(color_labels, *masks)
+    assert code == 1
+    assert said[1] == f'  {out}: already exists; --overwrite replaces it'
+    kept = Path(said[2].strip().removesuffix(': the result of this conversion'))
+    assert content(kept) == content(out.parent / 'alone')
+    assert content(out) == {'mine.txt': b'mine'}
+
+
+def test_folders_may_be_links(command, fails, masks, out, tmp_path):
+    command(color_labels, *masks, out=tmp_path / 'expected')
+    for kind in ('images', 'masks'):
+        (tmp_path / kind / 'val').rename(tmp_path / f'{kind} elsewhere')
+        (tmp_path / kind / 'val').symlink_to(tmp_path / f'{kind} elsewhere')
+    assert command(color_labels, *masks)[0] == 0
+    assert content(out) == content(tmp_path / 'expected')
+
+
+def test_an_image_may_be_called_train(command, tmp_path, out):
+    for name in ('train', 'other'):
+        save(tmp_path / f'images/{name}.png', photo(0))
+        save(tmp_path / f'masks/{name}.png', np.zeros((*SIZE, 3), np.uint8))
+    arguments = ['--images', tmp_path / 'images', '--masks', tmp_path / 'masks', '--palette', 'none:0,0,0']
+    assert command(color_labels, *arguments, '--val-fraction', 0.5)[0] == 0
+
+
+def test_a_config_cannot_be_in_every_folder(command, photos, tmp_path):
+    code, _, said = command(color_labels, *photos, out=tmp_path / "bob's")
+    assert code == 1
+    assert 'quotes' in said[-1]
+    assert not (tmp_path / "bob's").exists()
 
 
 def test_a_data_set_of_somebody_else_is_not_replaced(fails, masks, out):
@@ -556,7 +618,7 @@ def test_interrupt(fails, masks, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(color_labels, 'save_labels', interrupted)
-    assert fails(color_labels, *masks) == ['interrupted']
+    assert fails(color_labels, *masks, expected=130) == ['interrupted']
 
 
 @pytest.mark.parametrize('sign', [signal.SIGTERM, signal.SIGKILL])
@@ -570,7 +632,7 @@ def test_a_killed_conversion_leaves_no_half_folder(command, masks, out, sign):
         process.send_signal(sign)
         if sign == signal.SIGKILL:
             process.wait(60)
-    assert process.wait(60) == (1 if sign == signal.SIGTERM else -signal.SIGKILL)
+    assert process.wait(60) == (130 if sign == signal.SIGTERM else -signal.SIGKILL)
     assert not out.exists()
     if sign == signal.SIGTERM:
         assert list(out.parent.iterdir()) == []

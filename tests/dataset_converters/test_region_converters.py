@@ -98,7 +98,7 @@ def test_an_interrupted_conversion_continues(command, out, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         interrupt(patch, bottom_up, 'read_line', after=3)
         code, _, said = command(bottom_up, source, '--float16')
-    assert (code, said) == (1, [f'images kept in {out}.part: 3; the same command continues', 'error: interrupted'])
+    assert (code, said) == (130, [f'images kept in {out}.part: 3; the same command continues', 'error: interrupted'])
     assert not out.exists()
     with monkeypatch.context() as patch:
         interrupt(patch, bottom_up, 'read_line', after=2)  # the first three are not read again
@@ -237,11 +237,20 @@ def test_all_faults_of_archives(fails, tmp_path, capfd):
         f'{b}: scores must be (3, 4) for features (3, 4, 6); got (3, 5)',
         f'{b}: features of integers require step, by which they are multiplied',
     ]
-    assert found[5] == f'{c}: num_regions is up to 5, but features has 4'
+    assert found[5] == f'{c}: num_regions must be from 0 to 4; got 1 to 5'
     for path, fault in zip((d, e), found[6:], strict=True):
         assert fault.startswith(f'{path}: not a NumPy archive (.npz), or damaged: ')
     archive(d, num_regions=np.array([1, 0, 3]), image_id=np.array([7, 8, 7]))
     assert fails(npz, d) == [f'{d}, image 1: image 8: no regions', f'{d}, image 2: image 7 is also in {d}, image 0']
+    archive(a, feat=np.zeros((3, 4, 2), np.float32), features=np.zeros((3, 4, 6), np.float32))
+    assert fails(npz, a) == [f'{a}: has both features and feat, which are names of one array']
+    archive(a, num_regions=np.array([1, -1, 2]), image_id=np.array([b'a', b'b', b'c']))
+    assert fails(npz, a) == [
+        f'{a}: num_regions must be from 0 to 4; got -1 to 2',
+        f'{a}: image_ids must be integers or strings; got |S1',
+    ]
+    archive(a, num_regions=np.array([1.0, 2.0, 2.0]))
+    assert fails(npz, a) == [f'{a}: num_regions must be integers; got float64']
     for wrong in ('image', '{x}', '{'):
         with pytest.raises(SystemExit, match='2'):
             npz.main([str(a), '--out-dir', str(tmp_path / 'x'), '--id-format', wrong])
@@ -320,8 +329,17 @@ def test_region_features(command, out, model, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         interrupt(patch, extraction.RegionExtractor, '__call__', after=1)
         code, _, said = command(extraction, *model, *OPTIONS)
-    assert code == 1
+    assert code == 130
     assert said[-2:] == [f'images kept in {out}.part: 1; the same command continues', 'error: interrupted']
+    config, checkpoint, folder = model
+    weights = torch.load(checkpoint)
+    other = tmp_path / 'other' / checkpoint.name
+    other.parent.mkdir()
+    torch.save(weights | dict(meta='another'), other)
+    for changed in ((config, other, folder), (config, checkpoint, folder / 'a')):
+        code, _, said = command(extraction, *changed, *OPTIONS)
+        assert code == 1
+        assert 'source' in said[-1]
     code, said, _ = command(extraction, *model, *OPTIONS)
     assert code == 0
     assert 'images converted before: 1' in said

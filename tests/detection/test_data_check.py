@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -197,8 +198,16 @@ def test_annotations_that_are_missing_or_broken(check, tmp_path):
     with pytest.raises(ValueError, match=r'no annotation file .*2.xml; no annotation file .*3.xml'):
         check(data_set)
     (tmp_path / 'list.txt').write_text('0\n1\n')
-    (tmp_path / 'Annotations/1.xml').write_text('<annotation>')
-    with pytest.raises(ValueError, match=r'train_dataloader.dataset: an XML file cannot be parsed'):
+    whole = (tmp_path / 'Annotations/1.xml').read_text()
+    for name, text, reason in (
+        ('1', '<annotation>', 'cannot be parsed: no element found'),
+        ('0', whole.replace('<xmin>', '<x>').replace('</xmin>', '</x>'), 'object without bndbox/xmin'),
+        ('1', re.sub('<ymax>.*?</ymax>', '<ymax>many</ymax>', whole), "bndbox/ymax must be a number; got 'many'"),
+    ):
+        (tmp_path / f'Annotations/{name}.xml').write_text(text)
+        with pytest.raises(ValueError, match=f'{name}.xml: {reason}'):
+            check(data_set)
+    with pytest.raises(ValueError, match=r'(?s)0.xml: object without.*1.xml: bndbox'):  # both
         check(data_set)
     with pytest.raises(ValueError, match=r'no\.json'):
         check(coco(tmp_path) | dict(ann_file='no.json'))

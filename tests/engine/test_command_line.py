@@ -368,3 +368,17 @@ def test_attention_maps_are_of_the_format_of_the_suffix(tool, trained, tiny_data
     assert tool('visualization/attention_maps.py', *arguments, tmp_path / 'q.jpg')[0] == 0
     assert Image.open(tmp_path / 'q.jpg').format == 'JPEG'
     assert [path.name for path in tmp_path.iterdir()] == ['q.jpg']
+
+
+def test_attention_maps_of_other_weights_are_refused(tool, trained, tiny_data, tmp_path):
+    import torch
+
+    checkpoint = torch.load(trained / 'iter_2.pth', weights_only=False)
+    del checkpoint['state_dict']['decode_head.conv_seg.weight']
+    torch.save(checkpoint, tmp_path / 'other.pth')
+    image = Path(tiny_data['BUILDINGS_ROOT'], 'img_dir/val/tile_0.png')
+    arguments = [CONFIG, tmp_path / 'other.pth', image, '--query', '1,1', '--out', tmp_path / 'q.png']
+    code, _, said = tool('visualization/attention_maps.py', *arguments, '--cfg-options', *SMALL)
+    assert code == 1
+    assert 'decode_head.conv_seg.weight' in said
+    assert not (tmp_path / 'q.png').exists()

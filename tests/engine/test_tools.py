@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -11,8 +12,10 @@ from pathlib import Path
 import mmseg
 import pytest
 import torch
+from PIL import Image
 
 from ..forked_tools import run_command
+from ..tiny_data import SIZE
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / 'configs/bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'
@@ -205,8 +208,6 @@ def test_test_draws_writes_predictions_and_augments(run, trained, tmp_path):
 
 
 def test_the_majority_baseline_is_the_share_of_the_majority(run, tiny_data, trained, tmp_path):
-    from PIL import Image
-
     (tmp_path / 'ours.json').write_text('{"aAcc": 1, "mIoU": 2, "mAcc": 3}')
     run(
         sys.executable,
@@ -324,6 +325,56 @@ def test_browse_dataset_draws_every_training_image(run, tmp_path):
 
 
 @pytest.mark.e2e
+def test_browse_dataset_draws_evaluation_images_at_their_size(run, tmp_path):
+    """Labels are loaded after the image is resized."""
+    resized = ('dict(type="LoadImageFromFile")', 'dict(type="Resize",scale=(96,80))', 'dict(type="LoadAnnotations")')
+    config = tmp_path / 'config.py'
+    config.write_text(
+        f'_base_ = {str(CONFIG)!r}\n'
+        f'pipeline = [{", ".join(resized)}, dict(type="PackSegInputs")]\n'
+        'val_dataloader = dict(dataset=dict(pipeline=pipeline))\n'
+    )
+    tool = ROOT / 'tools/analysis_tools/browse_dataset.py'
+    run(sys.executable, tool, config, '--split', 'val', '--output-dir', tmp_path / 'seg', '--not-show')
+    trees = 'configs/attended_residual/faster-rcnn_r50-w16_fpn_1xb4-100_trees-400x400.py'
+    run(sys.executable, tool, ROOT / trees, '--split', 'val', '--output-dir', tmp_path / 'det', '--not-show')
+    for name in ('seg', 'det'):
+        pictures = sorted((tmp_path / name).iterdir())
+        assert len(pictures) == 2
+        assert all(Image.open(picture).size == SIZE for picture in pictures)
+
+
+@pytest.mark.e2e
+def test_one_of_several_metrics_writes_the_predictions(run, trained, tmp_path):
+    config = tmp_path / 'config.py'
+    metric = 'dict(type="IoUMetric", iou_metrics=["{0}"], prefix="{0}")'
+    config.write_text(
+        f'_base_ = {str(CONFIG)!r}\ntest_evaluator = [{metric.format("mIoU")}, {metric.format("mFscore")}]\n'
+    )
+    arguments = [ROOT / 'tools/test.py', config, trained[0] / 'iter_2.pth', '--work-dir', tmp_path / 'work']
+    run(sys.executable, *arguments, '--out', tmp_path / 'predictions', '--cfg-options', *SMALL)
+    assert sorted(path.name for path in (tmp_path / 'predictions').iterdir()) == ['tile_0.png', 'tile_1.png']
+
+
+@pytest.mark.e2e
+def test_images_of_one_name_are_named_before_the_test(trained, tiny_data, tmp_path):
+    for part in ('img_dir', 'ann_dir'):
+        for folder in 'ab':
+            shutil.copytree(Path(tiny_data['BUILDINGS_ROOT'], part, 'val'), tmp_path / 'data' / part / 'val' / folder)
+    done = run_command(
+        [
+            *(sys.executable, ROOT / 'tools/test.py', CONFIG, trained[0] / 'iter_2.pth'),
+            *('--work-dir', tmp_path / 'work', '--out', tmp_path / 'predictions', '--cfg-options', *SMALL),
+            f'test_dataloader.dataset.data_root={tmp_path / "data"}',
+        ],
+        {**os.environ, **tiny_data, 'OMP_NUM_THREADS': '1'},
+    )
+    assert done.returncode == 1
+    assert '--out names label maps by the file names of images' in done.stderr.splitlines()[-1]
+    assert not [*(tmp_path / 'predictions').glob('*')]
+
+
+@pytest.mark.e2e
 def test_a_published_model_is_named_by_its_hash_and_scores_the_same(run, trained, tmp_path):
     published = Path(
         run(
@@ -343,7 +394,7 @@ def test_a_published_model_is_named_by_its_hash_and_scores_the_same(run, trained
         (
             'train.py',
             ['--amp', '--cfg-options', 'optim_wrapper.type=ApexOptimWrapper'],
-            '--amp requires optim_wrapper.type=',
+            'mixed precision requires optim_wrapper.type=',
         ),
         ('train.py', ['--auto-scale-lr', '--cfg-options', 'auto_scale_lr=None'], 'auto_scale_lr.base_batch_size'),
         (
@@ -363,6 +414,7 @@ def test_flags_that_do_not_fit_are_named(tool, flags, said):
 @pytest.mark.parametrize(
     ('tool', 'flags', 'said'),
     [
+        ('analysis_tools/majority_baseline.py', ['--result', 'x.json'], '--result must be NAME=METRICS.json'),
         ('analysis_tools/browse_dataset.py', ['--not-show'], '--not-show requires --output-dir'),
         ('analysis_tools/browse_dataset.py', ['--number', '-1'], '--number must be at least 1; got -1'),
         (

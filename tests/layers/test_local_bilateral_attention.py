@@ -13,6 +13,7 @@ from mmseg.models.backbones import UNet
 from mmseg.models.decode_heads import UPerHead
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 
 from mmattn.layers import BAConv2d, LocalBilateralAttention, local_bilateral_attention
 from mmattn.ops import local_attention
@@ -177,6 +178,8 @@ def test_weights_by_content_and_by_position():
         dict(dilation=0),
         dict(iterations=2, share=True, content=False),
         dict(norm_cfg=dict(type='GN', num_groups=2)),
+        dict(norm_cfg=dict(type='mmengine.GN', num_groups=2)),
+        dict(norm_cfg=dict(type=nn.GroupNorm, num_groups=2)),
     ],
     ids=lambda wrong: '-'.join(f'{k}_{v}' for k, v in wrong.items()),
 )
@@ -428,3 +431,55 @@ def test_strips_under_autocast(monkeypatch):
     torch.testing.assert_close(
         y, expected, rtol=2**-6, atol=2**-8
     )  # bfloat16 has 8 bits; the products sum in another order
+
+
+def test_statistics_of_a_norm_in_training_are_those_of_the_map(monkeypatch):
+    """Also if the layer is in evaluation, as in test-time adaptation of norms."""
+    monkeypatch.setattr(local_bilateral_attention, 'WHOLE_BYTES', 1)
+    layer = build(LocalBilateralAttention, 4, num_heads=2)
+    for norm in (module for module in layer.modules() if isinstance(module, nn.BatchNorm2d)):
+        norm.train()
+    x = torch.randn(1, 4, 30, 5, dtype=torch.float64)
+    with torch.no_grad():
+        assert torch.equal(layer(x), layer._finish(local_attention(**layer.operands(x))))
+
+
+def conv_module():
+    return ConvModule(8, 8, 3, padding=1, conv_cfg=dict(type='mmattn.BAConv2d', num_heads=2))
+
+
+BEFORE_RELU = {  # no norm between the last projection and ReLU, which changes its input in place
+    'no norm': lambda: LocalBilateralAttention(8, num_heads=2, norm_cfg=None, scale=None),
+    'shared': lambda: LocalBilateralAttention(8, num_heads=2, norm_cfg=None, scale=None, share=True, iterations=3),
+    'ConvModule': conv_module,
+}
+
+
+@pytest.mark.parametrize('side', [1, 6])
+@pytest.mark.parametrize('module', BEFORE_RELU)
+def test_training_does_not_depend_on_the_layout(module, side):
+    torch.manual_seed(0)
+    layer = BEFORE_RELU[module]()
+    x = torch.randn(2, 8, side, side, generator=torch.Generator().manual_seed(0))
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        given = x.contiguous(memory_format=layout).requires_grad_()
+        y = layer(given)
+        found.append([y, *torch.autograd.grad(y.square().sum(), [given, *layer.parameters()])])
+    for first, last in zip(*found):
+        # float32; sums in another order, and norms whose gradients are small differences
+        torch.testing.assert_close(last, first, rtol=1e-4, atol=1e-4 * max(1, first.abs().max().item()))
+
+
+def test_hooks_of_the_projections_run():
+    layer = LocalBilateralAttention(8, num_heads=2)
+    prune.l1_unstructured(layer.projection.conv, 'weight', 0.5)  # a hook computes the masked weight
+    calls = []
+    layer.output.conv.register_forward_hook(lambda *_: calls.append(1))
+    x = torch.randn(1, 8, 6, 6).to(memory_format=torch.channels_last)
+    for _ in range(2):
+        layer(x).sum().backward()
+    assert len(calls) == 2
+    mask = layer.projection.conv.weight_mask
+    assert 0 < mask.mean() < 1
+    assert not (layer.projection.conv.weight_orig.grad * (1 - mask)).any()

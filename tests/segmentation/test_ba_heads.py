@@ -161,3 +161,10 @@ def test_resnet_with_stem_is_resnet(options):
     assert stem.shape == (2, options.get('stem_channels', 64), 19, 25)
     assert len(ours_stages) == len(stages)
     assert all(map(torch.equal, ours_stages, stages))
+
+
+def test_conv_cfg_of_the_head_is_that_of_its_convolutions():
+    head = UNetBAHead(**UNET, block=dict(CONV), conv_cfg=dict(type='mmattn.BAConv2d', num_heads=1))
+    assert all(isinstance(block.conv, LocalBilateralAttention) for block in head.up_blocks)
+    head = UNetBAHead(**UNET, block=dict(CONV, conv_cfg=None), conv_cfg=dict(type='mmattn.BAConv2d', num_heads=1))
+    assert all(type(block.conv) is nn.Conv2d for block in head.up_blocks)

@@ -562,6 +562,14 @@ def test_a_class_that_only_validation_or_test_lacks_is_a_warning(check, root, wa
     assert {level for level, _ in warned} == {logging.INFO}
 
 
+def test_the_suggested_option_names_every_absent_class(check, root):
+    names = [f'c{i}' for i in range(15)]
+    labels(root, 0)
+    (reason,) = check(data_set(root, metainfo=dict(classes=names))).values()
+    assert f"allow_absent='[{','.join(names[1:])}]'" in reason
+    assert check(data_set(root, metainfo=dict(classes=names)), allow_absent=names[1:]) == {}
+
+
 def test_names_of_absent_classes_must_be_classes(check, root):
     assert check(data_set(root), allow_absent=['class 1', 'clas 1']) == {
         'allow_absent': 'clas 1: not among the classes class 0, class 1'

@@ -1,6 +1,7 @@
 """What the data sets find, sample and pack, and what they say of files that are not as they should be."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -192,6 +193,21 @@ def test_an_object_that_only_masks_show_is_a_warning(tmp_path, monkeypatch):
     assert told == [
         f'a: masks show objects 2, which are not in {tmp_path}/meta.json; they are followed and scored, too'
     ]
+
+
+def test_names_of_frames_need_no_padding(tmp_path):
+    """Positions are ascending: '10' is before '5' only as text."""
+    clips.youtube_vos(tmp_path, dict(a={1: ('cat', 1), 2: ('dog', 2)}), dict(a=4))
+    content = json.loads((tmp_path / 'meta.json').read_text())
+    for thing in content['videos']['a']['objects'].values():
+        thing['frames'] = [str(int(frame)) for frame in thing['frames']]
+    (tmp_path / 'meta.json').write_text(json.dumps(content))
+    for path in [*tmp_path.rglob('000*.*')]:
+        path.rename(path.with_stem(str(int(path.stem))))
+    item = YouTubeVOSDataset(data_root=str(tmp_path))[0]
+    assert [Path(path).stem for path in item['frame_paths']] == ['0', '5', '10', '15']
+    assert item['given_positions'] == [1, 2]
+    assert item['output_positions'] == [1, 2, 3]
 
 
 def test_frames_of_a_meta_json_in_any_order(tmp_path):

@@ -1,4 +1,4 @@
-"""Draw the training images or clips of a config with their labels, after the pipeline.
+"""Draw the images or clips of a config with their labels: those of training after the pipeline, others as they are.
 
 python tools/analysis_tools/browse_dataset.py CONFIG --output-dir DIR [--split val] [--number 20]
 """
@@ -17,12 +17,26 @@ from rich.progress import track
 from mmattn.engine import add_config_options, load_config
 from mmattn.utils.files import check_writable
 from mmattn.video.overlay import draw_overlay
+from mmattn.visualization import read_image
 
 
 def clip_picture(item: dict) -> np.ndarray:
     """Return the frames of a clip in a row, with its objects drawn over them: uint8 ``(H, W, 3)``, BGR."""
     frames, masks = item['inputs'].permute(0, 2, 3, 1).numpy(), item['data_samples'].gt_masks.data.numpy()
     return np.concatenate([draw_overlay(frame, mask, 0.5) for frame, mask in zip(frames, masks)], 1)
+
+
+def image_of(item: dict, split: str) -> np.ndarray:
+    """Return the image that the labels of an item fit: uint8 ``(H, W, 3)``, RGB.
+
+    For evaluation, pipelines load the labels after images are resized. They then fit the file.
+    """
+    sample, given = item['data_samples'], item['inputs'].permute(1, 2, 0).numpy()[..., ::-1]
+    if split == 'train':
+        return given
+    image = read_image(sample.img_path)
+    labels = sample.get('gt_sem_seg')
+    return image if labels is None or tuple(labels.shape) == image.shape[:2] else given
 
 
 def main() -> None:
@@ -64,8 +78,8 @@ def main() -> None:
             instances.bboxes = instances.bboxes.tensor  # mmdet's visualizer requires tensors
         visualizer.add_datasample(
             name,
-            # BGR to RGB; contiguous, because mmseg 1.2.2 passes an array with the same strides to OpenCV to draw on
-            np.ascontiguousarray(item['inputs'].permute(1, 2, 0).numpy()[..., ::-1]),
+            # contiguous, because mmseg 1.2.2 passes an array with the same strides to OpenCV to draw on
+            np.ascontiguousarray(image_of(item, args.split)),
             item['data_samples'],
             draw_pred=False,
             show=not args.not_show,

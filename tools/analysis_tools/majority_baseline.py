@@ -70,7 +70,9 @@ def main() -> None:
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     rows = {}
     for result in args.result:
-        name, _, path = result.partition('=')
+        name, found, path = result.partition('=')
+        if not (name and found and path):
+            parser.error(f'--result must be NAME=METRICS.json; got {result}')
         rows[name] = json.loads(Path(path).read_text(encoding='utf-8'))
     rows['majority class'] = majority_metrics(cfg)
     text = table(rows)

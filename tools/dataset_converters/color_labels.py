@@ -39,7 +39,17 @@ import mmattn.utils.command
 
 import numpy as np
 import train_val
-from conversion import Fault, convert_all, copy_image, output_folder, read_image, read_together, run, save_labels
+from conversion import (
+    Fault,
+    convert_all,
+    copy_image,
+    files_below,
+    output_folder,
+    read_image,
+    read_together,
+    run,
+    save_labels,
+)
 from PIL import Image
 
 IGNORED = 255
@@ -65,7 +75,9 @@ def read_palette(entries: Sequence[str]) -> Palette:
             text = Path(entries[0]).read_text(encoding='utf-8-sig')
         except UnicodeError as error:
             raise Fault(f'{entries[0]}: not a palette in UTF-8: {error}') from error
-        entries = [line.strip() for line in text.splitlines() if line.strip()]
+        file, entries = entries[0], [line.strip() for line in text.splitlines() if line.strip()]
+        if not entries:
+            raise Fault(f'{file}: no name:r,g,b in it')
     parsed, faults = {}, []
     for entry in entries:
         match = re.fullmatch(r'(.+?)\s*:\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)', entry)
@@ -121,8 +133,8 @@ def images_below(folder: Path) -> tuple[dict[Path, Path], list[str]]:
     if not folder.is_dir():
         raise Fault(f'{folder}: no such folder')
     found, faults = {}, []
-    paths = sorted(folder.rglob('[!.]*'))
-    others = [path for path in paths if path.suffix.lower() not in SUFFIXES and not path.is_dir()]
+    paths = [path for path in files_below(folder) if not path.name.startswith('.')]
+    others = [path for path in paths if path.suffix.lower() not in SUFFIXES]
     if others:
         print(f'warning: {folder}: {len(others)} files are skipped, not images: {others[0]} …', file=sys.stderr)
     for path in (path for path in paths if path.suffix.lower() in SUFFIXES):
@@ -140,6 +152,8 @@ def convert(args: argparse.Namespace) -> None:
         raise Fault(f'--val-fraction must be above 0 and below 1; got {args.val_fraction}')
     if not args.max_distance >= 0:
         raise Fault(f'--max-distance must be at least 0; got {args.max_distance}')
+    if args.val_fraction is not None and {*'\'"\\\n'} & {*str(args.out_dir.resolve())}:
+        raise Fault(f'{args.out_dir}: a config cannot be in a folder with quotes or backslashes in its path')
     if args.images.resolve() == args.masks.resolve():
         raise Fault(f'{args.images}: --images and --masks must be different folders')
     with output_folder(args.out_dir, args.overwrite, [args.images, args.masks]) as scratch:
@@ -151,7 +165,8 @@ def convert(args: argparse.Namespace) -> None:
         if len(suffixes) != 1:
             kinds = ', '.join(f'{count} {suffix}' for suffix, count in suffixes.items()) or 'none'
             faults.append(f'{args.images}: all images must have the same suffix; found {kinds}')
-        if args.val_fraction is not None and (parts := {name.parts[0] for name in images} & {*train_val.PARTS}):
+        folders = {name.parts[0] for name in images if name.parent.name}
+        if args.val_fraction is not None and (parts := folders & {*train_val.PARTS}):
             faults.append(f'{args.images}: already has {" and ".join(sorted(parts))}; omit --val-fraction')
         read = partial(read_mask, palette=palette, max_distance=args.max_distance, ignore_unknown=args.ignore_unknown)
         converted, seen = scratch / 'converted', {}

@@ -53,6 +53,7 @@ def run(
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors='backslashreplace')  # print messages with any encoding of the locale
     args = parser.parse_args(argv)
+    code = 1
     earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a terminated run cleans up
     try:
         convert(args)
@@ -61,7 +62,7 @@ def run(
     except OSError as error:
         lines = (f'{error.filename or args.out_dir}: {error.strerror or error}',)
     except KeyboardInterrupt:
-        lines = ('interrupted',)
+        lines, code = ('interrupted',), 130
     else:
         return 0
     finally:
@@ -70,7 +71,7 @@ def run(
         print(f'error: {lines[0]}', file=sys.stderr)
     else:
         print('\n  '.join([f'error: {len(lines)} faults', *lines]), file=sys.stderr)
-    return 1
+    return code
 
 
 @contextmanager
@@ -83,23 +84,41 @@ def output_folder(
 
     Raises:
         Fault: ``out`` exists without ``overwrite``, contains files that no converter has written, or contains
-            one of the ``sources``.
+            one of the ``sources``. If it has come to exist since the start, the result is kept next to it.
     """
     out = out.resolve()
     if any(out in (source.resolve(), *source.resolve().parents) for source in sources):
         raise Fault(f'{out}: contains the input; choose another --out-dir')
-    if out.exists():
-        if not overwrite:
-            raise Fault(f'{out}: already exists; --overwrite replaces it')
-        if not (out / MARK).is_file():
-            raise Fault(f'{out}: not written by a converter (it has no {MARK}); --overwrite would delete it')
-        if others := {path.name for path in out.iterdir()} - {*written, MARK}:
-            raise Fault(f'{out}: also contains {min(others)}, which --overwrite would delete')
+    check_replaceable(out, overwrite, written)
     with replace_folder(out) as scratch:
         yield scratch
         Path(scratch, 'new', MARK).write_bytes(os.fsencode(f'{shlex.join(sys.argv)}\n'))  # file names may be any bytes
+        try:
+            check_replaceable(out, overwrite, written)
+        except Fault as fault:
+            kept = Path(tempfile.mkdtemp(prefix=f'{out.name}.converted-', dir=out.parent))
+            Path(scratch, 'new').rename(kept / out.name)
+            raise Fault(*fault.args, f'{kept / out.name}: the result of this conversion') from fault
     if (out / 'img_dir').is_dir():
         print(f'{out}: {sum(path.is_file() for path in (out / "img_dir").rglob("*"))} images')
+
+
+def check_replaceable(out: Path, overwrite: bool, written: Collection[str]) -> None:
+    """Raise a fault if ``out`` exists, and may not be replaced; see :func:`output_folder`."""
+    if not out.exists():
+        return
+    if not overwrite:
+        raise Fault(f'{out}: already exists; --overwrite replaces it')
+    if not (out / MARK).is_file():
+        raise Fault(f'{out}: not written by a converter (it has no {MARK}); --overwrite would delete it')
+    if others := {path.name for path in out.iterdir()} - {*written, MARK}:
+        raise Fault(f'{out}: also contains {min(others)}, which --overwrite would delete')
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder and its subfolders, in the order of their paths; links to folders are followed."""
+    found = (Path(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
+    yield from sorted(found)
 
 
 def unpack(source: Path, scratch: Path) -> Path:
@@ -127,6 +146,8 @@ def unpack(source: Path, scratch: Path) -> Path:
                 archive.extractall(target, filter='data')
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise Fault(f'{source}: not a zip or tar archive, or damaged') from error
+    except (NotImplementedError, RuntimeError) as error:  # another compression, or a password
+        raise Fault(f'{source}: cannot be unpacked here: {error}; unpack it, and give the folder') from error
     return Path(target)
 
 

@@ -16,14 +16,13 @@ together, on stderr, with exit code 1.
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 import mmattn.utils.command
 
 import torch
 from conversion import Fault, run
 from mmengine.registry import init_default_scope
-from region_store import add_image_arguments, checked_images, read_images, write_store
+from region_store import add_image_arguments, checked_images, read_images, source_of_model, write_store
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
 from mmattn.language.grid_extractor import GridExtractor, load_backbone
@@ -44,8 +43,7 @@ def convert(args: argparse.Namespace) -> None:
         extractor.pool(torch.zeros(3, args.size, args.size, dtype=torch.uint8))  # a fault of the options, not of images
     except ValueError as error:
         raise Fault(f'{args.config}: {error}') from error
-    source = f'grid_features.py, {Path(args.config).name}, {Path(args.checkpoint).name}, {options}'
-    write_store(args, source, read_images(paths, extractor))
+    write_store(args, source_of_model('grid_features.py', args, paths, options), read_images(paths, extractor))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

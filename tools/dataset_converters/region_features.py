@@ -14,7 +14,6 @@ every image a region.
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 import mmattn.utils.command
 from mmattn.utils.command import has_mmcv_operators
@@ -22,14 +21,13 @@ from mmattn.utils.command import has_mmcv_operators
 import torch
 from conversion import Fault, run
 from mmengine.config import Config
-from mmengine.dataset import Compose
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
-from region_store import add_image_arguments, checked_images, read_images, write_store
+from region_store import add_image_arguments, checked_images, read_images, source_of_model, write_store
 from torch import nn
 
-from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.engine import add_config_options, check_checkpoint, inference_pipeline, load_config
 from mmattn.language.region_extractor import RegionExtractor, prepare_config
 from mmattn.utils.devices import check_device
 
@@ -55,16 +53,14 @@ def convert(args: argparse.Namespace) -> None:
     cfg = load_config(args.config, args.cfg_options)
     paths = checked_images(args.images)
     model = load_detector(cfg, args.checkpoint, device, args.max_regions)
-    pipeline = Compose([t for t in cfg.test_dataloader.dataset.pipeline if 'Annotations' not in t['type']])
     options = dict(
         min_regions=args.min_regions,
         max_regions=args.max_regions,
         score_thr=args.score_thr,
         whole_image=args.whole_image,
     )
-    extractor = RegionExtractor(model, pipeline, **options)
-    source = f'region_features.py, {Path(args.config).name}, {Path(args.checkpoint).name}, {options}'
-    write_store(args, source, read_images(paths, extractor))
+    extractor = RegionExtractor(model, inference_pipeline(cfg), **options)
+    write_store(args, source_of_model('region_features.py', args, paths, options), read_images(paths, extractor))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -59,8 +59,11 @@ def read_archive(path: Path) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             for name, short in NAMES.items():
-                for key in {name, short} & set(archive.files):
-                    found[name] = archive[key]
+                keys = [key for key in dict.fromkeys((name, short)) if key in archive.files]
+                if len(keys) > 1:
+                    raise Fault(f'{path}: has both {name} and {short}, which are names of one array')
+                if keys:
+                    found[name] = archive[keys[0]]
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, AttributeError, TypeError) as error:
         raise Fault(f'{path}: not a NumPy archive (.npz), or damaged: {error}') from error
     if missing := [f'{path}: no {name} or {NAMES[name]} in it' for name in REQUIRED if name not in found]:
@@ -84,8 +87,14 @@ def read_archive(path: Path) -> dict[str, Any]:
     ]
     if 'step' not in found and found['features'].dtype.kind != 'f':
         faults.append(f'{path}: features of integers require step, by which they are multiplied')
-    if not faults and 'num_regions' in found and found['num_regions'].max(initial=0) > regions:
-        faults.append(f'{path}: num_regions is up to {found["num_regions"].max()}, but features has {regions}')
+    if not faults and 'num_regions' in found:
+        counts = found['num_regions']
+        if counts.dtype.kind not in 'iu':
+            faults.append(f'{path}: num_regions must be integers; got {counts.dtype}')
+        elif counts.size and not 0 <= counts.min() <= counts.max() <= regions:
+            faults.append(f'{path}: num_regions must be from 0 to {regions}; got {counts.min()} to {counts.max()}')
+    if found['image_ids'].dtype.kind not in 'iuU':
+        faults.append(f'{path}: image_ids must be integers or strings; got {found["image_ids"].dtype}')
     if faults:
         raise Fault(*faults)
     return found

@@ -1,12 +1,13 @@
 """Shared by the converters of region features: options, and the store that is written image by image."""
 
 import argparse
+import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from conversion import Fault, convert_all
+from conversion import Fault, convert_all, files_below
 from rich.progress import track
 
 from mmattn.language.region_writer import RegionWriter
@@ -37,7 +38,7 @@ def find_images(given: Sequence[Path]) -> list[Path]:
     """
     faults, found = [], {}
     for place in given:
-        paths = [place] if place.is_file() else sorted(p for p in place.rglob('*') if p.suffix.lower() in SUFFIXES)
+        paths = [place] if place.is_file() else [p for p in files_below(place) if p.suffix.lower() in SUFFIXES]
         if not paths:
             faults.append(f'{place}: {"no image in it" if place.is_dir() else "no such file or folder"}')
         for path in paths:
@@ -73,6 +74,20 @@ def read_images(paths: Sequence[Path], extract: Callable[[Path], Regions]) -> It
     """Yield place, id and extraction of each image."""
     for path in track(paths, 'Extracting'):
         yield str(path), path.stem, partial(extract, path)
+
+
+def source_of_model(converter: str, args: argparse.Namespace, paths: Sequence[Path], options: dict) -> str:
+    """Return what ``store.json`` says of the source: the converter, its model and its images, by name and digest."""
+    digest = hashlib.sha256()
+    for path in paths:
+        facts = path.stat()
+        digest.update(f'{path.resolve()} {facts.st_size} {facts.st_mtime_ns}\n'.encode(errors='surrogateescape'))
+    weights, checkpoint = Path(args.checkpoint), Path(args.checkpoint).name
+    if weights.is_file():  # not a URL
+        checkpoint += f' {hashlib.sha256(weights.read_bytes()).hexdigest()[:8]}'
+    changed = f', {dict(args.cfg_options)}' if args.cfg_options else ''
+    model = f'{Path(args.config).name}{changed}, {checkpoint}'
+    return f'{converter}, {model}, {options}, {len(paths):,} images {digest.hexdigest()[:8]}'
 
 
 def add_clip_boxes(parser: argparse.ArgumentParser) -> None:

@@ -287,14 +287,19 @@ def fetch(sample: Sample) -> Path:
     return archive
 
 
-def find_faults(sample: Sample, out: Path) -> list[str]:
-    """Return the faults of ``out``: files that are missing, broken, or not part of the sample."""
-    wanted = {
+def wanted_files(sample: Sample, out: Path) -> set[Path]:
+    """Return the paths of the files of a sample in ``out``."""
+    return {
         out / path.format(part=part, name=name)
         for path in sample.layout
         for part, names in sample.split.items()
         for name in names
     }
+
+
+def find_faults(sample: Sample, out: Path) -> list[str]:
+    """Return the faults of ``out``: files that are missing, broken, or not part of the sample."""
+    wanted = wanted_files(sample, out)
     found = {file for path in sample.layout for file in out.glob(path.format(part='*', name='*'))}
     faults = [f'{path.relative_to(out)} is missing' for path in sorted(wanted - found)]
     faults += [f'{path.relative_to(out)} is not part of it' for path in sorted(found - wanted)]
@@ -321,8 +326,10 @@ def prepare(sample: Sample, out: Path, archive: Path | None = None, overwrite: b
             return
         if not overwrite:
             raise SampleError(f'{out} is not complete (faults: {len(faults)}; --overwrite replaces it): {faults[0]}')
-        if others := {path.name for path in out.iterdir()} - {path.split('/')[0] for path in sample.layout}:
-            raise SampleError(f'{out} also contains {min(others)}, which --overwrite would delete')
+        wanted = wanted_files(sample, out)
+        others = [path for path in out.rglob('*') if not path.is_dir() and path not in wanted]
+        if others:
+            raise SampleError(f'{out} also contains {min(others).relative_to(out)}, which --overwrite would delete')
     kind = 'source release' if sample.backend else 'wheel'
     print(f'data: {kind} {sample.requirement} of the package index\nlicence: {sample.licence}')
     if archive:

@@ -13,13 +13,13 @@ from mmattn.utils.command import run
 
 import torch
 from mmengine.config import Config
-from mmengine.dataset import Compose, pseudo_collate
+from mmengine.dataset import pseudo_collate
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
 from PIL import Image
 from torch import nn
 
-from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.engine import add_config_options, check_checkpoint, inference_pipeline, load_config
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_writable
 from mmattn.visualization import attention_layers, attention_maps, draw_attention_maps, read_image
@@ -57,10 +57,10 @@ def parse_args() -> argparse.Namespace:
 
 
 def load_model(cfg: Config, checkpoint: str, device: torch.device) -> nn.Module:
-    """Build the config's model for inference, with the weights of a checkpoint."""
+    """Build the config's model for inference, with the weights of a checkpoint, which must fit."""
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     model = MODELS.build(cfg.model)
-    load_checkpoint(model, checkpoint, map_location='cpu')
+    load_checkpoint(model, checkpoint, map_location='cpu', strict=True)
     return model.to(device).eval()
 
 
@@ -110,8 +110,7 @@ def main() -> None:
         attention_layers(model, args.layer)
     except ValueError as error:
         raise SystemExit(f'{args.config}: {error}') from None
-    pipeline = Compose([t for t in cfg.test_dataloader.dataset.pipeline if 'Annotations' not in t['type']])
-    data = pseudo_collate([pipeline(dict(img_path=args.image))])
+    data = pseudo_collate([inference_pipeline(cfg)(dict(img_path=args.image))])
     maps = attention_maps(model, data, points, args.layer)[-1]
     picture = Image.fromarray(draw_attention_maps(image, points, maps, args.threshold))
     write(picture, args.out)

@@ -1,0 +1,25 @@
+"""The pipeline of a config's test data, without its labels."""
+
+from mmengine.config import Config
+from mmengine.dataset import Compose
+
+from .component_type import type_name
+
+
+def inference_pipeline(cfg: Config) -> Compose:
+    """Build the transforms of ``test_dataloader`` for images that have no annotations.
+
+    Of wrapped data sets, such as those of ``ConcatDataset``, the first one counts.
+
+    Args:
+        cfg (Config): the config. Its default scope must be set.
+
+    Raises:
+        ValueError: the data set has no pipeline.
+    """
+    dataset = cfg.test_dataloader.dataset
+    while not dataset.get('pipeline') and (inner := dataset.get('dataset') or dataset.get('datasets')):
+        dataset = inner[0] if isinstance(inner, list | tuple) else inner
+    if not dataset.get('pipeline'):
+        raise ValueError(f'test_dataloader.dataset of type {type_name(dataset)} has no pipeline')
+    return Compose([transform for transform in dataset.pipeline if 'Annotations' not in type_name(transform)])

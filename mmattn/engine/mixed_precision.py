@@ -1,0 +1,26 @@
+"""Mixed precision for a config that trains in float32."""
+
+from .component_type import type_name
+
+AMP = {  # by name: the mixed-precision form of an optimizer wrapper
+    'OptimWrapper': 'AmpOptimWrapper',
+    'AmpOptimWrapper': 'AmpOptimWrapper',
+    'TokenOptimWrapper': 'mmattn.AmpTokenOptimWrapper',
+    'AmpTokenOptimWrapper': 'mmattn.AmpTokenOptimWrapper',
+}
+
+
+def enable_amp(wrapper: dict) -> None:
+    """Change the config of an optimizer wrapper to mixed precision.
+
+    Raises:
+        ValueError: its ``type`` has no mixed-precision form here.
+    """
+    name = type_name(wrapper, 'OptimWrapper')
+    if name not in AMP:
+        raise ValueError(
+            "mixed precision requires optim_wrapper.type='OptimWrapper' or 'mmattn.TokenOptimWrapper'; "
+            f"got '{wrapper['type']}'"
+        )
+    wrapper['type'] = AMP[name]
+    wrapper.setdefault('loss_scale', 'dynamic')

@@ -1,0 +1,76 @@
+"""Configs whose types have a scope, or are classes, as in pure-Python configs."""
+
+import pytest
+from mmcv.transforms import LoadImageFromFile
+from mmengine.config import Config
+from mmengine.optim import AmpOptimWrapper, OptimWrapper
+from torch import nn
+
+from mmattn.engine import enable_amp, inference_pipeline, prepare_for_cpu, type_name
+
+
+@pytest.mark.parametrize(
+    ('cfg', 'name'),
+    [
+        (dict(type='BN'), 'BN'),
+        (dict(type='mmseg.models.FCNHead'), 'FCNHead'),
+        (dict(type=nn.SyncBatchNorm), 'SyncBatchNorm'),
+        (dict(), 'given'),
+    ],
+)
+def test_the_name_has_no_scope(cfg, name):
+    assert type_name(cfg, 'given') == name
+
+
+@pytest.mark.parametrize(
+    ('wrapper', 'expected'),
+    [
+        (dict(), 'AmpOptimWrapper'),
+        (dict(type=OptimWrapper), 'AmpOptimWrapper'),
+        (dict(type='mmengine.OptimWrapper'), 'AmpOptimWrapper'),
+        (dict(type='mmattn.TokenOptimWrapper'), 'mmattn.AmpTokenOptimWrapper'),
+        (dict(type='mmattn.AmpTokenOptimWrapper', loss_scale=512.0), 'mmattn.AmpTokenOptimWrapper'),
+    ],
+)
+def test_mixed_precision(wrapper, expected):
+    scale = wrapper.get('loss_scale', 'dynamic')
+    enable_amp(wrapper)
+    assert wrapper == dict(type=expected, loss_scale=scale)
+
+
+def test_other_wrappers_are_named():
+    with pytest.raises(ValueError, match='ApexOptimWrapper'):
+        enable_amp(dict(type='ApexOptimWrapper'))
+
+
+def test_classes_are_replaced_on_a_cpu(monkeypatch):
+    monkeypatch.setattr('torch.cuda.is_available', lambda: False)
+    cfg = Config(
+        dict(
+            optim_wrapper=dict(type=AmpOptimWrapper),
+            model=dict(type='EncoderDecoder', norm_cfg=dict(type=nn.SyncBatchNorm)),
+        )
+    )
+    prepare_for_cpu(cfg)
+    assert cfg.optim_wrapper.type == 'mmattn.CPUAmpOptimWrapper'
+    monkeypatch.setattr('torch.distributed.is_initialized', lambda: True)
+    cfg.launcher = 'pytorch'
+    prepare_for_cpu(cfg)
+    assert cfg.model.norm_cfg.type == 'BN'
+
+
+@pytest.mark.parametrize('wrapped', [None, 'RepeatDataset', 'ConcatDataset'])
+def test_pipeline_without_labels(wrapped):
+    inner = dict(type='CustomDataset', pipeline=[dict(type=LoadImageFromFile), dict(type='LoadAnnotations')])
+    dataset = {
+        None: inner,
+        'RepeatDataset': dict(type='RepeatDataset', dataset=inner, times=2),
+        'ConcatDataset': dict(type='ConcatDataset', datasets=[inner, dict(type='Other')]),
+    }[wrapped]
+    pipeline = inference_pipeline(Config(dict(test_dataloader=dict(dataset=dataset))))
+    assert [type(transform) for transform in pipeline.transforms] == [LoadImageFromFile]
+
+
+def test_a_data_set_without_pipeline_is_named():
+    with pytest.raises(ValueError, match='VOSDataset has no pipeline'):
+        inference_pipeline(Config(dict(test_dataloader=dict(dataset=dict(type='mmattn.VOSDataset')))))
