@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 from torch.utils import cpp_extension
 
 import mmattn
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.kernels
 CSRC = Path(mmattn.__file__).parent / 'ops' / 'csrc'
 OPERATOR = [CSRC / 'operator.h', CSRC / 'operator.cpp']
 TORCH = [flag for path in cpp_extension.include_paths() for flag in ('-isystem', path)]
+TORCH.append(f'-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}')  # wheels before torch 2.6: 0
 NVCC = shutil.which('nvcc')
 
 

@@ -22,6 +22,7 @@ from .test_contract import ALL, flat, given
 pytestmark = [
     pytest.mark.kernels,
     pytest.mark.skipif(find_spec('triton') is None, reason='Triton is not installed'),
+    pytest.mark.skipif('older' in triton.unavailable_reason(), reason=triton.unavailable_reason()),
 ]
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 TOOL = Path(__file__).parents[2] / 'tools/benchmarks/compile_triton.py'

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses import fake_tensor
 
 from mmattn.engine.operators import describe
 from mmattn.ops import native, triton, verdict
@@ -32,6 +32,8 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: len(gpus))
     monkeypatch.setattr(torch.cuda, 'get_device_properties', gpus.__getitem__)
+    for name in ('init_cuda_context', 'init_gpu_context'):  # of torch 2.4 and later, with CUDA but without a driver
+        monkeypatch.setattr(fake_tensor, name, lambda *_: None, raising=False)
     monkeypatch.setattr(native, 'has_kernel', lambda name, device='cpu': name.removesuffix('_backward') in NAMES)
     monkeypatch.setattr(triton, 'OPERATORS', ())
     monkeypatch.setattr(verdict, '_settled', None)
@@ -162,7 +164,7 @@ def reference_of(name, made):
 
 
 def on_gpu():
-    with FakeTensorMode():
+    with fake_tensor.FakeTensorMode():
         return torch.empty(2, device='cuda')
 
 
