@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import check_device
+from .checks import check_device, under_autocast
 from .chunks import chunks
 from .operator import Operator
 from .window_bias import accumulator
@@ -133,15 +133,17 @@ POOLING = Operator(
 )
 
 
-def _check_pair(query: Tensor, key: Tensor, name: str) -> None:
-    """Check that the query and the argument ``name`` are ``(B, Q, C)`` and ``(B, K, C)``, of one dtype."""
+def _check_pair(query: Tensor, key: Tensor, name: str) -> tuple[Tensor, ...]:
+    """Check that the query and the argument ``name`` are ``(B, Q, C)`` and ``(B, K, C)``; return them in one dtype."""
     shapes = query.shape, key.shape
     if query.dim() != 3 or key.dim() != 3 or shapes[0][::2] != shapes[1][::2]:
         raise ValueError(
             f'query and {name} must be (B, Q, C) and (B, K, C); got {tuple(shapes[0])}, {tuple(shapes[1])}'
         )
+    query, key = under_autocast(query, key)
     if query.dtype != key.dtype or not query.is_floating_point():
         raise TypeError(f'query and {name} must share one floating-point dtype; got {query.dtype} and {key.dtype}')
+    return query, key
 
 
 @LOGITS.public
@@ -171,7 +173,7 @@ def bilinear_logits(query: Tensor, key: Tensor, weight: Tensor) -> tuple:
         >>> bilinear_logits(words, regions, weight).shape
         torch.Size([2, 4, 14, 36])
     """
-    _check_pair(query, key, 'key')
+    query, key = _check_pair(query, key, 'key')
     if not weight.is_floating_point():
         raise TypeError(f'weight must be floating-point; got {weight.dtype}')
     batch, _, channels = query.shape
@@ -244,7 +246,7 @@ def bilinear_pooling(weights: Tensor, query: Tensor, value: Tensor) -> tuple:
         >>> bilinear_pooling(weights, torch.randn(2, 14, 64), torch.randn(2, 36, 64)).shape
         torch.Size([2, 4, 64])
     """
-    _check_pair(query, value, 'value')
+    query, value = _check_pair(query, value, 'value')
     if not weights.is_floating_point():
         raise TypeError(f'weights must be floating-point; got {weights.dtype}')
     batch, queries, keys = len(query), query.shape[1], value.shape[1]

@@ -10,6 +10,17 @@ from torch import Tensor
 from .window_bias import as_window_size
 
 
+def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return tensors of different dtypes in that of autocast if it is enabled, as torch does for its attention."""
+    device = tensors[0].device.type
+    if len({x.dtype for x in tensors}) == 1 or not torch.amp.is_autocast_available(device):
+        return tensors
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
+
+
 def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
     """Check that query, key and value, ``(B, heads, *positions, channels)``, fit together.
 
@@ -41,12 +52,7 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, i
         )
     if values[:-1] != keys[:-1]:
         raise ValueError(f'value must share all but its channels with key; got {tuple(values)} for {tuple(keys)}')
-    if not query.dtype == key.dtype == value.dtype and torch.is_autocast_enabled(query.device.type):
-        dtype = torch.get_autocast_dtype(query.device.type)
-        # as torch casts for scaled_dot_product_attention
-        query, key, value = (
-            x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (query, key, value)
-        )
+    query, key, value = under_autocast(query, key, value)
     if not query.dtype == key.dtype == value.dtype or not query.is_floating_point():
         raise TypeError(
             'query, key and value must share one floating-point dtype; got '

@@ -131,7 +131,7 @@ def _global_attention(given: Any) -> tuple[Tensor, Tensor]:
     if given.is_causal:
         keys = torch.arange(count, device=logits.device)
         logits = logits.masked_fill(keys > keys[x.before :, None], -torch.inf)
-    weights = logits.softmax(-1) if x.key_mask is None else softmax(logits, -1)
+    weights = logits.softmax(-1) if x.key_mask is None and x.key_bias is None else softmax(logits, -1)
     return (weights @ x.value).unflatten(2, x.size), logits.logsumexp(-1).unflatten(2, x.size)
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .checks import check_count, check_device
+from .checks import check_count, check_device, under_autocast
 
 
 def count_sketch(x: Tensor, index: Tensor, sign: Tensor, size: int) -> Tensor:
@@ -28,13 +28,14 @@ def count_sketch(x: Tensor, index: Tensor, sign: Tensor, size: int) -> Tensor:
         TypeError: ``x`` is not floating-point, ``index`` is not int64, ``sign`` has another dtype than ``x``, or
             ``size`` is not an integer.
         ValueError: shapes or devices do not fit, or ``size`` is below 1.
-        IndexError: an index is out of range, on a CPU.
+        IndexError or RuntimeError: an index is out of range, on a CPU.
 
     Example:
         >>> x, index, sign = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 1, 0]), torch.tensor([1.0, 1.0, -1.0])
         >>> count_sketch(x, index, sign, 4)
         tensor([-2.,  2.,  0.,  0.])
     """
+    x, sign = under_autocast(x, sign)
     if not x.is_floating_point() or sign.dtype != x.dtype:
         raise TypeError(f'x and sign must share one floating-point dtype; got {x.dtype} and {sign.dtype}')
     if index.dtype != torch.int64:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .checks import as_scale, check_device, check_operands, check_positions, check_queries, check_window
 from .chunks import chunks
+from .neighbourhood import softmax
 from .operator import Operator, empty_laid_out_as, laid_out_as, products
 from .window_bias import accumulator, axis_index
 
@@ -122,7 +123,8 @@ def _reference(given: Any) -> tuple[Tensor, Tensor]:
             # Merge with the previous arms: the weight of an arm is exp(log-sum-exp).
             before = _lines(lse.unsqueeze(-1), axis)[:, :, lines]
             merged = torch.logaddexp(before, peak + total.log())
-            _lines(out, axis)[:, :, lines].mul_((before - merged).exp()).add_(arm.mul_((peak - merged).exp()))
+            finite = merged.masked_fill(merged == -math.inf, 0)  # no arm has had a key so far
+            _lines(out, axis)[:, :, lines].mul_((before - finite).exp()).add_(arm.mul_((peak - finite).exp()))
             before.copy_(merged)
     return (laid_out_as(value, out) if value.stride(-1) == 1 else out.to(value.dtype)), lse
 
@@ -135,6 +137,7 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> l
         positions = _Positions.of(given)
         d_window = None if positions is None else torch.zeros(given.window_bias.shape, dtype=dtype, device=query.device)
         mean = (grad.to(dtype) * out).sum(-1, keepdim=True)
+        lse = lse.masked_fill(lse == -math.inf, 0)  # all keys masked
         for axis, lines, p in _arms(given, positions):
             p.sub_(_lines(lse.unsqueeze(-1), axis)[:, :, lines]).exp_()
             d_out = _lines(grad, axis)[:, :, lines].to(dtype)
@@ -289,4 +292,4 @@ def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settin
             if positions is not None:
                 arm += positions.realign(axis, positions.window, positions.outside.unsqueeze(-1), at[axis], length)
             logits[_index(row, *line)] = arm
-        return logits.flatten(3).softmax(-1).view(logits.shape)
+        return softmax(logits.flatten(3), -1).view(logits.shape)

@@ -244,18 +244,19 @@ def local_attention_weights(
         operand = window_bias
     size, dtype = operand.shape[2:4], accumulator(operand)
     check_queries(queries, size)
-    steps = [torch.arange(-(k // 2), k // 2 + 1) * dilation for k in kernel_size]
+    steps = [torch.arange(-(k // 2), k // 2 + 1, device='cpu') * dilation for k in kernel_size]
     around = queries.cpu()[:, None] + torch.cartesian_prod(*steps)  # (Q, K, 2)
-    inside = ((around >= 0) & (around < torch.tensor(size))).all(-1).to(operand.device)  # (Q, K)
+    inside = ((around >= 0) & (around < torch.tensor(size, device='cpu'))).all(-1).to(operand.device)  # (Q, K)
     rows, columns = (at.clamp(0, n - 1).to(operand.device) for at, n in zip(around.unbind(-1), size))
     y, x = queries.to(operand.device).unbind(-1)
     logits = operand.new_zeros((*operand.shape[:2], *inside.shape), dtype=dtype).masked_fill(~inside, -torch.inf)
     if query is not None and key is not None:
-        keys = key[:, :, rows, columns].to(dtype).masked_fill(~inside.unsqueeze(-1), 0)  # (B, heads, Q, K, D)
-        towards = query[:, :, y, x].to(dtype) * scale
-        for _ in range(iterations):
-            logits = logits + (keys @ towards.unsqueeze(-1)).squeeze(-1)
-            towards = _squash((logits.softmax(-1).unsqueeze(-2) @ keys).squeeze(-2))
+        with torch.autocast(operand.device.type, enabled=False):
+            keys = key[:, :, rows, columns].to(dtype).masked_fill(~inside.unsqueeze(-1), 0)  # (B, heads, Q, K, D)
+            towards = query[:, :, y, x].to(dtype) * scale
+            for _ in range(iterations):
+                logits = logits + (keys @ towards.unsqueeze(-1)).squeeze(-1)
+                towards = _squash((logits.softmax(-1).unsqueeze(-2) @ keys).squeeze(-2))
     if window_bias is not None:
         logits = logits + window_bias[:, :, y, x].to(dtype).masked_fill(~inside, 0)
     weights = logits.new_zeros((*logits.shape[:3], *size))

@@ -52,14 +52,19 @@ def projection(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 )
 def _projection(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = _dense(x.reshape(-1, x.shape[-1]))
+    bias = None if bias is None else bias.contiguous()  # oneDNN ignores its stride
     y = torch.ops.mkldnn._linear_pointwise(rows, _dense(weight), bias, 'none', [], '')
     # Autograd forbids in-place changes, such as those of ReLU, of an output that is a view.
     return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], weight.shape[0]])
 
 
 def _dense(matrix: Tensor) -> Tensor:
-    """Copy a matrix unless its rows or its columns are contiguous: oneDNN would take 100 times as long otherwise."""
-    return matrix if matrix.stride(1) == 1 or matrix.t().is_contiguous() else matrix.t().contiguous().t()
+    """Copy a matrix unless its rows or its columns are contiguous: oneDNN would take 100 times as long otherwise.
+
+    Rows that overlap, which oneDNN rejects, are copied, too.
+    """
+    rows = matrix.stride(1) == 1 and not 0 < matrix.stride(0) < matrix.shape[1]
+    return matrix if rows or matrix.t().is_contiguous() else matrix.t().contiguous().t()
 
 
 @_projection.register_fake
@@ -97,10 +102,10 @@ def _vmap(
         for operand, dim in zip((x, weight, bias), in_dims)
         if operand is not None
     )
-    y = x.flatten(1, -2) @ weight.transpose(1, 2)
+    y = x.reshape(info.batch_size, -1, x.shape[-1]) @ weight.transpose(1, 2)
     for given in biases:
         y = y + given.unsqueeze(1)
-    return y.view(*x.shape[:-1], -1), 0
+    return y.view(*x.shape[:-1], weight.shape[1]), 0
 
 
 autograd.register_vmap(torch.ops.mmattn.projection.default, _vmap)

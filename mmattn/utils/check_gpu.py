@@ -49,7 +49,8 @@ def main() -> int:
     parser.add_argument('--quick', action='store_true', help='use small maps, skip FlexAttention, and write no verdict')
     parser.add_argument('--once', action='store_true', help='skip GPUs that have a verdict')
     args = parser.parse_args()
-    os.environ.pop('MMATTN_BACKEND', None)  # the check selects the backend, also in its child processes
+    if os.environ.pop('MMATTN_BACKEND', None) == 'reference':  # the check selects the backend, also in its processes
+        parser.error('MMATTN_BACKEND=reference disables the kernels; unset it')
     devices = [args.device] if args.device == 'cpu' else _gpus(args.device)
     correct = True
     for device in devices:

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from mmattn.ops import local_attention_weights
 from mmattn.utils.profiling import extra_memory
 
 from . import literal, zscored
@@ -226,3 +227,14 @@ def test_wrong_arguments_of_neighbourhoods(error, name, changes):
     tensors, settings = local_call((3, 5), 3)
     with pytest.raises(error, match=rf'\b{name}\b'):
         weights(LOCAL, tensors | settings | changes, [(0, 0)])
+
+
+def test_neighbourhoods_under_autocast_and_another_default_device():
+    query, key, bias = (randn(1, 2, 6, 6, n).float() for n in (8, 8, 25))
+    queries = torch.tensor([[0, 0], [3, 2]])
+    settings = dict(window_bias=bias, kernel_size=5, iterations=3)
+    expected = local_attention_weights(query, key, queries, **settings)
+    with torch.autocast('cpu', torch.bfloat16):
+        assert torch.equal(local_attention_weights(query, key, queries, **settings), expected)
+    with torch.device('meta'):
+        assert torch.equal(local_attention_weights(query, key, queries, **settings), expected)

@@ -154,6 +154,20 @@ def test_autocast_keeps_the_gradients_in_the_dtypes_of_the_tensors():
     assert_same(actual, evaluate(ops.bilinear_logits, tensors), 0, 0)
 
 
+def test_autocast_joins_dtypes():
+    """Features are float32, projections bfloat16."""
+    query, key, weight = (x.float() for x in TENSORS['bilinear_logits'].values())
+    expected = ops.bilinear_logits(query.bfloat16(), key.bfloat16(), weight)
+    with pytest.raises(TypeError, match='one floating-point dtype'):
+        ops.bilinear_logits(query.bfloat16(), key, weight)
+    with torch.autocast('cpu', torch.bfloat16):
+        assert torch.equal(ops.bilinear_logits(query.bfloat16(), key, weight), expected)
+        sketch = ops.count_sketch(
+            query.bfloat16(), torch.zeros(query.shape[-1], dtype=torch.int64), weight[0] * 0 + 1, 2
+        )
+    assert sketch.dtype == torch.bfloat16
+
+
 def flops(call):
     with FlopCounterMode(display=False) as counter:
         out = call()

@@ -9,6 +9,9 @@ import math
 import pytest
 import torch
 
+from mmattn import ops
+from mmattn.ops import native
+
 from . import literal
 from .literal import (
     AFTER,
@@ -203,6 +206,45 @@ def test_neg_inf_restricts_attention_to_the_windows(size):
     expected = logits.where(inside, -math.inf).softmax(-1) @ tensors['value'].flatten(2, -2)
     actual = grid_attention(**tensors, **settings).flatten(2, -2)
     torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
+@pytest.mark.parametrize('entries', [slice(0, 2), slice(2, 5), slice(3, 5)])
+def test_an_arm_may_have_no_key(entries, dtype):
+    """The other arm has, except for a query at the border that has no neighbour there: its output is 0."""
+    tensors, settings = with_window((4, 5), 3, -math.inf)
+    tensors['window_bias'][..., entries] = -math.inf
+    tensors = {name: x.to(dtype) for name, x in tensors.items()}
+    found = {}
+    for backend in ('auto', 'reference'):
+        with native.backend(backend):
+            found[backend] = evaluate(grid_attention, tensors, **settings)
+    assert_same(found['auto'], found['reference'], 1e-5, 1e-5)
+    out = next(iter(found['reference'].values()))
+    assert all(x.isfinite().all() for x in found['reference'].values())
+    queries = torch.tensor(literal.coordinates((4, 5)))
+    weights = ops.grid_attention_weights(
+        tensors['query'], tensors['key'], queries, window_bias=tensors['window_bias'], **settings
+    )
+    assert weights.isfinite().all()
+    expected = (weights.flatten(3) @ tensors['value'].flatten(2, 3)).view_as(out)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    assert (weights.flatten(3).sum(-1) - 1).abs().max() < 1e-5
+
+
+def test_a_query_without_any_key_has_output_0():
+    tensors, settings = with_window((4, 5), 3, -math.inf)
+    tensors['window_bias'][:, :, 1, 2] = -math.inf
+    for dtype in (torch.float64, torch.float32):
+        for backend in ('auto', 'reference'):
+            with native.backend(backend):
+                found = evaluate(grid_attention, {name: x.to(dtype) for name, x in tensors.items()}, **settings)
+            assert all(x.isfinite().all() for x in found.values())
+            assert not next(iter(found.values()))[:, :, 1, 2].any()
+    weights = ops.grid_attention_weights(
+        tensors['query'], tensors['key'], torch.tensor([[1, 2]]), window_bias=tensors['window_bias'], **settings
+    )
+    assert not weights.any()
 
 
 @pytest.mark.parametrize('size', [(4, 5), (2, 3, 4)], ids=['2d', '3d'])

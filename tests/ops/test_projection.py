@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from mmattn.layers import LocalBilateralAttention
 from mmattn.ops import projection
 
-from .literal import randn
+from .literal import assert_same, evaluate, randn
 
 MODULE = sys.modules['mmattn.ops.projection']  # the function has its name
 pytestmark = pytest.mark.skipif(not MODULE.ONEDNN, reason='torch has no oneDNN here')
@@ -64,6 +64,35 @@ def test_second_derivatives_and_dispatcher():
 def test_a_bias_that_is_broadcast(bias):
     x, weight = (a.float() for a in operands((2, 3), 4, False)[:2])
     assert torch.equal(projection(x, weight, bias), F.linear(x, weight, bias))
+
+
+@pytest.mark.parametrize('stride', [0, 2])
+def test_a_bias_of_any_stride(stride):
+    x, weight, _ = (a if a is None else a.float() for a in operands((2, 3), 4, False))
+    bias = torch.arange(1.0, 9).as_strided((4,), (stride,))
+    torch.testing.assert_close(projection(x, weight, bias), F.linear(x, weight, bias))
+
+
+@pytest.mark.parametrize('overlapping', ['x', 'weight'])
+def test_rows_that_overlap(overlapping):
+    x, weight = torch.randn(6, 5), torch.randn(4, 5)
+    rows = torch.randn(10).unfold(0, 5, 1)  # strides (1, 1)
+    x, weight = (rows, weight) if overlapping == 'x' else (x, rows[:4])
+    found = evaluate(projection, dict(x=x, weight=weight))
+    assert_same(found, evaluate(F.linear, dict(x=x, weight=weight)), 1e-5, 1e-5)
+    torch.testing.assert_close(projection(x, weight), F.linear(x, weight))
+    grad = torch.randn(10).unfold(0, 4, 1)[:6] if overlapping == 'x' else torch.randn(9).unfold(0, 4, 1)
+    given = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(projection(given, weight), given, grad)
+    torch.testing.assert_close(first, grad @ weight)
+
+
+@pytest.mark.parametrize('dims', [(0, 0), (None, 0), (0, None)])
+def test_vmap_of_vectors(dims):
+    x, weight = torch.randn(3, 5), torch.randn(3, 4, 5)
+    x, weight = (y if dim == 0 else y[0] for y, dim in zip((x, weight), dims))
+    found, expected = (torch.vmap(op, dims)(x, weight) for op in (projection, F.linear))
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize(('weight', 'bias'), [((4, 6), (4,)), ((4, 5), (3,))], ids=str)

@@ -249,6 +249,13 @@ def test_what_is_missing_is_told(monkeypatch, gpus, missing, message):
         main(monkeypatch, '--device', 'cuda:3')
 
 
+def test_a_disabled_backend_is_named(monkeypatch, capsys):
+    monkeypatch.setenv('MMATTN_BACKEND', 'reference')
+    with pytest.raises(SystemExit, match='2'):
+        main(monkeypatch, '--device', 'cpu')
+    assert 'MMATTN_BACKEND=reference disables the kernels' in capsys.readouterr().err
+
+
 def test_the_whole_check_on_a_cpu(run, undecided):
     """Each operator in a process of its own; nothing of OpenMMLab is needed."""
     code = (
