@@ -6,7 +6,7 @@ import os
 import random
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -41,7 +41,10 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
       or validation, do not change them. The first step after resumption therefore draws the same numbers as without an
       interruption.
     * A resumed run continues at the sampler's position, without loading the earlier data.
-    * ``save_now`` saves between any two iterations, also within an epoch or a validation.
+    * ``save_now`` saves between any two iterations, also within an epoch or a validation. Such a checkpoint does not
+      count in ``max_keep_ckpts``; it is removed when the resumed run saves the next regular one.
+    * Only best checkpoints in the run's own folder are removed. A run that is resumed into another work dir leaves
+      those of the first run.
 
     With ``mmattn.InfiniteSampler`` (or, by epoch, ``mmattn.DefaultSampler``), and ``mmattn.SeedAugmentation`` as the
     first transform, a resumed run on a CPU ends with bitwise the same weights. This requires the same number of
@@ -55,13 +58,15 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             ``file_client_args`` select another way to write.
 
     Example:
-        >>> hook = HOOKS.build(dict(type='mmattn.CheckpointHook', interval=4000, max_keep_ckpts=2))
+        >>> hook = HOOKS.build(dict(type='mmattn.CheckpointHook', by_epoch=False, interval=4000, max_keep_ckpts=2))
         >>> hook.interval
         4000
     """
 
     backend_args: dict | None
+    best_ckpt_path: str | None
     file_backend: Any
+    max_keep_ckpts: int
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -70,6 +75,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         self._position: dict[str, int] = {}
         self._batches_done = 0  # in this epoch
         self._validate_first = False
+        self._extra = ''  # the checkpoint of save_now from which the run was resumed
 
     def before_loops(self, runner: Runner) -> None:
         """Choose the checkpoint to resume from; mmengine would use the last one even if it is incomplete."""
@@ -98,6 +104,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         if is_main_process():
             self._lock = hold(runner.work_dir)
         super().before_train(runner)
+        self._forget_bests_elsewhere()
         if is_main_process() and '://' not in str(self.out_dir):
             remove_temporary_files(self.out_dir)  # left by a killed run
         self.file_backend = _RemoveLater(self.file_backend)
@@ -106,7 +113,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             found = runner.message_hub.runtime_info.get('to_resume', {})
             # another iteration: a run with the stock hook has copied `to_resume` from an older checkpoint
             self._continue(runner, found if found.get('iter') == runner.iter else {})
-            if runner.iter >= runner.max_iters:
+            if runner.iter >= runner.max_iters and not self._validate_first:
                 runner.logger.warning(
                     f'Nothing is trained: the checkpoint is of iteration {runner.iter}, and training ends at '
                     f'{runner.max_iters}'
@@ -115,10 +122,12 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
     def before_train_epoch(self, runner: Runner) -> None:
         """Repeat a validation that was interrupted."""
         _forget(runner)
-        if self._validate_first:
-            self._validate_first = False
-            runner.logger.info('The run was interrupted during validation: the validation is repeated first')
-            runner.val_loop.run()
+        self._repeat_validation(runner)
+
+    def after_train(self, runner: Runner) -> None:
+        """Repeat the last validation if it was interrupted; a loop by epoch then has no further epoch."""
+        self._repeat_validation(runner)
+        super().after_train(runner)
 
     def before_train_iter(self, runner: Runner, *args, **kwargs) -> None:
         """Set the generators of the training steps."""
@@ -143,15 +152,34 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             validating (bool): a validation is in progress, which the resumed run must repeat. Defaults to False.
         """
         step: int | str = runner.iter
+        regular = not self.by_epoch or not self._batches_done
         if self.by_epoch:  # 'epoch_1.pth', or, during the next epoch, 'epoch_1_iter_30.pth'
-            step = f'{runner.epoch}_iter_{runner.iter}' if self._batches_done else runner.epoch
-        self._save_checkpoint_with_step(runner, step, dict(epoch=runner.epoch, iter=runner.iter), validating)
+            step = runner.epoch if regular else f'{runner.epoch}_iter_{runner.iter}'
+        regular = regular and isinstance(step, int) and self.interval > 0 and step % self.interval == 0
+        kept = self.max_keep_ckpts
+        if not regular:
+            self.max_keep_ckpts = -1  # no older checkpoint is removed for it
+        try:
+            meta = dict(epoch=runner.epoch, iter=runner.iter)
+            self._save_checkpoint_with_step(runner, step, meta, validating, extra=not regular and kept > 0)
+        finally:
+            self.max_keep_ckpts = kept
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Correct the position of FlexibleRunner, which also counts an unfinished iteration."""
         checkpoint['meta'].update(self._position)
 
-    def _save_checkpoint_with_step(self, runner: Runner, step: int | str, meta: dict, validating: bool = False) -> None:
+    def _save_checkpoint_with_step(
+        self, runner: Runner, step: int | str, meta: dict, validating: bool = False, extra: bool = False
+    ) -> None:
+        name = self.filename_tmpl.format(step)
+        if self._extra and self._extra != name and is_main_process():
+            path = self.file_backend.join_path(self.out_dir, self._extra)
+            if self.file_backend.isfile(path):
+                self.file_backend.remove(path)
+            elif self.file_backend.isdir(path):
+                self.file_backend.rmtree(path)
+        self._extra = ''
         self._position = dict(epoch=meta['epoch'], iter=meta['iter'])
         runner.message_hub.update_info(
             'to_resume',
@@ -159,6 +187,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
                 self._position,
                 batches_done=self._batches_done,
                 validating=validating,
+                extra=name if extra else '',
                 sampler_seed=getattr(sampler_of(runner.train_dataloader), 'seed', None),
                 rng_state=all_gather_object(self._rng_state),
             ),
@@ -171,11 +200,36 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             raise
         _forget(runner)  # the best checkpoint is not used for resuming
         self._position = {}
-        self.file_backend.flush()
+        self.file_backend.flush(self._bests())
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
         super()._save_best_checkpoint(runner, metrics)
-        self.file_backend.flush()
+        self.file_backend.flush(self._bests())
+
+    def _bests(self) -> list[str]:
+        """Return the paths of the best checkpoints."""
+        found = [getattr(self, 'best_ckpt_path', None), *getattr(self, 'best_ckpt_path_dict', {}).values()]
+        return [path for path in found if path]
+
+    def _forget_bests_elsewhere(self) -> None:
+        """Find the best checkpoints in the run's own folder, which may have been moved; forget those of others."""
+        if '://' in str(self.out_dir):
+            return
+
+        def own(path: str | None) -> str | None:
+            found = Path(self.out_dir, Path(path).name) if path else None
+            return str(found) if found and found.exists() else None
+
+        if getattr(self, 'best_ckpt_path', None):
+            self.best_ckpt_path = own(self.best_ckpt_path)
+        for key, path in getattr(self, 'best_ckpt_path_dict', {}).items():
+            self.best_ckpt_path_dict[key] = own(path)
+
+    def _repeat_validation(self, runner: Runner) -> None:
+        if self._validate_first:
+            self._validate_first = False
+            runner.logger.info('The run was interrupted during validation: the validation is repeated first')
+            runner.val_loop.run()
 
     def _continue(self, runner: Runner, to_resume: dict[str, Any]) -> None:
         states = to_resume.get('rng_state', [])
@@ -194,6 +248,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
                 'run only with mmattn.InfiniteSampler without a batch sampler, or with mmattn.DefaultSampler'
             )
         self._validate_first = to_resume.get('validating', False) and runner.val_loop is not None
+        self._extra = to_resume.get('extra', '')
 
 
 def _forget(runner: Runner) -> None:
@@ -209,16 +264,20 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
         filename_tmpl (str): name of the checkpoints, with ``{}`` for the number. Defaults to 'iter_{}.pth'.
 
     Returns:
-        str or None: the checkpoint that ``last_checkpoint`` names. If it is missing or truncated, the newest complete
-        checkpoint in its folder or in ``work_dir``. None if there is no checkpoint.
+        str or None: the checkpoint that ``last_checkpoint`` names; that in ``work_dir``, which may be a copy, first. If
+        it is missing or truncated, the newest complete checkpoint in its folder or in ``work_dir``. None if there is no
+        checkpoint.
 
     Raises:
         FileNotFoundError: there are or were checkpoints, but none is complete.
     """
     pointer = Path(work_dir, 'last_checkpoint')
     named = pointer.read_text(encoding='utf-8').strip() if pointer.is_file() else ''
-    if '://' in named or (named and _is_complete(Path(named))):
+    if '://' in named:
         return named
+    for path in (Path(work_dir, Path(named).name), Path(named)) if named else ():
+        if path.exists() and _is_complete(path):
+            return str(path)
     folders = {Path(work_dir), Path(named).parent if named else Path(work_dir)}
     found = [
         path
@@ -366,7 +425,9 @@ class _RemoveLater:
     def rmtree(self, path: str) -> None:
         self._due.append((self._backend.rmtree, path))
 
-    def flush(self) -> None:
+    def flush(self, written: Collection[str]) -> None:
+        """Remove the files, except those that were ``written`` again."""
         for remove, path in self._due:
-            remove(path)
+            if path not in written:
+                remove(path)
         self._due.clear()

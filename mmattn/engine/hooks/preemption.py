@@ -88,9 +88,7 @@ class PreemptionHook(Hook):
 
     def before_train_iter(self, runner: Runner, *args, **kwargs) -> None:
         """Save and exit if a signal was received and the last iteration, if any, ended with an optimizer step."""
-        wrapper = runner.optim_wrapper
-        wrappers = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
-        if self._agreed() and all(part.should_update() for part in wrappers if isinstance(part, OptimWrapper)):
+        if self._agreed() and _has_updated(runner):
             self._exit(runner)
 
     def before_val(self, runner: Runner) -> None:
@@ -102,7 +100,7 @@ class PreemptionHook(Hook):
 
     def before_val_iter(self, runner: Runner, batch_idx: int, *args, **kwargs) -> None:
         """Save and exit if a signal was received, within the batches that every process has."""
-        if batch_idx < self._common_batches and self._agreed():
+        if batch_idx < self._common_batches and self._agreed() and _has_updated(runner):
             for hook in runner.hooks:
                 if isinstance(hook, EMAHook):  # restores the weights, which it has replaced by averages for validation
                     hook.after_val_epoch(runner)
@@ -185,3 +183,10 @@ def _end_with_the_parent(numbers: set[int]) -> None:
 
 
 os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_ignore_unless_from_parent)
+
+
+def _has_updated(runner: Runner) -> bool:
+    """Return whether the last iteration, if any, ended with an optimizer step."""
+    wrapper = runner.optim_wrapper
+    wrappers = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
+    return all(part.should_update() for part in wrappers if isinstance(part, OptimWrapper))

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from mmengine.logging import MMLogger
 from mmattn.engine import CheckpointHook, PreemptionHook
 from mmattn.engine.hooks import preemption
 
-from .test_resume import Trainer, assert_same_end, load
+from .test_resume import ROOT, Trainer, assert_same_end, load
 
 pytestmark = pytest.mark.e2e
 
@@ -122,6 +123,62 @@ def test_accumulated_gradients_are_waited_for(train, tmp_path):
     assert checkpoints(stopped) == {'iter_2.pth'}
     assert train(stopped, option, resume=True) == [0], train.log
     assert_same_end(stopped, tmp_path / 'whole')
+
+
+def test_accumulated_gradients_are_waited_for_in_a_validation(train, tmp_path):
+    """Which is then completed."""
+    options = 'optim_wrapper.accumulative_counts=2', 'train_cfg.val_interval=1'
+    assert train(tmp_path / 'whole', *options) == [0], train.log
+    stopped = tmp_path / 'stopped'
+    assert train(stopped, *options, kill='validation 3', signals='SIGTERM') == [STOPPED], train.log
+    assert checkpoints(stopped) == {'iter_4.pth'}
+    assert train(stopped, *options, resume=True) == [0], train.log
+    assert_same_end(stopped, tmp_path / 'whole')
+
+
+def test_an_interruption_leaves_the_same_checkpoints(train, tmp_path):
+    options = [f'default_hooks.checkpoint.{option}' for option in ('interval=2', 'max_keep_ckpts=2')]
+    assert train(tmp_path / 'whole', *options) == [0], train.log
+    stopped = tmp_path / 'stopped'
+    assert train(stopped, *options, kill='step 5', signals='SIGTERM') == [STOPPED], train.log
+    assert checkpoints(stopped) == {'iter_2.pth', 'iter_4.pth', 'iter_5.pth'}
+    assert train(stopped, *options, resume=True) == [0], train.log
+    assert checkpoints(stopped) == checkpoints(tmp_path / 'whole') == {'iter_4.pth', 'iter_6.pth'}
+    assert_same_end(stopped, tmp_path / 'whole')
+
+
+def test_stopped_in_the_last_validation_by_epoch(train, tmp_path):
+    """A loop by epoch has no further epoch, before which the validation could be repeated."""
+    assert train(tmp_path, config='epochs.py', kill='validation 6', signals='SIGTERM') == [STOPPED], train.log
+    assert train(tmp_path, config='epochs.py', resume=True) == [0], train.log
+    assert 'Epoch(train)' not in train.log
+    assert train.log.count('[2/2]    aAcc') == 1
+    assert 'Nothing is trained' not in train.log
+    assert len([*tmp_path.glob('best_*.pth')]) == 1
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGUSR1])
+def test_the_launcher_waits_until_its_processes_have_saved(tmp_path, number):
+    script = tmp_path / 'script.py'
+    script.write_text(
+        'import os, pathlib, signal, sys, time\n'
+        'def stop(*_):\n'
+        '    time.sleep(0.5)\n'
+        '    pathlib.Path("saved").touch()\n'
+        '    sys.exit(75)\n'
+        'signal.signal(signal.SIGTERM, stop)\n'
+        'pathlib.Path("ready").touch()\n'
+        'time.sleep(60)\n'
+    )
+    command = [sys.executable, '-m', 'mmattn.utils.launch', '--nproc-per-node', '1', '--standalone', script]
+    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL) as launcher:
+        while not (tmp_path / 'ready').exists():
+            assert launcher.poll() is None
+            time.sleep(0.1)
+        launcher.send_signal(number)
+        assert launcher.wait(50) == 128 + signal.SIGTERM
+    assert (tmp_path / 'saved').exists()
 
 
 def test_stopped_before_training(train, tmp_path):

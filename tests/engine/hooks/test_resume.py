@@ -473,23 +473,32 @@ def test_flexible_runner_goes_back_to_where_it_saved(iteration, expected):
     assert loop._iter == expected
 
 
-def test_old_checkpoints_are_removed_when_the_new_one_is_written(tmp_path):
-    seen = []
+def fake_runner(folder, name, seen=None, **info):
+    """A runner that writes empty checkpoints, notes those that are there before, and starts with this information."""
 
     def save(out_dir, filename, *args, **kwargs):
-        seen.append({path.name for path in tmp_path.glob('*.pth')})
+        if seen is not None:
+            seen.append({path.name for path in folder.glob('*.pth')})
         Path(out_dir, filename).touch()
 
-    runner = SimpleNamespace(
-        work_dir=str(tmp_path),
+    hub = MessageHub(name)
+    for key, value in info.items():
+        hub.update_info(key, value)
+    return SimpleNamespace(
+        work_dir=str(folder),
         logger=MMLogger.get_current_instance(),
-        message_hub=MessageHub('old checkpoints'),
+        message_hub=hub,
         train_dataloader=SimpleNamespace(batch_sampler=SimpleNamespace(sampler=None)),
         save_checkpoint=save,
         epoch=0,
         iter=0,
         max_iters=9,
     )
+
+
+def test_old_checkpoints_are_removed_when_the_new_one_is_written(tmp_path):
+    seen = []
+    runner = fake_runner(tmp_path, 'old checkpoints', seen)
     hook = CheckpointHook(by_epoch=False, interval=2, max_keep_ckpts=1, save_best='mIoU')
     hook.before_train(runner)
     for runner.iter, score in enumerate((10.0, 5.0, 20.0)):
@@ -500,6 +509,47 @@ def test_old_checkpoints_are_removed_when_the_new_one_is_written(tmp_path):
         hook.after_train_iter(runner, runner.iter)
     assert seen[2:] == [{'best_mIoU_iter_2.pth'}, {'best_mIoU_iter_2.pth', 'iter_4.pth'}]
     assert {path.name for path in tmp_path.glob('*.pth')} == {'best_mIoU_iter_2.pth', 'iter_6.pth'}
+
+
+@pytest.mark.parametrize('moved', [False, True])
+def test_only_best_checkpoints_of_the_own_folder_are_removed(tmp_path, moved):
+    """The checkpoint from which the run is resumed names the best one by its path at that time."""
+    name = 'best_mIoU_iter_3.pth'
+    first, second = tmp_path / 'first', tmp_path / 'second'
+    for folder in (first, second):
+        folder.mkdir()
+    (first / name).touch()
+    if moved:
+        (second / name).touch()
+    runner = fake_runner(second, f'elsewhere {moved}', best_ckpt=str(first / name), best_score=10.0)
+    hook = CheckpointHook(by_epoch=False, interval=2, save_best='mIoU')
+    hook.before_train(runner)
+    runner.iter = 5
+    hook.after_val_epoch(runner, dict(mIoU=20.0))
+    assert (first / name).exists()
+    assert [path.name for path in second.glob('*.pth')] == ['best_mIoU_iter_5.pth']
+
+
+def test_a_best_checkpoint_of_the_same_name_is_not_removed(tmp_path):
+    """By epoch, in a loop by iteration, the epoch is always 0."""
+    runner = fake_runner(tmp_path, 'the same name')
+    hook = CheckpointHook(by_epoch=True, interval=1, save_best='mIoU')
+    hook.before_train(runner)
+    for score in (10.0, 20.0):
+        hook.after_val_epoch(runner, dict(mIoU=score))
+    assert [path.name for path in tmp_path.glob('*.pth')] == ['best_mIoU_epoch_0.pth']
+
+
+@pytest.mark.parametrize('kept', [False, True], ids=['old folder gone', 'old folder kept'])
+def test_a_copied_work_dir_resumes_from_its_own_checkpoint(tmp_path, kept):
+    old, new = tmp_path / 'old', tmp_path / 'new'
+    for folder in (old, new):
+        folder.mkdir()
+        checkpoints(folder, 'iter_12000.pth', 'iter_8000.pth')  # the newest by time is not the last
+        (folder / 'last_checkpoint').write_text(str(old / 'iter_12000.pth'))
+    if not kept:
+        shutil.rmtree(old)
+    assert latest_checkpoint(new) == str(new / 'iter_12000.pth')
 
 
 @pytest.mark.parametrize(('rank', 'world_size'), [(0, 1), (1, 3)])
