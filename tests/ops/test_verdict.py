@@ -341,6 +341,7 @@ def test_without_kernels_they_tell_so(monkeypatch):
 # Two processes
 
 RANK = """
+import os
 import sys
 from types import SimpleNamespace
 import torch
@@ -357,8 +358,8 @@ triton.OPERATORS = ()
 distributed.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
 found = verdict.decide_together()
 assert found == verdict.settled()
-print(found['local_attention'])
-distributed.destroy_process_group()
+print(found['local_attention'], flush=True)
+os._exit(0)  # destroy_process_group() of torch 2.4 hangs with the functions above
 """
 
 
