@@ -18,8 +18,8 @@ from mmattn.engine import (
     config_from,
     leave_process_group,
     prepare_for_cpu,
-    type_name,
 )
+from mmattn.utils.component_type import component_class, type_name
 from mmattn.utils.files import check_writable
 from mmattn.visualization import PictureHook
 
@@ -44,10 +44,7 @@ def write_predictions(cfg: Config, args: argparse.Namespace) -> str:
     """Make the first metric that can write predictions write them to ``--out``, and return its name."""
     evaluators = cfg.test_evaluator if isinstance(cfg.test_evaluator, list | tuple) else [cfg.test_evaluator]
     for evaluator in evaluators:
-        kind = evaluator.type
-        if isinstance(kind, str):
-            with METRICS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
-                kind = registry.get(kind)
+        kind = component_class(evaluator, METRICS, cfg.get('default_scope'))
         if kind is not None and 'output_dir' in signature(kind).parameters:
             evaluator.update(output_dir=args.out, keep_results=True)
             return type_name(evaluator)

@@ -6,7 +6,7 @@ import torch
 from mmengine.config import Config
 from mmseg.models.segmentors import EncoderDecoder
 
-from mmattn.engine import type_name
+from mmattn.utils.component_type import type_name
 
 KEY = 'mmattn'  # of the JSON text in the file's metadata
 LOADERS = ('LoadImageFromFile', 'LoadAnnotations', 'PackSegInputs', 'Resize')

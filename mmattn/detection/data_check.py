@@ -74,8 +74,8 @@ def find_faults(cfg: Config, loaders: Sequence[str], allow_absent: Collection[st
 
 def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[tuple[str, str]]:
     """Append a data set to ``parts``, or yield the faults that prevent it."""
+    dataset = None
     try:
-        dataset = None
         dataset = DATASETS.build({**cfg, 'lazy_init': True, 'serialize_data': False})
         missing = list(_missing_annotations(dataset))
         if missing:

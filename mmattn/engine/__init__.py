@@ -1,7 +1,6 @@
 """Extensions of mmengine's Runner: CPU support, checkpoints, checks, and the command line that the tools share."""
 
 from .command_line import add_common_arguments, add_config_options, config_from, leave_process_group, load_config
-from .component_type import type_name
 from .cpu import CPUAmpOptimWrapper, prepare_for_cpu
 from .data_sampling import DefaultSampler, InfiniteSampler, SeedAugmentation
 from .hooks.checkpoint import CheckpointHook, check_checkpoint, has_checkpoint, latest_checkpoint
@@ -34,7 +33,6 @@ __all__ = [
     'leave_process_group',
     'load_config',
     'prepare_for_cpu',
-    'type_name',
 ]
 
 add_safe_globals()

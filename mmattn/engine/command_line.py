@@ -19,9 +19,8 @@ from mmengine.runner import FlexibleRunner, Runner
 from torch import distributed
 
 import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
+from mmattn.utils.component_type import type_name
 from mmattn.utils.files import check_writable
-
-from .component_type import type_name
 
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
 # The settings of a config: arguments of mmengine's Runners, and other keys that the Runners or the tools read.

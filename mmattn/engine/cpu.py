@@ -18,8 +18,7 @@ from mmengine.optim import OptimWrapper
 from torch import distributed, nn
 
 from mmattn.registry import OPTIM_WRAPPERS
-
-from .component_type import type_name
+from mmattn.utils.component_type import type_name
 
 
 @OPTIM_WRAPPERS.register_module()

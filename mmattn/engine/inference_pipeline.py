@@ -3,7 +3,7 @@
 from mmengine.config import Config
 from mmengine.dataset import Compose
 
-from .component_type import type_name
+from mmattn.utils.component_type import type_name
 
 
 def inference_pipeline(cfg: Config) -> Compose:
@@ -13,6 +13,9 @@ def inference_pipeline(cfg: Config) -> Compose:
 
     Args:
         cfg (Config): the config. Its default scope must be set.
+
+    Returns:
+        Compose: from ``dict(img_path=…)`` to a sample, which ``pseudo_collate`` makes a batch for ``test_step``.
 
     Raises:
         ValueError: the data set has no pipeline.

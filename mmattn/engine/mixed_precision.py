@@ -1,6 +1,6 @@
 """Mixed precision for a config that trains in float32."""
 
-from .component_type import type_name
+from mmattn.utils.component_type import type_name
 
 AMP = {  # by name: the mixed-precision form of an optimizer wrapper
     'OptimWrapper': 'AmpOptimWrapper',
@@ -12,6 +12,9 @@ AMP = {  # by name: the mixed-precision form of an optimizer wrapper
 
 def enable_amp(wrapper: dict) -> None:
     """Change the config of an optimizer wrapper to mixed precision.
+
+    Args:
+        wrapper (dict): ``optim_wrapper`` of a config. Its loss is scaled dynamically unless ``loss_scale`` is set.
 
     Raises:
         ValueError: its ``type`` has no mixed-precision form here.

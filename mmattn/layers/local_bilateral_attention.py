@@ -10,6 +10,7 @@ from mmattn.ops import local_attention, local_attention_weights, projection
 from mmattn.ops.checks import check_count, check_divisor, check_number
 from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
+from mmattn.utils.component_type import type_name
 
 from .attention_weights import KINDS, AttentionWeights
 
@@ -18,7 +19,7 @@ from .attention_weights import KINDS, AttentionWeights
 WHOLE_BYTES = 2**25
 STRIP_BYTES = 2**22  # of a strip
 LEAST_ROWS = 8  # of a strip: the rows around it are projected, too
-GROUPED = nn.GroupNorm, nn.LayerNorm  # norms over several channels
+GROUPED = 'GN', 'GroupNorm', 'LN', 'LayerNorm', 'LN2d'  # norms over several channels
 
 
 @MODELS.register_module()
@@ -117,7 +118,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         if geometric:
             self.gamma = pointwise(out_channels, num_heads * sizes[0] * sizes[1], bias, inner_norm)
         self.output = pointwise(out_channels, out_channels, True, norm_cfg)
-        if act_cfg is not None and act_cfg['type'] == 'ReLU':
+        if act_cfg is not None and type_name(act_cfg) == 'ReLU':
             act_cfg = {'inplace': True, **act_cfg}  # as in ConvModule
         self.activate = nn.Identity() if act_cfg is None else build_activation_layer(act_cfg)
 
@@ -216,8 +217,7 @@ def pointwise(in_channels: int, out_channels: int, bias: bool, norm_cfg: dict | 
     """A 1×1 convolution and its norm. Not a ``ConvModule``, which warns about the bias before a norm (Table 4.2)."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv=Pointwise(in_channels, out_channels, 1, bias=bias))
     if norm_cfg is not None:
-        kind = norm_cfg['type']
-        if kind.rpartition('.')[2] in ('GN', 'LN', 'LN2d') if isinstance(kind, str) else issubclass(kind, GROUPED):
+        if type_name(norm_cfg) in GROUPED:
             # One layer computes several projections, and the channels of γ are rarely a multiple of the groups.
             raise ValueError(f'norm_cfg must normalise each channel separately, such as BN; got {norm_cfg}')
         layers['norm'] = build_norm_layer(norm_cfg, out_channels)[1]

@@ -15,6 +15,7 @@ from mmengine.registry import DATASETS, init_default_scope
 import mmattn.registry  # noqa: F401
 from mmattn.engine import enable_amp
 from mmattn.utils import complexity, config_path
+from mmattn.utils.component_type import component_class
 
 from .backbone import freeze_backbone, replace_backbone, set_weights
 from .tables import Row
@@ -377,8 +378,8 @@ def _fit_to_data(cfg: Config) -> None:
                 cfg.model.num_features = RegionStore(Path(dataset.data_root, dataset.regions)).num_features
         return
     init_default_scope(cfg.default_scope)
-    with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
-        metainfo = dataset.get('metainfo') or getattr(registry.get(dataset.type), 'METAINFO', {})
+    known = component_class(dataset, DATASETS, cfg.default_scope)
+    metainfo = dataset.get('metainfo') or getattr(known, 'METAINFO', {})
     for part in complexity.dicts(cfg.model):
         if 'num_classes' in part:
             part.num_classes = len(metainfo['classes'])

@@ -8,6 +8,8 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.logging import print_log
 
+from mmattn.utils.component_type import type_name
+
 from .class_check import heads
 from .data_parts import Part
 
@@ -64,7 +66,7 @@ def _wrong_ignored(cfg: Config, parts: Sequence[Part]) -> Iterator[tuple[str, st
     }
     for loader in dict.fromkeys(part.loader for part in parts):
         name = loader.replace('dataloader', 'evaluator')
-        metrics = [metric for metric in _dicts(cfg.get(name)) if str(metric.get('type')).endswith(METRICS)]
+        metrics = [metric for metric in _dicts(cfg.get(name)) if type_name(metric) in METRICS]
         ignored.update({f'{name}.ignore_index': metric.get('ignore_index', IGNORED) for metric in metrics})
     own = {f'{part.where}.ignore_index': getattr(part.dataset, 'ignore_index', IGNORED) for part in parts}
     ignored.update({where: label for where, label in own.items() if label != IGNORED})

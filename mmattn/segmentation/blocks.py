@@ -6,6 +6,7 @@ from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from torch import nn
 
 from mmattn.registry import MODELS
+from mmattn.utils.component_type import component_class
 
 
 def build_block(head: BaseDecodeHead, cfg: dict, in_channels: int, out_channels: int) -> nn.Module:
@@ -14,7 +15,7 @@ def build_block(head: BaseDecodeHead, cfg: dict, in_channels: int, out_channels:
     ``norm_cfg``, ``act_cfg`` and, if the block has convolutions (such as ``ConvModule``), ``conv_cfg`` default to those
     of the head.
     """
-    kind = MODELS.get(cfg['type']) if isinstance(cfg['type'], str) else cfg['type']
+    kind = component_class(cfg, MODELS)
     defaults = dict(norm_cfg=head.norm_cfg, act_cfg=head.act_cfg)
     if kind is not None and 'conv_cfg' in signature(kind).parameters:
         defaults['conv_cfg'] = head.conv_cfg

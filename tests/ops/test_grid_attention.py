@@ -211,7 +211,7 @@ def test_neg_inf_restricts_attention_to_the_windows(size):
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
 @pytest.mark.parametrize('entries', [slice(0, 2), slice(2, 5), slice(3, 5)])
 def test_an_arm_may_have_no_key(entries, dtype):
-    """The other arm has, except for a query at the border that has no neighbour there: its output is 0."""
+    """The other arm has: each entry is one of the 3 + 2 keys around a query, of which one arm contains the query."""
     tensors, settings = with_window((4, 5), 3, -math.inf)
     tensors['window_bias'][..., entries] = -math.inf
     tensors = {name: x.to(dtype) for name, x in tensors.items()}

@@ -151,11 +151,10 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             runner (Runner): the runner.
             validating (bool): a validation is in progress, which the resumed run must repeat. Defaults to False.
         """
-        step: int | str = runner.iter
-        regular = not self.by_epoch or not self._batches_done
-        if self.by_epoch:  # 'epoch_1.pth', or, during the next epoch, 'epoch_1_iter_30.pth'
-            step = runner.epoch if regular else f'{runner.epoch}_iter_{runner.iter}'
-        regular = regular and isinstance(step, int) and self.interval > 0 and step % self.interval == 0
+        count = runner.epoch if self.by_epoch else runner.iter
+        within = self.by_epoch and self._batches_done > 0
+        step = f'{count}_iter_{runner.iter}' if within else count  # 'epoch_1_iter_30.pth': during the second epoch
+        regular = not within and self.interval > 0 and count % self.interval == 0
         kept = self.max_keep_ckpts
         if not regular:
             self.max_keep_ckpts = -1  # no older checkpoint is removed for it

@@ -9,6 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 
+from mmattn.utils.component_type import component_class
 from mmattn.utils.files import write_text
 
 SHOWN = 20
@@ -100,10 +101,7 @@ def data_set_configs(cfg: object, where: str, base: type) -> Iterator[tuple[str,
         for i, part in enumerate(cfg):
             yield from data_set_configs(part, f'{where}.{i}', base)
     elif isinstance(cfg, dict):
-        kind = cfg.get('type')
-        if isinstance(kind, str):
-            with DATASETS.switch_scope_and_registry(cfg.get('_scope_')) as registry:
-                kind = registry.get(kind)
+        kind = component_class(cfg, DATASETS, cfg.get('_scope_'))
         if isinstance(kind, type) and issubclass(kind, base):
             yield where, cfg
             return

@@ -152,6 +152,13 @@ class PreemptionHook(Hook):
         return next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
 
 
+def _has_updated(runner: Runner) -> bool:
+    """Return whether the last iteration, if any, ended with an optimizer step."""
+    wrapper = runner.optim_wrapper
+    wrappers = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
+    return all(part.should_update() for part in wrappers if isinstance(part, OptimWrapper))
+
+
 _kept_from_children: set[int] = set()
 _mask = threading.local()
 
@@ -183,10 +190,3 @@ def _end_with_the_parent(numbers: set[int]) -> None:
 
 
 os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_ignore_unless_from_parent)
-
-
-def _has_updated(runner: Runner) -> bool:
-    """Return whether the last iteration, if any, ended with an optimizer step."""
-    wrapper = runner.optim_wrapper
-    wrappers = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
-    return all(part.should_update() for part in wrappers if isinstance(part, OptimWrapper))

@@ -157,28 +157,33 @@ def test_stopped_in_the_last_validation_by_epoch(train, tmp_path):
     assert len([*tmp_path.glob('best_*.pth')]) == 1
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGUSR1])
-def test_the_launcher_waits_until_its_processes_have_saved(tmp_path, number):
-    script = tmp_path / 'script.py'
-    script.write_text(
+@pytest.mark.parametrize(
+    ('number', 'limit', 'saved'),
+    [(signal.SIGTERM, None, True), (signal.SIGUSR1, None, True), (signal.SIGUSR1, '1', False)],
+)
+def test_the_launcher_waits_until_its_processes_have_saved(tmp_path, number, limit, saved):
+    """Five minutes by default, which the process finds in its environment."""
+    (tmp_path / 'script.py').write_text(
         'import os, pathlib, signal, sys, time\n'
         'def stop(*_):\n'
-        '    time.sleep(0.5)\n'
+        '    time.sleep(0.5 if sys.argv[1] == "300" else 5)\n'
         '    pathlib.Path("saved").touch()\n'
         '    sys.exit(75)\n'
         'signal.signal(signal.SIGTERM, stop)\n'
+        'assert os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == sys.argv[1]\n'
         'pathlib.Path("ready").touch()\n'
         'time.sleep(60)\n'
     )
-    command = [sys.executable, '-m', 'mmattn.utils.launch', '--nproc-per-node', '1', '--standalone', script]
+    command = [sys.executable, '-m', 'mmattn.utils.launch', '--nproc-per-node', '1', '--standalone', 'script.py']
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-    with subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL) as launcher:
+    env |= {} if limit is None else {'TORCH_ELASTIC_SHUTDOWN_TIMEOUT': limit}
+    with subprocess.Popen([*command, limit or '300'], cwd=tmp_path, env=env, stderr=subprocess.DEVNULL) as launcher:
         while not (tmp_path / 'ready').exists():
             assert launcher.poll() is None
             time.sleep(0.1)
         launcher.send_signal(number)
         assert launcher.wait(50) == 128 + signal.SIGTERM
-    assert (tmp_path / 'saved').exists()
+    assert (tmp_path / 'saved').exists() == saved
 
 
 def test_stopped_before_training(train, tmp_path):

@@ -1,25 +1,11 @@
-"""Configs whose types have a scope, or are classes, as in pure-Python configs."""
+"""Optimizer wrappers whose types have a scope, or are classes, as in pure-Python configs."""
 
 import pytest
-from mmcv.transforms import LoadImageFromFile
 from mmengine.config import Config
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from torch import nn
 
-from mmattn.engine import enable_amp, inference_pipeline, prepare_for_cpu, type_name
-
-
-@pytest.mark.parametrize(
-    ('cfg', 'name'),
-    [
-        (dict(type='BN'), 'BN'),
-        (dict(type='mmseg.models.FCNHead'), 'FCNHead'),
-        (dict(type=nn.SyncBatchNorm), 'SyncBatchNorm'),
-        (dict(), 'given'),
-    ],
-)
-def test_the_name_has_no_scope(cfg, name):
-    assert type_name(cfg, 'given') == name
+from mmattn.engine import enable_amp, prepare_for_cpu
 
 
 @pytest.mark.parametrize(
@@ -57,20 +43,3 @@ def test_classes_are_replaced_on_a_cpu(monkeypatch):
     cfg.launcher = 'pytorch'
     prepare_for_cpu(cfg)
     assert cfg.model.norm_cfg.type == 'BN'
-
-
-@pytest.mark.parametrize('wrapped', [None, 'RepeatDataset', 'ConcatDataset'])
-def test_pipeline_without_labels(wrapped):
-    inner = dict(type='CustomDataset', pipeline=[dict(type=LoadImageFromFile), dict(type='LoadAnnotations')])
-    dataset = {
-        None: inner,
-        'RepeatDataset': dict(type='RepeatDataset', dataset=inner, times=2),
-        'ConcatDataset': dict(type='ConcatDataset', datasets=[inner, dict(type='Other')]),
-    }[wrapped]
-    pipeline = inference_pipeline(Config(dict(test_dataloader=dict(dataset=dataset))))
-    assert [type(transform) for transform in pipeline.transforms] == [LoadImageFromFile]
-
-
-def test_a_data_set_without_pipeline_is_named():
-    with pytest.raises(ValueError, match='VOSDataset has no pipeline'):
-        inference_pipeline(Config(dict(test_dataloader=dict(dataset=dict(type='mmattn.VOSDataset')))))
