@@ -44,7 +44,10 @@ def main() -> None:
     args = parse_args()
     cfg = config_from(args)
     if args.amp:
-        enable_amp(cfg.optim_wrapper)
+        try:
+            enable_amp(cfg.optim_wrapper)
+        except ValueError as error:
+            raise SystemExit(f'--amp: {args.config}: {error}') from None
     if args.auto_scale_lr:
         if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
             raise SystemExit(
