@@ -1,5 +1,6 @@
 """What the scripts of the quick start print: a line per step, everything else in the log."""
 
+import os
 import re
 import subprocess
 import time
@@ -51,6 +52,25 @@ def test_an_unknown_option_is_an_error_before_any_work(script, tmp_path):
     done = subprocess.run(['bash', tmp_path / 'tools' / script, '--fast'], text=True, capture_output=True, timeout=60)
     assert done.returncode in (1, 2)
     assert '--peer' in done.stderr if script == 'quickstart.sh' else '--with-mmcv-ops; got --fast' in done.stderr
+    assert set(tmp_path.rglob('*')) == before
+
+
+def test_another_python_than_that_of_the_environment_is_an_error(tmp_path):
+    copytree(ROOT / 'tools/environment', tmp_path / 'tools/environment')
+    (tmp_path / '.venv/bin').mkdir(parents=True)
+    for path, version in ('.venv/bin/python', '3.11'), ('.venv/bin/pip', ''), ('newer', '3.12'):
+        (tmp_path / path).write_text(f'#!/bin/sh\necho {version}\n')
+        (tmp_path / path).chmod(0o755)
+    before = set(tmp_path.rglob('*'))
+    done = subprocess.run(
+        ['bash', tmp_path / 'tools/environment/dependencies.sh'],
+        env={**os.environ, 'PYTHON': str(tmp_path / 'newer')},
+        text=True,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith('newer is 3.12, but .venv has 3.11: remove .venv, or unset PYTHON\n')
     assert set(tmp_path.rglob('*')) == before
 
 

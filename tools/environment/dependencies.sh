@@ -25,14 +25,21 @@ accelerator=${MMATTN_ACCELERATOR:-cpu}
 if [ -z "${MMATTN_ACCELERATOR:-}" ] && command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU
 then accelerator=cuda; fi
 case $accelerator in cpu|cuda) ;; *) fail "MMATTN_ACCELERATOR is '$accelerator': set it to cpu or cuda" ;; esac
+version_of() { "$1" -c 'import sysconfig; print(sysconfig.get_python_version())'; }
+if [ -n "${PYTHON:-}" ] || [ ! -x .venv/bin/pip ]; then
+    command -v "$python" >/dev/null || fail "no '$python': set PYTHON to a Python of 3.11 to 3.13"
+    case $(version_of "$python") in 3.11|3.12|3.13) ;; *)
+        fail "$("$python" --version) is not supported: set PYTHON to a Python of 3.11 to 3.13" ;;
+    esac
+    if [ -x .venv/bin/pip ] && [ "$(version_of .venv/bin/python)" != "$(version_of "$python")" ]; then
+        fail "PYTHON=$python is $("$python" --version), but .venv has $(.venv/bin/python --version): remove .venv, or unset PYTHON"
+    fi
+fi
 stamp="$accelerator torch-$torch mmcv-$mmcv $(cksum <tools/environment/lock.txt)"
 installed=$(cat .venv/dependencies-stamp 2>/dev/null) || true
 if compgen -G '.venv/lib/python*/site-packages/mmcv/_ext*.so' >/dev/null; then has_ops=1; else has_ops=; fi
 if [ "$installed" = "$stamp" ] && [ -x .venv/bin/python ] && [ -n "$has_ops" -o -z "$with_ops" ]; then exit 0; fi
 
-command -v "$python" >/dev/null || fail "no '$python': set PYTHON to a Python of 3.11 to 3.13"
-"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' ||
-    fail "$("$python" --version) is not supported: set PYTHON to a Python of 3.11 to 3.13"
 if [ ! -x .venv/bin/pip ]; then
     step 'making .venv' "$python" -m venv --clear .venv || fail 'cannot make .venv (on Debian: apt install python3-venv)'
 fi
