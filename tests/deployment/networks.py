@@ -3,6 +3,8 @@
 import torch
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
+from mmseg.models import ResNet
+from mmseg.models.backbones.resnet import Bottleneck
 from mmseg.registry import MODELS
 
 BN = dict(type='BN')
@@ -22,6 +24,12 @@ NAMES = [
     'UNetBAHead',
     *PLUGINS,
 ]
+
+
+class ShortResNet(ResNet):
+    """One bottleneck per stage: further ones repeat the same operations."""
+
+    arch_settings = {50: (Bottleneck, (1, 1, 1, 1))}
 
 
 def _resnet(**settings):
@@ -45,12 +53,12 @@ def settings(name, align_corners=False):
         head.update(type=f'mmattn.{kind}', dilations=(1, 2), c1_in_channels=8, c1_channels=4)
     elif kind == 'UNetBAHead':
         backbone = _resnet(type='mmattn.ResNetStem')
-        refined = dict(type='mmattn.LocalBilateralAttention', num_heads=2, iterations=3, share=True)
+        refined = dict(type='mmattn.LocalBilateralAttention', num_heads=2, iterations=2, share=True)
         blocks = [refined, dict(type='mmattn.LocalBilateralAttention', num_heads=2)]
         head = dict(common, type=f'mmattn.{kind}', in_channels=(8, 8, 16), up_channels=(8, 8), block=blocks)
     else:
         plugin = dict(cfg=PLUGINS[name], stages=(False, True), position='after_conv2')
-        backbone = _resnet(depth=50, base_channels=4, plugins=[plugin])
+        backbone = _resnet(type=ShortResNet, depth=50, base_channels=4, plugins=[plugin])
         head.update(type='FCNHead', num_convs=1, in_channels=32)
     preprocessor = dict(
         type='SegDataPreProcessor',
