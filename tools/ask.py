@@ -29,7 +29,7 @@ from mmattn.engine import add_config_options, check_checkpoint, load_config
 from mmattn.language.pictures import check_shape, given_picture
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.vqa.inferencer import VQAInferencer
-from mmattn.utils.files import atomic_write, check_writable, write_text
+from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files, write_text
 
 
 def parse_args() -> argparse.Namespace:
@@ -109,6 +109,8 @@ def main() -> None:
     elif args.out is not None:
         check_output(args.out / 'attention.png', args.overwrite)
         check_writable(args.out)
+    for name in ('answers.json', 'attention.png') if args.out is not None else ():
+        check_not_input('--out', args.out / name, input_files(args))
     check_checkpoint(args.checkpoint)
     picture = given_picture(args.picture)
     cfg = load_config(args.config, args.cfg_options)

@@ -33,7 +33,7 @@ from mmattn.language.captioning.region_pictures import caption_page, region_laye
 from mmattn.language.pictures import picture_paths, read_picture, same_shape
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.regions import RegionStore
-from mmattn.utils.files import write_text
+from mmattn.utils.files import check_not_input, input_files, write_text
 from mmattn.utils.images import open_whole, unreadable
 
 
@@ -151,6 +151,8 @@ def main() -> None:
     part = progress_path(out, args.resume, args.overwrite)
     if args.images is not None:
         check_output(page, args.overwrite)
+    for path in (out, page):
+        check_not_input('--out', path, input_files(args))
     check_checkpoint(args.checkpoint)
     cfg = load_config(args.config, args.cfg_options)
     annotations = annotations_of(args)

@@ -31,7 +31,7 @@ from mmattn.language.lines import read_lines
 from mmattn.language.pictures import check_shape, given_picture
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.vqa.grounding.inferencer import GroundingInferencer
-from mmattn.utils.files import atomic_write, check_writable, write_text
+from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files, write_text
 
 
 def parse_args() -> argparse.Namespace:
@@ -103,6 +103,8 @@ def main() -> None:
         for name in ('phrases.json', 'phrases.png'):
             check_output(args.out / name, args.overwrite)
         check_writable(args.out)
+    for name in ('phrases.json', 'phrases.png') if args.out is not None else ():
+        check_not_input('--out', args.out / name, input_files(args))
     check_checkpoint(args.checkpoint)
     pairs, picture = captions_of(args), given_picture(args.picture)
     cfg = load_config(args.config, args.cfg_options)

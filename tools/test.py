@@ -16,11 +16,12 @@ from mmattn.engine import (
     check_checkpoint,
     choose_kernels,
     config_from,
+    data_paths,
     leave_process_group,
     prepare_for_cpu,
 )
 from mmattn.utils.component_type import component_class, type_name
-from mmattn.utils.files import check_writable
+from mmattn.utils.files import check_not_input, check_writable
 from mmattn.visualization import PictureHook
 
 LABEL_MAPS = 'IoUMetric', 'FaceParsingMetric'  # write one per image
@@ -97,8 +98,9 @@ def main() -> None:
             )
         written = write_predictions(cfg, args)
     check_checkpoint(args.checkpoint)
-    for folder in (args.out, args.show_dir):
+    for argument, folder in (('--out', args.out), ('--show-dir', args.show_dir)):
         if folder is not None:
+            check_not_input(argument, folder, [args.config, args.checkpoint, *data_paths(cfg)])
             check_writable(folder)
     prepare_for_cpu(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)

@@ -25,7 +25,7 @@ from mmattn.language.lines import decode_lines, read_lines
 from mmattn.language.progress_file import check_output, progress_path
 from mmattn.language.translation.attention_pictures import attention_parts
 from mmattn.language.translation.inferencer import TranslationInferencer
-from mmattn.utils.files import atomic_write, check_writable
+from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files
 
 
 def parse_args() -> argparse.Namespace:
@@ -90,8 +90,7 @@ def progress_of(args: argparse.Namespace) -> Path | None:
     if args.out is None:
         return None
     path = progress_path(args.out, args.resume, args.overwrite)
-    if args.input is not None and args.out.resolve() == args.input.resolve():
-        raise ValueError(f'--out must be another file than the input; got {args.out}')
+    check_not_input('--out', args.out, input_files(args))
     return path
 
 

@@ -1,6 +1,13 @@
 """Extensions of mmengine's Runner: CPU support, checkpoints, checks, and the command line that the tools share."""
 
-from .command_line import add_common_arguments, add_config_options, config_from, leave_process_group, load_config
+from .command_line import (
+    add_common_arguments,
+    add_config_options,
+    config_from,
+    data_paths,
+    leave_process_group,
+    load_config,
+)
 from .cpu import CPUAmpOptimWrapper, prepare_for_cpu
 from .data_sampling import DefaultSampler, InfiniteSampler, SeedAugmentation
 from .hooks.checkpoint import CheckpointHook, check_checkpoint, has_checkpoint, latest_checkpoint
@@ -26,6 +33,7 @@ __all__ = [
     'check_checkpoint',
     'choose_kernels',
     'config_from',
+    'data_paths',
     'enable_amp',
     'has_checkpoint',
     'inference_pipeline',

@@ -9,7 +9,7 @@ import logging
 import os
 import traceback
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,25 @@ def config_from(args: Namespace) -> Config:
     check_lengths(cfg)
     check_writable(cfg.work_dir)
     return cfg
+
+
+def data_paths(cfg: Config) -> list[Path]:
+    """Return the files and folders on this machine that the data sets and metrics of a config read."""
+
+    def walk(value: Any, root: str, key: str) -> Iterator[Path]:
+        if isinstance(value, dict):
+            root = value.get('data_root') or root
+            for name, item in value.items():
+                if name not in ('type', 'data_root', 'pipeline', 'metainfo'):
+                    yield from walk(item, root, key if key == 'data_prefix' else name)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                yield from walk(item, root, key)
+        elif isinstance(value, str) and (value or key == 'data_prefix') and Path(root, value).exists():
+            yield Path(root, value)
+
+    loops = [f'{split}_{part}' for split in ('train', 'val', 'test') for part in ('dataloader', 'evaluator')]
+    return list(dict.fromkeys(path for key in loops for path in walk(cfg.get(key), '', key)))
 
 
 def check_lengths(cfg: Config) -> None:

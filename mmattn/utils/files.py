@@ -3,7 +3,8 @@
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -103,6 +104,31 @@ def check_writable(folder: str | Path) -> None:
     except OSError as error:
         message = f'this folder cannot be written to ({error.strerror})'
         raise type(error)(error.errno, message, str(folder)) from None
+
+
+def check_not_input(argument: str, output: str | Path, inputs: Iterable[str | Path]) -> None:
+    """Check that an output is none of the inputs, and is not in an input folder; links are followed.
+
+    Args:
+        argument (str): name of the output's argument, for the message.
+        output (str or Path): the file or folder that will be written.
+        inputs (iterable of str or Path): files and folders that are read; those that do not exist are ignored.
+
+    Raises:
+        ValueError: the output is an input.
+    """
+    target = Path(output).resolve()
+    for source in map(Path, inputs):
+        inside = source.is_dir() and source.resolve() in (target, *target.parents)
+        if inside or (source.exists() and target.exists() and target.samefile(source)):
+            raise ValueError(f'{argument} {output} would replace an input, {source}; choose another path')
+
+
+def input_files(args: Namespace) -> list[Path]:
+    """Return the existing files that the arguments of a tool name, except ``--out``."""
+    values = [value for name, value in vars(args).items() if name != 'out']
+    items = [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
+    return [Path(item) for item in items if isinstance(item, str | Path) and os.path.isfile(item)]
 
 
 def hold(folder: str | Path) -> IO[str]:

@@ -375,6 +375,52 @@ def test_images_of_one_name_are_named_before_the_test(trained, tiny_data, tmp_pa
 
 
 @pytest.mark.e2e
+def test_outputs_never_replace_the_data(trained, tiny_data, tmp_path):
+    """Labels, and images through a link."""
+    data = tmp_path / 'data'
+    shutil.copytree(tiny_data['BUILDINGS_ROOT'], data)
+    (tmp_path / 'link').symlink_to(data / 'img_dir')
+    before = {path: path.read_bytes() for path in data.rglob('*') if path.is_file()}
+    command = [
+        sys.executable,
+        ROOT / 'tools/test.py',
+        CONFIG,
+        trained[0] / 'iter_2.pth',
+        '--work-dir',
+        tmp_path / 'work',
+    ]
+    for output in (['--out', data / 'ann_dir/val'], ['--show-dir', tmp_path / 'link/val']):
+        done = run_command([*command, *output, '--cfg-options', *SMALL], {**os.environ, 'BUILDINGS_ROOT': str(data)})
+        assert done.returncode == 1
+        assert f'{output[0]} {output[1]} would replace an input, {data}' in done.stderr
+    tool = ROOT / 'tools/analysis_tools/browse_dataset.py'
+    output = ['--not-show', '--output-dir', data / 'img_dir/train/new']
+    done = run_command([sys.executable, tool, CONFIG, *output], {**os.environ, 'BUILDINGS_ROOT': str(data)})
+    assert 'would replace an input' in done.stderr
+    assert before == {path: path.read_bytes() for path in data.rglob('*') if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ('tool', 'flags'),
+    [
+        ('visualization/attention_maps.py', ['x.pth', 'a.png', '--query', '1,1', '--out']),
+        ('visualization/attention_explorer.py', ['x.pth', 'a.png', '--out']),
+        ('analysis_tools/majority_baseline.py', ['--result', 'x=a.png', '--out']),
+    ],
+)
+@pytest.mark.parametrize('link', [os.symlink, os.link, None])
+def test_a_file_that_is_read_is_not_replaced(tmp_path, monkeypatch, tool, flags, link):
+    monkeypatch.chdir(tmp_path)
+    Path('a.png').write_bytes(b'content')
+    if link is not None:
+        link('a.png', 'link.png')
+    done = run_command([sys.executable, ROOT / 'tools' / tool, CONFIG, *flags, 'a.png' if link is None else 'link.png'])
+    assert done.returncode == 1
+    assert 'would replace an input, a.png' in done.stderr
+    assert Path('a.png').read_bytes() == b'content'
+
+
+@pytest.mark.e2e
 def test_a_published_model_is_named_by_its_hash_and_scores_the_same(run, trained, tmp_path):
     published = Path(
         run(

@@ -14,8 +14,8 @@ from mmengine.registry import init_default_scope
 from mmseg.registry import DATASETS, VISUALIZERS
 from rich.progress import track
 
-from mmattn.engine import add_config_options, load_config
-from mmattn.utils.files import check_writable
+from mmattn.engine import add_config_options, data_paths, load_config
+from mmattn.utils.files import check_not_input, check_writable
 from mmattn.video.overlay import draw_overlay
 from mmattn.visualization import read_image
 
@@ -57,6 +57,8 @@ def main() -> None:
     if args.output_dir is not None:
         check_writable(args.output_dir)
     cfg = load_config(args.config, args.cfg_options)
+    if args.output_dir is not None:
+        check_not_input('--output-dir', args.output_dir, data_paths(cfg))
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     dataset = DATASETS.build(cfg[f'{args.split}_dataloader'].dataset)
     visualizer = VISUALIZERS.build(cfg.visualizer)

@@ -22,7 +22,7 @@ from mmseg.registry import DATASETS
 from mmseg.structures import SegDataSample
 
 from mmattn.engine import load_config
-from mmattn.utils.files import check_writable, write_text
+from mmattn.utils.files import check_not_input, check_writable, write_text
 
 
 def annotations(dataloader: dict, pipeline: list[dict]) -> tuple[list[np.ndarray], dict]:
@@ -64,16 +64,21 @@ def main() -> None:
     parser.add_argument('--result', action='append', default=[], help='NAME=METRICS.json: a row for a model')
     parser.add_argument('--out', type=Path, help='also write the table to this file')
     args = parser.parse_args()
+    results = [result.partition('=')[::2] for result in args.result]
+    for name, path in results:
+        if not (name and path):
+            parser.error('--result must be NAME=METRICS.json')
     if args.out:
+        check_not_input('--out', args.out, [args.config, *(path for _, path in results)])
         check_writable(args.out.parent)
     cfg = load_config(args.config)
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     rows = {}
-    for result in args.result:
-        name, found, path = result.partition('=')
-        if not (name and found and path):
-            parser.error(f'--result must be NAME=METRICS.json; got {result}')
-        rows[name] = json.loads(Path(path).read_text(encoding='utf-8'))
+    for name, path in results:
+        try:
+            rows[name] = json.loads(Path(path).read_text(encoding='utf-8'))
+        except ValueError as error:
+            raise ValueError(f'--result: {path} is not JSON: {error}') from error
     rows['majority class'] = majority_metrics(cfg)
     text = table(rows)
     print(text)

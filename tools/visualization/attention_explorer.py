@@ -14,7 +14,7 @@ from mmattn.utils.command import run
 from mmattn.engine import add_config_options, check_checkpoint, load_config
 from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
 from mmattn.utils.devices import check_device
-from mmattn.utils.files import check_writable, write_text
+from mmattn.utils.files import check_not_input, check_writable, input_files, write_text
 from mmattn.visualization import attention_explorer, attention_layers, attention_runs, read_image
 
 
@@ -44,6 +44,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Compute the maps and write the page."""
     args = parse_args()
+    check_not_input('--out', args.out, input_files(args))
     check_writable(args.out.parent)
     check_checkpoint(args.checkpoint)
     device = check_device(args.device)

@@ -21,7 +21,7 @@ from torch import nn
 
 from mmattn.engine import add_config_options, check_checkpoint, inference_pipeline, load_config
 from mmattn.utils.devices import check_device
-from mmattn.utils.files import atomic_write, check_writable
+from mmattn.utils.files import atomic_write, check_not_input, check_writable, input_files
 from mmattn.visualization import attention_layers, attention_maps, draw_attention_maps, read_image
 
 
@@ -98,6 +98,7 @@ def main() -> None:
     check_suffix(args.out)
     if not 0 <= args.threshold <= 1:
         raise ValueError(f'--threshold must be from 0 to 1; got {args.threshold}')
+    check_not_input('--out', args.out, input_files(args))
     check_writable(args.out.parent)
     check_checkpoint(args.checkpoint)
     device = check_device(args.device)

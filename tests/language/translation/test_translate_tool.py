@@ -109,7 +109,7 @@ def test_output_that_exists_is_an_error_before_any_work(arguments, tmp_path, cal
     with pytest.raises(SystemExit, match=r'lines\.de\.part: an interrupted run left this file; --resume continues it'):
         call(*arguments, '--out', out)
     assert part.read_bytes() == b'precious'
-    with pytest.raises(SystemExit, match='--out must be another file than the input'):
+    with pytest.raises(SystemExit, match='would replace an input'):
         call(*arguments, '--out', arguments[2], '--overwrite')
     with pytest.raises(SystemExit, match='this is a folder; --out is a file'):
         call(*arguments, '--out', tmp_path, '--overwrite')
