@@ -3,8 +3,9 @@
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from filecmp import cmp
 from logging import WARNING
-from multiprocessing.pool import ThreadPool
+from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -13,14 +14,12 @@ from mmengine.config import Config
 from mmengine.fileio import list_from_file, load
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
-from PIL import Image
 
-from mmattn.engine.hooks.data_check import data_set_configs
-from mmattn.utils.images import unreadable
+from mmattn.data_check.hook import data_set_configs
+from mmattn.data_check.images import Facts, ImageFile, inspect_files
+from mmattn.utils.component_type import type_name
 
 CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
-ORIENTATION = 0x0112  # EXIF tag; with values of 5 and more, loading swaps width and height
-THREADS = 4  # more threads would wait for the GIL
 
 
 class Part(NamedTuple):
@@ -41,11 +40,14 @@ class Part(NamedTuple):
         return tuple(self.dataset.metainfo.get('classes') or ())
 
 
-def find_faults(cfg: Config, loaders: Sequence[str], allow_absent: Collection[str] = ()) -> dict[str, list[str]]:
+def find_faults(
+    cfg: Config, work_dir: Path, loaders: Sequence[str], allow_absent: Collection[str] = ()
+) -> dict[str, list[str]]:
     """Check the annotations and images of the data sets of a config, and that each class has a box.
 
     Args:
         cfg (Config): the whole config. Its default scope must be active.
+        work_dir (Path): folder of the cache, ``data_check.json``.
         loaders (sequence of str): some of ``train_dataloader``, ``val_dataloader`` and ``test_dataloader``.
         allow_absent (collection of str): classes that may have no box.
 
@@ -61,9 +63,13 @@ def find_faults(cfg: Config, loaders: Sequence[str], allow_absent: Collection[st
     for part in parts:
         for path, reason in _order_faults(part):
             faults[path].append(reason)
+    for path, reason in _evaluator_faults(cfg, parts):
+        faults[path].append(reason)
     incomplete = {where.partition('.')[0] for where in faults}
+    files = dict.fromkeys(file for part in parts for file in _image_files(part).values())
+    facts, _ = inspect_files(files, work_dir / 'data_check.json')
     for path, reason in (
-        *(fault for part in parts for fault in _image_faults(part)),
+        *(fault for part in parts for fault in _image_faults(part, facts)),
         *_absent(parts, incomplete, allow_absent),
     ):
         if reason not in faults[path]:
@@ -80,6 +86,9 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[tuple[str, str]]
         missing = list(_missing_annotations(dataset))
         if missing:
             yield from ((where, f'no annotation file {path}') for path in missing)
+            return
+        if isinstance(dataset, CocoDataset) and (faults := [*_coco_faults(dataset.ann_file)]):
+            yield from ((dataset.ann_file, fault) for fault in faults)
             return
         listed = dataset.load_data_list()
         dataset.data_list = listed
@@ -106,6 +115,91 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[tuple[str, str]]
                     f'{"; boxes are not used: " if unused else ""}{unused}'
                 ),
             )
+
+
+def _coco_faults(path: str) -> Iterator[str]:
+    """Yield what mmdet would drop or misread in a COCO file without a message, with the number of cases."""
+    content = load_json(path)
+    images: dict[object, dict] = {}
+    repeated = []
+    for image in content['images']:
+        if image['id'] in images:
+            repeated.append(f'{image["id"]} ({images[image["id"]]["file_name"]}, {image["file_name"]})')
+        images.setdefault(image['id'], image)
+    if repeated:
+        yield (
+            f'{len(repeated)} image ids are repeated, such as {repeated[0]}; only one image of an id is read, with the '
+            'boxes of all: give each image an id of its own'
+        )
+    boxes = content.get('annotations', ())
+    if lost := [box for box in boxes if box['image_id'] not in images]:
+        yield (
+            f'{len(lost)} of {len(boxes)} boxes belong to no image, such as box {lost[0].get("id")} with image_id '
+            f'{lost[0]["image_id"]!r}'
+        )
+    boxes = [box for box in boxes if box['image_id'] in images and box['bbox'][2] > 0 and box['bbox'][3] > 0]
+    for reason, is_fault in BOX_FAULTS.items():
+        wrong = [box for box in boxes if is_fault(box, images[box['image_id']])]
+        if wrong and (reason is not CORNERS_GIVEN or all(_reads_as_corners(box, images) for box in boxes)):
+            image = images[wrong[0]['image_id']]
+            yield (
+                f'{len(wrong)} of {len(boxes)} boxes {reason}: such as {wrong[0]["bbox"]} in {image["file_name"]} of '
+                f'{image.get("width")}×{image.get("height")} pixels'
+            )
+
+
+def _leaves_image(box: dict, image: dict) -> bool:
+    left, top, width, height = box['bbox']
+    return left + width > image['width'] + 1 or top + height > image['height'] + 1
+
+
+def _reads_as_corners(box: dict, images: dict) -> bool:
+    left, top, right, bottom = box['bbox']
+    image = images[box['image_id']]
+    return left < right <= image['width'] and top < bottom <= image['height']
+
+
+CORNERS_GIVEN = "reach beyond their images, and all boxes read as corners; COCO's are [left, top, width, height]"
+BOX_FAULTS: dict[str, Callable[[dict, dict], bool]] = {
+    'have an area of 0 in the file, so that mmdet drops them': lambda box, _: box.get('area', 1) <= 0,
+    'are given in 0…1, but boxes are in pixels': lambda box, image: (
+        max(box['bbox']) <= 1 and min(image['width'], image['height']) > 1
+    ),
+    CORNERS_GIVEN: _leaves_image,
+}
+
+
+def load_json(path: str) -> dict:
+    """Return the content of a COCO file.
+
+    Raises:
+        ValueError: the file is not JSON, or not in COCO's format; the message names the file.
+    """
+    try:
+        content = load(path)
+    except ValueError as error:
+        raise ValueError(f'{path} is not JSON: {error}') from error
+    if not isinstance(content, dict) or not isinstance(content.get('images'), list):
+        raise ValueError(f"{path} is not in COCO's format: it is {_kind(content)}, not an object with a list 'images'")
+    return content
+
+
+def _kind(content: object) -> str:
+    return f'an object with {_names(content)}' if isinstance(content, dict) else f'of type {type(content).__name__}'
+
+
+def _evaluator_faults(cfg: Config, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
+    """Yield metrics that compare with another annotation file than their data set reads."""
+    for split in ('val', 'test'):
+        files = {part.dataset.ann_file for part in parts if part.loader == f'{split}_dataloader'}
+        metrics = cfg.get(f'{split}_evaluator')
+        for metric in metrics if isinstance(metrics, list | tuple) else [metrics or {}]:
+            path = metric.get('ann_file')
+            if path and files and os.path.isfile(path) and not any(cmp(path, file, False) for file in files):
+                yield (
+                    f'{split}_evaluator.ann_file',
+                    f'{type_name(metric)} compares with {path}, but {split}_dataloader reads {_names(files)}',
+                )
 
 
 def _annotations(dataset: XMLDataset) -> Iterator[str]:
@@ -201,29 +295,24 @@ def _order_faults(part: Part) -> Iterator[tuple[str, str]]:
         )
 
 
-def _image_faults(part: Part) -> Iterator[tuple[str, str]]:
-    """Yield images that are missing, unreadable, or of another size than in their annotations."""
+def _image_files(part: Part) -> dict[str, ImageFile]:
+    """Return the local images of a data set by path, and how its pipeline decodes them."""
     if not _is_local(part.dataset):
-        return
-    wanted = {info['img_path']: (info.get('width'), info.get('height')) for info in part.kept}
-    with ThreadPool(THREADS) as pool:
-        for (path, size), found in zip(wanted.items(), pool.imap(_size, wanted)):
-            if isinstance(found, str):
-                yield path, found
-            elif None not in size and found != size:
-                yield path, f'{found[0]}×{found[1]}; its annotations have {size[0]}×{size[1]} (width×height)'
+        return {}
+    loader = next((step for step in part.dataset.pipeline.transforms if hasattr(step, 'imdecode_backend')), None)
+    backend, flag = (loader.imdecode_backend, loader.color_type) if loader is not None else ('cv2', 'color')
+    return {info['img_path']: ImageFile(info['img_path'], backend, flag) for info in part.kept}
 
 
-def _size(path: str) -> tuple[int, int] | str:
-    """Return width and height of an image as loaded, or its fault."""
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-            return (height, width) if image.getexif().get(ORIENTATION, 1) >= 5 else (width, height)
-    except FileNotFoundError:
-        return 'no such file'
-    except Exception as error:  # decoders raise many types
-        return unreadable(error)
+def _image_faults(part: Part, facts: dict[ImageFile, Facts]) -> Iterator[tuple[str, str]]:
+    """Yield images that are missing, unreadable, or of another size than in their annotations."""
+    sizes = {info['img_path']: (info.get('width'), info.get('height')) for info in part.kept}
+    for path, file in _image_files(part).items():
+        size, image = sizes[path], facts[file]
+        if image.fault:
+            yield path, image.fault
+        elif None not in size and tuple(image.size) != size:
+            yield path, f'{image.size[0]}×{image.size[1]}; its annotations have {size[0]}×{size[1]} (width×height)'
 
 
 def _absent(

@@ -1,10 +1,11 @@
 """Hook that checks the images and boxes of mmdet's data sets before the first iteration."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from mmengine.runner import Runner
 
-from mmattn.engine.hooks.data_check import DataCheckHook
+from mmattn.data_check.hook import DataCheckHook
 from mmattn.registry import HOOKS
 
 
@@ -16,7 +17,10 @@ class DetDataCheckHook(DataCheckHook):
     of ``train_dataloader`` and ``val_dataloader``; before testing, those of ``test_dataloader``. Faults are:
 
     * an annotation file that is missing or cannot be parsed; a data set whose ``filter_cfg`` leaves no image;
-    * an image that is missing, unreadable, or whose size differs from that in its annotations;
+    * in a COCO file: repeated image ids, boxes of no image, boxes with an area of 0, boxes in 0…1, boxes given as
+      corners;
+    * a metric that compares with another annotation file than the data set reads;
+    * an image that is missing, truncated or unreadable, or whose size differs from that in its annotations;
     * categories of a COCO file in another order than ``metainfo['classes']``: mmdet numbers labels in the order of the
       file;
     * a class without a box in the training set, except those in ``allow_absent``. Ignored boxes do not count.
@@ -25,8 +29,8 @@ class DetDataCheckHook(DataCheckHook):
     ``metainfo['classes']``), and for a class without a box in validation or test. mmdet's ``NumClassCheckHook`` checks
     ``num_classes`` of the heads.
 
-    Only the headers of images are read. Files that are not on a local disk are not checked.
-    :class:`~mmattn.engine.hooks.data_check.DataCheckHook` describes when the check runs, and in which process.
+    Files that are not on a local disk are not checked.
+    :class:`~mmattn.data_check.hook.DataCheckHook` describes when the check runs, and in which process.
 
     Args:
         enabled (bool): whether to check. In the shipped configs,
@@ -52,4 +56,4 @@ class DetDataCheckHook(DataCheckHook):
         """Check the annotations and images of the data sets of these data loaders."""
         from .data_check import find_faults  # lazy: importing mmdet.datasets prints, and takes a second
 
-        return find_faults(runner.cfg, loaders, self.allow_absent)
+        return find_faults(runner.cfg, Path(runner.work_dir), loaders, self.allow_absent)

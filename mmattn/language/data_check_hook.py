@@ -7,7 +7,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
 from mmattn._compat import checkpoint_path
-from mmattn.engine.hooks.data_check import DataCheckHook, data_set_configs
+from mmattn.data_check.hook import DataCheckHook, data_set_configs
 from mmattn.registry import HOOKS
 
 from .annotation_files import difference, faults_of
@@ -38,7 +38,7 @@ class TextDataCheckHook(DataCheckHook):
     and so are the answers to visual questions. With another vocabulary of the same size, the weights would load, and
     every number would mean another symbol.
 
-    :class:`~mmattn.engine.hooks.data_check.DataCheckHook` describes when the check runs, and in which process.
+    :class:`~mmattn.data_check.hook.DataCheckHook` describes when the check runs, and in which process.
 
     Args:
         enabled (bool): whether to check. In the shipped configs,

@@ -27,8 +27,14 @@ def disagreements(cfg: Config, parts: Sequence[Part]) -> Iterator[tuple[str, str
     first = next((part for part in parts if part.classes), None)
     for part in parts:
         yield from _wrong_names(part)
+        metrics = map(type_name, _dicts(cfg.get(part.loader.replace('dataloader', 'evaluator'))))
+        if not part.classes and (metric := next((name for name in metrics if name in METRICS), None)):
+            yield f'{part.where}.metainfo', f'no classes, which {metric} requires'
         if first and part.classes and sorted(part.classes) == sorted(first.classes) and part.classes != first.classes:
             yield part.where, f'its classes are those of {first.where} in another order: {", ".join(part.classes)}'
+        elif first and part.classes and len(part.classes) == len(first.classes) and part.classes != first.classes:
+            names = [f'{b} in place of {a}' for a, b in zip(first.classes, part.classes) if a != b]
+            _warn(f'{part.where} names classes otherwise than {first.where}: {", ".join(names)}')
     for where, head in heads(cfg.get('model'), 'model'):
         yield from _wrong_weights(where, head)
     yield from _wrong_ignored(cfg, parts)

@@ -9,8 +9,9 @@ from logging import WARNING
 from mmengine.logging import print_log
 from mmseg.datasets import BaseSegDataset
 
+from mmattn.data_check.images import CONVERTER, Facts, ImageFile
+
 from .data_parts import Part
-from .image_facts import CONVERTER, Facts, ImageFile
 
 HEADS = ('decode_head', 'auxiliary_head')
 IGNORED = None  # instead of a class index

@@ -13,10 +13,11 @@ from pathlib import Path
 from mmengine.config import Config
 from mmengine.logging import print_log
 
+from mmattn.data_check.images import MISSING, Facts, ImageFile, inspect_files
+
 from .agreement import disagreements
 from .class_check import IGNORED, class_faults, classes_of_labels
 from .data_parts import EmptyError, Part, build, data_set_configs, is_local, read, reads_whole_folders
-from .image_facts import MISSING, Facts, ImageFile, inspect_files
 from .unread_files import unread_files
 
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mmengine.runner import Runner
 
-from mmattn.engine.hooks.data_check import DataCheckHook
+from mmattn.data_check.hook import DataCheckHook
 from mmattn.registry import HOOKS
 
 
@@ -36,7 +36,7 @@ class SegDataCheckHook(DataCheckHook):
 
     All faults are written to ``data_check.txt`` in the work dir. Results for files without faults are cached in
     ``data_check.json`` there: later runs check a file again only if its size or modification time has changed.
-    :class:`~mmattn.engine.hooks.data_check.DataCheckHook` describes when the check runs, and in which process.
+    :class:`~mmattn.data_check.hook.DataCheckHook` describes when the check runs, and in which process.
 
     Args:
         enabled (bool): whether to check. In the shipped configs,

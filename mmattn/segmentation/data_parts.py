@@ -13,9 +13,9 @@ from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
 
 from mmattn._compat import loads_masks_as
-from mmattn.engine.hooks import data_check
+from mmattn.data_check import hook
+from mmattn.data_check.images import ImageFile
 
-from .image_facts import ImageFile
 from .unread_files import unread_files
 
 
@@ -55,7 +55,7 @@ class Part(NamedTuple):
 
 def data_set_configs(cfg: object, where: str) -> Iterator[tuple[str, dict]]:
     """Yield ``(place, config)`` of mmseg's data sets in a data loader's config, also within wrappers."""
-    return data_check.data_set_configs(cfg, where, BaseSegDataset)
+    return hook.data_set_configs(cfg, where, BaseSegDataset)
 
 
 def build(cfg: dict) -> BaseSegDataset:

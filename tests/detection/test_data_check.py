@@ -92,10 +92,13 @@ def check(tmp_path, monkeypatch):
 
     monkeypatch.setattr(data_check, 'print_log', log)
 
-    def run(train, val=None, **options):
+    def run(train, val=None, evaluator=None, hooks=None, **options):
         init_default_scope('mmdet')
         loaders = {f'{part}_dataloader': dict(dataset=cfg) for part, cfg in (('train', train), ('val', val)) if cfg}
-        runner = SimpleNamespace(cfg=Config(dict(default_scope='mmdet', **loaders)), work_dir=str(tmp_path / 'work'))
+        runner = SimpleNamespace(
+            cfg=Config(dict(default_scope='mmdet', val_evaluator=evaluator, default_hooks=hooks, **loaders)),
+            work_dir=str(tmp_path / 'work'),
+        )
         DetDataCheckHook(**options).before_loops(runner)
         return warnings
 
@@ -171,7 +174,7 @@ def test_images_that_are_missing_broken_or_of_another_size(check, tmp_path, layo
     with pytest.raises(ValueError, match=r'0.jpg: 24×20; its annotations have 48×40(.|\n)*1.jpg: no such file'):
         check(data_set)
     (tmp_path / 'JPEGImages/1.jpg').write_text('none')
-    with pytest.raises(ValueError, match=r'1.jpg: unreadable: PIL does not recognise the image format'):
+    with pytest.raises(ValueError, match=r'1.jpg: unreadable: cv2 cannot decode it'):
         check(data_set)
     check(data_set, enabled=False)
 
@@ -211,3 +214,126 @@ def test_annotations_that_are_missing_or_broken(check, tmp_path):
         check(data_set)
     with pytest.raises(ValueError, match=r'no\.json'):
         check(coco(tmp_path) | dict(ann_file='no.json'))
+
+
+def change(root, **changes):
+    """Change the annotations of a COCO file: each key is set to what a function makes of the annotation."""
+    path = root / 'boxes.json'
+    content = json.loads(path.read_text())
+    for box in content['annotations']:
+        box.update({key: make(box) for key, make in changes.items()})
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ('changes', 'said'),
+    [
+        (
+            dict(bbox=lambda box: [30, 20, 46, 38]),
+            r'4 of 4 boxes reach beyond .*COCO.s are \[left, top, width, height\]: such as \[30, 20, 46, 38\] in 0',
+        ),
+        (dict(area=lambda box: 0 if box['id'] == 1 else 9), '1 of 4 boxes have an area of 0 in the file'),
+        (
+            dict(bbox=lambda box: [0.1, 0.2, 0.5, 0.5] if box['id'] < 3 else box['bbox']),
+            '3 of 4 boxes are given in 0…1',
+        ),
+        (dict(image_id=lambda box: str(box['image_id'])), "4 of 4 boxes belong to no image, .* with image_id '0'"),
+    ],
+)
+def test_boxes_that_would_be_lost_or_misread_are_counted(check, tmp_path, changes, said):
+    data_set = coco(tmp_path)
+    change(tmp_path, **changes)
+    with pytest.raises(ValueError, match=rf'boxes.json: {said}'):
+        check(data_set)
+
+
+def test_boxes_that_leave_the_image_and_are_no_corners_are_clipped_as_ever(check, tmp_path):
+    data_set = coco(tmp_path)
+    change(tmp_path, bbox=lambda box: [40, 30, 20, 20])
+    check(data_set)
+
+
+def test_repeated_image_ids_are_a_fault(check, tmp_path):
+    data_set = coco(tmp_path)
+    content = json.loads((tmp_path / 'boxes.json').read_text())
+    content['images'].append(dict(content['images'][0], file_name='other.jpg'))
+    (tmp_path / 'boxes.json').write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r'boxes.json: 1 image ids are repeated, such as 0 \(0.jpg, other.jpg\)'):
+        check(data_set)
+
+
+@pytest.mark.parametrize(
+    ('content', 'said'),
+    [
+        ('', 'is not JSON'),
+        ('{"images": [', 'is not JSON'),
+        ('\ufeff{}', 'is not JSON: Unexpected UTF-8 BOM'),
+        ('[]', 'it is of type list'),
+        ('{"boxes": 1}', "it is an object with 'boxes', not an object with a list 'images'"),
+    ],
+)
+def test_a_file_that_is_not_in_the_format_is_named(check, tmp_path, content, said):
+    data_set = coco(tmp_path)
+    (tmp_path / 'boxes.json').write_text(content, encoding='utf-8')
+    with pytest.raises(ValueError, match=f'boxes.json .*{said}'):
+        check(data_set)
+
+
+def test_a_metric_compares_with_the_file_that_its_data_set_reads(check, tmp_path):
+    val, other = coco(tmp_path / 'a'), coco(tmp_path / 'b', [('cell', BOX)])
+    path = tmp_path / 'b/boxes.json'
+    with pytest.raises(ValueError, match=r'val_evaluator.ann_file: CocoMetric compares with .*b/boxes.json, but'):
+        check(coco(tmp_path), val, evaluator=dict(type='CocoMetric', ann_file=str(path)))
+    path.write_bytes((tmp_path / 'a/boxes.json').read_bytes())  # a copy
+    check(other, val, evaluator=dict(type='CocoMetric', ann_file=str(path)))
+
+
+def test_a_truncated_jpeg_is_found_before_training(check, tmp_path):
+    data_set = coco(tmp_path)
+    path = tmp_path / 'JPEGImages/1.jpg'
+    Image.effect_noise(SIZE, 90).save(path)
+    path.write_bytes(path.read_bytes()[:-400])
+    with pytest.raises(ValueError, match=r'1.jpg: unreadable: image file is truncated'):
+        check(data_set)
+
+
+@pytest.mark.parametrize(
+    ('evaluator', 'save_best', 'said'),
+    [
+        (dict(type='CocoMetric', metric='bbox'), 'pascal_voc/AP50', r"'pascal_voc/AP50' .*is none of coco/bbox_mAP, "),
+        (dict(type='VOCMetric'), 'pascal_voc/AP5', r"'pascal_voc/AP5' \(did you mean 'pascal_voc/AP50'\?\) is none of"),
+        (dict(type='mmseg.IoUMetric'), 'mIOU', r"'mIOU' \(did you mean 'mIoU'\?\) is none of aAcc, mAcc, mIoU"),
+        (dict(type='IoUMetric', iou_metrics=['mFscore']), 'mIoU', "'mIoU' .*is none of aAcc, mFscore"),
+        (
+            dict(type='IoUMetric', iou_metrics='mIOU'),
+            'auto',
+            r"val_evaluator.iou_metrics: 'mIOU' \(did you mean 'mIoU'",
+        ),
+    ],
+)
+def test_metrics_that_cannot_be_computed_are_found_before_training(check, tmp_path, evaluator, save_best, said):
+    hooks = dict(checkpoint=dict(type='CheckpointHook', save_best=save_best))
+    with pytest.raises(ValueError, match=said):
+        check(coco(tmp_path), evaluator=evaluator, hooks=hooks)
+
+
+@pytest.mark.parametrize(
+    ('evaluator', 'save_best'),
+    [
+        (dict(type='CocoMetric', metric=['bbox', 'segm']), ['coco/segm_mAP', 'coco/bbox_mAP_50']),
+        (dict(type='VOCMetric', iou_thrs=[0.5, 0.75], prefix='cells'), 'cells/AP75'),
+        ([dict(type='VOCMetric'), dict(type='SomebodysMetric')], 'anything'),
+        (dict(type='VOCMetric'), 'auto'),
+    ],
+)
+def test_metrics_that_can_be_computed_pass(check, tmp_path, evaluator, save_best):
+    hooks = dict(checkpoint=dict(type='CheckpointHook', save_best=save_best))
+    assert check(coco(tmp_path), evaluator=evaluator, hooks=hooks) == []
+
+
+@pytest.mark.parametrize('key', ['CLASSES', 'clases', 'Palette'])
+def test_keys_of_metainfo_that_are_not_read_are_faults(check, tmp_path, key):
+    data_set = coco(tmp_path)
+    data_set['metainfo'][key] = CLASSES
+    with pytest.raises(ValueError, match=rf'train_dataloader.dataset.metainfo: {key!r} is not read: write '):
+        check(data_set)

@@ -18,8 +18,9 @@ from mmengine.registry import DATASETS, init_default_scope
 from mmengine.runner import Runner
 from PIL import Image
 
-from mmattn.engine.hooks.data_check import SHOWN
-from mmattn.segmentation import SegDataCheckHook, agreement, class_check, data_check, image_facts
+from mmattn.data_check import images as image_files
+from mmattn.data_check.hook import SHOWN
+from mmattn.segmentation import SegDataCheckHook, agreement, class_check, data_check
 from mmattn.segmentation.class_check import classes_of_labels
 
 from ..engine.test_tools import CONFIG, ROOT, SMALL
@@ -74,11 +75,11 @@ def data_set(root, part='train', **options):
 class FakeRunner:
     """What the hook wants of a Runner."""
 
-    def __init__(self, work_dir, train, val=None, test=None, model=None):
+    def __init__(self, work_dir, train, val=None, test=None, model=None, val_evaluator=None):
         self.work_dir = str(work_dir)
         parts = dict(train=train, val=val, test=test)
         loaders = {f'{part}_dataloader': dict(dataset=cfg) for part, cfg in parts.items() if cfg}
-        self.cfg = Config(dict(model=model, **loaders))
+        self.cfg = Config(dict(model=model, val_evaluator=val_evaluator, **loaders))
 
 
 @pytest.fixture
@@ -89,10 +90,11 @@ def check(tmp_path):
     work_dir.mkdir()
     report = work_dir / 'data_check.txt'
 
-    def check(*data_sets, stage='before_loops', model=None, **options):
+    def check(*data_sets, stage='before_loops', model=None, val_evaluator=None, **options):
         said = ''
         try:
-            getattr(SegDataCheckHook(**options), stage)(FakeRunner(work_dir, *data_sets, model=model))
+            runner = FakeRunner(work_dir, *data_sets, model=model, val_evaluator=val_evaluator)
+            getattr(SegDataCheckHook(**options), stage)(runner)
         except ValueError as error:
             said = str(error)
         lines = report.read_text(encoding='utf-8').splitlines() if said else []
@@ -109,11 +111,11 @@ def looked(monkeypatch):
     """The names of the files that are looked into."""
     names = []
 
-    def look(file, original=image_facts.look):
+    def look(file, original=image_files.look):
         names.append(f'{"mask" if file.is_mask else "image"} {Path(file.path).name}')
         return original(file)
 
-    monkeypatch.setattr(image_facts, 'look', look)
+    monkeypatch.setattr(image_files, 'look', look)
     return names
 
 
@@ -261,7 +263,7 @@ def test_images_that_are_listed_twice_or_in_training_and_validation_are_warnings
 def test_a_mask_in_the_shape_of_an_image_that_is_turned(check, root):
     add(root, 'turned')
     exif = Image.Exif()
-    exif[image_facts.ORIENTATION] = 6
+    exif[image_files.ORIENTATION] = 6
     path = root / 'img_dir/train/turned.png'
     Image.open(path).save(path, exif=exif)
     (reason,) = check(data_set(root)).values()
@@ -408,6 +410,21 @@ def test_accepted_labels_are_those_that_training_knows(root, options):
     assert set(classes_of_labels(dataset)) == {label for label in range(256) if seen_by_training(dataset, label)}
 
 
+def test_a_metric_needs_the_names_of_the_classes(check, root):
+    train = data_set(root)
+    val = data_set(root, 'val', metainfo=None)
+    assert check(train, val) == {}
+    faults = check(train, val, val_evaluator=dict(type='IoUMetric'))
+    assert faults == {'val_dataloader.dataset.metainfo': 'no classes, which IoUMetric requires'}
+
+
+def test_classes_that_are_renamed_in_one_part_are_a_warning(check, root, capfd):
+    renamed = data_set(root, 'val', metainfo=dict(classes=['class 0', 'roof']))
+    assert check(data_set(root), renamed) == {}
+    said = capfd.readouterr().out
+    assert 'val_dataloader.dataset names classes otherwise than train_dataloader.dataset: roof in place' in said
+
+
 def test_labels_of_a_set_without_classes_are_free(root):
     init_default_scope('mmseg')
     dataset = DATASETS.build(data_set(root, metainfo=None))
@@ -420,11 +437,11 @@ def test_labels_of_a_set_without_classes_are_free(root):
 def test_the_size_is_that_of_the_loaded_image(tmp_path, suffix, backend, flag):
     """For photographs that were taken upright, too."""
     exif = Image.Exif()
-    exif[image_facts.ORIENTATION] = 6
+    exif[image_files.ORIENTATION] = 6
     path = tmp_path / f'image.{suffix}'
     write(path, np.zeros((4, 7, 3), np.uint8), **({} if suffix == 'bmp' else dict(exif=exif)))
     image = LoadImageFromFile(color_type=flag, imdecode_backend=backend)(dict(img_path=str(path)))['img']
-    facts = image_facts.look(image_facts.ImageFile(str(path), backend, flag))
+    facts = image_files.look(image_files.ImageFile(str(path), backend, flag))
     assert facts == ((image.shape[1], image.shape[0]), (), '')
 
 
@@ -435,24 +452,24 @@ def test_files_that_are_cut_short(tmp_path, suffix, share):
     path = tmp_path / f'image.{suffix}'
     write(path, noise)
     whole = path.stat().st_size
-    files = [image_facts.ImageFile(str(path), 'cv2', 'color'), image_facts.ImageFile(str(path), 'pillow', 'color')]
-    assert [image_facts.look(file).fault for file in files] == ['', '']
+    files = [image_files.ImageFile(str(path), 'cv2', 'color'), image_files.ImageFile(str(path), 'pillow', 'color')]
+    assert [image_files.look(file).fault for file in files] == ['', '']
     cut(path, share)
     assert path.stat().st_size < whole
-    assert all(image_facts.look(file).fault.startswith('unreadable: ') for file in files)
+    assert all(image_files.look(file).fault.startswith('unreadable: ') for file in files)
     path.write_bytes(path.read_bytes() + bytes(whole - path.stat().st_size))  # space was reserved, but never filled
     if suffix in ('jpg', 'png'):
-        assert all(image_facts.look(file).fault.startswith('unreadable: ') for file in files)
+        assert all(image_files.look(file).fault.startswith('unreadable: ') for file in files)
 
 
 @pytest.mark.parametrize('backend', ['cv2', 'pillow'])
 def test_masks_that_are_cut_short_whatever_decodes_them(tmp_path, backend):
     path = tmp_path / 'mask.png'
     write(path, np.random.default_rng(0).integers(0, 3, (64, 64)).astype(np.uint8))
-    file = image_facts.ImageFile(str(path), backend, 'unchanged', is_mask=True)
-    assert image_facts.look(file) == ((64, 64), (0, 1, 2), '')
+    file = image_files.ImageFile(str(path), backend, 'unchanged', is_mask=True)
+    assert image_files.look(file) == ((64, 64), (0, 1, 2), '')
     cut(path)
-    assert image_facts.look(file).fault.startswith('unreadable: ')
+    assert image_files.look(file).fault.startswith('unreadable: ')
 
 
 def test_bytes_behind_the_end_do_no_harm(tmp_path):
@@ -462,7 +479,7 @@ def test_bytes_behind_the_end_do_no_harm(tmp_path):
         write(path, np.zeros((4, 7, 3), np.uint8))
         path.write_bytes(path.read_bytes() + b'\0' * 20)
         assert cv2.imread(str(path)) is not None
-        assert image_facts.look(image_facts.ImageFile(str(path), 'cv2', 'color')) == ((7, 4), (), '')
+        assert image_files.look(image_files.ImageFile(str(path), 'cv2', 'color')) == ((7, 4), (), '')
 
 
 def test_masks_of_one_bit_and_with_a_palette(tmp_path):
@@ -472,8 +489,24 @@ def test_masks_of_one_bit_and_with_a_palette(tmp_path):
     palette.putpalette([7] * 768)
     palette.save(tmp_path / 'palette.png')
     for name, expected in (('bit', (0, 1)), ('palette', (0, 5))):
-        file = image_facts.ImageFile(str(tmp_path / f'{name}.png'), 'pillow', 'unchanged', is_mask=True)
-        assert image_facts.look(file) == ((9, 5), expected, '')
+        file = image_files.ImageFile(str(tmp_path / f'{name}.png'), 'pillow', 'unchanged', is_mask=True)
+        assert image_files.look(file) == ((9, 5), expected, '')
+
+
+@pytest.mark.parametrize(
+    ('mode', 'options', 'said'),
+    [
+        ('F', {}, 'a TIFF of 32-bit floating point'),
+        ('LAB', {}, 'a TIFF of CIE L'),
+        ('RGB', dict(save_all=True, append_images=[Image.new('RGB', (7, 4))]), 'a TIFF of 2 pages, of which only'),
+        ('RGB', {}, ''),
+    ],
+)
+def test_what_loading_would_change_in_a_tiff_is_a_fault(tmp_path, mode, options, said):
+    Image.new(mode, (7, 4)).save(tmp_path / 'image.tif', **options)
+    fault = image_files.look(image_files.ImageFile(str(tmp_path / 'image.tif'), 'cv2', 'color')).fault
+    assert fault.startswith(said)
+    assert bool(fault) == bool(said)
 
 
 # Classes without pixels.

@@ -20,12 +20,11 @@ from rich.progress import track
 from torch import nn
 
 from mmattn._compat import load_weights
+from mmattn.data_check.images import ImageFile, look
 from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_writable
 from mmattn.utils.images import deep_picture_fault
-
-from ..image_facts import ImageFile, look
 
 SUFFIXES = {suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN}
 MANY = 10  # maximum number of names in a message

@@ -101,13 +101,25 @@ def _look_at_image(file: ImageFile) -> Facts:
     """Read header and end of a JPEG or PNG, and decode it if the end is missing. Decode other formats by mmcv."""
     with open(file.path, 'rb') as stream, suppress(UnidentifiedImageError):
         image = open_whole(stream)
-        if fault := _too_dark(file.path, image):
+        if fault := _tiff_fault(image) or _too_dark(file.path, image):
             return Facts(fault=fault)
         if image.format in ENDS:
             turns = file.backend in ('cv2', 'pillow') and file.flag in ('color', 'grayscale')
             turned = turns and Image.Image.getexif(image).get(ORIENTATION, 1) > 4
             return Facts(image.size[::-1] if turned else image.size)
     return Facts(_decode(file).shape[1::-1])
+
+
+def _tiff_fault(image: Image.Image) -> str:
+    """Return what loading would change in a TIFF without a message, or ''."""
+    if image.format != 'TIFF':
+        return ''
+    if image.mode in ('F', 'LAB'):
+        name = {'F': '32-bit floating point', 'LAB': 'CIE L*a*b*'}[image.mode]
+        return f'a TIFF of {name}, which loading does not convert correctly; save it as RGB with 8 bits'
+    if getattr(image, 'n_frames', 1) > 1:
+        return f'a TIFF of {image.n_frames} pages, of which only the first one is loaded; save one page per file'  # type: ignore[attr-defined]
+    return ''
 
 
 def _too_dark(path: str, image: Image.Image) -> str:

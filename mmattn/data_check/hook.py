@@ -1,9 +1,12 @@
 """Base class of the hooks that check data before the first iteration."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
+from mmengine.config import Config
+from mmengine.dataset import BaseDataset
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS
@@ -12,7 +15,10 @@ from mmengine.runner import Runner
 from mmattn.utils.component_type import component_class
 from mmattn.utils.files import write_text
 
+from .metrics import metric_faults
+
 SHOWN = 20
+META_KEYS = ('classes', 'palette')
 
 
 class DataCheckHook(Hook):
@@ -70,6 +76,8 @@ class DataCheckHook(Hook):
         lines: list[str] = []
         if is_main_process():
             faults = self.find_faults(runner, loaders)
+            for path, reason in (*metric_faults(runner.cfg), *meta_faults(runner.cfg, loaders)):
+                faults.setdefault(path, []).append(reason)
             lines = [f'{path}: {"; ".join(reasons)}' for path, reasons in faults.items()]
             lines = [line.encode(errors='backslashreplace').decode() for line in lines]  # file names may not be UTF-8
             report.unlink(missing_ok=True)  # the report of an earlier run
@@ -90,6 +98,16 @@ class DataCheckHook(Hook):
                     ]
                 )
             )
+
+
+def meta_faults(cfg: Config, loaders: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield keys of ``metainfo`` that look like ``classes`` or ``palette``, under which data sets do not read them."""
+    for loader in loaders:
+        for where, dataset in data_set_configs(cfg.get(loader), loader, BaseDataset):
+            for key in dataset.get('metainfo') or ():
+                name = next(iter(get_close_matches(str(key).lower(), META_KEYS, 1, 0.8)), key)
+                if name != key:
+                    yield f'{where}.metainfo', f'{key!r} is not read: write {name!r}'
 
 
 def data_set_configs(cfg: object, where: str, base: type) -> Iterator[tuple[str, dict]]:

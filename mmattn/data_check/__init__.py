@@ -1,0 +1,1 @@
+"""Checks of the data of a run before its first iteration: the hook, and images and masks."""
