@@ -27,6 +27,11 @@ def resumes_without_path(runner: Runner) -> bool:
     return runner._resume and runner._load_from is None
 
 
+def is_resumed(runner: Runner) -> bool:
+    """Return whether a run is to be resumed from a checkpoint."""
+    return runner._resume
+
+
 def has_loaded(runner: Runner) -> bool:
     """Return whether a run has started from a checkpoint."""
     return runner._has_loaded

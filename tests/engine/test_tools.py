@@ -480,3 +480,75 @@ def test_numbers_of_which_nothing_would_come_are_refused(tool, flags, said):
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert 'Traceback' not in done.stderr
+
+
+@pytest.fixture(scope='module')
+def resume(trained, tiny_data):
+    """Resume the trained run, or from another checkpoint, with options; return the process."""
+
+    def resume(work_dir, *options, checkpoint=trained[0] / 'iter_2.pth'):
+        command = [sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', work_dir, '--resume', checkpoint]
+        small = [option.replace('max_iters=2', 'max_iters=3') for option in SMALL]
+        return run_command([*command, '--cfg-options', *small, *options], {**os.environ, **tiny_data}, merged=True)
+
+    return resume
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ('options', 'said'),
+    [
+        (
+            [
+                'optim_wrapper.optimizer._delete_=True',
+                'optim_wrapper.optimizer.type=SGD',
+                'optim_wrapper.optimizer.lr=1',
+            ],
+            r'iter_2.pth is of another optimizer: its options are amsgrad, betas',
+        ),
+        (['param_scheduler=[]'], r'iter_2.pth has the states of \d other param_schedulers than the config'),
+        (
+            ['optim_wrapper.optimizer.lr=0.5'],
+            r'The learning rate of the checkpoint, \S+, continues; .*, 0.5, is not',
+        ),
+    ],
+)
+def test_a_run_is_resumed_with_its_own_optimizer_and_schedulers(resume, tmp_path, options, said):
+    done = resume(tmp_path, *options)
+    assert re.search(said, done.stdout), done.stdout[-2000:]
+    assert ('Iter(train) [3/3]' in done.stdout) == ('learning rate' in said) == (done.returncode == 0)
+
+
+@pytest.mark.e2e
+def test_weights_without_the_state_of_a_run_cannot_be_resumed(resume, trained, tmp_path):
+    checkpoint = torch.load(trained[0] / 'iter_2.pth', weights_only=False)
+    torch.save({key: checkpoint[key] for key in ('meta', 'state_dict')}, tmp_path / 'published.pth')
+    done = resume(tmp_path / 'work', checkpoint=tmp_path / 'published.pth')
+    assert done.returncode == 1
+    assert 'published.pth cannot be resumed: it has weights, but no state of a run' in done.stdout
+
+
+@pytest.mark.e2e
+def test_weights_that_are_no_numbers_are_refused_by_every_tool(trained, tiny_data, tmp_path):
+    checkpoint = torch.load(trained[0] / 'iter_2.pth', weights_only=False)
+    checkpoint['state_dict']['decode_head.conv_seg.weight'][0, 0] = torch.nan
+    torch.save(checkpoint, tmp_path / 'nan.pth')
+    photo = next(Path(tiny_data['BUILDINGS_ROOT'], 'img_dir/val').iterdir())
+    said = f'{tmp_path / "nan.pth"} has NaN or infinite weights: decode_head.conv_seg.weight'
+    for command in (
+        ['test.py', CONFIG, tmp_path / 'nan.pth', '--work-dir', tmp_path / 'work'],
+        ['train.py', CONFIG, '--work-dir', tmp_path / 'work', '--resume', tmp_path / 'nan.pth'],
+        ['image_demo.py', photo, CONFIG, tmp_path / 'nan.pth', '--out-dir', tmp_path / 'out'],
+        [
+            'misc/average_checkpoints.py',
+            tmp_path / 'nan.pth',
+            trained[0] / 'iter_2.pth',
+            '--out',
+            tmp_path / 'mean.pth',
+        ],
+        ['misc/publish_model.py', tmp_path / 'nan.pth', tmp_path / 'published.pth'],
+    ):
+        done = run_command([sys.executable, ROOT / 'tools' / command[0], *command[1:]], {**os.environ, **tiny_data})
+        assert done.returncode == 1
+        assert said in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) in (['nan.pth'], ['nan.pth', 'work'])

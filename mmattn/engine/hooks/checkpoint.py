@@ -21,11 +21,13 @@ from mmengine.runner import Runner
 
 from mmattn._compat import forget_info, resumes_without_path, set_checkpoint_path, set_position
 from mmattn.engine.data_sampling import continue_data, sampler_of
+from mmattn.engine.hooks.resumed_state import check_resumed_state
 from mmattn.engine.safe_globals import add_safe_globals
 from mmattn.registry import HOOKS
 from mmattn.utils.files import atomic_write, hold, remove_temporary_files
 
 TRUST = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
+SHOWN = 3  # names of weights in a message
 LEGACY = b'\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.'  # first bytes of checkpoints of torch < 1.6
 
 
@@ -118,6 +120,10 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
                     f'Nothing is trained: the checkpoint is of iteration {runner.iter}, and training ends at '
                     f'{runner.max_iters}'
                 )
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Check that the run can continue from the checkpoint."""
+        check_resumed_state(runner, checkpoint)
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Repeat a validation that was interrupted."""
@@ -307,7 +313,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def check_checkpoint(path: str | Path) -> None:
-    """Check that a file is complete, and that loading it runs no code: ``weights_only`` of ``torch.load`` accepts it.
+    """Check that a checkpoint is complete and has finite weights, and that loading it runs no code.
 
     The continued mmengine loads other files, too. A folder is accepted if it holds the parts that DeepSpeed or PyTorch
     writes for several processes. URLs are not checked. With ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1`` in the environment,
@@ -316,7 +322,8 @@ def check_checkpoint(path: str | Path) -> None:
     Raises:
         FileNotFoundError: the file does not exist.
         OSError: the file cannot be read.
-        ValueError: the file is not a checkpoint, or contains objects that may run code; the message gives the reason.
+        ValueError: the file is not a checkpoint, contains objects that may run code, or has weights that are NaN or
+            infinite; the message gives the reason.
 
     Example:
         >>> _ = Path('notes.txt').write_text('no weights', encoding='utf-8')
@@ -333,14 +340,14 @@ def check_checkpoint(path: str | Path) -> None:
     if reason:
         raise ValueError(f'{path} is not a checkpoint ({reason})')
     if path.is_file() and os.environ.get(TRUST, '0').lower() not in ('1', 'y', 'yes', 'true'):
-        _check_objects(path)
+        _check_content(path)
 
 
-def _check_objects(path: Path) -> None:
-    """Load a checkpoint without the values of its tensors."""
+def _check_content(path: Path) -> None:
+    """Check the objects of a checkpoint, and that its weights are numbers."""
     add_safe_globals()  # mmengine removes some of them after each load
     try:
-        torch.load(path, map_location='meta', weights_only=True)
+        checkpoint = torch.load(path, map_location='cpu', weights_only=True, mmap=zipfile.is_zipfile(path))
     except UnpicklingError as error:
         named = re.search(r'GLOBAL (\S+)', str(error))
         raise ValueError(
@@ -349,6 +356,16 @@ def _check_objects(path: Path) -> None:
         ) from error
     except Exception as error:  # the unpickler may raise any
         raise ValueError(f'{path} is not a checkpoint (it is damaged: {str(error).splitlines()[0]})') from error
+    weights = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else {}
+    invalid = [name for name, x in weights.items() if isinstance(x, torch.Tensor) and not _is_finite(x)]
+    if invalid:
+        more = f' and {len(invalid) - SHOWN} more' if len(invalid) > SHOWN else ''
+        raise ValueError(f'{path} has NaN or infinite weights: {", ".join(invalid[:SHOWN])}{more}')
+
+
+def _is_finite(x: torch.Tensor) -> bool:
+    """Return whether a tensor has no NaN and no +∞. A buffer may be an attention mask, with −∞."""
+    return not x.is_floating_point() or bool(x.isfinite().all()) or not bool((x.isnan() | (x == torch.inf)).any())
 
 
 def _why_no_checkpoint(path: Path) -> str:
