@@ -9,6 +9,7 @@ from types import ModuleType
 
 __version__ = '0.2.0'
 SUBPACKAGES = (
+    'data_check',
     'deployment',
     'detection',
     'engine',
