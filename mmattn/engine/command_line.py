@@ -163,7 +163,8 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     Raises:
         OSError: the file does not exist, or is a folder.
         ValueError: the file is not a config; it or one of its base configs has an error, which the message gives with
-            file and line; or the first part of a key is not a setting, or an option does not fit the config.
+            file and line; a name in it is almost that of a setting; or the first part of a key is not a setting, or an
+            option does not fit the config.
 
     Example:
         >>> _ = Path('my.py').write_text('train_cfg = dict(max_iters=10)', encoding='utf-8')
@@ -181,6 +182,7 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
         cfg = Config.fromfile(path)
     except Exception as error:  # the code in a config may raise any exception
         raise ValueError(_fault(path, error)) from error
+    _check_names(path, cfg)
     for key in options or ():
         _look_up(cfg, key)
     try:
@@ -201,6 +203,27 @@ def _fault(path: Path, error: Exception) -> str:
     line = getattr(error, 'lineno', line)
     message = error.args[0] if isinstance(error, KeyError) and error.args else getattr(error, 'msg', error)
     return f'{where}{"" if line is None else f", line {line}"}: {type(error).__name__}: {message}'
+
+
+def _check_names(path: Path, cfg: Config) -> None:
+    """Raise a ValueError if a name of the config looks like a misspelt setting; mmengine ignores such a name.
+
+    A variable whose value is part of a setting is a helper of the config, whatever its name.
+    """
+    settings = [value for name, value in cfg.items() if name in SETTINGS]
+    for name, value in cfg.items():
+        # `models`, a helper in a config of mmseg, has a similarity of 0.91 to `model`; `train_cfgs`, of 0.95
+        nearest = [] if name in SETTINGS else difflib.get_close_matches(name, SETTINGS, 1, 0.92)
+        if nearest and not any(_contains(setting, value) for setting in settings):
+            raise ValueError(f"{path}: '{name}' is not a setting of the config; did you mean {nearest[0]}?")
+
+
+def _contains(setting: Any, value: Any) -> bool:
+    """Whether a value is a setting, or anywhere in it."""
+    if setting == value:
+        return True
+    items = setting.values() if isinstance(setting, dict) else setting if isinstance(setting, list | tuple) else ()
+    return any(_contains(item, value) for item in items)
 
 
 def _look_up(cfg: Config, key: str) -> None:

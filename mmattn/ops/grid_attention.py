@@ -116,9 +116,8 @@ def _reference(given: Any) -> tuple[Tensor, Tensor]:
     lse = torch.full(query.shape[:-1], -math.inf, dtype=dtype, device=query.device)
     with torch.autocast(query.device.type, enabled=False):
         for axis, lines, p in _arms(given, _Positions.of(given)):
-            peak = p.amax(-1, keepdim=True)
-            peak.masked_fill_(peak == -math.inf, 0)  # a line of length 1: its key, self, is not in this arm
-            total = p.sub_(peak).exp_().sum(-1, keepdim=True)
+            peak = p.amax(-1, keepdim=True)  # -inf in a line of length 1: its key, self, is not in this arm
+            total = p.sub_(peak.masked_fill(peak == -math.inf, 0)).exp_().sum(-1, keepdim=True)
             arm = p @ _lines(value, axis)[:, :, lines].to(dtype)  # unnormalised
             # Merge with the previous arms: the weight of an arm is exp(log-sum-exp).
             before = _lines(lse.unsqueeze(-1), axis)[:, :, lines]

@@ -75,6 +75,16 @@ def test_what_is_no_config(tmp_path, name, text, error, said):
     assert name in str(raised.value)
 
 
+@pytest.mark.parametrize(('name', 'meant'), [('default_hook', 'default_hooks'), ('train_cfgs', 'train_cfg')])
+def test_a_misspelt_setting(tmp_path, name, meant):
+    path = tmp_path / 'own.py'
+    path.write_text(f'{name} = dict(max_iters=3)\n', encoding='utf-8')
+    with pytest.raises(ValueError, match=f"own\\.py: '{name}' is not a setting of the config; did you mean {meant}"):
+        load_config(path)
+    path.write_text(f'{name} = dict(max_iters=3)\n{meant} = dict(of_a_helper=[{name}])\n', encoding='utf-8')
+    assert load_config(path)[meant].of_a_helper == [dict(max_iters=3)]
+
+
 def test_an_error_in_a_base_config_names_the_base(tmp_path):
     (tmp_path / 'base.py').write_text('a = 1\n\nb = (\n', encoding='utf-8')
     (tmp_path / 'own.py').write_text("_base_ = './base.py'\n", encoding='utf-8')

@@ -232,6 +232,19 @@ def test_an_arm_may_have_no_key(entries, dtype):
     assert (weights.flatten(3).sum(-1) - 1).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize('backend', ['auto', 'reference'])
+@pytest.mark.parametrize('size', [(1, 4), (4, 1), (1, 1), (2, 1, 3)])
+def test_an_arm_without_keys_beside_low_logits(size, backend):
+    """The logits of the other arm are -128: their inverse weight, exp(128), is infinite in float32."""
+    query = torch.full((1, 1, *size, 8), 4.0)
+    tensors = {'query': query, 'key': -query, 'value': randn(*query.shape).float()}
+    with native.backend(backend):
+        found = evaluate(grid_attention, tensors, scale=1.0)
+    expected = evaluate(grid_attention, {name: x.double() for name, x in tensors.items()}, scale=1.0)
+    assert all(x.isfinite().all() for x in found.values())
+    assert_same(found, expected, 1e-5, 1e-5)
+
+
 def test_a_query_without_any_key_has_output_0():
     tensors, settings = with_window((4, 5), 3, -math.inf)
     tensors['window_bias'][:, :, 1, 2] = -math.inf

@@ -289,7 +289,16 @@ def test_nothing_is_created_if_no_image_can_be_read(idle, folder, tmp_path):
     paths = [path for path in folder.iterdir() if path.stem in bad] + [folder / 'missing.png', folder / 'deeper']
     with pytest.raises(ValueError, match=r'^11 of 11 images cannot be segmented:\n') as raised:
         idle(paths, tmp_path / 'out')
-    assert len(re.findall(r'^  /.*?: (?:unreadable: |a TIFF of 32-bit floating point|cv2 cannot decode it).', str(raised.value), re.MULTILINE)) == 11
+    assert (
+        len(
+            re.findall(
+                r'^  /.*?: (?:unreadable: |a TIFF of 32-bit floating point|cv2 cannot decode it).',
+                str(raised.value),
+                re.MULTILINE,
+            )
+        )
+        == 11
+    )
     assert not (tmp_path / 'out').exists()
 
 
