@@ -233,16 +233,18 @@ def test_an_arm_may_have_no_key(entries, dtype):
 
 
 @pytest.mark.parametrize('backend', ['auto', 'reference'])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64, torch.float16])
 @pytest.mark.parametrize('size', [(1, 4), (4, 1), (1, 1), (2, 1, 3)])
-def test_an_arm_without_keys_beside_low_logits(size, backend):
-    """The logits of the other arm are -128: their inverse weight, exp(128), is infinite in float32."""
-    query = torch.full((1, 1, *size, 8), 4.0)
-    tensors = {'query': query, 'key': -query, 'value': randn(*query.shape).float()}
+def test_an_arm_without_keys_beside_low_logits(size, dtype, backend):
+    """The logits of the other arm are about -128, or -800 in float64: their inverse weight would overflow."""
+    query = 4 + torch.arange(8.0).sub(4).div(16).expand(1, 1, *size, 8) * randn(1, 1, *size, 1).round()
+    tensors = {'query': query.to(dtype), 'key': -query.to(dtype), 'value': randn(*query.shape).to(dtype)}
+    scale = 6.25 if dtype == torch.float64 else 1.0
     with native.backend(backend):
-        found = evaluate(grid_attention, tensors, scale=1.0)
-    expected = evaluate(grid_attention, {name: x.double() for name, x in tensors.items()}, scale=1.0)
-    assert all(x.isfinite().all() for x in found.values())
-    assert_same(found, expected, 1e-5, 1e-5)
+        found = evaluate(grid_attention, tensors, scale=scale)
+    expected = evaluate(literal.grid_attention, tensors, torch.float64, scale=scale)
+    atol = {torch.float16: 1e-2, torch.float32: 1e-4, torch.float64: 1e-11}[dtype]
+    assert_same(found, expected, **{**low_precision(dtype), 'atol': atol})
 
 
 def test_a_query_without_any_key_has_output_0():
