@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
-from mmengine.registry import Registry
+from mmengine.registry import MODELS, Registry
+
+TOOLS = 'tools/image_demo.py runs segmentors, tools/video_demo.py SST, and mmdet.apis.DetInferencer detectors'
 
 
 def type_name(cfg: Mapping, default: str = '') -> str:
@@ -38,3 +40,19 @@ def component_class(cfg: Mapping, registry: Registry, scope: str | None = None) 
         return kind
     with registry.switch_scope_and_registry(scope) as found:
         return found.get(kind)
+
+
+def check_model(cfg: Mapping, base: type, name: str) -> None:
+    """Check the class of a config's model before it is built.
+
+    Args:
+        cfg (Mapping): the whole config.
+        base (type): class from which the model must derive.
+        name (str): what such a model is called, for the message.
+
+    Raises:
+        ValueError: the model is of another class.
+    """
+    kind = component_class(cfg['model'], MODELS, cfg.get('default_scope'))
+    if isinstance(kind, type) and not issubclass(kind, base):
+        raise ValueError(f'the model must be {name}; the config has {cfg["model"]["type"]} ({TOOLS})')

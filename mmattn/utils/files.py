@@ -106,6 +106,17 @@ def check_writable(folder: str | Path) -> None:
         raise type(error)(error.errno, message, str(folder)) from None
 
 
+def check_path(argument: str, value: object) -> Path:
+    """Return the path that an argument gives.
+
+    Raises:
+        TypeError: the argument is not a path, such as an image, an open file or None.
+    """
+    if not isinstance(value, str | Path):
+        raise TypeError(f'{argument} must be a path (str or Path); got {type(value).__name__}')
+    return Path(value)
+
+
 def check_not_input(argument: str, output: str | Path, inputs: Iterable[str | Path]) -> None:
     """Check that an output is none of the inputs, and is not in an input folder; links are followed.
 

@@ -2,12 +2,14 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from mmengine.logging import print_log
+
+from mmattn.utils.files import check_path
 
 from .clip_files import find_images, raise_for
 from .clips import Clip
@@ -28,7 +30,8 @@ def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
     """Return the mask of each frame, by ascending number, and whether it was given as a file, not in a folder."""
     listed: list[_MaskFile] = []
     numbered: set[Path] = set()  # in folders of several masks whose names all end in numbers
-    for given in [masks] if isinstance(masks, str | Path) else masks:
+    for given in [masks] if isinstance(masks, str | Path) or not isinstance(masks, Iterable) else masks:
+        check_path('masks', given)
         before, _, digits = str(given).rpartition('@')
         if Path(given).is_dir():
             files = sorted(find_images(Path(given)))
@@ -142,6 +145,8 @@ def read_masks(paths: dict[int, tuple[Path, bool]], clip: Clip, single_object: b
 
 
 def _spelling(path: Path) -> str:
-    """Return a hint for ``mask@20.png``, in which the frame number belongs after the suffix, or ''."""
+    """Return a hint for ``mask@20.png`` and ``mask.png@last``, or ''."""
     stem, _, number = path.stem.rpartition('@')
-    return f'; frame {number} is written {stem}{path.suffix}@{number}' if stem and number.isdecimal() else ''
+    if stem and number.isdecimal():
+        return f'; frame {number} is written {stem}{path.suffix}@{number}'
+    return '; after @, write the number of a frame, such as @20' if '@' in path.suffix else ''

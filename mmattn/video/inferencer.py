@@ -21,8 +21,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
 from mmattn.registry import MODELS
+from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
-from mmattn.utils.files import atomic_write, check_writable, exclusive, remove_temporary_files, write_text
+from mmattn.utils.files import atomic_write, check_path, check_writable, exclusive, remove_temporary_files, write_text
 
 from .clips import Clip, FrameFolder, VideoFile
 from .given_masks import Masks, find_masks, read_masks
@@ -68,9 +69,8 @@ class VOSInferencer:
         self.cfg = model if isinstance(model, Config) else Config.fromfile(model)
         self.show_progress = show_progress
         self.summary = ''
+        check_model(self.cfg, SST, 'an SST')
         self.model = MODELS.build(self.cfg.model)
-        if not isinstance(self.model, SST):
-            raise ValueError(f'the model must be an SST; the config has {self.cfg.model.type}')
         if weights is None:
             print_log('weights is None: the model is not trained', 'current', logging.WARNING)
         else:
@@ -131,6 +131,7 @@ class VOSInferencer:
 
         Raises:
             FileNotFoundError: the video does not exist.
+            TypeError: ``video``, a mask or ``out_dir`` is not a path, such as an array.
             BlockingIOError: another run uses ``out_dir``.
             ValueError: before the model runs: frames are missing, unreadable or of different sizes; there is no mask;
                 masks are unreadable, empty, of another size than the frames, for the same frame or for no frame;
@@ -143,11 +144,11 @@ class VOSInferencer:
             raise ValueError(f'max_frames must be at least 2, a reference frame and another; got {max_frames}')
         if not 0 <= opacity <= 1:
             raise ValueError(f'opacity must be from 0 to 1; got {opacity}')
-        out_dir = Path(out_dir)
+        video, out_dir = check_path('video', video), check_path('out_dir', out_dir)
         folder, overlay_path = out_dir / 'masks', out_dir / 'overlay.mp4'
         check_writable(out_dir)
         check_writable(folder)
-        clip = FrameFolder(Path(video)) if Path(video).is_dir() else VideoFile(Path(video))
+        clip = FrameFolder(video) if video.is_dir() else VideoFile(video)
         paths = find_masks(clip, masks)
         given = read_masks(paths, clip, single_object)
         inputs = {path.resolve() for path in (*clip.files, *(path for path, _ in paths.values()))}
@@ -157,7 +158,7 @@ class VOSInferencer:
             with TemporaryDirectory() as trial:
                 _open_writer(Path(trial, 'overlay.mp4'), overlay_path, clip).release()
         settings = dict(
-            video=str(Path(video).resolve()),
+            video=str(video.resolve()),
             files_sha256=_digest(
                 f'{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}\n'.encode() for path in clip.files
             ),
@@ -224,12 +225,20 @@ class VOSInferencer:
             writer = _open_writer(temporary, path, clip)
             frames = zip(masks, clip.read())
             for mask, (_, image) in track(frames, 'Overlay', len(masks), disable=not self.show_progress):
-                drawn = draw_overlay(image, read_mask(mask), opacity)
+                drawn = draw_overlay(image, _read_result(mask), opacity)
                 writer.write(cv2.copyMakeBorder(drawn, 0, bottom, 0, right, cv2.BORDER_REPLICATE))
             writer.release()
             count = _count_frames(temporary)  # OpenCV reports no error when a write fails
             if count != len(masks):
                 raise OSError(f'{path}: {count} of {len(masks)} frames could be written; is the disk full?')
+
+
+def _read_result(path: Path) -> np.ndarray:
+    """Read a mask that this run or an earlier one has written."""
+    try:
+        return read_mask(path)
+    except ValueError as error:
+        raise ValueError(f'{error}; delete it, and run the same command again') from error
 
 
 def _open_writer(path: Path, named: Path, clip: Clip) -> cv2.VideoWriter:

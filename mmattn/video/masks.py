@@ -94,16 +94,26 @@ def write_mask(path: str | Path, ids: np.ndarray) -> None:
         >>> Image.open('masks/00000.png').mode
         'P'
     """
-    path, ids = Path(path), np.asarray(ids)
-    if ids.ndim != 2 or not ids.size or ids.dtype.kind not in 'biu' or not 0 <= ids.min() <= ids.max() <= 255:
-        values = f', of {ids.min()}…{ids.max()}' if ids.size else ''
-        raise ValueError(
-            f'{path}: ids must be integers of 0…255 of shape (H, W); got {ids.dtype} of shape {ids.shape}{values}'
-        )
-    image = Image.fromarray(ids.astype(np.uint8))
+    path = Path(path)
+    image = Image.fromarray(to_ids(ids, str(path)))
     image.putpalette(PALETTE.tobytes())
     with atomic_write(path) as temporary:
         image.save(temporary, 'PNG')
+
+
+def to_ids(ids: np.ndarray, where: str) -> np.ndarray:
+    """Return a uint8 copy of a mask of any integer type.
+
+    Raises:
+        ValueError: the mask has another shape, type or range; the message begins with ``where``.
+    """
+    ids = np.asarray(ids)
+    if ids.ndim != 2 or not ids.size or ids.dtype.kind not in 'biu' or not 0 <= ids.min() <= ids.max() <= 255:
+        values = f', of {ids.min()}…{ids.max()}' if ids.size and ids.dtype.kind in 'biuf' else ''
+        raise ValueError(
+            f'{where}: ids must be integers of 0…255 of shape (H, W); got {ids.dtype} of shape {ids.shape}{values}'
+        )
+    return ids.astype(np.uint8)
 
 
 def object_ids(mask: np.ndarray) -> list[int]:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from .aggregation import aggregate
 from .expand_mask_project import shrink_masks
-from .masks import object_ids
+from .masks import VOID, object_ids, to_ids
 from .network import SSTNetwork
 
 SAMPLINGS = ('dense', 'sparse')
@@ -24,8 +24,9 @@ class Frame(NamedTuple):
 
     Attributes:
         number (int): its number in the clip, from 0; numbers may have gaps.
-        image (np.ndarray): uint8 ``(H, W, 3)``, BGR.
-        mask (np.ndarray, optional): uint8 ``(H, W)``, ids of the objects that begin at this frame, and 0.
+        image (np.ndarray): uint8 ``(H, W, 3)``, BGR. A buffer may be reused for the next frame.
+        mask (np.ndarray, optional): ``(H, W)`` of any integer type, ids 1…254 of the objects that begin at this frame,
+            and 0.
     """
 
     number: int
@@ -94,14 +95,19 @@ class ClipSession:
             tuple[Frame, np.ndarray]: the frame, and uint8 ``(H, W)`` ids at the frame's size.
 
         Raises:
-            ValueError: the size of a frame or a mask differs from that of the first frame, or a mask shows an object
-                that has already begun.
+            ValueError: the numbers do not ascend; a frame or a mask has another shape or type than in :class:`Frame`,
+                or another size than the first frame; or a mask shows an object that has already begun.
         """
         part: list[Frame] = []
+        last = None
         for frame in frames:
+            _check_frame(frame)
+            if last is not None and frame.number <= last:
+                raise ValueError(f'frames must be in the order of their numbers; got {frame.number} after {last}')
+            last = frame.number
             if frame.mask is not None:
                 self.add(frame)
-            part.append(frame)
+            part.append(frame._replace(image=frame.image.copy()))  # the caller may reuse the buffer
             outside = len(self._references.keys() - {frame.number for frame in part})
             if self.max_frames is not None and len(part) + min(outside, self.max_frames - 1) >= self.max_frames:
                 if not skip([frame.number for frame in part]):
@@ -147,10 +153,16 @@ class ClipSession:
         Raises:
             ValueError: as in :meth:`segment`, or the mask shows no object.
         """
-        mask = frame.mask
-        ids = [] if mask is None else object_ids(mask)
-        if mask is None or not ids:
-            raise ValueError(f'the mask of frame {frame.number} shows no object')
+        _check_frame(frame)
+        mask = (
+            np.zeros((1, 1), np.uint8)
+            if frame.mask is None
+            else to_ids(frame.mask, f'the mask of frame {frame.number}')
+        )
+        ids = object_ids(mask)
+        if not ids:
+            hint = f'; {VOID} is void: number the objects from 1' if mask.any() else ''
+            raise ValueError(f'the mask of frame {frame.number} shows no object{hint}')
         if mask.shape != frame.image.shape[:2]:
             raise ValueError(
                 f'the mask of frame {frame.number} is of shape {mask.shape}, the frame of {frame.image.shape[:2]}'
@@ -258,6 +270,16 @@ class ClipSession:
         if self.scale is None:
             return image
         return mmcv.imresize(image, mmcv.rescale_size(image.shape[1::-1], self.scale))
+
+
+def _check_frame(frame: Any) -> None:
+    """Check the types of a frame that a user made."""
+    if not isinstance(frame, Frame):
+        raise ValueError(f'frames must be of type Frame(number, image, mask); got {type(frame).__name__}')
+    image: Any = frame.image
+    if not (isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3):
+        kind = f'{image.dtype} of shape {image.shape}' if isinstance(image, np.ndarray) else type(image).__name__
+        raise ValueError(f'the image of frame {frame.number} must be uint8 of shape (H, W, 3), BGR; got {kind}')
 
 
 def _frame(sample: BaseDataElement, position: int, given: bool = False) -> Frame:

@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 
 from mmattn.segmentation.face_parsing import inferencer as module
 from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
+from mmattn.utils.paths import config_path
 
 from ..full_disk import full_disk
 
@@ -376,10 +377,36 @@ def test_wrong_inputs(idle, folder, inputs, said):
         idle(paths, folder / 'out')
 
 
-@pytest.mark.parametrize('options', [dict(batch_size=0), dict(opacity=1.5)])
+@pytest.mark.parametrize('options', [dict(batch_size=0), dict(batch_size=1.5), dict(opacity=1.5)])
 def test_wrong_options(idle, folder, tmp_path, options):
     with pytest.raises(ValueError, match=f'{next(iter(options))} must be .*; got {next(iter(options.values()))}'):
         idle(folder, tmp_path / 'out', **options)
+
+
+@pytest.mark.parametrize('value', [b'a.png', np.zeros((4, 4, 3)), Image.new('RGB', (4, 4)), None])
+def test_what_is_no_path(idle, tmp_path, value):
+    name = type(value).__name__
+    for argument, inputs, out_dir in (
+        ('inputs', value, tmp_path),
+        ('inputs', [value], tmp_path),
+        ('out_dir', 'a', value),
+    ):
+        with pytest.raises(TypeError, match=rf'{argument} must be a path \(str or Path\); got {name}'):
+            idle(inputs, out_dir)
+
+
+@pytest.mark.parametrize(
+    ('path', 'name'),
+    [
+        ('attended_residual/faster-rcnn_r50-w16_fpn_1xb4-100_trees-400x400.py', 'FasterRCNN'),
+        ('sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py', 'mmattn.SST'),
+    ],
+)
+def test_models_that_are_no_segmentors(checkpoint, path, name):
+    with pytest.raises(
+        ValueError, match=rf'the model must be a segmentor; the config has {name} \(.* SST, .* detectors'
+    ):
+        FaceParsingInferencer(config_path(path), checkpoint)
 
 
 def test_classes_and_palette_may_be_the_data_sets(save):

@@ -14,6 +14,7 @@ from mmengine.config import Config
 from PIL import Image
 
 from mmattn.utils.files import exclusive
+from mmattn.utils.paths import config_path
 from mmattn.video import clips as opened
 from mmattn.video import given_masks
 from mmattn.video import inferencer as module
@@ -418,6 +419,15 @@ def test_a_run_goes_on_where_it_broke(inferencer, whole, folder, masks, tmp_path
     assert inferencer.summary == 'no frame left to segment'
 
 
+def test_a_result_that_is_broken_is_named_with_what_to_do(loaded, folder, masks, tmp_path):
+    loaded(folder, masks, tmp_path, overlay=False)
+    (tmp_path / 'masks/00001.png').write_bytes(b'')
+    with pytest.raises(
+        ValueError, match=r'masks/00001\.png: unreadable: .*; delete it, and run the same command again'
+    ):
+        loaded(folder, masks, tmp_path)
+
+
 def test_a_mask_or_overlay_that_breaks_is_not_there(loaded, folder, masks, tmp_path, monkeypatch):
     def save(image, stream, *args):
         Path(stream).write_bytes(b'half a file')
@@ -563,6 +573,8 @@ def spoilt(tmp_path, folder, masks):
         (['missing.png'], [r'missing\.png']),
         (['good.png@0', 'large.png@1', 'empty.png@2'], [r'large\.png: ', r'empty\.png: ']),
         (['good.png', 'white.png'], [r'white\.png: its frame is unknown; .*white\.png@20']),
+        (['good.png@last'], [r'good\.png@last: no such file; after @, write the number of a frame, such as @20$']),
+        (['good.png@-1'], [r'good\.png@-1: no such file; after @, write the number of a frame']),
         (['x@20.png'], [r'x@20\.png: no such file; frame 20 is written .*x\.png@20$']),
         (['photo.jpg'], [r'photo\.jpg: masks must be lossless, such as PNG; JPEG']),
         (['links'], [r'links/00000\.png: no such file', r'links/00001\.png: .*Is a directory']),
@@ -583,6 +595,16 @@ def test_masks_that_are_wrong(idle, folder, spoilt, masks, said):
         assert line.startswith(f'  {spoilt}') or line.startswith('  [Errno 2]')
         assert re.search(pattern, line)
     assert not (spoilt / 'out').exists()
+
+
+def test_what_is_no_path(idle, folder, masks, tmp_path):
+    for arguments, said in (
+        ((0, masks, tmp_path), 'video must be a path .*; got int'),
+        ((folder, squares(0, 1), tmp_path), 'masks must be a path .*; got ndarray'),
+        ((folder, masks, None), 'out_dir must be a path .*; got NoneType'),
+    ):
+        with pytest.raises(TypeError, match=said):
+            idle(*arguments)
 
 
 def test_no_mask_at_all(idle, folder, spoilt):
@@ -708,6 +730,11 @@ def test_a_checkpoint_of_another_model_is_an_error(small_sst, tmp_path):
         VOSInferencer(tmp_path / 'missing.py', small_sst.checkpoint)
     with pytest.raises(ValueError, match=r'the model must be an SST; the config has mmattn\.ClipDataPreprocessor'):
         VOSInferencer(Config(dict(model=dict(type='mmattn.ClipDataPreprocessor'))), None)
+    segmentor = Config.fromfile(config_path('bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'))
+    with pytest.raises(
+        ValueError, match=r'must be an SST; the config has EncoderDecoder \(tools/image_demo\.py runs seg'
+    ):
+        VOSInferencer(segmentor, None)
 
 
 def test_what_is_told(small_sst, folder, masks, tmp_path, capsys, monkeypatch):

@@ -426,6 +426,14 @@ def test_what_is_wrong_is_named(root, sample, tmp_path):
     for frame, message in (
         (Frame(3, image, np.zeros((30, 44), np.uint8)), 'mask of frame 3 shows no object'),
         (Frame(3, image, squares(0, 1, size=(30, 40))), r'mask of frame 3 is of shape \(30, 40\)'),
+        (Frame(3, image, squares(0, 255)), 'mask of frame 3 shows no object; 255 is void'),
+        (Frame(3, image, squares(0, 1).astype(int) * 300), r'mask of frame 3: ids must be .*; got int\d+ of .*, of 0…300'),
+        (Frame(3, image, squares(0, 1) * 1.0), 'mask of frame 3: ids must be integers .*; got float64'),
+        (Frame(3, image / 255), r'image of frame 3 must be uint8 .*; got float64 of shape \(30, 44, 3\)'),
+        (Frame(3, image[..., 0]), r'image of frame 3 must be .*; got uint8 of shape \(30, 44\)'),
+        (Frame(3, np.dstack([image, image])), r'image of frame 3 must be .*; got uint8 of shape \(30, 44, 6\)'),
+        (Frame(3, None), 'image of frame 3 must be .*; got NoneType'),
+        ((3, image), r'frames must be of type Frame\(number, image, mask\); got tuple'),
     ):
         with pytest.raises(ValueError, match=message):
             [*session.segment([frame])]
@@ -433,6 +441,9 @@ def test_what_is_wrong_is_named(root, sample, tmp_path):
         [*session.segment([Frame(0, image, squares(0, 1)), Frame(1, image, squares(0, 1, 5))])]
     with pytest.raises(ValueError, match=r'frame 9 is of shape \(20, 44\)'):
         [*ClipSession(model).segment([Frame(0, image, squares(0, 1)), Frame(9, image[:20])])]
+    for numbers in ((0, 0), (2, 1)):
+        with pytest.raises(ValueError, match=rf'in the order of their numbers; got {numbers[1]} after {numbers[0]}'):
+            [*ClipSession(model).segment([Frame(number, image) for number in numbers])]
     small = tmp_path / 'small.png'
     write_mask(small, np.zeros((10, 10), int))
     sample.frames = ClipFrames([*sample.frame_paths[:-1], str(small)], sample.ori_shape)
@@ -451,3 +462,25 @@ def test_what_is_wrong_is_named(root, sample, tmp_path):
         model(None, [], mode='train')
     with pytest.raises(ValueError, match='of one shape'):
         model.data_preprocessor(dict(inputs=[torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 8, 9)], data_samples=[]))
+
+
+def test_frames_may_share_one_buffer(root, sample):
+    """As with ``capture.read(buffer)``."""
+    model = build()
+    images = [np.array(image) for image in sample.frames]
+    mask = sample.given[0].cpu().numpy()
+
+    def read(buffer):
+        for i, image in enumerate(images):
+            buffer = image if buffer is None else buffer
+            buffer[:] = image
+            yield Frame(i, buffer, mask if i == 0 else None)
+
+    own, shared = (
+        [ids for _, ids in ClipSession(model, max_frames=3).segment(frames)]
+        for frames in (
+            [Frame(i, image, mask if i == 0 else None) for i, image in enumerate(images)],
+            read(np.empty_like(images[0])),
+        )
+    )
+    np.testing.assert_array_equal(own, shared)

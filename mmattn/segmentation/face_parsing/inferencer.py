@@ -1,8 +1,7 @@
 """Prediction for image files: writes an index map with its palette, and a colour overlay, per file."""
 
-import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from mmengine.logging import print_log
 from mmengine.visualization import Visualizer
 from mmseg.apis import MMSegInferencer
 from mmseg.datasets.transforms.loading import InferencerLoader
+from mmseg.models.segmentors import BaseSegmentor
 from mmseg.registry import DATASETS
 from mmseg.structures import SegDataSample
 from mmseg.visualization import SegLocalVisualizer
@@ -22,8 +22,9 @@ from torch import nn
 from mmattn._compat import load_weights
 from mmattn.data_check.images import ImageFile, look
 from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
+from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
-from mmattn.utils.files import atomic_write, check_writable
+from mmattn.utils.files import atomic_write, check_path, check_writable
 from mmattn.utils.images import deep_picture_fault
 
 SUFFIXES = {suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN}
@@ -73,6 +74,7 @@ class FaceParsingInferencer(MMSegInferencer):
         if weights is not None:
             check_checkpoint(weights)
         cfg = model if isinstance(model, Config) else Config.fromfile(model)
+        check_model(cfg, BaseSegmentor, 'a segmentor')
         super().__init__(cfg, weights, device=str(found), scope=scope)
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)
         self.show_progress = show_progress
@@ -104,13 +106,14 @@ class FaceParsingInferencer(MMSegInferencer):
             ValueError: before the model runs: there is no input; two inputs would have the same output; an output would
                 overwrite an input; ``batch_size`` or ``opacity`` is out of range. At the end: some images cannot be
                 read or segmented; the message lists them.
+            TypeError: ``inputs`` or ``out_dir`` is not a path, such as an array.
             OSError: ``out_dir`` is not writable, or a result cannot be written. The message names the path.
         """
-        if batch_size < 1:
-            raise ValueError(f'batch_size must be at least 1; got {batch_size}')
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f'batch_size must be an integer, at least 1; got {batch_size}')
         if not 0 <= opacity <= 1:
             raise ValueError(f'opacity must be from 0 to 1; got {opacity}')
-        pred_dir, vis_dir = Path(out_dir, 'pred'), Path(out_dir, 'vis')
+        pred_dir, vis_dir = (check_path('out_dir', out_dir) / name for name in ('pred', 'vis'))
         check_writable(pred_dir)
         check_writable(vis_dir)
         paths = self._inputs_to_list(inputs)
@@ -177,10 +180,10 @@ class FaceParsingInferencer(MMSegInferencer):
 
     def _inputs_to_list(self, inputs: str | Path | Sequence[str | Path]) -> list[str]:
         """Return the paths of the images."""
-        if not isinstance(inputs, str | Path):
-            paths = [os.fspath(path) for path in inputs]
-        elif Path(inputs).is_dir():
-            found = sorted(path for path in Path(inputs).iterdir() if not path.name.startswith('.'))
+        if isinstance(inputs, Iterable) and not isinstance(inputs, str | Path | bytes):
+            paths = [str(check_path('inputs', path)) for path in inputs]
+        elif (folder := check_path('inputs', inputs)).is_dir():
+            found = sorted(path for path in folder.iterdir() if not path.name.startswith('.'))
             # includes folders and broken links that are named like images: they are reported as faults
             paths = [str(path) for path in found if path.suffix.lower() in SUFFIXES]
             rest = [path.name for path in found if path.suffix.lower() not in SUFFIXES]
