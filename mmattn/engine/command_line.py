@@ -38,6 +38,23 @@ SETTINGS = {
     'tta_pipeline',
 } - {'self', 'cfg'}
 
+# Settings that may be a number or a truth value, or text.
+NUMBER_OR_TEXT = {
+    'add_extra_convs',
+    'bias',
+    'conv_bias',
+    'device',
+    'log_level',
+    'loss_scale',
+    'padding',
+    'priority',
+    'resume',
+}
+LAUNCHERS = {  # by name: a variable of the processes that it starts, and how they are started
+    'pytorch': ('RANK', 'torchrun, or bash tools/dist_train.sh CONFIG GPUS,'),
+    'slurm': ('SLURM_PROCID', 'srun, or bash tools/slurm_train.sh PARTITION JOB_NAME CONFIG,'),
+}
+
 
 class _OptionsAction(DictAction):
     """mmengine's ``DictAction``, which reports an option without a value as a usage error."""
@@ -89,7 +106,7 @@ def config_from(args: Namespace) -> Config:
 
     Raises:
         OSError: the config does not exist, or the work dir is not writable.
-        ValueError: as in :func:`load_config` and :func:`check_lengths`.
+        ValueError: as in :func:`load_config`; or the launcher did not start this process.
     """
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     cfg = load_config(args.config, args.cfg_options)
@@ -98,7 +115,9 @@ def config_from(args: Namespace) -> Config:
         cfg.work_dir = args.work_dir
     elif cfg.get('work_dir') is None:
         cfg.work_dir = str(Path('work_dirs', Path(args.config).stem))
-    check_lengths(cfg)
+    variable, starter = LAUNCHERS.get(args.launcher, ('', ''))
+    if variable and variable not in os.environ:
+        raise ValueError(f'--launcher {args.launcher} is for processes that {starter} starts: {variable} is not set')
     check_writable(cfg.work_dir)
     return cfg
 
@@ -122,13 +141,11 @@ def data_paths(cfg: Config) -> list[Path]:
     return list(dict.fromkeys(path for key in loops for path in walk(cfg.get(key), '', key)))
 
 
-def check_lengths(cfg: Config) -> None:
-    """Check settings that mmengine and mmseg do not check; with invalid values, a run does nothing or fails late.
-
-    Raises:
-        ValueError: training has no iteration; windows of ``test_cfg`` with ``mode='slide'`` leave gaps; or the size of
-            a crop is not in whole pixels.
-    """
+def _check_lengths(cfg: Config) -> None:
+    """Check settings that mmengine and mmseg do not check; with invalid values, a run does nothing or fails late."""
+    seed = (cfg.get('randomness') or {}).get('seed')
+    if not isinstance(seed, int | None):
+        raise ValueError(f'randomness.seed must be an integer; got {seed!r}')
     for key in ('max_iters', 'max_epochs', 'val_interval'):
         value = (cfg.get('train_cfg') or {}).get(key)
         if isinstance(value, int) and value < 1:
@@ -163,8 +180,9 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     Raises:
         OSError: the file does not exist, or is a folder.
         ValueError: the file is not a config; it or one of its base configs has an error, which the message gives with
-            file and line; a name in it is almost that of a setting; or the first part of a key is not a setting, or an
-            option does not fit the config.
+            file and line; a name in it is almost that of a setting; the first part of a key is not a setting, or an
+            option does not fit the config; training has no iteration; windows of ``test_cfg`` with ``mode='slide'``
+            leave gaps; the size of a crop is not in whole pixels; or the seed is not an integer.
 
     Example:
         >>> _ = Path('my.py').write_text('train_cfg = dict(max_iters=10)', encoding='utf-8')
@@ -183,12 +201,13 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
     except Exception as error:  # the code in a config may raise any exception
         raise ValueError(_fault(path, error)) from error
     _check_names(path, cfg)
-    for key in options or ():
-        _look_up(cfg, key)
+    for key, value in (options or {}).items():
+        _look_up(cfg, key, value)
     try:
         cfg.merge_from_dict(dict(options or {}))
     except (KeyError, TypeError) as error:
         raise ValueError(f'--cfg-options does not fit {path}: {error.args[0]}') from error
+    _check_lengths(cfg)
     return cfg
 
 
@@ -226,8 +245,12 @@ def _contains(setting: Any, value: Any) -> bool:
     return any(_contains(item, value) for item in items)
 
 
-def _look_up(cfg: Config, key: str) -> None:
-    """Warn if a config does not have this key; raise a ValueError if its first part is not a setting."""
+def _look_up(cfg: Config, key: str, new: Any) -> None:
+    """Warn if a config does not have this key.
+
+    Raises:
+        ValueError: the first part of the key is not a setting, or text would replace a number or a truth value.
+    """
     value, parts = cfg.to_dict(), key.split('.')
     for depth, part in enumerate(parts):
         if isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
@@ -240,9 +263,12 @@ def _look_up(cfg: Config, key: str) -> None:
             known = sorted({*value, *SETTINGS} if depth == 0 else value)
             nearest = difflib.get_close_matches(part, known, 1)
             hint = f'; did you mean {".".join([*parts[:depth], *nearest])}?' if nearest else ''
-            new = '.'.join(parts[: depth + 1])
+            path = '.'.join(parts[: depth + 1])
             if depth == 0 and part not in SETTINGS:
                 raise ValueError(f"--cfg-options {key}: '{part}' is not a setting of the config{hint}")
             if depth > 0:
-                print_log(f'--cfg-options {key}: {new} is new in the config{hint}', 'current', logging.WARNING)
+                print_log(f'--cfg-options {key}: {path} is new in the config{hint}', 'current', logging.WARNING)
             return
+    if isinstance(value, bool | int | float) and isinstance(new, str) and parts[-1] not in NUMBER_OR_TEXT:
+        kind = 'true or false' if isinstance(value, bool) else 'a number'
+        raise ValueError(f'--cfg-options {key} must be {kind}, as in the config ({value}); got {new!r}')

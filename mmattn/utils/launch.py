@@ -9,7 +9,7 @@ import sys
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import main
+from torch.distributed.run import main, parse_args
 
 
 def launch(arguments: list[str]) -> int:
@@ -19,6 +19,11 @@ def launch(arguments: list[str]) -> int:
     variable ``TORCH_ELASTIC_SHUTDOWN_TIMEOUT`` is set, in seconds; older versions of torch wait for 30 seconds.
     """
     os.environ.setdefault('TORCH_ELASTIC_SHUTDOWN_TIMEOUT', '300')
+    args = parse_args(arguments)
+    count = args.nproc_per_node
+    if count not in ('auto', 'cpu', 'gpu') and not (count.isdecimal() and int(count)):
+        print(f'error: the number of processes (GPUS) must be an integer, at least 1; got {count}', file=sys.stderr)
+        return 2
     signal.signal(signal.SIGUSR1, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     try:
         main(arguments)
@@ -26,6 +31,11 @@ def launch(arguments: list[str]) -> int:
         code = error.get_first_failure()[1].exitcode
     except SignalException as error:
         code = -error.sigval
+    except RuntimeError as error:
+        if 'EADDRINUSE' not in str(error):
+            raise
+        print(f'error: port {args.master_port} is in use; set another one, such as PORT=29501', file=sys.stderr)
+        return 1
     else:
         return 0
     return code if code >= 0 else 128 - code

@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
@@ -14,6 +15,7 @@ import torch
 
 from mmattn.engine import check_checkpoint, command_line, load_config
 from mmattn.engine.hooks.checkpoint import AsideBackend
+from mmattn.utils.launch import launch
 
 from ..forked_tools import run_command
 from .test_tools import CONFIG, ROOT, SMALL, free_port
@@ -103,6 +105,46 @@ def test_an_error_in_a_base_config_names_the_base(tmp_path):
 def test_an_option_that_does_not_fit(key, said):
     with pytest.raises(ValueError, match=said):
         load_config(CONFIG, {key: 1})
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'said'),
+    [
+        ('optim_wrapper.optimizer.lr', '1e-3abc', r"must be a number, as in the config \(\S+\); got '1e-3abc'"),
+        ('model.decode_head.num_classes', 'three', r"must be a number, as in the config \(2\); got 'three'"),
+        ('model.decode_head.align_corners', 'flase', r"must be true or false, as in the config \(False\); got 'flase'"),
+    ],
+)
+def test_text_in_place_of_a_number(key, value, said):
+    with pytest.raises(ValueError, match=f'--cfg-options {key} {said}'):
+        load_config(CONFIG, {key: value})
+
+
+@pytest.mark.parametrize('launcher', ['pytorch', 'slurm'])
+def test_a_launcher_that_did_not_start_the_process(tool, tmp_path, launcher):
+    code, _, said = tool('train.py', CONFIG, '--work-dir', tmp_path, '--launcher', launcher)
+    assert code == 1
+    assert f'--launcher {launcher} is for processes that ' in said
+    assert f'bash tools/{dict(pytorch="dist", slurm="slurm")[launcher]}_train.sh' in said
+
+
+@pytest.mark.parametrize('count', ['two', '0', '-1', '1.5'])
+def test_a_number_of_processes_that_is_none(capsys, count):
+    assert launch([f'--nproc_per_node={count}', 'train.py']) == 2
+    assert capsys.readouterr().err == (
+        f'error: the number of processes (GPUS) must be an integer, at least 1; got {count}\n'
+    )
+
+
+def test_a_port_in_use(tool):
+    with socket.socket() as taken:
+        taken.bind(('', 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, _, said = tool('dist_train.sh', CONFIG, 1, PORT=str(port))
+    assert code == 1
+    assert f'error: port {port} is in use; set another one, such as PORT=' in said
+    assert 'Traceback' not in said
 
 
 @pytest.fixture

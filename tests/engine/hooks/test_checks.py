@@ -17,7 +17,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from mmattn.engine import CheckpointKeysHook, InvalidLossHook, add_common_arguments, config_from, load_config
-from mmattn.engine.command_line import check_lengths
 from mmattn.layers import BilateralCrissCrossAttention
 
 from ...forked_tools import run_command
@@ -191,6 +190,7 @@ def test_training_without_a_batch_is_an_error(sampler, batch_size, drop_last, tr
         ),
         ({'train_dataloader.dataset.pipeline.3.crop_size': 24.0}, 'pipeline.3.crop_size must be in whole pixels'),
         ({'train_dataloader.dataset.pipeline.3.crop_size': 24}, None),
+        ({'randomness': dict(seed='abc')}, "randomness.seed must be an integer; got 'abc'"),
         (
             {
                 'train_dataloader.dataset.pipeline.3': dict(
@@ -204,9 +204,8 @@ def test_training_without_a_batch_is_an_error(sampler, batch_size, drop_last, tr
     ],
 )
 def test_lengths_without_which_a_run_is_none(change, said):
-    cfg = load_config(CONFIG, change)
     with nullcontext() if said is None else pytest.raises(ValueError, match=re.escape(said)):
-        check_lengths(cfg)
+        load_config(CONFIG, change)
 
 
 @pytest.fixture(scope='module')
