@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import math
 import os
 import shutil
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
+from mmengine.logging import print_log
 from torch import Tensor
 
 from mmattn.utils.files import hold
@@ -32,6 +34,8 @@ class RegionWriter:
         path (str or Path): the folder to create.
         source (str): where the features are from; ``store.json`` contains it. Defaults to ''.
         float16 (bool): store the features with half precision, in half the space. Defaults to False.
+        stamp (str): identifies the files that are read, for example by size and time. An unfinished store with another
+            stamp is removed, and the writer begins again. Defaults to ''.
 
     Raises:
         FileExistsError: the folder exists; a store is never overwritten.
@@ -50,8 +54,8 @@ class RegionWriter:
         tensor([[2., 2., 2., 2.]])
     """
 
-    def __init__(self, path: str | Path, source: str = '', float16: bool = False) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, source: str = '', float16: bool = False, stamp: str = '') -> None:
+        self.path, self.stamp = Path(path), stamp
         self._check_absent()
         self._record: dict[str, Any] = dict(
             version=VERSION, source=source, dtype='float16' if float16 else 'float32', num_features=None, arrays=None
@@ -117,7 +121,7 @@ class RegionWriter:
             for name in arrays:
                 self._files[name] = self._stack.enter_context(_open(self._new / f'{name}.npy'))
             self._journal.truncate(0)
-            self._journal_end = _write(self._journal, 0, _line(self._record))
+            self._journal_end = _write(self._journal, 0, _line(dict(self._record, stamp=self.stamp)))
         for name, array in arrays.items():
             _write(self._files[name], self._offset(name, self._regions), array.tobytes())
         entry = (*size, len(arrays['features']))
@@ -133,10 +137,11 @@ class RegionWriter:
         if lines and not lines[-1].endswith(b'\n'):
             del lines[-1]
         try:
-            read: list[Any] = [json.loads(line) for line in lines] or [self._record]
+            read: list[Any] = [json.loads(line) for line in lines] or [dict(self._record, stamp=self.stamp)]
             record, entries = read[0], read[1:]
+            stamp = record.pop('stamp', '')
             given = {name: record[name] for name in ('version', 'source', 'dtype')}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f'{path}: not the progress of a store ({error!r}); remove {self._part}') from error
         for name, value in given.items():
             if value != self._record[name]:
@@ -145,6 +150,13 @@ class RegionWriter:
                     'folder to start again'
                 )
         begun, self._record = self._record, record
+        if stamp != self.stamp:
+            print_log(
+                f'{self._part}: the input has changed since this store was begun; it is begun again',
+                'current',
+                logging.WARNING,
+            )
+            entries = []
         sizes = {name: self._new / f'{name}.npy' for name in record['arrays'] or ()}
         stored = {name: path.stat().st_size if path.is_file() else 0 for name, path in sizes.items()}
         for image_id, width, height, count in entries:

@@ -172,12 +172,15 @@ class RegionStore:
 
         Raises:
             KeyError: the image is not in the store; the message names image and store.
+            ValueError: its features or boxes cannot be used, for example because they are NaN; the message names both.
         """
         try:
             folder, row = self._places[image_id]
         except KeyError:
             raise KeyError(f'image {image_id} is not in the store {self._name()}') from None
         features, boxes, size, *others = folder.arrays_of(row)
+        if len(features) and (faults := region_faults(features, boxes, size, *others)):
+            raise ValueError(f'image {image_id} of the region store {folder.path}: {"; ".join(faults)}')
         classes, scores = (
             None if x is None else torch.from_numpy(np.array(x, dtype))
             for x, dtype in zip(others, (np.int64, np.float32))
@@ -334,6 +337,7 @@ def region_faults(features: Any, boxes: Any, size: tuple[int, int], classes: Any
         f'boxes are outside the image of {size[0]}×{size[1]}': finite
         & ((left < 0) | (top < 0) | (right > size[0]) | (bottom > size[1])),
         'boxes have a side that is not positive': finite & ((right <= left) | (bottom <= top)),
+        'boxes are in 0…1, not in pixels': np.full(count, min(size) > 1 and boxes.max() <= 1),
     }
     if scores is not None:
         wrong['scores are NaN or infinite'] = ~np.isfinite(scores)

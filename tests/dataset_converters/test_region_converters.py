@@ -257,6 +257,36 @@ def test_all_faults_of_archives(fails, tmp_path, capfd):
     assert 'invalid format value' in capfd.readouterr().err
 
 
+def test_a_changed_archive_is_converted_from_its_beginning(command, out, tmp_path):
+    """The rows that were written before the change are not mixed with those of the changed file."""
+    path = tmp_path / 'a.npz'
+    features = np.arange(72, dtype=np.float32).reshape(3, 4, 6)
+    broken = features.copy()
+    broken[1, 2] = np.nan
+    archive(path, feat=broken, step=None)
+    code, _, said = command(npz, path)
+    assert (code, said[-1]) == (
+        1,
+        f'error: {path}, image 1: image {2**40}: features are NaN, infinite or too large for float32: region 2',
+    )
+    archive(path, feat=-features, step=None)
+    code, said, _ = command(npz, path)
+    assert code == 0
+    assert not any('converted before' in line for line in said)
+    store = RegionStore(out)
+    for row, image_id in enumerate(store.image_ids):
+        np.testing.assert_array_equal(store[image_id].features, -features[row])
+
+
+def test_boxes_relative_to_the_image_are_a_fault(fails, tmp_path):
+    corners = np.array([[0.1, 0.2, 0.5, 0.7], [0, 0, 1, 1]], np.float32)
+    archive(tmp_path / 'a.npz', boxes=np.stack([corners[[0, 1, 0, 1]]] * 3))
+    reason = 'boxes are in 0…1, not in pixels: regions 0, 1, 2, 3'
+    assert fails(npz, tmp_path / 'a.npz') == [
+        f'{tmp_path}/a.npz, image {row}: image {image_id}: {reason}' for row, image_id in enumerate((7, 2**40, 9))
+    ]
+
+
 @pytest.mark.parametrize(
     ('name', 'count', 'first'),
     [('flickr8k_entities', 500, '1077546505'), ('coco_vqa_mini', 575, '684'), ('daquar', 327, '1118')],

@@ -218,6 +218,20 @@ def test_all_faults_of_images_together(tmp_path):
         store['z']
 
 
+@pytest.mark.parametrize('name', ['features', 'boxes'])
+def test_an_image_with_nan_is_not_read(tmp_path, name):
+    """Another program may have written it; whatever trains, tests or answers reads regions here."""
+    store = RegionStore(write(tmp_path / 'a'))
+    array = np.load(tmp_path / f'a/{name}.npy')
+    array[2, -1] = np.nan
+    np.save(tmp_path / f'a/{name}.npy', array)
+    broken, *others = list(IMAGES)[1::-1]
+    store = RegionStore(tmp_path / 'a')
+    with pytest.raises(ValueError, match=rf'^image {broken} of the region store .*a: {name} are NaN.*: region 1$'):
+        store[broken]
+    same(store[others[0]], IMAGES[others[0]])
+
+
 def test_all_faults_of_files_together(tmp_path):
     path = write(tmp_path / 'a')
     for name in ('features', 'scores'):

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_clip_boxes(parser)
 
     def convert(args: argparse.Namespace) -> None:
-        write_store(args, source_of(parser, args.tsv), read_images(args.tsv))
+        write_store(args, source_of(parser, args.tsv), read_images(args.tsv), args.tsv)
 
     return run(convert, parser, argv, overwrites=False)
 

@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 faults += fault.args
         if faults:
             raise Fault(*faults)
-        write_store(args, source, read_images(args.npz, args.id_format))
+        write_store(args, source, read_images(args.npz, args.id_format), args.npz)
 
     return run(convert, parser, argv, overwrites=False)
 

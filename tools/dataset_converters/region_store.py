@@ -2,8 +2,9 @@
 
 import argparse
 import hashlib
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mmattn.language.regions import Regions, RegionStore, clip_boxes
 from mmattn.utils.images import open_whole, unreadable
 
 SUFFIXES = {'.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp'}
+IMAGE_IDS = {'name': '(.+)', 'first-number': r'0*(\d+)', 'last-number': r'0*(\d+)$'}  # in the name without suffix
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,26 +29,37 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the converters that run a model on images."""
     parser.add_argument('images', type=Path, nargs='+', help='image, or folder with images')
     add_arguments(parser)
+    parser.add_argument(
+        '--image-id',
+        choices=IMAGE_IDS,
+        default='name',
+        help='id of an image: the name of its file without suffix, or the first or last number in it, without leading '
+        'zeros; default: %(default)s',
+    )
     parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
 
 
-def find_images(given: Sequence[Path]) -> list[Path]:
-    """Return the images in files and folders, in the order of their paths within a folder.
+def find_images(given: Sequence[Path], image_id: str = 'name') -> dict[str, Path]:
+    """Return the images in files and folders by their ids, in the order of their paths within a folder.
 
     Raises:
-        Fault: a path does not exist, a folder has no image, or two images have the same name without suffix.
+        Fault: a path does not exist, a folder has no image, two images have the same id, or an image has none.
     """
-    faults, found = [], {}
+    faults: list[str] = []
+    found: dict[str, Path] = {}
     for place in given:
         paths = [place] if place.is_file() else [p for p in files_below(place) if p.suffix.lower() in SUFFIXES]
         if not paths:
             faults.append(f'{place}: {"no image in it" if place.is_dir() else "no such file or folder"}')
         for path in paths:
-            if found.setdefault(path.stem, path) != path:
-                faults.append(f'{path}: its id would be {path.stem}, as that of {found[path.stem]}')
+            match = re.search(IMAGE_IDS[image_id], path.stem)
+            if match is None:
+                faults.append(f'{path}: no number in its name, but --image-id is {image_id}')
+            elif found.setdefault(match[1], path) != path:
+                faults.append(f'{path}: its id would be {match[1]}, as that of {found[match[1]]}')
     if faults:
         raise Fault(*faults)
-    return list(found.values())
+    return found
 
 
 def check_image(path: Path) -> None:
@@ -58,36 +71,41 @@ def check_image(path: Path) -> None:
         raise Fault(f'{path}: {unreadable(error)}') from error
 
 
-def checked_images(given: Sequence[Path]) -> list[Path]:
+def checked_images(given: Sequence[Path], image_id: str = 'name') -> dict[str, Path]:
     """Return the images of :func:`find_images`, after a check of each.
 
     Raises:
         Fault: as there, or images are truncated or no images; all are listed.
     """
-    paths = find_images(given)
-    if faults := convert_all(paths, check_image):
+    images = find_images(given, image_id)
+    if faults := convert_all([*images.values()], check_image):
         raise Fault(*faults)
-    return paths
+    return images
 
 
-def read_images(paths: Sequence[Path], extract: Callable[[Path], Regions]) -> Iterator:
+def read_images(images: Mapping[str, Path], extract: Callable[[Path], Regions]) -> Iterator:
     """Yield place, id and extraction of each image."""
-    for path in track(paths, 'Extracting'):
-        yield str(path), path.stem, partial(extract, path)
+    for image_id, path in track(images.items(), 'Extracting', len(images)):
+        yield str(path), image_id, partial(extract, path)
 
 
-def source_of_model(converter: str, args: argparse.Namespace, paths: Sequence[Path], options: dict) -> str:
-    """Return what ``store.json`` says of the source: the converter, its model and its images, by name and digest."""
+def stamp_of(paths: Sequence[Path]) -> str:
+    """Return a digest of the paths, sizes and times of files."""
     digest = hashlib.sha256()
     for path in paths:
         facts = path.stat()
         digest.update(f'{path.resolve()} {facts.st_size} {facts.st_mtime_ns}\n'.encode(errors='surrogateescape'))
+    return digest.hexdigest()[:8]
+
+
+def source_of_model(converter: str, args: argparse.Namespace, paths: Sequence[Path], options: dict) -> str:
+    """Return what ``store.json`` says of the source: the converter, its model and its images, by name and digest."""
     weights, checkpoint = Path(args.checkpoint), Path(args.checkpoint).name
     if weights.is_file():  # not a URL
         checkpoint += f' {hashlib.sha256(weights.read_bytes()).hexdigest()[:8]}'
     changed = f', {dict(args.cfg_options)}' if args.cfg_options else ''
     model = f'{Path(args.config).name}{changed}, {checkpoint}'
-    return f'{converter}, {model}, {options}, {len(paths):,} images {digest.hexdigest()[:8]}'
+    return f'{converter}, {model}, {options}, {len(paths):,} images {stamp_of(paths)}'
 
 
 def add_clip_boxes(parser: argparse.ArgumentParser) -> None:
@@ -98,15 +116,14 @@ def add_clip_boxes(parser: argparse.ArgumentParser) -> None:
 
 
 def source_of(parser: argparse.ArgumentParser, paths: Sequence[Path], *options: str) -> str:
-    """Return what ``store.json`` says of the source: the converter, its files with their sizes, and options.
+    """Return what ``store.json`` says of the source: the converter, its files, and options.
 
     Raises:
         Fault: files do not exist.
     """
     if absent := [f'{path}: no such file' for path in paths if not path.is_file()]:
         raise Fault(*absent)
-    files = (f'{path.name} ({path.stat().st_size:,} bytes)' for path in paths)
-    return ', '.join([parser.prog, *files, *options])
+    return ', '.join([parser.prog, *(path.name for path in paths), *options])
 
 
 def write_images(
@@ -141,7 +158,10 @@ def write_images(
 
 
 def write_store(
-    args: argparse.Namespace, source: str, images: Iterable[tuple[str, str, Callable[[], Regions]]]
+    args: argparse.Namespace,
+    source: str,
+    images: Iterable[tuple[str, str, Callable[[], Regions]]],
+    inputs: Sequence[Path] = (),
 ) -> None:
     """Write the regions of images, and continue where an interrupted run has stopped.
 
@@ -149,6 +169,8 @@ def write_store(
         args (argparse.Namespace): with ``out_dir`` and ``float16``; ``clip_boxes`` is optional.
         source (str): for ``store.json``; an interrupted run is continued only with the same.
         images (iterable): as in :func:`write_images`.
+        inputs (sequence of Path): the files that are read. If one has changed since an interrupted run, the store is
+            begun again.
 
     Raises:
         Fault: as in :func:`write_images`. The images without a fault are kept in the folder ``<out_dir>.part``.
@@ -157,7 +179,7 @@ def write_store(
     if clip:
         source += ', --clip-boxes'
     try:
-        with RegionWriter(args.out_dir, source, args.float16) as writer:
+        with RegionWriter(args.out_dir, source, args.float16, stamp_of(inputs)) as writer:
             if len(writer):
                 print(f'images converted before: {len(writer):,}', flush=True)
             try:
