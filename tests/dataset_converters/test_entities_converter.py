@@ -118,13 +118,13 @@ def test_all_faults_together(fails, source, tmp_path):
 
 
 def test_regions_fit_the_annotations(fails, source, tmp_path):
-    (source / 'Annotations/4.xml').write_text(annotation((7, 8)), encoding='utf-8')
+    (source / 'Annotations/4.xml').write_text(annotation((17, 18)), encoding='utf-8')
     archive(source / 'features_val.npz', image_id=np.array([9, 4, 6]))
     where = 'features_train.npz, features_val.npz'
     size = f'{SIZE[0]}×{SIZE[1]}'
     assert fails(converter, source) == [
         f'image 3: no regions in {where}',
-        f'image 4: 7×8 in its annotation, but {size} in {where}',
+        f'image 4: 17×18 in its annotation, but {size} in {where}',
     ]
     assert fails(converter, source, '--regions', tmp_path) == [
         f'{source}: has features_*.npz, which --regions would replace'

@@ -192,7 +192,7 @@ def parse_annotation(data: bytes | str, path: str | Path) -> EntityBoxes:
     for number, each in enumerate(root.findall('object'), 1):
         names = [name.text or '' for name in each.findall('name')]
         try:
-            boxes = [_box(box) for box in each.findall('bndbox')]
+            boxes = [_box(box, found.size) for box in each.findall('bndbox')]
         except ValueError as error:
             faults.append(f'object {number}: {error}')
             continue
@@ -208,11 +208,33 @@ def parse_annotation(data: bytes | str, path: str | Path) -> EntityBoxes:
     return found
 
 
-def _box(element: ElementTree.Element) -> Box:
-    left, top, right, bottom = (_number(element, name) - 1 for name in CORNERS)
+def _box(element: ElementTree.Element, size: tuple[int, int]) -> Box:
+    box = left, top, right, bottom = [_number(element, name) for name in CORNERS]
     if right < left or bottom < top:
-        raise ValueError(f'the box {[left + 1, top + 1, right + 1, bottom + 1]} ends before it starts')
-    return [left, top, right, bottom]
+        raise ValueError(f'the box {box} ends before it starts')
+    if min(left, top) < 1 or right > size[0] or bottom > size[1]:
+        raise ValueError(f'the box {box} is outside the image of {size[0]}×{size[1]}')
+    return [side - 1 for side in box]
+
+
+def box_faults(boxes: Any, size: tuple[int, int]) -> list[str]:
+    """Return why the boxes of an entity cannot be used in an image with this width and height.
+
+    Example:
+        >>> box_faults([[0, 0, 9, 9], [0, 0, 60, 9]], (50, 40))
+        ['the box [0, 0, 60, 9] is outside the image of 50×40']
+    """
+    if not isinstance(boxes, list) or not boxes:
+        return [f'its boxes must be a list of boxes; got {boxes!r}']
+    faults = []
+    for box in boxes:
+        if not isinstance(box, list) or len(box) != 4 or not all(type(side) is int for side in box):
+            faults.append(f'the box {box!r} is not left, top, right, bottom as integers, in pixels')
+        elif not (0 <= box[0] <= box[2] <= size[0] and 0 <= box[1] <= box[3] <= size[1]):
+            outside = min(box) < 0 or box[2] > size[0] or box[3] > size[1]
+            reason = f'is outside the image of {size[0]}×{size[1]}' if outside else 'ends before it starts'
+            faults.append(f'the box {box} {reason}')
+    return faults
 
 
 def _number(element: ElementTree.Element, name: str) -> int:
@@ -252,7 +274,8 @@ def read_entities(path: str | Path) -> Entities:
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: it has another layout, or a caption twice; the message lists all faults.
+        ValueError: it has another layout, a caption twice, or a box that is malformed or outside its image; the message
+            lists all faults.
     """
     data = read_json(path)
     try:
@@ -266,7 +289,7 @@ def read_entities(path: str | Path) -> Entities:
             )
             for each in data['captions']
         ]
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f'{path}: not a prepared file of Flickr30k Entities: {error!r}') from error
     counts = Counter(each.caption_id for each in captions)
     faults = [f'caption {name}: {count} times in the file' for name, count in counts.items() if count > 1]
@@ -279,6 +302,11 @@ def read_entities(path: str | Path) -> Entities:
             for phrase in each.caption.phrases
             if not 0 <= phrase.start < phrase.end <= count
         ]
+    phrases = {(each.image_id, phrase.entity): each for each in reversed(captions) for phrase in each.caption.phrases}
+    for (image_id, entity), each in phrases.items():
+        if entity in boxes.get(image_id, ()):
+            where = f'caption {each.caption_id}, entity {entity}'
+            faults += [f'{where}: {fault}' for fault in box_faults(boxes[image_id][entity], sizes[image_id])]
     raise_faults(path, faults)
     return Entities(captions, sizes, boxes)
 

@@ -121,3 +121,11 @@ def test_the_check_lists_the_faults_of_all_files(folder):
     }
     model.num_features = 6
     assert EntitiesDataset.find_faults(cfgs[:2], model) == {}
+    path = folder / 'entities_val.json'
+    data = json.loads(path.read_bytes())
+    caption = data['captions'][0]
+    image_id, entity = caption['image_id'], caption['phrases'][0]['entity']
+    data['images'][image_id]['boxes'][entity] = [[1, 2, 3]]
+    path.write_text(json.dumps(data), encoding='utf-8')
+    [fault] = EntitiesDataset.find_faults(cfgs[:2], model)[str(path)]
+    assert fault.startswith(f'caption {caption["caption_id"]}, entity {entity}: the box [1, 2, 3] is not left, top')

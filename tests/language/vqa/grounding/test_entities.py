@@ -83,16 +83,23 @@ def test_boxes_count_from_0_and_an_object_may_have_several_ids():
 
 def test_all_faults_of_an_annotation():
     text = annotation(
-        thing([], (1, 1, 2, 2)), thing(['a'], (1, 1, 2, 2)), thing(['7'], (9, 1, 2, 2)), thing(['7'], (9,))
+        thing([], (1, 1, 2, 2)),
+        thing(['a'], (1, 1, 2, 2)),
+        thing(['7'], (9, 1, 2, 2)),
+        thing(['7'], (9,)),
+        thing(['7'], (1, 1, 51, 2)),
+        thing(['7'], (0, 1, 5, 2)),
     )
-    with pytest.raises(ValueError, match='4 faults') as error:
+    with pytest.raises(ValueError, match='6 faults') as error:
         parse_annotation(text, '42.xml')
     assert str(error.value).splitlines() == [
-        '42.xml: 4 faults:',
+        '42.xml: 6 faults:',
         '  object 1: its names must be ids; got []',
         "  object 2: its names must be ids; got ['a']",
         '  object 3: the box [9, 1, 2, 2] ends before it starts',
         '  object 4: ymin must be an integer; got None',
+        '  object 5: the box [1, 1, 51, 2] is outside the image of 50×40',
+        '  object 6: the box [0, 1, 5, 2] is outside the image of 50×40',
     ]
     for text, reason in (('<annotation>', 'no element found'), (annotation(size=''), 'size/width must be an integer')):
         with pytest.raises(ValueError, match=rf'^42.xml: 1 fault:\n  not an annotation: {reason}'):
@@ -127,7 +134,25 @@ def test_faults_of_the_prepared_file(tmp_path):
         '  caption 42#0: words 6 to 9 of 8 are not a phrase',
         "  caption 42#0: its image 43 is not in 'images'",
     ]
-    for data in ([], dict(images={}), dict(images={}, captions=[dict(caption_id='1')])):
+    data = prepared([('42', [Caption(['é'], []), CAPTION, CAPTION], BOXES)])
+    boxes = data['images']['42']['boxes']
+    boxes['7'], boxes['8'] = [[0, 0, 9], [0.1, 0.1, 0.5, 0.9], [0, 0, 51, 9], [9, 0, 8, 9]], []
+    path.write_text(json.dumps(data), encoding='utf-8')
+    with pytest.raises(ValueError, match='5 faults') as error:
+        read_entities(path)
+    assert str(error.value).splitlines()[1:] == [
+        '  caption 42#1, entity 7: the box [0, 0, 9] is not left, top, right, bottom as integers, in pixels',
+        '  caption 42#1, entity 7: the box [0.1, 0.1, 0.5, 0.9] is not left, top, right, bottom as integers, in pixels',
+        '  caption 42#1, entity 7: the box [0, 0, 51, 9] is outside the image of 50×40',
+        '  caption 42#1, entity 7: the box [9, 0, 8, 9] ends before it starts',
+        '  caption 42#1, entity 8: its boxes must be a list of boxes; got []',
+    ]
+    for data in (
+        [],
+        dict(images={}),
+        dict(images={'42': dict(size=['x', 5])}),
+        dict(images={}, captions=[dict(caption_id='1')]),
+    ):
         path.write_text(json.dumps(data), encoding='utf-8')
         with pytest.raises(ValueError, match='not a prepared file of Flickr30k Entities'):
             read_entities(path)
