@@ -83,6 +83,23 @@ def test_every_second_validation_image_becomes_a_test_image(command, source, tmp
     assert json.loads(path.read_bytes())['images'] == expected[:4]
 
 
+def test_a_test_set_for_a_trained_model(command, source, tmp_path):
+    """The vocabulary is that of the data that the model was trained on."""
+    out = tmp_path / 'data/out'
+    assert command(flickr8k, source)[0] == 0
+    trained = out.rename(tmp_path / 'trained')
+    annotate(source / 'dataset_flickr8k.json.gz', [dict(each, split='test') for each in IMAGES[2:4]])
+    code, said, warnings = command(flickr8k, source)
+    assert (code, said[-2]) == (0, 'test: 2 images, 2 captions')
+    assert warnings == ['warning: no split train: a test set for a trained model, see docs/datasets.md']
+    options = dict(vocab_splits=('train',), min_count=0, test_mode=True, data_root=str(trained))
+    old = COCOCaptionDataset('dataset_flickr8k.json', 'regions', 'test', **options)
+    path, store = out / 'dataset_flickr8k.json', str(out / 'regions')
+    new = COCOCaptionDataset(str(path), store, 'test', vocab_file='dataset_flickr8k.json', **options)
+    assert new.ids == ['3', '4']
+    assert new.metainfo == old.metainfo
+
+
 def test_all_faults_of_flickr8k(fails, source, tmp_path):
     path, train, val = (
         source / name for name in ('dataset_flickr8k.json.gz', 'features_train.npz', 'features_val.npz')
@@ -92,13 +109,15 @@ def test_all_faults_of_flickr8k(fails, source, tmp_path):
     annotate(path, [*IMAGES[:2], dict(IMAGES[3], split='test'), IMAGES[0]])
     archive(val, boxes=None)
     assert fails(flickr8k, source) == [
-        f'{path}: 1 fault:',
-        'image 1: 2 times in the file',
+        f'{path}: image 1: 2 times in the file',
         f'{val}: no boxes or boxes in it',
     ]
     annotate(path, [*IMAGES[:2], dict(IMAGES[3], split='test')])
     archive(val, image_id=np.array([3, 4, 1]), num_regions=np.array([4, 0, 2]))
-    assert fails(flickr8k, source) == [f'{path}: must have the splits train and val; got test, train']
+    assert fails(flickr8k, source) == [f'{path}: must have the splits train and val, or test alone; got test, train']
+    annotate(path, [*IMAGES[:4], dict(IMAGES[4], split='trian')])
+    reason = "image 5: its split must be one of train, restval, val, test; got 'trian'"
+    assert fails(flickr8k, source) == [f'{path}: {reason}']
     annotate(path, IMAGES[:5])
     assert fails(flickr8k, source) == [
         f'{val}, image 1: image 4: no regions',

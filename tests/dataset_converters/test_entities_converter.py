@@ -108,13 +108,32 @@ def test_all_faults_together(fails, source, tmp_path):
     archive(source / 'features_train.npz', boxes=None)
     assert fails(converter, source) == [
         f'{source}/val.txt: image 1 is also in {source}/train.txt',
+        f'{source}/features_train.npz: no boxes or boxes in it',
         "Sentences/2.txt: line 1: a bracket that is not of the form [/EN#id/type words] in '[/EN#1/people A man'",
         "Sentences/2.txt: line 3: the phrase '[/EN#2/other ,]' has no words",
         'Annotations/5.xml: object 1: the box [10, 2, 9, 12] ends before it starts',
         'Sentences/7.txt: No such file or directory',
         'Annotations/7.xml: No such file or directory',
-        f'{source}/features_train.npz: no boxes or boxes in it',
     ]
+
+
+def test_a_test_set_for_a_trained_model(command, source, tmp_path):
+    (source / 'test.txt').write_text('4\n6\n', encoding='utf-8')
+    for split in ('train', 'val'):
+        (source / f'{split}.txt').unlink()
+    code, said, warnings = command(converter, source)
+    assert (code, warnings) == (0, ['warning: no split train: a test set for a trained model, see docs/datasets.md'])
+    assert [line.split(':')[0] for line in said[-2:]] == ['test', str(tmp_path / 'data/out/regions')]
+    assert [*read_entities(tmp_path / 'data/out/entities_test.json').sizes] == ['4', '6']
+
+
+def test_faults_of_lists_are_found_before_archives_are_unpacked(fails, source, monkeypatch):
+    for name in ('Sentences', 'Annotations'):
+        shutil.rmtree(source / name)
+    (source / 'annotations.zip').write_bytes(b'')
+    (source / 'val.txt').unlink()
+    monkeypatch.setattr(converter, 'unpack', None)
+    assert fails(converter, source) == [f'{source}/val.txt: No such file or directory']
 
 
 def test_regions_fit_the_annotations(fails, source, tmp_path):

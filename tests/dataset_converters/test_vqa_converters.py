@@ -140,6 +140,7 @@ def test_all_faults_of_vqa(fails, tmp_path):
     published(folder, 'train', [1, 2, 3])
     published(folder, 'val', [4])
     questions, annotations = entries([1, 2, 3, 4])
+    annotations[0]['multiple_choice_answer'] = 'perhaps'
     annotations[1]['answers'].pop()
     annotations[2]['image_id'] = 9
     paths = {
@@ -151,6 +152,7 @@ def test_all_faults_of_vqa(fails, tmp_path):
     val = folder / 'v2_mscoco_val2014_annotations.json'
     write(val, dict(annotations=[dict(question_id=1)] + entries([4])[1] * 2))
     assert fails('vqa', folder) == [
+        f"{paths['annotations']}: question 1000: 'perhaps' is none of its 10 answers",
         f'{paths["annotations"]}: question 2001: 9 answers, not 10',
         f'{paths["annotations"]}: question 3002: image 9 in the annotation, 3 in the question',
         f'{paths["annotations"]}: question 77: no annotation',
@@ -354,8 +356,7 @@ def test_all_faults_of_daquar(fails, tmp_path):
     (folder / 'qa.val.txt').unlink()
     assert fails('daquar', folder) == [
         f'{folder}: must have one file of train; got qa.894.train.txt, qa.train.txt',
-        f'{folder}: no qa.*train.txt in it',
-        f'{folder}: no qa.*val.txt or qa.*test.txt in it',
+        f'{folder}: no qa.*train.txt or qa.*val.txt or qa.*test.txt in it',
     ]
 
 
@@ -404,6 +405,32 @@ def test_all_faults_of_easy_vqa(fails, tmp_path):
         f'{folder}/train/questions.json: questions[2]: another layout',
         f'{folder}/train/images: no 7.png in it, which a question of {folder}/train/questions.json has',
         f'{folder}/val_images.zip: not a zip or tar archive, or damaged',
+    ]
+
+
+@pytest.mark.parametrize('name', ['vqa', 'coco_qa', 'daquar', 'easy_vqa'])
+def test_a_test_set_for_a_trained_model(command, tmp_path, out, name):
+    """The test alone is converted as a whole; no image of it validates."""
+    folder = tmp_path / 'source'
+    if name == 'vqa':
+        published(folder, 'test', [1, 2])
+    elif name == 'coco_qa':
+        coco_qa(folder, 'test', *(('what is it', 'dog', image, 0) for image in (1, 2)))
+    elif name == 'daquar':
+        daquar(folder, 'qa.test.txt', *((f'what in the image{image} ?', 'x') for image in (1, 2)))
+    else:
+        easy_vqa(folder, 'test', [0, 1], packed=True)
+    code, _, warnings = command(name, folder)
+    assert (code, warnings) == (0, ['warning: no split train: a test set for a trained model, see docs/datasets.md'])
+    assert [path.name for path in out.glob('questions_*')] == ['questions_test.json']
+    assert len(read(out, 'test')) == 2
+
+
+def test_a_missing_split_is_found_before_pictures_are_unpacked(fails, tmp_path, monkeypatch):
+    easy_vqa(tmp_path / 'source', 'train', [0, 1], packed=True)
+    monkeypatch.setattr(CONVERTERS['easy_vqa'], 'unpack', None)
+    assert fails('easy_vqa', tmp_path / 'source') == [
+        f'{tmp_path}/source: no val_questions.json or test_questions.json in it'
     ]
 
 

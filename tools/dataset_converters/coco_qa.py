@@ -2,8 +2,8 @@
 
     python tools/dataset_converters/coco_qa.py data/coco_vqa_mini_source --out-dir data/coco_qa
 
-The folder contains, in it or up to two levels below, a folder of each of 'train' and 'val', or 'train' and 'test', with
-these files, one line per question::
+The folder contains, in it or up to two levels below, a folder of each of 'train' and 'val', 'train' and 'test', or
+'test' alone for a trained model, with these files, one line per question::
 
     questions.txt, answers.txt, img_ids.txt
     types.txt                   0 object, 1 number, 2 colour, 3 location
@@ -13,8 +13,8 @@ With ``features_*.npz`` in the folder, see ``region_npz.py``, the regions are co
     OUT/questions_{train,val,test}.json    see ``mmattn.language.vqa.questions``
     OUT/regions                            from features_*.npz; otherwise, ``bottom_up_features.py`` writes it
 
-With one of 'val' and 'test', every second image of it is in 'test', and the others in 'val'. So a checkpoint is chosen
-on other images than those that its result is reported on.
+With 'train' and one of 'val' and 'test', every second image of the latter is in 'test', and the others in 'val'. So a
+checkpoint is chosen on other images than those that its result is reported on.
 
 OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
@@ -59,7 +59,7 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Convert the folder."""
     if not args.folder.is_dir():
         raise Fault(f'{args.folder}: no such folder')
-    root = find(args.folder, 'train/questions.txt').parents[1]
+    root = find(args.folder, '*/questions.txt').parents[1]
     faults: list[str] = []
     splits: dict[str, list[Question]] = {}
     for split in ('train', 'val', 'test'):

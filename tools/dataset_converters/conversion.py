@@ -151,6 +151,12 @@ def unpack(source: Path, scratch: Path) -> Path:
     return Path(target)
 
 
+def warn_of_test_set(splits: Collection[str]) -> None:
+    """Warn if a data set has no training data."""
+    if 'train' not in splits:
+        print('warning: no split train: a test set for a trained model, see docs/datasets.md', file=sys.stderr)
+
+
 def check_entries(archive: Path, entries: Iterable[tuple[str, bool]]) -> None:
     """Check the entries of an archive: their names, and whether they are plain files or folders.
 

@@ -2,8 +2,8 @@
 
     python tools/dataset_converters/daquar.py data/daquar_source --out-dir data/daquar
 
-The folder contains the questions of each of 'train' and 'val', or 'train' and 'test'. A line with a question, whose end
-names the image, and a line with its answer alternate::
+The folder contains the questions of each of 'train' and 'val', 'train' and 'test', or 'test' alone for a trained
+model. A line with a question, whose end names the image, and a line with its answer alternate::
 
     qa.{train,val,test}.txt     or qa.37.raw.train.txt, qa.894.raw.train.txt and so on
 
@@ -13,8 +13,8 @@ With ``features_*.npz`` in the folder, see ``region_npz.py``, the regions are co
     OUT/questions_{train,val,test}.json    see ``mmattn.language.vqa.questions``; the image's name is cut off
     OUT/regions                            from features_*.npz
 
-With one of 'val' and 'test', every second image of it is in 'test', and the others in 'val'. So a checkpoint is chosen
-on other images than those that its result is reported on.
+With 'train' and one of 'val' and 'test', every second image of the latter is in 'test', and the others in 'val'. So a
+checkpoint is chosen on other images than those that its result is reported on.
 
 OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """

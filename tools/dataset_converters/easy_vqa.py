@@ -2,7 +2,8 @@
 
     python tools/dataset_converters/easy_vqa.py data/easy_vqa_source --out-dir data/easy_vqa
 
-The folder contains the questions and pictures of each of 'train' and 'val', or 'train' and 'test'::
+The folder contains the questions and pictures of each of 'train' and 'val', 'train' and 'test', or 'test' alone for
+a trained model::
 
     train_questions.json, or train/questions.json       possibly .gz: [question, answer, image_id], …
     train_images.zip, or train/images                   <image_id>.png
@@ -12,8 +13,8 @@ Output::
     OUT/questions_{train,val,test}.json    see ``mmattn.language.vqa.questions``
     OUT/images                             train_<image_id>.png and so on: ids count from 0 in each split
 
-With one of 'val' and 'test', every second image of it is in 'test', and the others in 'val'. So a checkpoint is chosen
-on other images than those that its result is reported on.
+With 'train' and one of 'val' and 'test', every second image of the latter is in 'test', and the others in 'val'. So a
+checkpoint is chosen on other images than those that its result is reported on.
 
 OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
@@ -60,12 +61,16 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     faults: list[str] = []
     splits: dict[str, list[Question]] = {}
     pictures: dict[str, Path] = {}
+    paths = {
+        split: path
+        for split in ('train', 'val', 'test')
+        for name in (f'{split}/questions.json*', f'{split}_questions.json*')
+        for path in sorted(args.folder.glob(name), reverse=True)
+    }
+    if faults := missing_splits(paths, args.folder, '{}_questions.json'):  # before pictures are unpacked
+        raise Fault(*faults)
     with tempfile.TemporaryDirectory() as scratch:
-        for split in ('train', 'val', 'test'):
-            names = (f'{split}_questions.json*', f'{split}/questions.json*')
-            path = next((path for name in names for path in sorted(args.folder.glob(name))), None)
-            if path is None:
-                continue
+        for split, path in paths.items():
             places = (args.folder / f'{split}_images.zip', args.folder / split / 'images')
             images = next((each for each in places if each.exists()), None)
             splits[split] = read_split(path, split, sum(map(len, splits.values())), faults)
@@ -81,7 +86,6 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
                 pictures[image_id] = picture
                 if not picture.is_file():
                     faults.append(f'{images}: no {picture.name} in it, which a question of {path} has')
-        faults += missing_splits(splits, args.folder, '{}_questions.json')
         if faults:
             raise Fault(*faults)
         write_set(parser, args, hold_out(splits), pictures=pictures.items())

@@ -4,7 +4,7 @@
 
 The folder contains::
 
-    dataset_flickr8k.json       Karpathy's splits, possibly .gz
+    dataset_flickr8k.json       Karpathy's splits, possibly .gz; or the split test alone, for a trained model
     features_*.npz              regions of the images, as region_npz.py reads them; image_id is the name of the image
 
 Output::
@@ -25,11 +25,11 @@ from pathlib import Path
 
 import mmattn.utils.command
 
-from conversion import Fault, find, output_folder, run
+from conversion import Fault, find, output_folder, run, warn_of_test_set
 from region_npz import read_archive, read_images
 from region_store import add_arguments, source_of, write_images
 
-from mmattn.language.annotation_files import read_json
+from mmattn.language.annotation_files import faults_of, read_json
 from mmattn.language.captioning.annotations import Annotation, read_annotations
 from mmattn.language.region_writer import RegionWriter
 from mmattn.utils.files import write_text
@@ -49,11 +49,11 @@ def check(path: Path, archives: Sequence[Path]) -> list[Annotation]:
     try:
         annotations = read_annotations(path)
     except ValueError as error:
-        faults += [line.strip() for line in str(error).splitlines()]
+        faults += [f'{path}: {reason}' for reason in faults_of(error, path)]
     else:
         splits = {str(each.split) for each in annotations}
-        if not {'train', 'val'} <= splits:
-            faults.append(f'{path}: must have the splits train and val; got {", ".join(sorted(splits))}')
+        if splits != {'test'} and not {'train', 'val'} <= splits:
+            faults.append(f'{path}: must have the splits train and val, or test alone; got {", ".join(sorted(splits))}')
     for archive in archives:
         try:
             stored.update(map(str, read_archive(archive)['image_ids'].tolist()))
@@ -91,6 +91,7 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         captions = sum(len(image['sentences']) for image in images)
         print(f'{split}: {len(images):,} images, {captions:,} captions')
     print(f'{args.out_dir / "regions"}: {len(writer):,} images')
+    warn_of_test_set({image['split'] for image in data['images']})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,7 +6,8 @@
 The folder contains::
 
     Sentences, Annotations      folders, or annotations.zip with both
-    train.txt, val.txt          names of the images, one per line; test.txt, if there is one
+    train.txt, val.txt          names of the images, one per line; test.txt, if there is one, or test.txt alone for a
+                                trained model
     features_*.npz              regions of the images, as region_npz.py reads them; not with --regions
 
 Output::
@@ -32,7 +33,7 @@ from pathlib import Path
 import mmattn.utils.command
 
 import numpy as np
-from conversion import Fault, find, output_folder, run, unpack
+from conversion import Fault, find, output_folder, run, unpack, warn_of_test_set
 from region_npz import read_archive, read_images
 from region_store import add_arguments, source_of, write_images
 from rich.progress import track
@@ -51,7 +52,8 @@ Image = tuple[str, list[Caption], EntityBoxes]
 def read_splits(folder: Path, faults: list[str]) -> dict[str, list[str]]:
     """Return the names of the images of each split."""
     splits, seen = {}, {}
-    for split in SPLITS:
+    there = [split for split in SPLITS if (folder / f'{split}.txt').is_file()]
+    for split in ('test',) if there == ['test'] else SPLITS:
         path = folder / f'{split}.txt'
         if split == 'test' and not path.is_file():
             splits['val'], splits['test'] = splits['val'][::2], splits['val'][1::2]
@@ -95,7 +97,7 @@ def read_image(folder: Path, name: str) -> Image:
 
 
 def read_sizes(archives: Sequence[Path], regions: Path | None, faults: list[str]) -> dict[str, tuple[int, int]]:
-    """Return width and height of the images with regions."""
+    """Return width and height of the images with regions; nothing if there are faults."""
     if regions is not None:
         try:
             store = RegionStore(regions)
@@ -104,7 +106,7 @@ def read_sizes(archives: Sequence[Path], regions: Path | None, faults: list[str]
             return {}
         sizes = np.load(regions / 'sizes.npy', allow_pickle=False).tolist()
         return dict(zip(store.image_ids, map(tuple, sizes)))
-    found = {}
+    found, before = {}, len(faults)
     for archive in archives:
         try:
             arrays = read_archive(archive)
@@ -112,23 +114,24 @@ def read_sizes(archives: Sequence[Path], regions: Path | None, faults: list[str]
             faults += fault.args
         else:
             found.update(zip(map(str, arrays['image_ids'].tolist()), map(tuple, arrays['sizes'].tolist())))
-    return found
+    return found if len(faults) == before else {}
 
 
-def read_release(folder: Path, lists: Path, archives: Sequence[Path], regions: Path | None) -> dict[str, list[Image]]:
+def read_release(
+    folder: Path, splits: dict[str, list[str]], sizes: dict[str, tuple[int, int]], where: str, faults: list[str]
+) -> dict[str, list[Image]]:
     """Return the images of each split.
 
     Args:
         folder (Path): with ``Sentences`` and ``Annotations``.
-        lists (Path): folder with the names of the images.
-        archives (sequence of Path): archives of regions.
-        regions (Path, optional): region store, in place of the archives.
+        splits (dict): the names of the images of each split.
+        sizes (dict): width and height of the images with regions, as :func:`read_sizes` returns them.
+        where (str): where the regions are.
+        faults (list of str): those of ``splits`` and ``sizes``.
 
     Raises:
-        Fault: files have faults, or images have no regions, or are of another size there.
+        Fault: there are faults, files have faults, or images have no regions, or are of another size there.
     """
-    faults: list[str] = []
-    splits = read_splits(lists, faults)
     images: dict[str, list[Image]] = {split: [] for split in splits}
     names = [(split, name) for split in splits for name in splits[split]]
     for split, name in track(names, 'Captions'):
@@ -136,10 +139,7 @@ def read_release(folder: Path, lists: Path, archives: Sequence[Path], regions: P
             images[split].append(read_image(folder, name))
         except Fault as fault:
             faults += [reason.replace(f'{folder}{os.sep}', '') for reason in fault.args]
-    before = len(faults)
-    sizes = read_sizes(archives, regions, faults)
-    if len(faults) == before:
-        where = regions or ', '.join(archive.name for archive in archives)
+    if sizes:
         for name, _, boxes in (image for split in images.values() for image in split):
             if name not in sizes:
                 faults.append(f'image {name}: no regions in {where}')
@@ -180,10 +180,18 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
                 if archives
                 else f'{args.folder}: no features_*.npz in it; --regions names a region store'
             )
+        faults: list[str] = []
+        splits = read_splits(args.folder, faults)
+        sizes = read_sizes(archives, args.regions, faults)
         folder = args.folder
         if not (folder / 'Sentences').is_dir():
-            folder = find(unpack(find(folder, 'annotations.zip'), scratch), 'Sentences').parent
-        images = read_release(folder, args.folder, archives, args.regions)
+            folder = find(folder, 'annotations.zip')
+            if faults:  # before archives are unpacked
+                raise Fault(*faults)
+            folder = find(unpack(folder, scratch), 'Sentences').parent
+        images = read_release(
+            folder, splits, sizes, str(args.regions or ', '.join(each.name for each in archives)), faults
+        )
         new = scratch / 'new'
         new.mkdir(exist_ok=True)
         if args.regions is not None:
@@ -196,6 +204,7 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     for split, each in images.items():
         print(f'{split}: {described(each)}')
     print(f'{args.out_dir / "regions"}: {len(RegionStore(args.out_dir / "regions")):,} images')
+    warn_of_test_set(images)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,9 +3,10 @@
     python tools/dataset_converters/grid_features.py CONFIG CHECKPOINT IMAGES [IMAGES …] --out-dir data/mine/regions
 
 IMAGES are files, or folders that are searched for images, subfolders included. The id of an image in the store is its
-file name without suffix. An image is resized to a square of --size pixels; a feature map of the frozen backbone is
-averaged in the S × S cells of --grid, which are the regions, row by row; see ``mmattn.language.grid_extractor``.
-Output, see ``mmattn.language.regions``.
+file name without suffix, or with ``--image-id last-number`` the number in it, as annotations of COCO have it. An image
+is resized to a square of --size pixels; a feature map of the frozen backbone is averaged in the S × S cells of --grid,
+which are the regions, row by row; see ``mmattn.language.grid_extractor``. With ``--pyramid``, the regions are the cells
+of all grids of 1 to S rows and 1 to S columns; the first is the whole image. Output, see ``mmattn.language.regions``.
 
 ``model`` of CONFIG has a ``backbone``, or is one; then, the config also has ``data_preprocessor``. CHECKPOINT is that
 of the whole model or of the backbone; heads are neither built nor loaded.
@@ -34,16 +35,17 @@ def convert(args: argparse.Namespace) -> None:
     check_checkpoint(args.checkpoint)
     device = check_device(args.device)
     cfg = load_config(args.config, args.cfg_options)
-    paths = checked_images(args.images)
+    images = checked_images(args.images, args.image_id)
     init_default_scope(cfg.get('default_scope') or 'mmengine')
-    options = dict(size=args.size, level=args.level, grid=args.grid)
+    options = dict(size=args.size, level=args.level, grid=args.grid, pyramid=args.pyramid)
     try:
         backbone, preprocessor = load_backbone(cfg, args.checkpoint)
         extractor = GridExtractor(backbone.to(device), preprocessor.to(device), **options)
         extractor.pool(torch.zeros(3, args.size, args.size, dtype=torch.uint8))  # a fault of the options, not of images
     except ValueError as error:
         raise Fault(f'{args.config}: {error}') from error
-    write_store(args, source_of_model('grid_features.py', args, paths, options), read_images(paths, extractor))
+    source = source_of_model('grid_features.py', args, [*images.values()], dict(options, image_id=args.image_id))
+    write_store(args, source, read_images(images, extractor))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,6 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         '--level', type=int, default=-1, help='feature map of the backbone, from 0; default: %(default)s, the last'
     )
     parser.add_argument('--grid', type=int, default=7, metavar='S', help='cells per side; default: %(default)s')
+    parser.add_argument(
+        '--pyramid', action='store_true', help='the cells of all grids of 1 to S rows and columns, for phrase grounding'
+    )
     add_config_options(parser)
     return run(convert, parser, argv, overwrites=False)
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from conversion import Fault, output_folder
+from conversion import Fault, output_folder, warn_of_test_set
 from region_npz import read_archive, read_images
 from region_store import source_of, write_images
 
@@ -28,12 +28,14 @@ def read_lines(path: Path, faults: list[str]) -> list[str]:
 
 
 def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
-    """Return the splits; with one of 'val' and 'test', every second image of it is in 'test', in the order of the file,
-    and the others are in 'val'.
+    """Return the splits; with 'train' and one of 'val' and 'test', every second image of the latter is in 'test', in
+    the order of the file, and the others are in 'val'.
 
     So a checkpoint is chosen on other images than those that its result is reported on.
     """
     found = {split: list(questions) for split, questions in splits.items()}
+    if 'train' not in found:  # a test set for a model that is trained
+        return found
     if 'val' not in found:
         found['val'] = found.pop('test')
     if 'test' not in found:
@@ -44,8 +46,11 @@ def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
 
 
 def missing_splits(splits: Collection[str], folder: Path, name: str) -> list[str]:
-    """Return which splits a folder must have besides those found, as the files ``name``, with {} for the split."""
-    absent = [('train',)] * ('train' not in splits) + [('val', 'test')] * (not {'val', 'test'} & set(splits))
+    """Return which splits a folder must have besides those found, as the files ``name``, with {} for the split.
+
+    A folder has a test set alone, or 'train' and one of 'val' and 'test'.
+    """
+    absent = [('train', 'val', 'test')] if not splits else [('val', 'test')] * (set(splits) == {'train'})
     return [f'{folder}: no {" or ".join(map(name.format, each))} in it' for each in absent]
 
 
@@ -110,6 +115,7 @@ def write_set(
     print_counts(splits)
     if archives:
         print(f'{args.out_dir / "regions"}: {len(writer):,} images')
+    warn_of_test_set(splits)
 
 
 def print_counts(splits: Mapping[str, Sequence[Question]]) -> None:

@@ -3,9 +3,10 @@
     python tools/dataset_converters/region_features.py CONFIG CHECKPOINT IMAGES [IMAGES …] --out-dir data/mine/regions
 
 IMAGES are files, or folders that are searched for images, subfolders included. The id of an image in the store is its
-file name without suffix. The regions are the detections of the highest scores, and their features are those of the
-detector's own RoI head, or, for a one-stage detector, pooled from its neck; see
-``mmattn.language.region_extractor``. Output, see ``mmattn.language.regions``.
+file name without suffix, or with ``--image-id last-number`` the number in it, as annotations of COCO have it. The
+regions are the detections of the highest scores, and their features are those of the detector's own RoI head, or, for a
+one-stage detector, pooled from its neck; see ``mmattn.language.region_extractor``. Output, see
+``mmattn.language.regions``.
 
 All images are checked first. An interrupted run continues with the same command. All faults of the input are reported
 together, on stderr, with exit code 1. An image in which the detector finds nothing is a fault; ``--whole-image`` gives
@@ -51,7 +52,7 @@ def convert(args: argparse.Namespace) -> None:
     check_checkpoint(args.checkpoint)
     device = check_device(args.device)
     cfg = load_config(args.config, args.cfg_options)
-    paths = checked_images(args.images)
+    images = checked_images(args.images, args.image_id)
     model = load_detector(cfg, args.checkpoint, device, args.max_regions)
     options = dict(
         min_regions=args.min_regions,
@@ -60,7 +61,8 @@ def convert(args: argparse.Namespace) -> None:
         whole_image=args.whole_image,
     )
     extractor = RegionExtractor(model, inference_pipeline(cfg), **options)
-    write_store(args, source_of_model('region_features.py', args, paths, options), read_images(paths, extractor))
+    source = source_of_model('region_features.py', args, [*images.values()], dict(options, image_id=args.image_id))
+    write_store(args, source, read_images(images, extractor))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

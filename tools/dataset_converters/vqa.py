@@ -4,7 +4,7 @@
     python tools/dataset_converters/vqa.py data/coco_vqa_mini_source --out-dir data/coco_vqa_mini --hold-out
 
 The folder contains the published files, in it or up to two levels below, possibly .gz. Those of VQA 1.0 have no
-``v2_``; test files are optional::
+``v2_``; test files are optional, or alone for a trained model::
 
     v2_OpenEnded_mscoco_{train2014,val2014,test2015,test-dev2015}_questions.json
     v2_mscoco_{train2014,val2014}_annotations.json
@@ -61,8 +61,9 @@ def find_files(folder: Path) -> dict[tuple[str, str], Path]:
                 faults.append(f'{path}: {match[4]} of {match[3]}, as {other}')
     if len(versions) > 1:
         faults = [f'{" and ".join(map(str, versions.values()))}: of VQA 2.0 and 1.0; a folder must have one of them']
+    alone = bool(found) and {split for split, _ in found} <= {'test', 'test-dev'}  # a test set for a trained model
     for split, kind in (('train', 'questions'), ('val', 'questions'), *((s, 'annotations') for s in ('train', 'val'))):
-        if (split, kind) not in found:
+        if (split, kind) not in found and not alone:
             name = '[v2_]' + ('OpenEnded_' if kind == 'questions' else '') + f'mscoco_{split}2014_{kind}.json'
             faults.append(f'{folder}: no {kind} of {split} ({name}) in it')
     if faults:
@@ -129,6 +130,8 @@ def join(path: Path, questions: list[Question], annotations: list[Question], fau
             found.append(f'question {question.question_id}: image {images}')
         if len(annotation.answers) != HUMANS:
             found.append(f'question {question.question_id}: {len(annotation.answers)} answers, not {HUMANS}')
+        elif annotation.answer not in annotation.answers:
+            found.append(f'question {question.question_id}: {annotation.answer!r} is none of its {HUMANS} answers')
         joined.append(annotation._replace(question=question.question))
     found += [f'question {number}: an annotation, but no question' for number in by_id]
     faults += shorten(path, found)
@@ -167,7 +170,7 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         raise Fault(f'{args.folder}: no such folder')
     splits = read_splits(args.folder)
     if args.hold_out:
-        if 'test' in splits:
+        if 'test' in splits or 'val' not in splits:
             raise Fault(f'{args.folder}: has questions of the test set, so --hold-out cannot be used')
         splits = hold_out(splits)
     archives = find_archives(args.folder)

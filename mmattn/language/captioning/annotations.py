@@ -12,6 +12,8 @@ from mmattn.language.vocabulary import SPECIALS
 
 from .words import caption_words
 
+SPLITS = ('train', 'restval', 'val', 'test')
+
 
 class Annotation(NamedTuple):
     """An image, or a video, and its captions.
@@ -50,6 +52,8 @@ def read_annotations(path: str | Path) -> list[Annotation]:
     captioned = any(each.captions for each in found)
     for each in found:
         where = f'image {each.image_id}'
+        if each.split not in (None, *SPLITS):
+            faults.append(f'{where}: its split must be one of {", ".join(SPLITS)}; got {each.split!r}')
         if not each.captions and captioned:
             faults.append(f'{where}: no caption')
         for text, words in zip(each.captions, each.words):
