@@ -70,7 +70,7 @@ def parse_args() -> argparse.Namespace:
         metavar='N',
         help='validate N times, for learning curves; default: as the config, or once if the validation is the test',
     )
-    parser.add_argument('--amp', action='store_true', help='mixed precision')
+    parser.add_argument('--amp', action='store_true', help='mixed precision; on a CPU, see train.py')
     parser.add_argument('--work-dir', type=Path, help='default: work_dirs/table_TABLE_DATASET')
     parser.add_argument('--gpus', help='numbers of the GPUs, each for one run at a time: 0,1,…; default: the first')
     parser.add_argument(

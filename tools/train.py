@@ -29,7 +29,11 @@ def parse_args() -> argparse.Namespace:
         const='auto',
         help='resume from this checkpoint; without a value, from the latest checkpoint in the work dir, if any',
     )
-    parser.add_argument('--amp', action='store_true', help='use mixed precision: float16 on a GPU, bfloat16 on a CPU')
+    parser.add_argument(
+        '--amp',
+        action='store_true',
+        help='use mixed precision: float16 on a GPU; bfloat16 on a CPU, which must have AVX-512 BF16, AMX or ARM BF16',
+    )
     parser.add_argument(
         '--auto-scale-lr',
         action='store_true',

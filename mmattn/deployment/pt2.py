@@ -5,6 +5,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -25,8 +26,11 @@ def write_pt2(program: ExportedProgram, path: str | Path, metadata: dict[str, An
     Raises:
         OSError: the file cannot be written.
     """
-    with atomic_write(path) as temporary, quiet():
-        torch.export.save(program, temporary, extra_files={FILE: json.dumps(metadata)})
+    content = BytesIO()  # torch aborts the process if a write fails
+    with quiet():
+        torch.export.save(program, content, extra_files={FILE: json.dumps(metadata)})
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content.getbuffer())
 
 
 def load_pt2(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:

@@ -18,6 +18,7 @@ from mmattn.deployment.network import LogitsNetwork
 from mmattn.deployment.pt2 import write_pt2
 from mmattn.ops.native import kernels_run
 
+from ..full_disk import full_disk
 from .networks import CLASSES, NAMES, PALETTE, config, segmentor
 
 if tuple(map(int, torch.__version__.split('.')[:2])) < MIN_TORCH:
@@ -238,6 +239,13 @@ def test_other_files_are_not_loaded(tmp_path, content):
     torch.save(dict(x=torch.zeros(1)), path) if content is None else path.write_bytes(content)
     with pytest.raises(ValueError, match=r'network\.pt2 is not a file of torch\.export'):
         load_pt2(path)
+
+
+def test_a_full_disk_is_an_error_and_nothing_stays(tmp_path):
+    program = torch.export.export(torch.nn.Linear(64, 64), (torch.zeros(1, 64),))
+    with full_disk(1000), pytest.raises(OSError, match=rf"File too large: '{tmp_path}/a\.pt2'"):
+        write_pt2(program, tmp_path / 'a.pt2', {})
+    assert not [*tmp_path.iterdir()]
 
 
 def test_weights_too_large_for_one_file_are_refused(tmp_path, monkeypatch):

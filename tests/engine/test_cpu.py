@@ -1,11 +1,16 @@
 """What is changed for machines without a GPU."""
 
+import os
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 from mmengine.config import Config
 from torch import nn
 
-from mmattn.engine import CPUAmpOptimWrapper, prepare_for_cpu
+from mmattn.engine import CPUAmpOptimWrapper, cpu, prepare_for_cpu
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
@@ -20,6 +25,30 @@ def test_the_forward_pass_is_in_low_precision_and_the_weights_are_not(dtype):
     # d(sum)/dW = 1, exactly, in any precision
     torch.testing.assert_close(model.weight, before - 0.1)
     assert model.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize('factor', [0.5, 7.0])
+def test_a_processor_without_fast_products_is_a_warning(monkeypatch, factor):
+    warnings = []
+    monkeypatch.setattr(cpu, 'print_log', lambda text, *_: warnings.append(text))
+    monkeypatch.setattr(cpu, '_product_time', lambda dtype: factor if dtype == torch.bfloat16 else 1.0)
+    CPUAmpOptimWrapper(optimizer=torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
+    expected = 'no fast products in bfloat16, and one takes 7.0 times as long as in float32. Train without --amp'
+    assert [text.endswith(expected) for text in warnings] == ([True] if factor == 7 else [])
+
+
+EMULATED = """
+import torch
+from mmattn.engine.cpu import SLOW, _product_time
+print(_product_time(torch.bfloat16) > SLOW * _product_time(torch.float32))
+"""
+
+
+@pytest.mark.skipif(platform.machine() != 'x86_64', reason='the variables are those of x86')
+def test_products_without_instructions_are_measured_as_slow():
+    environment = {**os.environ, 'ONEDNN_MAX_CPU_ISA': 'AVX2', 'ATEN_CPU_CAPABILITY': 'avx2'}
+    done = subprocess.run([sys.executable, '-c', EMULATED], env=environment, text=True, capture_output=True, check=True)
+    assert done.stdout.split() == ['True']
 
 
 def test_another_dtype_is_named():
