@@ -7,13 +7,19 @@ from collections.abc import Collection
 from contextlib import suppress
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import cv2
 import mmcv
 import numpy as np
 from mmengine.utils import ProgressBar
 from PIL import Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import (
+    EXTRASAMPLES,
+    PHOTOMETRIC_INTERPRETATION,
+    SAMPLESPERPIXEL,
+    ImageFileDirectory_v2,
+)
 
 from mmattn.utils.files import write_text
 from mmattn.utils.images import ENDS, lossy_mask_fault, open_whole, unreadable
@@ -22,6 +28,7 @@ ORIENTATION = 0x0112  # EXIF tag; with values of 5 and more, loading swaps width
 MISSING = 'no such file'
 CONVERTER = 'tools/dataset_converters/color_labels.py'
 DARK = 1 << 12  # maximum below this: data of at most 12 bits stored in 16
+ALPHA = {1, 2}  # values of ExtraSamples in a TIFF: transparency
 THREADS = 4  # more threads would wait for the GIL
 
 
@@ -100,6 +107,8 @@ def look(file: ImageFile) -> Facts:
 def _look_at_image(file: ImageFile) -> Facts:
     """Read header and end of a JPEG or PNG, and decode it if the end is missing. Decode other formats by mmcv."""
     with open(file.path, 'rb') as stream, suppress(UnidentifiedImageError):
+        if fault := _bands_fault(stream):
+            return Facts(fault=fault)
         image = open_whole(stream)
         if fault := _tiff_fault(image) or _too_dark(file.path, image):
             return Facts(fault=fault)
@@ -108,6 +117,21 @@ def _look_at_image(file: ImageFile) -> Facts:
             turned = turns and Image.Image.getexif(image).get(ORIENTATION, 1) > 4
             return Facts(image.size[::-1] if turned else image.size)
     return Facts(_decode(file).shape[1::-1])
+
+
+def _bands_fault(stream: BinaryIO) -> str:
+    """Return the fault of a grey or RGB TIFF with bands that loading drops, or ''. PIL does not open all such files."""
+    header = stream.read(8)
+    if header[:4] not in (b'II*\0', b'MM\0*'):
+        return ''
+    tags = ImageFileDirectory_v2(header)
+    stream.seek(tags.next)
+    tags.load(stream)
+    bands, colours = tags.get(SAMPLESPERPIXEL, 1), {0: 1, 1: 1, 2: 3}.get(tags.get(PHOTOMETRIC_INTERPRETATION))
+    has_alpha = bool(ALPHA.intersection(tags.get(EXTRASAMPLES, ())))
+    if colours is None or bands == colours + has_alpha:
+        return ''
+    return f'a TIFF of {bands} bands, of which loading keeps {colours}; save the bands that count as grey or RGB'
 
 
 def _tiff_fault(image: Image.Image) -> str:

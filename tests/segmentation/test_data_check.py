@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import shlex
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -507,6 +508,27 @@ def test_masks_of_one_bit_and_with_a_palette(tmp_path):
 def test_what_loading_would_change_in_a_tiff_is_a_fault(tmp_path, mode, options, said):
     Image.new(mode, (7, 4)).save(tmp_path / 'image.tif', **options)
     fault = image_files.look(image_files.ImageFile(str(tmp_path / 'image.tif'), 'cv2', 'color')).fault
+    assert fault.startswith(said)
+    assert bool(fault) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ('tags', 'said'),
+    [
+        ({}, ''),  # transparency
+        ({338: (2, 0)}, 'a TIFF of 4 bands, of which loading keeps 3'),  # another band, such as infrared
+        ({262: (2, 1)}, 'a TIFF of 4 bands, of which loading keeps 1'),  # grey and three others, as GDAL writes bands
+        ({262: (2, 5)}, ''),  # CMYK
+    ],
+)
+def test_bands_of_a_tiff_that_would_be_dropped_are_a_fault(tmp_path, tags, said):
+    path = tmp_path / 'image.tif'
+    Image.new('RGBA', (7, 4)).save(path)
+    for tag, (before, after) in tags.items():
+        entries = [struct.pack('<HHIHH', tag, 3, 1, value, 0) for value in (before, after)]
+        assert path.read_bytes().count(entries[0]) == 1
+        path.write_bytes(path.read_bytes().replace(*entries))
+    fault = image_files.look(image_files.ImageFile(str(path), 'cv2', 'color')).fault
     assert fault.startswith(said)
     assert bool(fault) == bool(said)
 
