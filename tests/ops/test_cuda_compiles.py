@@ -69,4 +69,5 @@ def test_calls():
     *others, last = sorted((CSRC / 'cuda').glob('*.cpp'))
     flags = ['-O0', '-std=c++20', '-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE', '-Xcompiler', '-Wall,-Wextra,-Werror,-fPIC']
     included = [flag for path in others for flag in ('-include', path)]
-    built([NVCC, '-c', *flags, *TORCH, *included], [last], CSRC / 'cuda', OPERATOR[0], name='calls.o')
+    headers = [CSRC / 'checks.h', CSRC / 'operator.h']
+    built([NVCC, '-c', *flags, *TORCH, *included], [last], CSRC / 'cuda', *headers, name='calls.o')

@@ -34,6 +34,10 @@ std::vector<Tensor> Call::all_tensors() const {
   return found;
 }
 
+optional<size_t> Call::needed() const {
+  return names.back().name() == "needed" ? optional<size_t>(get("needed").toBoolList().size()) : std::nullopt;
+}
+
 bool Call::needs(const char* name, int64_t item) const {
   const auto tensors = [](const c10::IValue& x) {
     return x.isTensor() ? 1 : x.isTensorList() ? static_cast<int64_t>(x.toTensorList().size()) : 0;
@@ -116,10 +120,11 @@ void trace(const std::string& name) {
   }
 }
 
-void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Kernel kernel, CanRun can_run,
+void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Check check, Kernel kernel, CanRun can_run,
          const std::atomic<bool>* allowed) {
   const Backend chosen = backend();
   const Call call(op, *stack);
+  check(call);
   const bool taken =
       chosen != Backend::reference && (!allowed || *allowed || chosen == Backend::native) && can_run(call);
   if (!taken) {

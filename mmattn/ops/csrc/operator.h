@@ -37,6 +37,8 @@ class Call {
 
   // All tensors among the arguments, including those in lists.
   std::vector<Tensor> all_tensors() const;
+  // For a backward operator: the number of flags, one per tensor among the arguments of the operator.
+  optional<size_t> needed() const;
   // For a backward operator: whether the gradient of a tensor, or of item `item` of a list of tensors, is needed.
   bool needs(const char* name, int64_t item = 0) const;
 
@@ -52,6 +54,8 @@ class Call {
 using Kernel = std::vector<Tensor> (*)(const Call&);
 // Whether a kernel supports a call.
 using CanRun = bool (*)(const Call&);
+// Raises an error if the arguments of a call do not fit together.
+using Check = void (*)(const Call&);
 
 // Which implementation of an operator runs. ../native.py initialises it from the environment variable MMATTN_BACKEND.
 enum class Backend { automatic, native, reference };
@@ -61,25 +65,25 @@ std::atomic<bool>& allowed(const std::string& name);
 // Records that a kernel ran, for tests.
 void trace(const std::string& name);
 
-// Runs the kernel, or calls the reference in Python.
-void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Kernel kernel, CanRun can_run,
+// Checks the arguments, and runs the kernel or calls the reference in Python.
+void run(const c10::OperatorHandle& op, torch::jit::Stack* stack, Check check, Kernel kernel, CanRun can_run,
          const std::atomic<bool>* allowed);
 
 // A kernel as a boxed function of the dispatcher.
-template <Kernel kernel, CanRun can_run, bool verified = false>
+template <Check check, Kernel kernel, CanRun can_run, bool verified = false>
 void implementation(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   static const std::atomic<bool>* const may = verified ? &allowed(op.schema().name()) : nullptr;
-  run(op, stack, kernel, can_run, may);
+  run(op, stack, check, kernel, can_run, may);
 }
 
-template <Kernel kernel, CanRun can_run>
+template <Check check, Kernel kernel, CanRun can_run>
 torch::CppFunction on_cpu() {
-  return torch::CppFunction::makeFromBoxedFunction<&implementation<kernel, can_run>>();
+  return torch::CppFunction::makeFromBoxedFunction<&implementation<check, kernel, can_run>>();
 }
 
-template <Kernel kernel, CanRun can_run>
+template <Check check, Kernel kernel, CanRun can_run>
 torch::CppFunction on_cuda() {
-  return torch::CppFunction::makeFromBoxedFunction<&implementation<kernel, can_run, true>>();
+  return torch::CppFunction::makeFromBoxedFunction<&implementation<check, kernel, can_run, true>>();
 }
 
 // Whether all tensors are on one device, have dtypes that its kernels support (or bool), and are not empty. The tensors

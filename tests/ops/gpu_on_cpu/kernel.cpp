@@ -1,7 +1,7 @@
 // A kernel that is registered as those for CUDA are, but for the CPU: it gives 7, and gradients of 8 and 9.
 #include <ATen/ops/full_like.h>
 
-#include "operator.h"
+#include "checks.h"
 
 namespace mmattn {
 namespace {
@@ -17,8 +17,8 @@ bool takes(const Call& call) { return call.tensor("value").scalar_type() == at::
 }  // namespace
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("dynamic_conv", on_cuda<forward, takes>());
-  m.impl("dynamic_conv_backward", on_cuda<backward, takes>());
+  m.impl("dynamic_conv", on_cuda<check_dynamic_conv, forward, takes>());
+  m.impl("dynamic_conv_backward", on_cuda<check_dynamic_conv, backward, takes>());
 }
 
 }  // namespace mmattn

@@ -1,6 +1,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
 
+#include "../checks.h"
 #include "../operator.h"
 #include "capability.h"
 #include "parallel_rows.h"
@@ -22,7 +23,7 @@ LocalAttention call_of(const Call& given) {
   const std::vector<int64_t> kernel = given.integers("kernel_size");
   call.kernel[0] = kernel[0];
   call.kernel[1] = kernel[1];
-  call.dilation = given.integer("dilation");
+  call.dilation = dilation_of(given);
   call.padded = true;
   call.iterations = 1;
   return call;
@@ -55,6 +56,7 @@ std::vector<Tensor> dynamic_conv_backward(const Call& given) {
 }  // namespace mmattn
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("dynamic_conv", mmattn::on_cpu<mmattn::dynamic_conv, mmattn::can_run>());
-  m.impl("dynamic_conv_backward", mmattn::on_cpu<mmattn::dynamic_conv_backward, mmattn::can_run>());
+  m.impl("dynamic_conv", mmattn::on_cpu<mmattn::check_dynamic_conv, mmattn::dynamic_conv, mmattn::can_run>());
+  m.impl("dynamic_conv_backward",
+         mmattn::on_cpu<mmattn::check_dynamic_conv, mmattn::dynamic_conv_backward, mmattn::can_run>());
 }

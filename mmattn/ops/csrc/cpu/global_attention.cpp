@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "../checks.h"
 #include "../operator.h"
 #include "capability.h"
 #include "parallel_items.h"
@@ -354,6 +355,8 @@ bool can_run(const Call& given) { return can_run_on(given, {"query", "key"}); }
 }  // namespace mmattn
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("global_attention", mmattn::on_cpu<mmattn::global_attention, mmattn::can_run>());
-  m.impl("global_attention_backward", mmattn::on_cpu<mmattn::global_attention_backward, mmattn::can_run>());
+  m.impl("global_attention",
+         mmattn::on_cpu<mmattn::check_global_attention, mmattn::global_attention, mmattn::can_run>());
+  m.impl("global_attention_backward",
+         mmattn::on_cpu<mmattn::check_global_attention, mmattn::global_attention_backward, mmattn::can_run>());
 }

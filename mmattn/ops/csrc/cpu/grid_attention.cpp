@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include "../checks.h"
 #include "../operator.h"
 #include "capability.h"
 #include "parallel_items.h"
@@ -181,6 +182,7 @@ bool can_run(const Call& given) { return can_run_on(given); }
 }  // namespace mmattn
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("grid_attention", mmattn::on_cpu<mmattn::grid_attention, mmattn::can_run>());
-  m.impl("grid_attention_backward", mmattn::on_cpu<mmattn::grid_attention_backward, mmattn::can_run>());
+  m.impl("grid_attention", mmattn::on_cpu<mmattn::check_grid_attention, mmattn::grid_attention, mmattn::can_run>());
+  m.impl("grid_attention_backward",
+         mmattn::on_cpu<mmattn::check_grid_attention, mmattn::grid_attention_backward, mmattn::can_run>());
 }

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
 
+#include "../checks.h"
 #include "../operator.h"
 #include "capability.h"
 #include "parallel_rows.h"
@@ -26,7 +27,7 @@ LocalAttention call_of(const Call& given) {
   const std::vector<int64_t> kernel = given.integers("kernel_size");
   call.kernel[0] = kernel[0];
   call.kernel[1] = kernel[1];
-  call.dilation = given.integer("dilation");
+  call.dilation = dilation_of(given);
   call.scale = static_cast<float>(given.number("scale"));
   call.iterations = given.integer("iterations");
   return call;
@@ -63,6 +64,7 @@ std::vector<Tensor> local_attention_backward(const Call& given) {
 }  // namespace mmattn
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("local_attention", mmattn::on_cpu<mmattn::local_attention, mmattn::can_run>());
-  m.impl("local_attention_backward", mmattn::on_cpu<mmattn::local_attention_backward, mmattn::can_run>());
+  m.impl("local_attention", mmattn::on_cpu<mmattn::check_local_attention, mmattn::local_attention, mmattn::can_run>());
+  m.impl("local_attention_backward",
+         mmattn::on_cpu<mmattn::check_local_attention, mmattn::local_attention_backward, mmattn::can_run>());
 }

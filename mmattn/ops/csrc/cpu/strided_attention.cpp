@@ -4,8 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include <cmath>
-
+#include "../checks.h"
 #include "../operator.h"
 #include "capability.h"
 #include "parallel_items.h"
@@ -39,20 +38,6 @@ StridedAxis axis_of(int64_t size, int64_t keys, int64_t step, std::string_view p
   return axis;
 }
 
-// The step of each of the three axes, clipped to the map, which does not affect the result.
-std::vector<int64_t> steps_of(const Call& given, const int64_t* size, const int64_t* key_size) {
-  std::vector<int64_t> steps = given.integers("step");
-  const bool chosen = !steps.empty();
-  steps.insert(steps.begin(), chosen ? 3 - steps.size() : 3, 1);
-  for (int64_t a = 0; a < 3; ++a) {
-    if (!chosen) {
-      steps[a] = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(size[a]))));
-    }
-    steps[a] = std::min(steps[a], std::max(size[a], key_size[a]));
-  }
-  return steps;
-}
-
 StridedAttention call_of(const Call& given) {
   StridedAttention call{};
   const Tensor &query = given.tensor("query"), &key = given.tensor("key");
@@ -60,10 +45,12 @@ StridedAttention call_of(const Call& given) {
   sizes_of(query, size);
   sizes_of(key, key_size);
   const std::string_view pattern = given.text("pattern");
-  const std::vector<int64_t> step = steps_of(given, size, key_size);
+  const std::vector<int64_t> steps = given.integers("step");
+  const int64_t missing = 3 - (query.dim() - 3);
   call.heads = query.size(1);
   for (int64_t a = 0; a < 3; ++a) {
-    call.axis[a] = axis_of(size[a], key_size[a], step[a], pattern, a == 2);
+    const int64_t step = a < missing ? 1 : step_of(steps, a - missing, size[a], key_size[a]);
+    call.axis[a] = axis_of(size[a], key_size[a], step, pattern, a == 2);
   }
   call.masked = pattern == "centred" || pattern == "forward";
   call.scale = static_cast<float>(given.number("scale"));
@@ -200,6 +187,8 @@ bool can_run(const Call& given) { return can_run_on(given); }
 }  // namespace mmattn
 
 TORCH_LIBRARY_IMPL(mmattn, CPU, m) {
-  m.impl("strided_attention", mmattn::on_cpu<mmattn::strided_attention, mmattn::can_run>());
-  m.impl("strided_attention_backward", mmattn::on_cpu<mmattn::strided_attention_backward, mmattn::can_run>());
+  m.impl("strided_attention",
+         mmattn::on_cpu<mmattn::check_strided_attention, mmattn::strided_attention, mmattn::can_run>());
+  m.impl("strided_attention_backward",
+         mmattn::on_cpu<mmattn::check_strided_attention, mmattn::strided_attention_backward, mmattn::can_run>());
 }

@@ -25,7 +25,9 @@ std::vector<Tensor> dynamic_conv_backward(const Call& given) {
 
 TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
   using namespace mmattn;
-  m.impl("dynamic_conv", on_cuda<cuda::dynamic_conv, cuda::can_run_neighbourhood<cuda::conv_call, false>>());
-  m.impl("dynamic_conv_backward",
-         on_cuda<cuda::dynamic_conv_backward, cuda::can_run_neighbourhood<cuda::conv_call, true>>());
+  m.impl("dynamic_conv",
+         on_cuda<check_dynamic_conv, cuda::dynamic_conv, cuda::can_run_neighbourhood<cuda::conv_call, false>>());
+  m.impl(
+      "dynamic_conv_backward",
+      on_cuda<check_dynamic_conv, cuda::dynamic_conv_backward, cuda::can_run_neighbourhood<cuda::conv_call, true>>());
 }

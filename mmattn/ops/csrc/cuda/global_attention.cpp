@@ -179,7 +179,8 @@ std::vector<Tensor> global_attention_backward(const Call& given) {
 TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
   using namespace mmattn;
   using cuda::Sweep;
-  m.impl("global_attention", on_cuda<cuda::global_attention, cuda::can_run_global<Sweep::forward>>());
-  m.impl("global_attention_backward",
-         on_cuda<cuda::global_attention_backward, cuda::can_run_global<Sweep::queries, Sweep::keys>>());
+  m.impl("global_attention",
+         on_cuda<check_global_attention, cuda::global_attention, cuda::can_run_global<Sweep::forward>>());
+  m.impl("global_attention_backward", on_cuda<check_global_attention, cuda::global_attention_backward,
+                                              cuda::can_run_global<Sweep::queries, Sweep::keys>>());
 }

@@ -149,6 +149,7 @@ std::vector<Tensor> grid_attention_backward(const Call& given) {
 
 TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
   using namespace mmattn;
-  m.impl("grid_attention", on_cuda<cuda::grid_attention, cuda::can_run_tiles>());
-  m.impl("grid_attention_backward", on_cuda<cuda::grid_attention_backward, cuda::can_run_tiles>());
+  m.impl("grid_attention", on_cuda<check_grid_attention, cuda::grid_attention, cuda::can_run_tiles>());
+  m.impl("grid_attention_backward",
+         on_cuda<check_grid_attention, cuda::grid_attention_backward, cuda::can_run_tiles>());
 }

@@ -30,7 +30,8 @@ std::vector<Tensor> local_attention_backward(const Call& given) {
 
 TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
   using namespace mmattn;
-  m.impl("local_attention", on_cuda<cuda::local_attention, cuda::can_run_neighbourhood<cuda::local_call, false>>());
-  m.impl("local_attention_backward",
-         on_cuda<cuda::local_attention_backward, cuda::can_run_neighbourhood<cuda::local_call, true>>());
+  m.impl("local_attention",
+         on_cuda<check_local_attention, cuda::local_attention, cuda::can_run_neighbourhood<cuda::local_call, false>>());
+  m.impl("local_attention_backward", on_cuda<check_local_attention, cuda::local_attention_backward,
+                                             cuda::can_run_neighbourhood<cuda::local_call, true>>());
 }

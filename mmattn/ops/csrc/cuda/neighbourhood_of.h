@@ -17,7 +17,7 @@ inline Neighbourhood neighbourhood_of(const Call& given, const char* window) {
   call.positions = value.size(0) * value.size(1) * value.size(2) * value.size(3);
   call.kernel[0] = static_cast<int>(kernel[0]);
   call.kernel[1] = static_cast<int>(kernel[1]);
-  call.dilation = static_cast<int>(given.integer("dilation"));
+  call.dilation = static_cast<int>(dilation_of(given));
   call.iterations = 1;
   call.value = map_of(value);
   call.window = map_of(given.optional_tensor(window));

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <string_view>
 
 #include "tiles_of.h"
@@ -47,8 +46,7 @@ Tiles call_of(const Call& given, bool rows_are_queries) {
   for (int64_t dim = 0; dim < axes; ++dim) {
     const int64_t axis = AXES - axes + dim;
     int size[] = {static_cast<int>(query.size(2 + dim)), static_cast<int>(key.size(2 + dim))};
-    const int64_t chosen = step.empty() ? static_cast<int64_t>(std::ceil(std::sqrt(size[0]))) : step[dim];
-    const int h = static_cast<int>(std::min<int64_t>(chosen, std::max(size[0], size[1])));
+    const int h = static_cast<int>(step_of(step, dim, size[0], size[1]));
     if (!rows_are_queries) {
       std::swap(size[0], size[1]);
     }
@@ -128,6 +126,7 @@ std::vector<Tensor> strided_attention_backward(const Call& given) {
 
 TORCH_LIBRARY_IMPL(mmattn, CUDA, m) {
   using namespace mmattn;
-  m.impl("strided_attention", on_cuda<cuda::strided_attention, cuda::can_run_tiles>());
-  m.impl("strided_attention_backward", on_cuda<cuda::strided_attention_backward, cuda::can_run_tiles>());
+  m.impl("strided_attention", on_cuda<check_strided_attention, cuda::strided_attention, cuda::can_run_tiles>());
+  m.impl("strided_attention_backward",
+         on_cuda<check_strided_attention, cuda::strided_attention_backward, cuda::can_run_tiles>());
 }

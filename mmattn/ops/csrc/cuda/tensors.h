@@ -10,6 +10,7 @@
 
 #include <optional>
 
+#include "../checks.h"
 #include "../operator.h"
 #include "map.h"
 

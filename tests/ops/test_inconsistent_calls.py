@@ -1,0 +1,150 @@
+"""Calls of ``torch.ops.mmattn`` whose arguments do not fit together: an error, never a signal or a number."""
+
+import pytest
+import torch
+
+from mmattn.ops import native
+
+pytestmark = pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason='the checks are in the native code')
+
+
+def of(*shape):
+    return torch.ones(1, 2, *shape)
+
+
+X, SMALL, WIDER, LINE = of(4, 5, 8), of(3, 5, 8), of(4, 5, 9), of(4, 8)
+FLAT, OTHER_HEADS, OTHER_BATCH = X[0], torch.ones(1, 1, 4, 5, 8), torch.ones(2, 2, 4, 5, 8)
+BIAS, MASK = of(4, 5, 9), torch.ones(1, 4, 5, dtype=torch.bool)
+OPERANDS = [
+    dict(key=SMALL),
+    dict(value=SMALL),
+    dict(key=WIDER),
+    dict(key=FLAT, value=FLAT),
+    dict(query=FLAT),
+    dict(query=LINE),
+    dict(query=X[0, 0], key=X[0, 0], value=X[0, 0]),
+    dict(value=torch.ones(())),
+    dict(query=OTHER_HEADS),
+    dict(key=OTHER_BATCH, value=OTHER_BATCH),
+    dict(query=X[None, None], key=X[None, None], value=X[None, None]),
+]
+WINDOW = [
+    dict(window_bias=BIAS),
+    dict(window_bias=BIAS, window_size=[3]),
+    dict(window_bias=BIAS, window_size=[3, 3, 3]),
+    dict(window_bias=BIAS, window_size=[7, 7]),
+    dict(window_bias=BIAS, window_size=[2, 2]),
+    dict(window_bias=BIAS, window_size=[-3, -3]),
+    dict(window_bias=BIAS, window_size=[2**32 + 1, 2**32 + 1]),
+    dict(window_bias=of(3, 5, 9), window_size=[3, 3]),
+    dict(window_bias=BIAS[0], window_size=[3, 3]),
+    dict(outside_bias=of(4, 5)),
+    dict(window_size=[3] * 8),
+]
+NEIGHBOURHOOD = [
+    *(dict(kernel_size=size) for size in ([], [3], [2, 2], [0, 0], [5, 5], [-3, -3], [3, 3, 1], [2**32 + 3, 3])),
+    dict(dilation=0),
+    dict(dilation=-1),
+]
+# Arguments of an operator that fit, and what is changed to arguments that do not.
+CALLS = {
+    'global_attention': (
+        dict(query=X, key=X, value=X, window_bias=None, outside_bias=None, axis_bias=[], key_bias=None, key_mask=None)
+        | dict(window_size=[], outside_value=0.0, scale=1.0, is_causal=False),
+        [
+            *OPERANDS,
+            *WINDOW,
+            dict(window_bias=BIAS, window_size=[3, 3], outside_bias=of(3, 5)),
+            dict(window_bias=BIAS, window_size=[3, 3], is_causal=True),
+            dict(window_bias=BIAS, window_size=[3, 3], key=SMALL, value=SMALL),
+            dict(is_causal=True, key=SMALL, value=SMALL),
+            dict(axis_bias=[of(4, 5, 4)]),
+            dict(axis_bias=[of(4, 5, 4), of(4, 5, 4)]),
+            dict(key_bias=of(3, 5)),
+            dict(key_bias=of(4, 5, 1)),
+            dict(key_mask=MASK[:, :3]),
+            dict(key_mask=MASK.float()),
+        ],
+    ),
+    'grid_attention': (
+        dict(
+            query=X, key=X, value=X, window_bias=None, outside_bias=None, window_size=[], outside_value=0.0, scale=1.0
+        ),
+        [
+            *OPERANDS,
+            *WINDOW,
+            dict(key=SMALL, value=SMALL),
+            dict(query=LINE, key=LINE, value=LINE),
+            dict(window_bias=of(4, 5, 5), window_size=[3, 3], outside_bias=of(4, 5, 1)),
+        ],
+    ),
+    'local_attention': (
+        dict(query=X, key=X, value=X, window_bias=BIAS, kernel_size=[3, 3], dilation=1, scale=1.0, iterations=1),
+        [
+            *OPERANDS,
+            *NEIGHBOURHOOD,
+            dict(query=None),
+            dict(key=None),
+            dict(query=None, key=None, window_bias=None),
+            dict(query=None, key=None, iterations=2),
+            dict(iterations=0),
+            dict(window_bias=of(3, 5, 9)),
+            dict(window_bias=of(4, 5, 8)),
+            dict(window_bias=BIAS[0]),
+        ],
+    ),
+    'dynamic_conv': (
+        dict(value=X, logits=BIAS, kernel_size=[3, 3], dilation=1),
+        [*NEIGHBOURHOOD, dict(value=SMALL), dict(value=FLAT), dict(logits=BIAS[0]), dict(value=LINE, logits=LINE)],
+    ),
+    'strided_attention': (
+        dict(query=X, key=X, value=X, offset_bias=[], step=[2, 2], pattern='block', scale=1.0),
+        [
+            *OPERANDS,
+            dict(pattern='nonsense'),
+            *(dict(step=step) for step in ([2], [2, 2, 2], [0, 2], [2, -1])),
+            dict(step=[], key=SMALL, value=SMALL),
+            dict(offset_bias=[of(4, 5, 3)]),
+            dict(offset_bias=[of(4, 5, 3), of(4, 5, 2)]),
+            dict(offset_bias=[of(3, 5, 3), of(4, 5, 3)]),
+            dict(offset_bias=[of(4, 5, 3), of(4, 5, 3)], pattern='strided'),
+            dict(offset_bias=[of(4, 5, 3), of(4, 5, 3)], pattern='forward'),
+        ],
+    ),
+}
+CASES = [
+    pytest.param(name, change, id=f'{name}-{number}-{"-".join(change)}')
+    for name, (_, changes) in CALLS.items()
+    for number, change in enumerate(changes)
+]
+
+
+def backward(name):
+    """The backward operator, and arguments that fit."""
+    fits, _ = CALLS[name]
+    found = getattr(torch.ops.mmattn, name)(**fits)
+    kept = dict(grad=found) if isinstance(found, torch.Tensor) else dict(grad=found[0], out=found[0], lse=found[1])
+    tensors = sum(isinstance(x, torch.Tensor) for x in fits.values())
+    return getattr(torch.ops.mmattn, f'{name}_backward'), {**kept, **fits, 'needed': [True] * tensors}
+
+
+@pytest.mark.parametrize('backend', ['auto', 'reference'])
+@pytest.mark.parametrize(('name', 'change'), CASES)
+def test_arguments(name, change, backend):
+    op, fits = getattr(torch.ops.mmattn, name), CALLS[name][0]
+    with native.backend(backend), pytest.raises((RuntimeError, ValueError)):
+        op(**{**fits, **change})
+    op, fits = backward(name)
+    with native.backend(backend), pytest.raises((RuntimeError, ValueError)):
+        op(**{**fits, **change})
+
+
+@pytest.mark.parametrize('name', CALLS)
+def test_gradients(name):
+    op, fits = backward(name)
+    assert len(op(**fits)) == len(fits['needed'])
+    wrong = [dict(needed=[True]), dict(needed=[True] * 9)]
+    wrong += [{part: fits[part][:, :, 1:]} for part in ('grad', 'out', 'lse') if part in fits]
+    for change in wrong:
+        with pytest.raises((RuntimeError, ValueError)):
+            op(**{**fits, **change})
