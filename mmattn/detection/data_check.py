@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from filecmp import cmp
 from logging import WARNING
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -98,6 +99,8 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[tuple[str, str]]
         yield from broken or [(where, str(error) or f'{cfg["type"]} raises {error!r}')]
     except KeyError as error:
         yield where, f'the annotations {cfg.get("ann_file")} have no {error}'
+    except (TypeError, IndexError) as error:
+        yield where, f'the annotations {cfg.get("ann_file")} are not in the format of {type_name(cfg)}: {error}'
     except (OSError, AssertionError) as error:
         yield where, str(error) or f'{cfg["type"]} raises {error!r}'
     else:
@@ -137,6 +140,12 @@ def _coco_faults(path: str) -> Iterator[str]:
             f'{len(lost)} of {len(boxes)} boxes belong to no image, such as box {lost[0].get("id")} with image_id '
             f'{lost[0]["image_id"]!r}'
         )
+    if malformed := [box for box in boxes if not _is_box(box['bbox'])]:
+        yield (
+            f'{len(malformed)} of {len(boxes)} boxes are not four finite numbers, such as {malformed[0]["bbox"]} of '
+            f'box {malformed[0].get("id")}'
+        )
+        return
     boxes = [box for box in boxes if box['image_id'] in images and box['bbox'][2] > 0 and box['bbox'][3] > 0]
     for reason, is_fault in BOX_FAULTS.items():
         wrong = [box for box in boxes if is_fault(box, images[box['image_id']])]
@@ -148,6 +157,10 @@ def _coco_faults(path: str) -> Iterator[str]:
             )
 
 
+def _is_box(box: object) -> bool:
+    return isinstance(box, list) and len(box) == 4 and all(isinstance(x, int | float) and isfinite(x) for x in box)
+
+
 def _leaves_image(box: dict, image: dict) -> bool:
     left, top, width, height = box['bbox']
     return left + width > image['width'] + 1 or top + height > image['height'] + 1
@@ -156,14 +169,14 @@ def _leaves_image(box: dict, image: dict) -> bool:
 def _reads_as_corners(box: dict, images: dict) -> bool:
     left, top, right, bottom = box['bbox']
     image = images[box['image_id']]
-    return left < right <= image['width'] and top < bottom <= image['height']
+    return left < right <= image['width'] + 1 and top < bottom <= image['height'] + 1
 
 
 CORNERS_GIVEN = "reach beyond their images, and all boxes read as corners; COCO's are [left, top, width, height]"
 BOX_FAULTS: dict[str, Callable[[dict, dict], bool]] = {
     'have an area of 0 in the file, so that mmdet drops them': lambda box, _: box.get('area', 1) <= 0,
     'are given in 0…1, but boxes are in pixels': lambda box, image: (
-        max(box['bbox']) <= 1 and min(image['width'], image['height']) > 1
+        max(box['bbox']) <= 1 < min(image['width'], image['height']) and any(x % 1 for x in box['bbox'])
     ),
     CORNERS_GIVEN: _leaves_image,
 }

@@ -237,6 +237,15 @@ def change(root, **changes):
             dict(bbox=lambda box: [0.1, 0.2, 0.5, 0.5] if box['id'] < 3 else box['bbox']),
             '3 of 4 boxes are given in 0…1',
         ),
+        (
+            dict(bbox=lambda box: box['bbox'][:3]),
+            r'4 of 4 boxes are not four finite numbers, such as \[\d+, \d+, \d+\]',
+        ),
+        (
+            dict(bbox=lambda box: [float('nan'), 1, 2, 3] if box['id'] == 1 else box['bbox']),
+            '1 of 4 boxes are not four',
+        ),
+        (dict(bbox=lambda box: None), '4 of 4 boxes are not four finite numbers, such as None'),
         (dict(image_id=lambda box: str(box['image_id'])), "4 of 4 boxes belong to no image, .* with image_id '0'"),
     ],
 )
@@ -245,6 +254,23 @@ def test_boxes_that_would_be_lost_or_misread_are_counted(check, tmp_path, change
     change(tmp_path, **changes)
     with pytest.raises(ValueError, match=rf'boxes.json: {said}'):
         check(data_set)
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'said'),
+    [('area', '9', "not in the format of CocoDataset: '<=' not supported"), ('image_id', [1], 'unhashable type')],
+)
+def test_annotations_of_other_types_are_a_fault(check, tmp_path, key, value, said):
+    data_set = coco(tmp_path)
+    change(tmp_path, **{key: lambda box: value})
+    with pytest.raises(ValueError, match=f'train_dataloader.dataset: the annotations boxes.json are .*{said}'):
+        check(data_set)
+
+
+def test_a_box_of_one_pixel_is_no_share(check, tmp_path):
+    data_set = coco(tmp_path)
+    change(tmp_path, bbox=lambda box: [0, 0, 1, 1] if box['id'] == 1 else box['bbox'])
+    check(data_set)
 
 
 def test_boxes_that_leave_the_image_and_are_no_corners_are_clipped_as_ever(check, tmp_path):
