@@ -5,7 +5,8 @@ import logging
 import torch
 from mmengine.logging import print_log
 
-from mmattn.ops import native, verdict
+from mmattn.ops import library
+from mmattn.ops.gpu import verdict
 
 
 def choose_kernels() -> None:
@@ -23,7 +24,7 @@ def choose_kernels() -> None:
         )
     else:
         print_log(
-            f'Operators on the CPU: {"kernels" if native.UNAVAILABLE_REASON is None else native.UNAVAILABLE_REASON}',
+            f'Operators on the CPU: {"kernels" if library.UNAVAILABLE_REASON is None else library.UNAVAILABLE_REASON}',
             'current',
         )
 
@@ -32,7 +33,7 @@ def describe(against: dict[str, str]) -> str:
     """Return a line with the implementation of each operator, and the reason if it is not the kernel."""
     texts = []
     if all(name.endswith(verdict.TRITON) for name in against):
-        texts = [f'PyTorch ({native.UNAVAILABLE_REASON or "the kernels were built without CUDA"})']
+        texts = [f'PyTorch ({library.UNAVAILABLE_REASON or "the kernels were built without CUDA"})']
     for name, reason in against.items():
         otherwise = 'not used' if name.endswith(verdict.TRITON) else 'PyTorch'
         texts.append(f'{name}: {f"{otherwise} ({reason})" if reason else "kernel"}')

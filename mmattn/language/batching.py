@@ -8,8 +8,8 @@ import torch
 from mmengine.dist import get_dist_info
 from torch.utils.data import Sampler
 
-from mmattn.ops.checks import check_count
 from mmattn.registry import DATA_SAMPLERS
+from mmattn.utils.checks import check_count
 
 
 def token_batches(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mmattn.ops.checks import check_count, check_number
+from mmattn.utils.checks import check_count, check_number
 
 from .vocabulary import BOS, EOS, PAD
 

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.layers.sequence import sinusoids
-from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 from .vocabulary import PAD
 

@@ -10,7 +10,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 from torch.nn import functional as F
 
-from mmattn.ops.checks import check_count, check_number
+from mmattn.utils.checks import check_count, check_number
 
 from .beam_search import Hypothesis, LengthPenalty, beam_search
 from .data_preprocessor import padding_mask

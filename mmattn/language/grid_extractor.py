@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from mmattn._compat import load_weights
 from mmattn.engine import check_checkpoint
-from mmattn.ops.checks import check_count
+from mmattn.utils.checks import check_count
 
 from .regions import Regions, grid_boxes
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mmattn._compat import load_weights
 from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
-from mmattn.ops.checks import check_count
+from mmattn.utils.checks import check_count
 from mmattn.utils.devices import check_device
 
 from .beam_search import LengthPenalty

@@ -11,7 +11,7 @@ from mmengine.dataset import pseudo_collate
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from mmattn.ops.checks import check_count, check_number
+from mmattn.utils.checks import check_count, check_number
 
 from .regions import Regions, clip_boxes
 

@@ -3,8 +3,8 @@
 from mmengine.optim.scheduler.lr_scheduler import LRSchedulerMixin
 from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 
-from mmattn.ops.checks import check_count
 from mmattn.registry import PARAM_SCHEDULERS
+from mmattn.utils.checks import check_count
 
 
 @PARAM_SCHEDULERS.register_module()

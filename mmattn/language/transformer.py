@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 # The config of a sub-layer: a layer, several in sequence, or None for no sub-layer.
 LayerConfig = dict | Sequence[dict] | None

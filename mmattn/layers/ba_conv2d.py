@@ -5,9 +5,9 @@ from inspect import signature
 from torch import nn
 from torch.nn.modules.utils import _pair
 
-from mmattn.ops.checks import check_count
 from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 from .local_bilateral_attention import LocalBilateralAttention, pointwise
 

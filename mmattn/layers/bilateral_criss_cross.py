@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from mmattn._compat import before_loading
 from mmattn.ops import grid_attention, grid_attention_weights
-from mmattn.ops.checks import check_count
 from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 from .attention_weights import AttentionWeights
 from .bilateral_non_local import POSITIONS

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.ops import global_attention, global_attention_weights
-from mmattn.ops.checks import check_divisor
 from mmattn.ops.window_bias import as_window_size, window_entries
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_divisor
 
 from .attention_weights import AttentionWeights
 from .bilateral_non_local import POSITIONS

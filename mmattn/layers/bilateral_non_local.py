@@ -4,9 +4,9 @@ from mmcv.cnn import NonLocal2d
 from torch import Tensor
 
 from mmattn.ops import global_attention, global_attention_weights
-from mmattn.ops.checks import check_count
 from mmattn.ops.window_bias import as_window_size, window_entries
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 from .attention_weights import AttentionWeights
 from .relative_position import RelativePosition

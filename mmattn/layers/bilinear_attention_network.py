@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from mmattn.ops import bilinear_logits, bilinear_pooling, bilinear_softmax
-from mmattn.ops.checks import check_count, check_number
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count, check_number
 
 from .packed_positions import PackedPositions
 from .sequence import check_key_padding_mask, check_sequence

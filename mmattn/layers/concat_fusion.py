@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 
 @MODELS.register_module()

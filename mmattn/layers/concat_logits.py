@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-from mmattn.ops.checks import check_count, check_number
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count, check_number
 
 from .sequence import check_key_padding_mask, check_sequence
 

@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.ops import dynamic_conv
-from mmattn.ops.checks import check_divisor
 from mmattn.ops.window_bias import accumulator, as_window_size
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_divisor
 
 from .sequence import SequenceConv, State, check_cached, check_step
 

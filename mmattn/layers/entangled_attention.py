@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mmattn.ops.checks import check_number
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_number
 
 from .bilateral_multihead import BilateralMultiheadAttention
 from .sequence import State, check_sequence

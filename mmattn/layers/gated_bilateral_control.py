@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     'identity': lambda x: x,

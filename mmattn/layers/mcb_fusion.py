@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.ops import count_sketch
-from mmattn.ops.checks import check_count
 from mmattn.ops.window_bias import accumulator
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 
 @MODELS.register_module()

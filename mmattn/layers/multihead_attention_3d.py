@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mmattn.ops.checks import check_count, check_divisor, check_number
+from mmattn.utils.checks import check_count, check_divisor, check_number
 
 from .relative_position import RelativePosition
 from .temporal_encoding import TEMPORAL_POSITIONS, TemporalEncoding

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 from .sequence import check_key_padding_mask
 

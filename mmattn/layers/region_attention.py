@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from mmattn.ops.checks import check_count, check_divisor, check_number
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count, check_divisor, check_number
 
 from .query_norm import NORMS, QueryNorm
 from .sequence import check_key_padding_mask, check_sequence

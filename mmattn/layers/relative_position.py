@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from mmattn.ops.checks import check_count
+from mmattn.utils.checks import check_count
 
 
 class RelativePosition(nn.Module):

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mmattn.ops.checks import check_count
+from mmattn.utils.checks import check_count
 
 State = dict[str, Tensor]
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from mmattn.ops import global_attention, global_attention_weights, local_attention, local_attention_weights
-from mmattn.ops.checks import check_count, check_divisor, check_number
 from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count, check_divisor, check_number
 
 from .attention_weights import TermWeights, check_terms
 

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from mmattn.ops import global_attention, global_attention_weights
-from mmattn.ops.checks import check_divisor
 from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_divisor
 
 from .attention_weights import TermWeights, check_terms
 from .sequence import State, check_cached, check_key_padding_mask, check_sequence, check_step, sinusoids

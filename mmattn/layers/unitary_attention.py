@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from mmattn.ops.checks import check_count, check_number
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count, check_number
 
 from .packed_positions import PackedPositions
 from .sequence import check_key_padding_mask, check_sequence

@@ -3,8 +3,8 @@
 from mmcv.cnn.bricks.transformer import FFN
 from torch import Tensor, nn
 
-from mmattn.ops.checks import check_count, check_number
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count, check_number
 
 
 @MODELS.register_module()

@@ -15,7 +15,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_map
 
-from . import native
+from . import library
 
 LIBRARY = torch.library.Library('mmattn', 'FRAGMENT')
 # A kernel for a device takes precedence over that of `custom_op`, which is registered for the alias key Autograd.
@@ -34,7 +34,7 @@ def register(name: str, differentiable: int = 1) -> None:
     op, backward = (getattr(torch.ops.mmattn, x).default for x in (name, f'{name}_backward'))
     for each in (op, backward):
         register_vmap(each, _fold_into_batch(each))
-    if native.UNAVAILABLE_REASON is None:
+    if library.UNAVAILABLE_REASON is None:
         torch.ops.mmattn_native.register_derivative(name, differentiable)
         return
 

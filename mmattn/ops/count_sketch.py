@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
-from .checks import check_count, check_device, under_autocast
+from mmattn.utils.checks import check_count
+
+from .checks import check_device, under_autocast
 
 
 def count_sketch(x: Tensor, index: Tensor, sign: Tensor, size: int) -> Tensor:

@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import check_count, check_device
+from mmattn.utils.checks import check_count
+
+from .checks import check_device
 from .neighbourhood import Neighbourhood, slices, softmax, softmax_backward
 from .operator import Operator, products
 from .window_bias import accumulator, as_window_size

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import as_scale, check_count, check_device, check_operands, check_queries
+from mmattn.utils.checks import check_count
+
+from .checks import as_scale, check_device, check_operands, check_queries
 from .neighbourhood import Neighbourhood, slices, softmax, softmax_backward
 from .operator import Operator, products
 from .window_bias import accumulator, as_window_size

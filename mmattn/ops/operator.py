@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from . import autograd, native
+from . import autograd, backends
 
 LIBRARY = autograd.LIBRARY
 OPERATORS: dict[str, Operator] = {}
@@ -33,7 +33,7 @@ class Operator:
     """An operator ``mmattn::<name>`` and its derivative ``mmattn::<name>_backward``.
 
     The dispatcher runs a native kernel if one supports the tensors (``csrc/operator.cpp`` decides), otherwise a Triton
-    kernel if one may run (``native.py`` decides), otherwise the reference, which is written in PyTorch. The callables
+    kernel if one may run (``backends.py`` decides), otherwise the reference, which is written in PyTorch. The callables
     below receive the arguments as one object, whose attributes have the names of the schema.
 
     Args:
@@ -140,7 +140,7 @@ class Operator:
 
     def _define(self, name: str, schema: str, reference: Callable, fake: Callable) -> None:
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        otherwise = native.reference_of(name, reference)
+        otherwise = backends.reference_of(name, reference)
         LIBRARY.impl(name, otherwise, 'CompositeExplicitAutograd')
         torch.library.register_fake(f'mmattn::{name}', fake, lib=LIBRARY)
         # Native code calls this for tensors that a kernel does not support.

@@ -3,8 +3,8 @@
 from mmseg.models.decode_heads import CCHead, FCNHead
 
 from mmattn.layers import BilateralCrissCrossAttention
-from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 
 @MODELS.register_module()

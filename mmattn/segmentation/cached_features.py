@@ -16,8 +16,8 @@ from mmseg.structures import SegDataSample
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from mmattn.ops.checks import check_count
 from mmattn.registry import DATASETS, MODELS
+from mmattn.utils.checks import check_count
 from mmattn.utils.files import atomic_write
 
 

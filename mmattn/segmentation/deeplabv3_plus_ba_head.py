@@ -4,8 +4,8 @@ from mmcv.cnn import ConvModule
 from mmseg.models.decode_heads import DepthwiseSeparableASPPHead
 from torch import nn
 
-from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 from .blocks import build_block
 

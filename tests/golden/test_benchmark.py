@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmattn.ops import native
+from mmattn.ops import library
 from mmattn.utils.profiling import extra_memory
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def test_every_workload_is_recorded_by_its_kernel(workloads):
     assert {record['workload'] for record in RECORDS if not record['kernel']} == {'P7 0010'}  # one product
 
 
-@pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON))
+@pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
 @pytest.mark.parametrize('name', MEASURED)
 def test_a_forward_pass_takes_the_memory_that_it_took(workloads, name):
     recorded = next(x['ours_mib'] for x in RECORDS if x['workload'] == name and x['pass'] == 'forward')

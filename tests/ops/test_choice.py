@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from mmattn.ops import global_attention, local_attention, native
+from mmattn.ops import backends, global_attention, library, local_attention
 
 
 def test_what_the_cpu_kernels_take():
@@ -23,27 +23,27 @@ def test_what_the_cpu_kernels_take():
         (torch.float32, torch.float64, False),
     ):
         y = x.to(dtype)
-        with native.kernels_run() as ran:
+        with backends.kernels_run() as ran:
             global_attention(y, y, y, key_bias=torch.ones(1, 1, 3, 4, dtype=bias), key_mask=mask)
-        assert bool(ran) == (taken and native.UNAVAILABLE_REASON is None)
+        assert bool(ran) == (taken and library.UNAVAILABLE_REASON is None)
 
 
-@pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON))
+@pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
 def test_backends():
     x = torch.ones(1, 1, 3, 4, 2)
-    with native.backend('reference'), native.kernels_run() as ran:
+    with backends.backend('reference'), backends.kernels_run() as ran:
         local_attention(x, x, x)
     assert not ran
-    with native.backend('native'):
+    with backends.backend('native'):
         local_attention(x, x, x)
-        with native.backend('reference'):
+        with backends.backend('reference'):
             local_attention(*[x.double()] * 3)
         with pytest.raises(RuntimeError, match='mmattn::local_attention has no kernel for these tensors'):
             local_attention(*[x.double()] * 3)
     local_attention(*[x.double()] * 3)
     with (
         pytest.raises(ValueError, match="backend must be one of auto, native, triton, reference; got 'fast'"),
-        native.backend('fast'),
+        backends.backend('fast'),
     ):
         pass
 
@@ -76,10 +76,10 @@ def test_without_native_operators():
 def test_a_variable_that_means_nothing(monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f'{name} must be one of .*; got {value!r}'):
-        native._load()
+        library._load()
 
 
-@pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON))
+@pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
 def test_the_library_can_be_imported():
     """As tools do that import every module of a package."""
     assert run('-c', 'import torch, mmattn._C; print(torch.ops.mmattn_native.torch_version())').stdout
@@ -90,13 +90,13 @@ def test_a_library_that_does_not_load_is_told(monkeypatch, tmp_path):
     broken = tmp_path / '_C.so'
     broken.write_bytes(b'no library')
     monkeypatch.delenv('MMATTN_BACKEND', raising=False)
-    monkeypatch.setattr(native, 'find_spec', lambda name: type('Spec', (), {'origin': str(broken)}))
+    monkeypatch.setattr(library, 'find_spec', lambda name: type('Spec', (), {'origin': str(broken)}))
     with pytest.warns(UserWarning, match=r'pip install --no-build-isolation \.'):
-        file, reason = native._load()
+        file, reason = library._load()
     assert file == str(broken)
     assert torch.__version__ in reason
-    monkeypatch.setattr(native, 'find_spec', lambda name: None)
-    assert 'not built' in native._load()[1]
+    monkeypatch.setattr(library, 'find_spec', lambda name: None)
+    assert 'not built' in library._load()[1]
     monkeypatch.setenv('MMATTN_BACKEND', 'native')
     with pytest.raises(RuntimeError, match='MMATTN_BACKEND=native requires native kernels: not built'):
-        native._load()
+        library._load()

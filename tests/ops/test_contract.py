@@ -8,7 +8,7 @@ import torch._dynamo.testing
 from torch.nn import functional as F
 
 from mmattn import ops
-from mmattn.ops import native
+from mmattn.ops import backends, library
 from mmattn.ops.operator import OPERATORS
 from mmattn.utils.profiling import extra_memory
 
@@ -76,12 +76,12 @@ def test_values_and_gradients_are_those_of_the_equation(name):
         )
 
 
-@pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON))
+@pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
 @rich
 def test_kernels_run_forward_and_backward(name):
     tensors, settings = given(RICH[name], torch.float32)
     settings.pop('normalize', None)
-    with native.kernels_run() as ran:
+    with backends.kernels_run() as ran:
         evaluate(getattr(ops, name), tensors, **settings)
     assert ran == [name, f'{name}_backward']
 
@@ -155,7 +155,7 @@ def test_only_needed_gradients_are_computed(name, dtype):
                 torch.testing.assert_close(x, expected[i])
 
 
-@pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason='the reference computes all gradients')
+@pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason='the reference computes all gradients')
 def test_a_frozen_window_costs_no_memory():
     """Its gradient would be another 4 MiB that is not needed; returned tensors do not count."""
     query, key, value = (randn(1, 1, 33, 33, 8, seed=seed, dtype=torch.float32).requires_grad_() for seed in range(3))

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmattn.ops import dynamic_conv, local_attention, native
+from mmattn.ops import backends, dynamic_conv, library, local_attention
 from mmattn.utils.profiling import extra_memory
 
 from . import literal
@@ -298,11 +298,11 @@ def test_flops(dilation):
 @pytest.mark.parametrize('reference', [True, False], ids=['reference', 'native'])
 def test_extra_memory(reference):
     """The unfolded map would be 13² copies of 4.5 MiB: 761."""
-    if not reference and not native.has_kernel('dynamic_conv'):
-        pytest.skip(str(native.UNAVAILABLE_REASON))
+    if not reference and not library.has_kernel('dynamic_conv'):
+        pytest.skip(str(library.UNAVAILABLE_REASON))
     value = torch.randn(2, 4, 48, 48, 64).requires_grad_()
     logits = torch.randn(2, 4, 48, 48, 13**2).requires_grad_()  # 12 MiB
-    with native.backend('reference' if reference else 'native'):
+    with backends.backend('reference' if reference else 'native'):
         out, forward = extra_memory(lambda: dynamic_conv(value, logits, kernel_size=13))
         _, backward = extra_memory(lambda: torch.autograd.grad(out, (value, logits), torch.ones_like(value)))
     print(f'extra: {forward:.0f} MiB forward, {backward:.0f} MiB backward')

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from mmattn.ops import native, triton, verdict, window_zscore
-from mmattn.utils import gpu_cases
-from mmattn.utils.check_gpu import compare_all, evaluate
-from mmattn.utils.gpu_cases import Case
+from mmattn.ops import backends, triton, window_zscore
+from mmattn.ops.gpu import cases as gpu_cases
+from mmattn.ops.gpu import verdict
+from mmattn.ops.gpu.cases import Case
+from mmattn.ops.gpu.check_gpu import compare_all, evaluate
 
 from ..golden.operator_calls import calls
 from .literal import low_precision
@@ -62,7 +63,7 @@ def case_of(call, device):
 def test_a_call_on_a_gpu_gives_the_numbers_of_float64_on_a_cpu(kernel, call, dtype):
     operator = call.operator
     expected = evaluate(operator, case_of(call, 'cpu'), dtype, torch.float64)
-    with native.kernels_run() as kernels:
+    with backends.kernels_run() as kernels:
         actual = evaluate(operator, case_of(call, DEVICE), dtype, dtype)
     assert {operator, f'{operator}_backward'} <= set(kernels)
     for each, x in expected.items():

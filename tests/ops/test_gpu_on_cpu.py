@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from torch.utils import cpp_extension
 
-from mmattn.ops import native
+from mmattn.ops import library
 
 from .test_cuda_compiles import CSRC, TORCH, built
 
 HERE = Path(__file__).parent / 'gpu_on_cpu'
 pytestmark = [
     pytest.mark.kernels,
-    pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON)),
+    pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON)),
     pytest.mark.skipif(shutil.which('g++') is None, reason='there is no g++ to compile the kernel with'),
 ]
 RUN = """
@@ -33,7 +33,8 @@ torch.Tensor.is_cuda = True
 torch.cuda.is_available = lambda: True
 torch.cuda.device_count = lambda: 1
 torch.cuda.get_device_properties = lambda index: SimpleNamespace(name='NVIDIA Fake', major=9, minor=0)
-from mmattn.ops import dynamic_conv, native, verdict
+from mmattn.ops import backends, dynamic_conv, library
+from mmattn.ops.gpu import verdict
 from mmattn.utils import check_gpu
 
 if verified:
@@ -42,11 +43,11 @@ if verified:
 value, logits = (torch.zeros(1, 1, 2, 2, n, requires_grad=True) for n in (1, 9))
 calls = []
 for context in ('auto', 'auto', 'reference', 'auto'):
-    with native.kernels_run() as kernels, native.backend(context):
+    with backends.kernels_run() as kernels, backends.backend(context):
         out = dynamic_conv(value, logits, kernel_size=3)
         grads = torch.autograd.grad(out.sum(), [value, logits])
     calls.append([kernels, [x.flatten()[0].item() for x in (out, *grads)]])
-with native.kernels_run() as kernels:
+with backends.kernels_run() as kernels:
     dynamic_conv(value.double(), logits.double(), kernel_size=3)
 print(json.dumps([*calls, kernels]))
 """

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from mmattn.ops import native
+from mmattn.ops import backends, library
 
-pytestmark = pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason='the checks are in the native code')
+pytestmark = pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason='the checks are in the native code')
 
 
 def of(*shape):
@@ -132,10 +132,10 @@ def backward(name):
 @pytest.mark.parametrize(('name', 'change'), CASES)
 def test_arguments(name, change, backend):
     op, fits = getattr(torch.ops.mmattn, name), CALLS[name][0]
-    with native.backend(backend), pytest.raises((RuntimeError, ValueError)):
+    with backends.backend(backend), pytest.raises((RuntimeError, ValueError)):
         op(**{**fits, **change})
     op, fits = backward(name)
-    with native.backend(backend), pytest.raises((RuntimeError, ValueError)):
+    with backends.backend(backend), pytest.raises((RuntimeError, ValueError)):
         op(**{**fits, **change})
 
 

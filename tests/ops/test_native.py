@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from mmattn.ops import dynamic_conv, local_attention, native
-from mmattn.utils.collect_env import collect_env
+from mmattn.ops import backends, dynamic_conv, library, local_attention
+from mmattn.ops.gpu.collect_env import collect_env
 
 from . import literal
 from .literal import LAYOUTS, SWITCHES, assert_same, evaluate, low_precision, with_kernel
@@ -16,7 +16,7 @@ from .literal import LAYOUTS, SWITCHES, assert_same, evaluate, low_precision, wi
 of_global = importlib.import_module('mmattn.ops.global_attention')
 pytestmark = [
     pytest.mark.kernels,
-    pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON)),
+    pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON)),
 ]
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
 
@@ -26,7 +26,7 @@ KERNELS = [(3, 1), ((1, 5), 2), (5, 3), ((9, 31), 1)]  # kernel_size, dilation
 
 def capabilities():
     """The instruction sets that the processor supports."""
-    if native.UNAVAILABLE_REASON is not None:
+    if library.UNAVAILABLE_REASON is not None:
         return []
     chosen, found = torch.ops.mmattn_native.cpu_capability(), []
     for name in ('default', 'avx2', 'avx512'):
@@ -47,7 +47,7 @@ def capability(request):
 
 def check(op, tensors, tolerance=None, **settings):
     """The kernels of ``op`` run, forward and backward, and give what the reference gives in float64."""
-    with native.kernels_run() as chosen:
+    with backends.kernels_run() as chosen:
         actual = evaluate(op, tensors, **settings)
     assert chosen == [op.__name__, f'{op.__name__}_backward']
     expected = evaluate(op, tensors, torch.float64, **settings)
@@ -172,7 +172,7 @@ def test_threads_change_no_bit(heads):
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float16])
 def test_other_dtypes_go_to_the_reference(dtype):
     tensors, settings = with_kernel((3, 4), 3, dtype=dtype)
-    with native.kernels_run() as chosen:
+    with backends.kernels_run() as chosen:
         evaluate(local_attention, tensors, **settings)
     assert not chosen
 
@@ -184,5 +184,5 @@ def test_maps_of_nothing_go_to_the_reference():
 def test_collect_env_tells_what_runs():
     env = collect_env()
     assert env['instruction set'] == torch.ops.mmattn_native.cpu_capability()
-    assert native.FILE in env['native operators']
+    assert library.FILE in env['native operators']
     assert env['local_attention'].startswith('kernel')

@@ -100,17 +100,17 @@ def operator_of(name):
 
 def evaluate_all(path):
     """Write outputs, gradients and the names of the kernels that ran; in the interpreter."""
-    from mmattn.ops import native
+    from mmattn.ops import backends
 
     found = {}
     for name, (tensors, settings) in CASES.items():
         for dtype in DTYPES.values():
             call = functools.partial(of_the_last_queries, operator_of(name))
-            with native.backend('triton'), native.kernels_run() as kernels:
+            with backends.backend('triton'), backends.kernels_run() as kernels:
                 result = evaluate(call, rounded(tensors, dtype), **settings)
             found[name, dtype] = result, kernels
     for operator in triton.OPERATORS:
-        with native.backend('triton'):
+        with backends.backend('triton'):
             found[operator] = gradients_alone(operator)
     torch.save(found, path)
 

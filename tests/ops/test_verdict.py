@@ -13,11 +13,11 @@ import torch
 from torch._subclasses import fake_tensor
 
 from mmattn.engine.operators import describe
-from mmattn.ops import native, triton, verdict
-from mmattn.utils import check_gpu
-from mmattn.utils.collect_env import collect_env
+from mmattn.ops import backends, library, triton
+from mmattn.ops.gpu import check_gpu, verdict
+from mmattn.ops.gpu.collect_env import collect_env
 
-pytestmark = pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON))
+pytestmark = pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
 NAMES = ['local_attention', 'dynamic_conv']
 FOUND = {'correct': True, 'ratio': 0.5, 'alternative': 'unfold', 'message': ''}
 
@@ -34,7 +34,7 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, 'get_device_properties', gpus.__getitem__)
     for name in ('init_cuda_context', 'init_gpu_context'):  # of torch 2.4 and later, with CUDA but without a driver
         monkeypatch.setattr(fake_tensor, name, lambda *_: None, raising=False)
-    monkeypatch.setattr(native, 'has_kernel', lambda name, device='cpu': name.removesuffix('_backward') in NAMES)
+    monkeypatch.setattr(library, 'has_kernel', lambda name, device='cpu': name.removesuffix('_backward') in NAMES)
     monkeypatch.setattr(triton, 'OPERATORS', ())
     monkeypatch.setattr(verdict, '_settled', None)
     monkeypatch.setattr(torch.ops.mmattn_native, 'allow', allowed.__setitem__)
@@ -91,7 +91,7 @@ def test_a_verdict_holds_for_one_gpu_torch_and_build(machine, monkeypatch, tmp_p
         monkeypatch.setattr(triton, 'build', lambda: 'another version')
     else:
         (tmp_path / '_C.so').write_bytes(b'another build')
-        monkeypatch.setattr(native, 'FILE', str(tmp_path / '_C.so'))
+        monkeypatch.setattr(library, 'FILE', str(tmp_path / '_C.so'))
         monkeypatch.setattr(verdict, '_library', verdict._library.__wrapped__)
     assert reason() == verdict.NOT_VERIFIED
 
@@ -160,7 +160,7 @@ def made(monkeypatch):
 
 
 def reference_of(name, made):
-    return native.reference_of(name, lambda x: made.append('reference'))
+    return backends.reference_of(name, lambda x: made.append('reference'))
 
 
 def on_gpu():
@@ -198,9 +198,9 @@ def test_a_gpu_that_was_checked_is_not_warned_of(made, recwarn):
 
 
 def test_a_build_without_kernels_runs_the_reference_itself(monkeypatch):
-    monkeypatch.setattr(native, 'has_kernel', lambda name, device='cpu': device == 'cpu')
+    monkeypatch.setattr(library, 'has_kernel', lambda name, device='cpu': device == 'cpu')
     reference = object()
-    assert native.reference_of('local_attention', reference) is reference
+    assert backends.reference_of('local_attention', reference) is reference
 
 
 def test_whoever_asks_for_the_kernels_gets_them(monkeypatch):
@@ -220,13 +220,13 @@ def of_triton(monkeypatch):
     monkeypatch.setattr(triton, 'OPERATORS', ('global_attention', 'dynamic_conv'))
     monkeypatch.setattr(triton, 'unavailable_reason', lambda: '')
     monkeypatch.setattr(triton, 'run', lambda name, arguments: calls.append(name))
-    monkeypatch.setattr(native, '_chosen', 'auto')
+    monkeypatch.setattr(backends, '_chosen', 'auto')
     return calls
 
 
 def test_a_triton_kernel_needs_a_verdict_of_its_own(of_triton, made):
     check_gpu.write(verdict.machine(0), {KERNEL: FOUND})
-    with native.kernels_run() as kernels:
+    with backends.kernels_run() as kernels:
         reference_of('global_attention', made)(on_gpu())
         reference_of('dynamic_conv', made)(on_gpu())
         reference_of('global_attention', made)(torch.empty(2))
@@ -239,7 +239,7 @@ def test_a_triton_kernel_needs_a_verdict_of_its_own(of_triton, made):
 def test_a_call_that_a_triton_kernel_does_not_support_runs_the_reference(monkeypatch, of_triton, made):
     check_gpu.write(verdict.machine(0), {KERNEL: FOUND})
     monkeypatch.setattr(triton, 'run', lambda name, arguments: NotImplemented)
-    with native.kernels_run() as kernels:
+    with backends.kernels_run() as kernels:
         reference_of('global_attention', made)(on_gpu())
     assert made == ['reference']
     assert kernels == []
@@ -247,7 +247,7 @@ def test_a_call_that_a_triton_kernel_does_not_support_runs_the_reference(monkeyp
 
 def test_the_reference_runs_where_it_is_selected(of_triton, made):
     check_gpu.write(verdict.machine(0), {KERNEL: FOUND})
-    with native.backend('reference'):
+    with backends.backend('reference'):
         reference_of('global_attention', made)(on_gpu())
     assert made == ['reference']
     assert of_triton == []
@@ -285,7 +285,7 @@ def test_where_triton_cannot_run_the_reason_is_reported(monkeypatch, of_triton, 
     no_effect = ['mmattn: MMATTN_BACKEND=triton has no effect: Triton requires a C compiler']
     assert [str(line.message) for line in said] == (no_effect if chosen == 'triton' else [])
     with pytest.raises(RuntimeError, match="'triton' is not available: Triton requires a C compiler"):
-        native.backend('triton').__enter__()
+        backends.backend('triton').__enter__()
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_without_a_verdict_they_name_the_command():
 
 
 def test_without_kernels_they_tell_so(monkeypatch):
-    monkeypatch.setattr(native, 'has_kernel', lambda name, device='cpu': device == 'cpu')
+    monkeypatch.setattr(library, 'has_kernel', lambda name, device='cpu': device == 'cpu')
     assert describe(verdict.reasons(verdict.machines())) == 'PyTorch (the kernels were built without CUDA)'
     assert collect_env()['CUDA kernels'] == 'not built'
 
@@ -346,14 +346,15 @@ import sys
 from types import SimpleNamespace
 import torch
 from torch import distributed
-from mmattn.ops import native, triton, verdict
+from mmattn.ops import backends, library, triton
+from mmattn.ops.gpu import verdict
 
 rank, port, *names = int(sys.argv[1]), *sys.argv[2:]
 gpu = SimpleNamespace(name=names[rank], major=9, minor=0)
 torch.cuda.is_available = lambda: True
 torch.cuda.device_count = lambda: 1
 torch.cuda.get_device_properties = lambda index: gpu
-native.has_kernel = lambda name, device='cpu': name in ('local_attention', 'dynamic_conv')
+library.has_kernel = lambda name, device='cpu': name in ('local_attention', 'dynamic_conv')
 triton.OPERATORS = ()
 distributed.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
 found = verdict.decide_together()

@@ -427,7 +427,10 @@ def test_what_is_wrong_is_named(root, sample, tmp_path):
         (Frame(3, image, np.zeros((30, 44), np.uint8)), 'mask of frame 3 shows no object'),
         (Frame(3, image, squares(0, 1, size=(30, 40))), r'mask of frame 3 is of shape \(30, 40\)'),
         (Frame(3, image, squares(0, 255)), 'mask of frame 3 shows no object; 255 is void'),
-        (Frame(3, image, squares(0, 1).astype(int) * 300), r'mask of frame 3: ids must be .*; got int\d+ of .*, of 0…300'),
+        (
+            Frame(3, image, squares(0, 1).astype(int) * 300),
+            r'mask of frame 3: ids must be .*; got int\d+ of .*, of 0…300',
+        ),
         (Frame(3, image, squares(0, 1) * 1.0), 'mask of frame 3: ids must be integers .*; got float64'),
         (Frame(3, image / 255), r'image of frame 3 must be uint8 .*; got float64 of shape \(30, 44, 3\)'),
         (Frame(3, image[..., 0]), r'image of frame 3 must be .*; got uint8 of shape \(30, 44\)'),

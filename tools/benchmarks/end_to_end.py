@@ -35,7 +35,7 @@ from mmengine.runner import Runner
 from rich.progress import track
 from torch import Tensor
 
-from mmattn.ops import native
+from mmattn.ops import backends, library
 from mmattn.registry import MODELS
 from mmattn.utils.profiling import extra_memory
 
@@ -103,7 +103,7 @@ def seconds(step: Callable[[], object], repeats: int) -> tuple[float, float]:
     for repeat in range(repeats + 1):
         for with_kernels in times:
             with (
-                native.backend('auto' if with_kernels else 'reference'),
+                backends.backend('auto' if with_kernels else 'reference'),
                 mock.patch.object(projection, 'ONEDNN', projection.ONEDNN and with_kernels),
             ):
                 start = time.perf_counter()
@@ -152,8 +152,8 @@ def main() -> None:
     parser.add_argument('--video', action='store_true', help='also SST on a clip')
     parser.add_argument('--frames', type=int, default=28, help='length of the clip; default: %(default)s')
     args = parser.parse_args()
-    if native.UNAVAILABLE_REASON is not None:
-        raise SystemExit(f'there are no native kernels: {native.UNAVAILABLE_REASON}')
+    if library.UNAVAILABLE_REASON is not None:
+        raise SystemExit(f'there are no native kernels: {library.UNAVAILABLE_REASON}')
     todo = [(name, load(name)) for name in args.configs]
     # A process of its own for each config: memory that an earlier one has left behind changes neither time nor memory.
     with multiprocessing.get_context('spawn').Pool(1, maxtasksperchild=1) as pool:

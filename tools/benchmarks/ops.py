@@ -25,8 +25,8 @@ from rich.progress import track
 from torch import Tensor
 from workloads import BOTH, FORWARD, OURS, WORKLOADS, Call, Workload, bi_nl_calls
 
-from mmattn.ops import native
-from mmattn.utils.collect_env import collect_env
+from mmattn.ops import backends
+from mmattn.ops.gpu.collect_env import collect_env
 from mmattn.utils.files import write_text
 from mmattn.utils.profiling import extra_memory, interleaved_times
 
@@ -74,7 +74,7 @@ def verify(name: str, work: Workload, tolerance: float) -> None:
                 msg=lambda text: f'{name}: {title}: {text}',
             )
 
-    with native.backend('reference'):
+    with backends.backend('reference'):
         reference = results(work.ours)
     check('the kernels, compared with the reference', work.ours, reference)
     for peer, call in work.peers.items():
@@ -85,7 +85,7 @@ def verify(name: str, work: Workload, tolerance: float) -> None:
 
 def takes_kernel(call: Call) -> bool:
     """Return whether a forward pass of ours runs a kernel, not only the reference in PyTorch."""
-    with native.kernels_run() as ran:
+    with backends.kernels_run() as ran:
         timed(call, FORWARD)()
     return bool(ran)
 

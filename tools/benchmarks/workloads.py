@@ -23,8 +23,8 @@ from mmattn.ops import (
     strided_attention,
     window_zscore,
 )
+from mmattn.ops.gpu import alternatives
 from mmattn.ops.support import strided_offsets
-from mmattn.utils import alternatives
 
 FORWARD, BOTH = 'forward', 'forward + backward'
 OURS = 'mmattn'

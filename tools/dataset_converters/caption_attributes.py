@@ -37,7 +37,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from mmattn.language.captioning.annotations import Annotation, read_annotations
 from mmattn.language.regions import RegionStore
-from mmattn.ops.checks import check_count
+from mmattn.utils.checks import check_count
 from mmattn.utils.files import check_writable, write_text
 
 FUNCTION_WORDS = """

@@ -22,7 +22,7 @@ from PIL import Image
 import mmattn
 from mmattn import registry
 from mmattn.engine import prepare_for_cpu
-from mmattn.ops import native
+from mmattn.ops import library
 from mmattn.utils import config_path
 
 BI_CC = 'bi_cc/bi-cc_r18-d8-half_1xb8-100_buildings-256x256.py'
@@ -62,7 +62,7 @@ def check_package() -> None:
     """Check the files of the wheel, the native operators, the registry and the configs."""
     assert Path(mmattn.__file__).is_relative_to(sys.prefix), mmattn.__file__
     assert mmattn.__version__ == version('mmattn')
-    assert native.UNAVAILABLE_REASON is None, native.UNAVAILABLE_REASON
+    assert library.UNAVAILABLE_REASON is None, library.UNAVAILABLE_REASON
     for folder, (packages, names) in registry.FOLDERS.items():
         if all(find_spec(package) for package in packages):
             import_module(folder)

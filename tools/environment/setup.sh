@@ -11,7 +11,7 @@ bash tools/environment/dependencies.sh "$@"
 sources=$(find setup.py mmattn/ops/csrc -type f ! -name '*.md' | LC_ALL=C sort | xargs cat | cksum)
 stamp="$(cat .venv/dependencies-stamp) $sources $PWD"
 if [ "$(cat .venv/mmattn-stamp 2>/dev/null)" = "$stamp" ]; then
-    if .venv/bin/python -c 'import os, mmcv.cnn, mmattn.registry, mmattn.ops.native as n; assert os.environ.get("MMATTN_WITH_OPS") == "0" or n.UNAVAILABLE_REASON in (None, "MMATTN_BACKEND=reference")' 2>/dev/null
+    if .venv/bin/python -c 'import os, mmcv.cnn, mmattn.registry, mmattn.ops.library as n; assert os.environ.get("MMATTN_WITH_OPS") == "0" or n.UNAVAILABLE_REASON in (None, "MMATTN_BACKEND=reference")' 2>/dev/null
     then exit 0; fi
     rm .venv/dependencies-stamp # somebody changed what is in .venv
     bash tools/environment/dependencies.sh "$@"

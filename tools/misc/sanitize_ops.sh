@@ -24,7 +24,7 @@ export LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=lib
 export ASAN_OPTIONS=detect_leaks=0:log_path=$copy/report UBSAN_OPTIONS=print_stacktrace=1:log_path=$copy/report
 for capability in default avx2 avx512; do
     found=$(MMATTN_CPU_CAPABILITY=$capability python -c \
-        'import torch, mmattn.ops.native as n; assert n.FILE and "'"$copy"'" in n.FILE; print(torch.ops.mmattn_native.cpu_capability())')
+        'import torch, mmattn.ops.library as n; assert n.FILE and "'"$copy"'" in n.FILE; print(torch.ops.mmattn_native.cpu_capability())')
     if [ "$found" = $capability ]; then
         echo "$capability:"
         MMATTN_CPU_CAPABILITY=$capability python -m pytest -x -p no:cacheprovider tests/ops "$@" ||

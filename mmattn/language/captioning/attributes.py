@@ -11,7 +11,7 @@ from mmengine.logging import print_log
 
 from mmattn.language.annotation_files import raise_faults, read_json
 from mmattn.language.vocabulary import UNK, Vocabulary
-from mmattn.ops.checks import check_count
+from mmattn.utils.checks import check_count
 
 
 def read_attributes(

@@ -12,7 +12,7 @@ from mmattn.language.beam_search import Hypothesis
 from mmattn.language.embedding import TokenEmbedding
 from mmattn.language.generation import SentenceGenerator, predictions
 from mmattn.language.vocabulary import EOS, PAD, UNK
-from mmattn.ops.checks import check_count
+from mmattn.utils.checks import check_count
 
 from .self_critical import CiderReward, end_mask, mean_baseline, self_critical_loss
 

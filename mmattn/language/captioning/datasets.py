@@ -18,8 +18,8 @@ from mmattn.language.region_inputs import image_inputs, open_store
 from mmattn.language.sentences import Sentences
 from mmattn.language.text_dataset import TextDataset
 from mmattn.language.vocabulary import PAD, UNK, Vocabulary
-from mmattn.ops.checks import check_count
 from mmattn.registry import DATASETS
+from mmattn.utils.checks import check_count
 
 from .annotations import Annotation, read_annotations
 from .attributes import read_attributes

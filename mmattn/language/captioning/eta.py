@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from mmattn.language.data_preprocessor import padding_mask
 from mmattn.language.transformer import SequenceDecoder, TransformerDecoderLayer
-from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 from .captioner import Captioner
 

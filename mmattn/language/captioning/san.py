@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from mmattn.layers.relative_geometry import relative_geometry
 from mmattn.layers.sequence import sinusoids
-from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 from .captioner import Captioner
 

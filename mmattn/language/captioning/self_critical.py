@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmattn.language.vocabulary import EOS
-from mmattn.ops.checks import check_count
+from mmattn.utils.checks import check_count
 
 from .cider import CiderD
 

@@ -15,8 +15,8 @@ from mmattn.language.sentences import Sentences
 from mmattn.language.text import read_record
 from mmattn.language.text_dataset import TextDataset
 from mmattn.language.vocabulary import Vocabulary
-from mmattn.ops.checks import check_count
 from mmattn.registry import DATASETS
+from mmattn.utils.checks import check_count
 
 
 @DATASETS.register_module()

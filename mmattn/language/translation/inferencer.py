@@ -18,7 +18,7 @@ from mmattn.language.inferencer import Batch, SentenceInferencer
 from mmattn.language.lines import read_lines
 from mmattn.language.progress_file import MANY, digest
 from mmattn.language.text import TextProcessor, undo_bpe
-from mmattn.ops.checks import check_count
+from mmattn.utils.checks import check_count
 
 from .transformer import TranslationTransformer, longest
 

@@ -9,8 +9,8 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmattn.language.pictures import picture_paths, read_picture
-from mmattn.ops.checks import check_count
 from mmattn.registry import HOOKS
+from mmattn.utils.checks import check_count
 
 from .glimpse_entropy_hook import find_attention
 from .questions import QuestionTokenizer

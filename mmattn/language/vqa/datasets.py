@@ -23,8 +23,8 @@ from mmattn.language.regions import Regions
 from mmattn.language.sentences import Sentences
 from mmattn.language.text_dataset import TextDataset
 from mmattn.language.vocabulary import Vocabulary
-from mmattn.ops.checks import check_count, check_number
 from mmattn.registry import DATASETS
+from mmattn.utils.checks import check_count, check_number
 from mmattn.utils.images import open_whole, unreadable
 
 from .answers import AnswerIndex, answer_score, frequent_answers

@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 
 @MODELS.register_module()

@@ -18,7 +18,7 @@ from mmattn.language.progress_file import digest
 from mmattn.language.region_inputs import Stores, image_inputs, open_store, store_files
 from mmattn.language.regions import RegionStore
 from mmattn.language.vocabulary import SPECIALS
-from mmattn.ops.checks import check_count
+from mmattn.utils.checks import check_count
 
 from .datasets import image_faults, read_picture
 from .mcan import MCAN

@@ -14,8 +14,8 @@ from mmattn.language.data_preprocessor import padding_mask
 from mmattn.language.transformer import SequenceDecoder, SequenceEncoder, TransformerDecoderLayer
 from mmattn.language.vocabulary import PAD
 from mmattn.layers.relative_geometry import relative_geometry
-from mmattn.ops.checks import check_count, check_number
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count, check_number
 
 
 class GuidedEncoderLayer(TransformerDecoderLayer):

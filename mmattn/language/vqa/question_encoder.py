@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.language.vocabulary import PAD
-from mmattn.ops.checks import check_count, check_number
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count, check_number
 
 GRU_WEIGHTS = ('encoder_W', 'encoder_Wx', 'encoder_U', 'encoder_Ux', 'encoder_b', 'encoder_bx')
 

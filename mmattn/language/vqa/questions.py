@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mmattn.language.annotation_files import check_text, parse_each, raise_faults, read_json
 from mmattn.language.vocabulary import PAD, SPECIALS, UNK, Vocabulary
-from mmattn.ops.checks import check_count
+from mmattn.utils.checks import check_count
 from mmattn.utils.files import write_text
 
 HUMANS = 10  # answers of a question in VQA 1.0 and 2.0

@@ -9,8 +9,8 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 from torch.nn import functional as F
 
-from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 LOSSES = ('binary', 'cross_entropy')
 

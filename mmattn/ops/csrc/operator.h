@@ -57,7 +57,7 @@ using CanRun = bool (*)(const Call&);
 // Raises an error if the arguments of a call do not fit together.
 using Check = void (*)(const Call&);
 
-// Which implementation of an operator runs. ../native.py initialises it from the environment variable MMATTN_BACKEND.
+// Which implementation of an operator runs. ../library.py initialises it from the environment variable MMATTN_BACKEND.
 enum class Backend { automatic, native, reference };
 std::atomic<Backend>& backend();
 // Whether a kernel that must be verified before use (a CUDA kernel) may run.

@@ -16,8 +16,8 @@ from mmattn.language.sentences import Sentences
 from mmattn.language.text_dataset import TextDataset
 from mmattn.language.vocabulary import PAD, SPECIALS, Vocabulary
 from mmattn.layers.object_counter import box_iou
-from mmattn.ops.checks import check_number
 from mmattn.registry import DATASETS
+from mmattn.utils.checks import check_number
 
 from .entities import Entities, read_entities, words_of
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from mmattn.language.data_preprocessor import RegionDataPreprocessor
-from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 READS = ('features', 'boxes')
 GEOMETRY = 5  # left, top, right and bottom, relative to the image, and the area

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from mmattn.language.vqa.question_encoder import EncodedQuestion
 from mmattn.layers.bilinear_attention_network import BilinearAttentionNetwork
-from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
 
 from .answer_head import AnswerHead
 from .classifier import answer_classifier

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from mmattn.language.vqa.question_encoder import EncodedQuestion
 from mmattn.layers.packed_positions import PackedPositions
 from mmattn.layers.unitary_attention import attend
-from mmattn.ops.checks import check_count, check_divisor, check_number
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count, check_divisor, check_number
 
 from .answer_head import AnswerHead
 

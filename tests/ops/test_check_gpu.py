@@ -9,11 +9,11 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from mmattn.ops import native, triton, verdict
-from mmattn.utils import check_gpu, gpu_cases
-from mmattn.utils.check_gpu import (
+from mmattn.ops import backends, library, triton
+from mmattn.ops.gpu import cases as gpu_cases
+from mmattn.ops.gpu import check_gpu, verdict
+from mmattn.ops.gpu.check_gpu import (
     FORWARD_AND_BACKWARD,
-    OPERATORS,
     check,
     compare,
     compare_all,
@@ -22,9 +22,9 @@ from mmattn.utils.check_gpu import (
     timed,
 )
 
-from ..ops.literal import one_thread
+from .literal import one_thread
 
-pytestmark = pytest.mark.skipif(native.UNAVAILABLE_REASON is not None, reason=str(native.UNAVAILABLE_REASON))
+pytestmark = pytest.mark.skipif(library.UNAVAILABLE_REASON is not None, reason=str(library.UNAVAILABLE_REASON))
 threads = pytest.fixture(autouse=True, scope='module')(one_thread)
 
 
@@ -35,7 +35,7 @@ def undecided(monkeypatch, tmp_path):
     return tmp_path / 'cache'
 
 
-@pytest.mark.parametrize('operator', OPERATORS)
+@pytest.mark.parametrize('operator', library.KERNELS)
 def test_the_kernels_for_cpus_are_found_correct(operator, capsys):
     """All cases, by kernels: none was left to the reference."""
     assert compare_all(operator, 'cpu', quick=True)
@@ -115,7 +115,7 @@ def test_a_kernel_that_raises_is_incorrect_and_the_message_is_kept(monkeypatch):
 
 
 def test_a_kernel_that_takes_nothing_is_not_correct(monkeypatch):
-    monkeypatch.setattr(native, 'kernels_run', lambda: nullcontext(['another_operator']))
+    monkeypatch.setattr(backends, 'kernels_run', lambda: nullcontext(['another_operator']))
     found = check('dynamic_conv', 'cpu', quick=True)
     assert not found['correct']
     assert found['message'] == 'the kernel supports no case'
@@ -141,7 +141,7 @@ def test_a_kernel_that_takes_its_process_along_is_incorrect(monkeypatch, target,
     assert found['message'] == message
 
 
-@pytest.mark.parametrize('operator', OPERATORS)
+@pytest.mark.parametrize('operator', library.KERNELS)
 def test_what_a_kernel_is_timed_beside_computes_the_same(operator):
     """In values and gradients; what leaves the positions out is not counted as an alternative."""
     for work in gpu_cases.workloads(operator, 'cpu', torch.float32, quick=True):
@@ -204,7 +204,7 @@ def gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 3)
     monkeypatch.setattr(verdict, 'machine', kinds.__getitem__)
-    monkeypatch.setattr(verdict, 'operators', lambda: [*OPERATORS])
+    monkeypatch.setattr(verdict, 'operators', lambda: [*library.KERNELS])
     return kinds
 
 
@@ -213,11 +213,11 @@ def test_each_kind_of_gpu_is_checked_once_and_gets_a_verdict(monkeypatch, gpus, 
     monkeypatch.setattr(check_gpu, 'isolated', lambda name, device, quick: devices.append(device) or CORRECT)
     assert main(monkeypatch) == 0
     assert sorted(set(devices)) == ['cuda:0', 'cuda:1']
-    assert len(devices) == 2 * len(OPERATORS)
-    assert verdict.read(gpus[0]) == dict.fromkeys(OPERATORS, CORRECT)
+    assert len(devices) == 2 * len(library.KERNELS)
+    assert verdict.read(gpus[0]) == dict.fromkeys(library.KERNELS, CORRECT)
     assert 'local_attention: reference; the kernel is slower: 3.00 times' in capsys.readouterr().out
     assert main(monkeypatch, '--once') == 0
-    assert len(devices) == 2 * len(OPERATORS)
+    assert len(devices) == 2 * len(library.KERNELS)
     assert main(monkeypatch, '--device', 'cuda:2') == 0
     assert devices[-1] == 'cuda:2'
 
@@ -244,7 +244,7 @@ def test_what_is_missing_is_told(monkeypatch, gpus, missing, message):
         monkeypatch.setattr(verdict, 'operators', verdict.triton_kernels)
         monkeypatch.setattr(triton, 'unavailable_reason', lambda: 'Triton requires a C compiler')
         if missing == 'library':
-            monkeypatch.setattr(native, 'UNAVAILABLE_REASON', 'not built')
+            monkeypatch.setattr(library, 'UNAVAILABLE_REASON', 'not built')
     with pytest.raises(SystemExit, match=message):
         main(monkeypatch, '--device', 'cuda:3')
 
@@ -260,7 +260,8 @@ def test_the_whole_check_on_a_cpu(run, undecided):
     """Each operator in a process of its own; nothing of OpenMMLab is needed."""
     code = (
         'import sys; sys.modules.update(dict.fromkeys(("mmengine", "mmcv", "mmseg", "mmdet"))); '
-        'from mmattn.utils import check_gpu; check_gpu.OPERATORS = ("dynamic_conv",); sys.exit(check_gpu.main())'
+        'from mmattn.ops import library; from mmattn.utils import check_gpu; '
+        'library.KERNELS = ("dynamic_conv",); sys.exit(check_gpu.main())'
     )
     said = run(sys.executable, '-c', code, '--device', 'cpu', '--quick')
     assert 'dynamic_conv, 17×19, 5×3, dilation 2, bfloat16: correct' in said

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from mmattn import ops
-from mmattn.utils import alternatives
+
+from . import alternatives
 
 Tensors = dict[str, Any]  # arguments by name: a tensor, or a list of them
 

@@ -20,16 +20,14 @@ import torch
 from torch import distributed
 
 import mmattn
-
-from . import native, triton
-from .operator import OPERATORS
+from mmattn.ops import library, triton
 
 COMMAND = 'python -m mmattn.utils.check_gpu'
 SLOWEST = 1.1  # largest accepted ratio of the kernel's time to that of the best alternative
 TRITON = ' (Triton)'  # ends the names of Triton kernels, which run where the CUDA kernel of the operator does not
 NOT_VERIFIED = 'not verified on this GPU'
 DIFFERENT = 'the processes have different GPUs or builds'
-SHIPPED = Path(__file__).parent / 'verdicts'
+SHIPPED = Path(__file__).parents[1] / 'verdicts'
 
 _lock = threading.RLock()
 _settled: dict[str, str] | None = None
@@ -37,7 +35,7 @@ _settled: dict[str, str] | None = None
 
 def operators() -> list[str]:
     """Return the names of the kernels for GPUs: those of operators with a CUDA kernel in this build, then Triton's."""
-    return [name for name in OPERATORS if native.has_kernel(name, 'cuda')] + triton_kernels()
+    return [name for name in library.KERNELS if library.has_kernel(name, 'cuda')] + triton_kernels()
 
 
 def triton_kernels() -> list[str]:
@@ -179,7 +177,7 @@ def decide_together() -> dict[str, str]:
 
 @functools.cache
 def _library() -> str:
-    return hashlib.sha256(Path(native.FILE).read_bytes()).hexdigest() if native.FILE else ''
+    return hashlib.sha256(Path(library.FILE).read_bytes()).hexdigest() if library.FILE else ''
 
 
 def _first(texts: Iterable[str]) -> str:

@@ -1,0 +1,65 @@
+"""Report the environment for a bug report: ``python -m mmattn.utils.collect_env``."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+import mmattn
+from mmattn.ops import library, triton
+from mmattn.ops.projection import ONEDNN
+
+from . import verdict
+
+# Package → distributions that may provide it.
+DISTRIBUTIONS = {
+    'mmengine': ('onedl-mmengine', 'mmengine'),
+    'mmcv': ('onedl-mmcv', 'mmcv', 'mmcv-lite'),
+    'mmseg': ('onedl-mmsegmentation', 'mmsegmentation'),
+    'mmdet': ('onedl-mmdetection', 'mmdet'),
+}
+
+
+def collect_env() -> dict[str, str]:
+    """Return versions, available kernels, instruction set, and the implementation of each operator on CPU and GPU."""
+    env = {
+        'mmattn': f'{mmattn.__version__} ({os.path.dirname(mmattn.__file__)})',
+        'Python': platform.python_version(),
+        'torch': torch.__version__,
+        'CUDA': str(torch.version.cuda),
+        'CPU threads': str(torch.get_num_threads()),
+    }
+    env |= {name: _installed(*names) for name, names in DISTRIBUTIONS.items()}
+    if library.UNAVAILABLE_REASON is None:
+        built, capability = (getattr(torch.ops.mmattn_native, name)() for name in ('torch_version', 'cpu_capability'))
+        env |= {'native operators': f'{library.FILE}, built with torch {built}', 'instruction set': capability}
+    else:
+        env['native operators'] = library.UNAVAILABLE_REASON
+    for name in library.KERNELS:
+        env[name] = 'kernel for float32 and bfloat16, else reference' if library.has_kernel(name) else 'reference'
+    env['projection'] = 'oneDNN for float32, else torch' if ONEDNN else 'torch'
+    native_names = [name for name in verdict.operators() if not name.endswith(verdict.TRITON)]
+    env['CUDA kernels'] = ', '.join(native_names) or 'not built'
+    env['Triton kernels'] = triton.unavailable_reason() or ', '.join(triton.OPERATORS)
+    if torch.cuda.is_available():
+        for name, reason in verdict.reasons(verdict.machines()).items():
+            otherwise = 'not used' if name.endswith(verdict.TRITON) else 'reference'
+            env[f'{name} on CUDA'] = f'{otherwise}: {reason}' if reason else 'kernel'
+            if reason == verdict.NOT_VERIFIED:
+                env['to check the CUDA kernels'] = verdict.COMMAND
+    return env
+
+
+def _installed(*names: str) -> str:
+    for name in names:
+        try:
+            return f'{version(name)} ({name})'
+        except PackageNotFoundError:
+            continue
+    return 'not installed'
+
+
+if __name__ == '__main__':
+    for key, value in collect_env().items():
+        print(f'{key}: {value}')

@@ -1,0 +1,33 @@
+"""Checks of numbers among the arguments. Each error names the argument, the accepted values and the given value."""
+
+import math
+from numbers import Real
+
+
+def check_count(name: str, number: int, least: int = 1) -> None:
+    """Check that an argument is an integer of at least ``least``."""
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise TypeError(f'{name} must be an integer; got {number!r}')
+    if number < least:
+        raise ValueError(f'{name} must be at least {least}; got {number}')
+
+
+def check_divisor(name: str, number: int, of: str, channels: int) -> None:
+    """Check that the argument ``name`` is an integer ≥ 1 that divides ``channels``, the argument ``of``."""
+    check_count(of, channels)
+    check_count(name, number)
+    if channels % number:
+        raise ValueError(f'{name} must divide {of}={channels}; got {number}')
+
+
+def check_number(name: str, number: float, least: float | None = None, most: float | None = None) -> None:
+    """Check that an argument is a finite number from ``least`` to ``most``.
+
+    A tensor is not accepted, because its gradient would be lost.
+    """
+    if not isinstance(number, Real) or isinstance(number, bool):
+        raise TypeError(f'{name} must be a number; got {number!r}')
+    if not -math.inf < number < math.inf:  # torch.compile does not trace math.isfinite of a dynamic number
+        raise ValueError(f'{name} must be finite; got {number}')
+    if (least is not None and number < least) or (most is not None and number > most):
+        raise ValueError(f'{name} must be {f"from {least} to {most}" if most else f"at least {least}"}; got {number}')
