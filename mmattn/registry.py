@@ -24,168 +24,51 @@ DISTRIBUTIONS = {
     'mmdet': ('onedl-mmdetection', 'mmdet'),
 }
 
-# folder: (packages that it requires in addition to mmengine and torch, names that it registers)
-FOLDERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    'mmattn.engine': (
-        (),
-        (
-            'CPUAmpOptimWrapper',
-            'InvalidLossHook',
-            'CheckpointKeysHook',
-            'CheckpointHook',
-            'PreemptionHook',
-            'InfiniteSampler',
-            'DefaultSampler',
-            'SeedAugmentation',
-        ),
-    ),
-    'mmattn.layers': (
-        ('mmcv',),
-        (
-            'BilateralNonLocal2d',
-            'BilateralCrissCrossAttention',
-            'BilateralMultiheadAttention',
-            'LocalBilateralAttention',
-            'BAConv2d',
-            'DynamicConv2d',
-            'DynamicConv1d',
-            'DeformConv1d',
-            'TransformerAttention2d',
-            'TransformerAttention1d',
-            'AttendedResidual',
-            'RegionAttention',
-            'EntangledAttention',
-            'GatedBilateralController',
-            'BilinearAttentionNetwork',
-            'BilinearLogits',
-            'ConcatLogits',
-            'UnitaryAttention',
-            'CoAttention',
-            'ObjectCounter',
-            'HadamardFusion',
-            'ConcatFusion',
-            'MCBFusion',
-            'GridAttention3d',
-            'StridedAttention3d',
-            'VideoTransformerLayer',
-        ),
-    ),
-    'mmattn.segmentation': (
-        ('mmcv', 'mmseg'),
-        (
-            'BiNLHead',
-            'BiCCHead',
-            'AttentionHead',
-            'DeepLabV3PlusBAHead',
-            'UNetBAHead',
-            'ResNetStem',
-            'MobileNetV2Stride8',
-            'FrozenBackbone',
-            'CachedBackbone',
-            'CachedFeaturesDataset',
-            'CachedFeaturesPreprocessor',
-            'SegDataCheckHook',
-        ),
-    ),
-    'mmattn.detection': (('mmcv', 'mmdet'), ('DetDataCheckHook',)),
-    'mmattn.segmentation.face_parsing': (('mmcv', 'mmseg'), ('HELENDataset', 'LFWPLDataset', 'FaceParsingMetric')),
-    'mmattn.video': (
-        ('mmcv',),
-        (
-            'SST',
-            'LabelPropagation',
-            'ClipDataPreprocessor',
-            'VideoFolderDataset',
-            'DAVISDataset',
-            'YouTubeVOSDataset',
-            'SampleClip',
-            'LoadClipFrames',
-            'LoadClipMasks',
-            'LoadGivenMasks',
-            'PackClip',
-            'ClipResize',
-            'ClipRandomAffine',
-            'ClipRandomCrop',
-            'ClipRandomFlip',
-            'ClipColorJitter',
-            'ClipCopyPaste',
-            'VOSMetric',
-            'VOSVisualizationHook',
-        ),
-    ),
-    'mmattn.language': (
-        ('mmcv',),
-        (
-            'AmpTokenOptimWrapper',
-            'CPUAmpTokenOptimWrapper',
-            'InverseRootLR',
-            'RegionDataPreprocessor',
-            'SequenceDecoder',
-            'SequenceEncoder',
-            'TextDataCheckHook',
-            'TextDataPreprocessor',
-            'TokenBatchSampler',
-            'TokenEmbedding',
-            'TokenOptimWrapper',
-            'TorchDecoder',
-            'TorchEncoder',
-            'pad_collate',
-        ),
-    ),
-    'mmattn.language.captioning': (
-        ('mmcv',),
-        (
-            'CaptionEnsemble',
-            'CaptionMetric',
-            'COCOCaptionDataset',
-            'ETACaptioner',
-            'EntangledDecoder',
-            'SANCaptioner',
-            'SelfCriticalHook',
-            'VATEXDataset',
-        ),
-    ),
-    'mmattn.language.translation': (('mmcv',), ('BLEU', 'ParallelTextDataset', 'TranslationTransformer')),
-    'mmattn.language.vqa': (
-        ('mmcv',),
-        (
-            'BANHead',
-            'BilinearMapHook',
-            'CoAttentionHead',
-            'ConcatHead',
-            'ConvImageEncoder',
-            'FusionHead',
-            'GlimpseEntropyHook',
-            'ImageOnlyHead',
-            'MCAN',
-            'QuestionGRU',
-            'QuestionOnlyHead',
-            'SkipThoughtEncoder',
-            'UnitaryHead',
-            'VQAAccuracy',
-            'VQADataset',
-            'VQAModel',
-            'WordVectorHook',
-        ),
-    ),
-    'mmattn.language.vqa.grounding': (
-        ('mmcv',),
-        ('EntitiesDataset', 'PhraseDataPreprocessor', 'PhraseGrounder', 'PhraseRecall'),
-    ),
-    'mmattn.visualization': ((), ('AttentionMapHook',)),
+# Folders with registered names, and the packages that they require in addition to mmengine and torch. A folder's
+# `__init__` lists its names. Folders are searched in this order, so language is read for names of language alone.
+FOLDERS: dict[str, tuple[str, ...]] = {
+    'mmattn.layers': ('mmcv',),
+    'mmattn.segmentation': ('mmcv', 'mmseg'),
+    'mmattn.segmentation.face_parsing': ('mmcv', 'mmseg'),
+    'mmattn.detection': ('mmcv', 'mmdet'),
+    'mmattn.video': ('mmcv',),
+    'mmattn.engine': (),
+    'mmattn.visualization': (),
+    'mmattn.language': ('mmcv',),
+    'mmattn.language.captioning': ('mmcv',),
+    'mmattn.language.translation': ('mmcv',),
+    'mmattn.language.vqa': ('mmcv',),
+    'mmattn.language.vqa.grounding': ('mmcv',),
 }
-FOLDER_OF = {name: folder for folder, (_, names) in FOLDERS.items() for name in names}
+
+
+def folder_of(name: str) -> str | None:
+    """Return the folder whose ``__init__`` lists a name, or None if there is none.
+
+    Raises:
+        ImportError: no folder lists the name, and a folder is broken.
+    """
+    broken = None
+    for folder in FOLDERS:
+        try:
+            if name in import_module(folder).__all__:
+                return folder
+        except ImportError as error:
+            broken = error
+    if broken is not None:
+        raise broken
+    return None
 
 
 def _missing(folder: str) -> list[str]:
     """Return the packages that a folder requires and that are not installed."""
-    return [package for package in FOLDERS[folder][0] if find_spec(package) is None]
+    return [package for package in FOLDERS[folder] if find_spec(package) is None]
 
 
 class FolderRegistry(Registry):
-    """A registry that imports the folder of a name when the name is first looked up.
+    """A registry that imports the module of a name when the name is first looked up.
 
-    Other folders are not imported. A missing package affects only the folders that require it. A package that is
+    Other modules are not imported. A missing package affects only the folders that require it. A package that is
     installed but broken raises its own ImportError.
 
     Args:
@@ -200,7 +83,9 @@ class FolderRegistry(Registry):
         """Import every folder whose dependencies are installed, to list the registered names."""
         for folder in FOLDERS:
             if not _missing(folder):
-                import_module(folder)
+                module = import_module(folder)
+                for name in module.__all__:
+                    getattr(module, name)
 
     def get(self, key: str) -> type | None:
         """Return the class that is registered as ``key`` here or in the scope of the config.
@@ -215,8 +100,8 @@ class FolderRegistry(Registry):
         """
         scope, _, name = key.rpartition('.')
         if scope in ('', 'mmattn'):
-            if name not in self.module_dict and name in FOLDER_OF:
-                _import_folder_of(name)
+            if name not in self.module_dict and (folder := folder_of(name)):
+                _import_from(folder, name)
             if name in self.module_dict:
                 return self.module_dict[name]
         if not scope:
@@ -226,20 +111,20 @@ class FolderRegistry(Registry):
         return self.parent.get(key)  # super().get(key) would import all folders
 
 
-def _import_folder_of(name: str) -> None:
-    """Import the folder that registers ``name``.
+def _import_from(folder: str, name: str) -> None:
+    """Import a name from its folder.
 
     Raises:
-        ImportError: a package that it requires is not installed.
+        ImportError: a package that the folder requires is not installed.
     """
-    missing = _missing(FOLDER_OF[name])
+    missing = _missing(folder)
     if missing:
         continued, original = (' '.join(names) for names in zip(*(DISTRIBUTIONS[p] for p in missing)))
         raise ImportError(
             f"'mmattn.{name}' requires {' and '.join(missing)}, not installed here: "
             f'pip install {continued} (maintained) or pip install {original} (original)'
         )
-    import_module(FOLDER_OF[name])
+    getattr(import_module(folder), name)
 
 
 DATASETS = FolderRegistry('DATASETS')

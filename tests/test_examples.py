@@ -13,7 +13,6 @@ from mmengine.registry import DefaultScope
 
 import mmattn.ops
 from mmattn import registry
-from mmattn.registry import FOLDERS
 
 PACKAGE = Path(mmattn.ops.__file__).parents[1]
 EXAMPLE = re.compile(r'^\s*>>> ', re.MULTILINE)
@@ -42,8 +41,7 @@ def test_examples_run_as_printed(name, tmp_path, monkeypatch):
 
 def components():
     """Yield the names and classes that the registries hold."""
-    for folder in FOLDERS:
-        importlib.import_module(folder)
+    registry.MODELS.import_from_location()
     for each in vars(registry).values():
         if isinstance(each, registry.FolderRegistry):
             yield from each.module_dict.items()

@@ -1,5 +1,10 @@
 """Components for mmdet: a hook that checks the data before training."""
 
-from .data_check_hook import DetDataCheckHook
+from mmattn.utils.lazy import lazy_names
 
-__all__ = ['DetDataCheckHook']
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        'data_check_hook': 'DetDataCheckHook',
+    },
+)

@@ -1,27 +1,19 @@
 """Components for mmseg: decode heads, backbones, stored features, and a hook that checks the data before training."""
 
-from .attention_head import AttentionHead
-from .bi_cc_head import BiCCHead
-from .bi_nl_head import BiNLHead
-from .cached_features import CachedBackbone, CachedFeaturesDataset, CachedFeaturesPreprocessor
-from .data_check_hook import SegDataCheckHook
-from .deeplabv3_plus_ba_head import DeepLabV3PlusBAHead
-from .frozen_backbone import FrozenBackbone
-from .mobilenet_v2_stride8 import MobileNetV2Stride8
-from .resnet_stem import ResNetStem
-from .unet_ba_head import UNetBAHead
+from mmattn.utils.lazy import lazy_names
 
-__all__ = [
-    'AttentionHead',
-    'BiCCHead',
-    'BiNLHead',
-    'CachedBackbone',
-    'CachedFeaturesDataset',
-    'CachedFeaturesPreprocessor',
-    'DeepLabV3PlusBAHead',
-    'FrozenBackbone',
-    'MobileNetV2Stride8',
-    'ResNetStem',
-    'SegDataCheckHook',
-    'UNetBAHead',
-]
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        'attention_head': 'AttentionHead',
+        'bi_cc_head': 'BiCCHead',
+        'bi_nl_head': 'BiNLHead',
+        'cached_features': 'CachedBackbone CachedFeaturesDataset CachedFeaturesPreprocessor',
+        'data_check_hook': 'SegDataCheckHook',
+        'deeplabv3_plus_ba_head': 'DeepLabV3PlusBAHead',
+        'frozen_backbone': 'FrozenBackbone',
+        'mobilenet_v2_stride8': 'MobileNetV2Stride8',
+        'resnet_stem': 'ResNetStem',
+        'unet_ba_head': 'UNetBAHead',
+    },
+)

@@ -9,14 +9,13 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 from mmengine import Config
 from mmengine.hub import get_config
-from mmengine.registry import MODELS, Registry, init_default_scope
+from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
 
 import mmattn
@@ -63,12 +62,7 @@ def check_package() -> None:
     assert Path(mmattn.__file__).is_relative_to(sys.prefix), mmattn.__file__
     assert mmattn.__version__ == version('mmattn')
     assert library.UNAVAILABLE_REASON is None, library.UNAVAILABLE_REASON
-    for folder, (packages, names) in registry.FOLDERS.items():
-        if all(find_spec(package) for package in packages):
-            import_module(folder)
-            registries = [each for each in vars(registry).values() if isinstance(each, Registry)]
-            missing = [name for name in names if not any(name in each.module_dict for each in registries)]
-            assert not missing, f'{folder}: not registered: {missing}'
+    registry.MODELS.import_from_location()  # every folder whose packages are installed
     assert get_config(f'mmattn::{BI_CC}').to_dict() == Config.fromfile(config_path(BI_CC)).to_dict()
     run('-m', 'mmattn.utils.collect_env')
 

@@ -1,8 +1,13 @@
 """Translation: Transformers with bilateral self-attention, parallel text and BLEU."""
 
-from .bleu import BLEU
-from .datasets import ParallelTextDataset
-from .inferencer import TranslationInferencer
-from .transformer import TranslationTransformer
+from mmattn.utils.lazy import lazy_names
 
-__all__ = ['BLEU', 'ParallelTextDataset', 'TranslationInferencer', 'TranslationTransformer']
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        'bleu': 'BLEU',
+        'datasets': 'ParallelTextDataset',
+        'inferencer': 'TranslationInferencer',
+        'transformer': 'TranslationTransformer',
+    },
+)

@@ -1,56 +1,23 @@
 """Visual question answering."""
 
-from .answers import frequent_answers, normalize_answer, official_score
-from .bilinear_map_hook import BilinearMapHook
-from .datasets import VQADataset
-from .glimpse_entropy_hook import GlimpseEntropyHook
-from .heads import (
-    BANHead,
-    CoAttentionHead,
-    ConcatHead,
-    FusionHead,
-    ImageOnlyHead,
-    QuestionOnlyHead,
-    UnitaryHead,
-)
-from .image_encoder import ConvImageEncoder
-from .inferencer import VQAInferencer
-from .mcan import MCAN, AttentionPooling, GuidedEncoder
-from .question_encoder import EncodedQuestion, QuestionGRU, SkipThoughtEncoder
-from .questions import Question, QuestionTokenizer, read_questions, write_questions
-from .vqa_accuracy import VQAAccuracy
-from .vqa_model import VQAModel
-from .word_vector_hook import WordVectorHook
-from .word_vectors import read_word_vectors
+from mmattn.utils.lazy import lazy_names
 
-__all__ = [
-    'MCAN',
-    'AttentionPooling',
-    'BANHead',
-    'BilinearMapHook',
-    'CoAttentionHead',
-    'ConcatHead',
-    'ConvImageEncoder',
-    'EncodedQuestion',
-    'FusionHead',
-    'GlimpseEntropyHook',
-    'GuidedEncoder',
-    'ImageOnlyHead',
-    'Question',
-    'QuestionGRU',
-    'QuestionOnlyHead',
-    'QuestionTokenizer',
-    'SkipThoughtEncoder',
-    'UnitaryHead',
-    'VQAAccuracy',
-    'VQADataset',
-    'VQAInferencer',
-    'VQAModel',
-    'WordVectorHook',
-    'frequent_answers',
-    'normalize_answer',
-    'official_score',
-    'read_questions',
-    'read_word_vectors',
-    'write_questions',
-]
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        'answers': 'frequent_answers normalize_answer official_score',
+        'bilinear_map_hook': 'BilinearMapHook',
+        'datasets': 'VQADataset',
+        'glimpse_entropy_hook': 'GlimpseEntropyHook',
+        'heads': 'BANHead CoAttentionHead ConcatHead FusionHead ImageOnlyHead QuestionOnlyHead UnitaryHead',
+        'image_encoder': 'ConvImageEncoder',
+        'inferencer': 'VQAInferencer',
+        'mcan': 'AttentionPooling GuidedEncoder MCAN',
+        'question_encoder': 'EncodedQuestion QuestionGRU SkipThoughtEncoder',
+        'questions': 'Question QuestionTokenizer read_questions write_questions',
+        'vqa_accuracy': 'VQAAccuracy',
+        'vqa_model': 'VQAModel',
+        'word_vector_hook': 'WordVectorHook',
+        'word_vectors': 'read_word_vectors',
+    },
+)

@@ -1,7 +1,12 @@
 """Face parsing: the data sets HELEN and LFW-PL, their metric, and an inferencer."""
 
-from .datasets import HELENDataset, LFWPLDataset
-from .inferencer import FaceParsingInferencer
-from .metric import FaceParsingMetric
+from mmattn.utils.lazy import lazy_names
 
-__all__ = ['FaceParsingInferencer', 'FaceParsingMetric', 'HELENDataset', 'LFWPLDataset']
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        'datasets': 'HELENDataset LFWPLDataset',
+        'inferencer': 'FaceParsingInferencer',
+        'metric': 'FaceParsingMetric',
+    },
+)

@@ -1,8 +1,13 @@
 """Phrase grounding: the regions of an image that the phrases of a caption describe."""
 
-from .datasets import EntitiesDataset
-from .inferencer import GroundingInferencer
-from .phrase_grounder import PhraseDataPreprocessor, PhraseGrounder
-from .phrase_recall import PhraseRecall
+from mmattn.utils.lazy import lazy_names
 
-__all__ = ['EntitiesDataset', 'GroundingInferencer', 'PhraseDataPreprocessor', 'PhraseGrounder', 'PhraseRecall']
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        'datasets': 'EntitiesDataset',
+        'inferencer': 'GroundingInferencer',
+        'phrase_grounder': 'PhraseDataPreprocessor PhraseGrounder',
+        'phrase_recall': 'PhraseRecall',
+    },
+)
