@@ -20,7 +20,7 @@ from torch import distributed
 
 import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
 from mmattn.utils.component_type import type_name
-from mmattn.utils.files import check_writable
+from mmattn.utils.files import check_not_input, check_writable
 
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
 # The settings of a config: arguments of mmengine's Runners, and other keys that the Runners or the tools read.
@@ -50,6 +50,7 @@ NUMBER_OR_TEXT = {
     'priority',
     'resume',
 }
+OUTPUTS = 'output_dir', 'outfile_prefix'  # of metrics: what they write
 LAUNCHERS = {  # by name: a variable of the processes that it starts, and how they are started
     'pytorch': ('RANK', 'torchrun, or bash tools/dist_train.sh CONFIG GPUS,'),
     'slurm': ('SLURM_PROCID', 'srun, or bash tools/slurm_train.sh PARTITION JOB_NAME CONFIG,'),
@@ -119,6 +120,12 @@ def config_from(args: Namespace) -> Config:
     if variable and variable not in os.environ:
         raise ValueError(f'--launcher {args.launcher} is for processes that {starter} starts: {variable} is not set')
     check_writable(cfg.work_dir)
+    for name in ('val_evaluator', 'test_evaluator'):
+        metrics = cfg.get(name) or ()
+        for metric in [metrics] if isinstance(metrics, dict) else metrics:
+            for key in OUTPUTS:
+                if metric.get(key):
+                    check_not_input(f'{name}.{key}', metric[key], data_paths(cfg))
     return cfg
 
 
@@ -129,7 +136,7 @@ def data_paths(cfg: Config) -> list[Path]:
         if isinstance(value, dict):
             root = value.get('data_root') or root
             for name, item in value.items():
-                if name not in ('type', 'data_root', 'pipeline', 'metainfo'):
+                if name not in ('type', 'data_root', 'pipeline', 'metainfo', *OUTPUTS):
                     yield from walk(item, root, key if key == 'data_prefix' else name)
         elif isinstance(value, list | tuple):
             for item in value:

@@ -210,6 +210,22 @@ def test_what_is_not_a_checkpoint(tmp_path):
         check_checkpoint(tmp_path / 'none.pth')
 
 
+@pytest.mark.skipif(not hasattr(torch.serialization, 'set_crc32_options'), reason='torch < 2.6 always writes checksums')
+def test_a_changed_bit_is_found_if_there_is_a_checksum(tmp_path):
+    for name, checksum in (('with', True), ('without', False)):
+        path = tmp_path / f'{name}.pth'
+        torch.serialization.set_crc32_options(checksum)
+        torch.save(dict(state_dict=dict(weight=torch.full((100,), 1.5))), path)
+        torch.serialization.set_crc32_options(True)
+        content = bytearray(path.read_bytes())
+        content[content.index(torch.full((100,), 1.5).numpy().tobytes()) + 2] ^= 1
+        check_checkpoint(path)
+        path.write_bytes(content)
+    check_checkpoint(path)
+    with pytest.raises(ValueError, match=r'with\.pth is not a checkpoint \(it is damaged: Bad CRC-32'):
+        check_checkpoint(tmp_path / 'with.pth')
+
+
 def test_what_is_a_checkpoint(tmp_path):
     torch.save(dict(state_dict={}), tmp_path / 'new.pth')
     torch.save(dict(state_dict={}), tmp_path / 'old.pth', _use_new_zipfile_serialization=False)
