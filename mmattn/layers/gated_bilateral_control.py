@@ -9,7 +9,7 @@ from mmattn.ops.checks import check_count
 from mmattn.registry import MODELS
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    'identity': lambda x: x,
+    'identity': torch.positive,
     'relu': torch.relu,
     'tanh': torch.tanh,
     'sigmoid': torch.sigmoid,
