@@ -29,7 +29,7 @@ from xml.sax.saxutils import unescape
 
 import mmattn
 from mmattn.utils.files import write_text
-from mmattn.utils.progress import progress_stream
+from mmattn.utils.progress import progress_stream, track
 
 from .lines import iter_lines, split_symbols
 from .text import TextProcessor, import_optional, read_record
@@ -217,7 +217,7 @@ def learn_codes(words: Mapping[str, int], merges: int) -> list[str]:
     learn_bpe = import_optional('subword_nmt.learn_bpe').learn_bpe
     output = io.StringIO()
     if any(len(word) > 1 for word in words):  # learn_bpe requires a pair of symbols
-        with redirect_stderr(progress_stream()):
+        with redirect_stderr(progress_stream('learning BPE: ')):
             learn_bpe((f'{word} {count}' for word, count in words.items()), output, merges, is_dict=True)
     codes = output.getvalue().split('\n')[:-1]
     if len(codes) < 2:
@@ -272,8 +272,7 @@ def map_pairs(
     """
     results = _map_in_processes(_Both(*functions), pairs, workers) if workers > 1 else map(_Both(*functions), pairs)
     if description is not None:
-        tqdm = import_optional('tqdm').tqdm
-        results = tqdm(results, description, total, unit=' pairs', file=progress_stream())
+        results = track(results, description, total)
     yield from results
 
 

@@ -23,9 +23,9 @@ from typing import TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps
-from rich.progress import track
 
 from mmattn.utils.files import replace_folder
+from mmattn.utils.progress import track
 
 MARK = 'converted.txt'  # marks an output of a converter, unlike other data sets
 WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py', MARK}
