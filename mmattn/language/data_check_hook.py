@@ -72,7 +72,9 @@ class TextDataCheckHook(DataCheckHook):
             first = first or (path, vocabulary)
             reasons = []
             count = len(vocabulary)
-            if rows is not None and rows != count:
+            if count == len(SPECIALS):
+                reasons.append('no words, so there is no vocabulary')
+            elif rows is not None and rows != count:
                 reasons.append(
                     f'{count - len(SPECIALS):,} symbols and {len(SPECIALS)} special ones, but the embedding of the '
                     f'model has {rows:,} rows (--cfg-options model.vocab_size={count})'
