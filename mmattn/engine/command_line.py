@@ -7,6 +7,7 @@ import gc
 import inspect
 import logging
 import os
+import re
 import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
@@ -50,6 +51,14 @@ NUMBER_OR_TEXT = {
     'priority',
     'resume',
 }
+OLD_SETTINGS = {  # of MMSegmentation 0.x and MMDetection 2.x, which mmengine ignores, and their successors
+    'checkpoint_config': 'default_hooks.checkpoint',
+    'evaluation': 'train_cfg.val_interval and val_evaluator',
+    'log_config': 'default_hooks.logger',
+    'lr_config': 'param_scheduler',
+    'optimizer_config': 'optim_wrapper',
+    'resume_from': 'load_from with resume',
+}
 OUTPUTS = 'output_dir', 'outfile_prefix'  # of metrics: what they write
 LAUNCHERS = {  # by name: a variable of the processes that it starts, and how they are started
     'pytorch': ('RANK', 'torchrun, or bash tools/dist_train.sh CONFIG GPUS,'),
@@ -58,13 +67,16 @@ LAUNCHERS = {  # by name: a variable of the processes that it starts, and how th
 
 
 class _OptionsAction(DictAction):
-    """mmengine's ``DictAction``, which reports an option without a value as a usage error."""
+    """mmengine's ``DictAction``, with text of digits in quotes; an option without a value is a usage error."""
 
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: Any = None) -> None:
         without = [value for value in values if '=' not in value]
         if without:
             parser.error(f'--cfg-options must be key=value …; got {without[0]}')
         super().__call__(parser, namespace, values, option_string)
+        for value in values:  # terms='0110' is no number, and mmengine ignores quotes
+            if quoted := re.fullmatch(r"""([^=]+)=(['"])(\d+)\2""", value):
+                getattr(namespace, self.dest)[quoted[1]] = quoted[3]
 
 
 def add_config_options(parser: ArgumentParser) -> None:
@@ -73,7 +85,8 @@ def add_config_options(parser: ArgumentParser) -> None:
         '--cfg-options',
         nargs='+',
         action=_OptionsAction,
-        help='override settings of the config: key=value …; write a list as key="[a,b]" or key=a,b, without spaces',
+        help='override settings of the config: key=value …; write a list as key="[a,b]" or key=a,b, without spaces; '
+        'text of digits as key="\'0110\'"',
     )
 
 
@@ -232,7 +245,7 @@ def _fault(path: Path, error: Exception) -> str:
 
 
 def _check_names(path: Path, cfg: Config) -> None:
-    """Raise a ValueError if a name of the config looks like a misspelt setting; mmengine ignores such a name.
+    """Raise a ValueError if a name of the config looks like a misspelt or old setting; mmengine ignores such a name.
 
     A variable whose value is part of a setting is a helper of the config, whatever its name.
     """
@@ -240,6 +253,7 @@ def _check_names(path: Path, cfg: Config) -> None:
     for name, value in cfg.items():
         # `models`, a helper in a config of mmseg, has a similarity of 0.91 to `model`; `train_cfgs`, of 0.95
         nearest = [] if name in SETTINGS else difflib.get_close_matches(name, SETTINGS, 1, 0.92)
+        nearest = [OLD_SETTINGS[name]] if name in OLD_SETTINGS else nearest
         if nearest and not any(_contains(setting, value) for setting in settings):
             raise ValueError(f"{path}: '{name}' is not a setting of the config; did you mean {nearest[0]}?")
 

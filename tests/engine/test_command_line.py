@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import zipfile
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,10 @@ def test_what_is_no_config(tmp_path, name, text, error, said):
     assert name in str(raised.value)
 
 
-@pytest.mark.parametrize(('name', 'meant'), [('default_hook', 'default_hooks'), ('train_cfgs', 'train_cfg')])
+@pytest.mark.parametrize(
+    ('name', 'meant'),
+    [('default_hook', 'default_hooks'), ('train_cfgs', 'train_cfg'), ('lr_config', 'param_scheduler')],
+)
 def test_a_misspelt_setting(tmp_path, name, meant):
     path = tmp_path / 'own.py'
     path.write_text(f'{name} = dict(max_iters=3)\n', encoding='utf-8')
@@ -173,6 +177,15 @@ def test_known_keys_are_no_warning(logged):
     cfg = load_config(CONFIG, {**options, 'custom_hooks': [], 'model': dict(_delete_=True, type='X')})
     assert cfg.train_dataloader.dataset.pipeline[3].crop_size == (8, 8)
     assert not logged
+
+
+@pytest.mark.parametrize(
+    ('value', 'parsed'), [('0110', 110), ("'0110'", '0110'), ('"0110"', '0110'), ('"[1,2]"', [1, 2])]
+)
+def test_digits_in_quotes_are_text(value, parsed):
+    parser = ArgumentParser()
+    command_line.add_config_options(parser)
+    assert parser.parse_args(['--cfg-options', f'model.terms={value}']).cfg_options == {'model.terms': parsed}
 
 
 def test_an_option_without_a_value_is_wrong_usage(tool):
