@@ -60,7 +60,8 @@ def run(
     except Fault as fault:
         lines = fault.args
     except OSError as error:
-        lines = (f'{error.filename or args.out_dir}: {error.strerror or error}',)
+        path = error.filename2 or error.filename or args.out_dir  # a failed copy names both files
+        lines = (f'{path}: {error.strerror or error}',)
     except KeyboardInterrupt:
         lines, code = ('interrupted',), 130
     else:
