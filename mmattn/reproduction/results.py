@@ -182,15 +182,15 @@ def differences(methods: list[Measured]) -> dict[str, Difference]:
     """Return the difference of every method, except baselines, to its baseline: by samples where both have scores."""
     named = {method.name: method for method in methods}
     metric = methods[0].metrics[0]
-    found = {}
-    for method in methods:
-        if method.baseline is not None:
-            both = method, named[method.baseline]
-            if all(each.samples for each in both):
-                found[method.name] = sampled_difference(*(each.samples for each in both))
+    result = {}
+    for ours in methods:
+        if ours.baseline is not None:
+            baseline = named[ours.baseline]
+            if ours.samples and baseline.samples:
+                result[ours.name] = sampled_difference(ours.samples, baseline.samples)
             else:
-                found[method.name] = difference(*(each.values(metric) for each in both))
-    return found
+                result[ours.name] = difference(ours.values(metric), baseline.values(metric))
+    return result
 
 
 def deviation(values: list[float]) -> float | None:

@@ -37,7 +37,8 @@ def coverage(
         student = difference(pairs.mean(1).tolist(), [0.0] * seeds)[1:]
         bootstrap = bootstrap_interval(pairs, np.ones(images), draws=draws)
         wider = sampled_difference([dict(zip(names, row)) for row in pairs], baseline, draws=draws)[1:]
-        hits.append([low <= 0 <= high for low, high in (student, bootstrap, wider)])
+        low, high = np.array([student, bootstrap, wider], float).T
+        hits.append((low <= 0) & (high >= 0))
     return (100 * np.mean(hits, 0)).tolist()
 
 
