@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 
 from mmattn.language import TextDataCheckHook, region_inputs
 from mmattn.registry import DATASETS
-from mmattn.utils import config_path
+from mmattn.utils import config_path, trained_model
 
 from ..tiny_data import SYMBOLS, captions, entities, parallel_text, questions
 
@@ -146,3 +146,37 @@ def test_images_without_captions_suggest_no_size_of_the_vocabulary(tmp_path):
     assert TextDataCheckHook().find_faults(runner, ('train_dataloader',)) == {
         str(path): ['no words, so there is no vocabulary']
     }
+
+
+def exchanged(*loaders):
+    return {
+        f'{name}_dataloader.dataset.{side}': x for name in loaders for side, x in (('source', 'de'), ('target', 'en'))
+    }
+
+
+def test_the_other_direction_is_a_fault(build, corpus, tmp_path):
+    """Of a validation, and of a checkpoint; all files are the same."""
+    root = corpus('a')
+    with pytest.raises(ValueError, match=r'(?s)1 fault .*a/corpus.json: de → en, but .*a is en → de'):
+        build(root, **exchanged('val')).train()
+    build(root, **exchanged('train', 'val')).train()
+    path = str(tmp_path / 'work/iter_1.pth')
+    message = r'the data do not fit the checkpoint .*iter_1.pth: they are en → de, and the checkpoint was trained on de'
+    for start in ('test', 'train'):
+        with pytest.raises(ValueError, match=message):
+            getattr(build(root, load_from=path), start)()
+    build(root, load_from=path, **exchanged('train', 'val', 'test')).test()
+
+
+def test_a_checkpoint_of_another_attention_is_a_warning(build, corpus, tmp_path, monkeypatch):
+    """All names and shapes of its weights fit."""
+    root, kind = corpus('a'), 'mmattn.BilateralMultiheadAttention'
+    attention = {f'model.encoder_attention.{name}': x for name, x in dict(type=kind, window_size=5).items()}
+    build(root, **attention).train()
+    logged = []
+    monkeypatch.setattr(trained_model, 'print_log', lambda text, *args: logged.append(text.split(' model: ')[1]))
+    other = {**attention, 'model.encoder_attention.smoothing': 'zscore', 'model.label_smoothing': 0.2}
+    for options in (attention, other):
+        runner = build(root, load_from=str(tmp_path / 'work/iter_1.pth'), **options)
+        runner.test()
+        assert logged == ["model.encoder_attention.smoothing is 'zscore' (in training: not set)"] * (options is other)
