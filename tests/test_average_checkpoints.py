@@ -70,13 +70,22 @@ def test_named_files(work_dir):
         (['{}/iter_5.pth', '--last', '1'], '--last requires one work dir'),
         (['{}/iter_5.pth', '{}/other.pth'], '{}/other.pth and {}/iter_5.pth have different weights'),
         (['{}/iter_5.pth', '{}/best_BLEU_iter_10.pth'], 'have different weights'),
+        (
+            ['{}/iter_5.pth', '{}/symbols.pth'],
+            '{}/symbols.pth and {}/iter_5.pth are of different trainings: dataset_meta.symbols',
+        ),
+        (['{}/symbols.pth', '{}/zscore.pth'], "model.attention.smoothing is 'zscore' (in training: 'mean')"),
         (['{}/no.pth'], '{}/no.pth'),
         (['{}/cut.pth', '{}/iter_5.pth'], '{}/cut.pth is not a checkpoint (it is truncated)'),
     ],
 )
 def test_errors(work_dir, arguments, message):
-    folder, _ = work_dir
+    folder, states = work_dir
     torch.save(dict(state_dict=dict(weight=torch.zeros(5))), folder / 'other.pth')
+    for name, smoothing in (('symbols', 'mean'), ('zscore', 'zscore')):
+        cfg = f"model = dict(type='A', attention=dict(smoothing='{smoothing}'))"
+        meta = dict(cfg=cfg, dataset_meta=dict(symbols=['b']))
+        torch.save(dict(meta=meta, state_dict=states[5]), folder / f'{name}.pth')
     (folder / 'cut.pth').write_bytes((folder / 'iter_5.pth').read_bytes()[:300])
     code, _, said = average(*(argument.format(folder) for argument in arguments), '--out', folder / 'mean.pth')
     assert code == 1

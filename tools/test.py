@@ -21,6 +21,7 @@ from mmattn.engine import (
     prepare_for_cpu,
 )
 from mmattn.utils.component_type import component_class, type_name
+from mmattn.utils.devices import check_display
 from mmattn.utils.files import check_not_input, check_writable
 from mmattn.visualization import PictureHook
 
@@ -67,6 +68,8 @@ def main() -> None:
     args = parse_args()
     cfg = config_from(args)
     cfg.load_from = args.checkpoint
+    if args.show:
+        check_display('--show', '--show-dir')
     pictures: PictureHook | None = None
     if args.show or args.show_dir:
         hook = cfg.get('default_hooks', {}).get('visualization')

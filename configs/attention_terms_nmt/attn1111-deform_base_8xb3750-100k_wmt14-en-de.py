@@ -4,3 +4,4 @@ attention = [
     dict(type='mmattn.TransformerAttention1d', terms='1111'),
 ]
 model = dict(encoder_attention=attention, decoder_attention=attention)
+optim_wrapper = dict(paramwise_cfg=dict(custom_keys=dict(offset=dict(lr_mult=0.1))))

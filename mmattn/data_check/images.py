@@ -127,7 +127,7 @@ def _bands_fault(stream: BinaryIO) -> str:
     tags = ImageFileDirectory_v2(header)
     stream.seek(tags.next)
     tags.load(stream)
-    bands, colours = tags.get(SAMPLESPERPIXEL, 1), {0: 1, 1: 1, 2: 3}.get(tags.get(PHOTOMETRIC_INTERPRETATION))
+    bands, colours = tags.get(SAMPLESPERPIXEL, 1), {0: 1, 1: 1, 2: 3}.get(tags.get(PHOTOMETRIC_INTERPRETATION, -1))
     has_alpha = bool(ALPHA.intersection(tags.get(EXTRASAMPLES, ())))
     if colours is None or bands == colours + has_alpha:
         return ''

@@ -17,8 +17,8 @@ class DetDataCheckHook(DataCheckHook):
     of ``train_dataloader`` and ``val_dataloader``; before testing, those of ``test_dataloader``. Faults are:
 
     * an annotation file that is missing or cannot be parsed; a data set whose ``filter_cfg`` leaves no image;
-    * in a COCO file: repeated image ids, boxes of no image, boxes with an area of 0, boxes in 0…1, boxes given as
-      corners;
+    * in a COCO file: repeated image ids, boxes that are not four finite numbers, boxes of no image, boxes
+      with an area of 0, boxes in 0…1, boxes given as corners;
     * a metric that compares with another annotation file than the data set reads;
     * an image that is missing, truncated or unreadable, or whose size differs from that in its annotations;
     * categories of a COCO file in another order than ``metainfo['classes']``: mmdet numbers labels in the order of the

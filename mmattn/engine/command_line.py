@@ -7,6 +7,7 @@ import gc
 import inspect
 import logging
 import os
+import re
 import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ from torch import distributed
 
 import mmattn.registry  # noqa: F401  (registers `_base_ = 'mmattn::…'` in mmengine)
 from mmattn.utils.component_type import type_name
-from mmattn.utils.files import check_writable
+from mmattn.utils.files import check_not_input, check_writable
 
 SUFFIXES = ('.py', '.json', '.yaml', '.yml')
 # The settings of a config: arguments of mmengine's Runners, and other keys that the Runners or the tools read.
@@ -50,6 +51,15 @@ NUMBER_OR_TEXT = {
     'priority',
     'resume',
 }
+OLD_SETTINGS = {  # of MMSegmentation 0.x and MMDetection 2.x, which mmengine ignores, and their successors
+    'checkpoint_config': 'default_hooks.checkpoint',
+    'evaluation': 'train_cfg.val_interval and val_evaluator',
+    'log_config': 'default_hooks.logger',
+    'lr_config': 'param_scheduler',
+    'optimizer_config': 'optim_wrapper',
+    'resume_from': 'load_from with resume',
+}
+OUTPUTS = 'output_dir', 'outfile_prefix'  # of metrics: what they write
 LAUNCHERS = {  # by name: a variable of the processes that it starts, and how they are started
     'pytorch': ('RANK', 'torchrun, or bash tools/dist_train.sh CONFIG GPUS,'),
     'slurm': ('SLURM_PROCID', 'srun, or bash tools/slurm_train.sh PARTITION JOB_NAME CONFIG,'),
@@ -57,13 +67,16 @@ LAUNCHERS = {  # by name: a variable of the processes that it starts, and how th
 
 
 class _OptionsAction(DictAction):
-    """mmengine's ``DictAction``, which reports an option without a value as a usage error."""
+    """mmengine's ``DictAction``, with text of digits in quotes; an option without a value is a usage error."""
 
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: Any = None) -> None:
         without = [value for value in values if '=' not in value]
         if without:
             parser.error(f'--cfg-options must be key=value …; got {without[0]}')
         super().__call__(parser, namespace, values, option_string)
+        for value in values:  # terms='0110' is no number, and mmengine ignores quotes
+            if quoted := re.fullmatch(r"""([^=]+)=(['"])(\d+)\2""", value):
+                getattr(namespace, self.dest)[quoted[1]] = quoted[3]
 
 
 def add_config_options(parser: ArgumentParser) -> None:
@@ -72,7 +85,8 @@ def add_config_options(parser: ArgumentParser) -> None:
         '--cfg-options',
         nargs='+',
         action=_OptionsAction,
-        help='override settings of the config: key=value …; write a list as key="[a,b]" or key=a,b, without spaces',
+        help='override settings of the config: key=value …; write a list as key="[a,b]" or key=a,b, without spaces; '
+        'text of digits as key="\'0110\'"',
     )
 
 
@@ -119,6 +133,12 @@ def config_from(args: Namespace) -> Config:
     if variable and variable not in os.environ:
         raise ValueError(f'--launcher {args.launcher} is for processes that {starter} starts: {variable} is not set')
     check_writable(cfg.work_dir)
+    for name in ('val_evaluator', 'test_evaluator'):
+        metrics = cfg.get(name) or ()
+        for metric in [metrics] if isinstance(metrics, dict) else metrics:
+            for key in OUTPUTS:
+                if metric.get(key):
+                    check_not_input(f'{name}.{key}', metric[key], data_paths(cfg))
     return cfg
 
 
@@ -129,7 +149,7 @@ def data_paths(cfg: Config) -> list[Path]:
         if isinstance(value, dict):
             root = value.get('data_root') or root
             for name, item in value.items():
-                if name not in ('type', 'data_root', 'pipeline', 'metainfo'):
+                if name not in ('type', 'data_root', 'pipeline', 'metainfo', *OUTPUTS):
                     yield from walk(item, root, key if key == 'data_prefix' else name)
         elif isinstance(value, list | tuple):
             for item in value:
@@ -225,7 +245,7 @@ def _fault(path: Path, error: Exception) -> str:
 
 
 def _check_names(path: Path, cfg: Config) -> None:
-    """Raise a ValueError if a name of the config looks like a misspelt setting; mmengine ignores such a name.
+    """Raise a ValueError if a name of the config looks like a misspelt or old setting; mmengine ignores such a name.
 
     A variable whose value is part of a setting is a helper of the config, whatever its name.
     """
@@ -233,6 +253,7 @@ def _check_names(path: Path, cfg: Config) -> None:
     for name, value in cfg.items():
         # `models`, a helper in a config of mmseg, has a similarity of 0.91 to `model`; `train_cfgs`, of 0.95
         nearest = [] if name in SETTINGS else difflib.get_close_matches(name, SETTINGS, 1, 0.92)
+        nearest = [OLD_SETTINGS[name]] if name in OLD_SETTINGS else nearest
         if nearest and not any(_contains(setting, value) for setting in settings):
             raise ValueError(f"{path}: '{name}' is not a setting of the config; did you mean {nearest[0]}?")
 

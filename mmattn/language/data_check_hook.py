@@ -9,6 +9,7 @@ from mmengine.runner import Runner
 from mmattn._compat import checkpoint_path
 from mmattn.data_check.hook import DataCheckHook, data_set_configs
 from mmattn.registry import HOOKS
+from mmattn.utils.trained_model import warn_of_differences
 
 from .annotation_files import difference, faults_of
 from .embedding import vocabulary_size
@@ -35,8 +36,9 @@ class TextDataCheckHook(DataCheckHook):
       than ``num_answers`` of the model.
 
     If a checkpoint that contains the symbols of its training data is loaded, they are compared with those of the data,
-    and so are the answers to visual questions. With another vocabulary of the same size, the weights would load, and
-    every number would mean another symbol.
+    and so are the languages of translations and the answers to visual questions. With another vocabulary of the same
+    size, the weights would load, and every number would mean another symbol. A checkpoint of another model, for example
+    with another attention, is a warning that names the difference.
 
     :class:`~mmattn.data_check.hook.DataCheckHook` describes when the check runs, and in which process.
 
@@ -72,7 +74,9 @@ class TextDataCheckHook(DataCheckHook):
             first = first or (path, vocabulary)
             reasons = []
             count = len(vocabulary)
-            if rows is not None and rows != count:
+            if count == len(SPECIALS):
+                reasons.append('no words, so there is no vocabulary')
+            elif rows is not None and rows != count:
                 reasons.append(
                     f'{count - len(SPECIALS):,} symbols and {len(SPECIALS)} special ones, but the embedding of the '
                     f'model has {rows:,} rows (--cfg-options model.vocab_size={count})'
@@ -91,16 +95,19 @@ class TextDataCheckHook(DataCheckHook):
         return faults
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Compare the symbols in the checkpoint with those of the data.
+        """Compare the checkpoint's symbols and languages with those of the data, and its model with that of the config.
 
         Raises:
             ValueError: they differ.
         """
+        if not self.enabled:
+            return
+        name = checkpoint_path(runner) or f'of {runner.work_dir}'
+        warn_of_differences(name, checkpoint.get('meta', {}), runner.cfg.get('model') or {})
         meta = checkpoint.get('meta', {}).get('dataset_meta') or {}
-        if not self.enabled or 'symbols' not in meta:
+        if 'symbols' not in meta:
             return
         symbols = (*SPECIALS, *meta['symbols'])
-        name = checkpoint_path(runner) or f'of {runner.work_dir}'
         for path, cfg in _sources(runner.cfg, LOADERS):
             vocabulary = read_vocabulary(cfg)
             if vocabulary.symbols != symbols:

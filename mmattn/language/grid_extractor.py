@@ -1,4 +1,4 @@
-"""Grid features from a backbone: an image is divided into S × S cells, each of which is a region."""
+"""Grid features from a backbone: an image is divided into cells, each of which is a region."""
 
 from __future__ import annotations
 
@@ -66,6 +66,8 @@ class GridExtractor:
         size (int): side of the resized image, in pixels. Defaults to 448.
         level (int): index of the feature map. Defaults to -1, the last.
         grid (int): cells S per side. Defaults to 7.
+        pyramid (bool): the regions are the cells of all grids of 1 to S rows and 1 to S columns, (S (S + 1) / 2)², so
+            that boxes have several sizes and shapes; the first is the whole image. Defaults to False.
 
     Raises:
         TypeError: ``size`` or ``grid`` is not an integer.
@@ -80,12 +82,20 @@ class GridExtractor:
     """
 
     def __init__(
-        self, backbone: nn.Module, preprocessor: nn.Module, size: int = 448, level: int = -1, grid: int = 7
+        self,
+        backbone: nn.Module,
+        preprocessor: nn.Module,
+        size: int = 448,
+        level: int = -1,
+        grid: int = 7,
+        pyramid: bool = False,
     ) -> None:
         check_count('size', size)
         check_count('grid', grid)
         self.backbone, self.preprocessor = backbone, preprocessor
         self.size, self.level, self.grid = size, level, grid
+        sides = range(1, grid + 1)
+        self.grids = [(rows, columns) for rows in sides for columns in sides] if pyramid else [(grid, grid)]
 
     def __call__(self, path: str | Path) -> Regions:
         """Return the cells of an image and their features, on the CPU.
@@ -100,11 +110,12 @@ class GridExtractor:
         resized = mmcv.imresize(image, (self.size, self.size))
         features = self.pool(torch.from_numpy(resized.transpose(2, 0, 1).copy()))
         size = image.shape[1], image.shape[0]
-        return Regions(features.float().cpu(), grid_boxes(size, self.grid), size)
+        boxes = torch.cat([grid_boxes(size, *grid) for grid in self.grids])
+        return Regions(features.float().cpu(), boxes, size)
 
     @torch.no_grad()
     def pool(self, image: Tensor) -> Tensor:
-        """Return the features of the cells, ``(S², C)``, row by row, for a resized image ``(3, size, size)``, BGR."""
+        """Return the features of the cells, ``(n, C)``, row by row, for a resized image ``(3, size, size)``, BGR."""
         inputs: Any = self.preprocessor(dict(inputs=[image]), False)['inputs']
         inputs = inputs if isinstance(inputs, Tensor) else torch.stack([*inputs])
         if inputs.shape[-2:] != image.shape[-2:]:
@@ -123,4 +134,4 @@ class GridExtractor:
                 f'grid must be at most the sides of the feature map, {tuple(found.shape[2:])}; got {self.grid}: a '
                 'finer level or a larger size has more positions'
             )
-        return F.adaptive_avg_pool2d(found, self.grid)[0].flatten(1).T
+        return torch.cat([F.adaptive_avg_pool2d(found, grid)[0].flatten(1).T for grid in self.grids])

@@ -19,6 +19,7 @@ from mmattn._compat import load_weights
 from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
 from mmattn.utils.checks import check_count
 from mmattn.utils.devices import check_device
+from mmattn.utils.trained_model import warn_of_differences
 
 from .beam_search import LengthPenalty
 from .embedding import vocabulary_size
@@ -182,6 +183,7 @@ class LanguageInferencer(BaseInferencer):
                 f'included, but vocab_size of the model is {rows}'
             )
         load_weights(model, checkpoint)
+        warn_of_differences(self.weights, checkpoint.get('meta') or {}, cfg.model)
 
     def _read_meta(self) -> None:
         """Set ``vocabulary`` by ``meta``."""

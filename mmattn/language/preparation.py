@@ -14,12 +14,12 @@ translation of line n of the other::
 import io
 import json
 import re
+import shutil
 import signal
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack, nullcontext, redirect_stderr
+from contextlib import ExitStack, redirect_stderr
 from importlib.metadata import version
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -29,13 +29,20 @@ from xml.sax.saxutils import unescape
 
 import mmattn
 from mmattn.utils.files import write_text
+from mmattn.utils.progress import progress_stream, track
 
 from .lines import iter_lines, split_symbols
-from .text import TextProcessor, import_optional
-from .vocabulary import SPECIALS
+from .text import TextProcessor, import_optional, read_record
+from .vocabulary import SPECIALS, Vocabulary
 
 Pair = tuple[str, str]  # a line of the source and its translation
 CHUNK = 1000  # pairs that a process gets at a time
+FREQUENT = dict(  # words that tell the languages of the converters apart
+    cs='je na se že ve do pro',
+    de='der die das und ist ein eine mit auf',
+    en='the of and is are with on an',
+    fr='le la les et un une dans est',
+)
 SEGMENT = re.compile(r'<seg id="?\d+"?>(.*?)</seg>')
 
 
@@ -163,6 +170,32 @@ class Limits(NamedTuple):
 NON_EMPTY = Limits()
 
 
+def check_sources(split: str, pairs: Iterable[Pair]) -> None:
+    """Check that no source of an evaluation set is empty: a model cannot translate it.
+
+    Raises:
+        ValueError: lines are empty; the message has their numbers.
+    """
+    if empty := [number for number, (source, _) in enumerate(pairs, 1) if not split_symbols(source)]:
+        raise ValueError(f'{split}: empty lines cannot be translated: {", ".join(map(str, empty[:10]))}')
+
+
+def look_exchanged(languages: Pair, words: tuple[Counter[str], Counter[str]]) -> bool:
+    """Return whether frequent words of each language are more frequent on the other side.
+
+    Example:
+        >>> look_exchanged(('en', 'de'), (Counter('der Hund und die Katze'.split()), Counter('the dog'.split())))
+        True
+    """
+    if not set(languages) <= FREQUENT.keys():
+        return False
+
+    def share(language: str, side: int) -> float:
+        return sum(words[side][word] for word in FREQUENT[language].split()) / max(words[side].total(), 1)
+
+    return all(share(language, 1 - side) > share(language, side) for side, language in enumerate(languages))
+
+
 def learn_codes(words: Mapping[str, int], merges: int) -> list[str]:
     """Learn BPE.
 
@@ -184,8 +217,7 @@ def learn_codes(words: Mapping[str, int], merges: int) -> list[str]:
     learn_bpe = import_optional('subword_nmt.learn_bpe').learn_bpe
     output = io.StringIO()
     if any(len(word) > 1 for word in words):  # learn_bpe requires a pair of symbols
-        quiet = nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
-        with quiet:  # its progress bar is for terminals
+        with redirect_stderr(progress_stream('learning BPE: ')):
             learn_bpe((f'{word} {count}' for word, count in words.items()), output, merges, is_dict=True)
     codes = output.getvalue().split('\n')[:-1]
     if len(codes) < 2:
@@ -231,7 +263,7 @@ def map_pairs(
         functions (tuple): the two functions. With several processes, they must be picklable.
         pairs (iterable): read as needed.
         workers (int): number of processes; 1 is this process.
-        description (str, optional): shown with a progress bar, if stderr is a terminal. None: no bar.
+        description (str, optional): shown with the progress, see :mod:`mmattn.utils.progress`. None: no progress.
         total (int, optional): number of pairs, for the bar.
 
     Example:
@@ -240,8 +272,7 @@ def map_pairs(
     """
     results = _map_in_processes(_Both(*functions), pairs, workers) if workers > 1 else map(_Both(*functions), pairs)
     if description is not None:
-        tqdm = import_optional('tqdm').tqdm
-        results = tqdm(results, description, total, unit=' pairs', disable=None, file=sys.stderr)
+        results = track(results, description, total)
     yield from results
 
 
@@ -427,17 +458,21 @@ def prepare_corpus(
     Raises:
         FileExistsError: the folder exists.
         ImportError: an optional package is not installed.
-        ValueError: a language is not supported; not exactly one of ``val`` and ``validate_every`` is set; BPE cannot
-            be learned; or no pair of a set is left.
+        ValueError: a language is not supported; not exactly one of ``val`` and ``validate_every`` is set; a source line
+            of ``val`` or ``test`` is empty; BPE cannot be learned; or no pair of a set is left.
     """
     if (val is None) == (validate_every is None):
         raise ValueError('exactly one of val and validate_every must be set')
     first = [TextProcessor(language, None, lowercase, **(moses or {})) for language in languages]
     tokenize = first[0].tokenize, first[1].tokenize
     writer = CorpusWriter(folder, languages)
+    published = {} if val is None else {'val': list(map_pairs(tokenize, val))}
+    published['test'] = list(map_pairs(test_tokens or tokenize, test))
+    for split, pairs in published.items():
+        check_sources(split, (tokens for _, tokens in pairs))
     held_out: list[tuple[Pair, Pair]] = []
-    words: Counter[str] = Counter()
-    dropped = number = 0
+    words: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+    dropped = number = equal = 0
     with TemporaryDirectory(prefix='tokenized-', dir=folder.parent) as scratch:
         with PairFiles(Path(scratch, 'train'), languages) as tokenized:
             for raw, tokens in map_pairs(tokenize, train, workers, 'tokenizing', total):
@@ -449,10 +484,17 @@ def prepare_corpus(
                     held_out.append((raw, tokens))
                     continue
                 tokenized.write(tokens)
-                for line in tokens:
-                    words.update(split_symbols(line))
-        codes = learn_codes(words, merges)
-        words.clear()
+                equal += tokens[0] == tokens[1] != ''
+                for counts, line in zip(words, tokens):
+                    counts.update(split_symbols(line))
+        if look_exchanged(languages, words):
+            writer.warnings.append(
+                f'train: {languages[0]} looks like {languages[1]}, and {languages[1]} like {languages[0]}'
+            )
+        if 2 * equal > number:
+            writer.warnings.append(f'train: source and target are equal in {equal:,} of {number:,} pairs')
+        codes = learn_codes(words[0] + words[1], merges)
+        del words
         if len(codes) - 1 < merges:
             writer.warnings.append(
                 f'only {len(codes) - 1:,} of {merges:,} BPE merges: no other pair of symbols occurs twice'
@@ -469,7 +511,50 @@ def prepare_corpus(
 
     if val is None:
         writer.write_evaluation('val', (each for each in segment_all(held_out) if piece_limits.allow(each[1])))
-    else:
-        writer.write_evaluation('val', segment_all(map_pairs(tokenize, val)))
-    writer.write_evaluation('test', segment_all(map_pairs(test_tokens or tokenize, test)))
+    for split, pairs in published.items():
+        writer.write_evaluation(split, segment_all(pairs))
     return writer.finish(codes, lowercase, moses), writer.warnings
+
+
+def prepare_test(
+    folder: Path,
+    prepared: Path,
+    test: Iterable[Pair],
+    test_tokens: tuple[Callable[[str], str], Callable[[str], str]] | None = None,
+) -> tuple[dict[str, Any], list[str]]:
+    """Write a new test set for a trained model, with the languages, codes and vocabulary of a prepared corpus.
+
+    Args:
+        folder (Path): folder to create, with ``test.*``, ``test.raw.*`` and copies of the other files but ``train``
+            and ``val``.
+        prepared (Path): folder of the corpus on which the model was trained.
+        test (iterable): pairs of lines of the test set.
+        test_tokens (tuple, optional): functions that tokenize the test set, if other than those of the training set.
+
+    Returns:
+        tuple: the content of ``corpus.json``, and the warnings.
+
+    Raises:
+        FileExistsError: ``folder`` exists.
+        FileNotFoundError: a file of ``prepared`` does not exist.
+        ValueError: a source line is empty, there is no pair, or a file of ``prepared`` is damaged.
+    """
+    about = read_record(prepared)
+    languages = about['source'], about['target']
+    texts = [TextProcessor.from_corpus(prepared, language) for language in languages]
+    symbols = set(Vocabulary.from_file(prepared / 'vocabulary.txt').symbols)
+    pairs = list(map_pairs(test_tokens or (texts[0].tokenize, texts[1].tokenize), test, description='tokenizing'))
+    if not pairs:
+        raise ValueError('no pair of lines is left in test')
+    check_sources('test', (tokens for _, tokens in pairs))
+    segmented = [(raw, (texts[0].segment(a), texts[1].segment(b))) for raw, (a, b) in pairs]
+    writer = CorpusWriter(folder, languages)
+    writer.write_evaluation('test', segmented)
+    pieces = [piece for _, both in segmented for line in both for piece in split_symbols(line)]
+    if unknown := sum(piece not in symbols for piece in pieces):
+        writer.warnings.append(f'test: {unknown:,} of {len(pieces):,} symbols are not in the vocabulary of {prepared}')
+    for name in ('bpe.codes', 'vocabulary.txt'):
+        shutil.copyfile(prepared / name, folder / name)
+    record = json.loads((prepared / 'corpus.json').read_text(encoding='utf-8')) | dict(counts=writer.counts, dropped=0)
+    write_text(folder / 'corpus.json', json.dumps(record, indent=4, ensure_ascii=False) + '\n')
+    return record, writer.warnings

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from mmengine.logging import print_log
 from torch import Tensor
 
 from .annotation_files import SHOWN, noting
@@ -53,6 +55,16 @@ def with_region_faults(
             more = [f'… and {len(found) - SHOWN:,} more'] * (len(found) > SHOWN)
             faults.setdefault(path, []).extend(found[:SHOWN] + more)
     return {path: list(dict.fromkeys(reasons)) for path, reasons in faults.items() if reasons}
+
+
+def warn_of_shared_images(training: Iterable[str], validation: Iterable[str]) -> None:
+    """Log a warning if images validate that also train."""
+    evaluated = set(validation)
+    if shared := evaluated & set(training):
+        message = f'{len(shared):,} of {len(evaluated):,} validation images are training images, such as {min(shared)}'
+        print_log(
+            f'{message}: the best checkpoint is then chosen by what was learned by heart', 'current', logging.WARNING
+        )
 
 
 def store_files(store: RegionStore) -> list[list[int]]:

@@ -18,7 +18,7 @@ class TextDataset(Dataset):
     @classmethod
     @abstractmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Return the file of the vocabulary of a data set with this config, and what else the vocabulary depends on."""
+        """Return the file of the vocabulary of a data set with this config, and what else is compared with a checkpoint."""
 
     @classmethod
     @abstractmethod

@@ -19,6 +19,8 @@ from .relative_position import RelativePosition
 from .sequence import check_cached, check_key_padding_mask, check_step
 from .window_position import WindowPosition
 
+PADDING = -1e9  # in a float mask: padding
+
 
 @MODELS.register_module()
 class BilateralMultiheadAttention(AttentionWeights, nn.Module):
@@ -138,7 +140,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 ``query`` itself, unless ``position='none'`` and ``causal=False``. Without keys, because M is 0 or all
                 are padding, the output is the bias of ``out_proj``.
             key_padding_mask (Tensor, optional): ``(B, M)``, or ``(M)`` without a batch; bool, True where a key is
-                padding, or float, added to the logits of the key (−∞ where it is padding).
+                padding, or float, added to the logits of the key; −1e9 and less mean −∞, padding.
             need_weights (bool): must be False. Defaults to False.
             attn_mask (Tensor, optional): must be None; for a decoder, set ``causal=True`` in the constructor.
             is_causal (bool): passed by ``nn.TransformerEncoderLayer``; True is accepted only if the layer is causal.
@@ -181,8 +183,9 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
     def operands(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None) -> dict:
         """Return the arguments of ``global_attention`` for the inputs of ``forward``, with a batch dimension."""
         padding = key_padding_mask
-        if padding is not None and padding.is_floating_point():
-            padding = padding == -math.inf  # statistics omit these keys, as those of a bool mask
+        if key_padding_mask is not None and key_padding_mask.is_floating_point():
+            padding = key_padding_mask <= PADDING  # statistics omit these keys, as those of a bool mask
+            key_padding_mask = key_padding_mask.masked_fill(padding, -math.inf)
         if not key.shape[1] and query.shape[1]:
             key, key_padding_mask = _one_masked(key)
             (value, _), padding = _one_masked(value), None

@@ -61,6 +61,8 @@ class DeformConv1d(SequenceConv):
 
     def convolve(self, x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
         """Convolve ``(B, L, E)``."""
+        if not x.numel():  # torch's convolution takes no empty sequence
+            return x
         if key_padding_mask is not None:
             x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0)
         before, after = self._sides

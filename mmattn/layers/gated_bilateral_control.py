@@ -9,7 +9,7 @@ from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    'identity': lambda x: x,
+    'identity': torch.positive,
     'relu': torch.relu,
     'tanh': torch.tanh,
     'sigmoid': torch.sigmoid,

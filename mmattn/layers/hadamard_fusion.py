@@ -14,7 +14,7 @@ from mmattn.utils.checks import check_count
 from .post_fusion_network import PostFusionNetwork
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    'identity': lambda x: x,
+    'identity': torch.positive,
     'leaky_relu': F.leaky_relu,
     'selu': F.selu,
     'sigmoid': torch.sigmoid,

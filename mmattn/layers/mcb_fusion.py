@@ -39,6 +39,8 @@ class MCBFusion(nn.Module):
         torch.Size([2, 36, 8])
     """
 
+    query_sign: Tensor
+
     def __init__(
         self,
         query_dim: int,
@@ -77,7 +79,7 @@ class MCBFusion(nn.Module):
             # The gradient of the root is infinite at 0.
             root = u.abs().where(u != 0, 1).sqrt()
             u = F.normalize((u.sign() * root).where(u != 0, 0), dim=-1)
-        return self.out_proj(u.to(self.out_proj.weight.dtype))
+        return self.out_proj(u.to(self.query_sign.dtype))  # not out_proj.weight, which is a method if it is quantized
 
     def sketch(self, query: Tensor, value: Tensor) -> Tensor:
         """Return the count sketch of the outer product, ``(*, d)``; float64 for float64 inputs, otherwise float32."""

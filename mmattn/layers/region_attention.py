@@ -186,7 +186,7 @@ class RegionAttention(nn.Module):
         Returns:
             Tensor: ``(B, heads, N, N)``, φ_ij; ``(B, heads, N, M)`` with 'content_independent'.
         """
-        features = relative_geometry.to(self.geometry_proj.weight.dtype)
+        features = relative_geometry.to(self.in_proj_weight.dtype)
         if term == 'key_dependent':
             # As 'query_dependent' with i and j exchanged, so that each product reads G in the order of memory.
             features = features.transpose(1, 2)

@@ -175,7 +175,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
                 window_size=self.spatial_range,
                 outside_bias=-math.inf,
             )
-        elif position:
+        elif position and length:
             offsets = torch.arange(length - 1, -2 if self.causal else -count - 1, -1, device=query.device)
             operands.update(axis_bias=(_shifted(self._position(queries, offsets), length, count),))
         return operands

@@ -1,14 +1,14 @@
 """Argument checks of the public operators. Each error names the argument, the accepted values and the given value."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from mmattn.utils.checks import check_number
 
-from .window_bias import as_window_size
+from .window_bias import accumulator, as_window_size
 
 
 def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -34,6 +34,8 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, i
         and value heads repeated to the number of query heads.
     """
     fewest, most = axes
+    if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
+        raise TypeError(f'query, key and value must be tensors; got {type(query)}, {type(key)} and {type(value)}')
     queries, keys, values = query.shape, key.shape, value.shape
     if not fewest <= len(queries) - 3 <= most or len(keys) != len(queries) or len(values) != len(queries):
         raise ValueError(
@@ -127,6 +129,8 @@ def check_mask(key_mask: Tensor | None, shape: tuple[int, ...]) -> None:
 
 def expanded(name: str, bias: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return the floating-point tensor ``bias`` expanded to ``shape``. ``name`` is used in the error messages."""
+    if not isinstance(bias, Tensor):
+        raise TypeError(f'{name} must be a tensor; got {bias!r}')
     if not bias.is_floating_point():
         raise TypeError(f'{name} must be floating-point; got {bias.dtype}')
     try:
@@ -135,11 +139,21 @@ def expanded(name: str, bias: Tensor, shape: tuple[int, ...]) -> Tensor:
         raise ValueError(f'{name} must be broadcastable to {tuple(shape)}; got {tuple(bias.shape)}') from None
 
 
+def check_one_per_axis(name: str, biases: Sequence[Tensor], axes: int) -> None:
+    """Check that ``biases`` is empty, or has one item per axis."""
+    if isinstance(biases, Tensor) or len(biases) not in (0, axes):
+        got = f'one of shape {tuple(biases.shape)}' if isinstance(biases, Tensor) else len(biases)
+        raise ValueError(f'{name} must be empty or hold one tensor for each of the {axes} axes; got {got}')
+
+
 def as_scale(scale: float | None, query: Tensor) -> float:
     """Return the factor of the content logits as a number: 1/√D for None and a query of D channels."""
     if scale is None:
         return float((query.shape[-1] or 1) ** -0.5)
     check_number('scale', scale)
+    largest = torch.finfo(accumulator(query)).max
+    if not -largest <= scale <= largest:
+        raise ValueError(f'scale must be finite in {accumulator(query)}; got {scale}')
     return float(scale)
 
 

@@ -6,6 +6,7 @@ from torch import Tensor
 from mmattn.utils.checks import check_count
 
 from .checks import check_device, under_autocast
+from .window_bias import accumulator
 
 
 def count_sketch(x: Tensor, index: Tensor, sign: Tensor, size: int) -> Tensor:
@@ -47,4 +48,5 @@ def count_sketch(x: Tensor, index: Tensor, sign: Tensor, size: int) -> Tensor:
             raise ValueError(f'{name} must be {tuple(x.shape[-1:])}, one entry per channel; got {tuple(y.shape)}')
     check_count('size', size)
     check_device(x, index=index, sign=sign)
-    return x.new_zeros(*x.shape[:-1], size).index_add(-1, index, x * sign)
+    sums = x.new_zeros(*x.shape[:-1], size, dtype=accumulator(x))
+    return sums.index_add(-1, index, (x * sign).to(sums.dtype)).to(x.dtype)

@@ -23,6 +23,7 @@ from .checks import (
     as_scale,
     check_device,
     check_mask,
+    check_one_per_axis,
     check_operands,
     check_positions,
     check_queries,
@@ -101,8 +102,10 @@ class _Rows:
 def _reference(given: Any) -> tuple[Tensor, Tensor]:
     """Forward pass in PyTorch: output ``(B, heads, *S, Dv)`` and log-sum-exp of the logits ``(B, heads, *S)``."""
     x = _Rows(given)
-    out = x.value.new_empty(*x.query.shape[:-1], x.value.shape[-1], dtype=given.value.dtype)
-    lse = x.query.new_empty(x.query.shape[:-1])
+    positions = given.query.shape[:-1]
+    # The outputs are no views: autograd forbids in-place changes of these.
+    outs, lses = given.value.new_empty(*positions, given.value.shape[-1]), x.query.new_empty(positions)
+    out, lse = outs.flatten(2, -2), lses.flatten(2)
     with torch.autocast(x.query.device.type, enabled=False):
         for rows in x.slices(tables=1):
             p, _ = x.logits(rows)
@@ -112,7 +115,7 @@ def _reference(given: Any) -> tuple[Tensor, Tensor]:
             out[:, :, rows] = p @ x.value / total.masked_fill(total == 0, 1)
             lse[:, :, rows] = (peak + total.log()).squeeze(-1)
             del p  # free it before the next one is allocated
-    return laid_out_as(given.value, out.unflatten(2, x.size)), lse.unflatten(2, x.size)
+    return laid_out_as(given.value, outs), lses
 
 
 def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> list[Tensor | None]:
@@ -232,7 +235,9 @@ def global_attention(
             ``-inf`` restricts attention to the window. Used only with ``window_bias``. Defaults to 0.
         axis_bias (sequence of Tensor): empty, or one float tensor per key axis a, broadcastable to
             ``(B, heads, *S, R[a])``: a bias for the absolute coordinate of the key on that axis. Defaults to empty.
-        key_bias (Tensor, optional): float, broadcastable to ``(B, heads, *R)``.
+        key_bias (Tensor, optional): float, broadcastable to ``(B, heads, *R)``. For padding, use −∞ or ``key_mask``: in
+            float32, the gradients of a query whose log-sum-exp is ±1e8 or beyond, because all of its keys have a bias
+            of −1e9, are wrong.
         key_mask (Tensor, optional): bool ``(B, *R)``, True for keys that may be attended to.
         is_causal (bool): attend only to keys with j ≤ i in row-major order. Defaults to False.
         return_lse (bool): also return the log-sum-exp of the logits of each query: ``(B, heads, *S)``, float64 for
@@ -266,17 +271,10 @@ def global_attention(
     sizes, outside, outside_value = check_window(
         query, window_bias, window_size, outside_bias, lambda sizes: window_entries(sizes, is_causal)
     )
-    axes: list[Tensor] = []
-    if axis_bias:
-        if len(axis_bias) != len(key_size):
-            raise ValueError(
-                f'axis_bias must be empty or hold one tensor for each of the {len(key_size)} key axes; got '
-                f'{len(axis_bias)}'
-            )
-        axes = [
-            expanded(f'axis_bias[{axis}]', bias, (*query.shape[:-1], key_size[axis]))
-            for axis, bias in enumerate(axis_bias)
-        ]
+    check_one_per_axis('axis_bias', axis_bias, len(key_size))
+    axes = [
+        expanded(f'axis_bias[{axis}]', bias, (*query.shape[:-1], key_size[axis])) for axis, bias in enumerate(axis_bias)
+    ]
     if key_bias is not None:
         key_bias = expanded('key_bias', key_bias, key.shape[:-1])
     check_mask(key_mask, (key.shape[0], *key_size))

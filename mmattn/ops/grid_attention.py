@@ -214,7 +214,8 @@ def grid_attention(
         window_bias (Tensor, optional): float ``(B, heads, *S, K)``, biases of the window of each axis, centred on the
             query. The last axis comes first, including the centre; the other axes follow in reverse order, without
             the centre. In 2-D: k1 horizontal entries, then k0 − 1 vertical ones. The biases are not scaled: divide them
-            by σp, or apply :func:`window_zscore`.
+            by σp, or apply :func:`window_zscore`. To exclude a key, use −∞: the float32 gradients of a query whose
+            log-sum-exp is ±1e8 or beyond are wrong.
         window_size (int or tuple[int, ...], optional): odd window length k, for all axes or for each axis of ``*S``.
             Required with ``window_bias``.
         outside_bias (Tensor or float): v_i, the bias of keys outside the windows: float ``(B, heads, *S)`` or a number;

@@ -40,7 +40,8 @@ def projection(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         (torch.Size([1, 8, 8, 2]), tensor([3., 3.]))
     """
     operands = (x, weight) if bias is None else (x, weight, bias)
-    supported = ONEDNN and all(t.device.type == 'cpu' and t.dtype == torch.float32 for t in operands) and x.numel() > 0
+    supported = ONEDNN and all(t.device.type == 'cpu' and t.dtype == torch.float32 for t in operands)
+    supported = supported and x.numel() > 0 and weight.numel() > 0
     supported = supported and x.shape[-1:] == weight.shape[1:] and (bias is None or bias.shape == weight.shape[:1])
     if not supported or torch.is_autocast_enabled('cpu'):
         return F.linear(x, weight, bias)

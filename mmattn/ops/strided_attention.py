@@ -16,7 +16,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .checks import as_scale, check_device, check_operands, check_positions, check_queries, expanded
+from .checks import (
+    as_scale,
+    check_device,
+    check_one_per_axis,
+    check_operands,
+    check_positions,
+    check_queries,
+    expanded,
+)
 from .chunks import chunks
 from .neighbourhood import softmax
 from .operator import Operator, empty_laid_out_as, laid_out_as, products
@@ -295,6 +303,7 @@ def strided_attention(
         scale (float, optional): factor of the content logits. Defaults to 1/√D.
         offset_bias (sequence of Tensor): empty, or one float tensor per axis a, broadcastable to ``(B, heads, *S, K)``:
             a bias for each offset of ``strided_offsets(...)[a]``, q_iᵀE of Eq. 5.9. Offsets without a key are ignored.
+            To exclude a key, use −∞: the float32 gradients of a query whose log-sum-exp is ±1e8 or beyond are wrong.
             Defaults to empty.
         return_lse (bool): also return the log-sum-exp of the logits of each query: ``(B, heads, *S)``, float64 for
             float64 operands, otherwise float32, not differentiable. Defaults to False.
@@ -320,12 +329,9 @@ def strided_attention(
     check_positions('key', key)
     size, key_size = query.shape[2:-1], key.shape[2:-1]
     steps = check_step(step, size, key_size)
-    if len(offset_bias) not in (0, len(size)):
-        raise ValueError(
-            f'offset_bias must be empty or hold one tensor for each of the {len(size)} axes; got {len(offset_bias)}'
-        )
+    check_one_per_axis('offset_bias', offset_bias, len(size))
     biases: list[Tensor] = []
-    if offset_bias:
+    if len(offset_bias):
         offsets = strided_offsets(size, step, pattern, key_size)
         biases = [
             expanded(f'offset_bias[{axis}]', given, (*query.shape[:-1], len(each)))

@@ -65,8 +65,9 @@ def _reference(given: Any) -> tuple[Tensor, Tensor, Tensor]:
     window = given.window_bias.flatten(2, -2)
     dtype = accumulator(window)
     outside = None if given.outside_bias is None else given.outside_bias.flatten(2).to(dtype)
-    out = window.new_empty(window.shape, dtype=dtype)
-    out_outside, rstd = (window.new_empty(window.shape[:-1], dtype=dtype) for _ in range(2))
+    # The outputs are no views: autograd forbids in-place changes of these.
+    outputs = _fake(given)
+    out, (out_outside, rstd) = outputs[0].flatten(2, -2), (x.flatten(2) for x in outputs[1:])
     for rows, exists, count in _Support(given).slices():
         x = window[:, :, rows].to(dtype)
         inside = exists.sum(-1)
@@ -83,8 +84,7 @@ def _reference(given: Any) -> tuple[Tensor, Tensor, Tensor]:
         factor = ((x.square().sum(-1) + others * v.square()) / some + EPS).rsqrt()
         x.mul_(factor.unsqueeze(-1))
         out_outside[:, :, rows], rstd[:, :, rows] = v.mul_(factor), factor
-    size = given.window_bias.shape[2:-1]
-    return tuple(x.unflatten(2, size) for x in (out, out_outside, rstd))
+    return outputs
 
 
 def _reference_backward(

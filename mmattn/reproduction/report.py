@@ -8,7 +8,7 @@ from pathlib import Path
 from mmattn.utils.files import write_text
 
 from .plots import by_number, plot, plot_curves, plot_numbers
-from .results import Measured, Setup, deviation, differences, sampled_differences
+from .results import Measured, Setup, deviation, differences
 from .tables import Row
 
 
@@ -34,28 +34,28 @@ def markdown_page(methods: list[Measured], setup: Setup) -> str:
     """Return a page that describes the runs, with the table and an explanation of its columns."""
     metric, seeds = methods[0].metrics[0], list(methods[0].results)
     shrunk = '; '.join(setup.deviations)
+    by_sample = any(method.samples for method in methods)
+    interval = f"Student's t, {len(seeds) - 1} degrees of freedom"
+    if by_sample:
+        interval = 'a bootstrap of the test images'
+        if len(seeds) > 1:
+            interval = "the wider of Student's t over the seeds and a bootstrap of seeds and test images"
     if len(seeds) == 1:
-        statistic = (
-            f'One seed: no deviation and no confidence interval. Difference in {metric} to the baseline of this seed. '
-        )
+        statistic = 'One seed: no deviation' + ('. ' if by_sample else ' and no confidence interval. ')
     else:
-        statistic = (
-            f'Mean ± sample deviation over the seeds. Difference in {metric} to the baseline, paired by seed, with its '
-            f"95 % confidence interval (Student's t, {len(seeds) - 1} degrees of freedom, not corrected for the number "
-            'of rows); * marks intervals off zero. '
-        )
-    if sampled_differences(methods):
+        statistic = 'Mean ± sample deviation over the seeds. '
+    statistic += f'Difference in {metric} to the baseline, paired by seed'
+    if by_sample or len(seeds) > 1:
         statistic += (
-            'The next column has the 95 % interval over '
-            + ('seeds and samples of the test' if len(seeds) > 1 else 'samples of the test')
-            + ' (bootstrap, 2,000 draws). '
+            f', with its 95 % confidence interval ({interval}, not corrected for the number of rows); * marks '
+            'intervals off zero'
         )
     return (
         f'**{setup.title}** on {setup.data}, seed{"s"[: len(seeds) > 1]} {", ".join(map(str, seeds))}. '
         + (f'**Not the {setup.whose} protocol**: {shrunk}.' if shrunk else f'The {setup.whose} protocol.')
         + '\n\n'
         + table(methods, setup.memory)
-        + f'\n{statistic}Parameters and multiply-accumulates of the network in inference, without '
+        + f'\n{statistic}. Parameters and multiply-accumulates of the network in inference, without '
         f'auxiliary heads, for an input of {setup.inputs}. Seconds an iteration: median of the log; MiB: the most '
         f'of all seeds, {setup.memory}. {setup.device}.\n'
     )
@@ -65,13 +65,11 @@ def table(methods: list[Measured], memory: str) -> str:
     """Return the Markdown table: paper, ours, difference, cost. ``memory`` names the kind of memory."""
     first, *others = methods[0].metrics
     printed = {f'{next(iter(row.metrics))}, {row.data}' for method in methods for row in method.rows if row.metrics}
-    by_sample = sampled_differences(methods)
     heads = [
         *([f'paper: {" / ".join(sorted(printed))}'] if printed else []),
         *(f'{first}, seed {seed}' for seed in methods[0].results),
         f'{first}, mean',
         'difference to the baseline',
-        *(['over samples'] if by_sample else []),
         *others,
         'M parameters',
         'G MACs',
@@ -90,7 +88,6 @@ def table(methods: list[Measured], memory: str) -> str:
                 *(f'{value:.2f}' for value in method.values(first)),
                 spread(method.values(first)),
                 str(to_baseline.get(method.name, 'baseline')),
-                *([str(by_sample.get(method.name, '–'))] if by_sample else []),
                 *(spread(method.values(metric)) for metric in others),
                 f'{method.parameters / 1e6:.3f}',
                 f'{method.macs / 1e9:.3f}',
@@ -129,7 +126,7 @@ def spread(values: list[float]) -> str:
 
 def _content(methods: list[Measured], setup: Setup) -> dict:
     """Return all figures, for JSON."""
-    to_baseline, by_sample = differences(methods), sampled_differences(methods)
+    to_baseline = differences(methods)
     return dict(
         **setup._asdict(),
         rows=[
@@ -147,7 +144,6 @@ def _content(methods: list[Measured], setup: Setup) -> dict:
                 mean={name: statistics.mean(method.values(name)) for name in method.metrics},
                 deviation={name: deviation(method.values(name)) for name in method.metrics},
                 difference=to_baseline[method.name]._asdict() if method.baseline else None,
-                difference_over_samples=by_sample[method.name]._asdict() if method.name in by_sample else None,
             )
             for method in methods
         ],

@@ -209,9 +209,12 @@ def run_stages(run: Run, method: Method, workers: int | None, jobs: int) -> Resu
 
 
 def read_samples(folder: Path, metric: str) -> dict[str, float]:
-    """Return a metric of each sample from the scores.json that a metric has written to a folder."""
-    found = json.loads((folder / 'scores.json').read_text(encoding='utf-8'))['scores']
-    return {name: round(values[metric], 3) for name, values in found.items()}
+    """Return a metric of each sample, ``IMAGE`` or ``IMAGE#SAMPLE``, from the scores.json in a folder."""
+    scores = json.loads((folder / 'scores.json').read_text(encoding='utf-8'))['scores']
+    return {
+        f'{values["image_id"]}#{name}' if 'image_id' in values else name: round(values[metric], 3)
+        for name, values in scores.items()
+    }
 
 
 def checkpoint(folder: Path, cfg: Config) -> Path:

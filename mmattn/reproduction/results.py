@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +40,7 @@ class Result(NamedTuple):
     seconds: float | None  # median time of an iteration; None if nothing was trained
     memory: float | None  # peak in MiB; None if it was not recorded
     curve: Sequence[Sequence[float]] = ()  # validations during training: iteration or epoch, first metric
-    samples: Mapping[str, float] = {}  # the first metric of each sample of the test, for metrics that are their mean
+    samples: Mapping[str, float] = {}  # the first metric by IMAGE or IMAGE#SAMPLE, if it is their mean
 
 
 class Measured(NamedTuple):
@@ -64,6 +65,12 @@ class Measured(NamedTuple):
     def values(self, metric: str) -> list[float]:
         """Return a metric for all seeds."""
         return [result.metrics[metric] for result in self.results.values()]
+
+    @property
+    def samples(self) -> list[Mapping[str, float]]:
+        """The scores of samples for all seeds; [] if a seed has none."""
+        scores = [result.samples for result in self.results.values()]
+        return scores if all(scores) else []
 
 
 class Difference(NamedTuple):
@@ -112,14 +119,16 @@ def sampled_difference(
     confidence: float = 0.95,
     draws: int = 2000,
 ) -> Difference:
-    """Compare two methods by the scores of samples; the interval is that of other seeds and other samples.
+    """Compare two methods by the scores of samples. The interval is for other seeds and other images.
 
-    It is the percentile interval of a bootstrap that draws seeds and samples with replacement, both paired. With one
-    seed, only samples are drawn.
+    It is the wider of two intervals: Student's t over the seeds, and a bootstrap that draws seeds and images with
+    replacement. All samples of an image, such as its questions, are drawn together. With one seed, only images are
+    drawn. ``tools/benchmarks/interval_coverage.py`` simulates how often the interval contains the true difference.
 
     Args:
-        ours (sequence of mappings): scores by sample, one mapping per seed.
-        baseline (sequence of mappings): those of the baseline, in the same order, for the same samples.
+        ours (sequence of mappings): scores by sample, one mapping per seed. A sample is called ``IMAGE``, or
+            ``IMAGE#SAMPLE`` if an image has several.
+        baseline (sequence of mappings): scores of the baseline, in the same order, for the same samples.
         confidence (float): level of the interval, 0 to 1. Defaults to 0.95.
         draws (int): number of draws. Defaults to 2000.
 
@@ -127,38 +136,61 @@ def sampled_difference(
         ValueError: the samples differ, or there is none.
 
     Example:
-        >>> str(sampled_difference([{'a': 50.0, 'b': 100.0}], [{'a': 0.0, 'b': 50.0}]))
+        >>> str(sampled_difference([{'1#a': 50.0, '1#b': 100.0}], [{'1#a': 0.0, '1#b': 50.0}]))
         '+50.00 [+50.00, +50.00] *'
     """
     names = list(ours[0])
     if not names or any(set(names) != set(scores) for scores in (*ours, *baseline)):
         raise ValueError('the methods must have scores of the same samples, at least one')
     pairs = np.array([[a[name] - b[name] for name in names] for a, b in zip(ours, baseline, strict=True)])
+    images = np.unique([name.partition('#')[0] for name in names], return_inverse=True)[1]
+    sums = np.array([np.bincount(images, row) for row in pairs])
+    over_seeds = difference(pairs.mean(1).tolist(), [0.0] * len(pairs), confidence)
+    intervals = [bootstrap_interval(sums, np.bincount(images), confidence, draws)]
+    if over_seeds.low is not None and over_seeds.high is not None:
+        intervals.append((over_seeds.low, over_seeds.high))
+    return Difference(over_seeds.mean, *max(intervals, key=lambda limits: limits[1] - limits[0]))
+
+
+def bootstrap_interval(
+    sums: np.ndarray, counts: np.ndarray, confidence: float = 0.95, draws: int = 2000
+) -> tuple[float, float]:
+    """Return the percentile interval of a mean over samples, drawing seeds and images with replacement.
+
+    Args:
+        sums (np.ndarray): sum of each image's samples, of shape ``(seeds, images)``.
+        counts (np.ndarray): number of each image's samples, of shape ``(images,)``.
+        confidence (float): level of the interval, 0 to 1. Defaults to 0.95.
+        draws (int): number of draws. Defaults to 2000.
+    """
+    seeds, images = _drawn(*sums.shape, draws)
+    means = (seeds @ sums * images).sum(1) / (images @ counts)
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+@lru_cache(1)
+def _drawn(seeds: int, images: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the share of each seed, and how often each image is drawn; every interval has the same draws."""
     generator = np.random.default_rng(0)
-    seeds, samples = (generator.multinomial(n, [1 / n] * n, draws) / n for n in pairs.shape)
-    low, high = np.quantile(((seeds @ pairs) * samples).sum(1), [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Difference(float(pairs.mean()), float(low), float(high))
-
-
-def sampled_differences(methods: list[Measured]) -> dict[str, Difference]:
-    """Return :func:`sampled_difference` of every method to its baseline, where both have scores of samples."""
-    named = {method.name: [result.samples for result in method.results.values()] for method in methods}
-    return {
-        method.name: sampled_difference(named[method.name], named[method.baseline])
-        for method in methods
-        if method.baseline is not None and all((*named[method.name], *named[method.baseline]))
-    }
+    return generator.multinomial(seeds, [1 / seeds] * seeds, draws) / seeds, generator.multinomial(
+        images, [1 / images] * images, draws
+    )
 
 
 def differences(methods: list[Measured]) -> dict[str, Difference]:
-    """Return the difference of every method, except baselines, to its baseline."""
+    """Return the difference of every method, except baselines, to its baseline: by samples where both have scores."""
     named = {method.name: method for method in methods}
     metric = methods[0].metrics[0]
-    return {
-        method.name: difference(method.values(metric), named[method.baseline].values(metric))
-        for method in methods
-        if method.baseline is not None
-    }
+    result = {}
+    for ours in methods:
+        if ours.baseline is not None:
+            baseline = named[ours.baseline]
+            if ours.samples and baseline.samples:
+                result[ours.name] = sampled_difference(ours.samples, baseline.samples)
+            else:
+                result[ours.name] = difference(ours.values(metric), baseline.values(metric))
+    return result
 
 
 def deviation(values: list[float]) -> float | None:

@@ -17,7 +17,8 @@ class SegDataCheckHook(DataCheckHook):
     of ``train_dataloader`` and ``val_dataloader``; before testing, those of ``test_dataloader``. Faults are:
 
     * an empty data set; an image without a mask; an unreadable file; an image and a mask of different sizes; a mask in
-      a lossy format or with more than one value per pixel; a 16-bit image with values of 12 bits or fewer;
+      a lossy format or with more than one value per pixel; a 16-bit image with values of 12 bits or fewer; a
+      TIFF with bands or pages that loading drops;
     * a label that is, after ``reduce_zero_label`` and ``label_map``, neither a class nor ignored; a mask with only
       ignored pixels; masks that contain only 0 and 255; a class without a pixel in the training masks;
     * files in the folders that are not read: images with another suffix, broken links, folders named like images,

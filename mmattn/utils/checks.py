@@ -1,6 +1,6 @@
 """Checks of numbers among the arguments. Each error names the argument, the accepted values and the given value."""
 
-import math
+import sys
 from numbers import Real
 
 
@@ -27,7 +27,8 @@ def check_number(name: str, number: float, least: float | None = None, most: flo
     """
     if not isinstance(number, Real) or isinstance(number, bool):
         raise TypeError(f'{name} must be a number; got {number!r}')
-    if not -math.inf < number < math.inf:  # torch.compile does not trace math.isfinite of a dynamic number
+    # torch.compile does not trace math.isfinite of a dynamic number. A larger integer is not a float.
+    if not -sys.float_info.max <= number <= sys.float_info.max:
         raise ValueError(f'{name} must be finite; got {number}')
     if (least is not None and number < least) or (most is not None and number > most):
         raise ValueError(f'{name} must be {f"from {least} to {most}" if most else f"at least {least}"}; got {number}')

@@ -1,4 +1,4 @@
-"""Checks of a device before it is used."""
+"""Checks of a device, or of a display, before it is used."""
 
 import torch
 from mmengine.device import get_device
@@ -26,3 +26,19 @@ def check_device(device: str | torch.device | None = None) -> torch.device:
         reason = str(error).strip().partition('\n')[0]
         raise ValueError(f'device must be one of {known}; got {str(device)!r}: {reason}') from None
     return found
+
+
+def check_display(argument: str, instead: str) -> None:
+    """Check that Matplotlib can open windows; without a display, it shows nothing, and reports no error.
+
+    Args:
+        argument (str): the argument that opens windows, for the message.
+        instead (str): the argument that writes files.
+
+    Raises:
+        ValueError: there is no display.
+    """
+    from matplotlib import pyplot  # lazy: it takes half a second
+
+    if pyplot.get_backend().lower() == 'agg':
+        raise ValueError(f'{argument} requires a display, which Matplotlib does not have here; {instead} writes files')

@@ -23,6 +23,7 @@ from PIL import Image
 from mmattn.segmentation.face_parsing import HELENDataset, LFWPLDataset
 
 from ..engine.test_tools import ROOT, SMALL
+from ..full_disk import full_disk
 from .conftest import FOLDER, content, scripts
 
 color_labels, conversion, face_alignment, helen, lfw_pl, train_val = scripts(
@@ -253,6 +254,32 @@ def test_binary_masks_of_every_kind(command, tmp_path, out, mode):
     palette = ['--palette', 'background:0,0,0', 'building:255,255,255']
     assert command(color_labels, '--images', tmp_path / 'images', '--masks', tmp_path / 'masks', *palette)[0] == 0
     np.testing.assert_array_equal(np.array(Image.open(out / 'ann_dir/a.png')), truth)
+
+
+def test_masks_whose_colours_are_not_stored_in_8_bits(fails, masks):
+    labels = masks[3]
+    path = next((labels / 'train').glob('a.*'))
+    opaque = np.dstack([np.array(Image.open(path).convert('RGB')), np.full(SIZE, 255, np.uint8)])
+    opaque[0, 0, 3] = 0
+    path.unlink()
+    save(path.with_suffix('.png'), opaque)
+    assert fails(color_labels, *masks) == [
+        f'{path.with_suffix(".png")}: 1 pixels are transparent, and their colours are not those one sees; save '
+        'the mask without an alpha channel'
+    ]
+    save(path.with_suffix('.png'), np.full(SIZE, 256, np.uint16))
+    assert fails(color_labels, *masks) == [
+        f'{path.with_suffix(".png")}: values up to 256, but colours have 8 bits; save the mask with 8 bits'
+    ]
+
+
+def test_a_full_disk_names_the_output(fails, masks, out):
+    image = masks[1] / 'train/a.jpg'
+    image.write_bytes(image.read_bytes() + bytes(9000))
+    with full_disk(8000):
+        [line] = fails(color_labels, *masks)
+    assert line.startswith(str(out))
+    assert line.endswith('File too large')
 
 
 def test_what_is_left_out_or_never_seen_is_a_warning(command, masks):

@@ -9,10 +9,11 @@ import pytest
 from mmattn.language.lines import read_lines
 from mmattn.language.preparation import Limits
 from mmattn.language.text import TextProcessor, undo_bpe
+from mmattn.language.translation import ParallelTextDataset
 from mmattn.language.vocabulary import Vocabulary
 
 from ..real_data import missing, real_data
-from .conftest import scripts
+from .conftest import content, scripts
 from .test_dataset_converters import pack
 
 multi30k, iwslt14, wmt14 = scripts('multi30k', 'iwslt14', 'wmt14')
@@ -137,14 +138,66 @@ def test_without_the_optional_packages_nothing_is_written(monkeypatch, out, tmp_
 
 def test_empty_lines_are_dropped_in_training_only(command, out, tmp_path):
     release = {f'train.{language}': text([*lines, '', 'x']) for language, lines in (('en', ENGLISH), ('de', GERMAN))}
-    release |= {f'{name}.en': text(['a', '', 'b ', ' ']) for name in ('val', 'test_2016_flickr')}
-    release |= {f'{name}.de': text('abcd') for name in ('val', 'test_2016_flickr')}
+    release |= {f'{name}.de': text(['a', '', 'b ', ' ']) for name in ('val', 'test_2016_flickr')}
+    release |= {f'{name}.en': text('abcd') for name in ('val', 'test_2016_flickr')}
     code, said, warnings = command(multi30k, written(release, tmp_path / 'raw'), '--merges', 5, '--allow-other-counts')
     assert code == 0
     assert said[-1].startswith(f'{out}: 5 train, 4 val, 4 test pairs (1 dropped)')
     assert warnings[3:] == [f'warning: {split}: empty lines are kept: 2, 4' for split in ('val', 'test')]
-    assert read_lines(out / 'test.en') == ['a', '', 'b', '']
-    assert read_lines(out / 'test.raw.en') == ['a', '', 'b ', ' ']
+    assert read_lines(out / 'test.de') == ['a', '', 'b', '']
+    assert read_lines(out / 'test.raw.de') == ['a', '', 'b ', ' ']
+
+
+def test_an_empty_line_that_a_model_would_have_to_translate_is_a_fault(fails, tmp_path):
+    source = written({**MULTI30K, 'val.en.gz': gzip.compress(text(['A dog.', ' ']))}, tmp_path / 'raw')
+    assert fails(multi30k, source, '--allow-other-counts') == ['val: empty lines cannot be translated: 2']
+
+
+@pytest.mark.parametrize('form', ['folder', 'test.zip'])
+def test_a_test_set_for_a_trained_model(command, fails, out, tmp_path, form):
+    """With codes and vocabulary of the prepared folder: where it is the same test set, with the same result."""
+    prepared, source = tmp_path / 'prepared', written(MULTI30K, tmp_path / 'raw')
+    assert command(multi30k, source, '--merges', 12, '--allow-other-counts', '--out-dir', prepared, out=None)[0] == 0
+    new = {name.replace('test_2016', 'test_2017'): data for name, data in MULTI30K.items() if name.startswith('test')}
+    folder = written(new, tmp_path / 'new') if form == 'folder' else pack(tmp_path / form, new)
+    options = [folder, '--vocab-from', prepared, '--test', 'test_2017_flickr']
+    code, said, warnings = command(multi30k, *options)
+    assert (code, warnings) == (0, [])
+    assert said[-1].startswith(f'{out}: 3 test pairs, 12 merges, ')
+    files = content(out)
+    assert files.keys() == {
+        'bpe.codes',
+        'vocabulary.txt',
+        'corpus.json',
+        *(n for n in content(prepared) if 'test' in n),
+    }
+    assert all(data == (prepared / name).read_bytes() for name, data in files.items() if name != 'corpus.json')
+    data = ParallelTextDataset(str(out), 'test', test_mode=True)
+    assert data.metainfo == ParallelTextDataset(str(prepared), 'train').metainfo
+    out.rename(tmp_path / 'kept')
+    assert fails(multi30k, *options, '--lowercase') == [f'--merges and --lowercase are those of {prepared}']
+    en, _ = fails(multi30k, *options[:3])
+    assert en.endswith('no test_2016_flickr.en or test_2016_flickr.en.gz in it')
+    [line] = fails(multi30k, folder, '--test', 'a')
+    assert line == '--test requires --vocab-from, the output of the converter on which the model was trained'
+
+
+def test_a_published_test_set_for_a_trained_model(command, out, tmp_path):
+    """In XML, and with the tokens of published results, as in the conversion of the whole release."""
+    prepared, source = tmp_path / 'prepared', written(IWSLT, tmp_path / 'release')
+    assert command(iwslt14, source, '--merges', 30, '--out-dir', prepared, out=None)[0] == 0
+    assert command(iwslt14, source, '--vocab-from', prepared)[0] == 0
+    same = content(out)
+    del same['corpus.json']
+    assert len(same) == 6
+    assert all(data == (prepared / name).read_bytes() for name, data in same.items())
+
+
+def test_a_missing_file_is_found_before_the_archive_is_unpacked(fails, tmp_path, monkeypatch):
+    release = {name: data for name, data in MULTI30K.items() if not name.startswith('train')}
+    source = pack(tmp_path / 'raw.zip', release)
+    monkeypatch.setattr('zipfile.ZipFile.extractall', None)
+    assert fails(multi30k, source) == [f'{source}: no train.{each} or train.{each}.gz in it' for each in ('en', 'de')]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import zipfile
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,10 @@ def test_what_is_no_config(tmp_path, name, text, error, said):
     assert name in str(raised.value)
 
 
-@pytest.mark.parametrize(('name', 'meant'), [('default_hook', 'default_hooks'), ('train_cfgs', 'train_cfg')])
+@pytest.mark.parametrize(
+    ('name', 'meant'),
+    [('default_hook', 'default_hooks'), ('train_cfgs', 'train_cfg'), ('lr_config', 'param_scheduler')],
+)
 def test_a_misspelt_setting(tmp_path, name, meant):
     path = tmp_path / 'own.py'
     path.write_text(f'{name} = dict(max_iters=3)\n', encoding='utf-8')
@@ -175,6 +179,15 @@ def test_known_keys_are_no_warning(logged):
     assert not logged
 
 
+@pytest.mark.parametrize(
+    ('value', 'parsed'), [('0110', 110), ("'0110'", '0110'), ('"0110"', '0110'), ('"[1,2]"', [1, 2])]
+)
+def test_digits_in_quotes_are_text(value, parsed):
+    parser = ArgumentParser()
+    command_line.add_config_options(parser)
+    assert parser.parse_args(['--cfg-options', f'model.terms={value}']).cfg_options == {'model.terms': parsed}
+
+
 def test_an_option_without_a_value_is_wrong_usage(tool):
     code, _, said = tool('train.py', CONFIG, '--cfg-options', 'model')
     assert code == 2
@@ -208,6 +221,22 @@ def test_what_is_not_a_checkpoint(tmp_path):
             check_checkpoint(path)
     with pytest.raises(FileNotFoundError, match=r'there is no such checkpoint.*none\.pth'):
         check_checkpoint(tmp_path / 'none.pth')
+
+
+@pytest.mark.skipif(not hasattr(torch.serialization, 'set_crc32_options'), reason='torch < 2.6 always writes checksums')
+def test_a_changed_bit_is_found_if_there_is_a_checksum(tmp_path):
+    for name, checksum in (('with', True), ('without', False)):
+        path = tmp_path / f'{name}.pth'
+        torch.serialization.set_crc32_options(checksum)
+        torch.save(dict(state_dict=dict(weight=torch.full((100,), 1.5))), path)
+        torch.serialization.set_crc32_options(True)
+        content = bytearray(path.read_bytes())
+        content[content.index(torch.full((100,), 1.5).numpy().tobytes()) + 2] ^= 1
+        check_checkpoint(path)
+        path.write_bytes(content)
+    check_checkpoint(path)
+    with pytest.raises(ValueError, match=r'with\.pth is not a checkpoint \(it is damaged: Bad CRC-32'):
+        check_checkpoint(tmp_path / 'with.pth')
 
 
 def test_what_is_a_checkpoint(tmp_path):

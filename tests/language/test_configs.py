@@ -6,8 +6,10 @@ import re
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
 from mmengine.runner import Runner
 
+from mmattn.registry import MODELS
 from mmattn.utils import config_path
 from mmattn.utils.complexity import count
 
@@ -63,6 +65,20 @@ def test_config_trains_and_translates(config):
         assert len(sample.n_best) == 2
         assert len(sample.pred_tokens) <= 3
         assert set(sample.pred_tokens) <= {0, *range(3, 4 + len(SYMBOLS))}
+
+
+@pytest.mark.parametrize('name', ['attn1111-deform', 'wo-deform'])
+def test_offsets_learn_at_a_tenth_of_the_rate(name):
+    """Footnote 2 of the study, in encoder and decoder."""
+    cfg = Config.fromfile(config_path(TERMS.format(name)))
+    cfg.model.update(size='tiny', vocab_size=10)
+    model = MODELS.build(cfg.model)
+    groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
+    names = {id(p): name for name, p in model.named_parameters()}
+    rates = {names[id(p)]: group['lr'] for group in groups for p in group['params']}
+    offsets = [name for name in rates if '.offset.' in name]
+    assert len(offsets) == 2 * 8  # weight and bias of each layer
+    assert {name: 1e-4 if name in offsets else 1e-3 for name in rates} == pytest.approx(rates)
 
 
 @pytest.mark.parametrize('name', TEXT)

@@ -1,15 +1,18 @@
 """The vocabularies of data, model and checkpoint, through the Runner."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from mmattn.utils import config_path
+from mmattn.language import TextDataCheckHook, region_inputs
+from mmattn.registry import DATASETS
+from mmattn.utils import config_path, trained_model
 
-from ..tiny_data import SYMBOLS, parallel_text
+from ..tiny_data import SYMBOLS, captions, entities, parallel_text, questions
 
 COUNT = len(SYMBOLS) + 4
 CONFIG = 'bi_sa/sa_tiny_1xb4096_multi30k-en-de.py'
@@ -107,3 +110,73 @@ def test_a_checkpoint_with_other_symbols_is_an_error(build, corpus, tmp_path):
     del checkpoint['meta']['dataset_meta']  # nothing to compare
     torch.save(checkpoint, path)
     build(other, load_from=path).test()
+
+
+@pytest.mark.parametrize('kind', ['COCOCaptionDataset', 'VQADataset', 'EntitiesDataset'])
+def test_validation_on_training_images_is_a_warning(tmp_path, monkeypatch, kind):
+    write, train, val = {
+        'COCOCaptionDataset': (
+            lambda root: captions(root, 'coco'),
+            dict(ann_file='dataset_coco.json', split='train'),
+            dict(ann_file='dataset_coco.json', split='val'),
+        ),
+        'VQADataset': (questions, dict(ann_file='questions_train.json'), dict(ann_file='questions_val.json')),
+        'EntitiesDataset': (entities, dict(ann_file='entities_train.json'), dict(ann_file='entities_val.json')),
+    }[kind]
+    write(tmp_path)
+    said = []
+    monkeypatch.setattr(region_inputs, 'print_log', lambda message, *_: said.append(message))
+    model = SimpleNamespace(num_features=None, reads_attributes=False)
+    common = dict(data_root=str(tmp_path), regions='regions', min_answers=1)
+    train, val = dict(common, **train), dict(common, **val)
+    find = DATASETS.get(f'mmattn.{kind}').find_faults
+    find([train, dict(val, test_mode=True)], model)
+    assert said == []
+    find([train, dict(train, test_mode=True)], model)
+    [message] = said
+    assert re.match(r'(\d+) of \1 validation images are training images, such as ', message)
+
+
+def test_images_without_captions_suggest_no_size_of_the_vocabulary(tmp_path):
+    path = tmp_path / 'captions.json'
+    path.write_text('{"images": [{"id": 1}]}', encoding='utf-8')
+    dataset = dict(type='mmattn.COCOCaptionDataset', ann_file=str(path), regions=None)
+    model = SimpleNamespace(num_features=None, reads_attributes=False, modules=lambda: [torch.nn.Embedding(895, 2)])
+    runner = SimpleNamespace(cfg=dict(train_dataloader=dict(dataset=dataset)), model=model)
+    assert TextDataCheckHook().find_faults(runner, ('train_dataloader',)) == {
+        str(path): ['no words, so there is no vocabulary']
+    }
+
+
+def exchanged(*loaders):
+    return {
+        f'{name}_dataloader.dataset.{side}': x for name in loaders for side, x in (('source', 'de'), ('target', 'en'))
+    }
+
+
+def test_the_other_direction_is_a_fault(build, corpus, tmp_path):
+    """Of a validation, and of a checkpoint; all files are the same."""
+    root = corpus('a')
+    with pytest.raises(ValueError, match=r'(?s)1 fault .*a/corpus.json: de → en, but .*a is en → de'):
+        build(root, **exchanged('val')).train()
+    build(root, **exchanged('train', 'val')).train()
+    path = str(tmp_path / 'work/iter_1.pth')
+    message = r'the data do not fit the checkpoint .*iter_1.pth: they are en → de, and the checkpoint was trained on de'
+    for start in ('test', 'train'):
+        with pytest.raises(ValueError, match=message):
+            getattr(build(root, load_from=path), start)()
+    build(root, load_from=path, **exchanged('train', 'val', 'test')).test()
+
+
+def test_a_checkpoint_of_another_attention_is_a_warning(build, corpus, tmp_path, monkeypatch):
+    """All names and shapes of its weights fit."""
+    root, kind = corpus('a'), 'mmattn.BilateralMultiheadAttention'
+    attention = {f'model.encoder_attention.{name}': x for name, x in dict(type=kind, window_size=5).items()}
+    build(root, **attention).train()
+    logged = []
+    monkeypatch.setattr(trained_model, 'print_log', lambda text, *args: logged.append(text.split(' model: ')[1]))
+    other = {**attention, 'model.encoder_attention.smoothing': 'zscore', 'model.label_smoothing': 0.2}
+    for options in (attention, other):
+        runner = build(root, load_from=str(tmp_path / 'work/iter_1.pth'), **options)
+        runner.test()
+        assert logged == ["model.encoder_attention.smoothing is 'zscore' (in training: not set)"] * (options is other)

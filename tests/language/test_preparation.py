@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 from collections import Counter
 from itertools import pairwise, product
 from pathlib import Path
@@ -22,10 +23,12 @@ from mmattn.language.preparation import (
     learn_codes,
     map_pairs,
     prepare_corpus,
+    prepare_test,
     read_segments,
 )
 from mmattn.language.text import TextProcessor, undo_bpe
 from mmattn.language.vocabulary import Vocabulary
+from mmattn.utils import progress
 
 PAIRS = [
     ('A dog runs.', 'Ein Hund läuft.'),
@@ -36,7 +39,7 @@ PAIRS = [
     ('A man runs and runs and runs.', 'Ein Mann läuft.'),
     ('The hat.', 'Der Hut.'),
 ] * 3
-TEST = [('A dog\u2028barks…', 'Ein Hund bellt…'), ('', 'Leer.')]
+TEST = [('A dog\u2028barks…', 'Ein Hund bellt…'), ('Empty.', '')]
 
 
 def write(path, lines, end='\n'):
@@ -315,16 +318,59 @@ def test_fewer_merges_are_a_warning(tmp_path):
         (dict(val=PAIRS, validate_every=2), ValueError, 'exactly one of val and validate_every'),
         (dict(), ValueError, 'exactly one of val and validate_every'),
         (dict(val=PAIRS, languages=('en', 'xx')), ValueError, "language must be one of .*; got 'xx'"),
-        (dict(val=PAIRS, train=[]), ValueError, 'no pair of symbols occurs twice'),
+        (dict(val=PAIRS[:2], train=[]), ValueError, 'no pair of symbols occurs twice'),
         (dict(val=[]), ValueError, 'no pair of lines is left in val'),
-        (dict(val=PAIRS, test=[]), ValueError, 'no pair of lines is left in test'),
-        (dict(val=PAIRS, piece_limits=Limits(1)), ValueError, 'no pair of lines is left in train'),
+        (dict(val=PAIRS[:2], test=[]), ValueError, 'no pair of lines is left in test'),
+        (dict(val=PAIRS[:2], piece_limits=Limits(1)), ValueError, 'no pair of lines is left in train'),
+        (dict(val=PAIRS), ValueError, '^val: empty lines cannot be translated: 3, 10, 17$'),
+        (dict(val=PAIRS[:2], test=[('a', 'b'), (' ', 'c')]), ValueError, '^test: empty lines cannot be translated: 2$'),
     ],
 )
 def test_wrong_arguments(tmp_path, change, error, message):
-    options = dict(languages=('en', 'de'), train=PAIRS, test=PAIRS, merges=5, lowercase=True)
+    options = dict(languages=('en', 'de'), train=PAIRS, test=PAIRS[:2], merges=5, lowercase=True)
     with pytest.raises(error, match=message):
         prepare_corpus(tmp_path / 'new', **{**options, **change})
+
+
+def test_exchanged_and_equal_sides_are_warnings(tmp_path):
+    options = dict(merges=20, lowercase=True)
+    exchanged = [(german, english) for english, german in PAIRS if english]
+    _, warnings = prepare_corpus(tmp_path / 'a', ('en', 'de'), exchanged, PAIRS[:1], PAIRS[:1], **options)
+    assert warnings == ['train: en looks like de, and de like en']
+    equal = [(english, english) for english, _ in PAIRS]
+    _, warnings = prepare_corpus(tmp_path / 'b', ('en', 'de'), equal, PAIRS[:1], PAIRS[:1], **options)
+    assert warnings == ['train: source and target are equal in 15 of 21 pairs']  # "man 's" and "man's" differ
+
+
+def test_a_new_test_set_has_codes_and_vocabulary_of_the_trained_model(tmp_path):
+    prepared = tmp_path / 'prepared'
+    options = dict(merges=20, lowercase=True, moses=dict(escape=True))
+    prepare_corpus(prepared, ('en', 'de'), PAIRS, PAIRS[3:5], PAIRS[:2], **options)
+    record, warnings = prepare_test(tmp_path / 'new', prepared, iter(PAIRS[3:5]))
+    assert warnings == []
+    assert record['counts'] == dict(test=2)
+    old, new = content(prepared), content(tmp_path / 'new')
+    for name in ('bpe.codes', 'vocabulary.txt', 'test.en', 'test.de', 'test.raw.en', 'test.raw.de'):
+        assert new.pop(name) == old[name]
+    assert new.keys() == {'corpus.json'}
+    assert json.loads(new['corpus.json']) == json.loads(old['corpus.json']) | dict(counts=dict(test=2), dropped=0)
+    _, [warning] = prepare_test(tmp_path / 'other', prepared, [('Жук', 'Ein Hund.')])
+    assert re.fullmatch(rf'test: \d of \d+ symbols are not in the vocabulary of {prepared}', warning)
+    for pairs, message in (([], 'no pair of lines is left in test'), ([('', 'x')], 'empty lines .*: 1')):
+        with pytest.raises(ValueError, match=message):
+            prepare_test(tmp_path / 'none', prepared, pairs)
+    assert not (tmp_path / 'none').exists()
+
+
+def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch, capfd):
+    monkeypatch.setattr(progress, 'SECONDS', 0)
+    assert len([*map_pairs((str.lower, str.upper), [('A', 'b')] * 3, description='tokenizing', total=3)]) == 3
+    assert capfd.readouterr().err.splitlines() == [f'tokenizing: {number} of 3' for number in range(3)]
+    learn_codes({'aab': 3, 'ab': 1}, merges=1)
+    assert re.match(r'learning BPE: +0%.*\n', capfd.readouterr().err)
+    monkeypatch.setattr(progress, 'SECONDS', 10)
+    assert len([*map_pairs((str.lower, str.upper), [('A', 'b')] * 3, description='tokenizing')]) == 3
+    assert capfd.readouterr().err == ''
 
 
 def test_an_existing_folder_is_an_error_before_the_text_is_read(tmp_path):

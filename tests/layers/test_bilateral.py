@@ -202,6 +202,29 @@ def test_multihead_without_position_is_the_stock_module(mask, causal):
         )
 
 
+@pytest.mark.parametrize('low', [-1e9, -1e30])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    'options', [dict(position='none'), dict(smoothing='zscore'), dict(normalize_queries=True)], ids=str
+)
+def test_low_numbers_of_a_mask_are_padding(options, dtype, low):
+    """In a row without other keys, gradients would be wrong by a factor: float32 does not hold -1e9 + log(6)."""
+    x = literal.randn(2, 6, 8)
+    mask = torch.zeros(2, 6, dtype=dtype)
+    mask[0, 4:] = mask[1] = low
+    found = {}
+    for name, given in (('low', mask), ('inf', mask.double().masked_fill(mask < -1e8, -math.inf))):
+        layer = build('sa', **options)
+        if name == 'low':
+            layer.float()
+        y = x.to(layer.in_proj_weight.dtype, copy=True).requires_grad_()
+        out, _ = layer(y, y, y, given)
+        out.square().sum().backward()
+        found[name] = out.detach(), y.grad, *(p.grad for p in layer.parameters() if p.grad is not None)
+    for actual, expected in zip(found['low'], found['inf'], strict=True):
+        torch.testing.assert_close(actual.double(), expected, atol=1e-3, rtol=1e-4)
+
+
 @pytest.mark.parametrize('position', ['bilateral', 'relative'])
 @pytest.mark.parametrize('smoothing', ['zscore', 'sqrt_dim'])
 def test_padding_of_a_batch_changes_nothing(position, smoothing):

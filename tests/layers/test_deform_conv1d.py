@@ -8,7 +8,7 @@ from mmengine.registry import MODELS
 from torch import nn
 from torch.nn import functional as F
 
-from mmattn.layers import DeformConv1d
+from mmattn.layers import DeformConv1d, TransformerAttention1d
 
 from ..ops import literal
 from .sequences import (
@@ -199,3 +199,12 @@ def test_wrong_arguments_are_named():
     _, state = causal.step(x[:, :1], {}, 0)
     with pytest.raises(ValueError, match=r'^position must follow the state: it holds 1 tokens.*; got 2'):
         causal.step(x[:, :1], state, 2)
+
+
+@pytest.mark.parametrize('shape', [(0, 5, 8), (2, 0, 8)])
+@pytest.mark.parametrize('layer', [DeformConv1d(8), TransformerAttention1d(8, 2)], ids=lambda x: type(x).__name__)
+def test_empty_sequences(layer, shape):
+    x = torch.zeros(shape, requires_grad=True)
+    out, _ = layer(x, x, x)
+    out.sum().backward()
+    assert out.shape == x.grad.shape == shape

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import pickle
 import random
 
 import pytest
@@ -309,3 +310,13 @@ def test_wrong_arguments(fault):
     call, message = WRONG[fault]
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_pickled_and_quantized():
+    x, y = literal.randn(2, 3, 4).float(), literal.randn(2, 3, 5).float()
+    hadamard = HadamardFusion(4, 5, 6, 3, post_network={})
+    assert torch.equal(pickle.loads(pickle.dumps(hadamard))(x, y), hadamard(x, y))
+    mcb = MCBFusion(4, 5, 3, sketch_dim=16)
+    quantized = torch.ao.quantization.quantize_dynamic(mcb, {nn.Linear}, torch.qint8)
+    assert not isinstance(quantized.out_proj, nn.Linear)
+    torch.testing.assert_close(quantized(x, y), mcb(x, y), atol=0.05, rtol=0.05)

@@ -403,3 +403,12 @@ def test_wrong_calls_are_named():
         relative_geometry(boxes, MASK[:1])
     plain = region_attention()
     assert torch.equal(call(plain, x, boxes), plain(x, x, x)[0])
+
+
+def test_quantized():
+    layer = RegionAttention(8, 2, geometry=TERMS).eval()
+    boxes = torch.tensor([[[0.0, 0, 2, 3], [1, 1, 4, 5], [2, 0, 5, 2]]])
+    x, geometry = literal.randn(1, 3, 8).float(), relative_geometry(boxes)
+    quantized = torch.ao.quantization.quantize_dynamic(layer, {nn.Linear}, torch.qint8)
+    expected, _ = layer(x, x, x, relative_geometry=geometry)
+    torch.testing.assert_close(quantized(x, x, x, relative_geometry=geometry)[0], expected, atol=0.05, rtol=0.05)

@@ -9,6 +9,7 @@ from torch.func import grad, hessian, jvp, vjp, vmap
 from torch.utils.checkpoint import checkpoint
 
 from mmattn import ops
+from mmattn.ops import backends
 
 from . import literal, zscored
 from .literal import operands, randn, with_kernel, with_window
@@ -279,3 +280,23 @@ def call_of_size(name, size):
     if name in BILINEAR:
         return bilinear(name, size), {}
     return {'value': randn(1, 1, *size, 2), 'logits': randn(1, 1, *size, 9, seed=1)}, {'kernel_size': 3}
+
+
+@pytest.mark.parametrize('backend', ['auto', 'reference'])
+@pytest.mark.parametrize('name', ['global', 'grid', 'local', 'strided', 'zscore'])
+def test_outputs_can_be_changed_in_place(name, backend):
+    """Autograd forbids it for views of leaves. (A derivative that needs the output itself raises an error later.)"""
+    x = torch.randn(1, 2, 3, 4, 9, requires_grad=True)
+    calls = {
+        'global': lambda: ops.global_attention(x, x, x, return_lse=True)[:1],
+        'grid': lambda: [ops.grid_attention(x, x, x)],
+        'local': lambda: [ops.local_attention(x, x, x)],
+        'strided': lambda: [ops.strided_attention(x, x, x, pattern='block')],
+        'zscore': lambda: ops.window_zscore(x, 3, x[..., 0]),
+    }
+    with backends.backend(backend):
+        outputs = calls[name]()
+    for y in outputs:
+        expected = (y + 1).relu()
+        y += 1
+        assert torch.equal(y.relu_(), expected)

@@ -23,6 +23,16 @@ def test_values_and_gradients():
     assert torch.autograd.gradcheck(lambda x: count_sketch(x, INDEX, SIGN, 4), randn(2, 5).requires_grad_())
 
 
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_sums_in_float32(dtype):
+    """One output is 1 + 4,000 · 2⁻¹²: a summand is half an ulp of 1 in float16, and less in bfloat16."""
+    x = torch.full((4001,), 2.0**-12, dtype=dtype)
+    x[0] = 1
+    found = count_sketch(x, torch.zeros(4001, dtype=torch.int64), torch.ones_like(x), 1)
+    assert found.dtype == dtype
+    assert found.item() == torch.tensor(1 + 4000 * 2**-12).to(dtype).item()
+
+
 def test_compile():
     torch.compiler.reset()
     compiled = torch.compile(count_sketch, fullgraph=True, backend='aot_eager')

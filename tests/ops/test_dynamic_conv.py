@@ -308,3 +308,12 @@ def test_extra_memory(reference):
     print(f'extra: {forward:.0f} MiB forward, {backward:.0f} MiB backward')
     assert (1 if reference else 0) < forward < (64 if reference else 1)
     assert 1 < backward < (64 if reference else 8)
+
+
+@pytest.mark.parametrize('backend', ['auto', 'reference'])
+def test_a_dilation_beyond_the_map_leaves_the_centre(backend):
+    """Its memory does not grow with the dilation."""
+    tensors, settings = make((4, 5), 3, dilation=2**40, dtype=torch.float32)
+    with backends.backend(backend):
+        found = evaluate(dynamic_conv, tensors, **settings)
+        assert_same(found, evaluate(dynamic_conv, tensors, **{**settings, 'dilation': 5}))

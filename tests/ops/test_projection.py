@@ -122,3 +122,12 @@ def test_a_layer_gives_the_same_in_either_memory_format(row):
         results.append([y, *torch.autograd.grad(y.square().sum(), [given, *layer.parameters()])])
     for a, b in zip(*results):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * max(1, b.abs().max().item()))
+
+
+@pytest.mark.parametrize('shape', [(0, 3), (2, 0), (0, 0)])
+def test_empty_weights(shape):
+    x, weight = torch.ones(2, shape[1], requires_grad=True), torch.ones(shape, requires_grad=True)
+    y = projection(x, weight)
+    y.sum().backward()
+    assert y.shape == (2, shape[0])
+    assert (x.grad.shape, weight.grad.shape) == (x.shape, weight.shape)

@@ -30,14 +30,16 @@ def wrong(call, name, value, **settings):
     assert repr(value) in str(caught.value)
 
 
-@pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf, '1', (1.0,), True, torch.tensor(1.0)], ids=repr)
+@pytest.mark.parametrize(
+    'value', [math.nan, math.inf, -math.inf, 10**400, '1', (1.0,), True, torch.tensor(1.0)], ids=repr
+)
 @pytest.mark.parametrize('name', ATTENTION)
 def test_scale(name, value):
     """A tensor is refused: it was read as a number, and got no gradient."""
     wrong(ATTENTION[name], 'scale', value)
 
 
-@pytest.mark.parametrize('value', [math.nan, math.inf, '0', None], ids=repr)
+@pytest.mark.parametrize('value', [math.nan, math.inf, 10**400, '0', None], ids=repr)
 @pytest.mark.parametrize('name', ['global', 'grid'])
 def test_outlier(name, value):
     entries = {'global': 9, 'grid': 5}[name]
@@ -62,6 +64,29 @@ def test_counts(value):
     wrong(ATTENTION['local'], 'dilation', value)
     wrong(ATTENTION['local'], 'iterations', value)
     wrong(partial(CONVOLVED, kernel_size=3), 'dilation', value)
+
+
+@pytest.mark.parametrize(
+    ('call', 'arguments', 'message'),
+    [
+        (
+            global_attention,
+            dict(query=MAP.numpy()),
+            "query, key and value must be tensors; got <class 'numpy.ndarray'>",
+        ),
+        (
+            global_attention,
+            dict(axis_bias=MAP),
+            r'axis_bias must be empty or hold one tensor .* shape \(1, 1, 2, 3, 4\)',
+        ),
+        (strided, dict(offset_bias=MAP), r'offset_bias must be empty or hold one tensor .* shape \(1, 1, 2, 3, 4\)'),
+        (global_attention, dict(key_bias=1.0), 'key_bias must be a tensor; got 1.0'),
+        (strided, dict(scale=1e300), r'scale must be finite in torch.float32; got 1e\+300'),
+    ],
+)
+def test_messages(call, arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        call(**dict(query=MAP.float(), key=MAP.float(), value=MAP.float()) | arguments)
 
 
 @pytest.mark.parametrize('shape', [(1, 1, 0, 3, 4), (1, 1, 2, 0, 4)], ids=str)

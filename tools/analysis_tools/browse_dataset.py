@@ -15,6 +15,7 @@ from mmseg.registry import DATASETS, VISUALIZERS
 from rich.progress import track
 
 from mmattn.engine import add_config_options, data_paths, load_config
+from mmattn.utils.devices import check_display
 from mmattn.utils.files import check_not_input, check_writable
 from mmattn.video.overlay import draw_overlay
 from mmattn.visualization import read_image
@@ -54,7 +55,9 @@ def main() -> None:
         parser.error(f'--number must be at least 1; got {args.number}')
     if args.not_show and args.output_dir is None:
         parser.error('--not-show requires --output-dir')
-    if args.output_dir is not None:
+    if args.output_dir is None:
+        check_display('a run without --output-dir', '--output-dir')
+    else:
         check_writable(args.output_dir)
     cfg = load_config(args.config, args.cfg_options)
     if args.output_dir is not None:

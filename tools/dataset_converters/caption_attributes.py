@@ -31,7 +31,6 @@ from pathlib import Path
 import mmattn.utils.command
 
 import torch
-from rich.progress import track
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -39,6 +38,7 @@ from mmattn.language.captioning.annotations import Annotation, read_annotations
 from mmattn.language.regions import RegionStore
 from mmattn.utils.checks import check_count
 from mmattn.utils.files import check_writable, write_text
+from mmattn.utils.progress import track
 
 FUNCTION_WORDS = """
     a an the this that these those some it its he him his she her hers they them their theirs who which what

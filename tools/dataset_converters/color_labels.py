@@ -53,6 +53,7 @@ from conversion import (
 from PIL import Image
 
 IGNORED = 255
+WHITE = 2**16 - 1  # in 16 bits
 SUFFIXES = set(Image.registered_extensions())
 
 
@@ -118,6 +119,15 @@ def label_colours(mask: np.ndarray, palette: Palette, max_distance: float) -> tu
 
 def read_mask(path: Path, palette: Palette, max_distance: float, ignore_unknown: bool) -> np.ndarray:
     """Return the labels of a mask file, uint8 of shape (H, W)."""
+    stored = read_image(path)
+    deep = np.setdiff1d(stored, WHITE) if stored.itemsize > 1 else stored
+    if deep.size and deep.max() > 255:
+        raise Fault(f'{path}: values up to {deep.max()}, but colours have 8 bits; save the mask with 8 bits')
+    if stored.ndim == 3 and stored.shape[2] in (2, 4) and (alpha := stored[..., -1]).min() < 255:
+        raise Fault(
+            f'{path}: {(alpha < 255).sum()} pixels are transparent, and their colours are not those one sees; '
+            'save the mask without an alpha channel'
+        )
     labels, far = label_colours(read_image(path, 'RGB'), palette, max_distance)
     if far and not ignore_unknown:
         some = '; '.join(list(far)[:5]) + (f'; … ({len(far)} colours)' if len(far) > 5 else '')

@@ -23,9 +23,9 @@ from typing import TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps
-from rich.progress import track
 
 from mmattn.utils.files import replace_folder
+from mmattn.utils.progress import track
 
 MARK = 'converted.txt'  # marks an output of a converter, unlike other data sets
 WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py', MARK}
@@ -60,7 +60,8 @@ def run(
     except Fault as fault:
         lines = fault.args
     except OSError as error:
-        lines = (f'{error.filename or args.out_dir}: {error.strerror or error}',)
+        path = error.filename2 or error.filename or args.out_dir  # a failed copy names both files
+        lines = (f'{path}: {error.strerror or error}',)
     except KeyboardInterrupt:
         lines, code = ('interrupted',), 130
     else:
@@ -121,11 +122,12 @@ def files_below(folder: Path) -> Iterator[Path]:
     yield from sorted(found)
 
 
-def unpack(source: Path, scratch: Path) -> Path:
+def unpack(source: Path, scratch: Path, names: Iterable[str] = ()) -> Path:
     """Return ``source`` if it is a folder, else a folder in ``scratch`` with the content of the zip or tar archive.
 
     Raises:
-        Fault: the archive is damaged, or has entries outside of its folder, links or devices; nothing is extracted.
+        Fault: the archive is damaged, has entries outside of its folder, links or devices, or lacks a file of
+            ``names``, which may be ``.gz``; nothing is extracted.
     """
     if source.is_dir():
         return source
@@ -138,11 +140,11 @@ def unpack(source: Path, scratch: Path) -> Path:
             with zipfile.ZipFile(source) as archive:
                 modes = ((each.filename, stat.S_IFMT(each.external_attr >> 16)) for each in archive.infolist())
                 # writers on other systems set no type
-                check_entries(source, ((name, mode in (0, stat.S_IFREG, stat.S_IFDIR)) for name, mode in modes))
+                check_entries(source, ((name, mode in (0, stat.S_IFREG, stat.S_IFDIR)) for name, mode in modes), names)
                 archive.extractall(target)
         else:
             with tarfile.open(source) as archive:
-                check_entries(source, ((each.name, each.isfile() or each.isdir()) for each in archive))
+                check_entries(source, ((each.name, each.isfile() or each.isdir()) for each in archive), names)
                 archive.extractall(target, filter='data')
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise Fault(f'{source}: not a zip or tar archive, or damaged') from error
@@ -157,21 +159,24 @@ def warn_of_test_set(splits: Collection[str]) -> None:
         print('warning: no split train: a test set for a trained model, see docs/datasets.md', file=sys.stderr)
 
 
-def check_entries(archive: Path, entries: Iterable[tuple[str, bool]]) -> None:
-    """Check the entries of an archive: their names, and whether they are plain files or folders.
+def check_entries(archive: Path, entries: Iterable[tuple[str, bool]], names: Iterable[str] = ()) -> None:
+    """Check the entries of an archive: their names, whether they are plain files or folders, and whether the files
+    ``names`` are there.
 
     Python renames some of these entries silently, and follows others.
 
     Raises:
         Fault: some entries are unsafe; one line for each.
     """
-    faults = []
+    faults, there = [], set()
     for name, plain in entries:
         path = PurePosixPath(name)
+        there.add(path.name)
         if path.is_absolute() or '..' in path.parts:
             faults.append(f'{archive}: the entry {name!r} is outside of the folder of the archive')
         elif not plain:
             faults.append(f'{archive}: the entry {name!r} is a link or a device')
+    faults += [f'{archive}: no {name} or {name}.gz in it' for name in names if not {name, f'{name}.gz'} & there]
     if faults:
         raise Fault(*faults)
 

@@ -36,7 +36,6 @@ import numpy as np
 from conversion import Fault, find, output_folder, run, unpack, warn_of_test_set
 from region_npz import read_archive, read_images
 from region_store import add_arguments, source_of, write_images
-from rich.progress import track
 
 from mmattn.language.annotation_files import faults_of
 from mmattn.language.lines import read_lines
@@ -44,6 +43,7 @@ from mmattn.language.region_writer import RegionWriter
 from mmattn.language.regions import RegionStore
 from mmattn.language.vqa.grounding.entities import Caption, EntityBoxes, parse_annotation, parse_sentences, prepared
 from mmattn.utils.files import write_text
+from mmattn.utils.progress import track
 
 SPLITS = ('train', 'val', 'test')
 Image = tuple[str, list[Caption], EntityBoxes]

@@ -17,6 +17,9 @@ In the test set, ``’`` becomes ``'`` before tokenization. Output, see ``mmattn
     OUT/{val,test}.raw.{de,en}          as published, without tags
     OUT/bpe.codes, OUT/vocabulary.txt, OUT/corpus.json
 
+With ``--vocab-from PREPARED``, a test set alone is converted for a trained model: that of ``--test STEM …``, such as
+``IWSLT14.TED.tst2013.de-en``.
+
 OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
@@ -28,7 +31,7 @@ from pathlib import Path
 import mmattn.utils.command
 
 from conversion import Fault, run, unpack
-from parallel_text import add_arguments, corpus_folder, prepare, tokens_of_test, warn
+from parallel_text import add_arguments, convert_test, corpus_folder, prepare, tokens_of_test, warn
 
 from mmattn.language.preparation import Limits, Pair, check_pairs, find_pairs, iter_pairs, read_segments
 
@@ -52,6 +55,8 @@ def training_pairs(source: Path, target: Path) -> Iterator[Pair]:
 def convert(args: argparse.Namespace) -> None:
     """Convert the release."""
     with corpus_folder(args, [args.release]) as scratch:
+        if args.vocab_from:
+            return convert_test(args, scratch, TESTS, published=True)
         root = unpack(args.release, scratch)
         inner = sorted(root.rglob('de-en.tgz'))
         if inner and not any(root.rglob(f'{TRAIN}.*')):

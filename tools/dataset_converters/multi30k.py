@@ -13,6 +13,9 @@ The text is tokenized, lower-cased and segmented by 5,000 BPE merges. Output, se
     OUT/{val,test}.raw.{en,de}          as published
     OUT/bpe.codes, OUT/vocabulary.txt, OUT/corpus.json
 
+With ``--vocab-from PREPARED``, a test set alone is converted for a trained model: that of ``--test STEM``, such as
+``test_2017_mscoco``.
+
 OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
@@ -23,7 +26,7 @@ from pathlib import Path
 import mmattn.utils.command
 
 from conversion import Fault, run, unpack
-from parallel_text import LANGUAGES, add_arguments, add_other_counts, check_counts, corpus_folder, prepare
+from parallel_text import LANGUAGES, add_arguments, add_other_counts, check_counts, convert_test, corpus_folder, prepare
 
 from mmattn.language.preparation import check_pairs, find_pairs, iter_pairs
 
@@ -36,7 +39,9 @@ def convert(args: argparse.Namespace) -> None:
     if args.source == args.target:
         raise Fault(f'--source and --target must be two languages; got {args.source} twice')
     with corpus_folder(args, [args.release]) as scratch:
-        root = unpack(args.release, scratch)
+        if args.vocab_from:
+            return convert_test(args, scratch, ['test_2016_flickr'])
+        root = unpack(args.release, scratch, [f'{stem}.{language}' for stem in COUNTS for language in languages])
         pairs, faults = find_pairs(root, COUNTS, languages)
         counts, wrong = check_pairs(pairs)
         faults += wrong + check_counts(counts, COUNTS, args)

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from conversion import Fault, output_folder
+from conversion import Fault, output_folder, unpack
 
-from mmattn.language.preparation import prepare_corpus
-from mmattn.language.text import TextProcessor, import_optional
+from mmattn.language.lines import iter_lines
+from mmattn.language.preparation import Pair, check_pairs, find_pairs, prepare_corpus, prepare_test, read_segments
+from mmattn.language.text import TextProcessor, import_optional, read_record
 
 LANGUAGES = ('cs', 'de', 'en', 'fr')  # of all converters, for --overwrite
 WRITTEN = {
@@ -40,6 +41,20 @@ def add_arguments(parser: argparse.ArgumentParser, merges: str, lowercase: str) 
     )
     parser.add_argument(
         '--workers', type=positive, default=1, help='processes that tokenize and segment (default: %(default)s)'
+    )
+    parser.add_argument(
+        '--vocab-from',
+        type=Path,
+        metavar='PREPARED',
+        help='convert a test set alone, for a model trained on this output of the converter: with its languages, codes '
+        'and vocabulary',
+    )
+    parser.add_argument(
+        '--test',
+        nargs='+',
+        metavar='STEM',
+        help='with --vocab-from: the test set is in STEM.SOURCE and STEM.TARGET, possibly .gz, or STEM.SOURCE.xml and '
+        "STEM.TARGET.xml; default: the release's",
     )
 
 
@@ -88,11 +103,51 @@ def corpus_folder(args: argparse.Namespace, sources: Sequence[Path]) -> Iterator
     """Yield a temporary folder as ``output_folder`` does. A ValueError of the library becomes a fault."""
     for package in ('sacremoses', 'subword_nmt'):  # before archives are unpacked
         import_optional(package)
+    if args.test and not args.vocab_from:
+        raise Fault('--test requires --vocab-from, the output of the converter on which the model was trained')
+    sources = [*sources, *([args.vocab_from] if args.vocab_from else [])]
     try:
         with output_folder(args.out_dir, args.overwrite, sources, WRITTEN) as scratch:
             yield scratch
     except ValueError as error:
         raise Fault(str(error)) from error
+
+
+def convert_test(args: argparse.Namespace, scratch: Path, stems: Sequence[str], published: bool = False) -> None:
+    """Convert the test set of ``--test``, with the vocabulary of ``--vocab-from``.
+
+    Args:
+        args (argparse.Namespace): the arguments.
+        scratch (Path): the temporary folder.
+        stems (sequence of str): names of the release's test set, without language.
+        published (bool): tokenize as published results do, see :func:`tokens_of_test`. Defaults to False.
+
+    Raises:
+        Fault: files are missing or have faults.
+    """
+    if args.merges is not None or args.lowercase is not None:
+        raise Fault(f'--merges and --lowercase are those of {args.vocab_from}')
+    record = read_record(args.vocab_from)
+    languages = record['source'], record['target']
+    root = unpack(args.release, scratch)
+    pairs: list[Pair] = []
+    faults: list[str] = []
+    for stem in args.test or stems:
+        segments = find_pairs(root, [stem], languages, '.xml')[0]
+        plain, missing = find_pairs(root, [stem], languages)
+        read = iter_lines if plain else read_segments
+        both = plain or segments
+        found = (missing if not both else []) + check_pairs(both, read)[1]
+        faults += found
+        if not found:
+            pairs += zip(*map(read, both[stem]))
+    if faults:
+        raise Fault(*faults)
+    tokens = None
+    if published:
+        moses = {**record['moses'], 'normalize': False}
+        tokens = tuple(tokens_of_test(language, record['lowercase'], **moses) for language in languages)
+    report(args, *prepare_test(scratch / 'new', args.vocab_from, pairs, tokens))
 
 
 def prepare(args: argparse.Namespace, scratch: Path, *positional: Any, **options: Any) -> dict[str, Any]:

@@ -32,9 +32,9 @@ import numpy as np
 import torch
 from conversion import Fault, run
 from region_store import add_arguments, add_clip_boxes, source_of, write_store
-from rich.progress import track
 
 from mmattn.language.regions import Regions
+from mmattn.utils.progress import track
 
 NAMES = {
     'features': 'feat',

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from conversion import Fault, convert_all, files_below
-from rich.progress import track
 
 from mmattn.language.region_writer import RegionWriter
 from mmattn.language.regions import Regions, RegionStore, clip_boxes
 from mmattn.utils.images import open_whole, unreadable
+from mmattn.utils.progress import track
 
 SUFFIXES = {'.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp'}
 IMAGE_IDS = {'name': '(.+)', 'first-number': r'0*(\d+)', 'last-number': r'0*(\d+)$'}  # in the name without suffix

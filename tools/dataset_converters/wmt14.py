@@ -30,6 +30,9 @@ conversion takes many hours. Output, see ``mmattn.language.preparation``::
     OUT/{val,test}.raw.{en,fr}          as published
     OUT/bpe.codes, OUT/vocabulary.txt, OUT/corpus.json
 
+With ``--vocab-from PREPARED``, a test set alone is converted for a trained model: that of ``--test STEM``, published
+text such as ``newstest2015.en`` and ``newstest2015.de``.
+
 OUT is written atomically. All faults of the input are reported together, on stderr, with exit code 1.
 """
 
@@ -45,6 +48,7 @@ from parallel_text import (
     add_arguments,
     add_other_counts,
     check_counts,
+    convert_test,
     corpus_folder,
     prepare,
     report,
@@ -57,6 +61,7 @@ from mmattn.language.preparation import (
     CorpusWriter,
     Limits,
     check_pairs,
+    check_sources,
     find_files,
     find_pairs,
     iter_pairs,
@@ -113,6 +118,9 @@ def convert_en_de(args: argparse.Namespace, scratch: Path) -> None:
     if faults:
         raise Fault(*faults)
 
+    pieces = {split: list(iter_pairs(*segmented[SEGMENTED[split]])) for split in PUBLISHED}
+    for split, pairs in pieces.items():
+        check_sources(split, pairs)
     moses = dict(escape=True)
     english, german = (TextProcessor(language, None, False, **moses) for language in languages)
     writer = CorpusWriter(scratch / 'new', languages)
@@ -120,13 +128,14 @@ def convert_en_de(args: argparse.Namespace, scratch: Path) -> None:
     copied = map_pairs((str, str), train, description='copying', total=counts[SEGMENTED['train']])
     writer.write_training(pair for pair, _ in copied)
     for split, stem in PUBLISHED.items():
-        pieces = list(iter_pairs(*segmented[SEGMENTED[split]]))
         if stem in published:
             raw = list(iter_pairs(*published[stem]))
         else:
             warn([f'{root}: no {stem}.en and {stem}.de in it; {split}.raw is detokenized text'])
-            raw = [(english.detokenize(undo_bpe(one)), german.detokenize(undo_bpe(other))) for one, other in pieces]
-        writer.write_evaluation(split, zip(raw, pieces, strict=True))
+            raw = [
+                (english.detokenize(undo_bpe(one)), german.detokenize(undo_bpe(other))) for one, other in pieces[split]
+            ]
+        writer.write_evaluation(split, zip(raw, pieces[split], strict=True))
     if unlisted := writer.symbols.keys() - set(lines['vocab.bpe.32000']):
         warn([f'{others["vocab.bpe.32000"]}: {len(unlisted):,} symbols of the training text are not in it'])
     report(args, writer.finish(lines['bpe.32000'], lowercase=False, moses=moses), writer.warnings)
@@ -190,6 +199,8 @@ def convert(args: argparse.Namespace) -> None:
     if args.out_dir is None:
         args.out_dir = Path('data', f'wmt14_{args.pair.replace("-", "_")}')
     with corpus_folder(args, [args.release]) as scratch:
+        if args.vocab_from:
+            return convert_test(args, scratch, ['newstest2014'], published=True)
         {'en-de': convert_en_de, 'en-fr': convert_en_fr}[args.pair](args, scratch)
 
 

@@ -23,7 +23,6 @@ from pathlib import Path
 import mmattn.utils.command
 
 import torch
-from rich.progress import track
 from torch import Tensor
 
 from mmattn.language.captioning.annotations import read_annotations
@@ -31,6 +30,7 @@ from mmattn.language.lines import iter_lines
 from mmattn.language.vqa.questions import ban_words, question_words, read_questions
 from mmattn.language.vqa.word_vectors import read_word_vectors
 from mmattn.utils.files import atomic_write, check_writable
+from mmattn.utils.progress import track
 
 CHUNK = 10_000  # sentences
 

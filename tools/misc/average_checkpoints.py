@@ -18,6 +18,7 @@ import torch
 
 from mmattn.engine import check_checkpoint
 from mmattn.utils.files import atomic_write, check_writable
+from mmattn.utils.trained_model import model_differences, trained_model
 
 
 def last_checkpoints(work_dir: Path, count: int) -> list[Path]:
@@ -76,15 +77,20 @@ def average(paths: Sequence[Path]) -> dict:
     """Return a checkpoint with the mean weights.
 
     Raises:
-        ValueError: a file is not a checkpoint, or the checkpoints have different weights; the message names both files.
+        ValueError: a file is not a checkpoint, or the checkpoints have different weights, data or models; the message
+            names both files and the difference.
     """
     total: dict[str, torch.Tensor] = {}
     checkpoint: dict = {}
+    first: dict = {}
     for path in paths:
         checkpoint = read_checkpoint(path)
-        weights = checkpoint['state_dict']
+        weights, meta = checkpoint['state_dict'], checkpoint.get('meta') or {}
+        first = first or meta
         if total and {name: x.shape for name, x in weights.items()} != {name: x.shape for name, x in total.items()}:
             raise ValueError(f'{path} and {paths[0]} have different weights')
+        if differences := training_differences(meta, first):
+            raise ValueError(f'{path} and {paths[0]} are of different trainings: {"; ".join(differences)}')
         for name, x in weights.items():
             if x.is_floating_point():
                 total[name] = x.double() + total[name] if name in total else x.double()
@@ -95,6 +101,14 @@ def average(paths: Sequence[Path]) -> dict:
         for name, x in checkpoint['state_dict'].items()
     }
     return dict(meta=checkpoint.get('meta', {}), state_dict=state)
+
+
+def training_differences(meta: dict, first: dict) -> list[str]:
+    """Return what differs in the data sets and models of two trainings; weights of both may have the same shapes."""
+    data, others = (each.get('dataset_meta') or {} for each in (meta, first))
+    names = [name for name in dict.fromkeys([*others, *data]) if repr(data.get(name)) != repr(others.get(name))]
+    model, trained = (trained_model(each) or {} for each in (meta, first))
+    return [f'dataset_meta.{name} of the data' for name in names] + model_differences(model, trained)
 
 
 def main() -> None:

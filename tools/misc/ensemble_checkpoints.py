@@ -21,7 +21,7 @@ def ensemble(paths: Sequence[Path]) -> dict:
     """Return the checkpoint of the ensemble.
 
     Raises:
-        ValueError: a file is not a checkpoint or has no vocabulary, or the vocabularies differ; the message names the
+        ValueError: a file is not the checkpoint of a captioning model, or the vocabularies differ; the message names the
             files.
     """
     checkpoints = [read_checkpoint(path) for path in paths]
@@ -32,6 +32,11 @@ def ensemble(paths: Sequence[Path]) -> dict:
             raise ValueError(
                 f'{path}: meta.dataset_meta has no symbols; a checkpoint that was trained with '
                 'mmattn.COCOCaptionDataset has them'
+            )
+        if other := [name for name in ('codes', 'answers') if name in meta]:
+            raise ValueError(
+                f'{path} is not of a captioning model: meta.dataset_meta has {", ".join(other)}, which translation and '
+                'visual questions have'
             )
         symbols.append(list(meta['symbols']))
     for path, found in zip(paths, symbols):

@@ -27,6 +27,7 @@ from mmattn.registry import HOOKS
 from mmattn.utils.files import atomic_write, hold, remove_temporary_files
 
 TRUST = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
+CHUNK = 2**24  # bytes read at once
 SHOWN = 3  # names of weights in a message
 LEGACY = b'\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.'  # first bytes of checkpoints of torch < 1.6
 
@@ -383,6 +384,11 @@ def _why_no_checkpoint(path: Path) -> str:
     try:
         with zipfile.ZipFile(path) as archive:
             names = {name.partition('/')[2] for name in archive.namelist()}
+            for record in archive.infolist():
+                if record.CRC:  # torch.serialization.set_crc32_options(False) leaves it 0
+                    with archive.open(record) as content:
+                        while content.read(CHUNK):  # raises at the end if the checksum differs; torch does not check it
+                            pass
     except zipfile.BadZipFile as error:
         return f'it is damaged: {error}'
     if 'constants.pkl' in names:

@@ -177,7 +177,9 @@ class Captioner(SentenceGenerator):
         x = self.decode(memory, mask, sampled)
         keep = end_mask(sampled)
         log_p = x.new_zeros(sampled.shape, dtype=torch.promote_types(x.dtype, torch.float32))
-        chosen = torch.log_softmax(self.logits(x[keep]), -1, dtype=log_p.dtype)
+        logits = self.logits(x[keep])
+        logits[:, PAD] = -torch.inf  # as in `sample`
+        chosen = torch.log_softmax(logits, -1, dtype=log_p.dtype)
         log_p[keep] = chosen.gather(1, sampled[keep][:, None]).squeeze(1)
         return self_critical_loss(log_p, sampled, reward.to(log_p), baseline.to(log_p))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmattn.language.annotation_files import in_folder, noting
-from mmattn.language.region_inputs import with_region_faults
+from mmattn.language.region_inputs import warn_of_shared_images, with_region_faults
 from mmattn.language.vocabulary import Vocabulary
 
 from .annotations import Annotation, read_annotations
@@ -33,6 +33,7 @@ def find_faults(cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
     faults: dict[str, list[str]] = {}
     files: dict[str, list[Annotation]] = {}
     images: dict[str, list[str]] = {}  # by region store
+    used: dict[bool, list[str]] = {False: [], True: []}  # by test_mode
     for cfg in cfgs:
         folder, ann_file = cfg.get('data_root', ''), cfg['ann_file']
         paths = in_folder(folder, ann_file, cfg.get('vocab_file') or ann_file, cfg['regions'], cfg.get('attributes'))
@@ -46,6 +47,7 @@ def find_faults(cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
             with noting(faults, path):
                 splits = [cfg['split']] if cfg.get('split') else None
                 ids = [each.image_id for each in of_splits('split', files[path], splits, path)]
+                used[cfg.get('test_mode', False)] += ids
         if isinstance(regions, str):
             images.setdefault(regions, []).extend(ids)
         if model.reads_attributes and attributes is None and not cfg.get('oracle_attributes'):
@@ -56,4 +58,5 @@ def find_faults(cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
                 words = of_splits('vocab_splits', files[words_path], cfg.get('vocab_splits'), words_path, every=True)
                 vocabulary = Vocabulary(frequent_words(words, cfg.get('min_count', MIN_COUNT)))
                 read_attributes(attributes, ids, vocabulary, cfg.get('num_attributes', 20))
+    warn_of_shared_images(used[False], used[True])
     return with_region_faults(faults, images, model.num_features)

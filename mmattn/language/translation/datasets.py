@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,13 +137,31 @@ class ParallelTextDataset(TextDataset):
 
     @classmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Return the path of ``vocabulary.txt``."""
-        return Path(cfg['data_root'], 'vocabulary.txt'), None
+        """Return the path of ``vocabulary.txt``, and the languages, if the config sets them."""
+        return Path(cfg['data_root'], 'vocabulary.txt'), (cfg.get('source'), cfg.get('target'))
 
     @classmethod
     def read_vocabulary(cls, cfg: dict) -> Vocabulary:
         """Return the vocabulary of a data set with this config."""
         return Vocabulary.from_file(cls.vocabulary_source(cfg)[0])
+
+    @classmethod
+    def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
+        """Return the data sets that do not translate as the first one; a missing folder is reported by the data set."""
+        found = [(cfg['data_root'], _direction(cfg)) for cfg in cfgs if Path(cfg['data_root'], 'corpus.json').is_file()]
+        return {
+            str(Path(root, 'corpus.json')): [f'{" → ".join(pair)}, but {found[0][0]} is {" → ".join(found[0][1])}']
+            for root, pair in found
+            if pair != found[0][1]
+        }
+
+    @classmethod
+    def checkpoint_faults(cls, cfg: dict, meta: Mapping[str, Any]) -> list[str]:
+        """Return the difference in the direction of the translation."""
+        pair, trained = _direction(cfg), (meta.get('source'), meta.get('target'))
+        if None in trained or pair == trained:
+            return []
+        return [f'they are {" → ".join(pair)}, and the checkpoint was trained on {" → ".join(trained)}']
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -162,3 +180,9 @@ class ParallelTextDataset(TextDataset):
                 raw_target=raw[1],
             )
         return sample
+
+
+def _direction(cfg: Mapping[str, Any]) -> tuple[str, str]:
+    """Return source and target of a data set with this config."""
+    record = read_record(cfg['data_root'])
+    return cfg.get('source') or record['source'], cfg.get('target') or record['target']

@@ -7,7 +7,7 @@ from typing import Any
 
 from mmattn.language.annotation_files import in_folder, noting
 from mmattn.language.pictures import picture_paths
-from mmattn.language.region_inputs import with_region_faults
+from mmattn.language.region_inputs import warn_of_shared_images, with_region_faults
 
 from .datasets import Recipe, image_faults
 from .questions import Question, read_questions
@@ -33,6 +33,7 @@ def find_faults(cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
     faults: dict[str, list[str]] = {}
     files: dict[str, list[Question]] = {}
     images: dict[str, list[str]] = {}  # by region store
+    read: dict[bool, list[str]] = {False: [], True: []}  # by test_mode
     reads_pictures = getattr(model, 'num_features', 0) is None
     for cfg in cfgs:
         recipe, test_mode = Recipe.of(cfg), cfg.get('test_mode', False)
@@ -44,6 +45,7 @@ def find_faults(cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
                 with noting(faults, each):
                     files[each] = read_questions(each)
         used = [each for each in (*paths, *extra) if each in files]
+        read[test_mode] += [question.image_id for each in used for question in files[each]]
         if not test_mode:
             for each in used:
                 if not files[each][0].answers:
@@ -66,4 +68,5 @@ def find_faults(cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
                     faults.setdefault(each, []).extend(image_faults(files[each], places, pictures))
         elif isinstance(regions, str):
             images.setdefault(regions, []).extend(each.image_id for name in used for each in files[name])
+    warn_of_shared_images(read[False], read[True])
     return with_region_faults(faults, images, getattr(model, 'num_features', None), allow_empty=True)

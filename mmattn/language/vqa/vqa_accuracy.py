@@ -34,8 +34,8 @@ class VQAAccuracy(UniqueMetric):
         question_types (bool): also return the accuracy of each question type; VQA has 65. Defaults to True.
         output_dir (str, optional): folder for ``results.json``, in the format of the server, ``[{"question_id": 42,
             "answer": "dog"}, …]``, and ``scores.json``, the scores of each question for paired statistics,
-            ``{"scores": {question id: {"accuracy": 30.0, "raw accuracy": 30.0}}}``. ``tools/test.py --out`` sets it.
-            Defaults to None, no files.
+            ``{"scores": {question id: {"accuracy": 30.0, "raw accuracy": 30.0, "image_id": "12"}}}``.
+            ``tools/test.py --out`` sets it. Defaults to None, no files.
         **kwargs: as in :class:`mmattn.language.unique_metric.UniqueMetric`.
 
     Raises:
@@ -63,12 +63,14 @@ class VQAAccuracy(UniqueMetric):
             data_batch (dict): not used.
             data_samples (sequence of dict): with ``question_id`` (int), ``pred_label`` (int), the number of an answer
                 in the ``metainfo`` of the data set, ``answers`` (list of str), ten, one or none, ``question_type`` and
-                ``answer_type`` (str), '' for none.
+                ``answer_type`` (str), '' for none, and ``image_id`` (str, optional), which is only written.
         """
         answers = (self.dataset_meta or {})['answers']
         for sample in data_samples:
             result = {name: sample[name] for name in ('question_id', 'question_type', 'answer_type')}
             result.update(answer=answers[int(sample['pred_label'])], answers=list(sample['answers']))
+            if 'image_id' in sample:
+                result['image_id'] = sample['image_id']
             self.results.append(result)
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
@@ -89,7 +91,7 @@ class VQAAccuracy(UniqueMetric):
             return {}
         groups: dict[str, list[float]] = {'accuracy': []}
         raw: list[float] = []
-        scores: dict[int, dict[str, float]] = {}
+        scores: dict[int, dict[str, float | str]] = {}
         types = ('answer_type', 'question_type') if self.question_types else ('answer_type',)
         for result in results:
             answer, answers = result['answer'], result['answers']
@@ -98,6 +100,8 @@ class VQAAccuracy(UniqueMetric):
             for name in ('accuracy', *dict.fromkeys(names)):
                 groups.setdefault(name, []).append(score)
             scores[result['question_id']] = {'accuracy': score}
+            if 'image_id' in result:
+                scores[result['question_id']]['image_id'] = result['image_id']
             if len(answers) > 1:
                 raw.append(100 * answer_score(answers.count(answer), len(answers)))
                 scores[result['question_id']]['raw accuracy'] = raw[-1]

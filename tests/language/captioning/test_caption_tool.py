@@ -368,6 +368,9 @@ def test_checkpoints_that_are_no_ensemble(members, tmp_path, call):
     torch.save(dict(state_dict={}), tmp_path / 'bare.pth')
     with pytest.raises(ValueError, match=r'bare\.pth: meta.dataset_meta has no symbols'):
         call(first, tmp_path / 'bare.pth', '--out', out, tool=ENSEMBLE)
+    torch.save(dict(meta=dict(dataset_meta=dict(symbols=['a'], codes=['a b'])), state_dict={}), tmp_path / 'text.pth')
+    with pytest.raises(ValueError, match=r'text\.pth is not of a captioning model: meta.dataset_meta has codes'):
+        call(tmp_path / 'text.pth', tmp_path / 'text.pth', '--out', out, tool=ENSEMBLE)
     torch.save(dict(meta={}), tmp_path / 'empty.pth')
     with pytest.raises(ValueError, match=r"empty\.pth has no 'state_dict'"):
         call(first, tmp_path / 'empty.pth', '--out', out, tool=ENSEMBLE)

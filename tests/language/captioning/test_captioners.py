@@ -247,7 +247,8 @@ def test_self_critical_gradient(baseline, monkeypatch):
     for row in range(9):
         caption = tokens[row][: int((tokens[row] != 1).sum())]
         one = {name: x[row // 3][None] for name, x in inputs.items()}
-        log_p = model({**one, 'captions': caption[None, None]})[0].log_softmax(-1)
+        logits = model({**one, 'captions': caption[None, None]})[0]
+        log_p = logits.index_fill(1, torch.tensor([1]), -torch.inf).log_softmax(-1)  # padding is never drawn
         total = total - (reward[row] - base[row]) * log_p[range(len(caption)), caption].sum()
         count += len(caption)
     model.zero_grad()

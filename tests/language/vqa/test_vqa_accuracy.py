@@ -8,6 +8,7 @@ from mmengine.evaluator import Evaluator
 from mmengine.structures import BaseDataElement
 
 from mmattn.language.vqa import VQAAccuracy, vqa_accuracy
+from mmattn.reproduction.reproduce import read_samples
 
 ANSWERS = ['2', 'dog', 'red white']
 HUMANS = [
@@ -22,7 +23,7 @@ LABELS = [0, 1, 2, 0]
 
 def sample(number):
     question, answer = TYPES[number]
-    about = dict(question_id=100 - number, question_type=question, answer_type=answer)
+    about = dict(question_id=100 - number, image_id=f'photo{number}', question_type=question, answer_type=answer)
     return BaseDataElement(metainfo=about, pred_label=LABELS[number], answers=HUMANS[number])
 
 
@@ -54,6 +55,9 @@ def test_figures_and_files(tmp_path):
         scores = json.loads((tmp_path / 'out/scores.json').read_text(encoding='utf-8'))['scores']
         assert {name: each['accuracy'] for name, each in scores.items()} == {'97': 0, '98': 0, '99': 100, '100': 60}
         assert {name: each['raw accuracy'] for name, each in scores.items()} == {'97': 0, '98': 0, '99': 90, '100': 0}
+        # the reproduction of tables draws all questions of an image together
+        names = {'photo3#97': 0, 'photo2#98': 0, 'photo1#99': 100, 'photo0#100': 60}
+        assert read_samples(tmp_path / 'out', 'accuracy') == names
     assert evaluate(SAMPLES, question_types=False) == pytest.approx(FIGURES)
 
 

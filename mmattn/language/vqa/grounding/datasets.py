@@ -11,7 +11,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from mmattn.language.annotation_files import in_folder, noting, raise_faults
-from mmattn.language.region_inputs import image_inputs, open_store, with_region_faults
+from mmattn.language.region_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
 from mmattn.language.sentences import Sentences
 from mmattn.language.text_dataset import TextDataset
 from mmattn.language.vocabulary import PAD, SPECIALS, Vocabulary
@@ -117,13 +117,16 @@ class EntitiesDataset(TextDataset):
         faults: dict[str, list[str]] = {}
         images: dict[str, list[str]] = {}  # by region store
         files: dict[str, Entities] = {}
+        used: dict[bool, list[str]] = {False: [], True: []}  # by test_mode
         for cfg in cfgs:
             path, regions = in_folder(cfg.get('data_root', ''), cfg['ann_file'], cfg['regions'])
             with noting(faults, path):
                 files[path] = files.get(path) or read_entities(path)
+                used[cfg.get('test_mode', False)] += files[path].sizes
                 if isinstance(regions, str):
                     found = [each.image_id for each in files[path].captions if files[path].grounded(each)]
                     images.setdefault(regions, []).extend(found)
+        warn_of_shared_images(used[False], used[True])
         return with_region_faults(faults, images, model.num_features, allow_empty=True)
 
     def __len__(self) -> int:

@@ -1,0 +1,65 @@
+"""Progress of long work: a bar on a terminal, and a line now and then in a log."""
+
+import io
+import sys
+from collections.abc import Iterable, Iterator, Sized
+from time import monotonic
+from typing import TextIO, TypeVar
+
+SECONDS = 10.0  # between two lines
+T = TypeVar('T')
+
+
+class SlowLines(io.TextIOBase):
+    """Text stream for a progress bar in a log: its latest text becomes a line of stderr, at most every 10 seconds.
+
+    Args:
+        title (str): begins each line. Defaults to ''.
+
+    Example:
+        >>> stream = SlowLines('Converting: ')
+        >>> stream.write('1 of 3')  # 10 seconds later, it would write 'Converting: 1 of 3'
+        6
+    """
+
+    def __init__(self, title: str = '') -> None:
+        self.title, self.stream, self.next = title, sys.stderr, monotonic() + SECONDS
+
+    def write(self, text: str) -> int:
+        """Write the text as a line, or skip it."""
+        line = text.strip()
+        if line and monotonic() >= self.next:
+            print(f'{self.title}{line}', file=self.stream, flush=True)
+            self.next = monotonic() + SECONDS
+        return len(text)
+
+
+def progress_stream(title: str = '') -> TextIO:
+    """Return the stream for progress bars: stderr, or :class:`SlowLines` if stderr is not a terminal."""
+    return sys.stderr if sys.stderr.isatty() else SlowLines(title)  # type: ignore[return-value]
+
+
+def track(items: Iterable[T], title: str, total: int | None = None) -> Iterator[T]:
+    """Yield items, and show how many are done.
+
+    Args:
+        items (iterable): any objects.
+        title (str): what is done.
+        total (int, optional): number of items. Defaults to their length, if they have one.
+
+    Example:
+        >>> [*track('ab', 'Converting')]
+        ['a', 'b']
+    """
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import track as bar
+
+        yield from bar(items, title, total, console=Console(stderr=True))
+        return
+    stream = SlowLines(f'{title}: ')
+    for number, item in enumerate(items):
+        stream.write(f'{number:,}' if total is None else f'{number:,} of {total:,}')
+        yield item
