@@ -13,6 +13,7 @@ from mmattn.language.text import TextProcessor, undo_bpe
 from mmattn.language.translation import inferencer as module
 from mmattn.language.translation.inferencer import TranslationInferencer
 from mmattn.language.vocabulary import EOS, Vocabulary
+from mmattn.utils import trained_model
 
 from ...full_disk import full_disk
 from ..interruption import Stop, stop_after
@@ -216,6 +217,24 @@ def test_checkpoints_that_do_not_fit_are_named(trained, tmp_path, meta, message)
     torch.save(checkpoint, tmp_path / 'other.pth')
     with pytest.raises(ValueError, match=rf'other\.pth: .*{message}'):
         TranslationInferencer(trained.config, tmp_path / 'other.pth', 'cpu')
+
+
+def test_another_attention_than_trained_is_named(trained, tmp_path, monkeypatch):
+    """Its weights have the same names and shapes. What does not change the trained function may differ."""
+    said = []
+    monkeypatch.setattr(trained_model, 'print_log', lambda message, *_: said.append(message))
+    checkpoint = torch.load(trained.checkpoint)
+    checkpoint['meta']['cfg'] = Config(dict(model=CONFIG)).pretty_text
+    path = tmp_path / 'plain.pth'
+    torch.save(checkpoint, path)
+    for options in (dict(dropout=0.3, test_cfg=dict(beam=7)), dict(decoder_attention=dict(smoothing='zscore'))):
+        cfg = Config(dict(model=CONFIG))
+        cfg.merge_from_dict(dict(model=options))
+        TranslationInferencer(cfg, path, 'cpu')
+    assert said == [
+        f"{path}: its weights were trained with another model: model.decoder_attention.smoothing is 'zscore' "
+        '(in training: not set)'
+    ]
 
 
 def test_models_that_do_not_fit(trained, tmp_path):
