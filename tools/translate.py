@@ -4,9 +4,11 @@
 
 Without INPUT, the text is read from the standard input; without --out, translations are written to the standard output.
 The checkpoint contains vocabulary and subword codes, so no folder of data is needed. An empty line has an empty
-translation. With --out, finished sentences are kept in FILE.part. After an interruption, the same command with --resume
-continues, and FILE is the same as after an uninterrupted run. --attention DIR draws the attention for the first
-sentences.
+translation. Characters that the vocabulary does not have are reported. A model of lower-cased text, such as those of
+Multi30k, writes lower-cased translations: a score that regards case is then near 0.
+
+With --out, finished sentences are kept in FILE.part. After an interruption, the same command with --resume continues,
+and FILE is the same as after an uninterrupted run. --attention DIR draws the attention for the first sentences.
 """
 
 import argparse
@@ -120,11 +122,15 @@ def translate(args: argparse.Namespace, output: IO[bytes]) -> None:
     if args.input is None:
         lines = list(decode_lines(sys.stdin.buffer, 'standard input'))
     pictures = {}
+    if inferencer.meta['lowercase']:
+        print('Translations are in lower case, as the training text of this model: score them without regard to case')
     if args.attention is not None:
         drawn = islice((number for number, line in enumerate(lines) if inferencer.pipeline(line)), args.attention_lines)
         pictures = {number: args.attention / f'{number + 1}.png' for number in drawn}
         for path in pictures.values():
             check_output(path, args.overwrite)
+        if not pictures:
+            print(f'{args.attention}: no picture, because no line has text')
     predictions = inferencer(
         lines,
         beam=args.beam,

@@ -73,7 +73,12 @@ class _OptionsAction(DictAction):
         without = [value for value in values if '=' not in value]
         if without:
             parser.error(f'--cfg-options must be key=value …; got {without[0]}')
-        super().__call__(parser, namespace, values, option_string)
+        try:
+            super().__call__(parser, namespace, values, option_string)
+        except RecursionError:  # of a list with text in parentheses or braces
+            parser.error(
+                f'--cfg-options sets no list of dicts; got {" ".join(values)}: set it in a config, with _base_'
+            )
         for value in values:  # terms='0110' is no number, and mmengine ignores quotes
             if quoted := re.fullmatch(r"""([^=]+)=(['"])(\d+)\2""", value):
                 getattr(namespace, self.dest)[quoted[1]] = quoted[3]

@@ -15,6 +15,7 @@ from mmattn.utils.checks import check_count, check_number
 from .vocabulary import BOS, EOS, PAD
 
 PENALTIES = ('power', 'gnmt')
+MOST = 10.0  # a larger exponent makes all scores equal, and then infinite
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class LengthPenalty:
 
     Raises:
         TypeError: ``alpha`` is not a number.
-        ValueError: ``kind`` is unknown.
+        ValueError: ``kind`` is unknown, or ``alpha`` is not from -10 to 10.
 
     Example:
         >>> LengthPenalty(0.5)(9)
@@ -39,7 +40,7 @@ class LengthPenalty:
     kind: str = 'power'
 
     def __post_init__(self) -> None:
-        check_number('alpha', self.alpha)
+        check_number('alpha', self.alpha, -MOST, MOST)
         if self.kind not in PENALTIES:
             raise ValueError(f'kind must be one of {PENALTIES}; got {self.kind!r}')
 

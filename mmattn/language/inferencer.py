@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.infer import BaseInferencer
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from mmattn._compat import load_weights
 from mmattn.engine import check_checkpoint  # it also registers `_base_ = 'mmattn::…'`
+from mmattn.utils import config_path
 from mmattn.utils.checks import check_count
 from mmattn.utils.devices import check_device
 from mmattn.utils.trained_model import warn_of_differences
@@ -25,6 +27,11 @@ from .beam_search import LengthPenalty
 from .embedding import vocabulary_size
 from .progress_file import digest, open_progress
 from .vocabulary import SPECIALS, Vocabulary
+
+
+def plain(x: Any) -> Any:
+    """Return a number of NumPy as one of Python."""
+    return x.item() if isinstance(x, np.generic) else x
 
 
 class Batch(NamedTuple):
@@ -51,6 +58,32 @@ def in_batches(inputs: Sequence[Any], size: int) -> list[Batch]:
     return [Batch(each, [inputs[index] for index in each]) for each in indices]
 
 
+def read_config(model: Any) -> Config:
+    """Return a config, given itself or by its path."""
+    if isinstance(model, Config):
+        return model
+    if not isinstance(model, str | Path):
+        raise TypeError(f'model must be a Config or the path of one; got {type(model).__name__}')
+    shipped = str(model).startswith('mmattn::')
+    return Config.fromfile(config_path(str(model).removeprefix('mmattn::')) if shipped else model)
+
+
+def read_pairs(name: str, pairs: Any) -> list[tuple[str, str]]:
+    """Return pairs of image id and text.
+
+    Args:
+        name (str): name of the argument, such as 'questions'.
+        pairs (iterable of tuple[str, str]): at least one.
+
+    Raises:
+        ValueError: something else, or none.
+    """
+    found = list(pairs) if isinstance(pairs, Iterable) and not isinstance(pairs, str) else []
+    if not found or not all(isinstance(x, list | tuple) and [*map(type, x)] == [str, str] for x in found):
+        raise ValueError(f'{name} must be pairs of image id and {name[:-1]}, at least one; got {pairs!r}')
+    return found
+
+
 class LanguageInferencer(BaseInferencer):
     """Base of the inferencers of models that read or write sentences.
 
@@ -58,7 +91,8 @@ class LanguageInferencer(BaseInferencer):
     ``forward`` for a :class:`Batch`, and ``postprocess``, which returns a dict per input.
 
     Args:
-        model (str, Path or Config): config of the model, or its path.
+        model (str, Path or Config): config of the model, or its path; that of a shipped config may be written as
+            'mmattn::bi_sa/….py'.
         weights (str or Path): path or URL of the checkpoint.
         device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
         batch_size (int): inputs per batch. Defaults to 64.
@@ -67,7 +101,8 @@ class LanguageInferencer(BaseInferencer):
     Raises:
         OSError: the config or the checkpoint does not exist.
         RuntimeError: the weights do not fit the model; the message lists the keys.
-        TypeError: ``weights`` is neither a path nor a URL, or ``batch_size`` is not an integer.
+        TypeError: ``model`` is neither a config nor a path, ``weights`` is neither a path nor a URL, or ``batch_size``
+            is not an integer.
         ValueError: ``batch_size`` is below 1; the model of the config is of another kind; ``dataset_meta`` of the
             checkpoint is incomplete or invalid; its vocabulary has another size than that of the model; or there is no
             such device.
@@ -88,11 +123,11 @@ class LanguageInferencer(BaseInferencer):
         check_count('batch_size', batch_size)
         self.batch_size = batch_size
         if not isinstance(weights, str | Path):
-            raise TypeError(f'weights must be the path or URL of a checkpoint; got {weights!r}')
+            raise TypeError(f'weights must be the path or URL of a checkpoint; got {type(weights).__name__}')
         found = check_device(device)
         self.weights = str(weights)
         check_checkpoint(self.weights)
-        cfg = model if isinstance(model, Config) else Config.fromfile(model)
+        cfg = read_config(model)
         super().__init__(cfg, self.weights, str(found), scope='mmattn', show_progress=show_progress)
 
     def preprocess(self, inputs: Sequence[Any]) -> list[Batch]:  # type: ignore[override]
@@ -208,7 +243,7 @@ class SentenceInferencer(LanguageInferencer):
 
     def _options(self, beam: int | None, length_penalty: float | None, n_best: int) -> dict[str, Any]:
         """Return the options of the search, checked."""
-        given = dict(beam=beam, length_penalty=length_penalty)
+        given = dict(beam=plain(beam), length_penalty=plain(length_penalty))
         options = {**self.model.test_cfg, **{name: x for name, x in given.items() if x is not None}}
         check_count('beam', options['beam'])
         check_count('n_best', n_best)

@@ -24,6 +24,23 @@ def open_store(regions: Any) -> Any:
     return regions
 
 
+def region_store(inputs: Stores) -> RegionStore:
+    """Return the region store at one or several paths, or the given one.
+
+    Raises:
+        OSError, ValueError: as :class:`RegionStore`.
+        TypeError: ``inputs`` is something else.
+    """
+    if isinstance(inputs, RegionStore):
+        return inputs
+    paths = [inputs] if isinstance(inputs, str | Path) else inputs
+    if not isinstance(paths, Sequence) or not all(isinstance(path, str | Path) for path in paths):
+        raise TypeError(
+            f'inputs must be a RegionStore, or the folder of one or of several; got {type(inputs).__name__}'
+        )
+    return RegionStore(paths)
+
+
 def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Tensor]:
     """Return what a captioning model reads of an image, see :meth:`CaptionDataset.__getitem__`."""
     inputs = dict(features=regions.features)

@@ -167,7 +167,7 @@ def _text(cfg: Config) -> str:
 def _select(rows: list[Row], names: list[str] | None) -> list[Row]:
     for name in names or ():
         if not any(fnmatch(row.name, name) for row in rows):
-            known = ', '.join(dict.fromkeys(row.name for row in rows))
+            known = '; '.join(dict.fromkeys(row.name for row in rows))
             raise ProtocolError(f"--rows must be one of {known}; got '{name}'")
     chosen = [row for row in rows if names is None or any(fnmatch(row.name, name) for name in names)]
     needed: set[tuple[str | None, str]] = {(row.name, row.setting) for row in chosen}

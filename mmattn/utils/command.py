@@ -56,6 +56,7 @@ def run(main: Callable[[], int | None]) -> None:
         main (Callable): a function without arguments that returns the exit code; None is 0.
     """
     use_utf8()
+    logging.raiseExceptions = os.environ.get(DEBUG, '0') not in ('', '0')  # of a log file on a full disk
     trace = ''
     try:
         code = main() or 0

@@ -194,6 +194,14 @@ def test_an_option_without_a_value_is_wrong_usage(tool):
     assert said.endswith('train.py: error: --cfg-options must be key=value …; got model\n')
 
 
+def test_a_list_of_dicts_is_wrong_usage(capsys):
+    parser, option = ArgumentParser(), 'param_scheduler=[dict(type="X",warmup=60)]'
+    command_line.add_config_options(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(['--cfg-options', option])
+    assert f'--cfg-options sets no list of dicts; got {option}' in capsys.readouterr().err
+
+
 # --- checkpoints
 
 

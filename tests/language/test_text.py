@@ -77,6 +77,11 @@ def test_tokens_and_back(language, line, tokens):
     assert TextProcessor(language, None, lowercase=True).tokenize(line) == found.lower()
 
 
+def test_one_form_of_unicode():
+    text = TextProcessor('de', None, lowercase=True)
+    assert text.tokenize('Gru\u0308\u00dfe') == text.tokenize('Gr\u00fc\u00dfe') == 'gr\u00fc\u00dfe'
+
+
 def test_special_characters():
     """Neither they nor the entities of the text are changed, unless requested."""
     plain, escaped = (TextProcessor('en', None, lowercase=False, escape=escape) for escape in (False, True))

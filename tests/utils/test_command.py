@@ -125,6 +125,17 @@ def test_a_full_disk_is_named_by_the_file(fail, tmp_path):
     assert (code, said) == (1, f'tool.py: error: {path}: File too large\n{HINT}')
 
 
+def test_a_log_file_on_a_full_disk_prints_no_traceback(fail):
+    """The error of what the user waits for says that the disk is full."""
+    code, _, said = fail(
+        'import logging',
+        'logging.getLogger("x").addHandler(logging.FileHandler("/dev/full"))',
+        'logging.getLogger("x").error("a line")',
+        'raise OSError(28, "No space left on device", "epoch_1.pth")',
+    )
+    assert (code, said) == (1, f'tool.py: error: epoch_1.pth: No space left on device\n{HINT}')
+
+
 @pytest.mark.parametrize('env', [ASCII, {**ASCII, 'PYTHONIOENCODING': 'latin-1'}], ids=['ascii', 'latin-1'])
 def test_output_and_files_in_another_encoding(fail, tmp_path, env):
     path = tmp_path / 'x.txt'

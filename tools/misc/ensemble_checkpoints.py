@@ -21,8 +21,8 @@ def ensemble(paths: Sequence[Path]) -> dict:
     """Return the checkpoint of the ensemble.
 
     Raises:
-        ValueError: a file is not the checkpoint of a captioning model, or the vocabularies differ; the message names the
-            files.
+        ValueError: a file is not a checkpoint of a captioning model, or the vocabularies differ; the message names
+            the files.
     """
     checkpoints = [read_checkpoint(path) for path in paths]
     symbols = []

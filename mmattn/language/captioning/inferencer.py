@@ -12,9 +12,9 @@ from PIL import Image
 from torch import Tensor
 
 from mmattn.language.beam_search import Hypothesis
-from mmattn.language.inferencer import Batch, SentenceInferencer
+from mmattn.language.inferencer import Batch, SentenceInferencer, plain
 from mmattn.language.progress_file import digest
-from mmattn.language.region_inputs import Stores, image_inputs, store_files
+from mmattn.language.region_inputs import Stores, image_inputs, region_store, store_files
 from mmattn.language.regions import RegionStore
 
 from .attributes import read_attributes
@@ -121,6 +121,7 @@ class CaptionInferencer(SentenceInferencer):
             BlockingIOError: another process uses ``progress_file``.
             OSError: a file cannot be read or written. The message names it.
         """
+        n_best = plain(n_best)
         options = self._options(beam, length_penalty, n_best)
         images = self.images(inputs, image_ids, attributes, num_attributes)
         settings = dict(batch_size=self.batch_size, **_described(images))
@@ -137,7 +138,7 @@ class CaptionInferencer(SentenceInferencer):
         num_attributes: int = 20,
     ) -> list[StoredImage]:
         """Return the images of a call, after all checks that do not run the model; arguments and errors as there."""
-        store = regions if isinstance(regions, RegionStore) else RegionStore(regions)
+        store = region_store(regions)
         names = store.image_ids if image_ids is None else list(image_ids)
         if isinstance(image_ids, str) or not names or not all(isinstance(name, str) for name in names):
             raise ValueError(f'image_ids must be a sequence of str, not empty; got {image_ids!r}')

@@ -6,6 +6,8 @@ import re
 import subprocess
 from collections.abc import Sequence
 
+from mmattn.language.text import normalized
+
 from .java import java_command
 
 PUNCTUATION = re.compile(r"""[.?!,:;`"(){}\[\]\n]|''|--""")
@@ -20,7 +22,7 @@ def caption_words(text: str) -> list[str]:
         >>> caption_words("A man's T-shirt - it is (nearly) white.")
         ['a', "man's", 't-shirt', 'it', 'is', 'nearly', 'white']
     """
-    return [word for word in PUNCTUATION.sub(' ', text.lower()).split() if word not in ('-', "'")]
+    return [word for word in PUNCTUATION.sub(' ', normalized(text).lower()).split() if word not in ('-', "'")]
 
 
 def ptb_words(texts: Sequence[str]) -> list[list[str]]:
@@ -41,7 +43,7 @@ def ptb_words(texts: Sequence[str]) -> list[list[str]]:
     command = java_command('tokenizer/stanford-corenlp-3.4.1.jar')
     command += ['edu.stanford.nlp.process.PTBTokenizer', '-preserveLines', '-lowerCase']
     command += ['-encoding', 'UTF-8']
-    lines = [' '.join(text.split()) for text in texts]  # a line of input is a line of output
+    lines = [' '.join(normalized(text).split()) for text in texts]  # a line of input is a line of output
     done = subprocess.run(command, input=''.join(f'{line}\n' for line in lines).encode(), capture_output=True)
     found = done.stdout.decode(errors='replace').split('\n')[:-1]
     if done.returncode or len(found) != len(lines):

@@ -9,7 +9,7 @@ from typing import Any
 
 from mmengine.logging import print_log
 
-from mmattn.language.text import TextProcessor, import_optional, undo_bpe
+from mmattn.language.text import TextProcessor, import_optional, normalized, undo_bpe
 from mmattn.language.unique_metric import UniqueMetric
 from mmattn.language.vocabulary import SPECIALS
 from mmattn.registry import METRICS
@@ -128,7 +128,7 @@ class BLEU(UniqueMetric):
         score = tokenized_bleu(hypotheses, references)
         print_log(f'tokenized: {score}', 'current')
         metrics = dict(BLEU=score.score)
-        raw = [result['raw_target'] for result in results]
+        raw = [text and normalized(text) for text in (result['raw_target'] for result in results)]
         texts = [result['n_best'][0][0] for result in results]
         if self.detokenized and None not in raw:
             meta: dict = self.dataset_meta or {}

@@ -161,7 +161,7 @@ class ParallelTextDataset(TextDataset):
         pair, trained = _direction(cfg), (meta.get('source'), meta.get('target'))
         if None in trained or pair == trained:
             return []
-        return [f'they are {" → ".join(pair)}, and the checkpoint was trained on {" → ".join(trained)}']
+        return [f'they are {" → ".join(pair)}, and the checkpoint was trained on {" → ".join(map(str, trained))}']
 
     def __len__(self) -> int:
         return len(self.lines)

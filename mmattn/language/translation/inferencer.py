@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ from mmengine.logging import print_log
 
 from mmattn.language.batching import token_batches
 from mmattn.language.beam_search import Hypothesis
-from mmattn.language.inferencer import Batch, SentenceInferencer
+from mmattn.language.inferencer import Batch, SentenceInferencer, plain
 from mmattn.language.lines import read_lines
 from mmattn.language.progress_file import MANY, digest
 from mmattn.language.text import TextProcessor, undo_bpe
+from mmattn.language.vocabulary import SPECIALS
 from mmattn.utils.checks import check_count
 
 from .transformer import TranslationTransformer, longest
@@ -110,6 +113,7 @@ class TranslationInferencer(SentenceInferencer):
             * score (float): its log-probability, divided by the length penalty.
             * pieces (list[str]): its subword pieces, without ``</s>``.
             * n_best (list[dict]): up to ``n_best`` translations with text and score, the best first.
+            * unknown (list[str]): the pieces of the sentence that the vocabulary does not have, without ``@@``.
 
         Raises:
             TypeError: an argument has another type.
@@ -119,12 +123,30 @@ class TranslationInferencer(SentenceInferencer):
             BlockingIOError: another process uses ``progress_file``.
             OSError: a file cannot be read or written. The message names it.
         """
+        n_best = plain(n_best)
         options = self._options(beam, length_penalty, n_best)
         check_count('max_source_length', max_source_length)
         lines = self._inputs_to_list(inputs)
         name = str(inputs) if isinstance(inputs, Path) else name
         batches = self.preprocess(lines, max_source_length, name)
         settings = dict(batch_tokens=self.batch_tokens, input=digest(lines))
+        unknown = {
+            index: [piece.removesuffix('@@') for piece in pieces if piece not in self._known]
+            for batch in batches
+            for index, pieces in zip(batch.indices, batch.inputs)
+        }
+        named = [
+            f'line {index + 1} ({" ".join(dict.fromkeys(unknown[index]))})'
+            for index in sorted(unknown)
+            if unknown[index]
+        ]
+        if named:
+            print_log(
+                f'{name}: the vocabulary does not have these characters or pieces, which are read as <unk>: '
+                f'{", ".join(named[:MANY])}{f" and {len(named) - MANY:,} more lines" * (len(named) > MANY)}',
+                'current',
+                logging.WARNING,
+            )
         found = self._run(batches, 'Translation', progress_file, resume, options, dict(n_best=n_best), **settings)
         long = [
             index + 1
@@ -139,7 +161,11 @@ class TranslationInferencer(SentenceInferencer):
                 'current',
                 logging.WARNING,
             )
-        return dict(predictions=[found.get(index) or _prediction([]) for index in range(len(lines))])
+        return dict(
+            predictions=[
+                dict(found.get(index) or _prediction([]), unknown=unknown.get(index, [])) for index in range(len(lines))
+            ]
+        )
 
     def preprocess(  # type: ignore[override]
         self, inputs: Sequence[str], max_source_length: int = 250, name: str = 'inputs'
@@ -154,8 +180,15 @@ class TranslationInferencer(SentenceInferencer):
             name (str): name of the input in messages. Defaults to 'inputs'.
 
         Raises:
-            ValueError: a sentence is longer than ``max_source_length`` or ``batch_tokens``. The message gives its line.
+            ValueError: a sentence is longer than ``max_source_length`` or ``batch_tokens``, or has a line break in it.
+                The message gives its line.
         """
+        for number, line in enumerate(inputs, 1):
+            if re.search('[\r\n]', line.strip()):
+                raise ValueError(
+                    f'{name}, line {number}: a line break within a sentence; the sentences of a list, or the lines of '
+                    r'a file, which end in \n or \r\n, are translated one by one'
+                )
         pieces = [self.pipeline(line) for line in inputs]
         for number, each in enumerate(pieces, 1):
             if len(each) > max_source_length:
@@ -224,6 +257,7 @@ class TranslationInferencer(SentenceInferencer):
         """Set the vocabulary, and the tokenizers of both languages."""
         super()._read_meta()
         common = dict(lowercase=self.meta['lowercase'], **self.meta['moses'])
+        self._known = {*self.vocabulary.symbols[len(SPECIALS) :]}
         self._source = TextProcessor(self.meta['source'], self.meta['codes'], **common)
         self._target = TextProcessor(self.meta['target'], None, **common)
 
@@ -235,6 +269,8 @@ class TranslationInferencer(SentenceInferencer):
         """Return the sentences."""
         if isinstance(inputs, Path):
             return read_lines(inputs)
+        if isinstance(inputs, str) and os.path.isfile(inputs):
+            raise TypeError(f'inputs must be a sentence, or the Path of a file; {inputs!r} is a file: Path({inputs!r})')
         lines = [inputs] if isinstance(inputs, str) or not isinstance(inputs, Sequence) else list(inputs)
         wrong = [type(line).__name__ for line in lines if not isinstance(line, str)]
         if wrong:

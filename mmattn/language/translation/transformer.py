@@ -14,6 +14,7 @@ from mmattn.language.embedding import TokenEmbedding
 from mmattn.language.generation import SentenceGenerator, predictions
 from mmattn.language.transformer import ATTENTION, LayerConfig
 from mmattn.language.vocabulary import EOS
+from mmattn.ops.checks import check_number
 from mmattn.registry import MODELS
 
 # name: (embed_dim, feedforward_dim, num_heads, layers of the encoder, layers of the decoder)
@@ -92,6 +93,7 @@ class TranslationTransformer(SentenceGenerator):
             data_preprocessor or dict(type='mmattn.TextDataPreprocessor'),
             init_cfg,
         )
+        check_max_length(self.test_cfg['max_length'])
         if size not in SIZES:
             raise ValueError(f'size must be one of {tuple(SIZES)}; got {size!r}')
         if stack not in ('Sequence', 'Torch'):
@@ -175,6 +177,22 @@ class TranslationTransformer(SentenceGenerator):
     def predict(self, source: Tensor, data_samples: list[BaseDataElement] | None = None) -> list[BaseDataElement]:
         """Return data samples with the translation of each sentence."""
         return predictions(self.translate(source), data_samples)
+
+
+def check_max_length(max_length: Any) -> None:
+    """Check 'max_length' of ``test_cfg``; see :func:`longest`.
+
+    Raises:
+        TypeError, ValueError: it is invalid, or a translation of one piece would have none.
+    """
+    name = 'test_cfg.max_length'
+    if isinstance(max_length, list | tuple) and len(max_length) == 2:
+        for x in max_length:
+            check_number(name, x)
+    elif not isinstance(max_length, int) or isinstance(max_length, bool):
+        raise TypeError(f'{name} must be an integer, or a factor and a number to add; got {max_length!r}')
+    if longest(max_length, 1) < 1:
+        raise ValueError(f'{name} must allow at least one piece for a source of one piece; got {max_length!r}')
 
 
 def longest(max_length: int | Sequence[float], length: int) -> int:

@@ -252,6 +252,9 @@ class VQADataset(TextDataset):
             self._questions += questions if kept is None else compress(questions, kept)
         if not self._questions:
             raise ValueError(f'{", ".join(paths)}: no question is left: no majority answer can be given')
+        if self._pictures:
+            width, height = read_picture(self._places[self._questions[0].image_id]).shape[:0:-1]
+            self.metainfo['picture_size'] = [width, height]
         counts = [given.counts(each) for each in self._questions]
         self._numbers = Sentences(self.tokenizer.numbers(each.question) for each in self._questions)
         self._labels, self._counts = Sentences(map(list, counts)), Sentences(list(each.values()) for each in counts)

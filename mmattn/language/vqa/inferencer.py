@@ -12,10 +12,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from mmattn.language.annotation_files import raise_faults
-from mmattn.language.inferencer import Batch, LanguageInferencer
+from mmattn.language.inferencer import Batch, LanguageInferencer, plain, read_pairs
 from mmattn.language.pictures import picture_paths
 from mmattn.language.progress_file import digest
-from mmattn.language.region_inputs import Stores, image_inputs, open_store, store_files
+from mmattn.language.region_inputs import Stores, image_inputs, region_store, store_files
 from mmattn.language.regions import RegionStore
 from mmattn.language.vocabulary import SPECIALS
 from mmattn.utils.checks import check_count
@@ -135,6 +135,7 @@ class VQAInferencer(LanguageInferencer):
             BlockingIOError: another process uses ``progress_file``.
             OSError: a file cannot be read or written. The message names it.
         """
+        top_k = plain(top_k)
         check_count('top_k', top_k)
         asked = self.questions(inputs, questions)
         settings = dict(batch_size=self.batch_size, **_described(asked))
@@ -147,19 +148,16 @@ class VQAInferencer(LanguageInferencer):
         if isinstance(questions, str | Path):
             found = read_questions(questions)
         else:
-            pairs = list(questions)
-            if not pairs or not all(len(pair) == 2 and all(isinstance(x, str) for x in pair) for pair in pairs):
-                raise ValueError(f'questions must be pairs of image id and question, at least one; got {questions!r}')
-            found = [Question(index, *pair) for index, pair in enumerate(pairs)]
+            found = [Question(index, *pair) for index, pair in enumerate(read_pairs('questions', questions))]
         if self.reads_pictures:
             if not isinstance(inputs, str | Path):
                 raise TypeError(f'inputs must be a folder: this model reads pictures; got {inputs!r}')
             pictures = picture_paths(str(inputs))
             raise_faults(inputs, image_faults(found, pictures, str(inputs)))
             asked = [AskedQuestion(each, pictures[each.image_id]) for each in found]
-            _check_sizes(inputs, asked)
+            _check_sizes(inputs, asked, self.meta.get('picture_size'))
             return asked
-        store = RegionStore(inputs) if isinstance(inputs, Sequence) else open_store(inputs)
+        store = region_store(inputs)
         names = [each.image_id for each in found]
         name = ', '.join(map(str, store.paths))
         raise_faults(name, store.find_faults(names, self.model.num_features, features=False, allow_empty=True))
@@ -234,9 +232,13 @@ class VQAInferencer(LanguageInferencer):
             )
 
 
-def _check_sizes(folder: Any, asked: Sequence[AskedQuestion]) -> None:
-    """Raise a ValueError if pictures cannot be read, or have different sizes, which have no batch."""
-    faults, first = [], None
+def _check_sizes(folder: Any, asked: Sequence[AskedQuestion], trained: Sequence[int] | None) -> None:
+    """Raise a ValueError if pictures cannot be read, or differ in size from those of the training or from each other.
+
+    Pictures of different sizes have no batch. Older checkpoints do not have the size of the training.
+    """
+    faults: list[str] = []
+    first = trained and ('the training', tuple(trained))
     for path in dict.fromkeys(each.place for each in asked):
         assert isinstance(path, Path)
         try:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mmattn.language.annotation_files import check_text, parse_each, raise_faults, read_json
+from mmattn.language.text import normalized
 from mmattn.language.vocabulary import PAD, SPECIALS, UNK, Vocabulary
 from mmattn.utils.checks import check_count
 from mmattn.utils.files import write_text
@@ -112,7 +113,7 @@ def ban_words(text: str) -> list[str]:
         >>> ban_words("What is the dog's name, really?")
         ['what', 'is', 'the', 'dog', "'s", 'name', 'really']
     """
-    return text.lower().replace(',', '').replace('?', '').replace("'s", " 's").split()
+    return normalized(text).lower().replace(',', '').replace('?', '').replace("'s", " 's").split()
 
 
 _DELETED = {**dict.fromkeys(map(ord, '?!\'"$:@(),.;')), ord('-'): ' ', ord('/'): ' '}
@@ -125,7 +126,7 @@ def skip_thought_words(text: str) -> list[str]:
         >>> skip_thought_words("What is the dog's T-shirt made of (cotton)?")
         ['what', 'is', 'the', 'dogs', 't', 'shirt', 'made', 'of', 'cotton']
     """
-    return text.lower().translate(_DELETED).split()
+    return normalized(text).lower().translate(_DELETED).split()
 
 
 class _Rule(NamedTuple):

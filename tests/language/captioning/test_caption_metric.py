@@ -146,6 +146,7 @@ def test_a_program_that_fails_is_an_error(tmp_path, monkeypatch):
         ("A man's T-shirt, (white).", "a man's t-shirt white"),
         ('Stop! -- now; "yes": no? ... - \' `x`', 'stop now yes no x'),
         ('two\nlines', 'two lines'),
+        ('A cafe\u0301', 'a caf\u00e9'),  # in one form of Unicode
         ('.', ''),
     ],
 )

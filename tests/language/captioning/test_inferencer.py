@@ -111,6 +111,9 @@ def test_errors_come_before_the_model_runs(tiny, san, tmp_path, monkeypatch):
     for wrong in ([], '7', [7]):
         with pytest.raises(ValueError, match='image_ids must be a sequence of str, not empty; got '):
             san(tiny.store, wrong)
+    for wrong in (None, torch.zeros(3, 6)):
+        with pytest.raises(TypeError, match='inputs must be a RegionStore, or the folder of one or of several; got '):
+            san(wrong)
     with pytest.raises(ValueError, match='5 features per region, but the model has 6'):
         san(write_store(tmp_path / 'narrow', width=5))
     with pytest.raises(

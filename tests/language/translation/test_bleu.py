@@ -147,6 +147,13 @@ def test_both_figures_in_the_order_of_lines(tmp_path):
         ]
 
 
+def test_a_reference_in_the_other_form_of_unicode_is_the_same():
+    meta = dict(META, symbols=['h\u00fcnd@@' if each == 'mann@@' else each for each in META['symbols']])
+    text = 'ein mann@@ nd und der .'
+    for raw in ('Ein Hu\u0308ndnd und der.', 'Ein H\u00fcndnd und der.'):
+        assert evaluate([sample(1, text, text, raw)], meta)['sacreBLEU'] == pytest.approx(100)
+
+
 def test_case_counts_unless_the_data_are_lower_cased():
     raw = [each.raw_target for each in SAMPLES]
     expected = sacrebleu.BLEU().corpus_score(DETOKENIZED, [raw]).score

@@ -3,6 +3,7 @@
 import fcntl
 import json
 
+import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
@@ -12,6 +13,7 @@ from mmattn.language.text import TextProcessor, undo_bpe
 from mmattn.language.translation import inferencer as module
 from mmattn.language.translation.inferencer import TranslationInferencer
 from mmattn.language.vocabulary import EOS, Vocabulary
+from mmattn.utils import trained_model
 
 from ...full_disk import full_disk
 from ..interruption import Stop, stop_after
@@ -96,7 +98,7 @@ def test_batches_equal_single_sentences_in_the_order_of_the_input(
 def test_translations_that_may_be_cut_are_named(trained, monkeypatch):
     """Those of as many pieces as max_length allows, which is a function of the pieces of the source."""
     inferencer, said = make(trained), []
-    monkeypatch.setattr(module, 'print_log', lambda message, *_: said.append(message))
+    monkeypatch.setattr(module, 'print_log', lambda message, *_: said.append(message) if 'cut' in message else None)
 
     def run(batches, *_, **__):
         lengths = {index: len(pieces) for batch in batches for index, pieces in zip(batch.indices, batch.inputs)}
@@ -130,6 +132,36 @@ def test_options_of_the_search_replace_those_of_the_config(trained, inferencer):
     assert found != inferencer(LINES)
 
 
+def test_numbers_may_be_of_numpy(inferencer):
+    numpy = dict(beam=np.int64(2), length_penalty=np.float32(0.5), n_best=np.int32(2))
+    assert inferencer(LINES, **numpy) == inferencer(LINES, beam=2, length_penalty=0.5, n_best=2)
+
+
+def test_unknown_characters_are_named(inferencer, monkeypatch):
+    """By line; the symbols have no umlauts, and no parts of the entity of an apostrophe."""
+    said = []
+    monkeypatch.setattr(module, 'print_log', lambda message, *_: said.append(message))
+    found = inferencer([*LINES, 'the \U0001f436 dog', 'a dog'], name='lines')['predictions']
+    unknown = {i: each['unknown'] for i, each in enumerate(found, 1) if each['unknown']}
+    assert unknown == {7: ['&', ';'], 8: ['ü', 'ß'], 11: ['\U0001f436']}
+    [message] = [message for message in said if 'read as <unk>' in message]
+    assert message == (
+        'lines: the vocabulary does not have these characters or pieces, which are read as <unk>: line 7 (& ;), '
+        'line 8 (ü ß), line 11 (\U0001f436)'
+    )
+
+
+def test_both_forms_of_unicode_are_one_text(trained, tmp_path):
+    """With a vocabulary that has the letter."""
+    checkpoint = torch.load(trained.checkpoint)
+    checkpoint['meta']['dataset_meta']['symbols'] = ['ü' if each == "'" else each for each in SYMBOLS]
+    torch.save(checkpoint, tmp_path / 'umlaut.pth')
+    inferencer = TranslationInferencer(trained.config, tmp_path / 'umlaut.pth', 'cpu')
+    composed, decomposed = inferencer(['the ü', 'the u\u0308'])['predictions']
+    assert composed == decomposed
+    assert not composed['unknown']
+
+
 def test_errors_come_before_the_model_runs(inferencer, tmp_path, monkeypatch):
     def fail(*args, **options):
         raise AssertionError('the model ran')
@@ -144,9 +176,20 @@ def test_errors_come_before_the_model_runs(inferencer, tmp_path, monkeypatch):
     for name, error in (('beam', ValueError), ('n_best', ValueError), ('max_source_length', ValueError)):
         with pytest.raises(error, match=f'{name} must be at least 1; got 0'):
             inferencer(LINES, **{name: 0})
-    with pytest.raises(TypeError, match='alpha must be a number'):
+    with pytest.raises(ValueError, match=r'alpha must be from -10.0 to 10.0; got 1000000000.0'):
+        inferencer(LINES, length_penalty=1e9)
+    for text in ('a dog\ra man', 'a dog\na man'):
+        with pytest.raises(ValueError, match=r'lines.en, line 2: a line break within a sentence'):
+            inferencer(['a dog\r\n', text], name='lines.en')
+    path = tmp_path / 'sentences.en'
+    path.write_bytes(b'a dog\ra man\r')
+    with pytest.raises(ValueError, match=r'sentences\.en, line 1: a line break within a sentence'):
+        inferencer(path)
+    with pytest.raises(TypeError, match=r"'.*sentences\.en' is a file: Path\('.*sentences\.en'\)"):
+        inferencer(str(path))
+    with pytest.raises(TypeError, match=r'alpha must be a number'):
         inferencer(LINES, length_penalty='1')
-    with pytest.raises(TypeError, match='inputs must be a str, a Path or a sequence of str; got int'):
+    with pytest.raises(TypeError, match=r'inputs must be a str, a Path or a sequence of str; got int'):
         inferencer(['a', 3])
     path = tmp_path / 'latin.en'
     path.write_bytes(b'a\nb\n\xfc\n')
@@ -176,16 +219,41 @@ def test_checkpoints_that_do_not_fit_are_named(trained, tmp_path, meta, message)
         TranslationInferencer(trained.config, tmp_path / 'other.pth', 'cpu')
 
 
+def test_another_attention_than_trained_is_named(trained, tmp_path, monkeypatch):
+    """Its weights have the same names and shapes. What does not change the trained function may differ."""
+    said = []
+    monkeypatch.setattr(trained_model, 'print_log', lambda message, *_: said.append(message))
+    checkpoint = torch.load(trained.checkpoint)
+    checkpoint['meta']['cfg'] = Config(dict(model=CONFIG)).pretty_text
+    path = tmp_path / 'plain.pth'
+    torch.save(checkpoint, path)
+    for options in (dict(dropout=0.3, test_cfg=dict(beam=7)), dict(decoder_attention=dict(smoothing='zscore'))):
+        cfg = Config(dict(model=CONFIG))
+        cfg.merge_from_dict(dict(model=options))
+        TranslationInferencer(cfg, path, 'cpu')
+    assert said == [
+        f"{path}: its weights were trained with another model: model.decoder_attention.smoothing is 'zscore' "
+        '(in training: not set)'
+    ]
+
+
 def test_models_that_do_not_fit(trained, tmp_path):
     cfg = Config(dict(model=dict(CONFIG, encoder_attention=dict(CONFIG['encoder_attention'], window_size=7))))
-    with pytest.raises(RuntimeError, match='window_position'):
+    with pytest.raises(RuntimeError, match=r'window_position'):
         TranslationInferencer(cfg, trained.checkpoint, 'cpu')
     cfg = Config(dict(model=dict(type='mmattn.TokenEmbedding', vocab_size=8, embed_dim=8)))
     with pytest.raises(ValueError, match=r'must be a TranslationTransformer; the config has mmattn\.TokenEmbedding'):
         TranslationInferencer(cfg, trained.checkpoint, 'cpu')
-    with pytest.raises(TypeError, match='weights must be the path or URL of a checkpoint; got None'):
+    with pytest.raises(TypeError, match=r'weights must be the path or URL of a checkpoint; got None'):
         TranslationInferencer(trained.config, None, 'cpu')
-    with pytest.raises(ValueError, match='batch_tokens must be at least 1'):
+    checkpoint = torch.load(trained.checkpoint)
+    with pytest.raises(TypeError, match=r'weights must be the path or URL of a checkpoint; got dict$'):
+        TranslationInferencer(trained.config, checkpoint, 'cpu')
+    with pytest.raises(TypeError, match=r'model must be a Config or the path of one; got dict$'):
+        TranslationInferencer(dict(model=CONFIG), trained.checkpoint, 'cpu')
+    with pytest.raises(ValueError, match=r'its vocabulary has 65 symbols, .* vocab_size of the model is 5036'):
+        TranslationInferencer('mmattn::bi_sa/bi-sa_tiny_1xb4096_multi30k-en-de.py', trained.checkpoint, 'cpu')
+    with pytest.raises(ValueError, match=r'batch_tokens must be at least 1'):
         TranslationInferencer(trained.config, trained.checkpoint, 'cpu', batch_tokens=0)
 
 

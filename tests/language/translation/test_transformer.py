@@ -119,6 +119,22 @@ def test_the_limit_depends_on_the_source(monkeypatch):
     assert [len(hypotheses[0].tokens) for hypotheses in found] == [2 * 2 + 1, 2 * 4 + 1]
 
 
+@pytest.mark.parametrize(
+    ('max_length', 'message'),
+    [
+        (0, 'must allow at least one piece for a source of one piece; got 0'),
+        ((0, 0), r'must allow at least one piece for a source of one piece; got \(0, 0\)'),
+        ((0, -3), r'must allow at least one piece for a source of one piece; got \(0, -3\)'),
+        ('foo', "must be an integer, or a factor and a number to add; got 'foo'"),
+        (12.5, 'must be an integer, or a factor and a number to add; got 12.5'),
+        ((1, 'a'), "must be a number; got 'a'"),
+    ],
+)
+def test_a_length_that_no_translation_can_have(max_length, message):
+    with pytest.raises((TypeError, ValueError), match=f'test_cfg.max_length {message}'):
+        TranslationTransformer(30, 'tiny', test_cfg=dict(max_length=max_length))
+
+
 def test_errors():
     with pytest.raises(ValueError, match=r"size must be one of .*; got 'huge'"):
         TranslationTransformer(30, 'huge')

@@ -121,6 +121,16 @@ def test_output_that_exists_is_an_error_before_any_work(arguments, tmp_path, cal
         call(arguments[0], tmp_path / 'missing.pth', arguments[2])
 
 
+def test_what_is_not_seen_in_the_output_is_said(arguments, tmp_path, capsys, call):
+    """The case of the translations, and a folder of pictures that stays empty."""
+    call(*arguments, '--out', tmp_path / 'lines.de')
+    assert 'Translations are in lower case, as the training text of this model' in capsys.readouterr().err
+    (tmp_path / 'empty').write_text('\n \n', encoding='utf-8')
+    arguments[2] = tmp_path / 'empty'
+    call(*arguments, '--out', tmp_path / 'empty.de', '--attention', tmp_path / 'maps')
+    assert f'{tmp_path}/maps: no picture, because no line has text' in capsys.readouterr().err
+
+
 def test_usage_errors(arguments, capsys, call):
     with pytest.raises(SystemExit) as caught:
         call(*arguments, '--resume')

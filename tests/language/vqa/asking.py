@@ -74,6 +74,15 @@ def write_store(folder, ids=IDS, width=FEATURES):
     return folder
 
 
+def spoil(folder):
+    """Make a feature of the second image of a store NaN."""
+    path = folder / 'features.npy'
+    features = np.load(path)
+    features[np.load(folder / 'offsets.npy')[1], 1] = np.nan
+    np.save(path, features)
+    return folder
+
+
 def write_model(folder, name, config, **meta):
     """Write the config of a model and its checkpoint, as mmengine does; return their paths."""
     path, checkpoint = folder / f'{name}.py', folder / f'{name}.pth'

@@ -19,7 +19,7 @@ from mmattn.language.vqa.questions import Question, write_questions
 
 from ...forked_tools import run_command
 from ..interruption import killing
-from .asking import BAN, MCAN, PICTURES, QUESTIONS, SIZE, write_model, write_pictures, write_store
+from .asking import BAN, MCAN, PICTURES, QUESTIONS, SIZE, spoil, write_model, write_pictures, write_store
 
 ROOT = Path(__file__).parents[3]
 TOOL = ROOT / 'tools/ask.py'
@@ -126,6 +126,16 @@ def test_a_model_that_reads_pictures(tiny, tmp_path, call):
         call(*arguments, '--regions', tiny.store, *QUESTIONS[0])
     with pytest.raises(ValueError, match='this model requires --regions'):
         call(tiny.ban.config, tiny.ban.checkpoint, '--images', tiny.pictures, *QUESTIONS[0])
+
+
+def test_features_that_are_not_finite_are_refused(tiny, of_ban, of_file, tmp_path, call):
+    of_ban[3] = of_file[3] = spoil(write_store(tmp_path / 'spoilt'))
+    message = r'image 12 of the region store .*spoilt: .*NaN'
+    with pytest.raises(ValueError, match=message):
+        call(*of_ban, *QUESTIONS[2])
+    with pytest.raises(ValueError, match=message):
+        call(*of_file, '--out', tmp_path / 'out')
+    assert call(*of_ban, *QUESTIONS[0])[0] == 'score  answer'  # of another image
 
 
 def test_a_file_of_questions(tiny, of_file, tmp_path, call):

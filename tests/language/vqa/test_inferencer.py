@@ -8,7 +8,7 @@ import torch
 from mmengine.config import Config
 
 from mmattn.language.regions import RegionStore
-from mmattn.language.vqa.datasets import read_picture
+from mmattn.language.vqa.datasets import VQADataset, read_picture
 from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.language.vqa.questions import Question, write_questions
 
@@ -167,9 +167,12 @@ def test_errors_come_before_the_model_runs(folder, tmp_path, monkeypatch):
     regions = folder / 'regions'
     with pytest.raises(ValueError, match=r'regions: 2 faults:\n.*image 99 is not in the store\n.*image x is not'):
         ask(regions, [('7', 'dog'), ('99', 'dog'), ('x', 'dog'), ('99', 'cat')])
-    for wrong in ([], [('7',)], [(7, 'dog')], ['dog']):
+    for wrong in (None, [], [('7',)], [(7, 'dog')], ['dog']):
         with pytest.raises(ValueError, match='questions must be pairs of image id and question, at least one; got '):
             ask(regions, wrong)
+    for wrong in (None, torch.zeros(3, 6), [regions, 3]):
+        with pytest.raises(TypeError, match='inputs must be a RegionStore, or the folder of one or of several; got '):
+            ask(wrong, QUESTIONS)
     with pytest.raises(ValueError, match='5 features per region, but the model has 6'):
         ask(write_store(tmp_path / 'narrow', width=5), QUESTIONS)
     with pytest.raises(ValueError, match='top_k must be at least 1; got 0'):
@@ -180,6 +183,19 @@ def test_errors_come_before_the_model_runs(folder, tmp_path, monkeypatch):
         ask(tmp_path / 'none', QUESTIONS)
     with pytest.raises(ValueError, match='batch_size must be at least 1; got 0'):
         make(folder, 'ban', batch_size=0)
+
+
+def test_pictures_have_the_size_of_the_training(folder, tmp_path):
+    """By the data set, whose ``metainfo`` a checkpoint contains."""
+    write_questions(tmp_path / 'q.json', [Question(n, *pair, ['dog'], 'dog') for n, pair in enumerate(QUESTIONS)])
+    pictures = write_pictures(tmp_path / 'pictures', size=(20, 16))
+    meta = VQADataset(str(tmp_path / 'q.json'), images=str(pictures), min_answers=1).metainfo
+    assert meta['picture_size'] == [20, 16]
+    trained = write_model(tmp_path, 'sized', PICTURES, picture_size=meta['picture_size'])
+    ask = VQAInferencer(trained.config, trained.checkpoint, 'cpu')
+    assert len(ask(pictures, QUESTIONS)['predictions']) == len(QUESTIONS)
+    with pytest.raises(ValueError, match=r'4 faults:\n  7\.png: 16×16 pixels, but the training has 20×16\n'):
+        ask(folder / 'pictures', QUESTIONS)
 
 
 def test_faults_of_pictures(folder, tmp_path):

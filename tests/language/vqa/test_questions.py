@@ -16,6 +16,7 @@ from mmattn.language.vqa.questions import ban_words, question_words, skip_though
         ("What's this?", "what 's this", 'whats this'),
         ('Red/blue, T-shirt (new): "a"!', 'red/blue t-shirt (new): "a"!', 'red blue t shirt new a'),
         ("  the dogs'  ball; 3.5 $ @home\n", "the dogs' ball; 3.5 $ @home", 'the dogs ball 35 home'),
+        ('Cafe\u0301?', 'caf\u00e9', 'caf\u00e9'),  # in one form of Unicode
         ('?', '', ''),
     ],
 )

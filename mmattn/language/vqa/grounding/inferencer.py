@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from mmattn.language.annotation_files import raise_faults
-from mmattn.language.inferencer import Batch, LanguageInferencer
+from mmattn.language.inferencer import Batch, LanguageInferencer, plain, read_pairs
 from mmattn.language.progress_file import digest
-from mmattn.language.region_inputs import Stores, image_inputs, open_store, store_files
+from mmattn.language.region_inputs import Stores, image_inputs, region_store, store_files
 from mmattn.language.regions import RegionStore
 from mmattn.language.vocabulary import SPECIALS, Vocabulary
 from mmattn.utils.checks import check_count
@@ -121,6 +121,7 @@ class GroundingInferencer(LanguageInferencer):
             BlockingIOError: another process uses ``progress_file``.
             OSError: a file cannot be read or written. The message names it.
         """
+        top_k = plain(top_k)
         check_count('top_k', top_k)
         found = self.captions(inputs, captions)
         pairs = [(each.image_id, each.text) for each in found]
@@ -145,10 +146,8 @@ class GroundingInferencer(LanguageInferencer):
 
     def captions(self, inputs: Stores, captions: Sequence[tuple[str, str]]) -> list[GroundedCaption]:
         """Return the captions of a call, after all checks that do not run the model; arguments and errors as there."""
-        pairs = list(captions)
-        if not pairs or not all(len(pair) == 2 and all(isinstance(x, str) for x in pair) for pair in pairs):
-            raise ValueError(f'captions must be pairs of image id and caption, at least one; got {captions!r}')
-        store = RegionStore(inputs) if isinstance(inputs, Sequence) else open_store(inputs)
+        pairs = read_pairs('captions', captions)
+        store = region_store(inputs)
         found, faults = [], []
         for number, (image_id, text) in enumerate(pairs, 1):
             try:

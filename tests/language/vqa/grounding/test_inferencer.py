@@ -16,7 +16,7 @@ from mmattn.language.vqa.grounding.inferencer import GroundingInferencer
 from mmattn.language.vqa.grounding.phrase_pictures import draw_phrases
 
 from ...interruption import Stop, stop_after
-from ..asking import BAN, FEATURES, SIZE, WORDS, write_model, write_pictures, write_store
+from ..asking import BAN, FEATURES, SIZE, WORDS, spoil, write_model, write_pictures, write_store
 
 TOOL = Path(__file__).parents[4] / 'tools/ground.py'
 GROUNDER = dict(
@@ -101,6 +101,7 @@ def test_errors_before_the_model_runs(folder, trained, monkeypatch):
         "  caption 3, '[,] is': the phrase '[,]' has no words",
     ]
     for captions, top_k, message in (
+        (None, 5, 'captions must be pairs of image id and caption, at least one; got None'),
         ([], 5, 'captions must be pairs'),
         ([('7', 3)], 5, 'captions must be pairs'),
         ([('8', '[a]'), ('9', '[a]')], 5, 'image 9 is not in the store'),
@@ -181,6 +182,19 @@ def test_one_caption(call, folder, trained, tmp_path):
     (tmp_path / 'phrases.json.part').touch()  # that of a run with --captions
     call(*CAPTIONS[0], '--out', tmp_path)
     assert (tmp_path / 'phrases.json.part').exists()
+
+
+def test_features_that_are_not_finite_are_refused(call, tmp_path):
+    """A later --regions is added, so the spoilt store has another image."""
+    spoil(write_store(tmp_path / 'spoilt', ['x', 'y']))
+    arguments = ['--regions', tmp_path / 'spoilt']
+    with pytest.raises(ValueError, match=r'image y of the region store .*spoilt: .*NaN'):
+        call(*arguments, 'y', '[a dog]')
+    path = tmp_path / 'captions.txt'
+    path.write_text('x\t[a dog]\ny\t[a dog]\n', encoding='utf-8')
+    with pytest.raises(ValueError, match=r'image y of the region store .*spoilt: .*NaN'):
+        call(*arguments, '--captions', path, '--out', tmp_path / 'out')
+    assert call(*arguments, 'x', '[a dog]')
 
 
 def test_a_file_of_captions(call, folder, trained, tmp_path):
