@@ -35,10 +35,11 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     'mmattn.engine': (),
     'mmattn.visualization': (),
     'mmattn.language': ('mmcv',),
+    'mmattn.language.layers': (),
     'mmattn.language.captioning': ('mmcv',),
     'mmattn.language.translation': ('mmcv',),
     'mmattn.language.vqa': ('mmcv',),
-    'mmattn.language.vqa.grounding': ('mmcv',),
+    'mmattn.language.grounding': ('mmcv',),
 }
 
 

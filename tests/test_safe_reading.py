@@ -17,7 +17,7 @@ from mmengine.runner import load_checkpoint
 from torch import nn
 
 from mmattn.engine import add_safe_globals, check_checkpoint
-from mmattn.language.regions import RegionStore
+from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.vqa.question_encoder import GRU_WEIGHTS, read_skip_thought
 from mmattn.language.vqa.word_vectors import read_word_vectors
 

@@ -215,7 +215,7 @@ def vatex(root):
 
 def entities(root):
     """Captions with phrases, their boxes and region features, as the converter of Flickr30k Entities writes them."""
-    from mmattn.language.vqa.grounding.entities import EntityBoxes, parse_caption, prepared
+    from mmattn.language.grounding.entities import EntityBoxes, parse_caption, prepared
 
     root.mkdir(parents=True, exist_ok=True)
     parts = dict(train=6, val=2, test=2)

@@ -1,4 +1,4 @@
-"""Attention layers built on the operators: task-independent ``nn.Module`` classes."""
+"""Attention layers for maps and clips: ``nn.Module`` classes built on the operators, which know no task."""
 
 from mmattn.utils.lazy import lazy_names
 
@@ -8,26 +8,27 @@ __getattr__, __all__ = lazy_names(
         'attended_residual': 'AttendedResidual',
         'ba_conv2d': 'BAConv2d',
         'bilateral_criss_cross': 'BilateralCrissCrossAttention',
-        'bilateral_multihead': 'BilateralMultiheadAttention',
         'bilateral_non_local': 'BilateralNonLocal2d',
-        'bilinear_attention_network': 'BilinearAttentionNetwork BilinearLogits',
-        'concat_fusion': 'ConcatFusion',
-        'concat_logits': 'ConcatLogits',
-        'deform_conv1d': 'DeformConv1d',
-        'dynamic_conv1d': 'DynamicConv1d',
         'dynamic_conv2d': 'DynamicConv2d',
-        'entangled_attention': 'EntangledAttention',
-        'gated_bilateral_control': 'GatedBilateralController',
         'grid_attention_3d': 'GridAttention3d',
-        'hadamard_fusion': 'HadamardFusion',
         'local_bilateral_attention': 'LocalBilateralAttention',
-        'mcb_fusion': 'MCBFusion',
-        'object_counter': 'ObjectCounter',
-        'region_attention': 'RegionAttention',
         'strided_attention_3d': 'StridedAttention3d',
         'transformer_attention': 'TransformerAttention2d',
-        'transformer_attention_1d': 'TransformerAttention1d',
-        'unitary_attention': 'CoAttention UnitaryAttention',
         'video_transformer': 'VideoTransformerLayer',
+        # Layers for sentences and regions had these names, too, before they moved.
+        'mmattn.language.layers.bilateral_multihead': 'BilateralMultiheadAttention',
+        'mmattn.language.layers.bilinear_attention_network': 'BilinearAttentionNetwork BilinearLogits',
+        'mmattn.language.layers.concat_fusion': 'ConcatFusion',
+        'mmattn.language.layers.concat_logits': 'ConcatLogits',
+        'mmattn.language.layers.deform_conv1d': 'DeformConv1d',
+        'mmattn.language.layers.dynamic_conv1d': 'DynamicConv1d',
+        'mmattn.language.layers.entangled_attention': 'EntangledAttention',
+        'mmattn.language.layers.gated_bilateral_control': 'GatedBilateralController',
+        'mmattn.language.layers.hadamard_fusion': 'HadamardFusion',
+        'mmattn.language.layers.mcb_fusion': 'MCBFusion',
+        'mmattn.language.layers.object_counter': 'ObjectCounter',
+        'mmattn.language.layers.region_attention': 'RegionAttention',
+        'mmattn.language.layers.transformer_attention_1d': 'TransformerAttention1d',
+        'mmattn.language.layers.unitary_attention': 'CoAttention UnitaryAttention',
     },
 )

@@ -366,7 +366,7 @@ def _fit_to_data(cfg: Config) -> None:
             cfg.model.image_encoder = dict(type='mmattn.ConvImageEncoder')
     if 'vocab_size' in cfg.model:
         from mmattn.language import RegionStore  # lazy: it imports all layers
-        from mmattn.language.text_dataset import read_vocabulary
+        from mmattn.language.text.text_dataset import read_vocabulary
 
         with suppress(FileNotFoundError):  # the check of the data reports it
             cfg.model.vocab_size = len(read_vocabulary(dataset))

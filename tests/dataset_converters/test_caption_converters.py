@@ -12,7 +12,7 @@ from torch import nn
 from mmattn.language import Regions, RegionStore, RegionWriter
 from mmattn.language.captioning import COCOCaptionDataset
 from mmattn.language.captioning.attributes import read_attributes
-from mmattn.language.vocabulary import Vocabulary
+from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.utils.files import write_text
 
 from ..real_data import missing, real_data

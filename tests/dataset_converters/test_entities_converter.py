@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from mmattn.language import RegionStore
-from mmattn.language.vqa.grounding import EntitiesDataset, PhraseRecall
-from mmattn.language.vqa.grounding.entities import read_entities, words_of
+from mmattn.language.grounding import EntitiesDataset, PhraseRecall
+from mmattn.language.grounding.entities import read_entities, words_of
 
 from ..real_data import missing, real_data
 from .conftest import content, scripts

@@ -13,7 +13,7 @@ from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
 
-from mmattn.language.regions import RegionStore
+from mmattn.language.regions.region_store import RegionStore
 
 from ..tiny_detectors import BACKBONE, PIPELINE, detector
 from .conftest import FOLDER, content, scripts
@@ -166,7 +166,7 @@ def test_faults_of_options_and_images_before_work(run, photos, tmp_path):
 
 KILLED = """
 import os, runpy, signal, sys
-import mmattn.language.region_writer as writer
+import mmattn.language.regions.region_writer as writer
 
 write, calls = writer._write, []
 

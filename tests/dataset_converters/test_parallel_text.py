@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from mmattn.language.lines import read_lines
-from mmattn.language.preparation import Limits
-from mmattn.language.text import TextProcessor, undo_bpe
+from mmattn.language.text.preparation import Limits
+from mmattn.language.text.subwords import TextProcessor, undo_bpe
+from mmattn.language.text.text_files import read_lines
+from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.translation import ParallelTextDataset
-from mmattn.language.vocabulary import Vocabulary
 
 from ..real_data import missing, real_data
 from .conftest import content, scripts

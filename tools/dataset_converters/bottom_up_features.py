@@ -7,7 +7,7 @@ Each TSV is a file of the release, with 36 or 10 to 100 regions per image. It ha
     image_id  image_w  image_h  num_boxes  boxes  features
 
 ``boxes`` and ``features`` are base64 of float32, num_boxes × 4 and num_boxes × 2048. Several files become one store.
-Output, see ``mmattn.language.regions``; the features of COCO's 123,287 images with 36 regions need 36 GB, with
+Output, see ``region_store.py``; the features of COCO's 123,287 images with 36 regions need 36 GB, with
 ``--float16`` 18 GB.
 
 An interrupted run continues with the same command. All faults of the input are reported together, with their line
@@ -29,7 +29,7 @@ import torch
 from conversion import Fault, run
 from region_store import add_arguments, add_clip_boxes, source_of, write_store
 
-from mmattn.language.regions import Regions
+from mmattn.language.regions.region_store import Regions
 
 COLUMNS = ('image_id', 'image_w', 'image_h', 'num_boxes', 'boxes', 'features')
 

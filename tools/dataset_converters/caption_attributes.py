@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from mmattn.language.captioning.annotations import Annotation, read_annotations
-from mmattn.language.regions import RegionStore
+from mmattn.language.regions.region_store import RegionStore
 from mmattn.utils.checks import check_count
 from mmattn.utils.files import check_writable, write_text
 from mmattn.utils.progress import track

@@ -30,7 +30,7 @@ import mmattn.utils.command
 from conversion import Fault, find, run, unpack
 from question_sets import hold_out, missing_splits, write_set
 
-from mmattn.language.annotation_files import check_text, parse_each, read_json
+from mmattn.language.text.annotation_files import check_text, parse_each, read_json
 from mmattn.language.vqa.questions import Question
 
 

@@ -10,7 +10,7 @@ The folder contains::
 Output::
 
     OUT/dataset_flickr8k.json   the same; without a split 'test', every second image of 'val' becomes 'test'
-    OUT/regions                 store of the regions of all archives; see ``mmattn.language.regions``
+    OUT/regions                 store of the regions of all archives; see ``mmattn.language.regions.region_store``
 
 So a checkpoint is chosen on other images than those that its result is reported on.
 
@@ -29,9 +29,9 @@ from conversion import Fault, find, output_folder, run, warn_of_test_set
 from region_npz import read_archive, read_images
 from region_store import add_arguments, source_of, write_images
 
-from mmattn.language.annotation_files import faults_of, read_json
 from mmattn.language.captioning.annotations import Annotation, read_annotations
-from mmattn.language.region_writer import RegionWriter
+from mmattn.language.regions.region_writer import RegionWriter
+from mmattn.language.text.annotation_files import faults_of, read_json
 from mmattn.utils.files import write_text
 
 NAME = 'dataset_flickr8k.json'

@@ -15,7 +15,7 @@ Output::
     OUT/entities_train.json     captions, phrases and boxes of the images of a split; also _val and _test. Without
                                 test.txt, every second image of val.txt is in the split test
     OUT/regions                 store of the regions of all archives, or a link to that of --regions; see
-                                ``mmattn.language.regions``
+                                ``mmattn.language.regions.region_store``
 
 So a checkpoint is chosen on other images than those that its result is reported on.
 
@@ -37,11 +37,11 @@ from conversion import Fault, find, output_folder, run, unpack, warn_of_test_set
 from region_npz import read_archive, read_images
 from region_store import add_arguments, source_of, write_images
 
-from mmattn.language.annotation_files import faults_of
-from mmattn.language.lines import read_lines
-from mmattn.language.region_writer import RegionWriter
-from mmattn.language.regions import RegionStore
-from mmattn.language.vqa.grounding.entities import Caption, EntityBoxes, parse_annotation, parse_sentences, prepared
+from mmattn.language.grounding.entities import Caption, EntityBoxes, parse_annotation, parse_sentences, prepared
+from mmattn.language.regions.region_store import RegionStore
+from mmattn.language.regions.region_writer import RegionWriter
+from mmattn.language.text.annotation_files import faults_of
+from mmattn.language.text.text_files import read_lines
 from mmattn.utils.files import write_text
 from mmattn.utils.progress import track
 

@@ -11,7 +11,7 @@ The release is the archive ``de-en.tgz``, its folder, or the archive or folder o
 The steps are those of published results. Training lines with ``<url>``, ``<talkid>`` or ``<keywords>`` are dropped. The
 tags ``<title>`` and ``<description>`` are removed. The text is tokenized and lower-cased. Pairs with 1 to 175 tokens
 and a ratio of lengths of up to 1.5 are kept. Every 23rd of them validates. 10,000 BPE merges are learned on the others.
-In the test set, ``’`` becomes ``'`` before tokenization. Output, see ``mmattn.language.preparation``::
+In the test set, ``’`` becomes ``'`` before tokenization. Output, see ``mmattn.language.text.preparation``::
 
     OUT/{train,val,test}.{de,en}        one sentence of subword pieces per line
     OUT/{val,test}.raw.{de,en}          as published, without tags
@@ -33,7 +33,7 @@ import mmattn.utils.command
 from conversion import Fault, run, unpack
 from parallel_text import add_arguments, convert_test, corpus_folder, prepare, tokens_of_test, warn
 
-from mmattn.language.preparation import Limits, Pair, check_pairs, find_pairs, iter_pairs, read_segments
+from mmattn.language.text.preparation import Limits, Pair, check_pairs, find_pairs, iter_pairs, read_segments
 
 LANGUAGES = 'de', 'en'
 TRAIN = 'train.tags.de-en'

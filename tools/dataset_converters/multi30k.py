@@ -7,7 +7,7 @@ not, and for the languages en, de, fr and cs::
 
     train.en.gz, val.en.gz, test_2016_flickr.en.gz      29,000, 1,014 and 1,000 lines
 
-The text is tokenized, lower-cased and segmented by 5,000 BPE merges. Output, see ``mmattn.language.preparation``::
+The text is tokenized, lower-cased and segmented by 5,000 BPE merges. Output, see ``mmattn.language.text.preparation``::
 
     OUT/{train,val,test}.{en,de}        one sentence of subword pieces per line
     OUT/{val,test}.raw.{en,de}          as published
@@ -28,7 +28,7 @@ import mmattn.utils.command
 from conversion import Fault, run, unpack
 from parallel_text import LANGUAGES, add_arguments, add_other_counts, check_counts, convert_test, corpus_folder, prepare
 
-from mmattn.language.preparation import check_pairs, find_pairs, iter_pairs
+from mmattn.language.text.preparation import check_pairs, find_pairs, iter_pairs
 
 COUNTS = {'train': 29000, 'val': 1014, 'test_2016_flickr': 1000}
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from conversion import Fault, output_folder, unpack
 
-from mmattn.language.lines import iter_lines
-from mmattn.language.preparation import Pair, check_pairs, find_pairs, prepare_corpus, prepare_test, read_segments
-from mmattn.language.text import TextProcessor, import_optional, read_record
+from mmattn.language.text.preparation import Pair, check_pairs, find_pairs, prepare_corpus, prepare_test, read_segments
+from mmattn.language.text.subwords import TextProcessor, import_optional, read_record
+from mmattn.language.text.text_files import iter_lines
 
 LANGUAGES = ('cs', 'de', 'en', 'fr')  # of all converters, for --overwrite
 WRITTEN = {

@@ -9,8 +9,8 @@ from conversion import Fault, output_folder, warn_of_test_set
 from region_npz import read_archive, read_images
 from region_store import source_of, write_images
 
-from mmattn.language import lines
-from mmattn.language.region_writer import RegionWriter
+from mmattn.language.regions.region_writer import RegionWriter
+from mmattn.language.text import text_files as lines
 from mmattn.language.vqa.questions import Question, write_questions
 
 Splits = dict[str, list[Question]]

@@ -14,7 +14,7 @@ Each archive has the regions of N images, padded to the largest number n, under 
     classes or cls              optional: (N, n); the largest number of an unsigned type is none, and becomes -1
     scores or score             optional: (N, n); those of an integer type are divided by its largest number
 
-Several archives become one store; see ``mmattn.language.regions``. An interrupted run continues with the same command.
+Several archives become one store; see ``region_store.py``. An interrupted run continues with the same command.
 All faults of the input are reported together, on stderr, with exit code 1.
 """
 
@@ -33,7 +33,7 @@ import torch
 from conversion import Fault, run
 from region_store import add_arguments, add_clip_boxes, source_of, write_store
 
-from mmattn.language.regions import Regions
+from mmattn.language.regions.region_store import Regions
 from mmattn.utils.progress import track
 
 NAMES = {

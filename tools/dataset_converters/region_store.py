@@ -10,8 +10,8 @@ from pathlib import Path
 
 from conversion import Fault, convert_all, files_below
 
-from mmattn.language.region_writer import RegionWriter
-from mmattn.language.regions import Regions, RegionStore, clip_boxes
+from mmattn.language.regions.region_store import Regions, RegionStore, clip_boxes
+from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.utils.images import open_whole, unreadable
 from mmattn.utils.progress import track
 

@@ -22,7 +22,7 @@ import mmattn.utils.command
 from conversion import Fault, find, run
 from question_sets import Splits, print_counts
 
-from mmattn.language.annotation_files import SHOWN, check_text, parse_each, read_json
+from mmattn.language.text.annotation_files import SHOWN, check_text, parse_each, read_json
 from mmattn.language.vqa.questions import Question, read_questions, write_questions
 
 

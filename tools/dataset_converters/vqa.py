@@ -33,7 +33,7 @@ from conversion import Fault, run
 from question_sets import Splits, find_archives, hold_out, region_faults, write_set
 from region_store import add_arguments
 
-from mmattn.language.annotation_files import SHOWN, check_text, parse_each, read_json
+from mmattn.language.text.annotation_files import SHOWN, check_text, parse_each, read_json
 from mmattn.language.vqa.questions import HUMANS, Question
 
 NAME = re.compile(

@@ -24,7 +24,7 @@ characters, and segmented; it is checked and copied::
 The steps are those of published results. The punctuation of the training text is normalized. The text is tokenized,
 dashes split (``-a``). Every 1333rd pair validates. 40,000 BPE merges are learned on the others. Pairs with 1 to 250
 pieces and a ratio of lengths of up to 1.5 are kept. In the test set, ``’`` becomes ``'`` before tokenization. The
-conversion takes many hours. Output, see ``mmattn.language.preparation``::
+conversion takes many hours. Output, see ``mmattn.language.text.preparation``::
 
     OUT/{train,val,test}.{en,fr}        one sentence of subword pieces per line
     OUT/{val,test}.raw.{en,fr}          as published
@@ -56,8 +56,7 @@ from parallel_text import (
     warn,
 )
 
-from mmattn.language.lines import read_lines
-from mmattn.language.preparation import (
+from mmattn.language.text.preparation import (
     CorpusWriter,
     Limits,
     check_pairs,
@@ -68,7 +67,8 @@ from mmattn.language.preparation import (
     map_pairs,
     read_segments,
 )
-from mmattn.language.text import TextProcessor, check_codes, undo_bpe
+from mmattn.language.text.subwords import TextProcessor, check_codes, undo_bpe
+from mmattn.language.text.text_files import read_lines
 
 SEGMENTED = {
     'train': 'train.tok.clean.bpe.32000',

@@ -117,7 +117,7 @@ def check_video() -> None:
 
 def check_language() -> None:
     """Compute the loss and the gradients of a small translation model, a translation, and BLEU."""
-    from mmattn.language.text import import_optional
+    from mmattn.language.text.subwords import import_optional
     from mmattn.language.translation.bleu import tokenized_bleu
     from mmattn.language.translation.transformer import TranslationTransformer
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmattn.language.annotation_files import check_text, parse_each, raise_faults, read_json
-from mmattn.language.vocabulary import SPECIALS
+from mmattn.language.text.annotation_files import check_text, parse_each, raise_faults, read_json
+from mmattn.language.text.vocabulary import SPECIALS
 
 from .words import caption_words
 

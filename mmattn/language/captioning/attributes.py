@@ -9,8 +9,8 @@ from typing import Any
 
 from mmengine.logging import print_log
 
-from mmattn.language.annotation_files import raise_faults, read_json
-from mmattn.language.vocabulary import UNK, Vocabulary
+from mmattn.language.text.annotation_files import raise_faults, read_json
+from mmattn.language.text.vocabulary import UNK, Vocabulary
 from mmattn.utils.checks import check_count
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from mmengine.logging import print_log
 
-from mmattn.language.unique_metric import UniqueMetric
-from mmattn.language.vocabulary import Vocabulary
+from mmattn.language.models.unique_metric import UniqueMetric
+from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import METRICS
 from mmattn.utils.files import write_text
 
@@ -47,7 +47,7 @@ class CaptionMetric(UniqueMetric):
             "caption": "a dog"}, …]``, and ``scores.json``, the scores of each image for paired statistics,
             ``{"tokenizer": "PTB", "scores": {image id: {"BLEU-1": 50.0, …}}}``. Ids that are not integers are written
             as strings. ``tools/test.py --out`` sets it. Defaults to None, no files.
-        **kwargs: as in :class:`mmattn.language.unique_metric.UniqueMetric`.
+        **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
     Raises:
         ImportError: the tokenizer is 'PTB', and pycocoevalcap is not installed.

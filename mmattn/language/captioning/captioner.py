@@ -8,10 +8,10 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
-from mmattn.language.beam_search import Hypothesis
-from mmattn.language.embedding import TokenEmbedding
-from mmattn.language.generation import SentenceGenerator, predictions
-from mmattn.language.vocabulary import EOS, PAD, UNK
+from mmattn.language.models.beam_search import Hypothesis
+from mmattn.language.models.embedding import TokenEmbedding
+from mmattn.language.models.generation import SentenceGenerator, predictions
+from mmattn.language.text.vocabulary import EOS, PAD, UNK
 from mmattn.utils.checks import check_count
 
 from .self_critical import CiderReward, end_mask, mean_baseline, self_critical_loss

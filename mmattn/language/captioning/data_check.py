@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mmattn.language.annotation_files import in_folder, noting
-from mmattn.language.region_inputs import warn_of_shared_images, with_region_faults
-from mmattn.language.vocabulary import Vocabulary
+from mmattn.language.regions.region_inputs import warn_of_shared_images, with_region_faults
+from mmattn.language.text.annotation_files import in_folder, noting
+from mmattn.language.text.vocabulary import Vocabulary
 
 from .annotations import Annotation, read_annotations
 from .attributes import read_attributes

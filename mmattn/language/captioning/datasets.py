@@ -13,11 +13,11 @@ from mmengine.structures import BaseDataElement
 from torch.nn.utils.rnn import pad_sequence
 
 from mmattn.engine.data_sampling import SampleIndex
-from mmattn.language.annotation_files import in_folder, raise_faults
-from mmattn.language.region_inputs import image_inputs, open_store
-from mmattn.language.sentences import Sentences
-from mmattn.language.text_dataset import TextDataset
-from mmattn.language.vocabulary import PAD, UNK, Vocabulary
+from mmattn.language.regions.region_inputs import image_inputs, open_store
+from mmattn.language.text.annotation_files import in_folder, raise_faults
+from mmattn.language.text.packed_sequences import Sentences
+from mmattn.language.text.text_dataset import TextDataset
+from mmattn.language.text.vocabulary import PAD, UNK, Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count
 

@@ -10,8 +10,8 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
-from mmattn.language.beam_search import Hypothesis
-from mmattn.language.generation import SentenceGenerator, predictions
+from mmattn.language.models.beam_search import Hypothesis
+from mmattn.language.models.generation import SentenceGenerator, predictions
 from mmattn.registry import MODELS
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mmattn.language.data_preprocessor import padding_mask
-from mmattn.language.transformer import SequenceDecoder, TransformerDecoderLayer
+from mmattn.language.models.transformer import SequenceDecoder, TransformerDecoderLayer
+from mmattn.language.text.data_preprocessor import padding_mask
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 

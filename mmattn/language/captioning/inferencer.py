@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mmattn.language.beam_search import Hypothesis
-from mmattn.language.inferencer import Batch, SentenceInferencer, plain
-from mmattn.language.progress_file import digest
-from mmattn.language.region_inputs import Stores, image_inputs, region_store, store_files
-from mmattn.language.regions import RegionStore
+from mmattn.language.models.beam_search import Hypothesis
+from mmattn.language.models.inferencer import Batch, SentenceInferencer, plain
+from mmattn.language.models.progress_file import digest
+from mmattn.language.regions.region_inputs import Stores, image_inputs, region_store, store_files
+from mmattn.language.regions.region_store import RegionStore
 
 from .attributes import read_attributes
 from .captioner import Captioner

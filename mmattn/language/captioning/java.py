@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from mmattn.language.text import import_optional
+from mmattn.language.text.subwords import import_optional
 
 
 def java_command(jar: str, *options: str) -> list[str]:

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from mmattn.language.attention_rows import record_attention
-from mmattn.language.regions import Regions
+from mmattn.language.models.attention_rows import record_attention
+from mmattn.language.regions.region_store import Regions
 
 SIDE = 512  # pixels of a picture on the page
 STRONGEST = 3  # regions per word

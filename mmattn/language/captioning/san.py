@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mmattn.layers.relative_geometry import relative_geometry
-from mmattn.layers.sequence import sinusoids
+from mmattn.language.layers.relative_geometry import relative_geometry
+from mmattn.language.layers.sequence import sinusoids
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 

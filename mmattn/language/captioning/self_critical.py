@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmattn.language.vocabulary import EOS
+from mmattn.language.text.vocabulary import EOS
 from mmattn.utils.checks import check_count
 
 from .cider import CiderD

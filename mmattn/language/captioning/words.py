@@ -6,7 +6,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 
-from mmattn.language.text import normalized
+from mmattn.language.text.subwords import normalized
 
 from .java import java_command
 

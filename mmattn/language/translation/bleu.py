@@ -9,9 +9,9 @@ from typing import Any
 
 from mmengine.logging import print_log
 
-from mmattn.language.text import TextProcessor, import_optional, normalized, undo_bpe
-from mmattn.language.unique_metric import UniqueMetric
-from mmattn.language.vocabulary import SPECIALS
+from mmattn.language.models.unique_metric import UniqueMetric
+from mmattn.language.text.subwords import TextProcessor, import_optional, normalized, undo_bpe
+from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.registry import METRICS
 from mmattn.utils.files import atomic_write
 
@@ -64,7 +64,7 @@ class BLEU(UniqueMetric):
         detokenized (bool): compute 'sacreBLEU'. Defaults to True.
         output_dir (str, optional): folder for the translations, ``translations.txt``, and, with the score of each, the
             ``n-best.txt``. Defaults to None, no files.
-        **kwargs: as in :class:`mmattn.language.unique_metric.UniqueMetric`.
+        **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
     Raises:
         ImportError: sacreBLEU is not installed.

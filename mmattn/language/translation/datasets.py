@@ -10,11 +10,11 @@ from typing import Any
 from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
 
-from mmattn.language.lines import read_lines, split_symbols
-from mmattn.language.sentences import Sentences
-from mmattn.language.text import read_record
-from mmattn.language.text_dataset import TextDataset
-from mmattn.language.vocabulary import Vocabulary
+from mmattn.language.text.packed_sequences import Sentences
+from mmattn.language.text.subwords import read_record
+from mmattn.language.text.text_dataset import TextDataset
+from mmattn.language.text.text_files import read_lines, split_symbols
+from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count
 

@@ -14,13 +14,13 @@ import torch
 from mmengine.config import Config
 from mmengine.logging import print_log
 
-from mmattn.language.batching import token_batches
-from mmattn.language.beam_search import Hypothesis
-from mmattn.language.inferencer import Batch, SentenceInferencer, plain
-from mmattn.language.lines import read_lines
-from mmattn.language.progress_file import MANY, digest
-from mmattn.language.text import TextProcessor, undo_bpe
-from mmattn.language.vocabulary import SPECIALS
+from mmattn.language.models.beam_search import Hypothesis
+from mmattn.language.models.inferencer import Batch, SentenceInferencer, plain
+from mmattn.language.models.progress_file import MANY, digest
+from mmattn.language.text.batching import token_batches
+from mmattn.language.text.subwords import TextProcessor, undo_bpe
+from mmattn.language.text.text_files import read_lines
+from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.utils.checks import check_count
 
 from .transformer import TranslationTransformer, longest

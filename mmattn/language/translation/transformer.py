@@ -8,14 +8,14 @@ from typing import Any
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
-from mmattn.language.beam_search import Hypothesis
-from mmattn.language.data_preprocessor import padding_mask
-from mmattn.language.embedding import TokenEmbedding
-from mmattn.language.generation import SentenceGenerator, predictions
-from mmattn.language.transformer import ATTENTION, LayerConfig
-from mmattn.language.vocabulary import EOS
-from mmattn.ops.checks import check_number
+from mmattn.language.models.beam_search import Hypothesis
+from mmattn.language.models.embedding import TokenEmbedding
+from mmattn.language.models.generation import SentenceGenerator, predictions
+from mmattn.language.models.transformer import ATTENTION, LayerConfig
+from mmattn.language.text.data_preprocessor import padding_mask
+from mmattn.language.text.vocabulary import EOS
 from mmattn.registry import MODELS
+from mmattn.utils.checks import check_number
 
 # name: (embed_dim, feedforward_dim, num_heads, layers of the encoder, layers of the decoder)
 SIZES = {

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from mmattn.language.regions import grid_boxes
+from mmattn.language.regions.region_store import grid_boxes
 from mmattn.visualization.figure import COLOURS, rendered
 
 from .inferencer import best_answers

@@ -8,7 +8,7 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from mmattn.language.pictures import picture_paths, read_picture
+from mmattn.language.regions.pictures_by_id import picture_paths, read_picture
 from mmattn.registry import HOOKS
 from mmattn.utils.checks import check_count
 

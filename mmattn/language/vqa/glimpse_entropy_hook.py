@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
-from mmattn.layers.bilinear_attention_network import attention_entropy
+from mmattn.language.layers.bilinear_attention_network import attention_entropy
 from mmattn.registry import HOOKS
 
 

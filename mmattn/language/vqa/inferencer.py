@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from mmattn.language.annotation_files import raise_faults
-from mmattn.language.inferencer import Batch, LanguageInferencer, plain, read_pairs
-from mmattn.language.pictures import picture_paths
-from mmattn.language.progress_file import digest
-from mmattn.language.region_inputs import Stores, image_inputs, region_store, store_files
-from mmattn.language.regions import RegionStore
-from mmattn.language.vocabulary import SPECIALS
+from mmattn.language.models.inferencer import Batch, LanguageInferencer, plain, read_pairs
+from mmattn.language.models.progress_file import digest
+from mmattn.language.regions.pictures_by_id import picture_paths
+from mmattn.language.regions.region_inputs import Stores, image_inputs, region_store, store_files
+from mmattn.language.regions.region_store import RegionStore
+from mmattn.language.text.annotation_files import raise_faults
+from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.utils.checks import check_count
 
 from .datasets import image_faults, read_picture

@@ -9,7 +9,7 @@ from mmengine.logging import print_log
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmattn.language.vocabulary import PAD
+from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_number
 

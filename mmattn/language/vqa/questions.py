@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmattn.language.annotation_files import check_text, parse_each, raise_faults, read_json
-from mmattn.language.text import normalized
-from mmattn.language.vocabulary import PAD, SPECIALS, UNK, Vocabulary
+from mmattn.language.text.annotation_files import check_text, parse_each, raise_faults, read_json
+from mmattn.language.text.subwords import normalized
+from mmattn.language.text.vocabulary import PAD, SPECIALS, UNK, Vocabulary
 from mmattn.utils.checks import check_count
 from mmattn.utils.files import write_text
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mmengine.logging import print_log
 
-from mmattn.language.unique_metric import UniqueMetric
+from mmattn.language.models.unique_metric import UniqueMetric
 from mmattn.registry import METRICS
 from mmattn.utils.files import write_text
 
@@ -36,7 +36,7 @@ class VQAAccuracy(UniqueMetric):
             "answer": "dog"}, …]``, and ``scores.json``, the scores of each question for paired statistics,
             ``{"scores": {question id: {"accuracy": 30.0, "raw accuracy": 30.0, "image_id": "12"}}}``.
             ``tools/test.py --out`` sets it. Defaults to None, no files.
-        **kwargs: as in :class:`mmattn.language.unique_metric.UniqueMetric`.
+        **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
     Raises:
         OSError: the folder of a file is not writable.

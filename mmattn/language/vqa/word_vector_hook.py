@@ -8,7 +8,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmattn._compat import has_loaded
-from mmattn.language.vocabulary import SPECIALS, UNK
+from mmattn.language.text.vocabulary import SPECIALS, UNK
 from mmattn.registry import HOOKS
 
 from .word_vectors import read_word_vectors

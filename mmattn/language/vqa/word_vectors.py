@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmattn.language.lines import iter_lines, read_lines
+from mmattn.language.text.text_files import iter_lines, read_lines
 
 
 def read_word_vectors(

@@ -15,7 +15,7 @@ from mmengine.config import Config
 from PIL import Image
 
 from mmattn.language.captioning import CaptionInferencer
-from mmattn.language.regions import RegionStore
+from mmattn.language.regions.region_store import RegionStore
 
 from ...forked_tools import run_command
 from ..interruption import killing

@@ -7,7 +7,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mmattn.language.captioning import CaptionEnsemble, CiderReward, ETACaptioner, SANCaptioner
 from mmattn.language.captioning.captioner import repeat
 
-from ..torch_weights import from_torch
+from ..models.torch_weights import from_torch
 
 NORMALISED = dict(type='mmattn.RegionAttention', query_norm='instance', geometry='query_dependent', geometry_dim=4)
 PLAIN = dict(type='mmattn.RegionAttention')

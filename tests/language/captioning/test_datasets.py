@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from mmattn.engine import DefaultSampler
 from mmattn.language.captioning import COCOCaptionDataset, VATEXDataset, attributes
-from mmattn.language.vocabulary import EOS, PAD, UNK
+from mmattn.language.text.vocabulary import EOS, PAD, UNK
 
 from .conftest import Store, write_json
 

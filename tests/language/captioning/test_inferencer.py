@@ -9,8 +9,8 @@ import torch
 from mmengine.config import Config
 
 from mmattn.language.captioning import CaptionInferencer
-from mmattn.language.regions import RegionStore
-from mmattn.language.vocabulary import Vocabulary
+from mmattn.language.regions.region_store import RegionStore
+from mmattn.language.text.vocabulary import Vocabulary
 
 from ..interruption import Stop, stop_after
 from .tiny_models import ETA, IDS, SAN, SYMBOLS, random_model, write_model, write_store

@@ -14,7 +14,7 @@ from mmattn.language.captioning import (
     mean_baseline,
     self_critical_loss,
 )
-from mmattn.language.vocabulary import EOS, PAD
+from mmattn.language.text.vocabulary import EOS, PAD
 
 TOKENS = torch.tensor([[4, 5, EOS, PAD], [6, EOS, 7, EOS], [4, 5, 6, 7], [EOS, PAD, PAD, PAD]])
 LENGTHS = [3, 2, 4, 1]

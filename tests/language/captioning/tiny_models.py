@@ -6,8 +6,8 @@ import torch
 from mmengine.config import Config
 
 import mmattn.engine  # noqa: F401
-from mmattn.language.region_writer import RegionWriter
-from mmattn.language.regions import Regions
+from mmattn.language.regions.region_store import Regions
+from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.registry import MODELS
 
 SYMBOLS = [f'word{number:02}' for number in range(20)]  # in the order of the vocabulary of the annotations

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 
 from mmattn.engine import DefaultSampler
 from mmattn.language import TokenBatchSampler
+from mmattn.language.text.vocabulary import EOS, UNK
 from mmattn.language.translation import ParallelTextDataset, datasets
-from mmattn.language.vocabulary import EOS, UNK
 
 SYMBOLS = ['ein', 'dog', 'hu@@', 'a', 'nd', '.']
 CODES = ['#version: 0.2', 'n d</w>', 'h u']

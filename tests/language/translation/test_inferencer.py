@@ -8,11 +8,11 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from mmattn.language.beam_search import LengthPenalty, beam_search
-from mmattn.language.text import TextProcessor, undo_bpe
+from mmattn.language.models.beam_search import LengthPenalty, beam_search
+from mmattn.language.text.subwords import TextProcessor, undo_bpe
+from mmattn.language.text.vocabulary import EOS, Vocabulary
 from mmattn.language.translation import inferencer as module
 from mmattn.language.translation.inferencer import TranslationInferencer
-from mmattn.language.vocabulary import EOS, Vocabulary
 from mmattn.utils import trained_model
 
 from ...full_disk import full_disk

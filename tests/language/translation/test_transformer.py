@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mmattn.language.translation import TranslationTransformer
 from mmattn.language.translation.bleu import tokenized_bleu
 
-from ..torch_weights import from_torch
+from ..models.torch_weights import from_torch
 
 BILATERAL = 'mmattn.BilateralMultiheadAttention'
 

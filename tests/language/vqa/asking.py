@@ -8,8 +8,8 @@ from mmengine.config import Config
 from PIL import Image
 
 import mmattn.engine  # noqa: F401
-from mmattn.language.region_writer import RegionWriter
-from mmattn.language.regions import Regions
+from mmattn.language.regions.region_store import Regions
+from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.registry import MODELS
 
 WORDS = ['what', 'is', 'this', 'dog', 'the', 'colour', 'of', 'how', 'many', 'cats']

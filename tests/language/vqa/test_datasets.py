@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from mmattn.engine import DefaultSampler
 from mmattn.language import RegionDataPreprocessor
-from mmattn.language.vocabulary import PAD, UNK
+from mmattn.language.text.vocabulary import PAD, UNK
 from mmattn.language.vqa import Question, VQADataset, datasets, official_score, write_questions
 from mmattn.language.vqa.datasets import best_regions
 from mmattn.registry import DATASETS

@@ -19,9 +19,9 @@ from mmattn.language.vqa import (
     UnitaryHead,
 )
 
-from ...layers.sequences import assert_same_with_gradients, padding
-from ...layers.test_bilinear_attention_network import lin, literally, unitarily
 from ...ops import literal
+from ..layers.sequences import assert_same_with_gradients, padding
+from ..layers.test_bilinear_attention_network import lin, literally, unitarily
 
 B, Q, R, N, M, A = 2, 3, 6, 4, 5, 7
 WORD_MASK, REGION_MASK = padding(3, 2, of=Q), padding(4, 6, of=R)

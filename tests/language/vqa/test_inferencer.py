@@ -7,7 +7,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from mmattn.language.regions import RegionStore
+from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.vqa.datasets import VQADataset, read_picture
 from mmattn.language.vqa.inferencer import VQAInferencer
 from mmattn.language.vqa.questions import Question, write_questions

@@ -6,12 +6,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mmattn.language.embedding import vocabulary_size
-from mmattn.language.vocabulary import PAD
+from mmattn.language.models.embedding import vocabulary_size
+from mmattn.language.text.vocabulary import PAD
 from mmattn.language.vqa import MCAN, QuestionGRU, SkipThoughtEncoder
 
-from ...layers.sequences import assert_same_with_gradients
 from ...ops import literal
+from ..layers.sequences import assert_same_with_gradients
 
 V, W, N = 9, 4, 3
 QUESTIONS = torch.tensor([[5, 8, 4, PAD], [6, PAD, 7, 5], [PAD] * 4, [4, PAD, PAD, PAD]])

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from mmattn.language.vocabulary import PAD, UNK
+from mmattn.language.text.vocabulary import PAD, UNK
 from mmattn.language.vqa import Question, QuestionTokenizer, read_questions, write_questions
 from mmattn.language.vqa.questions import ban_words, question_words, skip_thought_words
 

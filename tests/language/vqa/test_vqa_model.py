@@ -5,7 +5,7 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch.nn import functional as F
 
-from mmattn.language.vocabulary import PAD
+from mmattn.language.text.vocabulary import PAD
 from mmattn.language.vqa import VQAModel
 
 from ...ops import literal

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmattn.language.vocabulary import PAD, UNK
+from mmattn.language.text.vocabulary import PAD, UNK
 from mmattn.language.vqa import QuestionGRU, WordVectorHook, read_word_vectors
 
 GLOVE = 'the 0.5 -1 2\ndog 1 2 3\n. . 4 5 6\ncat 7 8e-1 9\ndog 0 0 0\n'

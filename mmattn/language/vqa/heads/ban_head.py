@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
+from mmattn.language.layers.bilinear_attention_network import BilinearAttentionNetwork
 from mmattn.language.vqa.question_encoder import EncodedQuestion
-from mmattn.layers.bilinear_attention_network import BilinearAttentionNetwork
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 

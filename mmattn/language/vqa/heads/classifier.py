@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from mmattn.layers.weight_norm import weight_norm_linear
+from mmattn.language.layers.weight_norm import weight_norm_linear
 
 
 def answer_classifier(in_dim: int, hidden_dim: int, num_answers: int, dropout: float = 0.5) -> nn.Sequential:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from mmattn.language.layers.unitary_attention import CoAttention
 from mmattn.language.vqa.question_encoder import EncodedQuestion
-from mmattn.layers.unitary_attention import CoAttention
 from mmattn.registry import MODELS
 
 from .answer_head import AnswerHead

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from mmattn.language.layers.packed_positions import PackedPositions
+from mmattn.language.layers.unitary_attention import attend
 from mmattn.language.vqa.question_encoder import EncodedQuestion
-from mmattn.layers.packed_positions import PackedPositions
-from mmattn.layers.unitary_attention import attend
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_divisor, check_number
 

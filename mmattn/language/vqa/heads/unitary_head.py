@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
+from mmattn.language.layers.unitary_attention import UnitaryAttention
 from mmattn.language.vqa.question_encoder import EncodedQuestion
-from mmattn.layers.unitary_attention import UnitaryAttention
 from mmattn.registry import MODELS
 
 from .answer_head import AnswerHead

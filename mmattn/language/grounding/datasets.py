@@ -1,0 +1,203 @@
+"""Data set of phrase grounding: captions whose phrases are linked to boxes, with the features of regions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.structures import BaseDataElement
+from torch import Tensor
+
+from mmattn.language.layers.object_counter import box_iou
+from mmattn.language.regions.region_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
+from mmattn.language.text.annotation_files import in_folder, noting, raise_faults
+from mmattn.language.text.packed_sequences import Sentences
+from mmattn.language.text.text_dataset import TextDataset
+from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
+from mmattn.registry import DATASETS
+from mmattn.utils.checks import check_number
+
+from .entities import Entities, read_entities, words_of
+
+
+@DATASETS.register_module()
+class EntitiesDataset(TextDataset):
+    """Captions with phrases and their boxes: Flickr30k Entities.
+
+    A sample is a caption with its phrases that have a box; captions without one are left out. The vocabulary has all
+    words of the captions in ``vocab_file``, the most frequent first, after the four special symbols. Another word is
+    padding, whose vector is 0. ``metainfo`` holds the vocabulary, and checkpoints contain it.
+
+    Args:
+        ann_file (str): prepared file of ``tools/dataset_converters/flickr_entities.py``.
+        regions (str or object): path of a region store; or a store, which has ``image_id in store`` and
+            ``store[image_id]`` with ``features``, float32 ``(N, D)``, ``boxes``, float32 ``(N, 4)``, and ``size``.
+        vocab_file (str, optional): prepared file whose words make the vocabulary, that of the training data. Defaults
+            to ``ann_file``.
+        min_iou (float): a region is a target of a phrase if its IoU with one of the entity's boxes is at least so
+            large, above 0 and up to 1. Defaults to 0.5.
+        test_mode (bool): samples for tests. Defaults to False.
+        data_root (str): folder of the files. Defaults to '', the working directory.
+
+    Raises:
+        FileNotFoundError: a file does not exist.
+        ValueError: there are faults: another layout, no phrase with a box, or images that are not in the region store;
+            the message lists all of a file. Or ``min_iou`` is out of range.
+
+    Example:
+        >>> import json
+        >>> from types import SimpleNamespace
+        >>> from mmattn.language.grounding.entities import EntityBoxes, parse_caption, prepared
+        >>> from mmattn.utils.files import write_text
+        >>> boxes = EntityBoxes((50, 40), {'7': [[0, 0, 9, 9]]}, set(), set())
+        >>> image = '42', [parse_caption('[/EN#7/people A man] runs')], boxes
+        >>> write_text('entities_train.json', json.dumps(prepared([image])))
+        >>> regions = torch.tensor([[0.0, 0.0, 50.0, 40.0], [0.0, 0.0, 9.0, 8.0]])
+        >>> store = {'42': SimpleNamespace(features=torch.zeros(2, 16), boxes=regions, size=(50, 40))}
+        >>> inputs = EntitiesDataset('entities_train.json', store)[0]['inputs']
+        >>> inputs['caption'], inputs['phrases'], inputs['targets']
+        (tensor([4, 5, 6]), tensor([1]), tensor([[0., 1.]]))
+    """
+
+    def __init__(
+        self,
+        ann_file: str,
+        regions: Any,
+        vocab_file: str | None = None,
+        min_iou: float = 0.5,
+        test_mode: bool = False,
+        data_root: str = '',
+    ) -> None:
+        check_number('min_iou', min_iou, 0, 1)
+        if not min_iou:
+            raise ValueError('min_iou must be above 0; got 0')
+        path, words_path, regions = in_folder(data_root, ann_file, vocab_file, regions)
+        entities = read_entities(path)
+        symbols = words_of(entities if vocab_file is None else read_entities(words_path))
+        self.vocabulary = Vocabulary(symbols)
+        self.metainfo = dict(symbols=symbols)
+        self.min_iou, self.test_mode = min_iou, test_mode
+        captions = [each for each in entities.captions if entities.grounded(each)]
+        self.ids = [(each.caption_id, each.image_id) for each in captions]
+        self.sizes = entities.sizes
+        self.store = open_store(regions)
+        missing = dict.fromkeys(name for _, name in self.ids if name not in self.store)
+        raise_faults(
+            path,
+            [f'image {name}: not in the region store' for name in missing]
+            if captions
+            else ['no caption with a phrase that has a box'],
+        )
+        self._words = Sentences(word_numbers(self.vocabulary, each.caption.words) for each in captions)
+        phrases = [entities.grounded(each) for each in captions]
+        self._ends = Sentences([phrase.end - 1 for phrase in each] for each in phrases)
+        # The coordinates of the boxes of each phrase, phrase by phrase.
+        self._boxes = Sentences(
+            [int(x) for box in entities.boxes[each.image_id][phrase.entity] for x in box]
+            for each, found in zip(captions, phrases)
+            for phrase in found
+        )
+        self._captions = list(zip(captions, phrases)) if test_mode else None
+
+    @classmethod
+    def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
+        """Return the file whose words are the vocabulary, which depends on nothing else."""
+        return Path(cfg.get('data_root', ''), cfg.get('vocab_file') or cfg['ann_file']), None
+
+    @classmethod
+    def read_vocabulary(cls, cfg: dict) -> Vocabulary:
+        """Return the vocabulary of a data set with this config."""
+        return Vocabulary(words_of(read_entities(cls.vocabulary_source(cfg)[0])))
+
+    @classmethod
+    def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
+        """Return the faults of prepared files and regions, and what does not fit ``num_features`` of the model."""
+        faults: dict[str, list[str]] = {}
+        images: dict[str, list[str]] = {}  # by region store
+        files: dict[str, Entities] = {}
+        used: dict[bool, list[str]] = {False: [], True: []}  # by test_mode
+        for cfg in cfgs:
+            path, regions = in_folder(cfg.get('data_root', ''), cfg['ann_file'], cfg['regions'])
+            with noting(faults, path):
+                files[path] = files.get(path) or read_entities(path)
+                used[cfg.get('test_mode', False)] += files[path].sizes
+                if isinstance(regions, str):
+                    found = [each.image_id for each in files[path].captions if files[path].grounded(each)]
+                    images.setdefault(regions, []).extend(found)
+        warn_of_shared_images(used[False], used[True])
+        return with_region_faults(faults, images, model.num_features, allow_empty=True)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return a sample.
+
+        Returns:
+            dict: 'inputs', a dict with 'caption', int64 ``(L)``; 'phrases', int64 ``(P)``, the place of the last word
+            of each phrase; 'features', float32 ``(N, D)``; 'boxes', float32 ``(N, 4)``; 'sizes', width and height,
+            int64 ``(2)``; and, in training, 'targets', float32 ``(P, N)``, 1 where a region has the least IoU with one
+            of the boxes of a phrase, otherwise 0. 'data_samples', a data sample with ``caption_id``, ``image_id`` and
+            ``size`` (width, height) and, in tests, ``regions``, their boxes, and ``phrases``, a list of dict with
+            'text', 'types' and 'boxes', float32 ``(M, 4)``.
+
+        Raises:
+            IndexError: the index is outside the data set.
+            ValueError: the regions have no boxes, or the image has another size in the region store.
+        """
+        number = range(len(self))[index]
+        caption_id, image_id = self.ids[number]
+        regions = self.store[image_id]
+        if regions.boxes is None:
+            raise ValueError(f'image {image_id}: no boxes in the region store')
+        if tuple(regions.size) != self.sizes[image_id]:
+            (width, height), (w, h) = self.sizes[image_id], regions.size
+            raise ValueError(f'image {image_id}: {width}×{height} in the annotations, {w}×{h} in the region store')
+        inputs = dict(image_inputs(regions), caption=self._words[number], phrases=self._ends[number])
+        sample = BaseDataElement(metainfo=dict(caption_id=caption_id, image_id=image_id, size=regions.size))
+        boxes = self._boxes_of(number)
+        if self._captions is None:
+            inputs['targets'] = phrase_targets(regions.boxes, boxes, self.min_iou)
+        else:
+            caption, phrases = self._captions[number]
+            sample.regions = regions.boxes
+            sample.phrases = [
+                dict(text=' '.join(caption.caption.words[each.start : each.end]), types=each.types, boxes=box)
+                for each, box in zip(phrases, boxes)
+            ]
+        return dict(inputs=inputs, data_samples=sample)
+
+    def _boxes_of(self, number: int) -> list[Tensor]:
+        """Return the boxes of each phrase of a caption."""
+        first, last = self._ends.ends[number : number + 2].tolist()
+        return [self._boxes[i].float().view(-1, 4) for i in range(first, last)]
+
+
+def word_numbers(vocabulary: Vocabulary, words: Sequence[str]) -> list[int]:
+    """Return the numbers of words; an unknown word is padding, whose vector is 0.
+
+    Example:
+        >>> word_numbers(Vocabulary(['a', 'dog']), ['a', 'cat'])
+        [4, 1]
+    """
+    numbers = vocabulary.encode(' '.join(words))[:-1]
+    return [number if number >= len(SPECIALS) else PAD for number in numbers]
+
+
+def phrase_targets(regions: Tensor, boxes: Sequence[Tensor], min_iou: float = 0.5) -> Tensor:
+    """Return float32 ``(P, N)``: 1 where the IoU of a region and one of the boxes of a phrase is at least ``min_iou``.
+
+    Args:
+        regions (Tensor): ``(N, 4)``: left, top, right, bottom.
+        boxes (sequence of Tensor): one ``(M, 4)`` per phrase, M at least 1.
+        min_iou (float): the least IoU. Defaults to 0.5.
+
+    Example:
+        >>> regions = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 2.0, 4.0]])
+        >>> phrase_targets(regions, [torch.tensor([[0.0, 0.0, 4.0, 4.0]]), torch.tensor([[0.0, 0.0, 2.0, 2.0]])])
+        tensor([[1., 1.],
+                [0., 1.]])
+    """
+    return torch.stack([(box_iou(regions, each).amax(1) >= min_iou).float() for each in boxes])

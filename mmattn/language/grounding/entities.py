@@ -1,0 +1,317 @@
+"""Flickr30k Entities: captions whose phrases are linked to boxes, as published and as prepared."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+from mmattn.language.text.annotation_files import raise_faults, read_json
+from mmattn.language.text.vocabulary import SPECIALS
+from mmattn.language.vqa.questions import ban_words
+
+PHRASE = re.compile(r'\[/EN#(?P<id>\d+)(?P<types>(?:/[^\s/\]]+)+) (?P<words>[^][]*)\]')
+BRACKETS = re.compile(r'\[(?P<words>[^][]*)\]')
+CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
+Box = list[int]
+
+
+class Phrase(NamedTuple):
+    """A phrase of a caption.
+
+    Attributes:
+        entity (str): id of what it names; '0' is not visible.
+        types (list of str): one or more, such as 'people', 'clothing' or 'scene'.
+        start, end (int): the words ``start`` to ``end`` - 1 of the caption, at least one.
+    """
+
+    entity: str
+    types: list[str]
+    start: int
+    end: int
+
+
+class Caption(NamedTuple):
+    """A caption.
+
+    Attributes:
+        words (list of str): the words that a model reads.
+        phrases (list of Phrase): in their order.
+    """
+
+    words: list[str]
+    phrases: list[Phrase]
+
+
+class EntityBoxes(NamedTuple):
+    """The boxes of an image.
+
+    Attributes:
+        size (tuple[int, int]): width and height of the image.
+        boxes (dict[str, list]): by entity, one box or several: left, top, right, bottom in pixels, from 0.
+        scenes (set[str]): entities that are the scene.
+        without (set[str]): entities that are marked as having no box.
+    """
+
+    size: tuple[int, int]
+    boxes: dict[str, list[Box]]
+    scenes: set[str]
+    without: set[str]
+
+
+class ImageCaption(NamedTuple):
+    """A caption of a prepared file.
+
+    Attributes:
+        caption_id (str): id of the image, '#' and the number of the caption, from 0.
+        image_id (str): id of the image in the region store.
+        caption (Caption): words and phrases.
+    """
+
+    caption_id: str
+    image_id: str
+    caption: Caption
+
+
+class Entities(NamedTuple):
+    """A prepared file.
+
+    Attributes:
+        captions (list of ImageCaption): in the order of the images.
+        sizes (dict[str, tuple[int, int]]): width and height of the images.
+        boxes (dict[str, dict[str, list]]): by image and entity.
+    """
+
+    captions: list[ImageCaption]
+    sizes: dict[str, tuple[int, int]]
+    boxes: dict[str, dict[str, list[Box]]]
+
+    def grounded(self, each: ImageCaption) -> list[Phrase]:
+        """Return the phrases of a caption that have a box."""
+        boxes = self.boxes[each.image_id]
+        return [phrase for phrase in each.caption.phrases if phrase.entity in boxes]
+
+
+def parse_caption(text: str) -> Caption:
+    """Return words and phrases of a caption with brackets, ``[/EN#id/type words]``.
+
+    The words are those of :func:`mmattn.language.vqa.questions.ban_words`. Those inside and outside brackets are split
+    separately, so that a phrase has its place among the words that are read: a repeated phrase has the place of its own
+    bracket, and removed characters do not shift it.
+
+    Raises:
+        ValueError: a bracket has another form, or a phrase has no words.
+
+    Example:
+        >>> caption = parse_caption('[/EN#7/people A man], on [/EN#8/vehicles/other a bike] .')
+        >>> caption.words
+        ['a', 'man', 'on', 'a', 'bike', '.']
+        >>> caption.phrases[1]
+        Phrase(entity='8', types=['vehicles', 'other'], start=3, end=5)
+    """
+    words, found = _parse(text, PHRASE, '[/EN#id/type words]')
+    phrases = [Phrase(match['id'], match['types'][1:].split('/'), start, end) for match, start, end in found]
+    return Caption(words, phrases)
+
+
+def parse_phrases(text: str) -> Caption:
+    """Return words and phrases of a caption whose phrases are in brackets; entities are '' and types empty.
+
+    Raises:
+        ValueError: a bracket is not closed, or a phrase has no words.
+
+    Example:
+        >>> parse_phrases('[A man] runs')
+        Caption(words=['a', 'man', 'runs'], phrases=[Phrase(entity='', types=[], start=0, end=2)])
+    """
+    words, found = _parse(text, BRACKETS, '[words]')
+    return Caption(words, [Phrase('', [], start, end) for _, start, end in found])
+
+
+def _parse(text: str, pattern: re.Pattern[str], form: str) -> tuple[list[str], list[tuple[re.Match[str], int, int]]]:
+    """Return all words, and the matches of phrases with the range of their words."""
+    words: list[str] = []
+    found = []
+    place = 0
+    for match in [*pattern.finditer(text), None]:
+        outside = text[place : None if match is None else match.start()]
+        if '[' in outside or ']' in outside:
+            raise ValueError(f'a bracket that is not of the form {form} in {outside.strip()!r}')
+        words += ban_words(outside)
+        if match is not None:
+            start, place = len(words), match.end()
+            words += ban_words(match['words'])
+            if len(words) == start:
+                raise ValueError(f'the phrase {match[0]!r} has no words')
+            found.append((match, start, len(words)))
+    return words, found
+
+
+def parse_sentences(text: str, path: str | Path) -> list[Caption]:
+    """Return the captions of a file in ``Sentences``, one per line.
+
+    Raises:
+        ValueError: lines cannot be read; the message names ``path`` and lists all.
+    """
+    captions, faults = [], []
+    for number, line in enumerate(text.removesuffix('\n').split('\n'), 1):
+        try:
+            captions.append(parse_caption(line))
+        except ValueError as error:
+            faults.append(f'line {number}: {error}')
+    raise_faults(path, faults if captions or faults else ['no caption'])
+    return captions
+
+
+def parse_annotation(data: bytes | str, path: str | Path) -> EntityBoxes:
+    """Return the boxes of a file in ``Annotations``.
+
+    An object may have several ids, and an entity several objects. The published coordinates count pixels from 1; here,
+    they count from 0.
+
+    Raises:
+        ValueError: the file is not XML or has another layout; the message names ``path`` and lists all faults.
+
+    Example:
+        >>> box = '<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>50</xmax><ymax>40</ymax></bndbox>'
+        >>> size = '<size><width>50</width><height>40</height></size>'
+        >>> names = '<name>7</name><name>8</name>'
+        >>> parse_annotation(f'<annotation>{size}<object>{names}{box}</object></annotation>', '42.xml').boxes
+        {'7': [[0, 0, 49, 39]], '8': [[0, 0, 49, 39]]}
+    """
+    faults: list[str] = []
+    found = EntityBoxes((0, 0), {}, set(), set())
+    try:
+        root = ElementTree.fromstring(data)
+        found = found._replace(size=(_number(root, 'size/width'), _number(root, 'size/height')))
+    except (ElementTree.ParseError, ValueError) as error:
+        raise_faults(path, [f'not an annotation: {error}'])
+    for number, each in enumerate(root.findall('object'), 1):
+        names = [name.text or '' for name in each.findall('name')]
+        try:
+            boxes = [_box(box, found.size) for box in each.findall('bndbox')]
+        except ValueError as error:
+            faults.append(f'object {number}: {error}')
+            continue
+        if not names or not all(name.isdecimal() for name in names):
+            faults.append(f'object {number}: its names must be ids; got {names}')
+        for name in names:
+            if boxes:
+                found.boxes.setdefault(name, []).extend(boxes)
+            for tag, entities in (('scene', found.scenes), ('nobndbox', found.without)):
+                if each.findtext(tag, '0').strip() == '1':
+                    entities.add(name)
+    raise_faults(path, faults)
+    return found
+
+
+def _box(element: ElementTree.Element, size: tuple[int, int]) -> Box:
+    box = left, top, right, bottom = [_number(element, name) for name in CORNERS]
+    if right < left or bottom < top:
+        raise ValueError(f'the box {box} ends before it starts')
+    if min(left, top) < 1 or right > size[0] or bottom > size[1]:
+        raise ValueError(f'the box {box} is outside the image of {size[0]}×{size[1]}')
+    return [side - 1 for side in box]
+
+
+def box_faults(boxes: Any, size: tuple[int, int]) -> list[str]:
+    """Return why the boxes of an entity cannot be used in an image with this width and height.
+
+    Example:
+        >>> box_faults([[0, 0, 9, 9], [0, 0, 60, 9]], (50, 40))
+        ['the box [0, 0, 60, 9] is outside the image of 50×40']
+    """
+    if not isinstance(boxes, list) or not boxes:
+        return [f'its boxes must be a list of boxes; got {boxes!r}']
+    faults = []
+    for box in boxes:
+        if not isinstance(box, list) or len(box) != 4 or not all(type(side) is int for side in box):
+            faults.append(f'the box {box!r} is not left, top, right, bottom as integers, in pixels')
+        elif not (0 <= box[0] <= box[2] <= size[0] and 0 <= box[1] <= box[3] <= size[1]):
+            outside = min(box) < 0 or box[2] > size[0] or box[3] > size[1]
+            reason = f'is outside the image of {size[0]}×{size[1]}' if outside else 'ends before it starts'
+            faults.append(f'the box {box} {reason}')
+    return faults
+
+
+def _number(element: ElementTree.Element, name: str) -> int:
+    text = element.findtext(name)
+    try:
+        return int(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ValueError(f'{name} must be an integer; got {text!r}') from None
+
+
+def prepared(images: Iterable[tuple[str, Sequence[Caption], EntityBoxes]]) -> dict[str, Any]:
+    """Return the content of a prepared file for images: id, captions and boxes of each.
+
+    Example:
+        >>> caption = parse_caption('[/EN#7/people A man] runs')
+        >>> data = prepared([('42', [caption], EntityBoxes((50, 40), {'7': [[0, 0, 9, 9]]}, set(), set()))])
+        >>> data['captions'][0]['words'], data['images']['42']['boxes']
+        ('a man runs', {'7': [[0, 0, 9, 9]]})
+    """
+    data: dict[str, Any] = dict(images={}, captions=[])
+    for image_id, captions, boxes in images:
+        data['images'][image_id] = dict(size=boxes.size, boxes=boxes.boxes)
+        for number, caption in enumerate(captions):
+            data['captions'].append(
+                dict(
+                    caption_id=f'{image_id}#{number}',
+                    image_id=image_id,
+                    words=' '.join(caption.words),
+                    phrases=[phrase._asdict() for phrase in caption.phrases],
+                )
+            )
+    return data
+
+
+def read_entities(path: str | Path) -> Entities:
+    """Return the content of a file that ``tools/dataset_converters/flickr_entities.py`` has written.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ValueError: it has another layout, a caption twice, or a box that is malformed or outside its image; the message
+            lists all faults.
+    """
+    data = read_json(path)
+    try:
+        sizes = {name: (int(each['size'][0]), int(each['size'][1])) for name, each in data['images'].items()}
+        boxes = {name: dict(each['boxes']) for name, each in data['images'].items()}
+        captions = [
+            ImageCaption(
+                each['caption_id'],
+                each['image_id'],
+                Caption(each['words'].split(), [Phrase(**phrase) for phrase in each['phrases']]),
+            )
+            for each in data['captions']
+        ]
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f'{path}: not a prepared file of Flickr30k Entities: {error!r}') from error
+    counts = Counter(each.caption_id for each in captions)
+    faults = [f'caption {name}: {count} times in the file' for name, count in counts.items() if count > 1]
+    for each in captions:
+        if each.image_id not in sizes:
+            faults.append(f"caption {each.caption_id}: its image {each.image_id} is not in 'images'")
+        count = len(each.caption.words)
+        faults += [
+            f'caption {each.caption_id}: words {phrase.start} to {phrase.end} of {count} are not a phrase'
+            for phrase in each.caption.phrases
+            if not 0 <= phrase.start < phrase.end <= count
+        ]
+    phrases = {(each.image_id, phrase.entity): each for each in reversed(captions) for phrase in each.caption.phrases}
+    for (image_id, entity), each in phrases.items():
+        if entity in boxes.get(image_id, ()):
+            where = f'caption {each.caption_id}, entity {entity}'
+            faults += [f'{where}: {fault}' for fault in box_faults(boxes[image_id][entity], sizes[image_id])]
+    raise_faults(path, faults)
+    return Entities(captions, sizes, boxes)
+
+
+def words_of(entities: Entities) -> list[str]:
+    """Return all words of the captions, the most frequent first, those of the same frequency by alphabet."""
+    counts = Counter(word for each in entities.captions for word in each.caption.words)
+    return sorted(counts.keys() - set(SPECIALS), key=lambda word: (-counts[word], word))

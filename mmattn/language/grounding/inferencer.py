@@ -1,0 +1,208 @@
+"""The regions that phrases of captions describe, with a trained model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmattn.language.models.inferencer import Batch, LanguageInferencer, plain, read_pairs
+from mmattn.language.models.progress_file import digest
+from mmattn.language.regions.region_inputs import Stores, image_inputs, region_store, store_files
+from mmattn.language.regions.region_store import RegionStore
+from mmattn.language.text.annotation_files import raise_faults
+from mmattn.language.text.vocabulary import SPECIALS, Vocabulary
+from mmattn.utils.checks import check_count
+
+from .datasets import word_numbers
+from .entities import Caption, parse_phrases
+from .phrase_grounder import PhraseGrounder
+
+
+class GroundedCaption(NamedTuple):
+    """A caption, and the store that has the regions of its image.
+
+    Attributes:
+        image_id (str): id of the image.
+        text (str): the caption with brackets.
+        caption (Caption): its words and phrases.
+        store (RegionStore): the store.
+    """
+
+    image_id: str
+    text: str
+    caption: Caption
+    store: RegionStore
+
+    def phrases(self) -> list[str]:
+        """Return the words of each phrase, separated by spaces."""
+        return [' '.join(self.caption.words[each.start : each.end]) for each in self.caption.phrases]
+
+    def inputs(self, vocabulary: Vocabulary) -> dict[str, Tensor]:
+        """Return what a model reads, as :class:`EntitiesDataset` does in tests."""
+        return dict(
+            image_inputs(self.store[self.image_id]),
+            caption=torch.tensor(word_numbers(vocabulary, self.caption.words)),
+            phrases=torch.tensor([each.end - 1 for each in self.caption.phrases]),
+        )
+
+
+class GroundingInferencer(LanguageInferencer):
+    """Find the regions that phrases of captions describe, in the images of a region store.
+
+    The checkpoint contains the vocabulary, so no annotations are read. A word that is not in it is read as padding;
+    predictions list such words.
+
+    Args:
+        model (str, Path or Config): config of a :class:`PhraseGrounder`, or its path.
+        weights (str or Path): path or URL of a checkpoint that was trained with :class:`EntitiesDataset`.
+        device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
+        batch_size (int): captions per batch. Defaults to 64.
+        show_progress (bool): show a progress bar, if the standard error stream is a terminal. Defaults to True.
+
+    Raises:
+        OSError: the config or the checkpoint does not exist.
+        RuntimeError: the weights do not fit the model; the message lists the keys.
+        ValueError: the model of the config does not ground phrases; the checkpoint has no vocabulary in
+            ``dataset_meta``, or one of another size than that of the model; or there is no such device. The message
+            names the checkpoint.
+
+    Example::
+
+        ground = GroundingInferencer('config.py', 'epoch_13.pth')
+        ground('data/mine/regions', [('42', '[a man] rides [a red bike]')])['predictions'][0]['phrases'][0]['box']
+    """
+
+    model: PhraseGrounder
+    model_types = (PhraseGrounder,)
+    meta_keys = ('symbols',)
+    dataset = 'mmattn.EntitiesDataset'
+
+    def __call__(  # type: ignore[override]
+        self,
+        inputs: Stores,
+        captions: Sequence[tuple[str, str]],
+        top_k: int = 5,
+        progress_file: str | Path | None = None,
+        resume: bool = True,
+    ) -> dict[str, list[dict]]:
+        """Ground the phrases of captions.
+
+        Args:
+            inputs (str, Path, sequence of them, or RegionStore): folder of a region store, folders of several, or a
+                store.
+            captions (sequence of tuple[str, str]): id of the image, and caption with its phrases in brackets, such as
+                '[a man] rides [a red bike]'; at least one pair.
+            top_k (int): number of regions per phrase, at least 1. Defaults to 5.
+            progress_file (str or Path, optional): file for the predictions that are finished; after each batch, its
+                predictions are added. Defaults to None.
+            resume (bool): if ``progress_file`` exists, it must be that of the same captions and settings. Its batches
+                are not processed again, and the result is that of an uninterrupted run. False: the file is emptied
+                first. Defaults to True.
+
+        Returns:
+            dict: 'predictions', one dict per caption, in their order:
+
+            * image_id (str) and caption (str).
+            * unknown (list[str]): the words that are not in the vocabulary.
+            * phrases (list[dict]): one per phrase, with phrase (str); box (list of float), left, top, right, bottom of
+              the best region, in pixels; score (float), its probability; and regions (list[dict]), up to ``top_k`` with
+              region (int, its number in the store), box and score, the best first.
+
+        Raises:
+            TypeError: an argument has another type.
+            ValueError: before the model runs: captions have faults, such as no phrase; images are not in the store; the
+                regions have another width than the model, or an image has none; ``top_k`` is below 1; or
+                ``progress_file`` is damaged or that of another run.
+            BlockingIOError: another process uses ``progress_file``.
+            OSError: a file cannot be read or written. The message names it.
+        """
+        top_k = plain(top_k)
+        check_count('top_k', top_k)
+        found = self.captions(inputs, captions)
+        pairs = [(each.image_id, each.text) for each in found]
+        settings = dict(batch_size=self.batch_size, captions=digest(pairs), images=store_files(found[0].store))
+        batches = self.preprocess(found)
+        predictions = self._run(batches, 'Phrases', progress_file, resume, {}, dict(top_k=top_k), **settings)
+        known = set(self.vocabulary.symbols[len(SPECIALS) :])
+        return dict(
+            predictions=[
+                dict(
+                    image_id=each.image_id,
+                    caption=each.text,
+                    unknown=[word for word in dict.fromkeys(each.caption.words) if word not in known],
+                    phrases=[
+                        dict(phrase=text, **regions[0], regions=regions)
+                        for text, regions in zip(each.phrases(), predictions[i]['phrases'])
+                    ],
+                )
+                for i, each in enumerate(found)
+            ]
+        )
+
+    def captions(self, inputs: Stores, captions: Sequence[tuple[str, str]]) -> list[GroundedCaption]:
+        """Return the captions of a call, after all checks that do not run the model; arguments and errors as there."""
+        pairs = read_pairs('captions', captions)
+        store = region_store(inputs)
+        found, faults = [], []
+        for number, (image_id, text) in enumerate(pairs, 1):
+            try:
+                caption = parse_phrases(text)
+                if not caption.phrases:
+                    raise ValueError('no phrase in brackets, such as [a man] rides [a red bike]')
+                found.append(GroundedCaption(image_id, text, caption, store))
+            except ValueError as error:
+                faults.append(f'caption {number}, {text!r}: {error}')
+        raise_faults('captions', faults)
+        name = ', '.join(map(str, store.paths))
+        raise_faults(name, store.find_faults([image for image, _ in pairs], self.model.num_features, features=False))
+        return found
+
+    @torch.no_grad()
+    def forward(self, inputs: Batch) -> list[tuple[Tensor, Tensor]]:  # type: ignore[override]
+        """Return the logits ``(P, N)`` and the boxes ``(N, 4)`` of each caption of a batch."""
+        samples = [each.inputs(self.vocabulary) for each in inputs.inputs]
+        found = self.model(self._collated(samples), mode='predict')
+        return [(each.pred_scores.cpu(), sample['boxes']) for each, sample in zip(found, samples)]
+
+    def postprocess(  # type: ignore[override]
+        self, preds: Sequence[tuple[Tensor, Tensor]], top_k: int = 5
+    ) -> list[dict]:
+        """Return the best regions of the phrases of each caption, the best first."""
+        return [dict(phrases=[best_regions(scores, boxes, top_k) for scores in logits]) for logits, boxes in preds]
+
+    def visualize(  # type: ignore[override]
+        self, inputs: GroundedCaption, prediction: dict[str, Any], picture: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Draw the best box of each phrase.
+
+        Args:
+            inputs (GroundedCaption): the caption, from :meth:`captions`.
+            prediction (dict): its prediction.
+            picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to a
+                white one.
+
+        Returns:
+            np.ndarray: uint8 ``(height, width, 3)``, RGB.
+        """
+        from .phrase_pictures import draw_phrases  # late: it imports matplotlib
+
+        phrases = [(each['phrase'], each['score']) for each in prediction['phrases']]
+        boxes = [each['box'] for each in prediction['phrases']]
+        return draw_phrases(phrases, boxes, inputs.store[inputs.image_id].size, picture, inputs.text)
+
+
+def best_regions(scores: Tensor, boxes: Tensor, top_k: int) -> list[dict[str, Any]]:
+    """Return the best regions of a phrase, the best first, for the logits of all regions ``(N)``.
+
+    Example:
+        >>> boxes = torch.tensor([[0.0, 0.0, 50.0, 40.0], [0.0, 0.0, 9.0, 9.0]])
+        >>> best_regions(torch.tensor([-1.0, 0.0]), boxes, 1)
+        [{'region': 1, 'box': [0.0, 0.0, 9.0, 9.0], 'score': 0.5}]
+    """
+    order = scores.sort(descending=True, stable=True).indices[:top_k].tolist()
+    return [dict(region=j, box=boxes[j].tolist(), score=float(scores[j].sigmoid())) for j in order]

@@ -1,0 +1,134 @@
+"""R@k of phrase grounding."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmattn.language.layers.object_counter import box_iou
+from mmattn.language.models.unique_metric import UniqueMetric
+from mmattn.registry import METRICS
+from mmattn.utils.files import write_text
+
+TOP = (1, 5, 10)
+
+
+@METRICS.register_module()
+class PhraseRecall(UniqueMetric):
+    """R@1, R@5 and R@10 of phrase grounding: how often one of the k best regions of a phrase is correct.
+
+    A region is correct if its IoU with any of the boxes of the phrase's entity is at least 0.5. 'upper bound' is the
+    recall of all regions, and 'whole image' that of the box of the whole image. A phrase without a correct region is a
+    miss. All are in percent of the phrases with a box. Of regions with the same score, the first is better.
+
+    With several boxes per entity, other papers take the smallest box around all of them. 'R@1 union', 'upper bound
+    union' and so on are the figures by that rule. 'R@1/people' and so on are those of the phrases of a type; a phrase
+    of several types counts in each.
+
+    Source: "Bilinear Attention Networks", 2018, section 5.
+
+    Args:
+        output_dir (str, optional): folder for ``scores.json``, the scores of each phrase for paired statistics,
+            ``{"scores": {"42#0/1": {"R@1": 100.0, …}}}``, by id of the caption and number of the phrase. Defaults
+            to None, no file. ``tools/test.py --out`` sets it.
+        **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
+
+    Raises:
+        OSError: the folder of the file is not writable.
+
+    Example:
+        >>> regions = torch.tensor([[0.0, 0.0, 50.0, 40.0], [0.0, 0.0, 9.0, 8.0]])
+        >>> phrase = dict(text='a man', types=['people'], boxes=torch.tensor([[0.0, 0.0, 9.0, 9.0]]))
+        >>> metric = PhraseRecall()
+        >>> metric.process({}, [dict(caption_id='42#0', size=(50, 40), regions=regions, phrases=[phrase],
+        ...                          pred_scores=torch.tensor([[0.7, 0.1]]))])
+        >>> figures = metric.evaluate(1)
+        >>> figures['R@1'], figures['R@5'], figures['upper bound']
+        (0.0, 100.0, 100.0)
+    """
+
+    key = 'caption_id'
+
+    def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
+        """Score the phrases of a batch.
+
+        Args:
+            data_batch (dict): not used.
+            data_samples (sequence of dict): with ``caption_id`` (str); ``size``, width and height of the image;
+                ``regions``, their boxes, float ``(N, 4)``; ``phrases``, a list of P dict with 'types' (list of str) and
+                'boxes', float ``(M, 4)``; and ``pred_scores``, float ``(P, N)``.
+
+        Raises:
+            ValueError: ``pred_scores`` has another shape, or is NaN.
+        """
+        for sample in data_samples:
+            regions, scores, phrases = sample['regions'].cpu(), sample['pred_scores'].cpu(), sample['phrases']
+            if scores.shape != (len(phrases), len(regions)) or scores.isnan().any():
+                raise ValueError(
+                    f'caption {sample["caption_id"]}: pred_scores must be {(len(phrases), len(regions))} numbers, '
+                    f'phrases and regions; got {tuple(scores.shape)}, {int(scores.isnan().sum())} of them NaN'
+                )
+            found = [phrase_scores(regions, *pair, sample['size']) for pair in zip(phrases, scores)]
+            self.results.append(
+                dict(
+                    caption_id=sample['caption_id'],
+                    types=[list(phrase['types']) for phrase in phrases],
+                    scores=found,
+                )
+            )
+
+    def compute_metrics(self, results: list[dict]) -> dict[str, float]:
+        """Compute the figures and write the requested file.
+
+        Args:
+            results (list of dict): one per caption, in the order of their ids.
+
+        Returns:
+            dict: the figures by name, in percent.
+        """
+        phrases = [
+            (f'{result["caption_id"]}/{number}', types, scores)
+            for result in results
+            for number, (types, scores) in enumerate(zip(result['types'], result['scores']))
+        ]
+        if self.output_dir is not None:
+            text = json.dumps(dict(scores={name: scores for name, _, scores in phrases}), ensure_ascii=False)
+            write_text(self.output_dir / 'scores.json', text)
+        every = [scores for *_, scores in phrases]
+        figures = {name: _mean(every, name) for name in every[0]}
+        for kind in sorted({each for _, types, _ in phrases for each in types}):
+            of_kind = [scores for _, types, scores in phrases if kind in types]
+            figures.update((f'{name}/{kind}', _mean(of_kind, name)) for name in every[0])
+        return figures
+
+
+def phrase_scores(regions: Tensor, phrase: dict[str, Any], scores: Tensor, size: tuple[int, int]) -> dict[str, float]:
+    """Return the scores of a phrase, each 0 or 100, by the names of :class:`PhraseRecall`.
+
+    Args:
+        regions (Tensor): boxes, float ``(N, 4)``.
+        phrase (dict): 'boxes', float ``(M, 4)``.
+        scores (Tensor): of the regions, float ``(N)``.
+        size (tuple[int, int]): width and height of the image.
+    """
+    order = scores.sort(descending=True, stable=True).indices
+    boxes = phrase['boxes']
+    union = torch.cat([boxes[:, :2].amin(0), boxes[:, 2:].amax(0)])[None]
+    image = boxes.new_tensor([[0, 0, *size]])
+    found = {}
+    for rule, targets in (('', boxes), (' union', union)):
+        correct = (box_iou(regions.to(targets), targets) >= 0.5).any(1)
+        ranked = correct[order]
+        hits = {f'R@{k}': ranked[:k] for k in TOP}
+        hits.update({'upper bound': correct, 'whole image': box_iou(image, targets) >= 0.5})
+        found.update({f'{name}{rule}': 100.0 * bool(hit.any()) for name, hit in hits.items()})
+    return found
+
+
+def _mean(scores: Sequence[dict[str, float]], name: str) -> float:
+    return math.fsum(each[name] for each in scores) / len(scores)

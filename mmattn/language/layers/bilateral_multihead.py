@@ -1,0 +1,300 @@
+"""Bilateral multi-head self-attention (Bi-SA), section 3.4.4 of the bilateral-attention thesis."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mmattn.layers.attention_weights import AttentionWeights
+from mmattn.layers.bilateral_non_local import POSITIONS
+from mmattn.layers.relative_position import RelativePosition
+from mmattn.layers.window_position import WindowPosition
+from mmattn.ops import global_attention, global_attention_weights
+from mmattn.ops.window_bias import as_window_size, window_entries
+from mmattn.registry import MODELS
+from mmattn.utils.checks import check_divisor
+
+from .query_norm import normalize_queries
+from .sequence import check_cached, check_key_padding_mask, check_step
+
+PADDING = -1e9  # in a float mask: padding
+
+
+@MODELS.register_module()
+class BilateralMultiheadAttention(AttentionWeights, nn.Module):
+    """Multi-head attention over a sequence, with position logits in each head.
+
+    It replaces ``nn.MultiheadAttention(batch_first=True)`` and has the same parameter names. With ``position='none'``
+    the output is the same. It does not compute the N×N table of attention weights: the second output is always None,
+    and ``attention_weights`` returns the weights of selected queries. Weights start Xavier-uniform and biases as 0, as
+    in fairseq, also those of the layers that predict position logits.
+
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, section 3.4.4.
+
+    Args:
+        embed_dim (int): channels E of the sequence.
+        num_heads (int): number of heads, a divisor of E.
+        bias (bool): biases in the projections. Defaults to True.
+        window_size (int): odd length k of the position window. A causal layer uses the (k + 1)/2 entries with j ≤ i:
+            the default 21 corresponds to 21 in the encoder and 11 in the decoder of the thesis (Table 3.7).
+        position (str): 'bilateral' (Eq. 3.12), 'relative' (Shaw et al., q·(k + r_{j−i})) or 'none' (content only).
+            Defaults to 'bilateral'.
+        padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', 'mean' or
+            'min' (Table 3.6). Defaults to 'zero'.
+        smoothing (str): with 'bilateral', how position logits are scaled: 'sqrt_dim' (divided by √d) or 'zscore'
+            (normalised over the keys of a query). Defaults to 'sqrt_dim'.
+        max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
+        causal (bool): position i attends only to positions j ≤ i. Defaults to False.
+        normalize_queries (bool): normalise each channel of the queries over the sequence (normalised self-attention,
+            NSA, of "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", Eq. 5 to 7); not in a
+            causal layer, where the first prefix has one position. Defaults to False.
+
+    Raises:
+        TypeError: ``embed_dim``, ``num_heads`` or ``max_offset`` is not an integer.
+        ValueError: ``num_heads`` does not divide ``embed_dim``, an option is unknown, the window is even, 'zscore' is
+            combined with 'neg_inf', or ``normalize_queries`` with ``causal``.
+
+    Example:
+        >>> attention = BilateralMultiheadAttention(16, num_heads=4, window_size=5, causal=True)
+        >>> x = torch.randn(2, 10, 16)
+        >>> out, _ = attention(x, x, x)
+        >>> out.shape
+        torch.Size([2, 10, 16])
+    """
+
+    operator_weights = staticmethod(global_attention_weights)
+    # nn.TransformerEncoder reads both. False disables its fast path, which would ignore positions.
+    batch_first = True
+    _qkv_same_embed_dim = False
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        bias: bool = True,
+        window_size: int = 21,
+        position: str = 'bilateral',
+        padding: str = 'zero',
+        smoothing: str = 'sqrt_dim',
+        max_offset: int = 96,
+        causal: bool = False,
+        normalize_queries: bool = False,
+    ) -> None:
+        super().__init__()
+        if normalize_queries and causal:
+            raise ValueError('normalize_queries requires causal=False: statistics over a sequence include the future')
+        check_divisor('num_heads', num_heads, 'embed_dim', embed_dim)
+        if position not in POSITIONS:
+            raise ValueError(f'position must be one of {POSITIONS}; got {position!r}')
+        head_dim = embed_dim // num_heads
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.position = position
+        self.causal = causal
+        self.normalize_queries = normalize_queries
+        self.scale = head_dim**-0.5
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * embed_dim, embed_dim))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * embed_dim)) if bias else None
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
+        if position == 'bilateral':
+            sizes = as_window_size(window_size, axes=1)
+            self.window_position = WindowPosition(
+                1,
+                embed_dim,
+                embed_dim,
+                sizes,
+                window_entries(sizes, causal),
+                head_dim,
+                padding,
+                smoothing,
+                num_heads,
+                is_causal=causal,
+            )
+        elif position == 'relative':
+            self.relative_position = RelativePosition(1, head_dim, max_offset)
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Conv1d):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        nn.init.xavier_uniform_(self.in_proj_weight)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = False,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, None]:
+        """Attend over the sequence.
+
+        Args:
+            query (Tensor): float ``(B, L, E)``, or ``(L, E)`` without a batch.
+            key, value (Tensor): float ``(B, M, E)``, or ``(M, E)`` without a batch. ``key`` must be the object
+                ``query`` itself, unless ``position='none'`` and ``causal=False``. Without keys, because M is 0 or all
+                are padding, the output is the bias of ``out_proj``.
+            key_padding_mask (Tensor, optional): ``(B, M)``, or ``(M)`` without a batch; bool, True where a key is
+                padding, or float, added to the logits of the key; −1e9 and less mean −∞, padding.
+            need_weights (bool): must be False. Defaults to False.
+            attn_mask (Tensor, optional): must be None; for a decoder, set ``causal=True`` in the constructor.
+            is_causal (bool): passed by ``nn.TransformerEncoderLayer``; True is accepted only if the layer is causal.
+                Defaults to False.
+
+        Returns:
+            tuple[Tensor, None]: ``(B, L, E)`` or ``(L, E)``, and None.
+
+        Raises:
+            TypeError: ``key_padding_mask`` is neither bool nor float.
+            ValueError: ``key`` is not ``query`` although the layer uses positions or is causal; ``need_weights`` is
+                True; ``attn_mask`` is given; ``is_causal`` is True, but the layer is not causal; or
+                ``key_padding_mask`` has another shape.
+        """
+        if need_weights:
+            raise ValueError('need_weights must be False: the table of all weights is never computed')
+        if is_causal and not self.causal:
+            raise ValueError('is_causal must be False; for a decoder set causal=True in the constructor')
+        if attn_mask is not None:
+            raise ValueError('attn_mask must be None; for a decoder set causal=True in the constructor')
+        if key is not query and (self.position != 'none' or self.causal):
+            raise ValueError(
+                f'key must be query itself with position={self.position!r} and causal={self.causal}: '
+                'offsets are not defined between positions of two sequences'
+            )
+        if key_padding_mask is not None:
+            if key_padding_mask.dtype != torch.bool and not key_padding_mask.is_floating_point():
+                raise TypeError(f'key_padding_mask must be bool or float; got {key_padding_mask.dtype}')
+            if key_padding_mask.shape != key.shape[:-1]:
+                found = tuple(key_padding_mask.shape)
+                raise ValueError(f'key_padding_mask must be {tuple(key.shape[:-1])}, one entry per key; got {found}')
+        if query.dim() == 2:
+            mask = None if key_padding_mask is None else key_padding_mask[None]
+            x = query[None]
+            out, _ = self(x, x if key is query else key[None], value[None], mask)
+            return out[0], None
+        out = global_attention(**self.operands(query, key, value, key_padding_mask))
+        return self.out_proj(out.transpose(1, 2).flatten(2)), None
+
+    def operands(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None) -> dict:
+        """Return the arguments of ``global_attention`` for the inputs of ``forward``, with a batch dimension."""
+        padding = key_padding_mask
+        if key_padding_mask is not None and key_padding_mask.is_floating_point():
+            padding = key_padding_mask <= PADDING  # statistics omit these keys, as those of a bool mask
+            key_padding_mask = key_padding_mask.masked_fill(padding, -math.inf)
+        if not key.shape[1] and query.shape[1]:
+            key, key_padding_mask = _one_masked(key)
+            (value, _), padding = _one_masked(value), None
+        q, k, v = self._projected(query, key, value)
+        if self.normalize_queries:
+            q = normalize_queries(q, padding)
+        q, k, v = map(self._heads, (q, k, v))
+        operands = dict(query=q, key=k, value=v, scale=self.scale, is_causal=self.causal)
+        if key_padding_mask is not None:
+            if key_padding_mask.is_floating_point():
+                operands['key_bias'] = key_padding_mask[:, None]
+            else:
+                operands['key_mask'] = ~key_padding_mask
+        if self.position == 'bilateral':
+            operands |= self.window_position(query.transpose(1, 2), None if padding is None else ~padding)
+        elif self.position == 'relative':
+            operands |= self.relative_position.axis_bias(q * self.scale)
+        return operands
+
+    def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the state before the first token, for incremental decoding with :meth:`step`.
+
+        Args:
+            memory (Tensor, optional): float ``(S, M, E)``, the output of the encoder for S sentences, for attention
+                from the decoder to the encoder. None is self-attention.
+            key_padding_mask (Tensor, optional): bool ``(S, M)``, True where a position of ``memory`` is padding.
+
+        Raises:
+            TypeError: ``key_padding_mask`` is not bool.
+            ValueError: ``memory`` is None, but the layer is not causal or ``key_padding_mask`` is given; ``memory`` is
+                given, but the layer is causal, has positions or normalises its queries; or ``key_padding_mask`` has
+                another shape.
+        """
+        if memory is None:
+            if key_padding_mask is not None:
+                raise ValueError('key_padding_mask must be None without memory')
+            if not self.causal:
+                raise ValueError('causal must be True to decode step by step without memory')
+            return {}
+        if self.causal or self.position != 'none' or self.normalize_queries:
+            raise ValueError(
+                f"memory requires position='none', causal=False and normalize_queries=False; got {self.position!r}, "
+                f'{self.causal} and {self.normalize_queries}'
+            )
+        check_key_padding_mask(key_padding_mask, memory)
+        if not memory.shape[1]:
+            memory, key_padding_mask = _one_masked(memory)
+        key, value = map(self._heads, self._projected(memory, memory, first=1))
+        state = dict(memory_key=key, memory_value=value)
+        if key_padding_mask is not None:
+            state['memory_mask'] = key_padding_mask
+        return state
+
+    def step(self, x: Tensor, state: dict[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the output for one more token of each of n hypotheses.
+
+        The outputs for positions 0, 1, … are those of :meth:`forward` for the sequence.
+
+        Args:
+            x (Tensor): float ``(n, 1, E)``, the last token of each hypothesis.
+            state (dict[str, Tensor]): from :meth:`start` or the last step. Keys and values of self-attention are
+                ``(n, heads, t, D)``, one per hypothesis. Those of ``memory`` are ``(S, heads, M, D)``, one per
+                sentence; the n / S hypotheses of a sentence are adjacent.
+            position (int): position of the token, from 0.
+
+        Returns:
+            tuple[Tensor, dict[str, Tensor]]: ``(n, 1, E)``, and the state for the next step.
+
+        Raises:
+            ValueError: ``x`` has another shape; or the layer has no memory and is not causal, or the state is not that
+                of ``position`` earlier tokens.
+        """
+        check_step(x, self.embed_dim, position)
+        if 'memory_key' in state:
+            (query,) = self._projected(x)
+            key, value = state['memory_key'], state['memory_value']
+            query = self._heads(query.view(len(key), -1, self.embed_dim))  # hypotheses of a sentence share its keys
+            mask = state.get('memory_mask')
+            out = global_attention(query, key, value, scale=self.scale, key_mask=None if mask is None else ~mask)
+            return self.out_proj(out.transpose(1, 2).reshape(len(x), 1, self.embed_dim)), state
+        check_cached(self.causal, state['key'].shape[2] if state else 0, position)
+        query, key, value = map(self._heads, self._projected(x, x, x))
+        if state:
+            key, value = torch.cat([state['key'], key], 2), torch.cat([state['value'], value], 2)
+        bias = None
+        if self.position == 'bilateral':
+            bias = self.window_position.last_row(x.transpose(1, 2), position + 1)
+        elif self.position == 'relative':
+            bias = self.relative_position.last_row(query * self.scale, position + 1)
+        mask = None if bias is None else bias.unsqueeze(2).to(query.dtype)
+        # With one query there is no table of all pairs, and SDPA is several times faster than global_attention.
+        out = F.scaled_dot_product_attention(query, key, value, mask, scale=self.scale)
+        return self.out_proj(out.transpose(1, 2).flatten(2)), dict(key=key, value=value)
+
+    def _projected(self, *inputs: Tensor, first: int = 0) -> Sequence[Tensor]:
+        """Project each ``(B, L, E)``: to queries (0), keys (1), values (2), the first of them to number ``first``."""
+        end = first + len(inputs)
+        weight = self.in_proj_weight.unflatten(0, (3, -1))[first:end]
+        bias = None if self.in_proj_bias is None else self.in_proj_bias.unflatten(0, (3, -1))[first:end]
+        if all(x is inputs[0] for x in inputs):  # one product
+            bias = None if bias is None else bias.flatten()
+            return F.linear(inputs[0], weight.flatten(0, 1), bias).chunk(len(inputs), -1)
+        return [F.linear(x, w, None if bias is None else bias[i]) for i, (x, w) in enumerate(zip(inputs, weight))]
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """View ``(B, L, E)`` as ``(B, heads, L, E/heads)``."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+def _one_masked(memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Return one position that is padding in place of a memory without positions, ``(B, 0, E)``, and its mask."""
+    return F.pad(memory, (0, 0, 0, 1)), memory.new_ones(len(memory), 1, dtype=torch.bool)

@@ -1,0 +1,189 @@
+"""Generalised Hadamard fusion of two vectors, of which MUTAN, MLB, feature gating and others are configurations."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count
+
+from .post_fusion_network import PostFusionNetwork
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    'identity': torch.positive,
+    'leaky_relu': F.leaky_relu,
+    'selu': F.selu,
+    'sigmoid': torch.sigmoid,
+    'tanh': torch.tanh,
+    'one': torch.ones_like,
+}
+# Relations with a two-sided identity: 0, 1, −∞, ∞.
+RELATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    'add': torch.add,
+    'multiply': torch.mul,
+    'max': torch.maximum,
+    'min': torch.minimum,
+}
+SQUASHES = ('identity', 'sigmoid', 'tanh')
+
+
+def _of_branches(name: str, names: str | Sequence[str], count: int, choices: Sequence[str]) -> tuple[str, ...]:
+    """Return one of the ``choices`` per branch; a single one is that of all branches."""
+    found = (names,) * count if isinstance(names, str) else tuple(names)
+    if len(found) != count or any(x not in choices for x in found):
+        raise ValueError(f'{name} must be one of {tuple(choices)}, or one for each of {count} branches; got {names!r}')
+    return found
+
+
+@MODELS.register_module()
+class HadamardFusion(nn.Module):
+    """Fuse a question and a value by products in R branches, which relations combine in groups.
+
+    A branch is T_r = Φ_r(f_rq(M_r q̃ + b) ⊙ f_rv(N_r ṽ + b')) (Eq. 3.10). The branches of each group b are folded by its
+    relation ⊕_b, and the groups are combined in their order, u ← u ⊕_b u_b (Algorithm 1). Configurations:
+
+    * MUTAN: the defaults. MLB: ``num_branches=1``.
+    * Nonlinearity ensembles (NE): ``value_activation='selu'`` and ``query_activation=('identity', 'leaky_relu', 'selu',
+      'sigmoid', 'tanh')``.
+    * Feature gating (FG): ``relations=('add', 'multiply')``, ``groups=((0, 1, 2, 3), (4,))`` and
+      ``squash=('identity',) * 4 + ('sigmoid',)``; the last branch is the gate. Polarity swap (PS): 'tanh' in place of
+      'sigmoid'. FG + PS: three relations, the groups (0, 1, 2), (3,) and (4,).
+    * Post-fusion networks Φ: ``post_network=dict()``.
+    * Element-wise product: ``num_branches=1, project=False``. Element-wise sum: ``num_branches=2``,
+      ``query_activation=('identity', 'one')``, ``value_activation=('one', 'identity')``.
+
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
+    2020, sections 3.3 and 3.4.
+
+    Args:
+        query_dim, value_dim (int): channels t_q and t_v.
+        out_dim (int): channels t_o.
+        num_branches (int): R. Defaults to 5.
+        query_activation, value_activation (str or sequence of str): f_rq and f_rv, of all branches or of each:
+            'identity', 'leaky_relu' (slope 0.01), 'selu', 'sigmoid', 'tanh' or 'one' (1 in place of the factor).
+            Default to 'identity'.
+        relations (sequence of str): ⊕ of each group, which must have a two-sided identity: 'add', 'multiply', 'max' or
+            'min'. Defaults to ('add',).
+        groups (sequence of sequence of int, optional): the branches of each group, from 0 to R − 1, each in one group.
+            Defaults to one group of all branches.
+        squash (str or sequence of str): function of T_r, of all branches or of each: 'identity', 'sigmoid' or 'tanh'.
+            Defaults to 'identity'.
+        project (bool): multiply by M_r and N_r; without, t_q = t_v = t_o, and every branch reads q̃ and ṽ. Defaults to
+            True.
+        post_network (dict, optional): options of :class:`.PostFusionNetwork` without ``channels`` and ``activation``; Φ_r, whose activation is f_rq. Defaults to None, the identity.
+        chunk_size (int, optional): fuse so many positions of a sequence at a time, and compute them again in the
+            backward pass, to bound the memory: R · t_o numbers per position and tensor. Defaults to all positions.
+
+    Raises:
+        TypeError: a number is not an integer.
+        ValueError: a number is below 1; an activation, relation or squash is unknown, or there is not one per branch;
+            ``groups`` are empty, do not partition the branches, or do not have one relation each; or
+            ``project=False`` with different channels.
+
+    Example:
+        >>> fusion = HadamardFusion(310, 620, 510)
+        >>> fusion(torch.randn(2, 310), torch.randn(2, 620)).shape
+        torch.Size([2, 510])
+    """
+
+    def __init__(
+        self,
+        query_dim: int,
+        value_dim: int,
+        out_dim: int,
+        num_branches: int = 5,
+        query_activation: str | Sequence[str] = 'identity',
+        value_activation: str | Sequence[str] = 'identity',
+        relations: Sequence[str] = ('add',),
+        groups: Sequence[Sequence[int]] | None = None,
+        squash: str | Sequence[str] = 'identity',
+        project: bool = True,
+        post_network: dict | None = None,
+        chunk_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        for name, number in (('query_dim', query_dim), ('value_dim', value_dim), ('out_dim', out_dim)):
+            check_count(name, number)
+        check_count('num_branches', num_branches)
+        if chunk_size is not None:
+            check_count('chunk_size', chunk_size)
+        if isinstance(relations, str) or not relations or any(x not in RELATIONS for x in relations):
+            raise ValueError(
+                f'relations must be one or more of {tuple(RELATIONS)}, with a two-sided identity; got {relations!r}'
+            )
+        groups = (tuple(range(num_branches)),) if groups is None else tuple(map(tuple, groups))
+        if sorted(r for group in groups for r in group) != [*range(num_branches)] or () in groups:
+            raise ValueError(
+                f'groups must not be empty, and contain each branch from 0 to {num_branches - 1} once; got {groups}'
+            )
+        if len(relations) != len(groups):
+            raise ValueError(f'relations must have one entry per group; got {tuple(relations)} for the groups {groups}')
+        if not project and not query_dim == value_dim == out_dim:
+            raise ValueError(
+                'project=False requires query_dim, value_dim and out_dim to be equal; got '
+                f'{query_dim}, {value_dim} and {out_dim}'
+            )
+        self.query_dim, self.value_dim = query_dim, value_dim
+        self.query_activation = _of_branches('query_activation', query_activation, num_branches, [*ACTIVATIONS])
+        self.value_activation = _of_branches('value_activation', value_activation, num_branches, [*ACTIVATIONS])
+        self.squash = _of_branches('squash', squash, num_branches, SQUASHES)
+        self.relations, self.groups, self.chunk_size = tuple(relations), groups, chunk_size
+        # One product for all branches.
+        self.query_proj = nn.Linear(query_dim, num_branches * out_dim) if project else None
+        self.value_proj = nn.Linear(value_dim, num_branches * out_dim) if project else None
+        self.post_networks = None
+        if post_network is not None:
+            self.post_networks = nn.ModuleList(
+                PostFusionNetwork(out_dim, ACTIVATIONS[name], **post_network) for name in self.query_activation
+            )
+
+    def forward(self, query: Tensor, value: Tensor) -> Tensor:
+        """Return u, ``(*, t_o)``.
+
+        Args:
+            query (Tensor): q̃, float ``(*, t_q)``.
+            value (Tensor): ṽ, float ``(*, t_v)``; the other dimensions are broadcast, for example those of one question
+                ``(B, 1, t_q)`` with n positions ``(B, n, t_v)``.
+
+        Raises:
+            ValueError: the channels, or the number of dimensions, do not fit.
+        """
+        if query.shape[-1:] != (self.query_dim,) or value.shape[-1:] != (self.value_dim,) or query.dim() != value.dim():
+            raise ValueError(
+                f'query and value must be (*, {self.query_dim}) and (*, {self.value_dim}), with the same number of '
+                f'dimensions; got {tuple(query.shape)} and {tuple(value.shape)}'
+            )
+        q = self._branches(self.query_proj, query)
+        if self.chunk_size is None or value.dim() < 3:
+            return self._fused(q, value)
+        again = functools.partial(checkpoint, self._fused, use_reentrant=False, preserve_rng_state=False)
+        fused = []
+        for start in range(0, max(1, value.shape[-2]), self.chunk_size):
+            part = slice(start, start + self.chunk_size)
+            own = q if q.shape[-3] == 1 else q[..., part, :, :]
+            fused.append(again(own, value[..., part, :]))
+        return torch.cat(fused, -2)
+
+    def _branches(self, projection: nn.Linear | None, x: Tensor) -> Tensor:
+        """Return the factors of all branches, ``(*, R, t_o)``."""
+        count = len(self.squash)
+        if projection is None:
+            return x.unsqueeze(-2).expand(*x.shape[:-1], count, -1)
+        return projection(x).unflatten(-1, (count, -1))
+
+    def _fused(self, q: Tensor, value: Tensor) -> Tensor:
+        """Algorithm 1 for the query's factors ``(*, R, t_o)`` and ṽ."""
+        branches = []
+        for r, (x, y) in enumerate(zip(q.unbind(-2), self._branches(self.value_proj, value).unbind(-2))):
+            t = ACTIVATIONS[self.query_activation[r]](x) * ACTIVATIONS[self.value_activation[r]](y)
+            if self.post_networks is not None:
+                t = self.post_networks[r](t)
+            branches.append(ACTIVATIONS[self.squash[r]](t))
+        # The folds start without the identities of the relations, so that no infinity occurs.
+        relations = [RELATIONS[name] for name in self.relations]
+        folded = [functools.reduce(f, [branches[r] for r in group]) for f, group in zip(relations, self.groups)]
+        return functools.reduce(lambda u, given: given[0](u, given[1]), zip(relations[1:], folded[1:]), folded[0])

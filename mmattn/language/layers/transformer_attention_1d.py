@@ -1,0 +1,348 @@
+"""Transformer attention with four terms between sequences, of "An Empirical Study of Spatial Attention Mechanisms"."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from mmattn.layers.attention_weights import TermWeights, check_terms
+from mmattn.ops import global_attention, global_attention_weights
+from mmattn.ops.window_bias import as_window_size
+from mmattn.registry import MODELS
+from mmattn.utils.checks import check_divisor
+
+from .sequence import State, check_cached, check_key_padding_mask, check_sequence, check_step, sinusoids
+
+
+@MODELS.register_module()
+class TransformerAttention1d(TermWeights, nn.Module):
+    """Multi-head attention over sequences whose logits are the sum of up to four terms, each with a switch.
+
+    y_i = W_o Σ_j softmax_j [(β1 E1 + β2 E2 + β3 E3 + β4 E4) / √d_k] W_v x_j in each head of d_k channels, with these
+    terms (Eq. 2 and 8, with the relative encodings of Transformer-XL):
+
+    ====  ==========================  ==========================
+    E1    (W_q z_i)ᵀ W_k x_j          query and key content
+    E2    (W_q z_i)ᵀ W_r R_{i−j}      query content and position
+    E3    uᵀ W_k x_j                  key content
+    E4    vᵀ W_r R_{i−j}              position
+    ====  ==========================  ==========================
+
+    Channels 2c and 2c + 1 of R_o are the sine and cosine of o · 10000^(−2c/E). Positions count from 0 in both
+    sequences. E2 and E4 need one logit per query, head and offset; the vectors of all pairs are never stored. Only the
+    parameters of the selected terms exist.
+
+    It has the interface of ``nn.MultiheadAttention(batch_first=True)``. With ``terms='1000'`` the output is the same.
+
+    Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
+
+    Args:
+        embed_dim (int): channels E of the sequences; even with E2 or E4.
+        num_heads (int): number of heads, a divisor of E.
+        terms (str): β1 β2 β3 β4, each '0' or '1', at least one '1'. Defaults to '1111'.
+        spatial_range (int, optional): odd n_k: in self-attention, a query attends only to keys with |i − j| ≤
+            (n_k − 1)/2. Defaults to None, the whole sequence.
+        bias (bool): biases of W_q, W_k, W_v and W_o. W_r has none. Defaults to True.
+        causal (bool): self-attention in which position i attends only to positions j ≤ i. Defaults to False.
+
+    Raises:
+        TypeError: ``embed_dim`` or ``num_heads`` is not an integer.
+        ValueError: ``terms`` is not a string of four '0' and '1', or is '0000'; ``num_heads`` does not divide
+            ``embed_dim``; ``embed_dim`` is odd with E2 or E4; or ``spatial_range`` is even.
+
+    Example:
+        >>> attention = TransformerAttention1d(16, num_heads=4, terms='0110', causal=True)
+        >>> x = torch.randn(2, 10, 16)
+        >>> out, _ = attention(x, x, x)
+        >>> first, state = attention.step(x[:, :1], attention.start(), position=0)
+        >>> torch.allclose(first, out[:, :1], atol=1e-6)
+        True
+    """
+
+    operator_weights = staticmethod(global_attention_weights)
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        terms: str = '1111',
+        spatial_range: int | None = None,
+        bias: bool = True,
+        causal: bool = False,
+    ) -> None:
+        super().__init__()
+        check_terms(terms)
+        if terms == '0000':
+            raise ValueError(
+                "terms must have at least one '1'; got '0000'. A stack without self-attention has self_attention=None"
+            )
+        check_divisor('num_heads', num_heads, 'embed_dim', embed_dim)
+        e1, e2, e3, e4 = (term == '1' for term in terms)
+        if (e2 or e4) and embed_dim % 2:
+            raise ValueError(f'embed_dim must be even with terms={terms!r}, for sines and cosines; got {embed_dim}')
+        if spatial_range is not None:
+            (spatial_range,) = as_window_size(spatial_range, axes=1, name='spatial_range')
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.terms = terms
+        self.spatial_range = spatial_range
+        self.causal = causal
+        self.scale = (embed_dim // num_heads) ** -0.5
+        shape = (num_heads, embed_dim // num_heads)
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias) if e1 or e2 else None
+        self.k_proj = nn.Linear(embed_dim, embed_dim, bias) if e1 or e3 else None
+        self.v_proj = nn.Linear(embed_dim, embed_dim, bias)
+        # R gets dtype and device from these weights; quantize_dynamic does not replace this class.
+        self.r_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=False) if e2 or e4 else None
+        self.content_bias = nn.Parameter(torch.empty(shape)) if e3 else None  # u
+        self.position_bias = nn.Parameter(torch.empty(shape)) if e4 else None  # v
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Reset every parameter: Xavier-uniform matrices, with gain 1/√2 for W_q, W_k and W_v; 0 for all others."""
+        for layer, gain in (
+            (self.q_proj, 0.5**0.5),
+            (self.k_proj, 0.5**0.5),
+            (self.v_proj, 0.5**0.5),
+            (self.r_proj, 1.0),
+            (self.out_proj, 1.0),
+        ):
+            if layer is not None:
+                nn.init.xavier_uniform_(layer.weight, gain)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+        for parameter in (self.content_bias, self.position_bias):
+            if parameter is not None:
+                nn.init.zeros_(parameter)
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None
+    ) -> tuple[Tensor, None]:
+        """Attend to a sequence.
+
+        Args:
+            query (Tensor): float ``(B, L, E)``.
+            key, value (Tensor): float ``(B, M, E)``. ``key`` must be the object ``query`` itself if the layer is causal
+                or has a range.
+            key_padding_mask (Tensor, optional): bool ``(B, M)``, True where a key is padding.
+
+        Returns:
+            tuple[Tensor, None]: ``(B, L, E)``, and None, in place of attention weights.
+
+        Raises:
+            TypeError: ``key_padding_mask`` is not bool.
+            ValueError: ``key`` is not ``query`` although the layer is causal or has a range, or a shape does not fit.
+        """
+        out = global_attention(**self.operands(query, key, value, key_padding_mask))
+        return self._output(out), None
+
+    def operands(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        content: bool = True,
+        position: bool = True,
+    ) -> dict:
+        """Return the arguments of ``global_attention`` for the inputs of ``forward``.
+
+        Args:
+            query, key, value, key_padding_mask: as in ``forward``.
+            content (bool): use E1 and E3, if ``terms`` has them. Defaults to True.
+            position (bool): use E2 and E4, if ``terms`` has them. Defaults to True.
+        """
+        for name, x in (('query', query), ('key', key), ('value', value)):
+            check_sequence(name, x, self.embed_dim)
+        if key is not query:
+            self._check_other_sequence('key must be query itself')
+        check_key_padding_mask(key_padding_mask, key)
+        (batch, length, _), count = query.shape, key.shape[1]
+        queries, (keys, values) = self._queries(query), self._memory(key, value)
+        operands = self._content(queries if content else None, keys if content else None, values, length)
+        operands['is_causal'] = self.causal
+        if key_padding_mask is not None:
+            operands['key_mask'] = ~key_padding_mask
+        position = position and self.r_proj is not None
+        if self.spatial_range is not None:
+            radius = self.spatial_range // 2
+            offsets = torch.arange(radius, -1 if self.causal else -radius - 1, -1, device=query.device)
+            window = self._position(queries, offsets) if position else values.new_zeros(len(offsets))
+            operands.update(
+                window_bias=window.expand(batch, self.num_heads, length, -1),
+                window_size=self.spatial_range,
+                outside_bias=-math.inf,
+            )
+        elif position and length:
+            offsets = torch.arange(length - 1, -2 if self.causal else -count - 1, -1, device=query.device)
+            operands.update(axis_bias=(_shifted(self._position(queries, offsets), length, count),))
+        return operands
+
+    def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> State:
+        """Return the state before the first token.
+
+        Args:
+            memory (Tensor, optional): float ``(S, M, E)``, the sequences of S sentences to which the layer attends.
+                Defaults to None: self-attention.
+            key_padding_mask (Tensor, optional): bool ``(S, M)``, True where ``memory`` is padding. Defaults to None.
+
+        Returns:
+            dict[str, Tensor]: empty without ``memory``. Otherwise the projected values ``'memory_value'`` and, with E1
+            or E3, keys ``'memory_key'``, both ``(S, heads, M, E/heads)``, and ``key_padding_mask``, if it is given, as
+            ``'memory_mask'``.
+
+        Raises:
+            TypeError: ``key_padding_mask`` is not bool.
+            ValueError: ``key_padding_mask`` is given without ``memory``, the layer is causal or has a range and
+                ``memory`` is given, or a shape does not fit.
+        """
+        if memory is None:
+            if key_padding_mask is not None:
+                raise ValueError('key_padding_mask must be None without memory')
+            return {}
+        self._check_other_sequence('memory must be None')
+        check_sequence('memory', memory, self.embed_dim)
+        check_key_padding_mask(key_padding_mask, memory)
+        keys, values = self._memory(memory, memory)
+        named = {'memory_key': keys, 'memory_value': values, 'memory_mask': key_padding_mask}
+        return {name: x for name, x in named.items() if x is not None}
+
+    def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
+        """Compute the output at one position, as ``forward`` does.
+
+        Args:
+            x (Tensor): float ``(n, 1, E)``, the token at ``position`` of n hypotheses. With a memory of S sentences, n
+                is a multiple of S, and the hypotheses of a sentence are adjacent.
+            state (dict[str, Tensor]): state after the tokens before it. It is not changed.
+            position (int): position of the token, from 0.
+
+        Returns:
+            tuple[Tensor, dict[str, Tensor]]: ``(n, 1, E)``, and the state after the token. Without memory, it holds the
+            values ``'value'`` and, with E1 or E3, keys ``'key'`` of the tokens so far, both ``(n, heads, t, E/heads)``;
+            with ``spatial_range``, of the last (n_k + 1)/2 at most.
+
+        Raises:
+            TypeError: ``position`` is not an integer.
+            ValueError: the state is without memory, and the layer is not causal or the state is not that of
+                ``position``; n is not a multiple of the number of sentences; or a shape does not fit.
+        """
+        check_step(x, self.embed_dim, position)
+        if 'memory_value' in state:
+            keys, values, mask = state.get('memory_key'), state['memory_value'], state.get('memory_mask')
+            sentences, _, count, _ = values.shape
+            if len(x) % sentences:
+                raise ValueError(f'x must have a multiple of {sentences} hypotheses, one per sentence; got {len(x)}')
+            # The hypotheses of a sentence are the queries of one batch item, so its memory is not repeated.
+            inputs, first, state = x.reshape(sentences, -1, self.embed_dim), position, dict(state)
+        else:
+            most = None if self.spatial_range is None else self.spatial_range // 2
+            cached = 0 if 'value' not in state else state['value'].shape[2]
+            check_cached(self.causal, cached, position, most)
+            keys, values = self._memory(x, x)
+            if cached:
+                keys = None if keys is None else torch.cat([state['key'], keys], 2)
+                values = torch.cat([state['value'], values], 2)
+            mask, inputs, count = None, x, cached + 1
+            first = cached
+            state = self._cache(keys, values, most)
+        queries = self._queries(inputs)
+        operands = self._content(queries, keys, values, inputs.shape[1])
+        if mask is not None:
+            operands['key_mask'] = ~mask
+        if self.r_proj is not None:
+            offsets = torch.arange(first, first - count, -1, device=x.device)
+            operands['axis_bias'] = (self._position(queries, offsets),)
+        return self._output(global_attention(**operands)).reshape(x.shape), state
+
+    def _check_other_sequence(self, requirement: str) -> None:
+        """Check that attention to another sequence is defined."""
+        if self.causal or self.spatial_range is not None:
+            raise ValueError(
+                f'{requirement} with causal={self.causal} and spatial_range={self.spatial_range}: '
+                'they are defined within one sequence'
+            )
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """View ``(B, L, E)`` as ``(B, heads, L, d_k)``."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def _output(self, out: Tensor) -> Tensor:
+        """W_o, from ``(B, heads, L, d_k)`` to ``(B, L, E)``."""
+        return self.out_proj(out.transpose(1, 2).flatten(2))
+
+    def _queries(self, query: Tensor) -> Tensor | None:
+        """W_q z: ``(B, heads, L, d_k)``; None without E1 and E2."""
+        return None if self.q_proj is None else self._heads(self.q_proj(query))
+
+    def _memory(self, key: Tensor, value: Tensor) -> tuple[Tensor | None, Tensor]:
+        """W_k x, None without E1 and E3, and W_v x: ``(B, heads, M, d_k)``."""
+        keys = None if self.k_proj is None else self._heads(self.k_proj(key))
+        return keys, self._heads(self.v_proj(value))
+
+    @staticmethod
+    def _cache(keys: Tensor | None, values: Tensor, most: int | None) -> State:
+        """The state that holds the last ``most`` keys and values, or all."""
+        kept = values.shape[2] if most is None else min(most, values.shape[2])
+        if not kept:
+            return {}
+        return {name: x[:, :, -kept:] for name, x in (('key', keys), ('value', values)) if x is not None}
+
+    def _content(self, queries: Tensor | None, keys: Tensor | None, values: Tensor, length: int) -> dict:
+        """The operator's arguments with E1 and E3, of ``length`` queries; without both if ``keys`` is None."""
+        # Without E1, query and key have no channels: the operator computes no product of them.
+        batch, heads, count, _ = values.shape
+        operands = dict(
+            query=values.new_empty(batch, heads, length, 0),
+            key=values.new_empty(batch, heads, count, 0),
+            value=values,
+            scale=self.scale,
+        )
+        if keys is None:
+            return operands
+        if self.terms[0] == '1' and queries is not None:
+            if self.content_bias is not None:
+                queries = (queries + self.content_bias.unsqueeze(1)).to(keys.dtype)
+            operands.update(query=queries, key=keys)
+        elif self.content_bias is not None:
+            towards = (self.content_bias * self.scale).to(keys.dtype)
+            operands.update(key_bias=torch.einsum('hd,bhmd->bhm', towards, keys))
+        return operands
+
+    def _position(self, queries: Tensor | None, offsets: Tensor) -> Tensor:
+        """E2 + E4, scaled, for each of ``offsets``: ``(B, heads, L, offsets)``, or ``(1, heads, 1, offsets)`` for E4.
+
+        Args:
+            queries (Tensor, optional): float ``(B, heads, L, d_k)``, output of ``_queries``.
+            offsets (Tensor): int64 ``(offsets)``, i − j.
+        """
+        assert self.r_proj is not None
+        dtype = self.r_proj.weight.dtype
+        encoding = sinusoids(offsets.to(torch.promote_types(dtype, torch.float32)), self.embed_dim).to(dtype)
+        vectors = self.r_proj(encoding).unflatten(-1, (self.num_heads, -1))  # (offsets, heads, d_k)
+        towards = None if self.position_bias is None else self.position_bias[None, :, None]
+        if self.terms[1] == '1' and queries is not None:
+            towards = queries if towards is None else queries + towards
+        assert towards is not None
+        return torch.einsum('bhld,ohd->bhlo', towards * self.scale, vectors.to(towards.dtype))
+
+
+def _shifted(table: Tensor, length: int, count: int) -> Tensor:
+    """The logit of each pair from those of each offset (the shift of Transformer-XL).
+
+    Args:
+        table (Tensor): float ``(B, heads, L or 1, offsets)``, for the offsets L − 1, L − 2, … in this order: L + M, or
+            L + 1 if only keys j ≤ i are used.
+        length (int): L, number of queries.
+        count (int): M, number of keys.
+
+    Returns:
+        Tensor: ``(B, heads, L, M)``, the logits of the offsets i − j. Those of offsets that ``table`` does not have are
+        arbitrary.
+    """
+    offsets = table.shape[-1]
+    flat = table.expand(-1, -1, length, -1).flatten(-2)
+    # Query i finds key j at entry L − 1 − i + j of its row. So rows with one entry less start at the same key.
+    rows = flat[..., length - 1 : length - 1 + length * (offsets - 1)].unflatten(-1, (length, offsets - 1))
+    return rows[..., :count]

@@ -1,0 +1,184 @@
+"""Region features from a detector of mmdet: its boxes, and the features that it pools in them."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import ConfigDict
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+
+from mmattn.utils.checks import check_count, check_number
+
+from .region_store import Regions, clip_boxes
+
+SCORE_THR = 0.001  # a box of a lower score is never a region; with 0, the detector would suppress many thousands
+POOLED = 7  # side of the pooled maps of a one-stage detector
+FINEST = 14  # a box is pooled from the first level of which it covers less than 2 × 14 strides, as in FPN
+
+
+def prepare_config(model: ConfigDict, max_regions: int) -> None:
+    """Set the test options of a detector, before it is built, so that it returns enough boxes and no masks.
+
+    Args:
+        model (ConfigDict): ``model`` of a config of mmdet; changed in place.
+        max_regions (int): number of boxes per image that are needed.
+
+    Example:
+        >>> model = ConfigDict(test_cfg=dict(rcnn=dict(score_thr=0.05, max_per_img=20)))
+        >>> prepare_config(model, 36)
+        >>> model.test_cfg.rcnn.score_thr, model.test_cfg.rcnn.max_per_img
+        (0.001, 36)
+    """
+    options = model.get('test_cfg') or {}
+    options = options.get('rcnn', options)
+    if 'score_thr' in options:
+        options.score_thr = min(options.score_thr, SCORE_THR)
+    if 'max_per_img' in options:
+        options.max_per_img = max(options.max_per_img, max_regions)
+    if 'mask_head' in model.get('roi_head', {}):
+        model.roi_head.update(mask_head=None, mask_roi_extractor=None)
+
+
+class RegionExtractor:
+    """Detect regions in an image, and pool their features.
+
+    The regions are the boxes with the highest scores: all of at least ``score_thr``, but not fewer than
+    ``min_regions``, if the detector returns them, and not more than ``max_regions``.
+
+    A two-stage detector pools the features with its own RoI head: the outputs of the last shared fully connected
+    layer, after its ReLU, or, without one, the mean over the positions of the pooled map. The last stage of a cascade
+    is used. For a one-stage detector, features are pooled by RoIAlign from the level of its neck that fits the size of
+    the box, as in FPN, and averaged.
+
+    Args:
+        model (nn.Module): a detector of mmdet in evaluation mode.
+        pipeline (Callable): loads and transforms the image of a dict with ``img_path``, as the test pipeline of a
+            config does without annotations.
+        min_regions (int): Defaults to 10.
+        max_regions (int): Defaults to 100.
+        score_thr (float): from 0 to 1. Defaults to 0.2.
+        whole_image (bool): whether the whole image is a further region, the first, of class -1 and score 0. Defaults
+            to False.
+
+    Raises:
+        ValueError: an option is out of its range; or, for an image, the maps of a one-stage detector have different
+            numbers of channels.
+
+    Example:
+        >>> extractor = RegionExtractor(nn.Identity(), pipeline=dict, min_regions=2, max_regions=3, score_thr=0.5)
+        >>> extractor.choose(torch.tensor([0.6, 0.1, 0.9, 0.7, 0.8])), extractor.choose(torch.tensor([0.1, 0.9, 0.2]))
+        (tensor([2, 4, 3]), tensor([1, 2]))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        pipeline: Callable[[dict], Any],
+        min_regions: int = 10,
+        max_regions: int = 100,
+        score_thr: float = 0.2,
+        whole_image: bool = False,
+    ) -> None:
+        check_count('min_regions', min_regions, 0)
+        check_count('max_regions', max_regions, max(1, min_regions))
+        check_number('score_thr', score_thr, 0, 1)
+        self.model: Any = model
+        self.pipeline = pipeline
+        self.min_regions, self.max_regions, self.score_thr = min_regions, max_regions, score_thr
+        self.whole_image = whole_image
+        self._extractor: Any = None  # of a one-stage detector
+
+    def choose(self, scores: Tensor) -> Tensor:
+        """Return the indices of the boxes that become regions, the highest score first."""
+        count = max(self.min_regions, int((scores >= self.score_thr).sum()))
+        return scores.argsort(descending=True, stable=True)[: min(count, self.max_regions)]
+
+    @torch.no_grad()
+    def __call__(self, path: str | Path) -> Regions:
+        """Return the regions of an image, on the CPU. There may be none, if the detector returns no box."""
+        batch = pseudo_collate([self.pipeline(dict(img_path=str(path), img_id=0))])
+        data = self.model.data_preprocessor(batch, False)
+        inputs = data['inputs']
+        maps, sample = self._detect(inputs, data['data_samples'])
+        height, width = sample.ori_shape[:2]
+        found = sample.pred_instances
+        chosen = self.choose(found.scores)
+        boxes, classes, scores = found.bboxes[chosen], found.labels[chosen], found.scores[chosen]
+        boxes = clip_boxes(boxes.float(), (width, height))
+        if self.whole_image:
+            boxes = torch.cat([boxes.new_tensor([[0, 0, width, height]]), boxes])
+            classes = torch.cat([classes.new_tensor([-1]), classes])
+            scores = torch.cat([scores.new_tensor([0]), scores])
+        scale = boxes.new_tensor(sample.scale_factor).repeat(2)
+        features = self.pool(maps, boxes * scale, tuple(inputs.shape[-2:])) if len(boxes) else boxes[:, :0]
+        return Regions(
+            features.float().cpu(), boxes.cpu(), (int(width), int(height)), classes.cpu(), scores.float().cpu()
+        )
+
+    def _detect(self, inputs: Tensor, samples: list) -> tuple[Sequence[Tensor], Any]:
+        """Return the feature maps of an image, and its data sample with the detections in pixels of the image."""
+        maps: list[Sequence[Tensor]] = []
+        source = self.model.neck if getattr(self.model, 'with_neck', False) else self.model.backbone
+        handle = source.register_forward_hook(lambda module, args, output: maps.append(output))
+        try:
+            [sample] = self.model.predict(inputs, samples, rescale=True)
+        finally:
+            handle.remove()
+        return maps[0], sample
+
+    def pool(self, maps: Sequence[Tensor], boxes: Tensor, size: tuple[int, int]) -> Tensor:
+        """Return the features of boxes.
+
+        Args:
+            maps (sequence of Tensor): feature maps ``(1, C, h, w)`` of the neck, or of the backbone without one.
+            boxes (Tensor): left, top, right, bottom ``(n, 4)``, in pixels of the input.
+            size (tuple[int, int]): height and width of the input.
+
+        Returns:
+            Tensor: ``(n, D)``.
+        """
+        rois = torch.cat([boxes.new_zeros(len(boxes), 1), boxes], 1)
+        if not hasattr(self.model, 'roi_head'):
+            if self._extractor is None:
+                self._extractor = _build_extractor(maps, size).to(boxes.device)
+            return self._extractor(maps, rois).mean((2, 3))
+        roi_head = self.model.roi_head
+        extractor, head = _last(roi_head.bbox_roi_extractor), _last(roi_head.bbox_head)
+        x = extractor(maps[: extractor.num_inputs], rois)
+        if roi_head.with_shared_head:
+            x = roi_head.shared_head(x)
+        for convolution in getattr(head, 'shared_convs', ()):
+            x = convolution(x)
+        layers = getattr(head, 'shared_fcs', ())
+        if not len(layers):
+            return x.mean((2, 3))
+        x = (head.avg_pool(x) if head.with_avg_pool else x).flatten(1)
+        for layer in layers:
+            x = head.relu(layer(x))
+        return x
+
+
+def _last(part: Any) -> Any:
+    """Return the last stage of a part of a RoI head, which is a list in cascades."""
+    return part[-1] if isinstance(part, nn.ModuleList) else part
+
+
+def _build_extractor(maps: Sequence[Tensor], size: tuple[int, int]) -> nn.Module:
+    """Return mmdet's RoI extractor for the maps of a one-stage detector."""
+    channels = [x.shape[1] for x in maps]
+    if len(set(channels)) > 1:
+        raise ValueError(f'feature maps must have the same number of channels to pool from one of them; got {channels}')
+    strides = [2 ** round(math.log2(size[0] / x.shape[2])) for x in maps]
+    return MODELS.build(
+        dict(
+            type='mmdet.SingleRoIExtractor',
+            roi_layer=dict(type='RoIAlign', output_size=POOLED, sampling_ratio=0),
+            out_channels=channels[0],
+            featmap_strides=strides,
+            finest_scale=FINEST * strides[0],
+        )
+    )

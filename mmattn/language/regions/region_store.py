@@ -1,0 +1,359 @@
+"""Region features of images, computed once and stored: a folder of arrays that are read through memory maps.
+
+The folder of a store, written by the converters ``bottom_up_features.py``, ``region_npz.py`` and
+``region_features.py`` of ``tools/dataset_converters``, or with :class:`mmattn.language.RegionWriter`::
+
+    features.npy        all regions of all images, (R, D), float16 or float32
+    boxes.npy           (R, 4), float32: left, top, right, bottom, in pixels of the image
+    classes.npy         optional: (R,), int32, the detector's classes; -1 is none, such as that of the whole image
+    scores.npy          optional: (R,), float32
+    offsets.npy         (images + 1,), int64: image i has the regions from offsets[i] to offsets[i + 1]
+    sizes.npy           (images, 2), int32: width and height of the images, in pixels
+    image_ids.txt       the ids of the images, one per line, UTF-8
+    store.json          version of the format, num_features (D), dtype, arrays, source
+"""
+
+import errno
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmattn.language.text.subwords import import_optional
+from mmattn.language.text.text_files import read_lines
+
+VERSION = 1
+DTYPES = dict(boxes='float32', classes='int32', scores='float32')  # of the arrays besides the features
+LISTED = 20  # faults in a message
+
+
+class Regions(NamedTuple):
+    """The regions of an image.
+
+    Args:
+        features (Tensor): ``(n, D)``, float32.
+        boxes (Tensor): left, top, right, bottom ``(n, 4)``, float32, in pixels of the image, with right and bottom
+            exclusive: the whole image is ``(0, 0, width, height)``.
+        size (tuple[int, int]): width and height of the image, in pixels.
+        classes (Tensor, optional): the detector's classes ``(n,)``, int64; -1 is none.
+        scores (Tensor, optional): ``(n,)``, float32.
+
+    Example:
+        >>> Regions(torch.zeros(1, 8), torch.tensor([[0.0, 0.0, 50.0, 40.0]]), (50, 40)).scores is None
+        True
+    """
+
+    features: Tensor
+    boxes: Tensor
+    size: tuple[int, int]
+    classes: Tensor | None = None
+    scores: Tensor | None = None
+
+
+def clip_boxes(boxes: Tensor, size: tuple[int, int], least: float = 1.0) -> Tensor:
+    """Clip boxes to the image, and extend sides shorter than ``least`` pixels.
+
+    Args:
+        boxes (Tensor): left, top, right, bottom ``(..., 4)``, floating-point.
+        size (tuple[int, int]): width and height of the image, at least ``least``.
+        least (float): length in pixels. Defaults to 1.
+
+    Example:
+        >>> clip_boxes(torch.tensor([[-2.0, 3.0, 60.0, 3.0], [50.0, 1.0, 50.0, 9.0]]), (50, 40))
+        tensor([[ 0.,  3., 50.,  4.],
+                [49.,  1., 50.,  9.]])
+    """
+    limit = boxes.new_tensor(size)
+    start = torch.minimum(boxes[..., :2].clamp(min=0), limit - least)
+    end = torch.maximum(torch.minimum(boxes[..., 2:], limit), start + least)
+    return torch.cat([start, end], -1)
+
+
+def grid_boxes(size: tuple[int, int], rows: int, columns: int | None = None) -> Tensor:
+    """Return the cells of an image, row by row: left, top, right, bottom ``(rows · columns, 4)``, float32, in pixels.
+
+    Args:
+        size (tuple[int, int]): width and height of the image.
+        rows (int): number of rows.
+        columns (int, optional): number of columns. Defaults to ``rows``.
+
+    Example:
+        >>> grid_boxes((50, 40), 2)
+        tensor([[ 0.,  0., 25., 20.],
+                [25.,  0., 50., 20.],
+                [ 0., 20., 25., 40.],
+                [25., 20., 50., 40.]])
+    """
+    counts = (rows if columns is None else columns), rows
+    x, y = (torch.linspace(0, side, count + 1, dtype=torch.float64) for side, count in zip(size, counts))
+    top, left = torch.meshgrid(y[:-1], x[:-1], indexing='ij')
+    bottom, right = torch.meshgrid(y[1:], x[1:], indexing='ij')
+    return torch.stack([left, top, right, bottom], -1).flatten(0, 1).float()
+
+
+class RegionStore:
+    """Region features of images by their ids, read through memory maps.
+
+    Only the ids and the sizes of the images are in memory. A pickled store contains its paths alone, and opens the
+    files again when it is loaded, so that a store in a data set can be used by the workers of a data loader, forked or
+    spawned.
+
+    Args:
+        path (str, Path or sequence of them): the folder of a store, or several folders, such as those of training and
+            validation images, which together are one store.
+
+    Raises:
+        FileNotFoundError: a folder does not exist.
+        ValueError: a file is missing, truncated or does not fit the others; an id occurs twice; or the folders have
+            features of different widths. The message lists all faults.
+
+    Example:
+        >>> from mmattn.language import RegionWriter
+        >>> with RegionWriter('regions') as writer:
+        ...     boxes = torch.tensor([[0.0, 0.0, 50.0, 40.0], [5.0, 5.0, 9.0, 9.0]])
+        ...     writer.write('dog.1', Regions(torch.ones(2, 8), boxes, (50, 40)))
+        >>> store = RegionStore('regions')
+        >>> store['dog.1'].features.shape, store['dog.1'].size, store.num_features
+        (torch.Size([2, 8]), (50, 40), 8)
+        >>> store.check(['dog.1', 'cat.7'])
+        Traceback (most recent call last):
+        ValueError: 1 fault in regions: image cat.7 is not in the store
+    """
+
+    def __init__(self, path: str | Path | Sequence[str | Path]) -> None:
+        paths = [path] if isinstance(path, str | Path) else list(path)
+        if not paths:
+            raise ValueError('path must have at least one folder; got none')
+        self.paths = [Path(each) for each in paths]
+        for each in self.paths:
+            if not each.is_dir():
+                message = 'no such folder; a converter such as tools/dataset_converters/region_npz.py writes it'
+                raise FileNotFoundError(errno.ENOENT, message, str(each))
+        faults: list[str] = []
+        self._folders = [_Folder(each, faults) for each in self.paths]
+        self._places: dict[str, tuple[_Folder, int]] = {}
+        if not faults:
+            for folder in self._folders:
+                for row, image_id in enumerate(folder.image_ids):
+                    other = self._places.setdefault(image_id, (folder, row))
+                    if other != (folder, row):
+                        faults.append(
+                            f'{folder.path}: image {image_id} is also in {other[0].path}, line {other[1] + 1}'
+                        )
+            first = self._folders[0]
+            faults += [
+                f'{folder.path}: {folder.width} features per region, but {first.path} has {first.width}'
+                for folder in self._folders
+                if folder.width != first.width
+            ]
+        _raise(faults, 'the region features')
+        self.num_features = self._folders[0].width
+
+    def __reduce__(self) -> tuple[type['RegionStore'], tuple[list[Path]]]:
+        return RegionStore, (self.paths,)
+
+    @property
+    def image_ids(self) -> list[str]:
+        """The ids of all images, in the order of the folders."""
+        return list(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, image_id: object) -> bool:
+        return image_id in self._places
+
+    def __getitem__(self, image_id: str) -> Regions:
+        """Return the regions of an image, copied into memory.
+
+        Raises:
+            KeyError: the image is not in the store; the message names image and store.
+            ValueError: its features or boxes cannot be used, for example because they are NaN; the message names both.
+        """
+        try:
+            folder, row = self._places[image_id]
+        except KeyError:
+            raise KeyError(f'image {image_id} is not in the store {self._name()}') from None
+        features, boxes, size, *others = folder.arrays_of(row)
+        if len(features) and (faults := region_faults(features, boxes, size, *others)):
+            raise ValueError(f'image {image_id} of the region store {folder.path}: {"; ".join(faults)}')
+        classes, scores = (
+            None if x is None else torch.from_numpy(np.array(x, dtype))
+            for x, dtype in zip(others, (np.int64, np.float32))
+        )
+        return Regions(
+            torch.from_numpy(np.array(features, np.float32)), torch.from_numpy(np.array(boxes)), size, classes, scores
+        )
+
+    def find_faults(
+        self,
+        image_ids: Iterable[str] | None = None,
+        num_features: int | None = None,
+        features: bool = True,
+        allow_empty: bool = False,
+    ) -> list[str]:
+        """Return what makes images unusable, one line per fault: an image that is not in the store or has no region,
+        features or boxes that are not finite, a box outside its image or with a side that is not positive.
+
+        Args:
+            image_ids (iterable of str, optional): the images; each is checked once. Defaults to all images.
+            num_features (int, optional): width of the features that the model accepts.
+            features (bool): read the features. :class:`RegionWriter` writes finite ones only, so for a large store,
+                False is sufficient and saves the time to read it as a whole. Defaults to True.
+            allow_empty (bool): an image may be without regions. Defaults to False.
+        """
+        faults = []
+        if num_features is not None and num_features != self.num_features:
+            faults.append(f'{self.num_features} features per region, but the model has {num_features}')
+        wanted = list(dict.fromkeys(self._places if image_ids is None else image_ids))
+        tqdm = import_optional('tqdm').tqdm
+        for image_id in tqdm(wanted, 'checking regions', unit=' images', disable=None, leave=False):
+            if image_id not in self._places:
+                faults.append(f'image {image_id} is not in the store')
+                continue
+            folder, row = self._places[image_id]
+            found, *others = folder.arrays_of(row)
+            if allow_empty and not len(found):
+                continue
+            faults += [
+                f'image {image_id}: {fault}' for fault in region_faults(found if features else found[:, :0], *others)
+            ]
+        return faults
+
+    def check(
+        self, image_ids: Iterable[str] | None = None, num_features: int | None = None, features: bool = True
+    ) -> None:
+        """Check images as :meth:`find_faults` does.
+
+        Raises:
+            ValueError: there are faults; the message gives their number and the first of them.
+        """
+        _raise(self.find_faults(image_ids, num_features, features), self._name())
+
+    def _name(self) -> str:
+        return ', '.join(map(str, self.paths))
+
+
+class _Folder:
+    """The files of one folder of a store. Faults are appended to ``faults``; with one, the object is not complete."""
+
+    def __init__(self, path: Path, faults: list[str]) -> None:
+        self.path = path
+        before = len(faults)
+        self.image_ids = self._read_ids(faults)
+        record = self._read_record(faults)
+        offsets, sizes = (self._load(name, faults) for name in ('offsets', 'sizes'))
+        self.arrays = {name: self._load(name, faults, 'r') for name in record.get('arrays', ())}
+        if len(faults) > before:
+            return
+        self.width = record['num_features']
+        self.offsets, self.sizes = offsets, sizes
+        images, regions = len(self.image_ids), len(self.arrays['features'])
+        expected = {
+            'offsets': (offsets, 'int64', (images + 1,)),
+            'sizes': (sizes, 'int32', (images, 2)),
+            'features': (self.arrays['features'], record['dtype'], (regions, self.width)),
+            'boxes': (self.arrays['boxes'], 'float32', (regions, 4)),
+            'classes': (self.arrays.get('classes'), 'int32', (regions,)),
+            'scores': (self.arrays.get('scores'), 'float32', (regions,)),
+        }
+        for name, (array, dtype, shape) in expected.items():
+            if array is not None and (array.dtype != dtype or array.shape != shape):
+                faults.append(f'{path / name}.npy: {array.dtype} {array.shape}, not {dtype} {shape} as the other files')
+        if len(faults) == before and (offsets[0] != 0 or offsets[-1] != regions or np.any(np.diff(offsets) < 0)):
+            faults.append(f'{path}/offsets.npy: must ascend from 0 to {regions}, the number of regions')
+
+    def arrays_of(self, row: int) -> tuple[Any, Any, tuple[int, int], Any, Any]:
+        """Return features, boxes, size, classes and scores of an image, not copied; None if there are none."""
+        start, end = self.offsets[row : row + 2]
+        features, boxes, classes, scores = (
+            self.arrays[name][start:end] if name in self.arrays else None for name in ('features', *DTYPES)
+        )
+        width, height = self.sizes[row].tolist()
+        return features, boxes, (width, height), classes, scores
+
+    def _read_ids(self, faults: list[str]) -> list[str]:
+        path = self.path / 'image_ids.txt'
+        try:
+            return read_lines(path)[: None if path.stat().st_size else 0]
+        except FileNotFoundError:
+            faults.append(f'{path}: no such file')
+        except ValueError as error:
+            faults.append(str(error))
+        return []
+
+    def _read_record(self, faults: list[str]) -> Mapping[str, Any]:
+        path = self.path / 'store.json'
+        try:
+            record = json.loads(path.read_text(encoding='utf-8'))
+            if record['version'] != VERSION:
+                faults.append(f'{path}: version {record["version"]} of the format; this release reads {VERSION}')
+                return {}
+            if not {'features', 'boxes'} <= set(record['arrays']) <= {'features', *DTYPES}:
+                raise ValueError(f'arrays is {record["arrays"]}')
+            return {name: record[name] for name in ('num_features', 'dtype', 'arrays')}
+        except FileNotFoundError:
+            faults.append(f'{path}: no such file')
+        except (ValueError, KeyError, TypeError) as error:
+            faults.append(f'{path}: not the record of a store: {error!r}')
+        return {}
+
+    def _load(self, name: str, faults: list[str], mmap_mode: Any = None) -> Any:
+        path = self.path / f'{name}.npy'
+        try:
+            return np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+        except FileNotFoundError:
+            faults.append(f'{path}: no such file')
+        except (ValueError, EOFError) as error:
+            faults.append(f'{path}: truncated, or not a NumPy array: {error}')
+
+
+def region_faults(features: Any, boxes: Any, size: tuple[int, int], classes: Any, scores: Any) -> list[str]:
+    """Return why the regions of an image cannot be used."""
+    count = len(features)
+    shapes = dict(boxes=(boxes, (count, 4)), classes=(classes, (count,)), scores=(scores, (count,)))
+    faults = [
+        f'{name} must be {shape}, one per region; got {x.shape}'
+        for name, (x, shape) in shapes.items()
+        if x is not None and x.shape != shape
+    ]
+    if features.ndim != 2:
+        faults.append(f'features must be (n, D); got {features.shape}')
+    if faults:
+        return faults
+    if not count:
+        return ['no regions']
+    if min(size) < 1:
+        return [f'its size must be positive; got {size[0]}×{size[1]}']
+    left, top, right, bottom = boxes.T
+    finite = np.isfinite(boxes).all(1)
+    wrong = {
+        f'features are NaN, infinite or too large for {features.dtype}': ~np.isfinite(features).all(1),
+        'boxes are NaN or infinite': ~finite,
+        f'boxes are outside the image of {size[0]}×{size[1]}': finite
+        & ((left < 0) | (top < 0) | (right > size[0]) | (bottom > size[1])),
+        'boxes have a side that is not positive': finite & ((right <= left) | (bottom <= top)),
+        'boxes are in 0…1, not in pixels': np.full(count, min(size) > 1 and boxes.max() <= 1),
+    }
+    if scores is not None:
+        wrong['scores are NaN or infinite'] = ~np.isfinite(scores)
+    return [
+        f'{text}: region{"s" if where.sum() > 1 else ""} {", ".join(map(str, np.flatnonzero(where)[:5]))}'
+        + (f' and {where.sum() - 5} more' if where.sum() > 5 else '')
+        for text, where in wrong.items()
+        if where.any()
+    ]
+
+
+def _raise(faults: list[str], where: str) -> None:
+    """Raise a ValueError that lists faults, if there are any."""
+    if not faults:
+        return
+    if len(faults) == 1:
+        raise ValueError(f'1 fault in {where}: {faults[0]}')
+    more = [f'and {len(faults) - LISTED:,} more'] if len(faults) > LISTED else []
+    raise ValueError('\n  '.join([f'{len(faults):,} faults in {where}:', *faults[:LISTED], *more]))

@@ -1,0 +1,1 @@
+"""Sentences: corpora, vocabulary, subwords, batches, and the check of their data sets before training."""

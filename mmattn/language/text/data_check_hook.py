@@ -1,0 +1,137 @@
+"""Hook that checks data sets of sentences, and compares their vocabularies with those of model and checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+
+from mmattn._compat import checkpoint_path
+from mmattn.data_check.hook import DataCheckHook, data_set_configs
+from mmattn.language.models.embedding import vocabulary_size
+from mmattn.registry import HOOKS
+from mmattn.utils.trained_model import warn_of_differences
+
+from .annotation_files import difference, faults_of
+from .text_dataset import TextDataset, read_vocabulary, text_dataset
+from .vocabulary import SPECIALS, Vocabulary
+
+LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+
+
+@HOOKS.register_module()
+class TextDataCheckHook(DataCheckHook):
+    """Checks data sets of sentences, before the first iteration: data, model and checkpoint have the same vocabulary.
+
+    The vocabulary of a data set is ``vocabulary.txt`` in its ``data_root``, or the words of its captions or questions.
+    Before training, the hook reads those of ``train_dataloader`` and ``val_dataloader``; before testing, those of
+    ``test_dataloader``. Faults are:
+
+    * a vocabulary that cannot be read;
+    * an embedding with another number of rows (``vocab_size`` of the model);
+    * data sets with different vocabularies;
+    * for captions, wrong annotations, regions or attributes, images without regions, regions of another width than
+      ``num_features`` of the model, and no attributes for a model that reads them;
+    * for visual questions, wrong files of questions, images without regions or pictures, and another number of answers
+      than ``num_answers`` of the model.
+
+    If a checkpoint that contains the symbols of its training data is loaded, they are compared with those of the data,
+    and so are the languages of translations and the answers to visual questions. With another vocabulary of the same
+    size, the weights would load, and every number would mean another symbol. A checkpoint of another model, for example
+    with another attention, is a warning that names the difference.
+
+    :class:`~mmattn.data_check.hook.DataCheckHook` describes when the check runs, and in which process.
+
+    Args:
+        enabled (bool): whether to check. In the shipped configs,
+            ``--cfg-options default_hooks.data_check.enabled=False`` turns the check off. Defaults to True.
+
+    Raises:
+        ValueError: before the first iteration, if there are faults; when a checkpoint is loaded, if its vocabulary is
+            not that of the data. The messages name the files and the numbers of symbols.
+
+    Example:
+        >>> from mmattn.registry import HOOKS
+        >>> HOOKS.build(dict(type='TextDataCheckHook')).enabled
+        True
+        >>> default_hooks = dict(data_check=dict(type='mmattn.TextDataCheckHook'))  # in a config
+    """
+
+    def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
+        """Compare the vocabularies of these data loaders with the embedding and with each other, and check the rest."""
+        model = runner.model
+        while is_model_wrapper(model):
+            model = model.module
+        rows = vocabulary_size(model)
+        faults: dict[str, list[str]] = {}
+        first: tuple[Path, Vocabulary] | None = None
+        for path, cfg in _sources(runner.cfg, loaders):
+            try:
+                vocabulary = read_vocabulary(cfg)
+            except (OSError, ValueError) as error:
+                faults[str(path)] = faults_of(error, path)
+                continue
+            first = first or (path, vocabulary)
+            reasons = []
+            count = len(vocabulary)
+            if count == len(SPECIALS):
+                reasons.append('no words, so there is no vocabulary')
+            elif rows is not None and rows != count:
+                reasons.append(
+                    f'{count - len(SPECIALS):,} symbols and {len(SPECIALS)} special ones, but the embedding of the '
+                    f'model has {rows:,} rows (--cfg-options model.vocab_size={count})'
+                )
+            if vocabulary.symbols != first[1].symbols:
+                found = difference('symbol', vocabulary.symbols, first[1].symbols)
+                reasons.append(f'{found} in {first[0]}')
+            if reasons:
+                faults[str(path)] = reasons
+        kinds: dict[type[TextDataset], list[dict]] = {}
+        for part in _data_sets(runner.cfg, loaders):
+            kinds.setdefault(text_dataset(part), []).append(part)
+        for kind, parts in kinds.items():
+            for name, reasons in kind.find_faults(parts, model).items():
+                faults[name] = list(dict.fromkeys([*faults.get(name, []), *reasons]))
+        return faults
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Compare the checkpoint's symbols and languages with those of the data, and its model with that of the config.
+
+        Raises:
+            ValueError: they differ.
+        """
+        if not self.enabled:
+            return
+        name = checkpoint_path(runner) or f'of {runner.work_dir}'
+        warn_of_differences(name, checkpoint.get('meta', {}), runner.cfg.get('model') or {})
+        meta = checkpoint.get('meta', {}).get('dataset_meta') or {}
+        if 'symbols' not in meta:
+            return
+        symbols = (*SPECIALS, *meta['symbols'])
+        for path, cfg in _sources(runner.cfg, LOADERS):
+            vocabulary = read_vocabulary(cfg)
+            if vocabulary.symbols != symbols:
+                raise ValueError(
+                    f'{path}: the vocabulary does not fit the checkpoint {name}: '
+                    f'{difference("symbol", vocabulary.symbols, symbols)} in the checkpoint'
+                )
+            if faults := text_dataset(cfg).checkpoint_faults(cfg, meta):
+                raise ValueError(f'{path}: the data do not fit the checkpoint {name}: {"; ".join(faults)}')
+
+
+def _data_sets(cfg: Any, loaders: tuple[str, ...]) -> list[dict]:
+    """Return the configs of the data sets of some loaders."""
+    return [part for loader in loaders for _, part in data_set_configs(cfg.get(loader), loader, TextDataset)]
+
+
+def _sources(cfg: Any, loaders: tuple[str, ...]) -> list[tuple[Path, dict]]:
+    """Return the file of the vocabulary and the config of the data sets of some loaders, each vocabulary once.
+
+    A missing file is left out: the data set raises an error that names the converters.
+    """
+    found: dict[str, tuple[Path, dict]] = {}
+    for part in _data_sets(cfg, loaders):
+        path, options = text_dataset(part).vocabulary_source(part)
+        if path.is_file():
+            found.setdefault(repr((path, options)), (path, part))
+    return list(found.values())

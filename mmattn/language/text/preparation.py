@@ -1,0 +1,560 @@
+"""Preparation of parallel text: from published files to a folder with the corpus, its codes and its vocabulary.
+
+The folder of a corpus, in which all text is UTF-8 with the line end ``\\n``, and line n of one language is the
+translation of line n of the other::
+
+    train.en train.de val.en … test.de      tokenized and segmented
+    val.raw.en val.raw.de test.raw.en …     as published
+    bpe.codes                               subword-nmt's codes, learned on both sides of the training set together
+    vocabulary.txt                          symbols of both sides of the training set with their counts, most frequent
+                                            first, then in the order of their code points
+    corpus.json                             languages, options of the text, counts, versions of the packages
+"""
+
+import io
+import json
+import re
+import shutil
+import signal
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack, redirect_stderr
+from importlib.metadata import version
+from itertools import islice, zip_longest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from xml.sax.saxutils import unescape
+
+import mmattn
+from mmattn.utils.files import write_text
+from mmattn.utils.progress import progress_stream, track
+
+from .subwords import TextProcessor, import_optional, read_record
+from .text_files import iter_lines, split_symbols
+from .vocabulary import SPECIALS, Vocabulary
+
+Pair = tuple[str, str]  # a line of the source and its translation
+CHUNK = 1000  # pairs that a process gets at a time
+FREQUENT = dict(  # words that tell the languages of the converters apart
+    cs='je na se že ve do pro',
+    de='der die das und ist ein eine mit auf',
+    en='the of and is are with on an',
+    fr='le la les et un une dans est',
+)
+SEGMENT = re.compile(r'<seg id="?\d+"?>(.*?)</seg>')
+
+
+# Published files.
+
+
+def iter_pairs(source: Path, target: Path) -> Iterator[Pair]:
+    """Yield the pairs of lines of two files.
+
+    Raises:
+        ValueError: one file has fewer lines than the other; the message names both.
+    """
+    for number, (first, second) in enumerate(zip_longest(iter_lines(source), iter_lines(target)), 1):
+        if first is None or second is None:
+            shorter = source if first is None else target
+            raise ValueError(f'{source} and {target} must have one line per pair; {shorter} ends before line {number}')
+        yield first, second
+
+
+def read_segments(path: str | Path) -> list[str]:
+    """Return the texts between ``<seg id="…">`` and ``</seg>`` in the XML or SGML file of a test set.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ValueError: a line is not UTF-8, or a tag has no partner in its line; the message gives file and line number.
+    """
+    segments = []
+    for number, line in enumerate(iter_lines(path), 1):
+        found = SEGMENT.findall(line)
+        if not len(found) == line.count('<seg ') == line.count('</seg>'):
+            raise ValueError(f'{path}, line {number}: expected <seg id="…">text</seg>; got {line.strip()!r}')
+        segments += [unescape(text, {'&quot;': '"', '&apos;': "'"}).strip() for text in found]
+    return segments
+
+
+def find_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, Path], list[str]]:
+    """Find files, or the same with the suffix ``.gz``, in a folder and its subfolders.
+
+    Returns:
+        tuple: name → path, that with the fewest folders above it; and the faults, one per missing file.
+    """
+    there: dict[str, Path] = {}
+    for path in sorted(folder.rglob('*'), key=lambda path: (len(path.parts), path), reverse=True):
+        if path.is_file():
+            there[path.name] = path  # the last is the nearest
+    names = list(names)
+    found = {name: there[file] for name in names for file in (f'{name}.gz', name) if file in there}
+    return found, [f'{folder}: no {name} or {name}.gz in it' for name in names if name not in found]
+
+
+def find_pairs(
+    folder: Path, stems: Iterable[str], languages: Pair, suffix: str = ''
+) -> tuple[dict[str, tuple[Path, Path]], list[str]]:
+    """Find the files ``stem.source`` and ``stem.target``, with a suffix, as :func:`find_files` does.
+
+    Returns:
+        tuple: stem → the paths of its two files, if both are found; and the faults, one per missing file.
+    """
+    names = {stem: [f'{stem}.{language}{suffix}' for language in languages] for stem in stems}
+    found, faults = find_files(folder, [name for both in names.values() for name in both])
+    pairs = {stem: (found[a], found[b]) for stem, (a, b) in names.items() if a in found and b in found}
+    return pairs, faults
+
+
+def check_pairs(
+    pairs: Mapping[str, tuple[Path, Path]], read: Callable[[Path], Iterable[str]] = iter_lines
+) -> tuple[dict[str, int], list[str]]:
+    """Read pairs of files as a whole.
+
+    Args:
+        pairs (mapping): name → the files of the source and of the target.
+        read (Callable): returns the sentences of a file.
+
+    Returns:
+        tuple: name → number of sentences, for the pairs without a fault; and the faults of all files.
+    """
+    counts: dict[str, int] = {}
+    faults: list[str] = []
+    for name, paths in pairs.items():
+        lengths = []
+        for path in paths:
+            try:
+                lengths.append(sum(1 for _ in read(path)))
+            except ValueError as error:
+                faults.append(str(error))
+            except OSError as error:
+                faults.append(f'{path}: {error.strerror or error}')
+        if len(lengths) == 2 and lengths[0] != lengths[1]:
+            faults.append(f'{paths[0]}: {lengths[0]:,} sentences, but {paths[1]} has {lengths[1]:,}')
+        elif len(lengths) == 2:
+            counts[name] = lengths[0]
+    return counts, faults
+
+
+# Steps of the preparation.
+
+
+class Limits(NamedTuple):
+    """Bounds on the lengths of the two lines of a pair, in tokens. Empty lines are never allowed.
+
+    Args:
+        longest (int, optional): bound on both lengths.
+        ratio (float, optional): bound on the longer length divided by the shorter one.
+
+    Example:
+        >>> Limits(longest=3, ratio=1.5).allow(('a b', 'a b c'))
+        True
+        >>> Limits(longest=3, ratio=1.5).allow(('a', 'a b')), Limits().allow(('a', ''))
+        (False, False)
+    """
+
+    longest: int | None = None
+    ratio: float | None = None
+
+    def allow(self, pair: Pair) -> bool:
+        """Return whether the lengths of a pair, its tokens separated by spaces, are within the bounds."""
+        short, long = sorted(len(split_symbols(line)) for line in pair)
+        return (
+            short >= 1
+            and (self.longest is None or long <= self.longest)
+            and (self.ratio is None or long <= self.ratio * short)
+        )
+
+
+NON_EMPTY = Limits()
+
+
+def check_sources(split: str, pairs: Iterable[Pair]) -> None:
+    """Check that no source of an evaluation set is empty: a model cannot translate it.
+
+    Raises:
+        ValueError: lines are empty; the message has their numbers.
+    """
+    if empty := [number for number, (source, _) in enumerate(pairs, 1) if not split_symbols(source)]:
+        raise ValueError(f'{split}: empty lines cannot be translated: {", ".join(map(str, empty[:10]))}')
+
+
+def look_exchanged(languages: Pair, words: tuple[Counter[str], Counter[str]]) -> bool:
+    """Return whether frequent words of each language are more frequent on the other side.
+
+    Example:
+        >>> look_exchanged(('en', 'de'), (Counter('der Hund und die Katze'.split()), Counter('the dog'.split())))
+        True
+    """
+    if not set(languages) <= FREQUENT.keys():
+        return False
+
+    def share(language: str, side: int) -> float:
+        return sum(words[side][word] for word in FREQUENT[language].split()) / max(words[side].total(), 1)
+
+    return all(share(language, 1 - side) > share(language, side) for side, language in enumerate(languages))
+
+
+def learn_codes(words: Mapping[str, int], merges: int) -> list[str]:
+    """Learn BPE.
+
+    Args:
+        words (mapping): the words of a text and their counts.
+        merges (int): number of merges. Fewer are learned if no other pair of symbols occurs twice.
+
+    Returns:
+        list[str]: the lines of the file of codes, its version first.
+
+    Raises:
+        ImportError: subword-nmt is not installed.
+        ValueError: no pair of symbols occurs twice.
+
+    Example:
+        >>> learn_codes({'aab': 3, 'ab': 1}, merges=1)
+        ['#version: 0.2', 'a b</w>']
+    """
+    learn_bpe = import_optional('subword_nmt.learn_bpe').learn_bpe
+    output = io.StringIO()
+    if any(len(word) > 1 for word in words):  # learn_bpe requires a pair of symbols
+        with redirect_stderr(progress_stream('learning BPE: ')):
+            learn_bpe((f'{word} {count}' for word, count in words.items()), output, merges, is_dict=True)
+    codes = output.getvalue().split('\n')[:-1]
+    if len(codes) < 2:
+        raise ValueError('BPE cannot be learned: no pair of symbols occurs twice in the training text')
+    return codes
+
+
+class _Both:
+    """Applies a function to each line of a pair, and returns the pair and the result."""
+
+    def __init__(self, source: Callable[[str], str], target: Callable[[str], str]) -> None:
+        self.source, self.target = source, target
+
+    def __call__(self, pair: Pair) -> tuple[Pair, Pair]:
+        return pair, (self.source(pair[0]), self.target(pair[1]))
+
+
+_work: _Both | None = None  # of a worker process
+
+
+def _start_worker(work: _Both) -> None:
+    global _work
+    _work = work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _run_chunk(chunk: Sequence[Pair]) -> list[tuple[Pair, Pair]]:
+    assert _work is not None
+    return [_work(pair) for pair in chunk]
+
+
+def map_pairs(
+    functions: tuple[Callable[[str], str], Callable[[str], str]],
+    pairs: Iterable[Pair],
+    workers: int = 1,
+    description: str | None = None,
+    total: int | None = None,
+) -> Iterator[tuple[Pair, Pair]]:
+    """Apply one function to the sources, another one to the targets, and yield each pair with its result, in order.
+
+    Args:
+        functions (tuple): the two functions. With several processes, they must be picklable.
+        pairs (iterable): read as needed.
+        workers (int): number of processes; 1 is this process.
+        description (str, optional): shown with the progress, see :mod:`mmattn.utils.progress`. None: no progress.
+        total (int, optional): number of pairs, for the bar.
+
+    Example:
+        >>> list(map_pairs((str.lower, str.upper), [('A', 'b')]))
+        [(('A', 'b'), ('a', 'B'))]
+    """
+    results = _map_in_processes(_Both(*functions), pairs, workers) if workers > 1 else map(_Both(*functions), pairs)
+    if description is not None:
+        results = track(results, description, total)
+    yield from results
+
+
+def _map_in_processes(work: _Both, pairs: Iterable[Pair], workers: int) -> Iterator[tuple[Pair, Pair]]:
+    pairs = iter(pairs)
+    pending: deque[Future[list[tuple[Pair, Pair]]]] = deque()
+    with ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(work,)) as pool:
+        while chunk := list(islice(pairs, CHUNK)):
+            pending.append(pool.submit(_run_chunk, chunk))
+            if len(pending) > 4 * workers:  # bounds the memory
+                yield from pending.popleft().result()
+        while pending:
+            yield from pending.popleft().result()
+
+
+# The output.
+
+
+class PairFiles:
+    """Two text files, written line by line; a context manager.
+
+    Args:
+        prefix (Path): the files are ``prefix.source`` and ``prefix.target``.
+        languages (tuple[str, str]): codes of source and target.
+    """
+
+    def __init__(self, prefix: Path, languages: Pair) -> None:
+        self.paths = tuple(prefix.with_name(f'{prefix.name}.{language}') for language in languages)
+        self.stack = ExitStack()
+
+    def __enter__(self) -> 'PairFiles':
+        with ExitStack() as stack:
+            self.files = [stack.enter_context(open(p, 'w', encoding='utf-8', newline='\n')) for p in self.paths]
+            self.stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stack.close()
+
+    def write(self, pair: Pair) -> None:
+        """Write the next line of each file."""
+        for file, line in zip(self.files, pair):
+            file.write(f'{line}\n')
+
+
+class CorpusWriter:
+    """Writes a corpus of segmented text: the training set, then the other sets, then ``finish``.
+
+    Args:
+        folder (Path): folder to create.
+        languages (tuple[str, str]): codes of source and target.
+
+    Example:
+        >>> writer = CorpusWriter(Path('corpus'), ('en', 'de'))
+        >>> writer.write_training([('a dog', 'ein Hu@@ nd'), ('', 'leer')])
+        >>> writer.write_evaluation('test', [(('A dog.', 'Hund.'), ('a dog', 'Hu@@ nd'))])
+        >>> record = writer.finish(['#version: 0.2', 'H u'], lowercase=True)
+        >>> record['counts'], record['dropped']
+        ({'train': 1, 'test': 1}, 1)
+        >>> Path('corpus/vocabulary.txt').read_text(encoding='utf-8').split('\\n')[:3]
+        ['Hu@@ 1', 'a 1', 'dog 1']
+    """
+
+    def __init__(self, folder: Path, languages: Pair) -> None:
+        folder.mkdir(parents=True)
+        self.folder, self.languages = folder, languages
+        self.counts: dict[str, int] = {}
+        self.dropped = 0
+        self.warnings: list[str] = []
+        self.symbols: Counter[str] = Counter()
+
+    def write_training(self, pairs: Iterable[Pair], limits: Limits = NON_EMPTY) -> None:
+        """Write the segmented training pairs that ``limits`` allow, and count their symbols."""
+        count = 0
+        with PairFiles(self.folder / 'train', self.languages) as files:
+            for pair in pairs:
+                if not limits.allow(pair):
+                    self.dropped += 1
+                    continue
+                files.write(pair)
+                count += 1
+                for line in pair:
+                    self.symbols.update(split_symbols(line))
+        self.counts['train'] = count
+
+    def write_evaluation(self, split: str, pairs: Iterable[tuple[Pair, Pair]]) -> None:
+        """Write published pairs and the same segmented. Empty lines are kept, and a warning gives their numbers."""
+        count, empty = 0, []
+        with (
+            PairFiles(self.folder / f'{split}.raw', self.languages) as raw,
+            PairFiles(self.folder / split, self.languages) as segmented,
+        ):
+            for count, (published, pieces) in enumerate(pairs, 1):
+                raw.write(published)
+                segmented.write(pieces)
+                if not all(map(split_symbols, pieces)):
+                    empty.append(count)
+        self.counts[split] = count
+        if empty:
+            self.warnings.append(f'{split}: empty lines are kept: {", ".join(map(str, empty))}')
+
+    def finish(self, codes: Sequence[str], lowercase: bool, moses: Mapping[str, bool] | None = None) -> dict[str, Any]:
+        """Write codes, vocabulary and ``corpus.json``.
+
+        Args:
+            codes (sequence of str): lines of the file of codes.
+            lowercase (bool): whether the text is lower-cased.
+            moses (mapping, optional): other options of :class:`TextProcessor` with which the text was tokenized.
+
+        Returns:
+            dict: the content of ``corpus.json``.
+
+        Raises:
+            ValueError: a set is empty.
+        """
+        if empty := [split for split, count in self.counts.items() if not count]:
+            raise ValueError(f'no pair of lines is left in {", ".join(empty)}')
+        reserved = [symbol for symbol in SPECIALS if self.symbols.pop(symbol, 0)]
+        if reserved:
+            self.warnings.append(f'train: contains {", ".join(reserved)}, which models use for other purposes')
+        vocabulary = sorted(self.symbols.items(), key=lambda item: (-item[1], item[0]))
+        write_text(self.folder / 'bpe.codes', ''.join(f'{line}\n' for line in codes))
+        write_text(self.folder / 'vocabulary.txt', ''.join(f'{symbol} {count}\n' for symbol, count in vocabulary))
+        source, target = self.languages
+        record = dict(
+            source=source,
+            target=target,
+            lowercase=lowercase,
+            moses=dict(moses or {}),
+            merges=sum(not line.startswith('#version:') for line in codes),
+            vocabulary=len(vocabulary),
+            counts=self.counts,
+            dropped=self.dropped,
+            versions={
+                'mmattn': mmattn.__version__,
+                **{name: version(name) for name in ('sacremoses', 'subword-nmt')},
+            },
+        )
+        write_text(self.folder / 'corpus.json', json.dumps(record, indent=4, ensure_ascii=False) + '\n')
+        return record
+
+
+def prepare_corpus(
+    folder: Path,
+    languages: Pair,
+    train: Iterable[Pair],
+    test: Iterable[Pair],
+    val: Iterable[Pair] | None = None,
+    *,
+    merges: int,
+    lowercase: bool,
+    moses: Mapping[str, bool] | None = None,
+    validate_every: int | None = None,
+    token_limits: Limits | None = None,
+    piece_limits: Limits = NON_EMPTY,
+    test_tokens: tuple[Callable[[str], str], Callable[[str], str]] | None = None,
+    workers: int = 1,
+    total: int | None = None,
+) -> tuple[dict[str, Any], list[str]]:
+    """Tokenize published text, learn BPE on both sides of the training set together, and write the segmented corpus.
+
+    Args:
+        folder (Path): folder to create. Temporary files are written next to it. After an error, it is incomplete; see
+            :func:`mmattn.utils.files.replace_folder`.
+        languages (tuple[str, str]): codes of source and target.
+        train (iterable): pairs of lines of the training set. They are read once, and need not fit into memory.
+        test (iterable): pairs of lines of the test set.
+        val (iterable, optional): those of the validation set.
+        merges (int): number of BPE merges.
+        lowercase (bool): lower-case the text.
+        moses (mapping, optional): other options of :class:`TextProcessor`.
+        validate_every (int, optional): without ``val``: each n-th training pair that ``token_limits`` allow becomes a
+            validation pair.
+        token_limits (Limits, optional): bounds on training pairs before segmentation.
+        piece_limits (Limits): bounds on segmented training pairs, and on validation pairs taken from them.
+        test_tokens (tuple, optional): functions that tokenize the test set, if other than those of the training set.
+        workers (int): number of processes.
+        total (int, optional): number of training pairs, for the progress bar.
+
+    Returns:
+        tuple: the content of ``corpus.json``, and the warnings.
+
+    Raises:
+        FileExistsError: the folder exists.
+        ImportError: an optional package is not installed.
+        ValueError: a language is not supported; not exactly one of ``val`` and ``validate_every`` is set; a source line
+            of ``val`` or ``test`` is empty; BPE cannot be learned; or no pair of a set is left.
+    """
+    if (val is None) == (validate_every is None):
+        raise ValueError('exactly one of val and validate_every must be set')
+    first = [TextProcessor(language, None, lowercase, **(moses or {})) for language in languages]
+    tokenize = first[0].tokenize, first[1].tokenize
+    writer = CorpusWriter(folder, languages)
+    published = {} if val is None else {'val': list(map_pairs(tokenize, val))}
+    published['test'] = list(map_pairs(test_tokens or tokenize, test))
+    for split, pairs in published.items():
+        check_sources(split, (tokens for _, tokens in pairs))
+    held_out: list[tuple[Pair, Pair]] = []
+    words: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+    dropped = number = equal = 0
+    with TemporaryDirectory(prefix='tokenized-', dir=folder.parent) as scratch:
+        with PairFiles(Path(scratch, 'train'), languages) as tokenized:
+            for raw, tokens in map_pairs(tokenize, train, workers, 'tokenizing', total):
+                if token_limits is not None and not token_limits.allow(tokens):
+                    dropped += 1
+                    continue
+                number += 1
+                if validate_every is not None and number % validate_every == 0:
+                    held_out.append((raw, tokens))
+                    continue
+                tokenized.write(tokens)
+                equal += tokens[0] == tokens[1] != ''
+                for counts, line in zip(words, tokens):
+                    counts.update(split_symbols(line))
+        if look_exchanged(languages, words):
+            writer.warnings.append(
+                f'train: {languages[0]} looks like {languages[1]}, and {languages[1]} like {languages[0]}'
+            )
+        if 2 * equal > number:
+            writer.warnings.append(f'train: source and target are equal in {equal:,} of {number:,} pairs')
+        codes = learn_codes(words[0] + words[1], merges)
+        del words
+        if len(codes) - 1 < merges:
+            writer.warnings.append(
+                f'only {len(codes) - 1:,} of {merges:,} BPE merges: no other pair of symbols occurs twice'
+            )
+        second = [TextProcessor(language, codes, lowercase, **(moses or {})) for language in languages]
+        segment = second[0].segment, second[1].segment
+        segmented = map_pairs(segment, iter_pairs(*tokenized.paths), workers, 'segmenting', number - len(held_out))
+        writer.write_training((pieces for _, pieces in segmented), piece_limits)
+    writer.dropped += dropped
+
+    def segment_all(pairs: Iterable[tuple[Pair, Pair]]) -> Iterator[tuple[Pair, Pair]]:
+        for raw, tokens in pairs:
+            yield raw, (segment[0](tokens[0]), segment[1](tokens[1]))
+
+    if val is None:
+        writer.write_evaluation('val', (each for each in segment_all(held_out) if piece_limits.allow(each[1])))
+    for split, pairs in published.items():
+        writer.write_evaluation(split, segment_all(pairs))
+    return writer.finish(codes, lowercase, moses), writer.warnings
+
+
+def prepare_test(
+    folder: Path,
+    prepared: Path,
+    test: Iterable[Pair],
+    test_tokens: tuple[Callable[[str], str], Callable[[str], str]] | None = None,
+) -> tuple[dict[str, Any], list[str]]:
+    """Write a new test set for a trained model, with the languages, codes and vocabulary of a prepared corpus.
+
+    Args:
+        folder (Path): folder to create, with ``test.*``, ``test.raw.*`` and copies of the other files but ``train``
+            and ``val``.
+        prepared (Path): folder of the corpus on which the model was trained.
+        test (iterable): pairs of lines of the test set.
+        test_tokens (tuple, optional): functions that tokenize the test set, if other than those of the training set.
+
+    Returns:
+        tuple: the content of ``corpus.json``, and the warnings.
+
+    Raises:
+        FileExistsError: ``folder`` exists.
+        FileNotFoundError: a file of ``prepared`` does not exist.
+        ValueError: a source line is empty, there is no pair, or a file of ``prepared`` is damaged.
+    """
+    about = read_record(prepared)
+    languages = about['source'], about['target']
+    texts = [TextProcessor.from_corpus(prepared, language) for language in languages]
+    symbols = set(Vocabulary.from_file(prepared / 'vocabulary.txt').symbols)
+    pairs = list(map_pairs(test_tokens or (texts[0].tokenize, texts[1].tokenize), test, description='tokenizing'))
+    if not pairs:
+        raise ValueError('no pair of lines is left in test')
+    check_sources('test', (tokens for _, tokens in pairs))
+    segmented = [(raw, (texts[0].segment(a), texts[1].segment(b))) for raw, (a, b) in pairs]
+    writer = CorpusWriter(folder, languages)
+    writer.write_evaluation('test', segmented)
+    pieces = [piece for _, both in segmented for line in both for piece in split_symbols(line)]
+    if unknown := sum(piece not in symbols for piece in pieces):
+        writer.warnings.append(f'test: {unknown:,} of {len(pieces):,} symbols are not in the vocabulary of {prepared}')
+    for name in ('bpe.codes', 'vocabulary.txt'):
+        shutil.copyfile(prepared / name, folder / name)
+    record = json.loads((prepared / 'corpus.json').read_text(encoding='utf-8')) | dict(counts=writer.counts, dropped=0)
+    write_text(folder / 'corpus.json', json.dumps(record, indent=4, ensure_ascii=False) + '\n')
+    return record, writer.warnings

@@ -1,0 +1,204 @@
+"""From raw text to subword pieces and back: the Moses tokenizer and byte pair encoding (BPE).
+
+The packages that do this are optional, and are imported when an object is created.
+"""
+
+import io
+import json
+import re
+import unicodedata
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .text_files import read_lines, split_symbols
+
+
+def import_optional(name: str) -> ModuleType:
+    """Import a module of a package that the extra ``language`` installs.
+
+    Raises:
+        ImportError: the package is not installed; the message gives the command that installs it.
+
+    Example:
+        >>> import_optional('sacremoses').__name__
+        'sacremoses'
+    """
+    package = name.partition('.')[0]
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != package:  # the package is there, but broken
+            raise
+        raise ImportError(f"{package} is not installed: pip install 'mmattn[language]'") from error
+
+
+def languages() -> list[str]:
+    """Return the codes of the languages that the tokenizer supports.
+
+    Example:
+        >>> {'cs', 'de', 'en', 'fr'} <= set(languages())
+        True
+    """
+    return sorted(set(import_optional('sacremoses.corpus').NonbreakingPrefixes().available_langs.values()))
+
+
+def undo_bpe(text: str) -> str:
+    """Join the pieces of a segmented line.
+
+    Example:
+        >>> undo_bpe('a work@@ sho@@ p')
+        'a workshop'
+    """
+    return re.sub(r'(@@ )|(@@ ?$)', '', text)
+
+
+def normalized(text: str) -> str:
+    """Return text in Unicode's form NFC, in which an accented letter is one character.
+
+    Training and use must have one form: in the other one, NFD, as in names of files on macOS, no accented letter would
+    be in the vocabulary.
+
+    Example:
+        >>> len('u\u0308'), len(normalized('u\u0308'))
+        (2, 1)
+    """
+    return unicodedata.normalize('NFC', text)
+
+
+class TextProcessor:
+    """Tokenizes, lower-cases and segments the lines of one language, and detokenizes them.
+
+    Tokens contain no white space. By default, special characters are not escaped, so that tokens stay readable and text
+    with ``&quot;`` in it is restored as it was.
+
+    Args:
+        language (str): code of the language, such as ``'en'``; see :func:`languages`.
+        codes (sequence of str, optional): lines of a file of subword-nmt's codes. None: words are not segmented.
+        lowercase (bool): lower-case the tokens.
+        normalize (bool): normalize the punctuation, and replace each character that cannot be printed by a space,
+            before tokenization.
+        aggressive_dashes (bool): ``a-b`` becomes the tokens ``a @-@ b``, as with ``-a`` of ``tokenizer.perl``.
+        escape (bool): replace ``& | < > ' " [ ]`` by entities, as ``tokenizer.perl`` does by default. For models that
+            were trained on such text.
+
+    Raises:
+        ImportError: an optional package is not installed.
+        ValueError: the language is not supported, or a line of ``codes`` is invalid; the message gives its number.
+
+    Example:
+        >>> text = TextProcessor('en', ['#version: 0.2', 'd o', 'do g</w>'], lowercase=True)
+        >>> text.pieces("The dog's ball.")
+        ['t@@', 'h@@', 'e', 'dog', "'@@", 's', 'b@@', 'a@@', 'l@@', 'l', '.']
+        >>> text.detokenize(undo_bpe("the dog '@@ s ball ."))
+        "the dog's ball."
+    """
+
+    def __init__(
+        self,
+        language: str,
+        codes: Sequence[str] | None,
+        lowercase: bool,
+        normalize: bool = False,
+        aggressive_dashes: bool = False,
+        escape: bool = False,
+    ) -> None:
+        sacremoses = import_optional('sacremoses')
+        if language not in languages():  # sacremoses would take it for English
+            raise ValueError(f'language must be one of {", ".join(languages())}; got {language!r}')
+        self.language = language
+        self.lowercase = lowercase
+        self.aggressive_dashes = aggressive_dashes
+        self.escape = escape
+        self._normalizer = sacremoses.MosesPunctNormalizer(language) if normalize else None
+        self._tokenizer = sacremoses.MosesTokenizer(language)
+        self._detokenizer = sacremoses.MosesDetokenizer(language)
+        self._bpe = None
+        if codes is not None:
+            check_codes(codes)
+            self._bpe = import_optional('subword_nmt.apply_bpe').BPE(io.StringIO('\n'.join(codes)))
+
+    @classmethod
+    def from_corpus(cls, folder: str | Path, language: str) -> 'TextProcessor':
+        """Create the processor of a language with which a corpus was prepared.
+
+        Args:
+            folder (str or Path): output of a converter of parallel text, with ``corpus.json`` and ``bpe.codes``.
+            language (str): one of its two languages.
+
+        Raises:
+            FileNotFoundError: a file does not exist.
+            ValueError: the corpus does not have this language, or a file is invalid.
+        """
+        record = read_record(folder)
+        pair = record['source'], record['target']
+        if language not in pair:
+            raise ValueError(f'language must be one of {", ".join(pair)}, the languages of {folder}; got {language!r}')
+        codes = read_lines(Path(folder, 'bpe.codes'))
+        try:
+            return cls(language, codes, record['lowercase'], **record['moses'])
+        except ValueError as error:
+            raise ValueError(f'{folder}: {error}') from error
+
+    def tokenize(self, line: str) -> str:
+        """Return the tokens of a line of raw text, in the form NFC and separated by single spaces."""
+        line = normalized(line)
+        if self._normalizer is not None:
+            line = self._normalizer.normalize(line)
+            if not line.isprintable():
+                line = ''.join(each if each.isprintable() else ' ' for each in line)
+        tokens = self._tokenizer.tokenize(
+            line, aggressive_dash_splits=self.aggressive_dashes, return_str=False, escape=self.escape
+        )
+        text = ' '.join(tokens)
+        return text.lower() if self.lowercase else text
+
+    def segment(self, tokenized: str) -> str:
+        """Return the pieces of a tokenized line. All but the last piece of a token end in ``@@``."""
+        return tokenized if self._bpe is None else self._bpe.segment(tokenized)
+
+    def pieces(self, line: str) -> list[str]:
+        """Return the pieces of a line of raw text."""
+        return split_symbols(self.segment(self.tokenize(line)))
+
+    def detokenize(self, tokenized: str) -> str:
+        """Return the text of a tokenized line."""
+        return self._detokenizer.detokenize(tokenized.split(), unescape=self.escape)
+
+
+def read_record(folder: str | Path) -> dict[str, Any]:
+    """Return 'source', 'target', 'lowercase' and 'moses' of the ``corpus.json`` in the folder of a corpus.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is invalid.
+    """
+    path = Path(folder, 'corpus.json')
+    try:
+        record = json.loads(path.read_text(encoding='utf-8'))
+        found = {name: record[name] for name in ('source', 'target', 'lowercase')}
+        return dict(found, moses=dict(record['moses']))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f'{path}: not the record of a corpus: {error!r}') from error
+
+
+def check_codes(codes: Sequence[str]) -> None:
+    """Check the lines of a file of codes: subword-nmt would end the process.
+
+    Raises:
+        ValueError: a line is invalid, or there is no merge.
+
+    Example:
+        >>> check_codes(['#version: 0.2', 't h', 'th e</w>'])
+    """
+    has_version = bool(codes) and codes[0].startswith('#version:')
+    if has_version and codes[0].split()[-1] not in ('0.1', '0.2'):
+        raise ValueError(f'codes must be of version 0.1 or 0.2; got {codes[0]!r} in line 1')
+    for number, line in enumerate(codes, 1):
+        symbols = line.split(' ')
+        if not (number == 1 and has_version) and (len(symbols) != 2 or not all(symbols)):
+            raise ValueError(f'codes must have two symbols per line, separated by a space; line {number} is {line!r}')
+    if len(codes) == has_version:
+        raise ValueError('codes must have at least one merge; got none')

@@ -1,0 +1,78 @@
+"""The vocabulary of subword symbols: the numbers that a model reads and writes."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from .text_files import read_lines, split_symbols
+
+BOS, PAD, EOS, UNK = range(4)
+SPECIALS = ('<s>', '<pad>', '</s>', '<unk>')
+
+
+class Vocabulary:
+    """Symbols and their numbers. The first four are ``<s>``, ``<pad>``, ``</s>`` and ``<unk>``, numbers 0 to 3.
+
+    Args:
+        symbols (sequence of str): the other symbols, number 4 first.
+
+    Raises:
+        ValueError: a symbol occurs twice, is empty, contains a space or is one of the first four.
+
+    Example:
+        >>> vocabulary = Vocabulary(['a', 'dog', 'cat@@'])
+        >>> vocabulary.encode('a dog barks')
+        [4, 5, 3, 2]
+        >>> vocabulary.decode([4, 5, 3, 2])
+        'a dog <unk>'
+    """
+
+    def __init__(self, symbols: Sequence[str]) -> None:
+        self.symbols = (*SPECIALS, *symbols)
+        self._index = {symbol: number for number, symbol in enumerate(self.symbols)}
+        if len(self._index) != len(self.symbols):
+            twice = Counter(self.symbols).most_common(1)[0][0]
+            raise ValueError(f'symbols contains {twice!r} twice; {", ".join(SPECIALS)} are always in a vocabulary')
+        for symbol in symbols:
+            if not symbol or symbol.split(' ') != [symbol]:
+                raise ValueError(f'symbols must be non-empty strings without spaces; got {symbol!r}')
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> 'Vocabulary':
+        """Read a vocabulary file: one symbol per line, optionally followed by a space and its count.
+
+        Raises:
+            FileNotFoundError: the file does not exist.
+            ValueError: the file is not UTF-8, a line is not a symbol with an optional count, or a symbol occurs twice
+                or is one of the first four; the message gives the line number.
+        """
+        lines: dict[str, int] = {}
+        for number, line in enumerate(read_lines(path), 1):
+            symbol, _, count = line.partition(' ')
+            if not symbol or (count and not count.isdecimal()):
+                raise ValueError(f'{path}, line {number}: expected a symbol and its count; got {line!r}')
+            if symbol in SPECIALS:
+                raise ValueError(
+                    f'{path}, line {number}: {", ".join(SPECIALS)} are always in a vocabulary; got {symbol!r}'
+                )
+            if symbol in lines:
+                raise ValueError(f'{path}, line {number}: {symbol!r} is also in line {lines[symbol]}')
+            lines[symbol] = number
+        return cls(list(lines))
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+    def encode(self, line: str) -> list[int]:
+        """Return the numbers of the symbols of a line, separated by spaces, and of ``</s>`` after them."""
+        return [*(self._index.get(symbol, UNK) for symbol in split_symbols(line)), EOS]
+
+    def decode(self, numbers: Iterable[int]) -> str:
+        """Return the symbols up to the first ``</s>``, separated by spaces, without ``<s>`` and ``<pad>``."""
+        symbols = []
+        for number in numbers:
+            if number == EOS:
+                break
+            if number not in (BOS, PAD):
+                symbols.append(self.symbols[number])
+        return ' '.join(symbols)

@@ -1,0 +1,131 @@
+"""The data set of phrase grounding, and the check of its files."""
+
+import json
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mmattn.language import Regions, RegionWriter
+from mmattn.language.grounding import EntitiesDataset
+from mmattn.language.grounding.entities import EntityBoxes, parse_caption, prepared
+from mmattn.language.text.vocabulary import SPECIALS
+
+SIZE = (50, 40)
+REGIONS = torch.tensor([[0.0, 0, 50, 40], [0, 0, 10, 10], [5, 0, 15, 10], [30, 20, 40, 40]])
+BOXES = {'7': [[0, 0, 10, 10], [30, 20, 45, 40]], '8': [[0, 0, 10, 20]], '9': [[1, 1, 2, 2]]}
+
+
+def iou(a, b):
+    width, height = (max(min(a[i + 2], b[i + 2]) - max(a[i], b[i]), 0) for i in (0, 1))
+    return width * height / (sum((x[2] - x[0]) * (x[3] - x[1]) for x in (a, b)) - width * height)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    captions = [
+        parse_caption(text)
+        for text in (
+            '[/EN#7/people Two, men] near [/EN#8/other/scene a red car] and [/EN#5/other it] , [/EN#9/other a bird] .',
+            '[/EN#5/other Nothing] with a box',
+            'a [/EN#8/other car] .',
+        )
+    ]
+    train = [('42', captions, EntityBoxes(SIZE, BOXES, set(), set()))]
+    val = [('43', [parse_caption('[/EN#7/people a unicorn] .')], EntityBoxes(SIZE, BOXES, set(), set()))]
+    for split, images in (('train', train), ('val', val)):
+        (tmp_path / f'entities_{split}.json').write_text(json.dumps(prepared(images)), encoding='utf-8')
+    with RegionWriter(tmp_path / 'regions') as writer:
+        for seed, name in enumerate(('42', '43')):
+            features = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
+            writer.write(name, Regions(features, REGIONS, SIZE))
+    return tmp_path
+
+
+def build(folder, split='train', **options):
+    options = dict(regions='regions', vocab_file='entities_train.json', data_root=str(folder)) | options
+    return EntitiesDataset(f'entities_{split}.json', **options)
+
+
+def test_a_sample_is_a_caption_with_its_phrases_that_have_a_box(folder):
+    data = build(folder)
+    symbols = data.metainfo['symbols']
+    assert symbols[:3] == ['a', '.', 'car']
+    assert len(symbols) == 13
+    assert [name for name, _ in data.ids] == ['42#0', '42#2']
+    first = pickle.loads(pickle.dumps(data))[0]
+    inputs = first['inputs']
+    words = [(*SPECIALS, *symbols)[number] for number in inputs['caption']]
+    assert ' '.join(words) == 'two men near a red car and it a bird .'
+    assert inputs['phrases'].tolist() == [1, 5, 9]
+    boxes = [BOXES[name] for name in '789']
+    expected = [[max(iou(region, box) for box in each) >= 0.5 for region in REGIONS.tolist()] for each in boxes]
+    assert expected == [[False, True, False, True], [False, True, False, False], [False] * 4]  # IoU 0.5 counts
+    assert torch.equal(inputs['targets'], torch.tensor(expected).float())
+    assert torch.equal(inputs['features'], data.store['42'].features)
+    assert torch.equal(inputs['boxes'], REGIONS)
+    assert inputs['sizes'].tolist() == [50, 40]
+    sample = first['data_samples']
+    assert (sample.caption_id, sample.image_id, sample.size) == ('42#0', '42', SIZE)
+    assert data[1]['inputs']['phrases'].tolist() == [1]
+    assert build(folder, min_iou=0.3)[0]['inputs']['targets'].sum() == 4  # 1/3 more
+    with pytest.raises(IndexError):
+        data[2]
+
+
+def test_a_sample_of_the_test(folder):
+    data = build(folder, 'val', test_mode=True)
+    sample = data[0]
+    # An unknown word is padding.
+    assert sample['inputs']['caption'].tolist() == [4, 1, 5]
+    assert sorted(sample['inputs']) == ['boxes', 'caption', 'features', 'phrases', 'sizes']
+    assert torch.equal(sample['data_samples'].regions, REGIONS)
+    (phrase,) = sample['data_samples'].phrases
+    assert (phrase['text'], phrase['types']) == ('a unicorn', ['people'])
+    assert phrase['boxes'].tolist() == BOXES['7']
+
+
+def test_the_vocabulary_can_be_read_alone(folder):
+    cfg = dict(ann_file='entities_val.json', vocab_file='entities_train.json', data_root=str(folder))
+    assert EntitiesDataset.read_vocabulary(cfg).symbols == build(folder).vocabulary.symbols
+    assert EntitiesDataset.vocabulary_source(cfg) == (folder / 'entities_train.json', None)
+
+
+def test_faults(folder):
+    path = folder / 'entities_train.json'
+    for value in (0, 1.1):
+        with pytest.raises(ValueError, match='min_iou'):
+            build(folder, min_iou=value)
+    with pytest.raises(ValueError, match=f'{path}: 1 fault:\n  image 42: not in the region store'):
+        build(folder, regions={})
+    image = SimpleNamespace(features=torch.zeros(4, 6), boxes=REGIONS, size=(40, 50))
+    with pytest.raises(ValueError, match='image 42: 50×40 in the annotations, 40×50 in the region store'):
+        build(folder, regions={'42': image})[0]
+    with pytest.raises(ValueError, match='image 42: no boxes in the region store'):
+        build(folder, regions={'42': SimpleNamespace(features=image.features, boxes=None, size=SIZE)})[0]
+    path.write_text(json.dumps(dict(images={}, captions=[])), encoding='utf-8')
+    with pytest.raises(ValueError, match='no caption with a phrase that has a box'):
+        build(folder)
+
+
+def test_the_check_lists_the_faults_of_all_files(folder):
+    model = SimpleNamespace(num_features=8)
+    cfg = dict(regions='regions', data_root=str(folder))
+    cfgs = [dict(cfg, ann_file=f'entities_{split}.json') for split in ('train', 'val', 'test')]
+    assert EntitiesDataset.find_faults(cfgs, model) == {
+        f'{folder}/entities_test.json': ['No such file or directory'],
+        f'{folder}/regions': [
+            '6 features per region, but the model has 8 (--cfg-options model.num_features=6)',
+        ],
+    }
+    model.num_features = 6
+    assert EntitiesDataset.find_faults(cfgs[:2], model) == {}
+    path = folder / 'entities_val.json'
+    data = json.loads(path.read_bytes())
+    caption = data['captions'][0]
+    image_id, entity = caption['image_id'], caption['phrases'][0]['entity']
+    data['images'][image_id]['boxes'][entity] = [[1, 2, 3]]
+    path.write_text(json.dumps(data), encoding='utf-8')
+    [fault] = EntitiesDataset.find_faults(cfgs[:2], model)[str(path)]
+    assert fault.startswith(f'caption {caption["caption_id"]}, entity {entity}: the box [1, 2, 3] is not left, top')

@@ -1,0 +1,158 @@
+"""Readers of Flickr30k Entities: brackets, boxes and the prepared file."""
+
+import json
+
+import pytest
+
+from mmattn.language.grounding.entities import (
+    Caption,
+    EntityBoxes,
+    Phrase,
+    parse_annotation,
+    parse_caption,
+    parse_sentences,
+    prepared,
+    read_entities,
+    words_of,
+)
+
+
+def test_spans_count_the_words_that_are_read():
+    """Commas before and in phrases, a possessive and a repeated phrase: each span gives the words of its bracket."""
+    text = (
+        "On, well, [/EN#0/notvisual it] , [/EN#1/people A tall, young man]'s [/EN#2/bodyparts/other hand] touches "
+        "[/EN#3/animals the dog's] , [/EN#4/animals the dog's] nose ?"
+    )
+    words, phrases = parse_caption(text)
+    assert ' '.join(words) == "on well it a tall young man 's hand touches the dog 's the dog 's nose"
+    assert [(each.entity, each.types, words[each.start : each.end]) for each in phrases] == [
+        ('0', ['notvisual'], ['it']),
+        ('1', ['people'], ['a', 'tall', 'young', 'man']),
+        ('2', ['bodyparts', 'other'], ['hand']),
+        ('3', ['animals'], ['the', 'dog', "'s"]),
+        ('4', ['animals'], ['the', 'dog', "'s"]),
+    ]
+    assert (phrases[3].start, phrases[4].start) == (10, 13)
+    assert parse_caption('') == ([], [])
+
+
+def test_all_faults_of_sentences():
+    lines = [
+        '[/EN#1/people A man] runs',
+        '[/EN#x/people A man]',
+        'a ] b',
+        '[/EN#2/other , ?] is',
+        '',
+        '[/EN#3/a [/EN#4/b c]]',
+    ]
+    with pytest.raises(ValueError, match='4 faults') as error:
+        parse_sentences('\n'.join(lines), '42.txt')
+    assert str(error.value).splitlines() == [
+        '42.txt: 4 faults:',
+        "  line 2: a bracket that is not of the form [/EN#id/type words] in '[/EN#x/people A man]'",
+        "  line 3: a bracket that is not of the form [/EN#id/type words] in 'a ] b'",
+        "  line 4: the phrase '[/EN#2/other , ?]' has no words",
+        "  line 6: a bracket that is not of the form [/EN#id/type words] in '[/EN#3/a'",
+    ]
+    assert parse_sentences('a\r\n\r\nb\n', '42.txt') == [(['a'], []), ([], []), (['b'], [])]
+
+
+def annotation(*objects, size='<size><width>50</width><height>40</height><depth>3</depth></size>'):
+    return f'<annotation><filename>42.jpg</filename>{size}{"".join(objects)}</annotation>'
+
+
+def thing(names, *boxes, other=''):
+    corners = ('xmin', 'ymin', 'xmax', 'ymax')
+    found = ''.join(
+        f'<bndbox>{"".join(f"<{name}>{x}</{name}>" for name, x in zip(corners, box))}</bndbox>' for box in boxes
+    )
+    return f'<object>{"".join(f"<name>{name}</name>" for name in names)}{found}{other}</object>'
+
+
+def test_boxes_count_from_0_and_an_object_may_have_several_ids():
+    text = annotation(
+        thing(['7', '8'], (1, 1, 50, 40)),
+        thing(['8'], (2, 3, 4, 5)),
+        thing(['9'], other='<scene>1</scene><nobndbox>0</nobndbox>'),
+        thing(['10', '11'], other='<scene>0</scene><nobndbox>1</nobndbox>'),
+    )
+    assert parse_annotation(text.encode(), '42.xml') == EntityBoxes(
+        (50, 40), {'7': [[0, 0, 49, 39]], '8': [[0, 0, 49, 39], [1, 2, 3, 4]]}, {'9'}, {'10', '11'}
+    )
+
+
+def test_all_faults_of_an_annotation():
+    text = annotation(
+        thing([], (1, 1, 2, 2)),
+        thing(['a'], (1, 1, 2, 2)),
+        thing(['7'], (9, 1, 2, 2)),
+        thing(['7'], (9,)),
+        thing(['7'], (1, 1, 51, 2)),
+        thing(['7'], (0, 1, 5, 2)),
+    )
+    with pytest.raises(ValueError, match='6 faults') as error:
+        parse_annotation(text, '42.xml')
+    assert str(error.value).splitlines() == [
+        '42.xml: 6 faults:',
+        '  object 1: its names must be ids; got []',
+        "  object 2: its names must be ids; got ['a']",
+        '  object 3: the box [9, 1, 2, 2] ends before it starts',
+        '  object 4: ymin must be an integer; got None',
+        '  object 5: the box [1, 1, 51, 2] is outside the image of 50×40',
+        '  object 6: the box [0, 1, 5, 2] is outside the image of 50×40',
+    ]
+    for text, reason in (('<annotation>', 'no element found'), (annotation(size=''), 'size/width must be an integer')):
+        with pytest.raises(ValueError, match=rf'^42.xml: 1 fault:\n  not an annotation: {reason}'):
+            parse_annotation(text, '42.xml')
+
+
+CAPTION = parse_caption('[/EN#7/people A man] on [/EN#8/other a bike] on [/EN#9/scene a road]')
+BOXES = EntityBoxes((50, 40), {'7': [[0, 0, 9, 9]], '9': [[0, 20, 49, 39], [0, 0, 5, 5]]}, {'8'}, set())
+
+
+def test_the_prepared_file_contains_all(tmp_path):
+    path = tmp_path / 'entities_val.json'
+    path.write_text(json.dumps(prepared([('42', [CAPTION, Caption(['é'], [])], BOXES)])), encoding='utf-8')
+    found = read_entities(path)
+    assert found.captions == [('42#0', '42', CAPTION), ('42#1', '42', (['é'], []))]
+    assert (found.sizes, found.boxes) == ({'42': (50, 40)}, {'42': BOXES.boxes})
+    assert found.grounded(found.captions[0]) == [Phrase('7', ['people'], 0, 2), Phrase('9', ['scene'], 6, 8)]
+    assert words_of(found) == ['a', 'on', 'bike', 'man', 'road', 'é']
+
+
+def test_faults_of_the_prepared_file(tmp_path):
+    path = tmp_path / 'entities_val.json'
+    data = prepared([('42', [CAPTION, CAPTION], BOXES)])
+    data['captions'][1].update(caption_id='42#0', image_id='43')
+    data['captions'][0]['phrases'][2]['end'] = 9
+    path.write_text(json.dumps(data), encoding='utf-8')
+    with pytest.raises(ValueError, match='3 faults') as error:
+        read_entities(path)
+    assert str(error.value).splitlines() == [
+        f'{path}: 3 faults:',
+        '  caption 42#0: 2 times in the file',
+        '  caption 42#0: words 6 to 9 of 8 are not a phrase',
+        "  caption 42#0: its image 43 is not in 'images'",
+    ]
+    data = prepared([('42', [Caption(['é'], []), CAPTION, CAPTION], BOXES)])
+    boxes = data['images']['42']['boxes']
+    boxes['7'], boxes['8'] = [[0, 0, 9], [0.1, 0.1, 0.5, 0.9], [0, 0, 51, 9], [9, 0, 8, 9]], []
+    path.write_text(json.dumps(data), encoding='utf-8')
+    with pytest.raises(ValueError, match='5 faults') as error:
+        read_entities(path)
+    assert str(error.value).splitlines()[1:] == [
+        '  caption 42#1, entity 7: the box [0, 0, 9] is not left, top, right, bottom as integers, in pixels',
+        '  caption 42#1, entity 7: the box [0.1, 0.1, 0.5, 0.9] is not left, top, right, bottom as integers, in pixels',
+        '  caption 42#1, entity 7: the box [0, 0, 51, 9] is outside the image of 50×40',
+        '  caption 42#1, entity 7: the box [9, 0, 8, 9] ends before it starts',
+        '  caption 42#1, entity 8: its boxes must be a list of boxes; got []',
+    ]
+    for data in (
+        [],
+        dict(images={}),
+        dict(images={'42': dict(size=['x', 5])}),
+        dict(images={}, captions=[dict(caption_id='1')]),
+    ):
+        path.write_text(json.dumps(data), encoding='utf-8')
+        with pytest.raises(ValueError, match='not a prepared file of Flickr30k Entities'):
+            read_entities(path)

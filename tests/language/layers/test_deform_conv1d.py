@@ -1,0 +1,210 @@
+"""DeformConv1d against a double loop over outputs and inputs, ordinary convolutions, and gathering."""
+
+import math
+
+import pytest
+import torch
+from mmengine.registry import MODELS
+from torch import nn
+from torch.nn import functional as F
+
+from mmattn.layers import DeformConv1d, TransformerAttention1d
+
+from ...ops import literal
+from .sequences import (
+    assert_causal,
+    assert_padding_changes_nothing,
+    assert_same_with_gradients,
+    assert_steps_are_forward,
+    build,
+    padding,
+)
+
+one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
+
+
+def literally(layer, x, mask=None):
+    """Every input has weight max(0, 1 − distance) at a sampled position; a causal layer moves that to at most t."""
+    k, length = layer.kernel_size, x.shape[1]
+    first = -(k - 1) if layer.causal else -(k // 2)
+    sentences = []
+    for b in range(len(x)):
+        inside = [q for q in range(length) if mask is None or not mask[b, q]]
+        rows = []
+        for t in range(length):
+            y = layer.conv.bias
+            for e in range(k):
+                offset = layer.offset.bias[e]
+                for f in range(k):
+                    if t + first + f in inside:
+                        offset = offset + layer.offset.weight[e, :, f] @ x[b, t + first + f]
+                position = t + first + e + offset
+                if layer.causal and position > t:
+                    position = torch.tensor(float(t), dtype=torch.float64)
+                for q in inside:
+                    if abs(position - q) < 1:
+                        y = y + (1 - abs(position - q)) * (layer.conv.weight[:, :, e] @ x[b, q])
+            rows.append(y)
+        sentences.append(torch.stack(rows))
+    return torch.stack(sentences)
+
+
+@pytest.mark.parametrize('masked', [False, True], ids=['', 'padded'])
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('kernel_size', [1, 3, 5])
+@pytest.mark.parametrize('length', [1, 7])
+def test_layer_is_the_equation(kernel_size, causal, masked, length):
+    layer = build(DeformConv1d, 4, kernel_size=kernel_size, causal=causal)
+    x = literal.randn(2, length, 4).requires_grad_()
+    mask = padding(length, max(length - 3, 1), of=length) if masked else None
+    out, weights = layer(x, x, x, mask)
+    assert weights is None
+    assert_same_with_gradients(out, literally(layer, x, mask), [x], layer)
+
+
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('kernel_size', [1, 3, 5])
+def test_without_offsets_it_is_an_ordinary_convolution(kernel_size, causal):
+    """As a new layer is."""
+    layer, stock = DeformConv1d(4, kernel_size=kernel_size, causal=causal).double(), nn.Conv1d(4, 4, kernel_size)
+    assert not any(p.any() for p in layer.offset.parameters())
+    stock.double().load_state_dict(layer.conv.state_dict())
+    x, k = literal.randn(2, 7, 4), kernel_size
+    expected = stock(F.pad(x.mT, (k - 1, 0) if causal else (k // 2, k // 2))).mT
+    torch.testing.assert_close(layer(x, x, x)[0], expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('offsets', [(2, -1, -3), (0, 7, -8), (1, 1, 1), (-1e6, 1e6, 3)], ids=str)
+def test_integer_offsets_gather(offsets, causal):
+    layer, x, length = build(DeformConv1d, 4, causal=causal), literal.randn(2, 6, 4), 6
+    nn.init.zeros_(layer.offset.weight)
+    layer.offset.bias.data = torch.tensor(offsets, dtype=torch.float64)
+    expected = layer.conv.bias.expand(2, length, 4).clone()
+    for e, offset in enumerate(offsets):
+        for t in range(length):
+            where = t + e + int(offset) - (2 if causal else 1)
+            where = min(where, t) if causal else where
+            if 0 <= where < length:
+                expected[:, t] += x[:, where] @ layer.conv.weight[:, :, e].T
+    torch.testing.assert_close(layer(x, x, x)[0], expected, atol=1e-12, rtol=1e-12)
+
+
+def test_half_an_offset_is_the_mean_of_two():
+    layer, x = build(DeformConv1d, 4, kernel_size=1), literal.randn(2, 6, 4)
+    nn.init.zeros_(layer.offset.weight)
+    nn.init.constant_(layer.offset.bias, 0.5)
+    mean = (x + F.pad(x, (0, 0, 0, 1))[:, 1:]) / 2
+    expected = F.linear(mean, layer.conv.weight[..., 0], layer.conv.bias)
+    torch.testing.assert_close(layer(x, x, x)[0], expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('kernel_size', [1, 3, 5])
+def test_padding_changes_nothing(kernel_size, causal):
+    layer = build(DeformConv1d, 4, kernel_size=kernel_size, causal=causal)
+    assert_padding_changes_nothing(layer, literal.randn(3, 6, 4), [6, 4, 1])
+
+
+@pytest.mark.parametrize('kernel_size', [1, 3, 5])
+def test_causality_and_steps(kernel_size):
+    layer = build(DeformConv1d, 4, kernel_size=kernel_size, causal=True)
+    layer.offset.weight.data *= 3
+    assert_causal(layer, literal.randn(2, 6, 4))
+    assert_steps_are_forward(layer, literal.randn(3, 8, 4))
+
+
+@pytest.mark.parametrize('offset', [0.0, 0.3, 5.0, -0.7])
+def test_later_inputs_are_not_in_the_gradients(offset):
+    """Of the first outputs: at the integer positions of a new layer, too, where a slope from the right would be."""
+    layer = build(DeformConv1d, 4, causal=True)
+    nn.init.zeros_(layer.offset.weight)
+    nn.init.constant_(layer.offset.bias, offset)
+    found = []
+    for seed in (1, 2):
+        x = torch.cat([literal.randn(2, 3, 4), literal.randn(2, 3, 4, seed=seed)], 1).requires_grad_()
+        loss = layer(x, x, x)[0][:, :3].square().sum()
+        grad_x, *grads = torch.autograd.grad(loss, [x, *layer.parameters()])
+        assert not grad_x[:, 3:].any()
+        found.append(grads)
+    for a, b in zip(*found):
+        torch.testing.assert_close(a, b, atol=1e-13, rtol=1e-13)
+    assert (found[0][2].abs().sum() > 1e-3) == (offset < 2)  # offsets learn, unless all are clamped
+
+
+def test_a_new_layer_learns_its_offsets():
+    for causal in (False, True):
+        layer, x = DeformConv1d(4, causal=causal), torch.randn(2, 6, 4)
+        layer(x, x, x)[0].square().sum().backward()
+        assert all(p.grad.abs().max() > 1e-5 for p in layer.parameters())
+
+
+def test_an_invalid_input_is_an_invalid_output():
+    """Not an index out of range."""
+    layer, x = build(DeformConv1d, 4), literal.randn(1, 6, 4)
+    x[0, 3, 0] = math.nan
+    assert layer(x, x, x)[0][0, 2:5].isnan().all()
+
+
+def test_the_heads_do_not_matter():
+    torch.manual_seed(0)
+    one = DeformConv1d(4, 1)
+    torch.manual_seed(0)
+    two = DeformConv1d(4, 2)
+    x = torch.randn(2, 5, 4)
+    assert torch.equal(one(x, x, x)[0], two(x, x, x)[0])
+
+
+def test_compiled():
+    layer, x = build(DeformConv1d, 4, causal=True), literal.randn(2, 5, 4).requires_grad_()
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
+    assert_same_with_gradients(compiled(x, x, x)[0], layer(x, x, x)[0], [x], layer)
+
+
+def test_low_precision_is_near_full_precision():
+    """At a position above 256, too, where bfloat16 has no odd integers."""
+    layer = build(DeformConv1d, 4).float()
+    nn.init.zeros_(layer.offset.weight)
+    x = literal.randn(1, 600, 4, dtype=torch.float32)
+    expected = layer(x, x, x)[0]
+    with torch.autocast('cpu', torch.bfloat16):
+        ours = layer(x, x, x)[0]
+    y = x.bfloat16()
+    throughout = layer.bfloat16()(y, y, y)[0]
+    assert throughout.dtype == torch.bfloat16
+    for out in (ours, throughout):
+        assert (out.float() - expected).norm() < 0.03 * expected.norm()
+
+
+def test_a_config_names_it():
+    layer = MODELS.build(dict(type='mmattn.DeformConv1d', embed_dim=8, num_heads=2, causal=True))
+    assert type(layer) is DeformConv1d
+    assert (layer.kernel_size, layer.causal) == (3, True)
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ValueError, match=r'^kernel_size must be an odd length .*; got 2'):
+        DeformConv1d(8, kernel_size=2)
+    layer, x = DeformConv1d(8), torch.randn(2, 4, 8)
+    with pytest.raises(ValueError, match=r'^key and value must be query itself: DeformConv1d'):
+        layer(x, x.clone(), x)
+    with pytest.raises(ValueError, match=r'^key_padding_mask must be \(2, 4\)'):
+        layer(x, x, x, torch.zeros(2, 5, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r'^memory and key_padding_mask must be None'):
+        layer.start(x)
+    with pytest.raises(ValueError, match=r'^step without memory requires causal=True'):
+        layer.step(x[:, :1], {}, 0)
+    causal = DeformConv1d(8, causal=True)
+    _, state = causal.step(x[:, :1], {}, 0)
+    with pytest.raises(ValueError, match=r'^position must follow the state: it holds 1 tokens.*; got 2'):
+        causal.step(x[:, :1], state, 2)
+
+
+@pytest.mark.parametrize('shape', [(0, 5, 8), (2, 0, 8)])
+@pytest.mark.parametrize('layer', [DeformConv1d(8), TransformerAttention1d(8, 2)], ids=lambda x: type(x).__name__)
+def test_empty_sequences(layer, shape):
+    x = torch.zeros(shape, requires_grad=True)
+    out, _ = layer(x, x, x)
+    out.sum().backward()
+    assert out.shape == x.grad.shape == shape

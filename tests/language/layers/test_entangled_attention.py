@@ -1,0 +1,254 @@
+"""ETA and GBC against Eq. 2.9 to 2.12 with stock modules; decoding by steps; memories without valid positions."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from mmattn.language.layers.entangled_attention import MODES
+from mmattn.language.models.transformer import FeedForward
+from mmattn.layers import BilateralMultiheadAttention, EntangledAttention, GatedBilateralController
+
+from ...ops import literal
+from .sequences import assert_same_with_gradients, build, padding
+
+CHANNELS, HEADS = 6, 2
+VISUAL_MASK, SEMANTIC_MASK = padding(5, 3, of=5), padding(2, 4, of=4)
+F_OF_TABLE = {'identity': lambda x: x, 'relu': F.relu, 'tanh': torch.tanh, 'sigmoid': lambda x: 1 / (1 + (-x).exp())}
+
+
+def entangled(mode='entangled', **options):
+    return build(EntangledAttention, CHANNELS, HEADS, mode, **options)
+
+
+def inputs():
+    """a, V, S"""
+    return [literal.randn(2, length, CHANNELS, seed=length).requires_grad_() for length in (3, 5, 4)]
+
+
+def attended(sublayer, x, memory, mask):
+    """LN(x + MHA(x, memory, memory)) by torch, with the sub-layer's own parameters."""
+    mha, norm = sublayer.attention, sublayer.norm
+    stock = nn.MultiheadAttention(CHANNELS, HEADS, batch_first=True).double()
+    out, _ = torch.func.functional_call(stock, dict(mha.named_parameters()), (x, memory, memory, mask))
+    return F.layer_norm(x + out, (CHANNELS,), norm.weight, norm.bias)
+
+
+def gated(control, a, gs, gv, v, s):
+    c = 1 / (1 + (-(torch.cat([gs, gv, a], -1) @ control.gate.weight.T + control.gate.bias)).exp())
+    f = F_OF_TABLE[control.activation]
+    e = f(v) * c + f(s) * (1 - c)
+    return e if control.norm is None else F.layer_norm(a + e, (CHANNELS,), control.norm.weight, control.norm.bias)
+
+
+def literally(layer, a, visual, semantic, visual_mask=None, semantic_mask=None):
+    parts, found = layer.sublayers, {}
+    if layer.mode != 'stacked_s':
+        found['gs'] = attended(parts['semantic_guide'], a, semantic, semantic_mask)
+    if layer.mode != 'stacked_v':
+        found['gv'] = attended(parts['visual_guide'], a, visual, visual_mask)
+    if layer.mode == 'parallel':
+        return gated(layer.controller, a, found['gs'], found['gv'], v=found['gv'], s=found['gs'])
+    if layer.mode != 'stacked_s':
+        found['v'] = attended(parts['visual'], found['gs'], visual, visual_mask)
+    if layer.mode != 'stacked_v':
+        found['s'] = attended(parts['semantic'], found['gv'], semantic, semantic_mask)
+    return gated(layer.controller, a, **found) if layer.controller else found[layer.mode[-1]]
+
+
+@pytest.mark.parametrize('masks', [(), (VISUAL_MASK, SEMANTIC_MASK)], ids=['', 'masks'])
+@pytest.mark.parametrize('mode', MODES)
+def test_layer_is_the_equation(mode, masks):
+    layer, x = entangled(mode), inputs()
+    assert_same_with_gradients(layer(*x, *masks), literally(layer, *x, *masks), x, layer)
+
+
+@pytest.mark.parametrize('residual', [False, True])
+@pytest.mark.parametrize('activation', F_OF_TABLE)
+def test_controller_is_the_equation(activation, residual):
+    control = build(GatedBilateralController, CHANNELS, activation, residual)
+    x = [literal.randn(2, 3, CHANNELS, seed=i).requires_grad_() for i in range(5)]
+    a, gs, gv, v, s = x
+    assert_same_with_gradients(control(a, gs, gv, visual=v, semantic=s), gated(control, a, gs, gv, v, s), x, control)
+    layer = entangled(controller=dict(type='mmattn.GatedBilateralController', activation=activation, residual=residual))
+    x = inputs()
+    assert_same_with_gradients(layer(*x), literally(layer, *x), x, layer)
+
+
+def test_gradcheck():
+    layer, x = entangled(), inputs()
+    assert torch.autograd.gradcheck(lambda *x: layer(*x, VISUAL_MASK, SEMANTIC_MASK), x)
+
+
+@pytest.mark.parametrize(('bias', 'mode'), [(40.0, 'stacked_v'), (-40.0, 'stacked_s')])
+def test_a_closed_gate_is_a_stack(bias, mode):
+    layer, stacked, x = entangled(), entangled(mode), inputs()
+    stacked.load_state_dict({name: y for name, y in layer.state_dict().items() if name in stacked.state_dict()})
+    nn.init.zeros_(layer.controller.gate.weight)
+    nn.init.constant_(layer.controller.gate.bias, bias)
+    masks = VISUAL_MASK, SEMANTIC_MASK
+    torch.testing.assert_close(layer(*x, *masks), stacked(*x, *masks), rtol=0, atol=1e-15)
+    layer(*x, *masks).square().sum().backward()
+    for name, sublayer in layer.sublayers.items():
+        reached = max(parameter.grad.abs().max() for parameter in sublayer.parameters())
+        assert reached > 1e-3 if name in MODES[mode] else reached < 1e-15, name
+
+
+def test_an_open_gate_is_the_mean():
+    control = GatedBilateralController(CHANNELS)
+    assert not control.gate.bias.any()
+    assert control.gate.weight.any()
+    nn.init.zeros_(control.gate.weight)
+    a, gs, gv, v, s = torch.randn(5, 2, 3, CHANNELS)
+    torch.testing.assert_close(control(a, gs, gv, v, s), (v + s) / 2)
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_the_order_of_a_memory_changes_nothing(mode):
+    layer, (a, visual, semantic) = entangled(mode), inputs()
+    for regions, attributes in (([4, 2, 0, 1, 3], [0, 1, 2, 3]), ([0, 1, 2, 3, 4], [3, 1, 0, 2])):
+        found = layer(
+            a, visual[:, regions], semantic[:, attributes], VISUAL_MASK[:, regions], SEMANTIC_MASK[:, attributes]
+        )
+        expected = layer(a, visual, semantic, VISUAL_MASK, SEMANTIC_MASK)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_padding_changes_nothing(mode):
+    layer, (a, visual, semantic) = entangled(mode), inputs()
+    found = layer(a, visual, semantic, VISUAL_MASK, SEMANTIC_MASK)
+    torch.testing.assert_close(found[:1], layer(a[:1], visual[:1], semantic[:1, :2]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[1:], layer(a[1:], visual[1:, :3], semantic[1:]), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('masks', [(None, None), (VISUAL_MASK, SEMANTIC_MASK)], ids=['', 'masks'])
+@pytest.mark.parametrize('mode', MODES)
+def test_steps_are_forward(mode, masks):
+    """Three hypotheses per image; then other hypotheses, and other images."""
+    layer, (_, *memories) = entangled(mode), inputs()
+    state = layer.start(*memories, *masks)
+    assert {len(x) for x in state.values()} == {2}
+    for t in range(3):
+        a = literal.randn(6, 1, CHANNELS, seed=30 + t)
+        found, state = layer.step(a, state, t)
+        expected = layer(a.view(2, 3, CHANNELS), *memories, *masks).view(6, 1, CHANNELS)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+    index = torch.tensor([1, 1, 0])
+    state = {name: x.index_select(0, index) for name, x in state.items()}
+    a = literal.randn(3, 1, CHANNELS, seed=40)
+    repeated = [x if x is None else x[index] for x in (*memories, *masks)]
+    torch.testing.assert_close(layer.step(a, state, 3)[0], layer(a, *repeated), rtol=0, atol=1e-11)
+
+
+def assert_no_attributes(layer, a, visual, semantic, mask):
+    """The attention to S is the bias of its projection, in each mode; no gradient is NaN."""
+    biases = {
+        name: sublayer.attention.out_proj.bias
+        for name, sublayer in layer.sublayers.items()
+        if name.startswith('semantic')
+    }
+    expected = {}
+    for name, bias in biases.items():
+        norm = layer.sublayers[name].norm
+        expected[name] = lambda x, bias=bias, norm=norm: F.layer_norm(x + bias, (CHANNELS,), norm.weight, norm.bias)
+    a = a.detach().requires_grad_()
+    found = layer(a, visual, semantic, semantic_padding_mask=mask)
+    parts = {'gs': None, 'gv': None, 'v': None, 's': None}
+    if 'semantic_guide' in expected:
+        parts['gs'] = expected['semantic_guide'](a)
+    if 'visual_guide' in layer.sublayers:
+        parts['gv'] = attended(layer.sublayers['visual_guide'], a, visual, None)
+    if 'visual' in layer.sublayers:
+        parts['v'] = attended(layer.sublayers['visual'], parts['gs'], visual, None)
+    if 'semantic' in expected:
+        parts['s'] = expected['semantic'](parts['gv'])
+    if layer.mode == 'parallel':
+        parts.update(v=parts['gv'], s=parts['gs'])
+    reference = gated(layer.controller, a, **parts) if layer.controller else parts[layer.mode[-1]]
+    torch.testing.assert_close(found, reference, rtol=0, atol=1e-12)
+    layer.zero_grad()
+    found.square().sum().backward()
+    assert a.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+    step, _ = layer.step(a[:, :1], layer.start(visual, semantic, None, mask), 0)
+    torch.testing.assert_close(step, found[:, :1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_without_attributes_the_attention_is_its_bias(mode):
+    layer, (a, visual, semantic) = entangled(mode), inputs()
+    assert_no_attributes(layer, a, visual, semantic, torch.ones(2, 4, dtype=torch.bool))
+    assert_no_attributes(layer, a, visual, semantic[:, :0], None)
+    assert_no_attributes(layer, a, visual, semantic[:, :0], torch.ones(2, 0, dtype=torch.bool))
+    mixed = torch.tensor([[True] * 4, [False] * 4])  # one image without attributes, one with
+    found = layer(a, visual, semantic, semantic_padding_mask=mixed)
+    torch.testing.assert_close(found[1:], layer(a[1:], visual[1:], semantic[1:]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[:1], layer(a[:1], visual[:1], semantic[:1, :0]), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
+def test_multihead_attention_without_keys_is_its_bias(dtype):
+    """Both implementations of the operator: float64 has no native kernel."""
+    layer = build(BilateralMultiheadAttention, CHANNELS, HEADS, position='none').to(dtype)
+    x, memory = (literal.randn(2, length, CHANNELS, seed=length).to(dtype).requires_grad_() for length in (3, 4))
+    bias = layer.out_proj.bias.expand(2, 3, -1)
+    masked = torch.ones(2, 4, dtype=torch.bool)
+    negative = torch.full((2, 4), -torch.inf, dtype=dtype)
+    none = memory[:, :0]
+    for keys, mask in ((memory, masked), (memory, negative), (none, None), (none, masked[:, :0])):
+        out, _ = layer(x, keys, keys, mask)
+        assert torch.equal(out, bias)
+        found = torch.autograd.grad(out.square().sum(), [x, keys, *layer.parameters()], allow_unused=True)
+        assert all(y is None or y.isfinite().all() for y in found)
+        assert not any(y.any() for y in found[:2])
+        if mask is not negative:
+            state = layer.start(keys, mask)
+            assert torch.equal(layer.step(x[:, :1], state, 0)[0], bias[:, :1])
+    assert torch.equal(layer(x[0], none[0], none[0])[0], bias[0])
+
+
+@pytest.mark.parametrize(
+    ('mode', 'parameters'),
+    [('entangled', 8_145_920), ('parallel', 6_042_624), ('stacked_v', 5_255_680), ('stacked_s', 5_255_680)],
+)
+def test_parameters_of_a_decoder_layer(mode, parameters):
+    """With causal self-attention and a feed-forward network of 2048 channels, each with a norm."""
+    with torch.device('meta'):
+        layer = nn.ModuleList(
+            [
+                BilateralMultiheadAttention(512, 8, position='none', causal=True),
+                nn.LayerNorm(512),
+                EntangledAttention(512, 8, mode),
+                FeedForward(512, 2048, 0.1),
+                nn.LayerNorm(512),
+            ]
+        )
+        assert sum(p.numel() for p in GatedBilateralController(512).parameters()) == 786_944
+    assert sum(p.numel() for p in layer.parameters()) == parameters
+
+
+def test_dropout_is_of_the_attention():
+    layer, x = entangled(dropout=1.0), inputs()
+    norms = {name: sublayer.norm for name, sublayer in layer.sublayers.items()}
+    gs, gv = norms['semantic_guide'](x[0]), norms['visual_guide'](x[0])
+    expected = gated(layer.controller, x[0], gs, gv, norms['visual'](gs), norms['semantic'](gv))
+    torch.testing.assert_close(layer.train()(*x), expected)
+
+
+def test_wrong_calls_are_named():
+    with pytest.raises(ValueError, match=r"mode must be one of \('entangled', .*got 'stacked'"):
+        EntangledAttention(8, 2, 'stacked')
+    with pytest.raises(ValueError, match=r"activation must be one of \('identity', .*got 'linear'"):
+        GatedBilateralController(8, 'linear')
+    layer, (a, visual, semantic) = entangled(), inputs()
+    with pytest.raises(ValueError, match=r'query must be \(B, L, 6\)'):
+        layer(a[0], visual, semantic)
+    with pytest.raises(ValueError, match=r'semantic must be \(B, L, 6\)'):
+        layer(a, visual, semantic[..., :4])
+    with pytest.raises(ValueError, match=r'visual must be \(B, L, 6\)'):
+        layer.start(visual[..., :4], semantic)
+    with pytest.raises(ValueError, match=r'key_padding_mask must be \(2, 4\)'):
+        layer(a, visual, semantic, VISUAL_MASK, VISUAL_MASK)
+    with pytest.raises(ValueError, match=r'x must be \(n, 1, 6\)'):
+        layer.step(a, layer.start(visual, semantic), 0)

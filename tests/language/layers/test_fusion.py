@@ -1,0 +1,322 @@
+"""Hadamard fusion against Algorithm 1 and the Tucker product, MCB against the sketch of an outer product."""
+
+import functools
+import itertools
+import math
+import pickle
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from mmattn.language.layers.post_fusion_network import PostFusionNetwork
+from mmattn.layers import ConcatFusion, HadamardFusion, MCBFusion
+
+from ...ops import literal
+from .sequences import assert_same_with_gradients, build
+
+TQ, TV, TO = 3, 4, 5
+F_OF = {
+    'identity': lambda x: x,
+    'leaky_relu': lambda x: x.clamp(min=0) + 0.01 * x.clamp(max=0),
+    'selu': lambda x: 1.0507009873554805 * (x.clamp(min=0) + 1.6732632423543772 * (x.clamp(max=0).exp() - 1)),
+    'sigmoid': lambda x: 1 / (1 + (-x).exp()),
+    'tanh': lambda x: (x.exp() - (-x).exp()) / (x.exp() + (-x).exp()),
+}
+IDENTITY_OF = {'add': 0.0, 'multiply': 1.0, 'max': -math.inf, 'min': math.inf}
+RELATION = {'add': torch.add, 'multiply': torch.mul, 'max': torch.maximum, 'min': torch.minimum}
+NE = dict(query_activation=tuple(F_OF), value_activation='selu')
+FG = dict(relations=('add', 'multiply'), groups=((0, 1, 2, 3), (4,)), squash=('identity',) * 4 + ('sigmoid',))
+PS = dict(FG, squash=('identity',) * 4 + ('tanh',))
+FG_PS = dict(
+    relations=('add', 'multiply', 'multiply'),
+    groups=((0, 1, 2), (3,), (4,)),
+    squash=('identity',) * 3 + ('sigmoid', 'tanh'),
+)
+CONFIGURATIONS = {'MUTAN': {}, 'NE': NE, 'FG': FG, 'PS': PS, 'FG+PS': FG_PS, 'NE+FG': NE | FG, 'NE+PS': NE | PS}
+CONFIGURATIONS |= {'MLB': dict(num_branches=1), 'NE+FG+Φ': NE | FG | dict(post_network=dict(hidden_dim=2))}
+
+
+def fusion(**options):
+    return build(HadamardFusion, TQ, TV, TO, **options)
+
+
+def inputs(*size):
+    return [literal.randn(*size, channels, seed=channels).requires_grad_() for channels in (TQ, TV)]
+
+
+def branches(layer, query, value):
+    """T_r, each with its own M_r and N_r; Φ of two blocks of three layers, with the input and both ends in the sum."""
+    found = []
+    for r in range(len(layer.squash)):
+        rows = slice(r * TO, (r + 1) * TO)
+        q = query @ layer.query_proj.weight[rows].T + layer.query_proj.bias[rows]
+        v = value @ layer.value_proj.weight[rows].T + layer.value_proj.bias[rows]
+        f = F_OF[layer.query_activation[r]]
+        t = f(q) * F_OF[layer.value_activation[r]](v)
+        if layer.post_networks is not None:
+            (a, b, c), (d, e, g) = layer.post_networks[r].blocks
+            h3 = f(c(f(b(f(a(t))))))
+            t = t + h3 + f(g(f(e(f(d(h3))))))
+        found.append(F_OF[layer.squash[r]](t))
+    return found
+
+
+def algorithm_1(branches, relations, groups):
+    u = torch.full_like(branches[0], IDENTITY_OF[relations[0]])
+    for name, group in zip(relations, groups):
+        of_group = torch.full_like(u, IDENTITY_OF[name])
+        for r in group:
+            of_group = RELATION[name](of_group, branches[r])
+        u = RELATION[name](u, of_group)
+    return u
+
+
+@pytest.mark.parametrize('name', CONFIGURATIONS)
+def test_fusion_is_the_equation(name):
+    """Values and gradients: those of branches that are computed separately."""
+    layer, x = fusion(**CONFIGURATIONS[name]), inputs(2)
+    expected = algorithm_1(branches(layer, *x), layer.relations, layer.groups)
+    assert_same_with_gradients(layer(*x), expected, x, layer, 1e-12)
+
+
+@pytest.mark.parametrize('seed', range(8))
+def test_random_partitions_and_relations(seed):
+    """The order of the branches in a group is free, that of the groups is not."""
+    chance = random.Random(seed)
+    count = chance.randint(1, 6)
+    order = chance.sample(range(count), count)
+    cuts = sorted({0, count, *(chance.randint(0, count) for _ in range(2))})
+    groups = [order[a:b] for a, b in itertools.pairwise(cuts)]
+    relations = [chance.choice([*RELATION]) for _ in groups]
+    layer, x = fusion(num_branches=count, relations=relations, groups=groups), inputs(2)
+    expected = algorithm_1(branches(layer, *x), relations, groups)
+    assert_same_with_gradients(layer(*x), expected, x, layer, 1e-12)
+    other = fusion(num_branches=count, relations=relations, groups=[group[::-1] for group in groups])
+    torch.testing.assert_close(other(*x), layer(*x), atol=1e-12, rtol=1e-12)
+
+
+def test_a_group_is_folded_before_it_is_combined():
+    """(T_1 + T_2) × T_3."""
+    layer, x = fusion(num_branches=3, relations=('add', 'multiply'), groups=((0, 1), (2,))), inputs(2)
+    t = branches(layer, *x)
+    torch.testing.assert_close(layer(*x), (t[0] + t[1]) * t[2], atol=1e-12, rtol=1e-12)
+
+
+def without_biases(layer):
+    for projection in (layer.query_proj, layer.value_proj):
+        nn.init.zeros_(projection.bias)
+    return layer
+
+
+@pytest.mark.parametrize('count', [1, 5])
+def test_mutan_is_the_tucker_product(count):
+    """q̃ᵀ 𝒯_c[:, :, k] ṽ, with slices of rank R: Σ_r m_r^k n_r^kᵀ; MLB has R = 1, and NE with identities is MUTAN."""
+    layer, (q, v) = without_biases(fusion(num_branches=count)), inputs(2)
+    m, n = (p.weight.unflatten(0, (count, TO)) for p in (layer.query_proj, layer.value_proj))
+    core = torch.einsum('rkq,rkv->qvk', m, n)
+    torch.testing.assert_close(layer(q, v), torch.einsum('bq,bv,qvk->bk', q, v, core), atol=1e-12, rtol=1e-12)
+    for k in range(TO):
+        assert torch.linalg.matrix_rank(core[..., k]) <= min(count, TQ)
+    ensemble = without_biases(fusion(num_branches=count, query_activation=('identity',) * count))
+    assert torch.equal(ensemble(q, v), layer(q, v))
+
+
+def test_gates():
+    """FG distributes over the sum; a gate of +∞ is MUTAN without that branch; PS negates with −∞; a gate of 0 is 0."""
+    layer, x = fusion(**FG), inputs(2)
+    *others, gate = branches(layer, *x)
+    torch.testing.assert_close(layer(*x), sum(gate * t for t in others), atol=1e-12, rtol=1e-12)
+    swap = fusion(**PS)
+    mutan = sum(others)
+    for given, bias, expected in ((layer, 800.0, mutan), (swap, -800.0, -mutan), (layer, -800.0, 0 * mutan)):
+        for projection in (given.query_proj, given.value_proj):
+            nn.init.zeros_(projection.weight.data[4 * TO :])
+            nn.init.ones_(projection.bias.data[4 * TO :])
+        given.query_proj.bias.data[4 * TO :] = bias
+        out = given(*x)
+        torch.testing.assert_close(out, expected, atol=1e-12, rtol=1e-12)
+        grads = torch.autograd.grad(out.square().sum(), [*x, *given.parameters()])
+        assert all(grad.isfinite().all() for grad in grads)
+
+
+def test_product_and_sum():
+    q, v = (literal.randn(2, TO, seed=seed) for seed in range(2))
+    product = HadamardFusion(TO, TO, TO, num_branches=1, project=False)
+    assert torch.equal(product(q, v), q * v)
+    total = HadamardFusion(
+        TO, TO, TO, 2, project=False, query_activation=('identity', 'one'), value_activation=('one', 'identity')
+    )
+    assert torch.equal(total(q, v), q + v)
+    assert not [*product.parameters(), *total.parameters()]
+
+
+@pytest.mark.parametrize('hidden', [False, True])
+def test_concatenation(hidden):
+    layer, x = build(ConcatFusion, TQ, TV, TO, hidden), inputs(2)
+    first = layer.layers[0] if hidden else layer.layers
+    expected = torch.cat(x, -1) @ first.weight.T + first.bias
+    if hidden:
+        expected = layer.layers[2](expected.clamp(min=0))
+    assert_same_with_gradients(layer(*x), expected, x, layer, 1e-12)
+
+
+@pytest.mark.parametrize('skip', ['add', 'concat'])
+@pytest.mark.parametrize('activation', F_OF)
+def test_post_fusion_network(activation, skip):
+    f, x = F_OF[activation], literal.randn(2, TO, seed=9).requires_grad_()
+    network = build(PostFusionNetwork, TO, functools.partial(f), 2, 2, skip)
+    (a, b, c), (d, e, g) = network.blocks
+    h3 = f(c(f(b(f(a(x))))))
+    h6 = f(g(f(e(f(d(h3))))))
+    expected = x + h3 + h6 if skip == 'add' else network.out_proj(torch.cat([x, h3, h6], -1))
+    assert_same_with_gradients(network(x), expected, [x], network, 1e-12)
+    if skip == 'add':
+        for block in network.blocks:
+            nn.init.zeros_(block[2].weight)
+            nn.init.zeros_(block[2].bias)
+        assert torch.equal(network(x), x) == (activation != 'sigmoid')  # f(0) = 0
+
+
+@pytest.mark.parametrize('chunk_size', [None, 1, 3, 7, 9])
+@pytest.mark.parametrize('name', ['MUTAN', 'NE+FG+Φ'])
+def test_many_positions_are_many_fusions(name, chunk_size):
+    """(B, 1, ·) with (B, n, ·), and (B, n, ·) with (B, n, ·); in chunks, too."""
+    layer = fusion(chunk_size=chunk_size, **CONFIGURATIONS[name])
+    (question, _), (questions, values) = inputs(2, 1), inputs(2, 7)
+    for query in (question, questions):
+        expected = torch.stack([layer(query[:, min(i, query.shape[1] - 1)], values[:, i]) for i in range(7)], 1)
+        assert_same_with_gradients(layer(query, values), expected, [query, values], layer, 1e-12)
+    assert layer(question, values[:, :0]).shape == (2, 0, TO)
+
+
+def test_gradcheck():
+    layer = fusion(chunk_size=2, **CONFIGURATIONS['NE+FG+Φ'])
+    (query, _), (_, value) = inputs(1, 1), inputs(1, 3)
+    assert torch.autograd.gradcheck(layer, (query, value))
+
+
+@pytest.mark.parametrize('options', [{}, NE, FG, PS, dict(post_network={})], ids=['MUTAN', 'NE', 'FG', 'PS', 'Φ'])
+def test_parameters_of_both_fusions(options):
+    """With the projections, 2 glimpses and 2000 answers, without the question encoder; Φ has 295,420 a branch."""
+    with torch.device('meta'):
+        attention = [nn.Linear(2400, 310), nn.Linear(2048, 310), HadamardFusion(310, 310, 510, **options)]
+        attention.append(nn.Linear(510, 2))
+        second = [nn.Linear(2400, 310), nn.Linear(2048, 310), nn.Linear(2048, 310)]
+        second += [HadamardFusion(310, 620, 510, **options), nn.Linear(510, 2000)]
+        narrow = [nn.Linear(2400, 310), nn.Linear(2048, 155), nn.Linear(2048, 155)]
+        narrow += [HadamardFusion(310, 310, 510, **options), nn.Linear(510, 2000)]
+    counts = [sum(p.numel() for p in nn.ModuleList(x).parameters()) for x in (attention, second, narrow)]
+    post = 5 * 295_420 if 'post_network' in options else 0
+    assert counts[:2] == [2_966_622 + post, 5_413_290 + post]
+    assert counts[0] + counts[2] == 6_954_222 + 2 * post
+
+
+def outer_sketch(layer, q, v):
+    """Ψ(q ⊗ v) with the hash h_q + h_v mod d and the sign s_q s_v."""
+    d = layer.sketch_dim
+    out = [q.new_zeros(len(q)) for _ in range(d)]
+    for i, j in itertools.product(range(q.shape[1]), range(v.shape[1])):
+        k = int(layer.query_index[i] + layer.value_index[j]) % d
+        out[k] = out[k] + layer.query_sign[i] * layer.value_sign[j] * q[:, i] * v[:, j]
+    return torch.stack(out, 1)
+
+
+@pytest.mark.parametrize('normalize', [False, True])
+@pytest.mark.parametrize('size', [1, 2, 7, 8, 100])
+def test_mcb_is_the_count_sketch_of_the_outer_product(size, normalize):
+    layer, x = build(MCBFusion, TQ, TV, TO, size, normalize), inputs(2)
+    sketch = outer_sketch(layer, *x)
+    torch.testing.assert_close(layer.sketch(*x), sketch, atol=1e-12, rtol=1e-12)
+    cotangent = literal.randn(2, size)
+    for actual, expected in zip(
+        torch.autograd.grad(layer.sketch(*x), x, cotangent), torch.autograd.grad(sketch, x, cotangent)
+    ):
+        torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
+    sketch = layer.sketch(*x)  # the root enlarges the rounding of entries without a pair, which are 0
+    if normalize:
+        sketch = sketch.sign() * sketch.abs().sqrt()
+        sketch = sketch / sketch.square().sum(-1, keepdim=True).sqrt()
+    torch.testing.assert_close(layer(*x), layer.out_proj(sketch), atol=1e-12, rtol=1e-12)
+
+
+def test_mcb_estimates_products_without_bias():
+    """The mean of ⟨MCB(q, v), MCB(q', v')⟩ over seeds is ⟨q, q'⟩⟨v, v'⟩: with one hash for both it would not be."""
+    q, v = literal.randn(2, TQ, seed=1), literal.randn(2, TV, seed=2)
+    expected = (q[0] @ q[1]) * (v[0] @ v[1])
+    found = []
+    for seed in range(400):
+        sketch = MCBFusion(TQ, TV, TO, 16, seed=seed).double().sketch(q, v)
+        found.append(sketch[0] @ sketch[1])
+    found = torch.stack(found)
+    assert (found.mean() - expected).abs() < 4 * found.std() / 20
+
+
+def test_mcb_of_zeros_has_finite_gradients():
+    layer, (q, v) = build(MCBFusion, TQ, TV, TO, 8), inputs(2)
+    zero = torch.zeros_like(q).requires_grad_()
+    grads = torch.autograd.grad(layer(zero, v).square().sum(), [zero, v, *layer.parameters()], allow_unused=True)
+    assert all(grad.isfinite().all() for grad in grads)
+
+
+def test_hashes_follow_the_seed_and_are_saved():
+    torch.manual_seed(1)
+    first, other = MCBFusion(TQ, TV, TO, 50, seed=3), MCBFusion(TQ, TV, TO, 50, seed=4)
+    torch.manual_seed(2)
+    again = MCBFusion(TQ, TV, TO, 50, seed=3)
+    hashes = ('query_index', 'query_sign', 'value_index', 'value_sign')
+    assert all(torch.equal(getattr(first, name), getattr(again, name)) for name in hashes)
+    assert not torch.equal(first.value_index, other.value_index)
+    other.load_state_dict(first.state_dict())
+    assert all(torch.equal(getattr(first, name), getattr(other, name)) for name in hashes)
+    q, v = (torch.randn(2, channels) for channels in (TQ, TV))
+    assert torch.equal(first(q, v), other(q, v))
+
+
+def test_mcb_under_autocast_transforms_in_float32():
+    layer, (q, v) = MCBFusion(TQ, TV, TO, 8), [x.detach().float() for x in inputs(2)]
+    with torch.autocast('cpu', torch.bfloat16):
+        out = layer(q.bfloat16(), v.bfloat16())
+    torch.testing.assert_close(out.float(), layer(q, v), atol=2e-2, rtol=2e-2)
+
+
+WRONG = {
+    'query_activation': (lambda: fusion(query_activation='relu'), "query_activation must be .*'selu'.* got 'relu'"),
+    'value_activation': (lambda: fusion(value_activation=('tanh',) * 4), 'value_activation .* one for each of 5'),
+    'squash': (lambda: fusion(squash='selu'), 'squash must be one of .*sigmoid'),
+    'relations': (lambda: fusion(relations=('subtract',)), "relations must be one or more of .*'max'.* got .*subtract"),
+    'no relations': (lambda: fusion(relations=()), 'relations must be'),
+    'one group': (lambda: fusion(relations=('add', 'add')), 'relations must have one entry per group'),
+    'overlapping groups': (
+        lambda: fusion(relations=('add', 'add'), groups=((0, 1, 2), (2, 3, 4))), 'groups must .* each branch'
+    ),
+    'empty group': (lambda: fusion(relations=('add', 'add'), groups=((0, 1, 2, 3, 4), ())), 'groups must not be empty'),
+    'missing branch': (lambda: fusion(groups=((0, 1, 2, 3),)), 'each branch'),
+    'project': (lambda: fusion(project=False), 'project=False requires'),
+    'skip': (lambda: fusion(post_network=dict(skip='mean')), "skip must be one of .* got 'mean'"),
+    'num_branches': (lambda: fusion(num_branches=0), 'num_branches must be at least 1'),
+    'chunk_size': (lambda: fusion(chunk_size=0), 'chunk_size must be at least 1'),
+    'query': (lambda: fusion()(torch.ones(2, TV), torch.ones(2, TV)), r'\(\*, 3\) and \(\*, 4\).* got \(2, 4\)'),
+    'dimensions': (lambda: fusion()(torch.ones(2, TQ), torch.ones(2, 1, TV)), 'same number of dimensions'),
+    'sketch_dim': (lambda: MCBFusion(TQ, TV, TO, 0), 'sketch_dim must be at least 1'),
+    'seed': (lambda: MCBFusion(TQ, TV, TO, 8, seed=-1), 'seed must be at least 0'),
+    'value of MCB': (lambda: MCBFusion(TQ, TV, TO, 8)(torch.ones(2, TQ), torch.ones(2, TQ)), 'value must be'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('fault', WRONG)
+def test_wrong_arguments(fault):
+    call, message = WRONG[fault]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_pickled_and_quantized():
+    x, y = literal.randn(2, 3, 4).float(), literal.randn(2, 3, 5).float()
+    hadamard = HadamardFusion(4, 5, 6, 3, post_network={})
+    assert torch.equal(pickle.loads(pickle.dumps(hadamard))(x, y), hadamard(x, y))
+    mcb = MCBFusion(4, 5, 3, sketch_dim=16)
+    quantized = torch.ao.quantization.quantize_dynamic(mcb, {nn.Linear}, torch.qint8)
+    assert not isinstance(quantized.out_proj, nn.Linear)
+    torch.testing.assert_close(quantized(x, y), mcb(x, y), atol=0.05, rtol=0.05)

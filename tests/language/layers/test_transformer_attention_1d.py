@@ -1,0 +1,449 @@
+"""Transformer attention of sequences against a double loop over queries and keys, and against the stock module."""
+
+import functools
+import math
+
+import pytest
+import torch
+from mmengine.registry import MODELS
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from mmattn.layers import TransformerAttention1d
+from mmattn.visualization import attention_layers
+
+from ...ops import literal
+from .sequences import (
+    assert_causal,
+    assert_padding_changes_nothing,
+    assert_same_with_gradients,
+    assert_steps_are_forward,
+    build,
+    padding,
+)
+
+one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
+
+TERMS = [f'{i:04b}' for i in range(1, 16)]
+# Lengths of query and key (None: self-attention), and options
+CASES = {
+    'self': (5, None, {}),
+    'causal': (5, None, dict(causal=True)),
+    'one': (1, None, dict(causal=True)),
+    'longer': (3, 6, {}),
+    'shorter': (6, 2, dict(bias=False)),
+    'single': (1, 4, {}),
+    'single key': (4, 1, {}),
+    'range 1': (5, None, dict(spatial_range=1)),
+    'range 3': (5, None, dict(spatial_range=3)),
+    'range 3 causal': (5, None, dict(spatial_range=3, causal=True)),
+    'range 13': (5, None, dict(spatial_range=13)),
+    'range 13 causal': (5, None, dict(spatial_range=13, causal=True)),
+}
+
+
+@functools.cache
+def encoding(offset, channels):
+    angles = [offset * 10000 ** (-2 * c / channels) for c in range(channels // 2)]
+    return torch.tensor([f(angle) for angle in angles for f in (math.sin, math.cos)], dtype=torch.float64)
+
+
+def literally(layer, query, key, value, mask=None, causal=False, spatial_range=None, **_):
+    """One pair after another."""
+    heads, channels = layer.num_heads, query.shape[-1]
+    d = channels // heads
+    b1, b2, b3, b4 = map(int, layer.terms)
+    p = dict(layer.named_parameters())
+
+    def projected(name, x):
+        y = x @ p[f'{name}.weight'].T
+        return (y + p[f'{name}.bias'] if f'{name}.bias' in p else y).unflatten(-1, (heads, d))
+
+    q = projected('q_proj', query) if b1 or b2 else None  # (B, L, heads, d)
+    k = projected('k_proj', key) if b1 or b3 else None
+    v = projected('v_proj', value)
+    r = {}
+    if b2 or b4:
+        offsets = range(1 - key.shape[1], query.shape[1])
+        r = {offset: projected('r_proj', encoding(offset, channels)) for offset in offsets}
+    sentences = []
+    for b in range(len(query)):
+        rows = []
+        for i in range(query.shape[1]):
+            seen = [
+                j
+                for j in range(key.shape[1])
+                if (mask is None or not mask[b, j])
+                and (not causal or j <= i)
+                and (spatial_range is None or abs(i - j) <= (spatial_range - 1) / 2)
+            ]
+            joined = []
+            for m in range(heads):
+                logits = []
+                for j in seen:
+                    logit = torch.zeros((), dtype=torch.float64)
+                    if b1:
+                        logit = logit + q[b, i, m] @ k[b, j, m]
+                    if b2:
+                        logit = logit + q[b, i, m] @ r[i - j][m]
+                    if b3:
+                        logit = logit + p['content_bias'][m] @ k[b, j, m]
+                    if b4:
+                        logit = logit + p['position_bias'][m] @ r[i - j][m]
+                    logits.append(logit / math.sqrt(d))
+                joined.append(torch.stack(logits).softmax(0) @ v[b, seen, m] if seen else 0 * v[b, 0, m])
+            rows.append(F.linear(torch.cat(joined), p['out_proj.weight'], p.get('out_proj.bias')))
+        sentences.append(torch.stack(rows))
+    return torch.stack(sentences)
+
+
+def inputs_of(length, count, channels=8):
+    query = literal.randn(2, length, channels, seed=1).requires_grad_()
+    if count is None:
+        return query, query, query
+    return query, *(literal.randn(2, count, channels, seed=seed).requires_grad_() for seed in (2, 3))
+
+
+# Values.
+
+
+@pytest.mark.parametrize('masked', [False, True], ids=['', 'padded'])
+@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize('terms', TERMS)
+def test_layer_is_the_double_loop(terms, case, masked):
+    length, count, options = CASES[case]
+    layer = build(TransformerAttention1d, 8, 2, terms=terms, **options)
+    inputs = inputs_of(length, count)
+    keys = count or length
+    mask = padding(keys, max(keys - 2, 1), of=keys) if masked else None
+    out, weights = layer(*inputs, mask)
+    assert weights is None
+    distinct = inputs if count else inputs[:1]
+    assert_same_with_gradients(out, literally(layer, *inputs, mask, **options), distinct, layer)
+
+
+@pytest.mark.parametrize('terms', ['1111', '0100'])
+def test_other_sizes(terms):
+    """Three heads of two channels, and sequences of which one is much longer."""
+    layer = build(TransformerAttention1d, 6, 3, terms=terms)
+    for length, count in ((2, 11), (11, 2)):
+        inputs = inputs_of(length, count, 6)
+        assert_same_with_gradients(layer(*inputs)[0], literally(layer, *inputs), inputs, layer)
+
+
+@pytest.mark.parametrize('bias', [True, False])
+@pytest.mark.parametrize('masked', [False, True])
+@pytest.mark.parametrize('case', ['self', 'causal', 'longer'])
+def test_query_and_key_content_is_the_stock_module(case, masked, bias):
+    length, count, options = CASES[case]
+    layer = build(TransformerAttention1d, 8, 2, terms='1000', **{**options, 'bias': bias})
+    stock = nn.MultiheadAttention(8, 2, bias=bias, batch_first=True, dtype=torch.float64)
+    projections = (layer.q_proj, layer.k_proj, layer.v_proj)
+    state = {'in_proj_weight': torch.cat([x.weight for x in projections]), 'out_proj.weight': layer.out_proj.weight}
+    if bias:
+        state |= {'in_proj_bias': torch.cat([x.bias for x in projections]), 'out_proj.bias': layer.out_proj.bias}
+    stock.load_state_dict(state)
+    inputs = inputs_of(length, count)
+    keys = count or length
+    mask = padding(keys, keys - 2, of=keys) if masked else None
+    future = torch.ones(length, length, dtype=torch.bool).triu(1) if options else None
+    expected, _ = stock(*inputs, key_padding_mask=mask, attn_mask=future)
+    torch.testing.assert_close(layer(*inputs, mask)[0], expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('spatial_range', [None, 3])
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('terms', TERMS)
+def test_positions_are_relative(terms, causal, spatial_range):
+    """A sentence three positions later in its row, behind masked keys, has the same outputs."""
+    layer = build(TransformerAttention1d, 8, 2, terms=terms, causal=causal, spatial_range=spatial_range)
+    x = literal.randn(2, 5, 8)
+    later = torch.cat([literal.randn(2, 3, 8, seed=9), x], 1)
+    mask = (torch.arange(8) < 3).expand(2, -1)
+    torch.testing.assert_close(layer(later, later, later, mask)[0][:, 3:], layer(x, x, x)[0], atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('terms', TERMS)
+def test_positions_of_two_sequences_are_relative(terms):
+    layer = build(TransformerAttention1d, 8, 2, terms=terms)
+    query, memory = literal.randn(2, 3, 8), literal.randn(2, 5, 8, seed=1)
+    later = [torch.cat([literal.randn(2, 2, 8, seed=9), x], 1) for x in (query, memory)]
+    mask = (torch.arange(7) < 2).expand(2, -1)
+    out, expected = layer(later[0], later[1], later[1], mask)[0][:, 2:], layer(query, memory, memory)[0]
+    torch.testing.assert_close(out, expected, atol=1e-12, rtol=1e-12)
+    moved = layer(query, later[1], later[1], mask)[0]  # the memory alone: offsets differ
+    assert torch.allclose(moved, expected) == (terms[1] == terms[3] == '0')
+
+
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('terms', TERMS)
+def test_a_range_as_wide_as_the_sequence_is_none(terms, causal):
+    layer = build(TransformerAttention1d, 8, 2, terms=terms, causal=causal)
+    limited = build(TransformerAttention1d, 8, 2, terms=terms, causal=causal, spatial_range=9)
+    x = literal.randn(2, 5, 8)
+    torch.testing.assert_close(limited(x, x, x)[0], layer(x, x, x)[0], atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('spatial_range', [None, 3])
+@pytest.mark.parametrize('terms', TERMS)
+def test_padding_changes_nothing(terms, spatial_range):
+    for causal in (False, True):
+        layer = build(TransformerAttention1d, 8, 2, terms=terms, causal=causal, spatial_range=spatial_range)
+        assert_padding_changes_nothing(layer, literal.randn(3, 6, 8), [6, 4, 1])
+
+
+@pytest.mark.parametrize('spatial_range', [None, 3])
+@pytest.mark.parametrize('terms', TERMS)
+def test_causality(terms, spatial_range):
+    layer = build(TransformerAttention1d, 8, 2, terms=terms, causal=True, spatial_range=spatial_range)
+    assert_causal(layer, literal.randn(2, 6, 8))
+
+
+# Decoding.
+
+
+@pytest.mark.parametrize('spatial_range', [None, 1, 3, 5, 31])
+@pytest.mark.parametrize('terms', TERMS)
+def test_steps_are_forward(terms, spatial_range):
+    layer = build(TransformerAttention1d, 8, 2, terms=terms, causal=True, spatial_range=spatial_range)
+    assert_steps_are_forward(layer, literal.randn(3, 7, 8))
+
+
+def test_a_range_limits_the_state():
+    layer, x = build(TransformerAttention1d, 8, 2, causal=True, spatial_range=5), literal.randn(3, 1, 8)
+    state = {}
+    for t in range(6):
+        _, state = layer.step(x, state, t)
+        assert {name: y.shape for name, y in state.items()} == dict.fromkeys(['key', 'value'], (3, 2, min(t + 1, 2), 4))
+
+
+@pytest.mark.parametrize('masked', [False, True])
+@pytest.mark.parametrize('terms', TERMS)
+def test_steps_with_a_memory_are_forward(terms, masked):
+    """Two sentences of three hypotheses each; the memory is in the state once per sentence."""
+    layer = build(TransformerAttention1d, 8, 2, terms=terms)
+    memory, x = literal.randn(2, 5, 8, seed=1), literal.randn(6, 4, 8)
+    mask = padding(5, 3, of=5) if masked else None
+    state = layer.start(memory, mask)
+    expected_names = {'memory_value', *(['memory_mask'] if masked else [])}
+    assert {*state} == expected_names | ({'memory_key'} if '1' in (terms[0], terms[2]) else set())
+    assert all(len(y) == 2 for y in state.values())
+    repeated = memory.repeat_interleave(3, 0)
+    expected = layer(x, repeated, repeated, mask.repeat_interleave(3, 0) if masked else None)[0]
+    for t in range(4):
+        out, new = layer.step(x[:, t : t + 1], state, t)
+        torch.testing.assert_close(out, expected[:, t : t + 1], atol=1e-12, rtol=1e-12)
+        assert new.keys() == state.keys()
+        assert all(new[name] is state[name] for name in state)
+        state = new
+
+
+# What it takes.
+
+
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that an operator returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        sizes = [x.untyped_storage().nbytes() // x.itemsize for x in tree_leaves(out) if torch.is_tensor(x)]
+        self.found = max([self.found, *sizes])
+        return out
+
+
+@pytest.mark.parametrize('backend', ['auto', 'reference'])
+@pytest.mark.parametrize('case', ['self', 'causal', 'cross'])
+@pytest.mark.parametrize('terms', ['0100', '0001', '1111'])
+def test_no_vector_per_pair(terms, case, backend, monkeypatch):
+    """No tensor of L·L·d elements, forward or backward: a row of E2 and E4 has one logit per offset."""
+    monkeypatch.setenv('MMATTN_BACKEND', backend)
+    length, heads, channels = 96, 2, 64
+    layer = TransformerAttention1d(channels, heads, terms, causal=case == 'causal')
+    x = torch.randn(1, length, channels)
+    memory = torch.randn(1, length, channels) if case == 'cross' else x
+    with Largest() as largest:
+        layer(x, memory, memory)[0].sum().backward()
+    assert length * channels <= largest.found <= heads * length * 2 * length < length * length * channels / 10
+
+
+@pytest.mark.parametrize('spatial_range', [None, 3])
+@pytest.mark.parametrize('terms', TERMS)
+def test_parameters_are_those_of_the_terms(terms, spatial_range):
+    """Each has a gradient: distributed training rejects parameters without one."""
+    e1, e2, e3, e4 = (term == '1' for term in terms)
+    layer = TransformerAttention1d(8, 2, terms, spatial_range)
+    expected = {'v_proj.weight', 'v_proj.bias', 'out_proj.weight', 'out_proj.bias'}
+    expected |= {'q_proj.weight', 'q_proj.bias'} if e1 or e2 else set()
+    expected |= {'k_proj.weight', 'k_proj.bias'} if e1 or e3 else set()
+    expected |= {'r_proj.weight'} if e2 or e4 else set()
+    expected |= {'content_bias'} if e3 else set()
+    expected |= {'position_bias'} if e4 else set()
+    assert {*layer.state_dict()} == expected
+    x = torch.randn(2, 5, 8)
+    layer(x, x, x)[0].square().sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+
+
+def test_initialisation():
+    layer = TransformerAttention1d(64, 4)
+    for name, parameter in layer.named_parameters():
+        if name in ('q_proj.weight', 'k_proj.weight', 'v_proj.weight', 'out_proj.weight', 'r_proj.weight'):
+            bound = math.sqrt(6 / 128) * (0.5**0.5 if name[0] in 'qkv' else 1)
+            assert 0.95 * bound < parameter.abs().max() <= bound, name
+        else:
+            assert not parameter.any(), name
+
+
+# Its weights.
+
+
+@pytest.mark.parametrize('case', ['self', 'causal', 'longer', 'range 3', 'range 3 causal'])
+@pytest.mark.parametrize('terms', TERMS)
+def test_weights_make_the_layers_output(terms, case):
+    length, count, options = CASES[case]
+    layer = build(TransformerAttention1d, 8, 2, terms=terms, **options)
+    inputs, queries = inputs_of(length, count), torch.tensor([[0], [2]])
+    mask = padding(count or length, 3, of=count or length)
+    weights = layer.attention_weights(*inputs, mask, queries=queries, kind=layer.attention_kinds[-1])
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    y = torch.einsum('bhqm,bhmd->bqhd', weights, layer.operands(*inputs)['value']).flatten(2)
+    torch.testing.assert_close(layer.out_proj(y), layer(*inputs, mask)[0][:, [0, 2]], atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('case', ['self', 'longer', 'range 3 causal'])
+@pytest.mark.parametrize('terms', ['1111', '0011', '0110', '1101'])
+def test_kinds_are_the_layer_with_fewer_terms(terms, case):
+    length, count, options = CASES[case]
+    layer = build(TransformerAttention1d, 8, 2, terms=terms, **options)
+    assert layer.attention_kinds == ('content', 'position', 'bilateral')
+    inputs, queries = inputs_of(length, count), torch.tensor([[1], [0]])
+    for kind, kept in (('content', f'{terms[0]}0{terms[2]}0'), ('position', f'0{terms[1]}0{terms[3]}')):
+        fewer = TransformerAttention1d(8, 2, kept, **options).double()
+        fewer.load_state_dict(layer.state_dict(), strict=False)
+        assert fewer.attention_kinds == (kind,)
+        torch.testing.assert_close(
+            layer.attention_weights(*inputs, queries=queries, kind=kind),
+            fewer.attention_weights(*inputs, queries=queries, kind=kind),
+        )
+
+
+def test_it_is_an_attention_layer():
+    model = nn.Sequential(TransformerAttention1d(8, 2))
+    assert attention_layers(model) == {'0': model[0]}
+    x = torch.randn(1, 3, 8)
+    with pytest.raises(ValueError, match=r"kind.*\('content',\).*'position'"):
+        TransformerAttention1d(8, 2, '1010').attention_weights(x, x, x, queries=torch.tensor([[0]]), kind='position')
+
+
+# In a program.
+
+
+@pytest.mark.parametrize('options', [{}, dict(causal=True), dict(terms='0100', spatial_range=3)], ids=str)
+def test_compiled(options):
+    layer, x = build(TransformerAttention1d, 8, 2, **options), literal.randn(2, 5, 8).requires_grad_()
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
+    assert_same_with_gradients(compiled(x, x, x)[0], layer(x, x, x)[0], [x], layer)
+
+
+@pytest.mark.parametrize('terms', ['1111', '0010', '0101'])
+def test_low_precision_is_near_full_precision(terms):
+    layer = build(TransformerAttention1d, 16, 2, terms=terms).float()
+    x = literal.randn(2, 6, 16, dtype=torch.float32)
+    expected = layer(x, x, x)[0]
+    with torch.autocast('cpu', torch.bfloat16):
+        ours = layer(x, x, x)[0]
+        state = layer.start(x)
+        step, _ = layer.step(x[:, 2:3], state, 2)
+        ours.sum().backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+    throughout = layer.bfloat16()(*[x.bfloat16()] * 3)[0]
+    assert throughout.dtype == torch.bfloat16
+    for y, wanted in ((ours, expected), (throughout, expected), (step, expected[:, 2:3])):
+        assert (y.float() - wanted).norm() < 0.05 * wanted.norm()  # bfloat16 has 8 bits
+
+
+def test_dynamic_quantization():
+    layer, x = TransformerAttention1d(8, 2), torch.randn(1, 4, 8)
+    quantized = torch.ao.quantization.quantize_dynamic(layer, {nn.Linear}, dtype=torch.qint8)
+    assert (quantized(x, x, x)[0] - layer(x, x, x)[0]).norm() < 0.1 * layer(x, x, x)[0].norm()
+
+
+def test_a_config_names_it():
+    layer = MODELS.build(dict(type='mmattn.TransformerAttention1d', embed_dim=8, num_heads=2, terms='0100'))
+    assert type(layer) is TransformerAttention1d
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ('wrong', 'message'),
+    [
+        (dict(terms='0000'), r"^terms must .*'0000'.*self_attention=None"),
+        (dict(terms='012'), "^terms must .*'012'"),
+        (dict(terms='0120'), "^terms must .*'0120'"),
+        (dict(terms=1111), '^terms must .*1111'),
+        (dict(num_heads=3), '^num_heads must divide embed_dim=8; got 3'),
+        (dict(embed_dim=9, num_heads=3), '^embed_dim must be even .*; got 9'),
+        (dict(spatial_range=4), '^spatial_range must .*; got 4'),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        TransformerAttention1d(**{'embed_dim': 8, 'num_heads': 2, **wrong})
+
+
+def test_an_odd_number_of_channels_needs_no_position():
+    layer = build(TransformerAttention1d, 9, 3, terms='1010')
+    x = literal.randn(2, 4, 9).requires_grad_()
+    assert_same_with_gradients(layer(x, x, x)[0], literally(layer, x, x, x), [x], layer)
+
+
+@pytest.mark.parametrize('options', [dict(causal=True), dict(spatial_range=3)], ids=str)
+def test_another_sequence_is_named(options):
+    layer, x = TransformerAttention1d(8, 2, **options), torch.randn(2, 4, 8)
+    with pytest.raises(ValueError, match=r'^key must be query itself with causal='):
+        layer(x, x.clone(), x)
+    with pytest.raises(ValueError, match=r'^memory must be None with causal='):
+        layer.start(x)
+
+
+def test_wrong_calls_are_named():
+    layer, x = TransformerAttention1d(8, 2), torch.randn(2, 4, 8)
+    with pytest.raises(TypeError, match=r'^key_padding_mask must be bool; got torch.float32'):
+        layer(x, x, x, torch.zeros(2, 4))
+    with pytest.raises(ValueError, match=r'^key_padding_mask must be \(2, 4\).*\(2, 3\)'):
+        layer(x, x, x, torch.zeros(2, 3, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r'^query must be \(B, L, 8\); got \(4, 8\)'):
+        layer(x[0], x, x)
+    with pytest.raises(ValueError, match=r'^value must be \(B, L, 8\); got \(2, 4, 7\)'):
+        layer(x, x, x[..., :7])
+    with pytest.raises(ValueError, match=r'^memory must be \(B, L, 8\)'):
+        layer.start(x[0])
+    with pytest.raises(ValueError, match=r'^key_padding_mask must be None without memory'):
+        layer.start(None, torch.zeros(2, 4, dtype=torch.bool))
+
+
+def test_wrong_steps_are_named():
+    token, memory = torch.randn(3, 1, 8), torch.randn(2, 4, 8)
+    cross, causal = TransformerAttention1d(8, 2), TransformerAttention1d(8, 2, causal=True)
+    with pytest.raises(ValueError, match=r'^x must have a multiple of 2 hypotheses.*; got 3'):
+        cross.step(token, cross.start(memory), 0)
+    with pytest.raises(ValueError, match=r'^step without memory requires causal=True'):
+        cross.step(token, {}, 0)
+    with pytest.raises(ValueError, match=r'^position must follow the state: it holds 0 tokens.*; got 1'):
+        causal.step(token, {}, 1)
+    with pytest.raises(ValueError, match=r'^position must be at least 0; got -1'):
+        causal.step(token, {}, -1)
+    with pytest.raises(TypeError, match=r'^position must be an integer; got 0.0'):
+        causal.step(token, {}, 0.0)
+    with pytest.raises(ValueError, match=r'^x must be \(n, 1, 8\).*; got \(2, 4, 8\)'):
+        causal.step(memory, {}, 0)

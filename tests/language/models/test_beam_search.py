@@ -1,0 +1,271 @@
+"""Beam search against every sentence, and against the same rules in plain Python, one hypothesis after another."""
+
+import itertools
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmattn.language import Hypothesis, LengthPenalty
+from mmattn.language.models import beam_search
+from mmattn.language.models.beam_search import largest
+from mmattn.language.text.vocabulary import BOS, EOS, PAD, UNK
+
+settings_of = dict(derandomize=True, deadline=None, database=None)
+
+
+class Model:
+    """Log-probabilities that depend on the sentence and on all earlier tokens; few different ones if ``values`` is set.
+
+    ``step`` notes the number of hypotheses of each call.
+    """
+
+    def __init__(self, seed, vocabulary, values=None):
+        self.seed, self.vocabulary, self.values = seed, vocabulary, values
+        self.found, self.calls = {}, []
+
+    def log_p(self, sentence, history):
+        key = sentence, tuple(history)
+        if key not in self.found:
+            generator = random.Random(f'{self.seed} {key}')
+            if self.values is None:
+                logits = torch.tensor([generator.gauss(0, 1.5) for _ in range(self.vocabulary)], dtype=torch.float64)
+                self.found[key] = logits.log_softmax(0).tolist()
+            else:
+                self.found[key] = [generator.choice(self.values) for _ in range(self.vocabulary)]
+        return self.found[key]
+
+    def step(self, tokens, state):
+        self.calls.append(len(tokens))
+        rows = [(sentence, (*history, token)) for (sentence, history), token in zip(state.rows, tokens.tolist())]
+        return torch.tensor([self.log_p(*row) for row in rows], dtype=torch.float64), State(rows)
+
+    def search(self, sentences, **options):
+        self.calls = []
+        state = State([(sentence, ()) for sentence in sentences])
+        return beam_search(self.step, state, len(sentences), **options)
+
+
+class State:
+    def __init__(self, rows):
+        self.rows = rows
+
+    def reorder(self, index):
+        return State([self.rows[i] for i in index.tolist()])
+
+
+def literally(model, sentence, beam, max_length, length_penalty, banned=(), first=BOS):
+    """The rules, for one sentence; also the number of steps."""
+    hypotheses, finished = [((), 0.0)], []
+    for length in itertools.count(1):
+        candidates = []
+        for words, score in hypotheses:
+            log_p = model.log_p(sentence, (first, *words))
+            for token in range(model.vocabulary):
+                if token != PAD and token not in banned and (token == EOS or len(words) < max_length):
+                    candidates.append((score + log_p[token], words, token))
+        best = sorted(candidates, key=lambda candidate: -candidate[0])[: 2 * beam]  # stable: the lower index first
+        for score, words, token in best[:beam]:
+            if token == EOS and len(finished) < beam:
+                finished.append(Hypothesis(list(words), score / length_penalty(length)))
+        hypotheses = [((*words, token), score) for score, words, token in best if token != EOS][:beam]
+        if len(finished) == beam or not hypotheses:
+            return sorted(finished, key=lambda hypothesis: -hypothesis.score), length
+
+
+PENALTIES = [LengthPenalty(alpha) for alpha in (0, 0.5, 1, 1.5)] + [LengthPenalty(0.6, 'gnmt')]
+TIES = (-0.5, -1.0, -1.5)  # their sums are exact
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    vocabulary=st.integers(4, 8),
+    beam=st.integers(1, 5),
+    limits=st.lists(st.integers(0, 6), min_size=1, max_size=4),
+    penalty=st.sampled_from(PENALTIES),
+    values=st.sampled_from([None, TIES]),
+    banned=st.sampled_from([(), (UNK,), (BOS, UNK)]),
+    first=st.sampled_from([BOS, EOS]),
+)
+@settings(max_examples=300, **settings_of)
+def test_search_follows_its_rules(seed, vocabulary, beam, limits, penalty, values, banned, first):
+    """For a batch of sentences; its size at each step is that of the sentences that are not done."""
+    model = Model(seed, vocabulary, values)
+    sentences = range(len(limits))
+    options = dict(beam=beam, length_penalty=penalty, banned=banned, first=first)
+    found = model.search(sentences, max_length=limits, **options)
+    expected, steps = zip(*(literally(model, each, max_length=limits[each], **options) for each in sentences))
+    assert found == list(expected)
+    widths = [1]
+    while len(widths) < max(steps):
+        widths.append(min(beam, widths[-1] * vocabulary))
+    assert model.calls == [width * sum(n > t for n in steps) for t, width in enumerate(widths)]
+    alone = [model.search([each], max_length=limits[each], **options)[0] for each in sentences]
+    assert alone == found
+
+
+@pytest.mark.parametrize('penalty', PENALTIES, ids=str)
+@pytest.mark.parametrize('seed', [0, 1])
+def test_a_wide_beam_finds_every_sentence(seed, penalty):
+    """V = 5, at most 4 tokens: all sentences of <s>, <unk> and 4, the best first.
+
+    Those with the same transitions in another order have the same score but for rounding.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randn(5, 5, generator=generator, dtype=torch.float64).log_softmax(1)
+
+    class Markov:
+        def reorder(self, index):
+            return self
+
+    found = beam_search(
+        lambda tokens, state: (table[tokens], state), Markov(), 1, beam=5**4, max_length=4, length_penalty=penalty
+    )[0]
+    scores = {}
+    for length in range(5):
+        for words in itertools.product((BOS, UNK, 4), repeat=length):
+            path = [BOS, *words, EOS]
+            scores[words] = sum(table[a, b].item() for a, b in itertools.pairwise(path)) / penalty(length + 1)
+    assert len(found) == len(scores) == 1 + 3 + 9 + 27 + 81
+    assert tuple(found[0].tokens) == max(scores, key=scores.get)
+    assert {tuple(words): pytest.approx(score, rel=1e-12) for words, score in found} == scores
+    assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_a_beam_of_one_is_greedy(seed):
+    model = Model(seed, 7)
+    words, log_p = [], 0.0
+    for _ in range(9):
+        row = model.log_p(0, [BOS, *words])
+        token = max((each for each in range(7) if each != PAD), key=row.__getitem__)
+        if len(words) == 8:
+            token = EOS
+        log_p += row[token]
+        if token == EOS:
+            break
+        words.append(token)
+    for penalty in PENALTIES:
+        assert model.search([0], beam=1, max_length=8, length_penalty=penalty) == [
+            [Hypothesis(words, log_p / penalty(len(words) + 1))]
+        ]
+
+
+def test_scores_are_those_of_the_model():
+    """log p of all tokens and the end, divided by the length with the end token, without an option to its power 1."""
+    model = Model(3, 9)
+    for sentence, hypotheses in enumerate(model.search([0, 1], beam=4, max_length=5)):
+        assert len(hypotheses) == 4
+        for words, score in hypotheses:
+            path = [BOS, *words, EOS]
+            log_p = sum(model.log_p(sentence, path[:t])[path[t]] for t in range(1, len(path)))
+            assert score == pytest.approx(log_p / (len(words) + 1), rel=1e-12)
+
+
+class Constant:
+    def reorder(self, index):
+        return self
+
+
+def constant(probabilities, **options):
+    log_p = torch.tensor(probabilities, dtype=torch.float64).log()
+    return beam_search(lambda tokens, state: (log_p.expand(len(tokens), -1), state), Constant(), 1, **options)[0]
+
+
+def test_an_end_at_once_is_an_empty_sentence():
+    found = constant([0.0, 0.0, 0.9, 0.06, 0.04], beam=1, max_length=3)
+    assert found == [Hypothesis([], math.log(0.9))]
+    assert constant([0.0, 0.0, 0.1, 0.9], beam=2, max_length=0) == [Hypothesis([], math.log(0.1))]
+
+
+def test_padding_and_banned_tokens_are_never_written():
+    """Even if they are the most probable ones; the first token of a caption may be any other."""
+    probabilities = [0.05, 0.5, 0.05, 0.3, 0.1]
+    found = constant(probabilities, beam=30, max_length=3, banned=[UNK])
+    assert len(found) == 1 + 2 + 4 + 8
+    assert {token for words, _ in found for token in words} == {BOS, 4}
+    found = constant(probabilities, beam=100, max_length=3)
+    assert {token for words, _ in found for token in words} == {BOS, UNK, 4}
+
+
+@pytest.mark.parametrize('probabilities', [[math.nan] * 4, [0.0, 0.0, 0.0, 1.0]])
+def test_a_search_without_an_end_is_an_error(probabilities):
+    with pytest.raises(FloatingPointError, match='got NaN or -inf'):
+        constant(probabilities, beam=2, max_length=3)
+
+
+def test_only_the_end_at_the_largest_length():
+    """Its probability counts although it is small; sentences of one batch may have different largest lengths."""
+    assert constant([0.0, 0.0, 1e-6, 0.4, 0.6], beam=1, max_length=4, length_penalty=LengthPenalty(0)) == [
+        Hypothesis([4, 4, 4, 4], pytest.approx(4 * math.log(0.6) + math.log(1e-6), rel=1e-12))
+    ]
+    log_p = torch.tensor([0.0, 0.0, 1e-6, 0.4, 0.6]).log()
+    for limits in ([3, 1, 0], torch.tensor([3, 1, 0])):
+        found = beam_search(
+            lambda tokens, state: (log_p.expand(len(tokens), -1), state), Constant(), 3, beam=1, max_length=limits
+        )
+        assert [hypotheses[0].tokens for hypotheses in found] == [[4, 4, 4], [4], []]
+
+
+def test_a_late_end_does_not_count():
+    """The end is the third of the first step's candidates: with a beam of 2 it does not count, with 3 it does."""
+    probabilities = [0.0, 0.0, 0.2, 0.5, 0.3]
+    assert [] not in [words for words, _ in constant(probabilities, beam=2, max_length=2)]
+    assert [] in [words for words, _ in constant(probabilities, beam=3, max_length=2)]
+
+
+def check_largest(rows, width, k):
+    values, index = largest(torch.tensor(rows), k)
+    assert values.dtype == torch.float32
+    for row, found, chosen in zip(rows, values.tolist(), index.tolist()):
+        expected = sorted(range(width), key=lambda i: -row[i])[:k]
+        assert found == [row[i] for i in expected]
+        finite = sum(value > -math.inf for value in found)
+        assert chosen[:finite] == expected[:finite]
+        assert len(set(chosen)) == k
+
+
+def test_largest_against_a_sort():
+    """Of equal entries the first; which of the −inf entries are chosen does not matter."""
+    generator = random.Random(0)
+    for _ in range(200):
+        width, count = generator.randint(1, 40), generator.randint(1, 3)
+        rows = [generator.choices([-math.inf, -1.0, 0.0, 1.0, 2.0], k=width) for _ in range(count)]
+        check_largest(rows, width, k=generator.randint(1, width))
+
+
+def test_largest_of_many_equal_entries():
+    values = torch.zeros(2, 100_000)
+    values[1, 70_000] = 1
+    found, index = largest(values, 5)
+    assert index.tolist() == [[0, 1, 2, 3, 4], [70_000, 0, 1, 2, 3]]
+    assert found.tolist() == [[0] * 5, [1, 0, 0, 0, 0]]
+
+
+def test_penalties():
+    assert LengthPenalty()(7) == 7
+    assert LengthPenalty(0.5)(9) == 3
+    assert LengthPenalty(0)(9) == LengthPenalty(0, 'gnmt')(9) == 1
+    assert LengthPenalty(0.6, 'gnmt')(1) == 1
+    assert LengthPenalty(2, 'gnmt')(7) == 4
+    with pytest.raises(ValueError, match=r"kind must be one of \('power', 'gnmt'\); got 'wu'"):
+        LengthPenalty(kind='wu')
+    with pytest.raises(TypeError, match='alpha'):
+        LengthPenalty('1')
+
+
+@pytest.mark.parametrize(
+    ('options', 'error', 'message'),
+    [
+        (dict(beam=0), ValueError, 'beam'),
+        (dict(beam=1.5), TypeError, 'beam'),
+        (dict(max_length=[3, 4]), ValueError, 'max_length must be one integer, or one per sentence: 1; got 2'),
+        (dict(banned=[UNK, EOS]), ValueError, 'banned must not contain the end token 2'),
+    ],
+)
+def test_invalid_options(options, error, message):
+    with pytest.raises(error, match=message):
+        constant([0.0, 0.0, 0.5, 0.5], **{**dict(beam=2, max_length=3), **options})

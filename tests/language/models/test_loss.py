@@ -1,0 +1,267 @@
+"""The loss against torch's, and updates that do not depend on how their tokens are divided."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import mmengine.runner
+import pytest
+import torch
+from mmengine.model import BaseModel
+from torch import nn
+from torch.nn import functional as F
+
+from mmattn.language import (
+    AmpTokenOptimWrapper,
+    CPUAmpTokenOptimWrapper,
+    SequenceModel,
+    TextDataPreprocessor,
+    TokenOptimWrapper,
+    label_smoothed_loss,
+)
+from mmattn.language.text.vocabulary import PAD
+
+TRAIN = Path(__file__).parents[3] / 'tools/train.py'
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize('label_smoothing', [0.0, 0.1, 0.5])
+@pytest.mark.parametrize('tokens', [1, 7])
+def test_loss_is_that_of_torch(label_smoothing, tokens):
+    logits = (3 * randn(tokens, 11)).requires_grad_()
+    targets = torch.arange(tokens) + 2
+    found = label_smoothed_loss(logits, targets, label_smoothing)
+    expected = F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
+    torch.testing.assert_close(found['loss'], expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found['nll'], F.cross_entropy(logits, targets), rtol=1e-12, atol=1e-12)
+    assert found['num_tokens'] == tokens
+    gradients = (torch.autograd.grad(loss, logits)[0] for loss in (found['loss'], expected))
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
+def test_loss_is_its_equation():
+    """(1 − ε)·nll + ε/V·Σ(−log p), token by token."""
+    logits, targets, smoothing = randn(4, 6), [5, 0, 2, 2], 0.3
+    terms = []
+    for row, target in zip(logits.tolist(), targets):
+        total = sum(torch.tensor(x, dtype=torch.float64).exp() for x in row)
+        nll = [total.log().item() - x for x in row]
+        terms.append((1 - smoothing) * nll[target] + smoothing / 6 * sum(nll))
+    found = label_smoothed_loss(logits, torch.tensor(targets), smoothing)['loss'].item()
+    assert found == pytest.approx(sum(terms) / 4, rel=1e-12)
+
+
+def test_the_log_has_the_means_only():
+    weight = randn(3, 5).requires_grad_()
+    losses = label_smoothed_loss(weight, torch.tensor([2, 3, 4]), 0.1)
+    loss, log = Model().parse_losses(losses)
+    assert loss.num_tokens == 3
+    assert loss is losses['loss']
+    assert list(log) == ['loss', 'nll']
+    assert [log[name].item() for name in log] == [losses[name].item() for name in log]
+    assert not any(value.requires_grad for value in log.values())
+
+
+class Model(SequenceModel):
+    """Predicts a token from itself."""
+
+    def __init__(self, dtype=torch.float64):
+        super().__init__(TextDataPreprocessor())
+        self.embedding, self.output = nn.Embedding(12, 4, dtype=dtype), nn.Linear(4, 12, dtype=dtype)
+        for seed, parameter in enumerate(self.parameters()):
+            parameter.data = randn(*parameter.shape, seed=seed).to(dtype)
+
+    def forward(self, inputs, mode):
+        tokens = inputs['source']
+        tokens = tokens[tokens != PAD]
+        return label_smoothed_loss(self.output(self.embedding(tokens)), tokens.flip(0), 0.1)
+
+
+def sentences(*lengths):
+    generator = torch.Generator().manual_seed(sum(lengths))
+    return [torch.randint(2, 12, (length,), generator=generator) for length in lengths]
+
+
+def batch(*sources):
+    return dict(inputs=dict(source=list(sources)))
+
+
+def trained(batches, wrapper=TokenOptimWrapper, dtype=torch.float64, make=Model, **options):
+    model = make(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    wrapper = wrapper(optimizer=optimizer, **options)
+    wrapper.initialize_count_status(model, 0, len(batches))
+    logs = [model.train_step(each, wrapper) for each in batches]
+    return model, logs
+
+
+def assert_same(first, second, tolerance=1e-10):
+    for ours, theirs in zip(first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+class Pooled(Model):
+    """The loss of tokens that are in no order, so that sentences may be joined."""
+
+    def forward(self, inputs, mode):
+        tokens = inputs['source']
+        tokens = tokens[tokens != PAD]
+        return label_smoothed_loss(self.output(self.embedding(tokens)), (tokens + 3) % 12, 0.1)
+
+
+@pytest.mark.parametrize('clip_grad', [None, dict(max_norm=0.05)], ids=['', 'clipped'])
+@pytest.mark.parametrize('wrapper', [TokenOptimWrapper, CPUAmpTokenOptimWrapper])
+def test_accumulated_batches_are_one_large_batch(wrapper, clip_grad, monkeypatch):
+    """Also in a second update, and in a last one of fewer iterations. Clipping sees the corrected gradient."""
+    # float64, which autocast would leave for bfloat16 in the linear layer
+    monkeypatch.setattr(torch, 'autocast', lambda *args: torch.autograd.profiler.record_function('none'))
+    a, b, c, d, e, f, g = sentences(9, 2, 1, 14, 3, 3, 5)
+    divided, _ = trained(
+        [batch(a, b), batch(c), batch(d), batch(e), batch(f), batch(g), batch(a)],
+        wrapper,
+        make=Pooled,
+        accumulative_counts=3,
+        clip_grad=clip_grad,
+    )
+    joined, _ = trained([batch(a, b, c, d), batch(e, f, g), batch(a)], wrapper, make=Pooled, clip_grad=clip_grad)
+    assert_same(divided, joined)
+    stock, _ = trained(
+        [batch(a, b), batch(c), batch(d), batch(e), batch(f), batch(g), batch(a)],
+        mmengine.optim.OptimWrapper,
+        make=Pooled,
+        accumulative_counts=3,
+        clip_grad=clip_grad,
+    )
+    with pytest.raises(AssertionError):  # the mean of unequal means
+        assert_same(stock, joined, 1e-4)
+
+
+def test_without_accumulation_it_is_the_stock_wrapper():
+    """The logged loss is the mean over the tokens of the iteration."""
+    batches = [batch(*sentences(3, 8)), batch(*sentences(2))]
+    ours, logs = trained(batches)
+    stock, stock_logs = trained(batches, mmengine.optim.OptimWrapper)
+    assert_same(ours, stock)
+    assert [set(log) for log in logs] == [{'loss', 'nll'}] * 2
+    assert logs == stock_logs
+
+
+def test_another_model_is_refused():
+    class Other(BaseModel):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, inputs, mode):
+            return dict(loss=self.layer(inputs).mean())
+
+    model = Other()
+    wrapper = TokenOptimWrapper(optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(TypeError, match='TokenOptimWrapper requires a SequenceModel'):
+        model.train_step(dict(inputs=torch.ones(2)), wrapper)
+
+
+TWO = """
+import os
+import torch
+import torch.distributed as dist
+from mmengine.model import MMDistributedDataParallel
+from mmattn.language import TokenOptimWrapper
+from tests.language.test_loss import Pooled, batch
+
+parts = torch.load({path!r})
+rank = 0 if os.fork() else 1
+dist.init_process_group('gloo', init_method='file://{path}.store', rank=rank, world_size=2)
+model = Pooled()
+wrapper = TokenOptimWrapper(optimizer=torch.optim.SGD(model.parameters(), lr=0.5), accumulative_counts=2)
+parallel = MMDistributedDataParallel(model, broadcast_buffers=False)
+wrapper.initialize_count_status(parallel, 0, len(parts[rank]))
+for each in parts[rank]:
+    parallel.train_step(batch(*each), wrapper)
+torch.save(model.state_dict(), f'{path}.{{rank}}')
+dist.destroy_process_group()
+if rank == 0:
+    assert os.wait()[1] == 0
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_are_one(run_python, tmp_path):
+    """With unequal numbers of tokens, in three iterations: an update of two and a last one."""
+    a, b, c, d, e, f, g = sentences(9, 2, 1, 14, 3, 3, 5)
+    path = tmp_path / 'parts'
+    torch.save([[[a, b], [c], [d]], [[e], [f, g], [a]]], path)
+    run_python(TWO.format(path=str(path)), OMP_NUM_THREADS='1', PYTHONPATH=str(TRAIN.parents[1]))
+    expected, _ = trained([batch(a, b, c, e, f, g), batch(d, a)], make=Pooled)
+    for rank in (0, 1):
+        found = torch.load(f'{path}.{rank}')
+        for name, value in expected.state_dict().items():
+            torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-10)
+
+
+def test_mixed_precision_on_a_cpu():
+    """Layers compute in bfloat16, the loss in float32; weights are those of the ordinary wrapper, but for rounding."""
+    batches = [batch(*sentences(9, 2, 14)), batch(*sentences(3))] * 10
+    dtypes = []
+
+    class Watched(Pooled):
+        def __init__(self, dtype):
+            super().__init__(dtype)
+            self.output.register_forward_hook(lambda module, inputs, output: dtypes.append(output.dtype))
+
+    model, logs = trained(batches, CPUAmpTokenOptimWrapper, torch.float32, Watched, accumulative_counts=2)
+    assert set(dtypes) == {torch.bfloat16}
+    assert {log['loss'].dtype for log in logs} == {torch.float32}
+    assert logs[-2]['loss'] < 0.8 * logs[0]['loss']
+    exact, _ = trained(batches, TokenOptimWrapper, torch.float32, Pooled, accumulative_counts=2)
+    assert_same(model, exact, 0.05)
+
+
+def config(folder, wrapper):
+    path = folder / 'config.py'
+    path.write_text(f'optim_wrapper = dict(type={wrapper!r})\nwork_dir = {str(folder / "work")!r}\n', encoding='utf-8')
+    return path
+
+
+def prepared(monkeypatch, path, gpu):
+    """The config with which ``tools/train.py --amp`` would build its Runner."""
+    specification = importlib.util.spec_from_file_location('tool_train', TRAIN)
+    tool = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(tool)
+
+    class Built(Exception):
+        pass
+
+    def from_cfg(cfg):
+        raise Built(cfg)
+
+    monkeypatch.setattr(mmengine.runner.Runner, 'from_cfg', from_cfg)
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: gpu)
+    monkeypatch.setattr(sys, 'argv', ['train.py', str(path), '--amp'])
+    with pytest.raises(Built) as caught:
+        tool.main()
+    return caught.value.args[0].optim_wrapper
+
+
+@pytest.mark.parametrize(
+    ('wrapper', 'on_gpu', 'on_cpu'),
+    [
+        ('mmattn.TokenOptimWrapper', 'mmattn.AmpTokenOptimWrapper', 'mmattn.CPUAmpTokenOptimWrapper'),
+        ('mmattn.AmpTokenOptimWrapper', 'mmattn.AmpTokenOptimWrapper', 'mmattn.CPUAmpTokenOptimWrapper'),
+        ('OptimWrapper', 'AmpOptimWrapper', 'mmattn.CPUAmpOptimWrapper'),
+    ],
+)
+def test_amp_of_the_tool(monkeypatch, tmp_path, wrapper, on_gpu, on_cpu):
+    assert issubclass(AmpTokenOptimWrapper, mmengine.optim.AmpOptimWrapper)
+    path = config(tmp_path, wrapper)
+    assert prepared(monkeypatch, path, gpu=True) == dict(type=on_gpu, loss_scale='dynamic')
+    assert prepared(monkeypatch, path, gpu=False) == dict(type=on_cpu, dtype='bfloat16')
+
+
+def test_amp_of_the_tool_refuses_other_wrappers(monkeypatch, tmp_path):
+    path = config(tmp_path, 'mmattn.OtherWrapper')
+    with pytest.raises(SystemExit, match=r"requires .*'OptimWrapper' or 'mmattn.TokenOptimWrapper'; .*mmattn.Other"):
+        prepared(monkeypatch, path, gpu=False)

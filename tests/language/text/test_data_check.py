@@ -1,0 +1,183 @@
+"""The vocabularies of data, model and checkpoint, through the Runner."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.runner import Runner
+
+from mmattn.language import TextDataCheckHook
+from mmattn.language.regions import region_inputs
+from mmattn.registry import DATASETS
+from mmattn.utils import config_path, trained_model
+
+from ...tiny_data import SYMBOLS, captions, entities, parallel_text, questions
+
+COUNT = len(SYMBOLS) + 4
+CONFIG = 'bi_sa/sa_tiny_1xb4096_multi30k-en-de.py'
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    """Return a Runner for the corpora of training, validation and test."""
+
+    def run(*roots, vocab_size=COUNT, **options):
+        cfg = Config.fromfile(config_path(CONFIG))
+        for key, root in zip(('train', 'val', 'test'), roots * (3 // len(roots))):
+            cfg[f'{key}_dataloader'].update(num_workers=0, persistent_workers=False)
+            cfg[f'{key}_dataloader'].dataset.data_root = str(root)
+        cfg.model.update(vocab_size=vocab_size)
+        cfg.model.test_cfg.update(beam=1, max_length=(0, 2))
+        cfg.train_cfg.update(max_iters=1, val_interval=10)
+        cfg.default_hooks.checkpoint.update(interval=1, save_best=None)
+        cfg.work_dir, cfg.log_level = str(tmp_path / 'work'), 'ERROR'
+        cfg.experiment_name = f'{tmp_path.name} {len(list(tmp_path.rglob("*")))}'
+        cfg.merge_from_dict(options)
+        return Runner.from_cfg(cfg)
+
+    return run
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Write a corpus with a vocabulary, and return its folder."""
+
+    def write(name, symbols=SYMBOLS):
+        parallel_text(tmp_path / name, 'en', 'de', symbols)
+        return tmp_path / name
+
+    return write
+
+
+def test_an_embedding_of_another_size_is_a_fault(build, corpus, tmp_path):
+    root = corpus('a')
+    message = (
+        f'found 1 fault .*{re.escape(str(root))}/vocabulary.txt: 6 symbols and 4 special ones, but the embedding of '
+        r'the model has 5,036 rows \(--cfg-options model.vocab_size=10\)'
+    )
+    runner = build(root, vocab_size=5036)
+    with pytest.raises(ValueError, match=f'(?s){message}'):
+        runner.train()
+    assert 'vocabulary.txt: 6 symbols' in (tmp_path / 'work/data_check.txt').read_text(encoding='utf-8')
+    with pytest.raises(ValueError, match=f'(?s){message}'):
+        build(root, vocab_size=5036).test()
+    build(root, vocab_size=12, **{'default_hooks.data_check.enabled': False}).train()
+
+
+def test_validation_with_another_vocabulary_is_a_fault(build, corpus):
+    train, val = corpus('a'), corpus('b', (*SYMBOLS[:4], 'e@@', 'f', 'g'))
+    with pytest.raises(
+        ValueError, match=r"(?s)1 fault .*b/vocabulary.txt: .*symbol 10 is 'g', but None \(of 11 and 10"
+    ):
+        build(train, val, train).train()
+    build(train, train, val).train()  # the test data are checked before the test
+
+
+def test_an_unreadable_vocabulary_is_a_fault_with_its_line(build, corpus):
+    root = corpus('a')
+    runner = build(root)
+    (root / 'vocabulary.txt').write_text('a 1\nb c\n', encoding='utf-8')
+    faults = runner._hooks[[type(hook).__name__ for hook in runner._hooks].index('TextDataCheckHook')].find_faults(
+        runner, ('train_dataloader',)
+    )
+    assert list(faults) == [f'{root}/vocabulary.txt']
+    assert 'line 2' in faults[f'{root}/vocabulary.txt'][0]
+
+
+def test_a_missing_folder_is_reported_by_the_data_set(build, corpus, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r'nowhere.*a converter such as'):
+        build(corpus('a'), corpus('a'), tmp_path / 'nowhere').test()
+
+
+def test_a_checkpoint_with_other_symbols_is_an_error(build, corpus, tmp_path):
+    """Of the same number: the weights fit, but their rows are of other symbols."""
+    train, other = corpus('a'), corpus('b', (*SYMBOLS[:2], 'd', 'c', *SYMBOLS[4:]))
+    build(train).train()
+    path = str(tmp_path / 'work/iter_1.pth')
+    build(train, load_from=path).test()
+    message = (
+        r"b/vocabulary.txt: the vocabulary does not fit the checkpoint .*iter_1.pth: symbol 6 is 'd', but 'c' \(of 10 "
+        r'and 10 symbols\) in the checkpoint'
+    )
+    for start in ('test', 'train'):
+        with pytest.raises(ValueError, match=message):
+            getattr(build(other, load_from=path), start)()
+    longer = corpus('c', (*SYMBOLS, 'g'))
+    with pytest.raises(ValueError, match=r"symbol 10 is 'g', but None \(of 11 and 10 symbols\) in the checkpoint"):
+        build(longer, vocab_size=11, load_from=path).test()
+    checkpoint = torch.load(path, weights_only=False)
+    del checkpoint['meta']['dataset_meta']  # nothing to compare
+    torch.save(checkpoint, path)
+    build(other, load_from=path).test()
+
+
+@pytest.mark.parametrize('kind', ['COCOCaptionDataset', 'VQADataset', 'EntitiesDataset'])
+def test_validation_on_training_images_is_a_warning(tmp_path, monkeypatch, kind):
+    write, train, val = {
+        'COCOCaptionDataset': (
+            lambda root: captions(root, 'coco'),
+            dict(ann_file='dataset_coco.json', split='train'),
+            dict(ann_file='dataset_coco.json', split='val'),
+        ),
+        'VQADataset': (questions, dict(ann_file='questions_train.json'), dict(ann_file='questions_val.json')),
+        'EntitiesDataset': (entities, dict(ann_file='entities_train.json'), dict(ann_file='entities_val.json')),
+    }[kind]
+    write(tmp_path)
+    said = []
+    monkeypatch.setattr(region_inputs, 'print_log', lambda message, *_: said.append(message))
+    model = SimpleNamespace(num_features=None, reads_attributes=False)
+    common = dict(data_root=str(tmp_path), regions='regions', min_answers=1)
+    train, val = dict(common, **train), dict(common, **val)
+    find = DATASETS.get(f'mmattn.{kind}').find_faults
+    find([train, dict(val, test_mode=True)], model)
+    assert said == []
+    find([train, dict(train, test_mode=True)], model)
+    [message] = said
+    assert re.match(r'(\d+) of \1 validation images are training images, such as ', message)
+
+
+def test_images_without_captions_suggest_no_size_of_the_vocabulary(tmp_path):
+    path = tmp_path / 'captions.json'
+    path.write_text('{"images": [{"id": 1}]}', encoding='utf-8')
+    dataset = dict(type='mmattn.COCOCaptionDataset', ann_file=str(path), regions=None)
+    model = SimpleNamespace(num_features=None, reads_attributes=False, modules=lambda: [torch.nn.Embedding(895, 2)])
+    runner = SimpleNamespace(cfg=dict(train_dataloader=dict(dataset=dataset)), model=model)
+    assert TextDataCheckHook().find_faults(runner, ('train_dataloader',)) == {
+        str(path): ['no words, so there is no vocabulary']
+    }
+
+
+def exchanged(*loaders):
+    return {
+        f'{name}_dataloader.dataset.{side}': x for name in loaders for side, x in (('source', 'de'), ('target', 'en'))
+    }
+
+
+def test_the_other_direction_is_a_fault(build, corpus, tmp_path):
+    """Of a validation, and of a checkpoint; all files are the same."""
+    root = corpus('a')
+    with pytest.raises(ValueError, match=r'(?s)1 fault .*a/corpus.json: de → en, but .*a is en → de'):
+        build(root, **exchanged('val')).train()
+    build(root, **exchanged('train', 'val')).train()
+    path = str(tmp_path / 'work/iter_1.pth')
+    message = r'the data do not fit the checkpoint .*iter_1.pth: they are en → de, and the checkpoint was trained on de'
+    for start in ('test', 'train'):
+        with pytest.raises(ValueError, match=message):
+            getattr(build(root, load_from=path), start)()
+    build(root, load_from=path, **exchanged('train', 'val', 'test')).test()
+
+
+def test_a_checkpoint_of_another_attention_is_a_warning(build, corpus, tmp_path, monkeypatch):
+    """All names and shapes of its weights fit."""
+    root, kind = corpus('a'), 'mmattn.BilateralMultiheadAttention'
+    attention = {f'model.encoder_attention.{name}': x for name, x in dict(type=kind, window_size=5).items()}
+    build(root, **attention).train()
+    logged = []
+    monkeypatch.setattr(trained_model, 'print_log', lambda text, *args: logged.append(text.split(' model: ')[1]))
+    other = {**attention, 'model.encoder_attention.smoothing': 'zscore', 'model.label_smoothing': 0.2}
+    for options in (attention, other):
+        runner = build(root, load_from=str(tmp_path / 'work/iter_1.pth'), **options)
+        runner.test()
+        assert logged == ["model.encoder_attention.smoothing is 'zscore' (in training: not set)"] * (options is other)

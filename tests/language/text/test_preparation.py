@@ -1,0 +1,378 @@
+"""The preparation of parallel text, against the same computed with plain lists."""
+
+import gzip
+import io
+import json
+import re
+from collections import Counter
+from itertools import pairwise, product
+from pathlib import Path
+
+import pytest
+
+from mmattn.language.text import preparation
+from mmattn.language.text.annotation_files import read_json
+from mmattn.language.text.preparation import (
+    CorpusWriter,
+    Limits,
+    check_pairs,
+    find_files,
+    find_pairs,
+    iter_pairs,
+    learn_codes,
+    map_pairs,
+    prepare_corpus,
+    prepare_test,
+    read_segments,
+)
+from mmattn.language.text.subwords import TextProcessor, undo_bpe
+from mmattn.language.text.text_files import iter_lines, read_lines
+from mmattn.language.text.vocabulary import Vocabulary
+from mmattn.utils import progress
+
+PAIRS = [
+    ('A dog runs.', 'Ein Hund läuft.'),
+    ('The dogs run, and the dog barks.', 'Die Hunde laufen, und der Hund bellt.'),
+    ('', 'leer'),
+    ("A man's hat.", 'Der Hut eines Mannes.'),
+    ('Men run.', 'Männer\u2028laufen.'),
+    ('A man runs and runs and runs.', 'Ein Mann läuft.'),
+    ('The hat.', 'Der Hut.'),
+] * 3
+TEST = [('A dog\u2028barks…', 'Ein Hund bellt…'), ('Empty.', '')]
+
+
+def write(path, lines, end='\n'):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(''.join(f'{line}{end}' for line in lines).encode())
+    return path
+
+
+# Published files.
+
+
+@pytest.mark.parametrize('end', ['\n', '\r\n'])
+@pytest.mark.parametrize('last', ['', 'without end'])
+def test_lines_end_at_line_feeds_only(tmp_path, end, last):
+    lines = ['a\u2028b', '', 'c\x85d\x0b\x1c', 'e\rf', ' ü ']
+    path = write(tmp_path / 'a.en', lines, end)
+    with path.open('ab') as file:
+        file.write(last.encode())
+    compressed = tmp_path / 'a.en.gz'
+    compressed.write_bytes(gzip.compress(path.read_bytes()))
+    assert [*iter_lines(path)] == [*iter_lines(compressed)] == read_lines(path) == [*lines, last][: 6 if last else 5]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+    """Only at the start of a file; elsewhere, it is a character."""
+    path = tmp_path / 'a.en'
+    path.write_text('\ufeffa dog\n\ufeffa cat\n', encoding='utf-8')
+    assert read_lines(path) == ['a dog', '\ufeffa cat']
+    path.write_text('\ufeff{"a": "\ufeff"}', encoding='utf-8')
+    assert read_json(path) == {'a': '\ufeff'}
+
+
+def test_faults_of_a_file_have_its_name_and_line(tmp_path):
+    bad = tmp_path / 'bad.en'
+    bad.write_bytes('gut\nübel\n'.encode() + b'\xfc\n')
+    with pytest.raises(ValueError, match=rf'{bad}, line 3: not UTF-8'):
+        [*iter_lines(bad)]
+    cut = tmp_path / 'cut.en.gz'
+    cut.write_bytes(gzip.compress(b'one\ntwo\n')[:-9])
+    with pytest.raises(ValueError, match=f'{cut}: damaged after line'):
+        [*iter_lines(cut)]
+    plain = write(tmp_path / 'plain.en.gz', ['one'])
+    with pytest.raises(ValueError, match=f'{plain}: damaged after line 0'):
+        [*iter_lines(plain)]
+
+
+def test_segments(tmp_path):
+    path = tmp_path / 'a.xml'
+    write(path, ['<doc>', '<seg id="1"> R&amp;D &lt;b&gt; &amp;lt; </seg>', '<seg id="2"></seg>', '<seg id=3>c</seg>'])
+    assert read_segments(path) == ['R&D <b> &lt;', '', 'c']
+    write(path, ['<seg id="1">a</seg>', '<seg id="2">b'])
+    with pytest.raises(ValueError, match=rf"{path}, line 2: expected .*; got '<seg id=\"2\">b'"):
+        read_segments(path)
+
+
+def test_files_are_found_in_subfolders(tmp_path):
+    deep, near = write(tmp_path / 'a/b/x.en', ['1']), write(tmp_path / 'c/x.en', ['2'])
+    packed = write(tmp_path / 'a/y.en.gz', [])
+    assert find_files(tmp_path, ['x.en', 'y.en']) == ({'x.en': near, 'y.en': packed}, [])
+    near.unlink()
+    found, faults = find_files(tmp_path, ['x.en', 'z.en', 'x.de'])
+    assert found == {'x.en': deep}
+    assert faults == [f'{tmp_path}: no {name} or {name}.gz in it' for name in ('z.en', 'x.de')]
+    pairs, faults = find_pairs(tmp_path, ['x', 'y'], ('en', 'de'))
+    assert pairs == {}
+    assert [fault.split()[2] for fault in faults] == ['x.de', 'y.de']
+
+
+def test_all_faults_of_all_pairs(tmp_path):
+    one, two = write(tmp_path / '1.en', 'a'), write(tmp_path / '2.de', 'ab')
+    bad = tmp_path / 'bad'
+    bad.write_bytes(b'\xff\n')
+    counts, faults = check_pairs({'good': (two, two), 'odd': (one, two), 'bad': (bad, tmp_path / 'none')})
+    assert counts == {'good': 2}
+    assert faults == [
+        f'{one}: 1 sentences, but {two} has 2',
+        f'{bad}, line 1: not UTF-8 (invalid start byte)',
+        f'{tmp_path / "none"}: No such file or directory',
+    ]
+
+
+# Steps.
+
+
+def test_limits():
+    for a, b, longest, ratio in product(range(5), range(5), (None, 2, 3), (None, 1.5)):
+        dropped = a < 1 or b < 1
+        dropped |= longest is not None and (a > longest or b > longest)
+        dropped |= ratio is not None and not dropped and (a / b > ratio or b / a > ratio)
+        assert Limits(longest, ratio).allow((' '.join('a' * a), ' '.join('b' * b))) == (not dropped)
+
+
+def literal_codes(words, merges):
+    """BPE by its definition: count all pairs again after each merge."""
+    split = {word: [*word[:-1], f'{word[-1]}</w>'] for word in words}
+    codes = []
+    for _ in range(merges):
+        pairs = Counter()
+        for word, symbols in split.items():
+            for pair in pairwise(symbols):
+                pairs[pair] += words[word]
+        if not pairs or max(pairs.values()) < 2:
+            break
+        best = max(pairs, key=lambda pair: (pairs[pair], pair))
+        codes.append(' '.join(best))
+        for word, symbols in split.items():
+            merged, i = [], 0
+            while i < len(symbols):
+                width = 2 if tuple(symbols[i : i + 2]) == best else 1
+                merged.append(''.join(symbols[i : i + width]))
+                i += width
+            split[word] = merged
+    return codes
+
+
+def test_codes_are_those_of_the_definition_and_of_subword_nmt():
+    from subword_nmt.learn_bpe import learn_bpe
+
+    text = [line.lower() for pair in PAIRS for line in pair]
+    words = Counter(word for line in text for word in line.split())
+    for merges in (1, 7, 1000):
+        codes = learn_codes(words, merges)
+        assert codes[0] == '#version: 0.2'
+        assert codes[1:] == literal_codes(words, merges)
+    output = io.StringIO()
+    learn_bpe([' '.join(line.split()) for line in text], output, 1000)
+    assert output.getvalue().splitlines() == codes
+    assert len(codes) < 1000
+
+
+@pytest.mark.parametrize('words', [{}, {'a': 5}, {'ab': 1}])
+def test_codes_of_text_without_a_frequent_pair(words):
+    with pytest.raises(ValueError, match='no pair of symbols occurs twice'):
+        learn_codes(words, 10)
+
+
+def test_processes_keep_the_order(monkeypatch):
+    monkeypatch.setattr(preparation, 'CHUNK', 3)
+    pairs = [(f'a{i}', f'B{i}') for i in range(70)]
+    expected = [((a, b), (a.upper(), b.lower())) for a, b in pairs]
+    for workers in (1, 2):
+        assert [*map_pairs((str.upper, str.lower), iter(pairs), workers)] == expected
+
+
+def test_errors_of_processes_and_of_their_input(monkeypatch, tmp_path):
+    monkeypatch.setattr(preparation, 'CHUNK', 3)
+    with pytest.raises(ValueError, match='invalid literal'):
+        [*map_pairs((int, int), [('1', '2'), ('x', '3')], 2)]
+    bad = tmp_path / 'bad'
+    bad.write_bytes(b'a\n' * 7 + b'\xff\n')
+    with pytest.raises(ValueError, match=f'{bad}, line 8'):
+        [*map_pairs((str, str), iter_pairs(bad, bad), 2)]
+
+
+# The corpus.
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def tokens_of(pairs, lowercase=True, **options):
+    both = [TextProcessor(language, None, lowercase, **options) for language in ('en', 'de')]
+    return [tuple(text.tokenize(line) for text, line in zip(both, pair)) for pair in pairs]
+
+
+def segments_of(tokens, codes):
+    text = TextProcessor('en', codes, lowercase=True)
+    return [tuple(map(text.segment, pair)) for pair in tokens]
+
+
+def check_corpus(folder, train, val, test, codes, raw):
+    """``train`` and so on: the expected pieces, raw: the expected raw text of val and test."""
+    for split, pairs in dict(train=train, val=val, test=test).items():
+        for side, language in enumerate(('en', 'de')):
+            assert read_lines(folder / f'{split}.{language}') == [pair[side] for pair in pairs]
+    for split, pairs in raw.items():
+        for side, language in enumerate(('en', 'de')):
+            assert read_lines(folder / f'{split}.raw.{language}') == [pair[side] for pair in pairs]
+    assert read_lines(folder / 'bpe.codes') == codes
+    counted = Counter(piece for pair in train for line in pair for piece in line.split(' ') if piece)
+    lines = read_lines(folder / 'vocabulary.txt')
+    assert lines == [f'{piece} {n}' for piece, n in sorted(counted.items(), key=lambda item: (-item[1], item[0]))]
+    vocabulary = Vocabulary.from_file(folder / 'vocabulary.txt')
+    assert len(vocabulary) == len(counted) + 4
+    for pair in train:
+        assert [vocabulary.decode(vocabulary.encode(line)) for line in pair] == [*pair]
+
+
+def test_a_corpus_with_a_validation_set(tmp_path):
+    val = [('Dogs bark.', 'Hunde bellen.')]
+    record, warnings = prepare_corpus(
+        tmp_path / 'new', ('en', 'de'), iter(PAIRS), iter(TEST), val, merges=20, lowercase=True
+    )
+    tokens = [pair for pair in tokens_of(PAIRS) if all(pair)]
+    codes = learn_codes(Counter(word for pair in tokens_of(PAIRS) for line in pair for word in line.split()), 20)
+    train, held_out, test = (segments_of(each, codes) for each in (tokens, tokens_of(val), tokens_of(TEST)))
+    check_corpus(tmp_path / 'new', train, held_out, test, codes, dict(val=val, test=TEST))
+    assert warnings == ['test: empty lines are kept: 2']
+    assert record == json.loads((tmp_path / 'new/corpus.json').read_text(encoding='utf-8'))
+    assert record['counts'] == dict(train=18, val=1, test=2)
+    assert [record[key] for key in ('source', 'target', 'lowercase', 'merges', 'dropped')] == ['en', 'de', True, 20, 3]
+    assert [path.name for path in tmp_path.iterdir()] == ['new']
+    assert b'\r' not in b''.join(content(tmp_path / 'new').values())
+    text = TextProcessor.from_corpus(tmp_path / 'new', 'de')
+    assert ' '.join(text.pieces(PAIRS[0][1])) == train[0][1]
+    assert undo_bpe(train[0][1]) == 'ein hund läuft .'
+
+
+def test_validation_pairs_are_taken_after_the_limits_on_tokens(tmp_path):
+    """And before those on pieces."""
+    limits, piece_limits = Limits(8, 1.5), Limits(12, 2.5)
+    record, _ = prepare_corpus(
+        tmp_path / 'new',
+        ('en', 'de'),
+        PAIRS,
+        TEST,
+        merges=20,
+        lowercase=False,
+        moses=dict(escape=True),
+        validate_every=4,
+        token_limits=limits,
+        piece_limits=piece_limits,
+        test_tokens=(str.upper, str.lower),
+    )
+    tokens = tokens_of(PAIRS, lowercase=False, escape=True)
+    allowed = [(raw, pair) for raw, pair in zip(PAIRS, tokens) if limits.allow(pair)]
+    codes = learn_codes(
+        Counter(w for i, (_, pair) in enumerate(allowed, 1) if i % 4 for line in pair for w in line.split()), 20
+    )
+    segmented = [(raw, *segments_of([pair], codes)) for raw, pair in allowed]
+    val = [each for each in segmented[3::4] if piece_limits.allow(each[1])]
+    train = [each for i, each in enumerate(segmented, 1) if i % 4 and piece_limits.allow(each[1])]
+    upper = [(a.upper(), b.lower()) for a, b in TEST]
+    check_corpus(
+        tmp_path / 'new',
+        [pieces for _, pieces in train],
+        [pieces for _, pieces in val],
+        segments_of(upper, codes),
+        codes,
+        dict(val=[raw for raw, _ in val], test=TEST),
+    )
+    assert record['counts'] == dict(train=len(train), val=len(val), test=2)
+    assert record['dropped'] == len(PAIRS) - len(train) - len(segmented[3::4])
+    assert 0 < len(train) < len(segmented) - len(segmented[3::4])
+    assert len(val) > 0
+    assert record['moses'] == dict(escape=True)
+
+
+def test_processes_write_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, 'CHUNK', 4)
+    for workers in (1, 2):
+        options = dict(merges=20, lowercase=True, validate_every=5, workers=workers)
+        prepare_corpus(tmp_path / f'{workers}', ('en', 'de'), PAIRS, TEST, **options)
+    assert content(tmp_path / '1') == content(tmp_path / '2')
+
+
+def test_reserved_symbols_are_not_in_the_vocabulary(tmp_path):
+    writer = CorpusWriter(tmp_path / 'new', ('en', 'de'))
+    writer.write_training([('a <unk> b', '<s> a')])
+    writer.finish(['a b'], lowercase=False)
+    assert read_lines(tmp_path / 'new/vocabulary.txt') == ['a 2', 'b 1']
+    assert writer.warnings == ['train: contains <s>, <unk>, which models use for other purposes']
+
+
+def test_fewer_merges_are_a_warning(tmp_path):
+    record, warnings = prepare_corpus(
+        tmp_path / 'new', ('en', 'de'), PAIRS, PAIRS[:1], PAIRS[:1], merges=9999, lowercase=True
+    )
+    assert warnings == [f'only {record["merges"]} of 9,999 BPE merges: no other pair of symbols occurs twice']
+
+
+@pytest.mark.parametrize(
+    ('change', 'error', 'message'),
+    [
+        (dict(val=PAIRS, validate_every=2), ValueError, 'exactly one of val and validate_every'),
+        (dict(), ValueError, 'exactly one of val and validate_every'),
+        (dict(val=PAIRS, languages=('en', 'xx')), ValueError, "language must be one of .*; got 'xx'"),
+        (dict(val=PAIRS[:2], train=[]), ValueError, 'no pair of symbols occurs twice'),
+        (dict(val=[]), ValueError, 'no pair of lines is left in val'),
+        (dict(val=PAIRS[:2], test=[]), ValueError, 'no pair of lines is left in test'),
+        (dict(val=PAIRS[:2], piece_limits=Limits(1)), ValueError, 'no pair of lines is left in train'),
+        (dict(val=PAIRS), ValueError, '^val: empty lines cannot be translated: 3, 10, 17$'),
+        (dict(val=PAIRS[:2], test=[('a', 'b'), (' ', 'c')]), ValueError, '^test: empty lines cannot be translated: 2$'),
+    ],
+)
+def test_wrong_arguments(tmp_path, change, error, message):
+    options = dict(languages=('en', 'de'), train=PAIRS, test=PAIRS[:2], merges=5, lowercase=True)
+    with pytest.raises(error, match=message):
+        prepare_corpus(tmp_path / 'new', **{**options, **change})
+
+
+def test_exchanged_and_equal_sides_are_warnings(tmp_path):
+    options = dict(merges=20, lowercase=True)
+    exchanged = [(german, english) for english, german in PAIRS if english]
+    _, warnings = prepare_corpus(tmp_path / 'a', ('en', 'de'), exchanged, PAIRS[:1], PAIRS[:1], **options)
+    assert warnings == ['train: en looks like de, and de like en']
+    equal = [(english, english) for english, _ in PAIRS]
+    _, warnings = prepare_corpus(tmp_path / 'b', ('en', 'de'), equal, PAIRS[:1], PAIRS[:1], **options)
+    assert warnings == ['train: source and target are equal in 15 of 21 pairs']  # "man 's" and "man's" differ
+
+
+def test_a_new_test_set_has_codes_and_vocabulary_of_the_trained_model(tmp_path):
+    prepared = tmp_path / 'prepared'
+    options = dict(merges=20, lowercase=True, moses=dict(escape=True))
+    prepare_corpus(prepared, ('en', 'de'), PAIRS, PAIRS[3:5], PAIRS[:2], **options)
+    record, warnings = prepare_test(tmp_path / 'new', prepared, iter(PAIRS[3:5]))
+    assert warnings == []
+    assert record['counts'] == dict(test=2)
+    old, new = content(prepared), content(tmp_path / 'new')
+    for name in ('bpe.codes', 'vocabulary.txt', 'test.en', 'test.de', 'test.raw.en', 'test.raw.de'):
+        assert new.pop(name) == old[name]
+    assert new.keys() == {'corpus.json'}
+    assert json.loads(new['corpus.json']) == json.loads(old['corpus.json']) | dict(counts=dict(test=2), dropped=0)
+    _, [warning] = prepare_test(tmp_path / 'other', prepared, [('Жук', 'Ein Hund.')])
+    assert re.fullmatch(rf'test: \d of \d+ symbols are not in the vocabulary of {prepared}', warning)
+    for pairs, message in (([], 'no pair of lines is left in test'), ([('', 'x')], 'empty lines .*: 1')):
+        with pytest.raises(ValueError, match=message):
+            prepare_test(tmp_path / 'none', prepared, pairs)
+    assert not (tmp_path / 'none').exists()
+
+
+def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch, capfd):
+    monkeypatch.setattr(progress, 'SECONDS', 0)
+    assert len([*map_pairs((str.lower, str.upper), [('A', 'b')] * 3, description='tokenizing', total=3)]) == 3
+    assert capfd.readouterr().err.splitlines() == [f'tokenizing: {number} of 3' for number in range(3)]
+    learn_codes({'aab': 3, 'ab': 1}, merges=1)
+    assert re.match(r'learning BPE: +0%.*\n', capfd.readouterr().err)
+    monkeypatch.setattr(progress, 'SECONDS', 10)
+    assert len([*map_pairs((str.lower, str.upper), [('A', 'b')] * 3, description='tokenizing')]) == 3
+    assert capfd.readouterr().err == ''
+
+
+def test_an_existing_folder_is_an_error_before_the_text_is_read(tmp_path):
+    with pytest.raises(FileExistsError):
+        prepare_corpus(Path(tmp_path), ('en', 'de'), None, None, [], merges=5, lowercase=True)

@@ -1,0 +1,179 @@
+"""Tokenization and BPE, against literal segmentation and tokens written by hand."""
+
+import json
+import pickle
+import sys
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmattn.language.text.subwords import TextProcessor, check_codes, import_optional, languages, undo_bpe
+
+CODES = ['#version: 0.2', 't h', 'th e</w>', 'a b', 'ab a', 'a b</w>', 'e r', 'b a</w>']
+
+
+def literal_segments(word, merges):
+    """Pieces of a word: the earliest merge that applies is applied from left to right, then again."""
+    symbols = [*word[:-1], f'{word[-1]}</w>']
+    while True:
+        ranks = [merges.index(pair) for pair in pairwise(symbols) if pair in merges]
+        if not ranks:
+            break
+        left, right = merges[min(ranks)]
+        merged, i = [], 0
+        while i < len(symbols):
+            if symbols[i : i + 2] == [left, right]:
+                merged.append(left + right)
+                i += 2
+            else:
+                merged.append(symbols[i])
+                i += 1
+        symbols = merged
+    symbols[-1] = symbols[-1].removesuffix('</w>')
+    return [*(f'{symbol}@@' for symbol in symbols[:-1]), symbols[-1]]
+
+
+@given(st.lists(st.text('abthe', min_size=1), max_size=6))
+def test_segmentation_is_that_of_the_definition(words):
+    text = TextProcessor('en', CODES, lowercase=False)
+    merges = [tuple(line.split(' ')) for line in CODES[1:]]
+    expected = [piece for word in words for piece in literal_segments(word, merges)]
+    assert text.segment(' '.join(words)).split() == expected
+
+
+@given(st.text())
+def test_undone_bpe_returns_the_tokens_of_any_text(line):
+    for escape in (False, True):
+        text = TextProcessor('de', CODES, lowercase=True, escape=escape)
+        tokens = text.tokenize(line)
+        assert tokens.split() == [token for token in tokens.split(' ') if token]  # no white space but spaces
+        assert undo_bpe(text.segment(tokens)) == tokens
+        assert text.pieces(line) == text.segment(tokens).split()
+
+
+@pytest.mark.parametrize('ending', ['', '@@', '@@ '])
+def test_undo_bpe_at_the_end_of_a_line(ending):
+    assert undo_bpe(f'a@@ b c{ending}') == 'ab c'
+
+
+@pytest.mark.parametrize(
+    ('language', 'line', 'tokens'),
+    [
+        ('en', "Mr. Smith's e-mail, sent at 5,300 km (in the U.S.): wow!", None),
+        ('en', 'Wait... "No", they said; don\'t!', 'Wait ... " No " , they said ; don \'t !'),
+        ('de', 'Das z.B. kostet 3,50 Euro, oder?', 'Das z.B. kostet 3,50 Euro , oder ?'),
+        ('fr', "L'homme n'est pas l'ami d'Anne.", "L' homme n' est pas l' ami d' Anne ."),
+        ('cs', 'Pes běží po trávě.', 'Pes běží po trávě .'),
+    ],
+)
+def test_tokens_and_back(language, line, tokens):
+    text = TextProcessor(language, None, lowercase=False)
+    found = text.tokenize(line)
+    assert found == (tokens or "Mr. Smith 's e-mail , sent at 5,300 km ( in the U.S. ) : wow !")
+    assert text.detokenize(found) == line
+    assert text.segment(found) == found
+    assert TextProcessor(language, None, lowercase=True).tokenize(line) == found.lower()
+
+
+def test_one_form_of_unicode():
+    text = TextProcessor('de', None, lowercase=True)
+    assert text.tokenize('Gru\u0308\u00dfe') == text.tokenize('Gr\u00fc\u00dfe') == 'gr\u00fc\u00dfe'
+
+
+def test_special_characters():
+    """Neither they nor the entities of the text are changed, unless requested."""
+    plain, escaped = (TextProcessor('en', None, lowercase=False, escape=escape) for escape in (False, True))
+    assert plain.tokenize('R&D [a|b] <i>') == 'R & D [ a | b ] < i >'
+    assert escaped.tokenize('R&D [a|b] <i>') == 'R &amp; D &#91; a &#124; b &#93; &lt; i &gt;'
+    assert escaped.detokenize('R &amp; D') == plain.detokenize('R & D') == 'R & D'
+    assert plain.detokenize('a &quot; b') == 'a &quot; b'
+    assert plain.tokenize('a\u2028b\x85c\u00a0d\te') == 'a b c d e'
+    assert plain.tokenize('a@b@@c') == 'a @ b @ @ c'
+
+
+def test_dashes_and_punctuation():
+    text = TextProcessor('fr', None, lowercase=False, normalize=True, aggressive_dashes=True)
+    assert text.tokenize('un « porte-clé »…\u00ad') == 'un " porte @-@ clé " ...'
+    assert text.detokenize('un porte @-@ clé') == 'un porte-clé'
+    assert TextProcessor('fr', None, lowercase=False).tokenize('« porte-clé »') == '« porte-clé »'
+
+
+def test_a_pickled_processor_is_the_same():
+    text = TextProcessor('en', CODES, lowercase=True, normalize=True)
+    assert pickle.loads(pickle.dumps(text)).pieces('The “abba” there') == text.pieces('The “abba” there')
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    record = dict(source='en', target='de', lowercase=True, moses=dict(aggressive_dashes=True))
+    (tmp_path / 'corpus.json').write_text(json.dumps(record), encoding='utf-8')
+    (tmp_path / 'bpe.codes').write_text('\n'.join(CODES) + '\n', encoding='utf-8')
+    return tmp_path
+
+
+def test_the_processor_of_a_corpus(corpus):
+    text = TextProcessor.from_corpus(corpus, 'de')
+    assert text.language == 'de'
+    expected = TextProcessor('de', CODES, lowercase=True, aggressive_dashes=True).pieces('The Ab-Aba')
+    assert text.pieces('The Ab-Aba') == expected == ['the', 'ab', '@@@', '-@@', '@', 'ab@@', 'a']
+    with pytest.raises(ValueError, match=r"one of en, de, the languages of .*; got 'fr'"):
+        TextProcessor.from_corpus(corpus, 'fr')
+    (corpus / 'bpe.codes').write_text('a b c\n', encoding='utf-8')
+    with pytest.raises(ValueError, match=rf"{corpus}: .* line 1 is 'a b c'"):
+        TextProcessor.from_corpus(corpus, 'de')
+    (corpus / 'corpus.json').write_text('{}', encoding='utf-8')
+    with pytest.raises(ValueError, match=r'corpus\.json: not the record of a corpus'):
+        TextProcessor.from_corpus(corpus, 'de')
+
+
+@pytest.mark.parametrize('language', ['xx', 'english', 'EN', ''])
+def test_an_unknown_language(language):
+    assert language not in languages()
+    with pytest.raises(ValueError, match=f'language must be one of as, .*, en, .*; got {language!r}'):
+        TextProcessor(language, None, lowercase=False)
+
+
+@pytest.mark.parametrize(
+    ('codes', 'message'),
+    [
+        ([], 'at least one merge'),
+        (['#version: 0.2'], 'at least one merge'),
+        (['#version: 0.3', 'a b'], r"version 0\.1 or 0\.2; got '#version: 0\.3' in line 1"),
+        (['a b', ''], "line 2 is ''"),
+        (['#version: 0.2', 'a b', 'a  b'], "line 3 is 'a  b'"),
+        (['a b', '#version: 0.2 x'], 'line 2'),
+    ],
+)
+def test_invalid_codes(codes, message):
+    with pytest.raises(ValueError, match=message):
+        TextProcessor('en', codes, lowercase=False)
+    check_codes(['a b'])  # the first version has no header
+
+
+@pytest.mark.parametrize(('package', 'codes'), [('sacremoses', None), ('subword_nmt', CODES)])
+def test_a_missing_package_is_named(monkeypatch, package, codes):
+    for name in [name for name in sys.modules if name.startswith(package)]:
+        monkeypatch.delitem(sys.modules, name)
+
+    class Missing:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition('.')[0] == package:
+                raise ModuleNotFoundError(f'No module named {package!r}', name=package)
+
+    monkeypatch.setattr(sys, 'meta_path', [Missing(), *sys.meta_path])
+    with pytest.raises(ImportError, match=rf"{package} is not installed: pip install 'mmattn\[language\]'"):
+        TextProcessor('en', codes, lowercase=False)
+
+
+def test_a_broken_package_raises_its_own_error(monkeypatch, tmp_path):
+    (tmp_path / 'broken_package.py').write_text('import no_such_module_of_it\n', encoding='utf-8')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match='no_such_module_of_it'):
+        import_optional('broken_package')
+
+
+def test_importing_the_module_imports_no_optional_package(run_python):
+    code = 'import sys, mmattn.language.text.subwords, mmattn.language.text.preparation; print(*sys.modules)'
+    assert not {'sacremoses', 'subword_nmt', 'sacrebleu'} & set(run_python(code).split())
