@@ -194,7 +194,8 @@ print('built in', *(type(x).__module__.partition('.')[0] for x in built))
 
 def test_folders_name_all_that_is_registered(run_python):
     said = json.loads(run_python(REGISTERED).splitlines()[-1])  # mmseg.datasets prints
-    assert said['listed'] == said['imported'] == sorted(REGISTRY)
+    assert said['listed'] == said['imported']
+    assert {*REGISTRY} <= {*said['listed']}
     assert NEEDS.keys() == {*ENGINE, *MMCV, *HEADS, *DETECTION}
 
 

@@ -74,7 +74,8 @@ class HadamardFusion(nn.Module):
             Defaults to 'identity'.
         project (bool): multiply by M_r and N_r; without, t_q = t_v = t_o, and every branch reads q̃ and ṽ. Defaults to
             True.
-        post_network (dict, optional): options of :class:`.PostFusionNetwork` without ``channels`` and ``activation``; Φ_r, whose activation is f_rq. Defaults to None, the identity.
+        post_network (dict, optional): options of :class:`.PostFusionNetwork`, Φ_r, without ``channels`` and
+            ``activation``, which is f_rq. Defaults to None, the identity.
         chunk_size (int, optional): fuse so many positions of a sequence at a time, and compute them again in the
             backward pass, to bound the memory: R · t_o numbers per position and tensor. Defaults to all positions.
 
