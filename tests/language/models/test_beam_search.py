@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmattn.language import Hypothesis, LengthPenalty
-from mmattn.language.models import beam_search
+from mmattn.language import Hypothesis, LengthPenalty, beam_search
 from mmattn.language.models.beam_search import largest
 from mmattn.language.text.vocabulary import BOS, EOS, PAD, UNK
 
