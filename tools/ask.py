@@ -109,7 +109,7 @@ def main() -> None:
     elif args.out is not None:
         check_output(args.out / 'attention.png', args.overwrite)
         check_writable(args.out)
-    for name in ('answers.json', 'attention.png') if args.out is not None else ():
+    for name in ('answers.json', 'answers.json.part', 'attention.png') if args.out is not None else ():
         check_not_input('--out', args.out / name, input_files(args))
     check_checkpoint(args.checkpoint)
     picture = given_picture(args.picture)

@@ -151,7 +151,7 @@ def main() -> None:
     part = progress_path(out, args.resume, args.overwrite)
     if args.images is not None:
         check_output(page, args.overwrite)
-    for path in (out, page):
+    for path in (out, part, page):
         check_not_input('--out', path, input_files(args))
     check_checkpoint(args.checkpoint)
     cfg = load_config(args.config, args.cfg_options)

@@ -103,7 +103,7 @@ def main() -> None:
         for name in ('phrases.json', 'phrases.png'):
             check_output(args.out / name, args.overwrite)
         check_writable(args.out)
-    for name in ('phrases.json', 'phrases.png') if args.out is not None else ():
+    for name in ('phrases.json', 'phrases.json.part', 'phrases.png') if args.out is not None else ():
         check_not_input('--out', args.out / name, input_files(args))
     check_checkpoint(args.checkpoint)
     pairs, picture = captions_of(args), given_picture(args.picture)

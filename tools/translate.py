@@ -92,7 +92,8 @@ def progress_of(args: argparse.Namespace) -> Path | None:
     if args.out is None:
         return None
     path = progress_path(args.out, args.resume, args.overwrite)
-    check_not_input('--out', args.out, input_files(args))
+    for written in (args.out, path):
+        check_not_input('--out', written, input_files(args))
     return path
 
 

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+from collections import defaultdict
 from fnmatch import fnmatch
 from hashlib import sha256
 from pathlib import Path
@@ -122,9 +123,11 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> N
     changed: list[str] = []
     for method in methods:
         shipped = method.rows[0].configs[: len(method.configs)]
-        # Rows that differ in their options share a config.
-        options = {key.rpartition('.')[2]: value for key, value in method.rows[0].options.items()}
-        suffix = ''.join(f'_{key}-{_short(value)}' for key, value in options.items())
+        # Rows that differ in their options share a config; encoder and decoder may have other values of one setting.
+        options: defaultdict[str, list[str]] = defaultdict(list)
+        for key, value in method.rows[0].options.items():
+            options[key.rpartition('.')[2]].append(_short(value))
+        suffix = ''.join(f'_{key}-{"-".join(dict.fromkeys(values))}' for key, values in options.items())
         method.paths = [folder / f'{Path(name).stem}{suffix}.py' for name in shipped]
         for name, cfg, path in zip(shipped, method.configs, method.paths):
             if not path.exists():

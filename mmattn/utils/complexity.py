@@ -70,38 +70,46 @@ def table_by_module(cfg: Config, shape: tuple[int, ...], frames: int = 8, depth:
     )
 
 
-def table_with_paper(metafile: Path, name: str | None = None) -> PrettyTable | None:
+def table_with_paper(
+    metafile: Path, name: str | None = None, options: dict[str, Any] | None = None
+) -> PrettyTable | None:
     """Return a table of our counts and those of the paper, which a metafile has under ``Complexity`` of a model.
 
-    The counts are those of one ``Module`` ('' is the model) for one ``Input`` (channels, height, width). With a
-    ``Base``, our count is the paper's figure for the base config plus the difference between the modules of the two
-    configs, so that differences between our heads and the paper's cancel.
+    An entry is a config, or a config with ``Options``. It counts one ``Module`` ('' is the model) for one ``Input``
+    (channels, height, width). With a ``Base``, our count is the paper's figure for the base config plus the difference
+    between the modules of the two configs, so that differences between our heads and the paper's cancel.
 
     Args:
         metafile (Path): metafile of a folder of configs.
-        name (str, optional): name of the only model to count. Defaults to None, all models that have figures of the
-            paper.
+        name (str, optional): name of the only model to count. Defaults to None, all entries of the metafile.
+        options (dict, optional): the options with which this model is counted. Defaults to None, without options.
 
     Returns:
         PrettyTable or None: None if there are no figures of the paper.
     """
-    models = [model for model in load(metafile)['Models'] if 'Complexity' in model and name in (None, model['Name'])]
+    entries = [
+        (Path(model['Config']).name, entry)
+        for model in load(metafile)['Models']
+        for entry in model.get('Complexity', ())
+        if name is None or (model['Name'], options or {}) == (name, entry.get('Options', {}))
+    ]
 
     @cache
-    def counted(config: str, module: str, shape: tuple[int, ...]) -> tuple[int, float]:
-        return count(Config.fromfile(metafile.parent / config), shape, module=module)
+    def count_base(config: str, module: str, shape: tuple[int, ...]) -> float:
+        return count(Config.fromfile(metafile.parent / config), shape, module=module)[1]
 
     table = PrettyTable(
         ['row', 'K parameters', 'in the paper', 'G MACs', 'of the paper', 'difference', 'of what is added'], align='r'
     )
-    for model in sorted(models, key=lambda model: model['Complexity']['Row']):
-        paper = model['Complexity']
-        what = paper['Module'], tuple(paper['Input'])
-        parameters, macs = counted(Path(model['Config']).name, *what)
+    for config, paper in sorted(entries, key=lambda entry: entry[1]['Row']):
+        module, shape = paper['Module'], tuple(paper['Input'])
+        cfg = Config.fromfile(metafile.parent / config)
+        cfg.merge_from_dict(paper.get('Options', {}))
+        parameters, macs = count(cfg, shape, module=module)
         billions, added = macs / 1e9, '-'
         if 'Base' in paper:
             base = paper['Base']['MACs (G)']
-            extra = (macs - counted(paper['Base']['Config'], *what)[1]) / 1e9
+            extra = (macs - count_base(paper['Base']['Config'], module, shape)) / 1e9
             billions = base + extra
             if paper['MACs (G)'] > base:
                 added = f'{extra / (paper["MACs (G)"] - base) - 1:+.2%}'
@@ -116,7 +124,7 @@ def table_with_paper(metafile: Path, name: str | None = None) -> PrettyTable | N
                 added,
             ]
         )
-    return table if models else None
+    return table if entries else None
 
 
 def input_size(cfg: Config) -> tuple[int, int] | None:

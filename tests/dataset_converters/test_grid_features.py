@@ -14,6 +14,7 @@ from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
 
 from mmattn.language.regions.region_store import RegionStore
+from mmattn.utils import config_path
 
 from ..tiny_detectors import BACKBONE, PIPELINE, detector
 from .conftest import FOLDER, content, scripts
@@ -135,6 +136,57 @@ def test_a_checkpoint_of_the_backbone_alone(run, photos, tmp_path):
         torch.save(wrong, tmp_path / 'wrong.pth')
         with pytest.raises(RuntimeError, match=message):
             run(config, tmp_path / 'wrong.pth', photos, *OPTIONS, out='wrong')
+
+
+def test_a_pyramid_has_the_cells_of_all_grids(run, photos, tmp_path):
+    """The first region is the whole image, and its feature the mean of the map."""
+    config, checkpoint = write_model(tmp_path, 'mmseg')
+    assert run(config, checkpoint, photos, *OPTIONS)[0] == 0
+    assert run(config, checkpoint, photos, *OPTIONS, '--pyramid', out='pyramid')[0] == 0
+    plain, found = RegionStore(tmp_path / 'out')['1'], RegionStore(tmp_path / 'pyramid')['1']
+    assert len(found.boxes) == (1 + 2 + 3) ** 2
+    assert found.boxes[0].tolist() == [0, 0, 53, 40]
+    halves = [[0, 0, 26.5, 40], [26.5, 0, 53, 40]]  # one row, two columns
+    assert found.boxes[1:3].tolist() == halves
+    assert torch.equal(found.boxes[-9:], plain.boxes)
+    assert torch.equal(found.features[-9:], plain.features)
+    torch.testing.assert_close(found.features[1:3].mean(0), found.features[0])  # 8 columns of positions, 4 in a half
+
+
+@pytest.mark.parametrize(
+    ('image_id', 'names', 'expected'),
+    [
+        ('last-number', ['COCO_val2014_000000000042.jpg', 'image12.jpg'], ['42', '12']),
+        ('first-number', ['1000268201_693b08cb0e.jpg', '000.jpg'], ['0', '1000268201']),
+    ],
+)
+def test_ids_are_numbers_of_annotations(run, tmp_path, image_id, names, expected):
+    config, checkpoint = write_model(tmp_path, 'mmseg')
+    photos = tmp_path / 'named'
+    photos.mkdir()
+    for name in names:
+        Image.new('RGB', (40, 30)).save(photos / name)
+    options = (*OPTIONS, '--image-id', image_id)
+    assert run(config, checkpoint, photos, *options)[0] == 0
+    assert RegionStore(tmp_path / 'out').image_ids == expected
+    Image.new('RGB', (40, 30)).save(photos / 'beach.jpg')
+    code, said = run(config, checkpoint, photos, *options, out='other')
+    assert (code, said) == (1, [f'error: {photos}/beach.jpg: no number in its name, but --image-id is {image_id}'])
+
+
+def test_the_shipped_backbone_reads_a_published_classifier(run, photos, tmp_path):
+    """Of OpenMMLab's layout: a checkpoint with ``backbone.`` before the names, a further convolution and a head."""
+    cfg = Config.fromfile(config_path('_base_/models/mobilenet-v2_imagenet.py'))
+    init_default_scope(cfg.default_scope)
+    weights = {f'backbone.{name}': x for name, x in MODELS.build(cfg.model).state_dict().items()}
+    others = {'backbone.conv2.conv.weight': torch.zeros(1280, 320, 1, 1), 'head.fc.bias': torch.zeros(1000)}
+    torch.save(dict(state_dict={**weights, **others}), tmp_path / 'classifier.pth')
+    options = ('--size', 64, '--grid', 2, '--device', 'cpu')
+    assert (
+        run(config_path('_base_/models/mobilenet-v2_imagenet.py'), tmp_path / 'classifier.pth', photos, *options)[0]
+        == 0
+    )
+    assert RegionStore(tmp_path / 'out')['0'].features.shape == (4, 320)
 
 
 def test_faults_of_options_and_images_before_work(run, photos, tmp_path):

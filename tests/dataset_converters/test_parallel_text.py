@@ -175,6 +175,10 @@ def test_a_test_set_for_a_trained_model(command, fails, out, tmp_path, form):
     data = ParallelTextDataset(str(out), 'test', test_mode=True)
     assert data.metainfo == ParallelTextDataset(str(prepared), 'train').metainfo
     out.rename(tmp_path / 'kept')
+    other = f'{prepared}: translates en to de, not {{}}, as asked for'
+    assert fails(multi30k, *options, '--source', 'de', '--target', 'en') == [other.format('de to en')]
+    assert fails(multi30k, *options, '--target', 'fr') == [other.format('en to fr')]
+    assert fails(wmt14, 'en-fr', *options) == [other.format('en to fr')]
     assert fails(multi30k, *options, '--lowercase') == [f'--merges and --lowercase are those of {prepared}']
     en, _ = fails(multi30k, *options[:3])
     assert en.endswith('no test_2016_flickr.en or test_2016_flickr.en.gz in it')

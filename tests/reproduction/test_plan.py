@@ -334,6 +334,9 @@ def test_rows_that_share_a_config_are_written_apart(data, tmp_path):
     for method in methods:
         attention = Config.fromfile(method.paths[0]).model.encoder_attention
         assert attention.get('spatial_range') or attention.kernel_size == int(method.name[-2:])
+    methods = plan(TABLES['3.7'], *small('multi30k_en-de', data))  # windows of encoder and decoder
+    write_configs(methods, tmp_path, [])
+    assert len({path for method in methods for path in method.paths}) == len(methods) == 6
 
 
 @pytest.mark.e2e

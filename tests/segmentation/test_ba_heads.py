@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from mmattn.layers import LocalBilateralAttention
 from mmattn.segmentation import DeepLabV3PlusBAHead, ResNetStem, UNetBAHead
 from mmattn.utils import config_path
+from mmattn.utils.complexity import table_with_paper
 
 from .test_heads import randomise
 
@@ -53,16 +54,25 @@ PARAMETERS = dict(
 def test_the_configs_are_the_rows_of_table_4_2():
     models = load(config_path('deeplabv3plus_ba/metafile.yml'))['Models']
     found = {}
-    for model in models:
-        cfg = Config.fromfile(config_path(model['Config'].removeprefix('configs/')))
+    for config, entry in [(model['Config'], entry) for model in models for entry in model['Complexity']]:
+        cfg = Config.fromfile(config_path(config.removeprefix('configs/')))
+        cfg.merge_from_dict(entry.get('Options', {}))
         with torch.device('meta'):
             head = MODELS.build(cfg.model.decode_head)
-        row, block = model['Complexity']['Row'], head.sep_bottleneck[1]
+        row, block = entry['Row'], head.sep_bottleneck[1]
         found[row] = f'{sum(p.numel() for p in (block.conv if row == "j" else block).parameters()) / 1e3:.2f}'
-        assert found[row] == f'{model["Complexity"]["Parameters (K)"]:.2f}'
+        assert found[row] == f'{entry["Parameters (K)"]:.2f}'
         assert sum(isinstance(m, LocalBilateralAttention) for m in head.modules()) == (row != 'j')
         assert cfg.model.backbone.depth == 101
     assert found == PARAMETERS
+
+
+@pytest.mark.parametrize(('options', 'row'), [(None, 'e'), ({'num_heads': 16}, 'f'), ({'num_heads': 2}, None)])
+def test_figures_of_the_paper_for_a_config_with_options(options, row):
+    name = 'deeplabv3plus-ba_r101-d8_4xb2-40k_cityscapes-769x769'
+    options = options and {f'model.decode_head.block.{key}': value for key, value in options.items()}
+    table = table_with_paper(config_path('deeplabv3plus_ba/metafile.yml'), name, options)
+    assert (table and [line[:3] for line in table.rows]) == (row and [[row, PARAMETERS[row], float(PARAMETERS[row])]])
 
 
 @pytest.mark.parametrize('block', [CONV, BA], ids=['convolution', 'attention'])

@@ -4,7 +4,7 @@
     python tools/analysis_tools/get_flops.py configs/deeplabv3plus_ba
 
 ``mmattn/utils/complexity.py`` describes what is counted. For a folder, every config with figures of the paper in
-metafile.yml is counted. For a config, its entry in metafile.yml is also compared.
+metafile.yml is counted. For a config, and options, the entry in metafile.yml is also compared.
 """
 
 import argparse
@@ -50,8 +50,8 @@ def main() -> None:
     frames, depth = 8 if args.frames is None else args.frames, 3 if args.depth is None else args.depth
     print(table_by_module(cfg, (3, shape[0], shape[-1]), frames, depth))
     metafile = args.config.parent / 'metafile.yml'
-    table = table_with_paper(metafile, args.config.stem) if metafile.is_file() else None
-    if table is not None and args.cfg_options is None:
+    table = table_with_paper(metafile, args.config.stem, args.cfg_options) if metafile.is_file() else None
+    if table is not None:
         print(table)
 
 

@@ -35,12 +35,12 @@ COUNTS = {'train': 29000, 'val': 1014, 'test_2016_flickr': 1000}
 
 def convert(args: argparse.Namespace) -> None:
     """Convert the release."""
-    languages = args.source, args.target
-    if args.source == args.target:
-        raise Fault(f'--source and --target must be two languages; got {args.source} twice')
+    languages = source, target = args.source or 'en', args.target or 'de'
     with corpus_folder(args, [args.release]) as scratch:
         if args.vocab_from:
-            return convert_test(args, scratch, ['test_2016_flickr'])
+            return convert_test(args, scratch, ['test_2016_flickr'], chosen=(args.source, args.target))
+        if source == target:
+            raise Fault(f'--source and --target must be two languages; got {source} twice')
         root = unpack(args.release, scratch, [f'{stem}.{language}' for stem in COUNTS for language in languages])
         pairs, faults = find_pairs(root, COUNTS, languages)
         counts, wrong = check_pairs(pairs)
@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert Multi30k, task 1, to a corpus for training.')
     parser.add_argument('release', type=Path, help='folder or archive with train.en.gz and the others')
-    parser.add_argument('--source', choices=LANGUAGES, default='en', help='default: %(default)s')
-    parser.add_argument('--target', choices=LANGUAGES, default='de', help='default: %(default)s')
+    parser.add_argument('--source', choices=LANGUAGES, help='default: en, or that of --vocab-from')
+    parser.add_argument('--target', choices=LANGUAGES, help='default: de, or that of --vocab-from')
     parser.add_argument('--out-dir', type=Path, default=Path('data/multi30k'), help='default: %(default)s')
     add_arguments(parser, merges='5,000', lowercase='yes')
     add_other_counts(parser)

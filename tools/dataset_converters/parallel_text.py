@@ -113,7 +113,13 @@ def corpus_folder(args: argparse.Namespace, sources: Sequence[Path]) -> Iterator
         raise Fault(str(error)) from error
 
 
-def convert_test(args: argparse.Namespace, scratch: Path, stems: Sequence[str], published: bool = False) -> None:
+def convert_test(
+    args: argparse.Namespace,
+    scratch: Path,
+    stems: Sequence[str],
+    published: bool = False,
+    chosen: Sequence[str | None] = (None, None),
+) -> None:
     """Convert the test set of ``--test``, with the vocabulary of ``--vocab-from``.
 
     Args:
@@ -121,14 +127,19 @@ def convert_test(args: argparse.Namespace, scratch: Path, stems: Sequence[str], 
         scratch (Path): the temporary folder.
         stems (sequence of str): names of the release's test set, without language.
         published (bool): tokenize as published results do, see :func:`tokens_of_test`. Defaults to False.
+        chosen (sequence of str, optional): source and target that the user has asked for; None is that of
+            ``--vocab-from``.
 
     Raises:
-        Fault: files are missing or have faults.
+        Fault: ``--vocab-from`` has other languages, or files are missing or have faults.
     """
     if args.merges is not None or args.lowercase is not None:
         raise Fault(f'--merges and --lowercase are those of {args.vocab_from}')
     record = read_record(args.vocab_from)
     languages = record['source'], record['target']
+    if any(asked not in (None, language) for asked, language in zip(chosen, languages)):
+        asked = ' to '.join(a or language for a, language in zip(chosen, languages))
+        raise Fault(f'{args.vocab_from}: translates {" to ".join(languages)}, not {asked}, as asked for')
     root = unpack(args.release, scratch)
     pairs: list[Pair] = []
     faults: list[str] = []

@@ -200,7 +200,7 @@ def convert(args: argparse.Namespace) -> None:
         args.out_dir = Path('data', f'wmt14_{args.pair.replace("-", "_")}')
     with corpus_folder(args, [args.release]) as scratch:
         if args.vocab_from:
-            return convert_test(args, scratch, ['newstest2014'], published=True)
+            return convert_test(args, scratch, ['newstest2014'], published=True, chosen=args.pair.split('-'))
         {'en-de': convert_en_de, 'en-fr': convert_en_fr}[args.pair](args, scratch)
 
 

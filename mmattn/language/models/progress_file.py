@@ -108,8 +108,6 @@ def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int,
     file.seek(0)
     content = file.read()
     complete = content[: content.rfind(b'\n') + 1]
-    file.truncate(len(complete))
-    file.seek(0, 2)
     done: dict[int, dict] = {}
     for number, line in enumerate(complete.splitlines(), 1):
         try:
@@ -125,6 +123,8 @@ def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int,
             raise ValueError(
                 f'{path} has the finished predictions of another run, which differs in {", ".join(differing[:MANY])}'
             )
+    file.truncate(len(complete))
+    file.seek(0, 2)
     return done
 
 

@@ -84,7 +84,9 @@ class RegionDataPreprocessor(TextDataPreprocessor):
 
 
 @FUNCTIONS.register_module()
-def pad_collate(samples: Sequence[dict], preprocessor: str = 'mmattn.RegionDataPreprocessor') -> dict:
+def pad_collate(
+    samples: Sequence[dict], preprocessor: str = 'mmattn.RegionDataPreprocessor', _scope_: str | None = None
+) -> dict:
     """Collate samples, and pad them as the data preprocessor of the model does, which then leaves them as they are.
 
     As ``collate_fn`` of a data loader, it pads in the worker. A batch then has a few tensors instead of several per
@@ -94,6 +96,7 @@ def pad_collate(samples: Sequence[dict], preprocessor: str = 'mmattn.RegionDataP
         samples (sequence of dict): samples of a data set, each with ``inputs`` and ``data_samples``.
         preprocessor (str): type of the data preprocessor of the model, such as 'mmattn.PhraseDataPreprocessor'.
             Defaults to 'mmattn.RegionDataPreprocessor'.
+        _scope_ (str, optional): not used; mmengine adds it to a config with ``_base_ = 'mmattn::…'``.
 
     Returns:
         dict: the batch, on the CPU, with the shapes that the data preprocessor returns.

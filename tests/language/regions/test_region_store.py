@@ -12,7 +12,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
+from mmengine.runner import Runner
 from torch.utils.data import DataLoader, Dataset
 
 from mmattn.language import Regions, RegionStore, RegionWriter
@@ -547,3 +549,14 @@ def test_an_image_may_be_without_regions_if_it_is_allowed(tmp_path):
     assert store.find_faults() == ['image a: no regions']
     assert store.find_faults(['a', 'c'], allow_empty=True) == ['image c is not in the store']
     assert store['a'].features.shape == (0, 6)
+
+
+def test_a_loader_of_a_config_that_inherits_ours_by_package(tmp_path):
+    """mmengine adds the scope to all dicts of such a config, and passes it to the function that collates."""
+    (tmp_path / 'mine.py').write_text("_base_ = 'mmattn::_base_/datasets/daquar.py'\n")
+    loader = Config.fromfile(tmp_path / 'mine.py').train_dataloader
+    assert loader.collate_fn._scope_ == 'mmattn'
+    samples = [dict(inputs=dict(question=torch.tensor([4, 2])), data_samples='')] * 2
+    loader.update(dataset=samples, num_workers=0, persistent_workers=False, sampler=dict(type='DefaultSampler'))
+    [batch] = Runner.build_dataloader(loader)
+    assert batch['inputs']['question'].tolist() == [[4, 2]] * 2

@@ -306,9 +306,11 @@ def test_progress_of_another_run_is_refused(trained, inferencer, tmp_path):
     with pytest.raises(ValueError, match=r'differs in weights$'):
         other(LINES, progress_file=path)
     assert path.read_bytes() == content
-    path.write_bytes(content.replace(b'\n{', b'\n[', 1))
+    damaged = content.replace(b'\n{', b'\n[', 1) + b'no line break'
+    path.write_bytes(damaged)
     with pytest.raises(ValueError, match=r'out\.part, line 2: not a file of finished predictions'):
         inferencer(LINES, progress_file=path)
+    assert path.read_bytes() == damaged
     path.write_bytes(content)
     with open(path, 'rb') as file:
         fcntl.flock(file, fcntl.LOCK_SH)

@@ -111,6 +111,8 @@ def test_output_that_exists_is_an_error_before_any_work(arguments, tmp_path, cal
     assert part.read_bytes() == b'precious'
     with pytest.raises(SystemExit, match='would replace an input'):
         call(*arguments, '--out', arguments[2], '--overwrite')
+    with pytest.raises(SystemExit, match=r'--out \S+lines\.de\.part would replace an input'):  # removed at the end
+        call(*arguments[:2], part, '--out', out, '--overwrite')
     with pytest.raises(SystemExit, match='this is a folder; --out is a file'):
         call(*arguments, '--out', tmp_path, '--overwrite')
     bad = tmp_path / 'bad.en'

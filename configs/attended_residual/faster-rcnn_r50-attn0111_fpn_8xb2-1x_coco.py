@@ -1,3 +1,0 @@
-_base_ = './faster-rcnn_r50_fpn_8xb2-1x_coco.py'
-attention = dict(type='mmattn.TransformerAttention2d', terms='0111')
-model = dict(backbone=dict(plugins=[dict(cfg=attention, stages=(False, False, True, True), position='after_conv2')]))

@@ -1,2 +1,0 @@
-_base_ = './attn1111_tiny_1xb4096_multi30k-en-de.py'
-model = dict(encoder_attention=dict(terms='0111'), decoder_attention=dict(terms='0111'))

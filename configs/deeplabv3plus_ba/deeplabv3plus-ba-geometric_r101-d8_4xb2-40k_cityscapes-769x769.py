@@ -1,3 +1,0 @@
-# Table 4.2, row b: geometric alone.
-_base_ = './deeplabv3plus-ba_r101-d8_4xb2-40k_cityscapes-769x769.py'
-model = dict(decode_head=dict(block=dict(type='mmattn.LocalBilateralAttention', content=False)))
