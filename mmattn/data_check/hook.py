@@ -1,5 +1,6 @@
 """Base class of the hooks that check data before the first iteration."""
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -9,11 +10,14 @@ from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.hooks import Hook
+from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 
+from mmattn._compat import checkpoint_path
 from mmattn.utils.component_type import component_class
 from mmattn.utils.files import write_text
+from mmattn.utils.trained_model import warn_of_differences
 
 from .metrics import metric_faults
 
@@ -30,6 +34,10 @@ class DataCheckHook(Hook):
     empty. Therefore, ``tools/train.py`` first calls ``before_loops``, and ``tools/test.py`` first calls
     ``before_test_loop``. In other tools, the check runs in ``before_train``, ``before_val`` or ``before_test``.
 
+    A checkpoint of another model, for example with another attention, whose weights fit nevertheless, is a warning that
+    names the difference. So are, in a test, other classes than those of the checkpoint: another order exchanges rows of
+    the results.
+
     Args:
         enabled (bool): False disables the check. Defaults to True.
 
@@ -42,6 +50,7 @@ class DataCheckHook(Hook):
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
         self._checked: set[str] = set()
+        self._classes: list[str] = []  # of the checkpoint
 
     @abstractmethod
     def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
@@ -58,6 +67,22 @@ class DataCheckHook(Hook):
     def before_test(self, runner: Runner) -> None:
         """Check the data of testing."""
         self._check(runner, 'test_dataloader')
+        if self._classes:
+            classes = list(getattr(runner.test_dataloader.dataset, 'metainfo', {}).get('classes') or ())
+            if classes != self._classes:
+                print_log(
+                    f'test_dataloader has the classes {classes}; the checkpoint was trained on {self._classes}',
+                    'current',
+                    logging.WARNING,
+                )
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Compare the model of the checkpoint with that of the config."""
+        if self.enabled:
+            meta, model = checkpoint.get('meta') or {}, runner.cfg.get('model') or {}
+            name = checkpoint_path(runner) or f'of {runner.work_dir}'
+            warn_of_differences(name, meta, model.get('module', model))  # test-time augmentation has a module
+            self._classes = list((meta.get('dataset_meta') or {}).get('classes') or ())
 
     before_train = before_loops
     before_test_loop = before_test

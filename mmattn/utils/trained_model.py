@@ -10,7 +10,17 @@ from mmengine.logging import print_log
 from .component_type import type_name
 
 # Parts of a model's config that do not change what trained weights compute.
-NOT_COMPARED = ('test_cfg', 'train_cfg', 'init_cfg', 'data_preprocessor', 'label_smoothing', 'self_critical')
+NOT_COMPARED = (
+    'test_cfg',
+    'train_cfg',
+    'init_cfg',
+    'pretrained',
+    'data_preprocessor',
+    'label_smoothing',
+    'self_critical',
+    'sampler',
+)
+NOT_IN_USE = ('dropout', 'loss')  # parts of names of settings of the training alone
 ABSENT = 'not set'
 
 
@@ -74,14 +84,19 @@ def warn_of_differences(path: str, meta: Mapping[str, Any], model: Mapping[str, 
 def _differences(where: str, a: Any, b: Any) -> Iterator[str]:
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         for key in dict.fromkeys([*a, *b]):
-            if key not in NOT_COMPARED and 'dropout' not in key:
+            if key not in NOT_COMPARED and not any(part in key for part in NOT_IN_USE):
                 yield from _differences(f'{where}.{key}', a.get(key, ABSENT), b.get(key, ABSENT))
     elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
         for i, pair in enumerate(zip(a, b)):
             yield from _differences(f'{where}.{i}', *pair)
-    elif a != b and not (where.endswith('.type') and type_name(dict(type=a)) == type_name(dict(type=b))):
+    elif a != b and not (where.endswith('.type') and _kind(a) == _kind(b)):
         x, y = (each if each is ABSENT else repr(each) for each in (a, b))
         yield f'{where} is {x} (in training: {y})'
+
+
+def _kind(value: Any) -> str:
+    """Return the name of a type; in use, SyncBN is BN."""
+    return type_name(dict(type=value)).replace('SyncBN', 'BN')
 
 
 def _value(node: ast.expr) -> Any:

@@ -24,6 +24,7 @@ from mmattn.registry import MODELS
 from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_path, check_writable, exclusive, remove_temporary_files, write_text
+from mmattn.utils.trained_model import warn_of_differences
 
 from .clips import Clip, FrameFolder, VideoFile
 from .given_masks import Masks, find_masks, read_masks
@@ -75,7 +76,8 @@ class VOSInferencer:
             print_log('weights is None: the model is not trained', 'current', logging.WARNING)
         else:
             check_checkpoint(weights)
-            load_checkpoint(self.model, str(weights), map_location='cpu', strict=True)
+            checkpoint = load_checkpoint(self.model, str(weights), map_location='cpu', strict=True)
+            warn_of_differences(str(weights), checkpoint.get('meta') or {}, self.cfg.model)
         state = self.model.state_dict()
         self._settings = dict(
             config=self.cfg.model.to_dict(),

@@ -63,6 +63,25 @@ def weights(path):
     return torch.load(path, weights_only=False)['state_dict']
 
 
+def test_another_model_and_other_classes_than_trained_are_named(run, trained, tmp_path):
+    """Weights of another smoothing have the same names and shapes; another order of classes exchanges results."""
+    command = [sys.executable, ROOT / 'tools/test.py', CONFIG, trained[0] / 'iter_2.pth', '--work-dir', tmp_path]
+    log = run(*command, '--cfg-options', *SMALL, 'model.decode_head.dropout_ratio=0.3')
+    assert 'another model' not in log
+    assert 'the checkpoint was trained on' not in log
+    other = ['model.decode_head.smoothing=sqrt_dim', 'test_dataloader.dataset.metainfo.classes=[building,background]']
+    log = run(*command, '--tta', '--cfg-options', *SMALL, *other)
+    assert "another model: model.decode_head.smoothing is 'sqrt_dim' (in training: not set)" in log
+    assert "classes ['building', 'background']; the checkpoint was trained on ['background', 'building']" in log
+
+
+def test_a_new_run_names_checkpoints_that_it_may_replace(run, trained, tmp_path):
+    shutil.copy(trained[0] / 'iter_2.pth', tmp_path)
+    command = [sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', tmp_path, '--cfg-options', *SMALL]
+    assert f'{tmp_path} holds checkpoints of an earlier run, iter_2.pth; new ones replace' in run(*command)
+    assert 'an earlier run' not in trained[1] + run(*command[:5], '--resume', *command[5:])
+
+
 def test_train_leaves_log_checkpoint_and_metrics(trained):
     folder, log = trained
     assert (folder / 'iter_2.pth').exists()

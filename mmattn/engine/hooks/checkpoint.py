@@ -19,7 +19,7 @@ from mmengine.fileio import BaseStorageBackend, LocalBackend, register_backend
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
-from mmattn._compat import forget_info, resumes_without_path, set_checkpoint_path, set_position
+from mmattn._compat import forget_info, is_resumed, resumes_without_path, set_checkpoint_path, set_position
 from mmattn.engine.data_sampling import continue_data, sampler_of
 from mmattn.engine.hooks.resumed_state import check_resumed_state
 from mmattn.engine.safe_globals import add_safe_globals
@@ -28,7 +28,8 @@ from mmattn.utils.files import atomic_write, hold, remove_temporary_files
 
 TRUST = 'TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD'
 CHUNK = 2**24  # bytes read at once
-SHOWN = 3  # names of weights in a message
+SHOWN = 3  # names in a message
+NUMBER = r'\d+(_iter_\d+)?'  # in the name of a checkpoint
 LEGACY = b'\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.'  # first bytes of checkpoints of torch < 1.6
 
 
@@ -106,6 +107,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
             self.backend_args = dict(backend='mmattn.aside')
         if is_main_process():
             self._lock = hold(runner.work_dir)
+            self._warn_of_other_run(runner)
         super().before_train(runner)
         self._forget_bests_elsewhere()
         if is_main_process() and '://' not in str(self.out_dir):
@@ -231,6 +233,17 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         for key, path in getattr(self, 'best_ckpt_path_dict', {}).items():
             self.best_ckpt_path_dict[key] = own(path)
 
+    def _warn_of_other_run(self, runner: Runner) -> None:
+        """Log a warning if a run that starts anew finds checkpoints in its work dir, some of which it may replace."""
+        pattern = f'(best_.*)?{self.filename_tmpl.format(NUMBER)}'
+        earlier = [path.name for path in Path(runner.work_dir).iterdir() if re.fullmatch(pattern, path.name)]
+        if earlier and not is_resumed(runner):
+            names = ', '.join(sorted(earlier)[:SHOWN])
+            runner.logger.warning(
+                f'{runner.work_dir} holds checkpoints of an earlier run, {names}; new ones replace those of the same '
+                'names. To keep them, choose another --work-dir; to continue the run, use --resume'
+            )
+
     def _repeat_validation(self, runner: Runner) -> None:
         if self._validate_first:
             self._validate_first = False
@@ -290,7 +303,7 @@ def latest_checkpoint(work_dir: str | Path, filename_tmpl: str = 'iter_{}.pth') 
         for folder in folders
         if folder.is_dir()
         for path in folder.iterdir()
-        if re.fullmatch(filename_tmpl.format(r'\d+(_iter_\d+)?'), path.name)
+        if re.fullmatch(filename_tmpl.format(NUMBER), path.name)
     ]
     complete = [path for path in found if _is_complete(path)]
     reason = f'{pointer} names {f"{named}, which is missing or truncated" if named else "no checkpoint"}'

@@ -10,7 +10,6 @@ from mmattn._compat import checkpoint_path
 from mmattn.data_check.hook import DataCheckHook, data_set_configs
 from mmattn.language.models.embedding import vocabulary_size
 from mmattn.registry import HOOKS
-from mmattn.utils.trained_model import warn_of_differences
 
 from .annotation_files import difference, faults_of
 from .text_dataset import TextDataset, read_vocabulary, text_dataset
@@ -100,13 +99,11 @@ class TextDataCheckHook(DataCheckHook):
         Raises:
             ValueError: they differ.
         """
-        if not self.enabled:
+        super().after_load_checkpoint(runner, checkpoint)
+        meta = checkpoint.get('meta', {}).get('dataset_meta') or {}
+        if not self.enabled or 'symbols' not in meta:
             return
         name = checkpoint_path(runner) or f'of {runner.work_dir}'
-        warn_of_differences(name, checkpoint.get('meta', {}), runner.cfg.get('model') or {})
-        meta = checkpoint.get('meta', {}).get('dataset_meta') or {}
-        if 'symbols' not in meta:
-            return
         symbols = (*SPECIALS, *meta['symbols'])
         for path, cfg in _sources(runner.cfg, LOADERS):
             vocabulary = read_vocabulary(cfg)

@@ -26,6 +26,7 @@ from mmattn.utils.component_type import check_model
 from mmattn.utils.devices import check_device
 from mmattn.utils.files import atomic_write, check_path, check_writable
 from mmattn.utils.images import deep_picture_fault
+from mmattn.utils.trained_model import warn_of_differences
 
 SUFFIXES = {suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN}
 MANY = 10  # maximum number of names in a message
@@ -75,6 +76,7 @@ class FaceParsingInferencer(MMSegInferencer):
             check_checkpoint(weights)
         cfg = model if isinstance(model, Config) else Config.fromfile(model)
         check_model(cfg, BaseSegmentor, 'a segmentor')
+        self.weights = str(weights)  # read during the construction
         super().__init__(cfg, weights, device=str(found), scope=scope)
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)
         self.show_progress = show_progress
@@ -149,6 +151,7 @@ class FaceParsingInferencer(MMSegInferencer):
         if checkpoint is None:
             raise ValueError('weights must be the path or URL of a checkpoint; got None')
         load_weights(model, checkpoint)
+        warn_of_differences(self.weights, checkpoint.get('meta') or {}, cfg.model)
         meta = checkpoint.get('meta', {}).get('dataset_meta') or {}
         if not (meta.get('classes') and meta.get('palette')):
             meta = DATASETS.build({**cfg.test_dataloader.dataset, 'lazy_init': True, 'pipeline': []}).metainfo
