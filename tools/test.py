@@ -111,8 +111,12 @@ def main() -> None:
     if pictures is not None:
         runner.register_hook(pictures)
     runner.call_hook('before_test_loop')  # a stage that mmattn adds: before data sets are built
+    dataset = runner.test_loop.dataloader.dataset
+    for argument, folder in (('--out', args.out), ('--show-dir', args.show_dir)):
+        if folder is not None:  # folders that the data set knows by itself, such as Annotations of DAVIS
+            check_not_input(argument, folder, filter(None, getattr(dataset, 'data_prefix', {}).values()))
     if args.out is not None and written in LABEL_MAPS:
-        check_names(runner.test_loop.dataloader.dataset)
+        check_names(dataset)
     runner.test()
     leave_process_group()
 

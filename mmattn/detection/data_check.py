@@ -104,9 +104,11 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[tuple[str, str]]
     except (OSError, AssertionError) as error:
         yield where, str(error) or f'{cfg["type"]} raises {error!r}'
     else:
-        unused = '; '.join(_unused(dataset, listed))
+        unused, beyond = _box_counts(dataset, listed)
         if unused:
             print_log(f'Data check: {where}: boxes are not used: {unused}', 'current', WARNING)
+        if beyond:
+            print_log(f'Data check: {where}: {beyond} boxes reach beyond their images', 'current', WARNING)
         if kept:
             parts.append(Part(where, dataset, kept))
         else:
@@ -257,9 +259,10 @@ def _fault_of(element: ElementTree.Element, tag: str, parse: Callable[[str], obj
     return ''
 
 
-def _unused(dataset: BaseDetDataset, listed: Sequence[dict]) -> Iterator[str]:
-    """Yield the number of unused boxes for each reason."""
+def _box_counts(dataset: BaseDetDataset, listed: Sequence[dict]) -> tuple[str, int]:
+    """Return the number of unused boxes for each reason, and that of boxes which leave their images by over a pixel."""
     reasons: Counter[str] = Counter()
+    beyond = 0
     others: Counter[str] = Counter()  # names that are not classes
     for name, size, (left, top, right, bottom) in _boxes(dataset, listed):
         if name not in (dataset.metainfo.get('classes') or ()):
@@ -268,9 +271,12 @@ def _unused(dataset: BaseDetDataset, listed: Sequence[dict]) -> Iterator[str]:
             reasons['without an area'] += 1
         elif size is not None and (right <= 0 or bottom <= 0 or left >= size[0] or top >= size[1]):
             reasons['outside the image'] += 1
-    yield from (f'{count} {reason}' for reason, count in reasons.items())
+        elif size is not None and (min(left, top) < -1 or right > size[0] + 1 or bottom > size[1] + 1):
+            beyond += 1
+    unused = [f'{count} {reason}' for reason, count in reasons.items()]
     if others:
-        yield f'{sum(others.values())} of names that are not among the classes: {_names(others)}'
+        unused.append(f'{sum(others.values())} of names that are not among the classes: {_names(others)}')
+    return '; '.join(unused), beyond
 
 
 def _boxes(

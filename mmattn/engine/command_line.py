@@ -175,6 +175,12 @@ def _check_lengths(cfg: Config) -> None:
         value = (cfg.get('train_cfg') or {}).get(key)
         if isinstance(value, int) and value < 1:
             raise ValueError(f'train_cfg.{key} must be at least 1; got {value}')
+    train_cfg, sampler = cfg.get('train_cfg') or {}, (cfg.get('train_dataloader') or {}).get('sampler') or {}
+    if 'max_epochs' in train_cfg and type_name(sampler) == 'InfiniteSampler':
+        raise ValueError(
+            f'train_cfg counts epochs, but with the sampler {sampler["type"]} an epoch never ends: set '
+            "train_dataloader.sampler=dict(type='mmattn.DefaultSampler', shuffle=True)"
+        )
     test_cfg = (cfg.get('model') or {}).get('test_cfg') or {}
     if test_cfg.get('mode') == 'slide':
         stride: Any = test_cfg.get('stride')
@@ -207,7 +213,7 @@ def load_config(path: str | Path, options: Mapping[str, Any] | None = None) -> C
         ValueError: the file is not a config; it or one of its base configs has an error, which the message gives with
             file and line; a name in it is almost that of a setting; the first part of a key is not a setting, or an
             option does not fit the config; training has no iteration; windows of ``test_cfg`` with ``mode='slide'``
-            leave gaps; the size of a crop is not in whole pixels; or the seed is not an integer.
+            leave gaps; an epoch has no end; the size of a crop is not in whole pixels; or the seed is not an integer.
 
     Example:
         >>> _ = Path('my.py').write_text('train_cfg = dict(max_iters=10)', encoding='utf-8')

@@ -1,5 +1,6 @@
 """Atomic writes, and folders that only one process uses at a time."""
 
+import ast
 import errno
 import fcntl
 import os
@@ -136,10 +137,27 @@ def check_not_input(argument: str, output: str | Path, inputs: Iterable[str | Pa
 
 
 def input_files(args: Namespace) -> list[Path]:
-    """Return the existing files that the arguments of a tool name, except ``--out``."""
+    """Return the existing files that the arguments of a tool name, except ``--out``, and the base files of configs."""
     values = [value for name, value in vars(args).items() if name != 'out']
     items = [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
-    return [Path(item) for item in items if isinstance(item, str | Path) and os.path.isfile(item)]
+    files = [Path(item) for item in items if isinstance(item, str | Path) and os.path.isfile(item)]
+    for file in files:  # grows with the base files
+        files += [base for base in _base_files(file) if base not in files]
+    return files
+
+
+def _base_files(config: Path) -> list[Path]:
+    """Return the existing files that ``_base_`` of a config names; none for another file."""
+    if config.suffix != '.py':
+        return []
+    try:
+        assigned = [node for node in ast.parse(config.read_bytes()).body if isinstance(node, ast.Assign)]
+        values = [ast.literal_eval(node.value) for node in assigned if ast.unparse(node.targets[0]) == '_base_']
+    except (SyntaxError, ValueError):  # what is wrong with the config is said where it is read
+        return []
+    names = [name for value in values for name in ([value] if isinstance(value, str) else value)]
+    files = [(config.parent / name).resolve() for name in names]
+    return [file for file in files if file.is_file()]
 
 
 def hold(folder: str | Path) -> IO[str]:

@@ -251,6 +251,11 @@ def test_all_faults_of_archives(fails, tmp_path, capfd):
     ]
     archive(a, num_regions=np.array([1.0, 2.0, 2.0]))
     assert fails(npz, a) == [f'{a}: num_regions must be integers; got float64']
+    archive(a, size=np.array([[50.0, 40.0], [50.5, 40.0], [np.nan, 40.0]]), cls=np.zeros((3, 4)))
+    assert fails(npz, a) == [
+        f'{a}: sizes must be whole numbers; images 1, 2 have other ones',
+        f'{a}: classes must be integers; got float64',
+    ]
     for wrong in ('image', '{x}', '{'):
         with pytest.raises(SystemExit, match='2'):
             npz.main([str(a), '--out-dir', str(tmp_path / 'x'), '--id-format', wrong])

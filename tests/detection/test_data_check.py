@@ -126,6 +126,12 @@ def test_boxes_that_are_not_used_are_a_warning(check, tmp_path, layout, boxes, s
     assert said in message
 
 
+@pytest.mark.parametrize('layout', [coco, voc])
+def test_boxes_beyond_their_images_are_a_warning(check, tmp_path, layout):
+    (message,) = check(layout(tmp_path, [('cell', BOX), ('cell', (5, 5, 900, 20)), ('plate', BOX)]))
+    assert 'train_dataloader.dataset: 2 boxes reach beyond their images' in message
+
+
 @pytest.mark.parametrize(
     ('layout', 'options'),
     [

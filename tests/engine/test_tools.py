@@ -75,6 +75,18 @@ def test_another_model_and_other_classes_than_trained_are_named(run, trained, tm
     assert "classes ['building', 'background']; the checkpoint was trained on ['background', 'building']" in log
 
 
+def test_masks_of_clips_are_not_replaced(tiny_data, trained, tmp_path):
+    """Their folder is not in the config: the data set knows it."""
+    config = ROOT / 'configs/sst/sst-grid_r18-d8-half_1xb4-400_davis-240p.py'
+    masks = Path(tiny_data['DAVIS_240P_ROOT'], 'Annotations/240p')
+    before = {path: path.read_bytes() for path in masks.rglob('*.png')}
+    command = [sys.executable, ROOT / 'tools/test.py', config, trained[0] / 'iter_2.pth', '--work-dir', tmp_path]
+    done = run_command([*command, '--out', masks], {**os.environ, **tiny_data})
+    assert done.returncode == 1
+    assert f'--out {masks} would replace an input, {masks}' in done.stderr
+    assert before == {path: path.read_bytes() for path in masks.rglob('*.png')}
+
+
 def test_a_new_run_names_checkpoints_that_it_may_replace(run, trained, tmp_path):
     shutil.copy(trained[0] / 'iter_2.pth', tmp_path)
     command = [sys.executable, ROOT / 'tools/train.py', CONFIG, '--work-dir', tmp_path, '--cfg-options', *SMALL]

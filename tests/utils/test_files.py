@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from mmattn.utils.files import (
     atomic_write,
     check_writable,
     exclusive,
+    input_files,
     remove_temporary_files,
     replace_folder,
     write_text,
@@ -153,3 +155,17 @@ def test_a_folder_is_held_by_one_process_and_not_by_its_children(tmp_path):
         holder.kill()
         os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
         files.hold(tmp_path).close()  # its child is still there
+
+
+def test_base_files_of_a_config_are_inputs(tmp_path):
+    configs = {
+        'one/mine.py': "_base_ = ['../two/base.py', 'mmseg::x.py', './missing.py']",
+        'two/base.py': "_base_ = '../one/mine.py'",
+    }
+    for name, text in configs.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text, encoding='utf-8')
+    args = Namespace(config=tmp_path / 'one/mine.py', out=tmp_path / 'two/base.py', beam=4)
+    assert {path.resolve() for path in input_files(args)} == {tmp_path / name for name in configs}
+    with pytest.raises(ValueError, match=r'--out .*base\.py would replace an input'):
+        files.check_not_input('--out', args.out, input_files(args))

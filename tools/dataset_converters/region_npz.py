@@ -93,6 +93,10 @@ def read_archive(path: Path) -> dict[str, Any]:
             faults.append(f'{path}: num_regions must be integers; got {counts.dtype}')
         elif counts.size and not 0 <= counts.min() <= counts.max() <= regions:
             faults.append(f'{path}: num_regions must be from 0 to {regions}; got {counts.min()} to {counts.max()}')
+    if len(rows := np.flatnonzero((found['sizes'].round() != found['sizes']).any(-1))):
+        faults.append(f'{path}: sizes must be whole numbers; images {", ".join(map(str, rows[:5]))} have other ones')
+    if 'classes' in found and found['classes'].dtype.kind not in 'iu':
+        faults.append(f'{path}: classes must be integers; got {found["classes"].dtype}')
     if found['image_ids'].dtype.kind not in 'iuU':
         faults.append(f'{path}: image_ids must be integers or strings; got {found["image_ids"].dtype}')
     if faults:

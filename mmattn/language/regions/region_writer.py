@@ -109,6 +109,10 @@ class RegionWriter:
             if getattr(regions, name) is not None:
                 arrays[name] = _array(getattr(regions, name), dtype)
         size = int(regions.size[0]), int(regions.size[1])
+        if size != tuple(regions.size):
+            raise ValueError(f'image {image_id}: size must be whole numbers; got {tuple(regions.size)}')
+        if regions.classes is not None and regions.classes.is_floating_point():
+            raise ValueError(f'image {image_id}: classes must be integers; got {regions.classes.dtype}')
         faults = region_faults(arrays['features'], arrays['boxes'], size, arrays.get('classes'), arrays.get('scores'))
         shape = dict(num_features=arrays['features'].shape[-1], arrays=list(arrays))
         for name, value in shape.items():

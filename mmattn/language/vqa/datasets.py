@@ -25,7 +25,7 @@ from mmattn.language.text.text_dataset import TextDataset
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count, check_number
-from mmattn.utils.images import open_whole, unreadable
+from mmattn.utils.images import deep_picture_fault, open_whole, unreadable
 
 from .answers import AnswerIndex, answer_score, frequent_answers
 from .questions import Question, QuestionTokenizer, find_rule, question_words, read_questions
@@ -378,7 +378,10 @@ def read_picture(path: Path) -> Tensor:
     """
     try:
         with open(path, 'rb') as file:
-            pixels = np.array(open_whole(file).convert('RGB'))
+            image = open_whole(file)
+            if fault := deep_picture_fault(image):
+                raise ValueError(fault)
+            pixels = np.array(image.convert('RGB'))
     except Exception as error:  # decoders raise many types
         raise ValueError(f'{path}: {unreadable(error)}') from error
     return torch.from_numpy(pixels).permute(2, 0, 1) / 255

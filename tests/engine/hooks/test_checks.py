@@ -178,6 +178,7 @@ def test_training_without_a_batch_is_an_error(sampler, batch_size, drop_last, tr
     [
         ({'train_cfg.max_iters': 0}, 'train_cfg.max_iters must be at least 1; got 0'),
         ({'train_cfg.val_interval': -1}, 'train_cfg.val_interval must be at least 1; got -1'),
+        ({'train_cfg': dict(by_epoch=True, max_epochs=1)}, 'InfiniteSampler an epoch never ends'),
         (
             {'model.test_cfg': dict(mode='slide', stride=(24, 8), crop_size=(16, 16))},
             'got stride (24, 8), crop_size (16',

@@ -308,6 +308,8 @@ def test_files_that_do_not_fit_each_other(tmp_path, message):
         (dict(scores=torch.zeros(2)), r'scores must be \(3,\), one per region; got \(2,\)'),
         (dict(size=(5, 4)), 'outside the image of 5×4: regions 0, 1, 2'),
         (dict(size=(0, 4)), 'its size must be positive; got 0×4'),
+        (dict(size=(50.5, 40)), r'size must be whole numbers; got \(50\.5, 40\)'),
+        (dict(classes=torch.tensor([1.0, 1.7, 2.0])), 'classes must be integers; got torch.float32'),
     ],
 )
 def test_wrong_regions_are_not_written(tmp_path, wrong, message):

@@ -239,6 +239,9 @@ def test_pictures(train, tmp_path):
     (folder / '11.png').write_bytes(b'')
     with pytest.raises(ValueError, match=r'images/11\.png: unreadable'):
         dataset[1]
+    Image.fromarray(np.full((5, 7), 40000, np.uint16)).save(folder / '11.png')  # PIL would make it white
+    with pytest.raises(ValueError, match=r'images/11\.png: .* 8 bits per channel; this one is of mode I;16'):
+        dataset[1]
     (folder / '12.jpg').unlink()
     with pytest.raises(ValueError, match=r'1 fault:\n  image 12: no picture in .*images'):
         VQADataset('questions_train.json', images='images', min_answers=1, data_root=str(tmp_path))
