@@ -19,7 +19,7 @@ from mmengine.fileio import BaseStorageBackend, LocalBackend, register_backend
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
-from mmattn._compat import forget_info, is_resumed, resumes_without_path, set_checkpoint_path, set_position
+from mmattn._compat import forget_info, resumes_without_path, set_checkpoint_path, set_position
 from mmattn.engine.data_sampling import continue_data, sampler_of
 from mmattn.engine.hooks.resumed_state import check_resumed_state
 from mmattn.engine.safe_globals import add_safe_globals
@@ -237,7 +237,7 @@ class CheckpointHook(mmengine.hooks.CheckpointHook):
         """Log a warning if a run that starts anew finds checkpoints in its work dir, some of which it may replace."""
         pattern = f'(best_.*)?{self.filename_tmpl.format(NUMBER)}'
         earlier = [path.name for path in Path(runner.work_dir).iterdir() if re.fullmatch(pattern, path.name)]
-        if earlier and not is_resumed(runner):
+        if earlier and runner.iter == 0:
             names = ', '.join(sorted(earlier)[:SHOWN])
             runner.logger.warning(
                 f'{runner.work_dir} holds checkpoints of an earlier run, {names}; new ones replace those of the same '
