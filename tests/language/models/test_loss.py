@@ -170,7 +170,7 @@ import torch
 import torch.distributed as dist
 from mmengine.model import MMDistributedDataParallel
 from mmattn.language import TokenOptimWrapper
-from tests.language.test_loss import Pooled, batch
+from tests.language.models.test_loss import Pooled, batch
 
 parts = torch.load({path!r})
 rank = 0 if os.fork() else 1
