@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from mmattn.ops import backends, library, triton
-from mmattn.ops.gpu import cases as gpu_cases
-from mmattn.ops.gpu import check_gpu, verdict
+from mmattn.ops.gpu import cases, check_gpu, verdict
 from mmattn.ops.gpu.check_gpu import (
     FORWARD_AND_BACKWARD,
     check,
@@ -40,7 +39,7 @@ def test_the_kernels_for_cpus_are_found_correct(operator, capsys):
     """All cases, by kernels: none was left to the reference."""
     assert compare_all(operator, 'cpu', quick=True)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 * len([*gpu_cases.cases(operator, 'cpu', True)])
+    assert len(lines) == 2 * len([*cases.cases(operator, 'cpu', True)])
     assert all(line.endswith(': correct') for line in lines)
 
 
@@ -62,7 +61,7 @@ def test_a_number_that_is_off_is_found(monkeypatch, operator, dtype):
         out.view(-1)[i] *= 1 + 4 * max(torch.finfo(dtype).eps, 1e-5)
         return out
 
-    case = next(gpu_cases.cases(operator, 'cpu', True))
+    case = next(cases.cases(operator, 'cpu', True))
     for tensors in case.tensors:
         case.tensors[tensors] = case.tensors[tensors].contiguous()
     assert compare(operator, case, dtype) == (True, '')
@@ -87,7 +86,7 @@ def test_a_wrong_gradient_is_found(monkeypatch):
 
 
 def test_a_result_that_is_no_number_is_found(monkeypatch):
-    case = next(gpu_cases.cases('dynamic_conv', 'cpu', True))
+    case = next(cases.cases('dynamic_conv', 'cpu', True))
     evaluate = check_gpu.evaluate
 
     def one_nan(operator, case, dtype, computed):
@@ -144,7 +143,7 @@ def test_a_kernel_that_takes_its_process_along_is_incorrect(monkeypatch, target,
 @pytest.mark.parametrize('operator', library.KERNELS)
 def test_what_a_kernel_is_timed_beside_computes_the_same(operator):
     """In values and gradients; what leaves the positions out is not counted as an alternative."""
-    for work in gpu_cases.workloads(operator, 'cpu', torch.float32, quick=True):
+    for work in cases.workloads(operator, 'cpu', torch.float32, quick=True):
         ours = timed(work.ours, work.inputs, FORWARD_AND_BACKWARD)()
         for name, rival in work.rivals.items():
             for a, b in zip(ours, timed(rival, work.inputs, FORWARD_AND_BACKWARD)(), strict=True):
@@ -173,7 +172,7 @@ def test_an_alternative_that_does_not_run_is_none(capsys):
         raise RuntimeError('not in this version')
 
     value = torch.ones(1, 1, 3, 4, 2, requires_grad=True)
-    work = gpu_cases.Workload('', lambda x: x * 2, [value], {'a rival': raises})
+    work = cases.Workload('', lambda x: x * 2, [value], {'a rival': raises})
     rivals, times = check_gpu.measure(work, 'forward', 'cpu', 1)
     assert rivals == ['reference']
     assert times.keys() == {'kernel', 'reference'}

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from mmattn.ops import backends, triton, window_zscore
-from mmattn.ops.gpu import cases as gpu_cases
-from mmattn.ops.gpu import verdict
+from mmattn.ops.gpu import cases, verdict
 from mmattn.ops.gpu.cases import Case
 from mmattn.ops.gpu.check_gpu import compare_all, evaluate
 
@@ -80,6 +79,6 @@ def test_the_check_finds_the_kernels_correct(kernel):
 @pytest.mark.parametrize('kernel', KERNELS)
 def test_two_calls_give_the_same_bits(kernel):
     operator = kernel.removesuffix(verdict.TRITON)
-    case = next(gpu_cases.cases(operator, DEVICE, True))
+    case = next(cases.cases(operator, DEVICE, True))
     first, second = (evaluate(operator, case, torch.float16, torch.float16) for _ in range(2))
     assert all(torch.equal(x, second[name]) for name, x in first.items())

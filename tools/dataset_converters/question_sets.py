@@ -10,7 +10,7 @@ from region_npz import read_archive, read_images
 from region_store import source_of, write_images
 
 from mmattn.language.regions.region_writer import RegionWriter
-from mmattn.language.text import text_files as lines
+from mmattn.language.text import text_files
 from mmattn.language.vqa.questions import Question, write_questions
 
 Splits = dict[str, list[Question]]
@@ -19,7 +19,7 @@ Splits = dict[str, list[Question]]
 def read_lines(path: Path, faults: list[str]) -> list[str]:
     """Return the lines of a text file; what is wrong with it is added to ``faults``."""
     try:
-        return lines.read_lines(path)
+        return text_files.read_lines(path)
     except FileNotFoundError:
         faults.append(f'{path}: no such file')
     except ValueError as error:

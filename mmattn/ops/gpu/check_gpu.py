@@ -29,8 +29,7 @@ from torch import Tensor
 from mmattn.ops import backends, library, triton
 from mmattn.utils.files import write_text
 
-from . import cases as gpu_cases
-from . import verdict
+from . import cases, verdict
 from .cases import Case, Workload
 
 DTYPES = {
@@ -167,7 +166,7 @@ def compare_all(operator: str, device: str, quick: bool) -> bool:
         ArithmeticError: results differ.
     """
     wrong, taken = [], False
-    for case in gpu_cases.cases(operator, device, quick):
+    for case in cases.cases(operator, device, quick):
         for dtype in DTYPES[device.partition(':')[0]]:
             title = f'{operator}, {case.title}, {_name(dtype)}'
             ran, error = compare(operator, case, dtype)
@@ -233,7 +232,7 @@ def time_all(operator: str, device: str, quick: bool) -> tuple[float | None, str
     print(' ratio  kernel/ms  workload: alternatives/ms', flush=True)
     worst: tuple[float, str] | None = None
     for dtype in DTYPES[device.partition(':')[0]][:2]:
-        for work in gpu_cases.workloads(operator, device, dtype, quick):
+        for work in cases.workloads(operator, device, dtype, quick):
             for of in (FORWARD, FORWARD_AND_BACKWARD):
                 with backends.kernels_run() as kernels:
                     timed(work.ours, work.inputs, of)()
