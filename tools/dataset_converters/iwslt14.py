@@ -33,7 +33,8 @@ import mmattn.utils.command
 from conversion import Fault, run, unpack
 from parallel_text import add_arguments, convert_test, corpus_folder, prepare, tokens_of_test, warn
 
-from mmattn.language.text.preparation import Limits, Pair, check_pairs, find_pairs, iter_pairs, read_segments
+from mmattn.language.text.preparation import Limits
+from mmattn.language.text.published_text import Pair, check_pairs, find_pairs, iter_pairs, read_segments
 
 LANGUAGES = 'de', 'en'
 TRAIN = 'train.tags.de-en'

@@ -28,7 +28,7 @@ import mmattn.utils.command
 from conversion import Fault, run, unpack
 from parallel_text import LANGUAGES, add_arguments, add_other_counts, check_counts, convert_test, corpus_folder, prepare
 
-from mmattn.language.text.preparation import check_pairs, find_pairs, iter_pairs
+from mmattn.language.text.published_text import check_pairs, find_pairs, iter_pairs
 
 COUNTS = {'train': 29000, 'val': 1014, 'test_2016_flickr': 1000}
 

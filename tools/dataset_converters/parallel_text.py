@@ -9,7 +9,8 @@ from typing import Any
 
 from conversion import Fault, output_folder, unpack
 
-from mmattn.language.text.preparation import Pair, check_pairs, find_pairs, prepare_corpus, prepare_test, read_segments
+from mmattn.language.text.preparation import prepare_corpus, prepare_test
+from mmattn.language.text.published_text import Pair, check_pairs, find_pairs, read_segments
 from mmattn.language.text.subwords import TextProcessor, import_optional, read_record
 from mmattn.language.text.text_files import iter_lines
 

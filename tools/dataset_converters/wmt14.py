@@ -56,17 +56,8 @@ from parallel_text import (
     warn,
 )
 
-from mmattn.language.text.preparation import (
-    CorpusWriter,
-    Limits,
-    check_pairs,
-    check_sources,
-    find_files,
-    find_pairs,
-    iter_pairs,
-    map_pairs,
-    read_segments,
-)
+from mmattn.language.text.preparation import CorpusWriter, Limits, check_sources, map_pairs
+from mmattn.language.text.published_text import check_pairs, find_files, find_pairs, iter_pairs, read_segments
 from mmattn.language.text.subwords import TextProcessor, check_codes, undo_bpe
 from mmattn.language.text.text_files import read_lines
 

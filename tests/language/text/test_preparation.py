@@ -12,19 +12,8 @@ import pytest
 
 from mmattn.language.text import preparation
 from mmattn.language.text.annotation_files import read_json
-from mmattn.language.text.preparation import (
-    CorpusWriter,
-    Limits,
-    check_pairs,
-    find_files,
-    find_pairs,
-    iter_pairs,
-    learn_codes,
-    map_pairs,
-    prepare_corpus,
-    prepare_test,
-    read_segments,
-)
+from mmattn.language.text.preparation import CorpusWriter, Limits, learn_codes, map_pairs, prepare_corpus, prepare_test
+from mmattn.language.text.published_text import check_pairs, find_files, find_pairs, iter_pairs, read_segments
 from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.text_files import iter_lines, read_lines
 from mmattn.language.text.vocabulary import Vocabulary

@@ -1,0 +1,100 @@
+"""Published files of parallel text: found, read, and checked against each other."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from xml.sax.saxutils import unescape
+
+from .text_files import iter_lines
+
+Pair = tuple[str, str]  # a line of the source and its translation
+SEGMENT = re.compile(r'<seg id="?\d+"?>(.*?)</seg>')
+
+
+def iter_pairs(source: Path, target: Path) -> Iterator[Pair]:
+    """Yield the pairs of lines of two files.
+
+    Raises:
+        ValueError: one file has fewer lines than the other; the message names both.
+    """
+    for number, (first, second) in enumerate(zip_longest(iter_lines(source), iter_lines(target)), 1):
+        if first is None or second is None:
+            shorter = source if first is None else target
+            raise ValueError(f'{source} and {target} must have one line per pair; {shorter} ends before line {number}')
+        yield first, second
+
+
+def read_segments(path: str | Path) -> list[str]:
+    """Return the texts between ``<seg id="…">`` and ``</seg>`` in the XML or SGML file of a test set.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ValueError: a line is not UTF-8, or a tag has no partner in its line; the message gives file and line number.
+    """
+    segments = []
+    for number, line in enumerate(iter_lines(path), 1):
+        found = SEGMENT.findall(line)
+        if not len(found) == line.count('<seg ') == line.count('</seg>'):
+            raise ValueError(f'{path}, line {number}: expected <seg id="…">text</seg>; got {line.strip()!r}')
+        segments += [unescape(text, {'&quot;': '"', '&apos;': "'"}).strip() for text in found]
+    return segments
+
+
+def find_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, Path], list[str]]:
+    """Find files, or the same with the suffix ``.gz``, in a folder and its subfolders.
+
+    Returns:
+        tuple: name → path, that with the fewest folders above it; and the faults, one per missing file.
+    """
+    there: dict[str, Path] = {}
+    for path in sorted(folder.rglob('*'), key=lambda path: (len(path.parts), path), reverse=True):
+        if path.is_file():
+            there[path.name] = path  # the last is the nearest
+    names = list(names)
+    found = {name: there[file] for name in names for file in (f'{name}.gz', name) if file in there}
+    return found, [f'{folder}: no {name} or {name}.gz in it' for name in names if name not in found]
+
+
+def find_pairs(
+    folder: Path, stems: Iterable[str], languages: Pair, suffix: str = ''
+) -> tuple[dict[str, tuple[Path, Path]], list[str]]:
+    """Find the files ``stem.source`` and ``stem.target``, with a suffix, as :func:`find_files` does.
+
+    Returns:
+        tuple: stem → the paths of its two files, if both are found; and the faults, one per missing file.
+    """
+    names = {stem: [f'{stem}.{language}{suffix}' for language in languages] for stem in stems}
+    found, faults = find_files(folder, [name for both in names.values() for name in both])
+    pairs = {stem: (found[a], found[b]) for stem, (a, b) in names.items() if a in found and b in found}
+    return pairs, faults
+
+
+def check_pairs(
+    pairs: Mapping[str, tuple[Path, Path]], read: Callable[[Path], Iterable[str]] = iter_lines
+) -> tuple[dict[str, int], list[str]]:
+    """Read pairs of files as a whole.
+
+    Args:
+        pairs (mapping): name → the files of the source and of the target.
+        read (Callable): returns the sentences of a file.
+
+    Returns:
+        tuple: name → number of sentences, for the pairs without a fault; and the faults of all files.
+    """
+    counts: dict[str, int] = {}
+    faults: list[str] = []
+    for name, paths in pairs.items():
+        lengths = []
+        for path in paths:
+            try:
+                lengths.append(sum(1 for _ in read(path)))
+            except ValueError as error:
+                faults.append(str(error))
+            except OSError as error:
+                faults.append(f'{path}: {error.strerror or error}')
+        if len(lengths) == 2 and lengths[0] != lengths[1]:
+            faults.append(f'{paths[0]}: {lengths[0]:,} sentences, but {paths[1]} has {lengths[1]:,}')
+        elif len(lengths) == 2:
+            counts[name] = lengths[0]
+    return counts, faults
