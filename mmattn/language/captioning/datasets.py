@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mmattn.engine.data_sampling import SampleIndex
 from mmattn.language.regions.region_inputs import image_inputs, open_store
 from mmattn.language.text.annotation_files import in_folder, raise_faults
-from mmattn.language.text.packed_sequences import Sentences
+from mmattn.language.text.packed_sequences import PackedSequences
 from mmattn.language.text.text_dataset import TextDataset
 from mmattn.language.text.vocabulary import PAD, UNK, Vocabulary
 from mmattn.registry import DATASETS
@@ -71,15 +71,15 @@ class CaptionDataset(TextDataset):
         self._first = [0]
         for each in annotations:
             self._first.append(self._first[-1] + len(each.words))
-        self._numbers = Sentences(
+        self._numbers = PackedSequences(
             self.vocabulary.encode(' '.join(words[:max_words])) for each in annotations for words in each.words
         )
-        self._attributes: Sentences | None = None
+        self._attributes: PackedSequences | None = None
         if attributes is not None:
             found = read_attributes(attributes, self.ids, self.vocabulary, num_attributes)
-            self._attributes = Sentences(found[name] for name in self.ids)
+            self._attributes = PackedSequences(found[name] for name in self.ids)
         elif oracle_attributes:
-            self._attributes = Sentences(self._words_of(each) for each in annotations)
+            self._attributes = PackedSequences(self._words_of(each) for each in annotations)
 
     @classmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from mmattn.language.layers.object_counter import box_iou
 from mmattn.language.regions.region_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
 from mmattn.language.text.annotation_files import in_folder, noting, raise_faults
-from mmattn.language.text.packed_sequences import Sentences
+from mmattn.language.text.packed_sequences import PackedSequences
 from mmattn.language.text.text_dataset import TextDataset
 from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
 from mmattn.registry import DATASETS
@@ -90,11 +90,11 @@ class EntitiesDataset(TextDataset):
             if captions
             else ['no caption with a phrase that has a box'],
         )
-        self._words = Sentences(word_numbers(self.vocabulary, each.caption.words) for each in captions)
+        self._words = PackedSequences(word_numbers(self.vocabulary, each.caption.words) for each in captions)
         phrases = [entities.grounded(each) for each in captions]
-        self._ends = Sentences([phrase.end - 1 for phrase in each] for each in phrases)
+        self._ends = PackedSequences([phrase.end - 1 for phrase in each] for each in phrases)
         # The coordinates of the boxes of each phrase, phrase by phrase.
-        self._boxes = Sentences(
+        self._boxes = PackedSequences(
             [int(x) for box in entities.boxes[each.image_id][phrase.entity] for x in box]
             for each, found in zip(captions, phrases)
             for phrase in found

@@ -7,14 +7,14 @@ import numpy as np
 import torch
 
 
-class Sentences:
+class PackedSequences:
     """Numbers of all sentences in one array: one tensor per sentence would need several times the memory.
 
     Args:
         sentences (iterable of sequence of int): the numbers of the symbols of each.
 
     Example:
-        >>> Sentences([[4, 5, 2], [6, 2]])[1]
+        >>> PackedSequences([[4, 5, 2], [6, 2]])[1]
         tensor([6, 2])
     """
 

@@ -10,7 +10,7 @@ from typing import Any
 from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
 
-from mmattn.language.text.packed_sequences import Sentences
+from mmattn.language.text.packed_sequences import PackedSequences
 from mmattn.language.text.subwords import read_record
 from mmattn.language.text.text_dataset import TextDataset
 from mmattn.language.text.text_files import read_lines, split_symbols
@@ -110,7 +110,9 @@ class ParallelTextDataset(TextDataset):
         if not len(chosen):
             raise ValueError(f'{paths[0]} and {paths[1]} have no pair of sentences')
         self.lines = list(chosen)
-        self.numbers = [Sentences(self.vocabulary.encode(lines[number]) for number in self.lines) for lines in texts]
+        self.numbers = [
+            PackedSequences(self.vocabulary.encode(lines[number]) for number in self.lines) for lines in texts
+        ]
         self.texts = [[lines[number] for number in self.lines] for lines in texts] if test_mode else None
         self.lengths = list(zip(*(side.lengths() for side in self.numbers)))
 

@@ -20,7 +20,7 @@ from mmattn.language.regions.pictures_by_id import picture_paths
 from mmattn.language.regions.region_inputs import image_inputs, open_store
 from mmattn.language.regions.region_store import Regions
 from mmattn.language.text.annotation_files import difference, in_folder, raise_faults
-from mmattn.language.text.packed_sequences import Sentences
+from mmattn.language.text.packed_sequences import PackedSequences
 from mmattn.language.text.text_dataset import TextDataset
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import DATASETS
@@ -256,8 +256,11 @@ class VQADataset(TextDataset):
             width, height = read_picture(self._places[self._questions[0].image_id]).shape[:0:-1]
             self.metainfo['picture_size'] = [width, height]
         counts = [given.counts(each) for each in self._questions]
-        self._numbers = Sentences(self.tokenizer.numbers(each.question) for each in self._questions)
-        self._labels, self._counts = Sentences(map(list, counts)), Sentences(list(each.values()) for each in counts)
+        self._numbers = PackedSequences(self.tokenizer.numbers(each.question) for each in self._questions)
+        self._labels, self._counts = (
+            PackedSequences(map(list, counts)),
+            PackedSequences(list(each.values()) for each in counts),
+        )
         self._answers = [each.answers for each in self._questions] if test_mode else None
         self.published = not test_mode or any(self._answers or ())
         self._given = np.array([len(each.answers) for each in self._questions])
