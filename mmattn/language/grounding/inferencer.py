@@ -15,7 +15,7 @@ from mmattn.language.models.progress_file import digest
 from mmattn.language.regions.region_inputs import Stores, image_inputs, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.annotation_files import raise_faults
-from mmattn.language.text.vocabulary import SPECIALS, Vocabulary
+from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.utils.checks import check_count
 
 from .datasets import word_numbers
@@ -128,13 +128,12 @@ class GroundingInferencer(LanguageInferencer):
         settings = dict(batch_size=self.batch_size, captions=digest(pairs), images=store_files(found[0].store))
         batches = self.preprocess(found)
         predictions = self._run(batches, 'Phrases', progress_file, resume, {}, dict(top_k=top_k), **settings)
-        known = set(self.vocabulary.symbols[len(SPECIALS) :])
         return dict(
             predictions=[
                 dict(
                     image_id=each.image_id,
                     caption=each.text,
-                    unknown=[word for word in dict.fromkeys(each.caption.words) if word not in known],
+                    unknown=[word for word in dict.fromkeys(each.caption.words) if word not in self.vocabulary],
                     phrases=[
                         dict(phrase=text, **regions[0], regions=regions)
                         for text, regions in zip(each.phrases(), predictions[i]['phrases'])

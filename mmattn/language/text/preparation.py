@@ -445,7 +445,7 @@ def prepare_test(
     about = read_record(prepared)
     languages = about['source'], about['target']
     texts = [TextProcessor.from_corpus(prepared, language) for language in languages]
-    symbols = set(Vocabulary.from_file(prepared / 'vocabulary.txt').symbols)
+    vocabulary = Vocabulary.from_file(prepared / 'vocabulary.txt')
     pairs = list(map_pairs(test_tokens or (texts[0].tokenize, texts[1].tokenize), test, description='tokenizing'))
     if not pairs:
         raise ValueError('no pair of lines is left in test')
@@ -454,7 +454,7 @@ def prepare_test(
     writer = CorpusWriter(folder, languages)
     writer.write_evaluation('test', segmented)
     pieces = [piece for _, both in segmented for line in both for piece in split_symbols(line)]
-    if unknown := sum(piece not in symbols for piece in pieces):
+    if unknown := sum(piece not in vocabulary for piece in pieces):
         writer.warnings.append(f'test: {unknown:,} of {len(pieces):,} symbols are not in the vocabulary of {prepared}')
     for name in ('bpe.codes', 'vocabulary.txt'):
         shutil.copyfile(prepared / name, folder / name)

@@ -63,6 +63,10 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.symbols)
 
+    def __contains__(self, symbol: str) -> bool:
+        """Return whether a symbol is in the vocabulary; the first four, which no text has, are not."""
+        return self._index.get(symbol, UNK) > UNK
+
     def encode(self, line: str) -> list[int]:
         """Return the numbers of the symbols of a line, separated by spaces, and of ``</s>`` after them."""
         return [*(self._index.get(symbol, UNK) for symbol in split_symbols(line)), EOS]

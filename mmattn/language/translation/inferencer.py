@@ -20,7 +20,6 @@ from mmattn.language.models.progress_file import MANY, digest
 from mmattn.language.text.batching import token_batches
 from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.text_files import read_lines
-from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.utils.checks import check_count
 
 from .transformer import TranslationTransformer, longest
@@ -131,7 +130,7 @@ class TranslationInferencer(SentenceInferencer):
         batches = self.preprocess(lines, max_source_length, name)
         settings = dict(batch_tokens=self.batch_tokens, input=digest(lines))
         unknown = {
-            index: [piece.removesuffix('@@') for piece in pieces if piece not in self._known]
+            index: [piece.removesuffix('@@') for piece in pieces if piece not in self.vocabulary]
             for batch in batches
             for index, pieces in zip(batch.indices, batch.inputs)
         }
@@ -257,7 +256,6 @@ class TranslationInferencer(SentenceInferencer):
         """Set the vocabulary, and the tokenizers of both languages."""
         super()._read_meta()
         common = dict(lowercase=self.meta['lowercase'], **self.meta['moses'])
-        self._known = {*self.vocabulary.symbols[len(SPECIALS) :]}
         self._source = TextProcessor(self.meta['source'], self.meta['codes'], **common)
         self._target = TextProcessor(self.meta['target'], None, **common)
 
