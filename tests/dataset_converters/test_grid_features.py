@@ -151,6 +151,9 @@ def test_a_pyramid_has_the_cells_of_all_grids(run, photos, tmp_path):
     assert torch.equal(found.boxes[-9:], plain.boxes)
     assert torch.equal(found.features[-9:], plain.features)
     torch.testing.assert_close(found.features[1:3].mean(0), found.features[0])  # 8 columns of positions, 4 in a half
+    quarters = found.features[8:12].reshape(2, 2, -1)  # of two rows, two columns
+    torch.testing.assert_close(quarters.mean(0), found.features[1:3])
+    torch.testing.assert_close(quarters.mean(1), found.features[6:8])  # two rows, one column
 
 
 @pytest.mark.parametrize(

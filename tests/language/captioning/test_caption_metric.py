@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -117,11 +118,11 @@ def test_arguments(tmp_path):
 
 @needs_java
 def test_words_are_those_of_pycocoevalcap():
-    """Also of captions with line breaks, without a word and with letters outside ASCII."""
+    """Also of captions with line breaks, without a word and with letters outside ASCII, in both forms of Unicode."""
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
     texts = ["A man's T-shirt (white), 3 o'clock…", '', ' . ', 'Café "x" — don\u2019t\nstop', 'two\u2028lines']
-    found = ptb_words(texts)
+    found = ptb_words([unicodedata.normalize('NFD', text) for text in texts])
     plain = [' '.join(text.split()) for text in texts]
     expected = PTBTokenizer().tokenize({i: [dict(caption=text)] for i, text in enumerate(plain)})
     assert [' '.join(words) for words in found] == [expected[i][0] for i in range(len(texts))]

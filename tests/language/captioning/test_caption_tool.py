@@ -4,6 +4,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -158,6 +159,9 @@ def test_output_that_exists_is_an_error_before_any_work(tiny, arguments, tmp_pat
         assert caught.value.filename == str(tmp_path / name)
         assert (tmp_path / name).read_bytes() == b'precious'
         (tmp_path / name).unlink()
+    part = shutil.copyfile(tiny.attributes, tmp_path / 'captions.json.part')
+    with pytest.raises(ValueError, match=r'--out \S+captions\.json\.part would replace an input'):
+        call(*arguments, '--attributes', part, '--out', tmp_path, '--overwrite')
 
 
 def test_faults_of_the_input_are_listed_before_any_work(tiny, arguments, tmp_path, call, monkeypatch):

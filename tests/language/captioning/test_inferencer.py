@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
@@ -187,7 +188,7 @@ def test_an_interrupted_run_continues_with_the_next_batch(tiny, tmp_path, torn, 
     assert inferencer(tiny.store, n_best=2, progress_file=path) == whole  # exact, in float32, too
     assert [*before, *after] == [[0, 1], [2, 3], [4, 5], [6]]
     after.clear()
-    assert inferencer(tiny.store, n_best=2, progress_file=path) == whole
+    assert inferencer(tiny.store, n_best=np.int64(2), progress_file=path) == whole
     assert after == []
 
 

@@ -59,7 +59,7 @@ def make(trained, **options):
 def test_predictions_are_those_of_the_model_for_single_captions(folder, trained):
     inferencer = make(trained, batch_size=3)
     store = RegionStore(folder / 'regions')
-    found = inferencer(folder / 'regions', CAPTIONS, top_k=2)['predictions']
+    found = inferencer(folder / 'regions', CAPTIONS, top_k=np.int64(2))['predictions']
     assert [each['unknown'] for each in found] == UNKNOWN
     for (image, text), prediction, tokens, last, phrases in zip(CAPTIONS, found, TOKENS, LAST, PHRASES, strict=True):
         assert (prediction['image_id'], prediction['caption']) == (image, text)
@@ -204,6 +204,9 @@ def test_a_file_of_captions(call, folder, trained, tmp_path):
     assert found == [f'4 captions: {out / "phrases.json"}; 2 have unknown words']
     assert read(out / 'phrases.json') == make(trained)(folder / 'regions', CAPTIONS, 2)['predictions']
     assert [path.name for path in out.iterdir()] == ['phrases.json']
+    part = path.rename(tmp_path / 'phrases.json.part')
+    with pytest.raises(ValueError, match=r'--out \S+phrases\.json\.part would replace an input'):
+        call('--captions', part, '--out', tmp_path, '--overwrite')
     path.write_text('', encoding='utf-8')
     with pytest.raises(ValueError, match=f'^{re.escape(str(path))}: 1 fault:\n  no caption$'):
         call('--captions', path, '--out', tmp_path / 'other')

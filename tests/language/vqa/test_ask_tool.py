@@ -4,6 +4,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -170,6 +171,9 @@ def test_errors_before_any_work(tiny, of_ban, of_file, tmp_path, call, monkeypat
             call(*arguments, '--out', tmp_path)
         assert (tmp_path / name).read_bytes() == b'precious'
         (tmp_path / name).unlink()
+    part = shutil.copyfile(tiny.questions, tmp_path / 'answers.json.part')
+    with pytest.raises(ValueError, match=r'--out \S+answers\.json\.part would replace an input'):
+        call(*of_ban, '--questions', part, '--out', tmp_path, '--overwrite')
     assert not (tmp_path / 'out').exists()
 
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
@@ -103,7 +104,7 @@ def test_a_file_of_questions(folder, tmp_path):
     write_questions(tmp_path / 'q.json', [Question(90 + n, *pair) for n, pair in enumerate(QUESTIONS)])
     from_file = ask(RegionStore(folder / 'regions'), tmp_path / 'q.json')['predictions']
     assert [each.pop('question_id') for each in from_file] == [90, 91, 92, 93, 94]
-    pairs = ask([folder / 'regions'], QUESTIONS)['predictions']
+    pairs = ask([folder / 'regions'], QUESTIONS, np.int64(5))['predictions']
     assert [each.pop('question_id') for each in pairs] == [0, 1, 2, 3, 4]
     assert from_file == pairs
 
