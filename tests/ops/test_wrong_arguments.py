@@ -76,10 +76,10 @@ def test_counts(value):
         ),
         (
             global_attention,
-            dict(axis_bias=MAP),
-            r'axis_bias must be empty or hold one tensor .* shape \(1, 1, 2, 3, 4\)',
+            dict(axis_bias=MAP[0, 0]),
+            r'axis_bias must be empty or hold one tensor .* shape \(2, 3, 4\)',
         ),
-        (strided, dict(offset_bias=MAP), r'offset_bias must be empty or hold one tensor .* shape \(1, 1, 2, 3, 4\)'),
+        (strided, dict(offset_bias=MAP[0, 0]), r'offset_bias must be empty or hold one tensor .* shape \(2, 3, 4\)'),
         (global_attention, dict(key_bias=1.0), 'key_bias must be a tensor; got 1.0'),
         (strided, dict(scale=1e300), r'scale must be finite in torch.float32; got 1e\+300'),
     ],
