@@ -126,9 +126,10 @@ def test_boxes_that_are_not_used_are_a_warning(check, tmp_path, layout, boxes, s
     assert said in message
 
 
+@pytest.mark.parametrize('box', [(5, 5, 900, 20), (5, 5, 20, 900), (-5, 5, 20, 20), (5, -5, 20, 20)])
 @pytest.mark.parametrize('layout', [coco, voc])
-def test_boxes_beyond_their_images_are_a_warning(check, tmp_path, layout):
-    (message,) = check(layout(tmp_path, [('cell', BOX), ('cell', (5, 5, 900, 20)), ('plate', BOX)]))
+def test_boxes_beyond_their_images_are_a_warning(check, tmp_path, layout, box):
+    (message,) = check(layout(tmp_path, [('cell', BOX), ('cell', box), ('plate', BOX)]))
     assert 'train_dataloader.dataset: 2 boxes reach beyond their images' in message
 
 
@@ -238,6 +239,7 @@ def change(root, **changes):
             dict(bbox=lambda box: [30, 20, 46, 38]),
             r'4 of 4 boxes reach beyond .*COCO.s are \[left, top, width, height\]: such as \[30, 20, 46, 38\] in 0',
         ),
+        (dict(bbox=lambda box: [30, 20, SIZE[0] + 1, SIZE[1] + 1]), '4 of 4 boxes reach beyond .* read as corners'),
         (dict(area=lambda box: 0 if box['id'] == 1 else 9), '1 of 4 boxes have an area of 0 in the file'),
         (
             dict(bbox=lambda box: [0.1, 0.2, 0.5, 0.5] if box['id'] < 3 else box['bbox']),

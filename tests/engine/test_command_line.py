@@ -172,6 +172,7 @@ def test_known_keys_are_no_warning(logged):
     options = {
         'train_dataloader.dataset.pipeline.3.crop_size': (8, 8),
         'load_from': 'x',
+        'resume': 'auto',  # False in the config
         'find_unused_parameters': True,
     }
     cfg = load_config(CONFIG, {**options, 'custom_hooks': [], 'model': dict(_delete_=True, type='X')})

@@ -36,7 +36,7 @@ def test_interval_over_samples_is_the_wider_of_a_literal_bootstrap_of_images_and
     rng = np.random.default_rng(1)
     images = [f'photo{i}' for i in range(20) for _ in range(i % 4 + 1)]
     names = [f'{image}#{question}' for question, image in enumerate(images)]
-    shared = dict(zip(dict.fromkeys(images), rng.normal(2, of_images, 20)))
+    shared = dict(zip(dict.fromkeys(images), rng.normal(20, of_images, 20)))
     ours = [{name: shared[image] + shift for name, image in zip(names, images)} for shift in rng.normal(0, of_seeds, 3)]
     baseline = [{name: float(rng.normal(1, 0.1)) for name in names} for _ in range(3)]
     found = sampled_difference(ours, baseline)

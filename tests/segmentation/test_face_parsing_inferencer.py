@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 
 from mmattn.segmentation.face_parsing import inferencer as module
 from mmattn.segmentation.face_parsing.inferencer import FaceParsingInferencer
+from mmattn.utils import trained_model
 from mmattn.utils.paths import config_path
 
 from ..full_disk import full_disk
@@ -407,6 +408,20 @@ def test_models_that_are_no_segmentors(checkpoint, path, name):
         ValueError, match=rf'the model must be a segmentor; the config has {name} \(.* SST, .* detectors'
     ):
         FaceParsingInferencer(config_path(path), checkpoint)
+
+
+def test_another_model_than_trained_is_named(save, monkeypatch):
+    said = []
+    monkeypatch.setattr(trained_model, 'print_log', lambda message, *_: said.append(message))
+    path = save(cfg=config().pretty_text, dataset_meta=dict(classes=CLASSES, palette=PALETTE))
+    other = config()
+    other.model.decode_head.align_corners = True
+    for cfg in (config(), other):
+        FaceParsingInferencer(cfg, path, 'cpu')
+    assert said == [
+        f'{path}: its weights were trained with another model: model.decode_head.align_corners is True '
+        '(in training: not set)'
+    ]
 
 
 def test_classes_and_palette_may_be_the_data_sets(save):

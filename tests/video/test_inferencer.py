@@ -13,6 +13,7 @@ import torch
 from mmengine.config import Config
 from PIL import Image
 
+from mmattn.utils import trained_model
 from mmattn.utils.files import exclusive
 from mmattn.utils.paths import config_path
 from mmattn.video import clips as opened
@@ -735,6 +736,17 @@ def test_a_checkpoint_of_another_model_is_an_error(small_sst, tmp_path):
         ValueError, match=r'must be an SST; the config has EncoderDecoder \(tools/image_demo\.py runs seg'
     ):
         VOSInferencer(segmentor, None)
+
+
+def test_another_attention_than_trained_is_named(small_sst, tmp_path, monkeypatch):
+    said, path, cfg = [], tmp_path / 'trained.pth', Config.fromfile(small_sst.config)
+    monkeypatch.setattr(trained_model, 'print_log', lambda message, *_: said.append(message))
+    torch.save({**torch.load(small_sst.checkpoint), 'meta': dict(cfg=cfg.pretty_text)}, path)
+    VOSInferencer(small_sst.config, path)
+    cfg.model.attention.temporal_position = 'none'
+    VOSInferencer(cfg, path)
+    (message,) = said
+    assert message.startswith(f'{path}: its weights were trained with another model: model.attention.temporal_position')
 
 
 def test_what_is_told(small_sst, folder, masks, tmp_path, capsys, monkeypatch):
