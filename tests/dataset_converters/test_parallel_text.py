@@ -180,6 +180,11 @@ def test_a_test_set_for_a_trained_model(command, fails, out, tmp_path, form):
     assert fails(multi30k, *options, '--target', 'fr') == [other.format('en to fr')]
     assert fails(wmt14, 'en-fr', *options) == [other.format('en to fr')]
     assert fails(multi30k, *options, '--lowercase') == [f'--merges and --lowercase are those of {prepared}']
+    before = content(prepared)
+    code, _, said = command(multi30k, *options, '--overwrite', '--out-dir', prepared, out=None)
+    assert code == 1
+    assert str(prepared) in ' '.join(said)
+    assert content(prepared) == before
     en, _ = fails(multi30k, *options[:3])
     assert en.endswith('no test_2016_flickr.en or test_2016_flickr.en.gz in it')
     [line] = fails(multi30k, folder, '--test', 'a')
