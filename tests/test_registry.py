@@ -14,7 +14,7 @@ PACKAGE = Path(mmattn.__file__).parent
 # The registry of each name, and the packages that it needs.
 RECORDED = Path(__file__).with_name('golden') / 'registered.txt'
 REGISTRY = {name: registry for registry, name in map(str.split, RECORDED.read_text(encoding='utf-8').splitlines())}
-NEEDS = {name: FOLDERS[folder_of(name.removeprefix('mmattn.'))] for name in REGISTRY}
+NEEDS = {name: FOLDERS[folder] for name in REGISTRY if (folder := folder_of(name.removeprefix('mmattn.')))}
 ENGINE, MMCV, HEADS, DETECTION = (
     [name for name, needs in NEEDS.items() if needs == packages]
     for packages in ((), ('mmcv',), ('mmcv', 'mmseg'), ('mmcv', 'mmdet'))
@@ -196,6 +196,7 @@ def test_folders_name_all_that_is_registered(run_python):
     said = json.loads(run_python(REGISTERED).splitlines()[-1])  # mmseg.datasets prints
     assert said['listed'] == said['imported']
     assert {*REGISTRY} <= {*said['listed']}
+    assert NEEDS.keys() == REGISTRY.keys()
     assert NEEDS.keys() == {*ENGINE, *MMCV, *HEADS, *DETECTION}
 
 

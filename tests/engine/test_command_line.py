@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from argparse import ArgumentParser
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -337,7 +338,13 @@ def test_ctrl_c_says_how_to_resume(tiny_data, tmp_path, processes):
     with (
         open(tmp_path / 'said', 'w', encoding='utf-8') as errors,
         subprocess.Popen(
-            words, env=environment, text=True, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+            words,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # ignored where tests run under nohup
         ) as process,
     ):
         for line in process.stdout:

@@ -408,7 +408,7 @@ def test_images_of_one_name_are_named_before_the_test(trained, tiny_data, tmp_pa
 
 @pytest.mark.e2e
 def test_outputs_never_replace_the_data(trained, tiny_data, tmp_path):
-    """Labels, and images through a link."""
+    """Labels, images through a link, and images of the training."""
     data = tmp_path / 'data'
     shutil.copytree(tiny_data['BUILDINGS_ROOT'], data)
     (tmp_path / 'link').symlink_to(data / 'img_dir')
@@ -421,7 +421,8 @@ def test_outputs_never_replace_the_data(trained, tiny_data, tmp_path):
         '--work-dir',
         tmp_path / 'work',
     ]
-    for output in (['--out', data / 'ann_dir/val'], ['--show-dir', tmp_path / 'link/val']):
+    outputs = ['--out', data / 'ann_dir/val'], ['--show-dir', tmp_path / 'link/val'], ['--out', data / 'img_dir/train']
+    for output in outputs:
         done = run_command([*command, *output, '--cfg-options', *SMALL], {**os.environ, 'BUILDINGS_ROOT': str(data)})
         assert done.returncode == 1
         assert f'{output[0]} {output[1]} would replace an input, {data}' in done.stderr
