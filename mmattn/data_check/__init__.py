@@ -1,1 +1,1 @@
-"""Checks of the data of a run before its first iteration: the hook, and images and masks."""
+"""Check of a user's data before the first iteration: images, masks, boxes, classes and metrics."""

@@ -1,16 +1,18 @@
 """Base class of the hooks that check data before the first iteration."""
 
 import logging
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
+from mmengine.model import is_model_wrapper
 from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 
@@ -19,6 +21,7 @@ from mmattn.utils.component_type import component_class
 from mmattn.utils.files import write_text
 from mmattn.utils.trained_model import warn_of_differences
 
+from .data_sets import CheckableDataset, Fault, data_sets
 from .metrics import metric_faults
 
 SHOWN = 20
@@ -52,9 +55,32 @@ class DataCheckHook(Hook):
         self._checked: set[str] = set()
         self._classes: list[str] = []  # of the checkpoint
 
-    @abstractmethod
-    def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
-        """Return faults by path, or by place in the config; ``loaders`` are keys of the config."""
+    def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
+        """Yield the faults of the data sets of some data loaders: path, or place in the config, and reason.
+
+        By default, the data sets check themselves, if their class has the method of :class:`CheckableDataset`.
+
+        Args:
+            runner (Runner): the runner, with config and model.
+            loaders (tuple of str): keys of the config, some of :data:`LOADERS`.
+        """
+        model = runner.model
+        while is_model_wrapper(model):
+            model = model.module
+        configs: dict[Any, list[dict]] = {}
+        for _, cfg in data_sets(runner.cfg, loaders, CheckableDataset):
+            configs.setdefault(component_class(cfg, DATASETS, cfg.get('_scope_')), []).append(cfg)
+        for kind, cfgs in configs.items():
+            for path, reasons in kind.find_faults(cfgs, model).items():
+                yield from ((path, reason) for reason in reasons)
+
+    def faults_by_path(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
+        """Return all faults of some data loaders, and of the config: the reasons by path or place, each once."""
+        faults: dict[str, dict[str, None]] = {}
+        checks = self.find_faults(runner, loaders), metric_faults(runner.cfg), meta_faults(runner.cfg, loaders)
+        for path, reason in chain(*checks):
+            faults.setdefault(path, {})[reason] = None
+        return {path: list(reasons) for path, reasons in faults.items()}
 
     def before_loops(self, runner: Runner) -> None:
         """Check the data of training and validation."""
@@ -100,9 +126,7 @@ class DataCheckHook(Hook):
         report = Path(runner.work_dir) / 'data_check.txt'
         lines: list[str] = []
         if is_main_process():
-            faults = self.find_faults(runner, loaders)
-            for path, reason in (*metric_faults(runner.cfg), *meta_faults(runner.cfg, loaders)):
-                faults.setdefault(path, []).append(reason)
+            faults = self.faults_by_path(runner, loaders)
             lines = [f'{path}: {"; ".join(reasons)}' for path, reasons in faults.items()]
             lines = [line.encode(errors='backslashreplace').decode() for line in lines]  # file names may not be UTF-8
             report.unlink(missing_ok=True)  # the report of an earlier run
@@ -125,28 +149,10 @@ class DataCheckHook(Hook):
             )
 
 
-def meta_faults(cfg: Config, loaders: Sequence[str]) -> Iterator[tuple[str, str]]:
+def meta_faults(cfg: Config, loaders: Sequence[str]) -> Iterator[Fault]:
     """Yield keys of ``metainfo`` that look like ``classes`` or ``palette``, under which data sets do not read them."""
-    for loader in loaders:
-        for where, dataset in data_set_configs(cfg.get(loader), loader, BaseDataset):
-            for key in dataset.get('metainfo') or ():
-                name = next(iter(get_close_matches(str(key).lower(), META_KEYS, 1, 0.8)), key)
-                if name != key:
-                    yield f'{where}.metainfo', f'{key!r} is not read: write {name!r}'
-
-
-def data_set_configs(cfg: object, where: str, base: type) -> Iterator[tuple[str, dict]]:
-    """Yield each config of a data set that derives from ``base`` in the config of a data loader, with its place.
-
-    Data sets inside wrappers, such as ``ConcatDataset``, are included.
-    """
-    if isinstance(cfg, list | tuple):
-        for i, part in enumerate(cfg):
-            yield from data_set_configs(part, f'{where}.{i}', base)
-    elif isinstance(cfg, dict):
-        kind = component_class(cfg, DATASETS, cfg.get('_scope_'))
-        if isinstance(kind, type) and issubclass(kind, base):
-            yield where, cfg
-            return
-        for key in ('dataset', 'datasets'):
-            yield from data_set_configs(cfg.get(key), f'{where}.{key}', base)
+    for where, dataset in data_sets(cfg, loaders, BaseDataset):
+        for key in dataset.get('metainfo') or ():
+            name = next(iter(get_close_matches(str(key).lower(), META_KEYS, 1, 0.8)), key)
+            if name != key:
+                yield f'{where}.metainfo', f'{key!r} is not read: write {name!r}'

@@ -8,21 +8,23 @@ from mmengine.config import Config
 
 from mmattn.utils.component_type import type_name
 
+from .data_sets import Fault, dicts
+
 IOU_METRICS = {'mIoU': ('mIoU', 'mAcc'), 'mDice': ('mDice', 'mAcc'), 'mFscore': ('mFscore', 'mPrecision', 'mRecall')}
 BOX_RESULTS = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 
 
-def metric_faults(cfg: Config) -> Iterator[tuple[str, str]]:
+def metric_faults(cfg: Config) -> Iterator[Fault]:
     """Yield ``(place in the config, fault)``: a metric with an unknown name, and ``save_best`` of no metric.
 
     Metrics of other types than mmseg's ``IoUMetric`` and mmdet's ``VOCMetric`` and ``CocoMetric`` are not checked.
     """
     for name in ('val_evaluator', 'test_evaluator'):
-        for metric in _dicts(cfg.get(name)):
+        for metric in dicts(cfg.get(name)):
             if type_name(metric) == 'IoUMetric':
                 for unknown in set(_list(metric.get('iou_metrics', ['mIoU']))) - set(IOU_METRICS):
                     yield f'{name}.iou_metrics', _unknown(unknown, IOU_METRICS)
-    metrics = [*_dicts(cfg.get('val_evaluator'))]
+    metrics = dicts(cfg.get('val_evaluator'))
     computed = [_computed(metric) for metric in metrics]
     if not metrics or None in computed:
         return
@@ -66,10 +68,6 @@ def _unknown(name: str, names: Iterable[str]) -> str:
     nearest = difflib.get_close_matches(name, names, 1, 0.5)
     hint = f' (did you mean {nearest[0]!r}?)' if nearest else ''
     return f'{name!r}{hint} is none of {", ".join(sorted(names))}'
-
-
-def _dicts(cfg: Any) -> Iterator[dict]:
-    yield from (part for part in (cfg if isinstance(cfg, list | tuple) else [cfg]) if isinstance(part, dict))
 
 
 def _list(value: Any) -> list:

@@ -5,6 +5,6 @@ from mmattn.utils.lazy import lazy_names
 __getattr__, __all__ = lazy_names(
     __name__,
     {
-        'data_check_hook': 'DetDataCheckHook',
+        'mmattn.data_check.boxes': 'DetDataCheckHook',
     },
 )

@@ -9,7 +9,7 @@ __getattr__, __all__ = lazy_names(
         'bi_cc_head': 'BiCCHead',
         'bi_nl_head': 'BiNLHead',
         'cached_features': 'CachedBackbone CachedFeaturesDataset CachedFeaturesPreprocessor',
-        'data_check_hook': 'SegDataCheckHook',
+        'mmattn.data_check.masks': 'SegDataCheckHook',
         'deeplabv3_plus_ba_head': 'DeepLabV3PlusBAHead',
         'frozen_backbone': 'FrozenBackbone',
         'mobilenet_v2_stride8': 'MobileNetV2Stride8',

@@ -1,21 +1,20 @@
 """Hook that checks data sets of sentences, and compares their vocabularies with those of model and checkpoint."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
 from mmattn._compat import checkpoint_path
-from mmattn.data_check.hook import DataCheckHook, data_set_configs
+from mmattn.data_check.data_sets import LOADERS, Fault, data_sets
+from mmattn.data_check.hook import DataCheckHook
 from mmattn.language.models.embedding import vocabulary_size
 from mmattn.registry import HOOKS
 
 from .annotation_files import difference, faults_of
 from .text_dataset import TextDataset, read_vocabulary, text_dataset
 from .vocabulary import SPECIALS, Vocabulary
-
-LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 
 @HOOKS.register_module()
@@ -56,42 +55,32 @@ class TextDataCheckHook(DataCheckHook):
         >>> default_hooks = dict(data_check=dict(type='mmattn.TextDataCheckHook'))  # in a config
     """
 
-    def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
+    def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
         """Compare the vocabularies of these data loaders with the embedding and with each other, and check the rest."""
-        model = runner.model
-        while is_model_wrapper(model):
-            model = model.module
-        rows = vocabulary_size(model)
-        faults: dict[str, list[str]] = {}
+        yield from self._vocabulary_faults(runner, loaders)
+        yield from super().find_faults(runner, loaders)
+
+    def _vocabulary_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
+        rows = vocabulary_size(runner.model)
         first: tuple[Path, Vocabulary] | None = None
         for path, cfg in _sources(runner.cfg, loaders):
             try:
                 vocabulary = read_vocabulary(cfg)
             except (OSError, ValueError) as error:
-                faults[str(path)] = faults_of(error, path)
+                yield from ((str(path), fault) for fault in faults_of(error, path))
                 continue
             first = first or (path, vocabulary)
-            reasons = []
             count = len(vocabulary)
             if count == len(SPECIALS):
-                reasons.append('no words, so there is no vocabulary')
+                yield str(path), 'no words, so there is no vocabulary'
             elif rows is not None and rows != count:
-                reasons.append(
+                yield (
+                    str(path),
                     f'{count - len(SPECIALS):,} symbols and {len(SPECIALS)} special ones, but the embedding of the '
-                    f'model has {rows:,} rows (--cfg-options model.vocab_size={count})'
+                    f'model has {rows:,} rows (--cfg-options model.vocab_size={count})',
                 )
             if vocabulary.symbols != first[1].symbols:
-                found = difference('symbol', vocabulary.symbols, first[1].symbols)
-                reasons.append(f'{found} in {first[0]}')
-            if reasons:
-                faults[str(path)] = reasons
-        kinds: dict[type[TextDataset], list[dict]] = {}
-        for part in _data_sets(runner.cfg, loaders):
-            kinds.setdefault(text_dataset(part), []).append(part)
-        for kind, parts in kinds.items():
-            for name, reasons in kind.find_faults(parts, model).items():
-                faults[name] = list(dict.fromkeys([*faults.get(name, []), *reasons]))
-        return faults
+                yield str(path), f'{difference("symbol", vocabulary.symbols, first[1].symbols)} in {first[0]}'
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Compare the checkpoint's symbols and languages with those of the data, and its model with that of the config.
@@ -116,19 +105,14 @@ class TextDataCheckHook(DataCheckHook):
                 raise ValueError(f'{path}: the data do not fit the checkpoint {name}: {"; ".join(faults)}')
 
 
-def _data_sets(cfg: Any, loaders: tuple[str, ...]) -> list[dict]:
-    """Return the configs of the data sets of some loaders."""
-    return [part for loader in loaders for _, part in data_set_configs(cfg.get(loader), loader, TextDataset)]
-
-
 def _sources(cfg: Any, loaders: tuple[str, ...]) -> list[tuple[Path, dict]]:
     """Return the file of the vocabulary and the config of the data sets of some loaders, each vocabulary once.
 
     A missing file is left out: the data set raises an error that names the converters.
     """
-    found: dict[str, tuple[Path, dict]] = {}
-    for part in _data_sets(cfg, loaders):
+    sources: dict[str, tuple[Path, dict]] = {}
+    for _, part in data_sets(cfg, loaders, TextDataset):
         path, options = text_dataset(part).vocabulary_source(part)
         if path.is_file():
-            found.setdefault(repr((path, options)), (path, part))
-    return list(found.values())
+            sources.setdefault(repr((path, options)), (path, part))
+    return list(sources.values())

@@ -79,9 +79,8 @@ def test_an_unreadable_vocabulary_is_a_fault_with_its_line(build, corpus):
     root = corpus('a')
     runner = build(root)
     (root / 'vocabulary.txt').write_text('a 1\nb c\n', encoding='utf-8')
-    faults = runner._hooks[[type(hook).__name__ for hook in runner._hooks].index('TextDataCheckHook')].find_faults(
-        runner, ('train_dataloader',)
-    )
+    hook = next(hook for hook in runner._hooks if isinstance(hook, TextDataCheckHook))
+    faults = hook.faults_by_path(runner, ('train_dataloader',))
     assert list(faults) == [f'{root}/vocabulary.txt']
     assert 'line 2' in faults[f'{root}/vocabulary.txt'][0]
 
@@ -144,7 +143,7 @@ def test_images_without_captions_suggest_no_size_of_the_vocabulary(tmp_path):
     dataset = dict(type='mmattn.COCOCaptionDataset', ann_file=str(path), regions=None)
     model = SimpleNamespace(num_features=None, reads_attributes=False, modules=lambda: [torch.nn.Embedding(895, 2)])
     runner = SimpleNamespace(cfg=dict(train_dataloader=dict(dataset=dataset)), model=model)
-    assert TextDataCheckHook().find_faults(runner, ('train_dataloader',)) == {
+    assert TextDataCheckHook().faults_by_path(runner, ('train_dataloader',)) == {
         str(path): ['no words, so there is no vocabulary']
     }
 

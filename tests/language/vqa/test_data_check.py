@@ -41,7 +41,7 @@ def check(tmp_path):
             **{'num_features': FEATURES, 'num_answers': len(ANSWERS), 'modules': lambda: [], **model}
         )
         runner = SimpleNamespace(cfg=cfg, model=model)
-        return TextDataCheckHook().find_faults(runner, loaders)
+        return TextDataCheckHook().faults_by_path(runner, loaders)
 
     return run
 

@@ -19,10 +19,11 @@ from mmengine.registry import DATASETS, init_default_scope
 from mmengine.runner import Runner
 from PIL import Image
 
+from mmattn.data_check import data_sets
 from mmattn.data_check import images as image_files
+from mmattn.data_check.classes import classes_of_labels
 from mmattn.data_check.hook import SHOWN
-from mmattn.segmentation import SegDataCheckHook, agreement, class_check, data_check
-from mmattn.segmentation.class_check import classes_of_labels
+from mmattn.segmentation import SegDataCheckHook
 
 from ..engine.test_tools import CONFIG, ROOT, SMALL
 from ..forked_tools import run_command
@@ -124,8 +125,7 @@ def looked(monkeypatch):
 def warned(monkeypatch):
     """What the log says."""
     lines = []
-    for module in (agreement, class_check, data_check):
-        monkeypatch.setattr(module, 'print_log', lambda text, logger, level=logging.INFO: lines.append((level, text)))
+    monkeypatch.setattr(data_sets, 'print_log', lambda text, logger, level: lines.append((level, text)))
     return lines
 
 
@@ -419,13 +419,11 @@ def test_a_metric_needs_the_names_of_the_classes(check, root):
     assert faults == {'val_dataloader.dataset.metainfo': 'no classes, which IoUMetric requires'}
 
 
-def test_classes_that_are_renamed_in_one_part_are_a_warning(check, root, monkeypatch):
+def test_classes_that_are_renamed_in_one_part_are_a_warning(check, root, warned):
     renamed = data_set(root, 'val', metainfo=dict(classes=['class 0', 'roof']))
-    warnings = []
-    monkeypatch.setattr(agreement, '_warn', warnings.append)
     assert check(data_set(root), renamed) == {}
     said = 'val_dataloader.dataset names classes otherwise than train_dataloader.dataset: roof in place of class 1'
-    assert said in warnings
+    assert (logging.WARNING, f'Data check: {said}') in warned
 
 
 def test_labels_of_a_set_without_classes_are_free(root):
@@ -833,21 +831,13 @@ def test_weights_and_ignored_labels_of_heads(check, root, head, options, expecte
     assert check(data_set(root, **options), model=model) == expected
 
 
-def test_metrics_ignore_what_heads_ignore(root):
-    def found(**options):
-        cfg = Config(
-            dict(
-                model=dict(decode_head=dict(num_classes=2, ignore_index=0)),
-                train_dataloader=dict(dataset=data_set(root)),
-                val_dataloader=dict(dataset=data_set(root, 'val')),
-                val_evaluator=[dict(type='IoUMetric', **options)],
-            )
-        )
-        init_default_scope('mmseg')
-        return data_check.find_faults(cfg, root)
-
-    assert found(ignore_index=0) == {}
-    assert found() == {'val_evaluator.ignore_index': ['255, but model.decode_head.ignore_index is 0']}
+def test_metrics_ignore_what_heads_ignore(check, root):
+    sets = data_set(root), data_set(root, 'val')
+    model = dict(decode_head=dict(num_classes=2, ignore_index=0))
+    assert check(*sets, model=model, val_evaluator=[dict(type='IoUMetric', ignore_index=0)]) == {}
+    assert check(*sets, model=model, val_evaluator=[dict(type='IoUMetric')]) == {
+        'val_evaluator.ignore_index': '255, but model.decode_head.ignore_index is 0'
+    }
 
 
 def test_reduce_zero_label_is_named_where_a_class_is_absent(check, root):

@@ -1,101 +1,120 @@
 """Faults in annotations and images that would stop the training of a detector, or that it would silently ignore."""
 
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from filecmp import cmp
+from itertools import chain
 from logging import WARNING
 from math import isfinite
 from pathlib import Path
-from typing import NamedTuple
 from xml.etree import ElementTree
 
 from mmdet.datasets import BaseDetDataset, CocoDataset, XMLDataset
 from mmengine.config import Config
 from mmengine.fileio import list_from_file, load
-from mmengine.logging import print_log
 from mmengine.registry import DATASETS
+from mmengine.runner import Runner
 
-from mmattn.data_check.hook import data_set_configs
-from mmattn.data_check.images import Facts, ImageFile, inspect_files
+from mmattn.registry import HOOKS
 from mmattn.utils.component_type import type_name
+
+from .data_sets import (
+    CACHE,
+    Fault,
+    Part,
+    absent_classes,
+    allow_absent_hint,
+    data_sets,
+    dicts,
+    is_local,
+    loader_name,
+    log,
+)
+from .hook import DataCheckHook
+from .images import Facts, ImageFile, inspect_files
 
 CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
 
 
-class Part(NamedTuple):
-    """A data set, its place in the config, and the samples that its ``filter_cfg`` keeps."""
+@HOOKS.register_module()
+class DetDataCheckHook(DataCheckHook):
+    """Checks annotations and images of mmdet's data sets before the first iteration, and lists all faults in one error.
 
-    where: str
-    dataset: BaseDetDataset
-    kept: list[dict]
+    The hook checks data sets that derive from mmdet's ``BaseDetDataset``, also within wrappers: before training, those
+    of ``train_dataloader`` and ``val_dataloader``; before testing, those of ``test_dataloader``. Faults are:
 
-    @property
-    def loader(self) -> str:
-        """The data loader, such as 'train_dataloader'."""
-        return self.where.partition('.')[0]
+    * an annotation file that is missing or cannot be parsed; a data set whose ``filter_cfg`` leaves no image;
+    * in a COCO file: repeated image ids, boxes that are not four finite numbers, boxes of no image, boxes
+      with an area of 0, boxes in 0…1, boxes given as corners;
+    * a metric that compares with another annotation file than the data set reads;
+    * an image that is missing, truncated or unreadable, or whose size differs from that in its annotations;
+    * categories of a COCO file in another order than ``metainfo['classes']``: mmdet numbers labels in the order of the
+      file;
+    * a class without a box in the training set, except those in ``allow_absent``. Ignored boxes do not count.
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the classes. Empty if the data set does not define them."""
-        return tuple(self.dataset.metainfo.get('classes') or ())
+    The hook logs a warning for unused boxes (no area, outside the image, or a class that is not in
+    ``metainfo['classes']``), and for a class without a box in validation or test. mmdet's ``NumClassCheckHook`` checks
+    ``num_classes`` of the heads.
 
-
-def find_faults(
-    cfg: Config, work_dir: Path, loaders: Sequence[str], allow_absent: Collection[str] = ()
-) -> dict[str, list[str]]:
-    """Check the annotations and images of the data sets of a config, and that each class has a box.
+    Files that are not on a local disk are not checked.
+    :class:`~mmattn.data_check.hook.DataCheckHook` describes when the check runs, and in which process.
 
     Args:
-        cfg (Config): the whole config. Its default scope must be active.
-        work_dir (Path): folder of the cache, ``data_check.json``.
-        loaders (sequence of str): some of ``train_dataloader``, ``val_dataloader`` and ``test_dataloader``.
-        allow_absent (collection of str): classes that may have no box.
+        enabled (bool): whether to check. In the shipped configs,
+            ``--cfg-options default_hooks.data_check.enabled=False`` turns the check off. Defaults to True.
+        allow_absent (sequence of str): classes that may have no box in the training set. Defaults to none.
 
-    Returns:
-        dict: path, or place in the config → its faults.
+    Raises:
+        ValueError: before the first iteration, if there are faults. The message lists up to 20 of them.
+
+    Example:
+        >>> from mmattn.registry import HOOKS
+        >>> hook = HOOKS.build(dict(type='DetDataCheckHook', allow_absent=['Platelets']))
+        >>> hook.allow_absent
+        ['Platelets']
+        >>> default_hooks = dict(data_check=dict(type='mmattn.DetDataCheckHook'))  # in a config
     """
-    faults: defaultdict[str, list[str]] = defaultdict(list)
-    parts: list[Part] = []
-    for loader in loaders:
-        for where, dataset in data_set_configs(cfg.get(loader), loader, BaseDetDataset):
-            for path, reason in _read(where, dataset, parts):
-                faults[path].append(reason)
-    for part in parts:
-        for path, reason in _order_faults(part):
-            faults[path].append(reason)
-    for path, reason in _evaluator_faults(cfg, parts):
-        faults[path].append(reason)
-    incomplete = {where.partition('.')[0] for where in faults}
-    files = dict.fromkeys(file for part in parts for file in _image_files(part).values())
-    facts, _ = inspect_files(files, work_dir / 'data_check.json')
-    for path, reason in (
-        *(fault for part in parts for fault in _image_faults(part, facts)),
-        *_absent(parts, incomplete, allow_absent),
-    ):
-        if reason not in faults[path]:
-            faults[path].append(reason)
-    print_log(f'Data check: {sum(len(part.kept) for part in parts)} images with their boxes', 'current')
-    return dict(faults)
+
+    def __init__(self, enabled: bool = True, allow_absent: Sequence[str] = ()) -> None:
+        super().__init__(enabled)
+        self.allow_absent = [allow_absent] if isinstance(allow_absent, str) else list(allow_absent)
+
+    def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
+        """Check annotations and images of the data sets of these data loaders, and that each class has a box."""
+        parts: list[Part] = []
+        faults: list[Fault] = []
+        for where, dataset in data_sets(runner.cfg, loaders, BaseDetDataset):
+            faults += _read(where, dataset, parts)
+        faults += _evaluator_faults(runner.cfg, parts)
+        yield from faults
+        files = {part.where: _image_files(part) for part in parts}
+        facts, _ = inspect_files(dict.fromkeys(chain(*files.values())), Path(runner.work_dir) / CACHE)
+        for part in parts:
+            yield from _image_faults(part, files[part.where], facts)
+        incomplete = {loader_name(where) for where, _ in faults}
+        yield from _absent([part for part in parts if part.loader not in incomplete], self.allow_absent)
+        log(f'{sum(len(part.samples) for part in parts)} images with their boxes')
 
 
-def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[tuple[str, str]]:
-    """Append a data set to ``parts``, or yield the faults that prevent it."""
-    dataset = None
+def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[Fault]:
+    """Append a data set, with the samples that its ``filter_cfg`` keeps, to ``parts``, and yield its faults."""
+    dataset = content = None
     try:
         dataset = DATASETS.build({**cfg, 'lazy_init': True, 'serialize_data': False})
-        missing = list(_missing_annotations(dataset))
-        if missing:
+        if missing := [path for path in _xml_files(dataset) if not os.path.isfile(path)]:
             yield from ((where, f'no annotation file {path}') for path in missing)
             return
-        if isinstance(dataset, CocoDataset) and (faults := [*_coco_faults(dataset.ann_file)]):
-            yield from ((dataset.ann_file, fault) for fault in faults)
-            return
+        if isinstance(dataset, CocoDataset):
+            content = load_json(dataset.ann_file)
+            if faults := [*_coco_faults(content)]:
+                yield from ((dataset.ann_file, fault) for fault in faults)
+                return
         listed = dataset.load_data_list()
         dataset.data_list = listed
         kept = dataset.filter_data()
     except (ElementTree.ParseError, AttributeError, ValueError) as error:
-        broken = [*_broken_annotations(dataset)] if isinstance(dataset, XMLDataset) and _is_local(dataset) else []
+        broken = [*_broken_annotations(_xml_files(dataset))]
         yield from broken or [(where, str(error) or f'{cfg["type"]} raises {error!r}')]
     except KeyError as error:
         yield where, f'the annotations {cfg.get("ann_file")} have no {error}'
@@ -104,27 +123,25 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[tuple[str, str]]
     except (OSError, AssertionError) as error:
         yield where, str(error) or f'{cfg["type"]} raises {error!r}'
     else:
-        unused, beyond = _box_counts(dataset, listed)
+        unused, beyond = _box_counts(dataset, listed, content)
         if unused:
-            print_log(f'Data check: {where}: boxes are not used: {unused}', 'current', WARNING)
+            log(f'{where}: boxes are not used: {unused}', WARNING)
         if beyond:
-            print_log(f'Data check: {where}: {beyond} boxes reach beyond their images', 'current', WARNING)
+            log(f'{where}: {beyond} boxes reach beyond their images', WARNING)
         if kept:
             parts.append(Part(where, dataset, kept))
+            yield from _order_faults(parts[-1], content)
         else:
+            classes = _names(dataset.metainfo.get('classes') or ())
             yield (
                 where,
-                (
-                    f'of {len(listed)} images in {dataset.ann_file}, none is left after '
-                    f'filter_cfg={dataset.filter_cfg}; the classes are {_names(dataset.metainfo.get("classes") or ())}'
-                    f'{"; boxes are not used: " if unused else ""}{unused}'
-                ),
+                f'of {len(listed)} images in {dataset.ann_file}, none is left after filter_cfg={dataset.filter_cfg}; '
+                f'the classes are {classes}{"; boxes are not used: " if unused else ""}{unused}',
             )
 
 
-def _coco_faults(path: str) -> Iterator[str]:
+def _coco_faults(content: dict) -> Iterator[str]:
     """Yield what mmdet would drop or misread in a COCO file without a message, with the number of cases."""
-    content = load_json(path)
     images: dict[object, dict] = {}
     repeated = []
     for image in content['images']:
@@ -203,12 +220,11 @@ def _kind(content: object) -> str:
     return f'an object with {_names(content)}' if isinstance(content, dict) else f'of type {type(content).__name__}'
 
 
-def _evaluator_faults(cfg: Config, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
+def _evaluator_faults(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
     """Yield metrics that compare with another annotation file than their data set reads."""
     for split in ('val', 'test'):
         files = {part.dataset.ann_file for part in parts if part.loader == f'{split}_dataloader'}
-        metrics = cfg.get(f'{split}_evaluator')
-        for metric in metrics if isinstance(metrics, list | tuple) else [metrics or {}]:
+        for metric in dicts(cfg.get(f'{split}_evaluator')):
             path = metric.get('ann_file')
             if path and files and os.path.isfile(path) and not any(cmp(path, file, False) for file in files):
                 yield (
@@ -217,37 +233,33 @@ def _evaluator_faults(cfg: Config, parts: Sequence[Part]) -> Iterator[tuple[str,
                 )
 
 
-def _annotations(dataset: XMLDataset) -> Iterator[str]:
-    """Yield the XML files that ``ann_file`` lists."""
-    for name in list_from_file(dataset.ann_file):
-        yield os.path.join(dataset.sub_data_root, dataset.ann_subdir, f'{name}.xml')
+def _xml_files(dataset: BaseDetDataset | None) -> list[str]:
+    """Return the XML files that a data set's ``ann_file`` lists. Empty for other data sets, or if they are remote."""
+    if not isinstance(dataset, XMLDataset) or not is_local(dataset, dataset.ann_file):
+        return []
+    names = list_from_file(dataset.ann_file) if os.path.isfile(dataset.ann_file) else []
+    return [os.path.join(dataset.sub_data_root, dataset.ann_subdir, f'{name}.xml') for name in names]
 
 
-def _missing_annotations(dataset: BaseDetDataset) -> Iterator[str]:
-    """Yield XML files that ``ann_file`` lists but that do not exist."""
-    if isinstance(dataset, XMLDataset) and _is_local(dataset) and os.path.isfile(dataset.ann_file):
-        yield from (path for path in _annotations(dataset) if not os.path.isfile(path))
-
-
-def _broken_annotations(dataset: XMLDataset) -> Iterator[tuple[str, str]]:
+def _broken_annotations(paths: Iterable[str]) -> Iterator[Fault]:
     """Yield XML files that are not well-formed, or that lack an element or a number, with the reason."""
-    for path in _annotations(dataset):
+    for path in paths:
         try:
             root = ElementTree.parse(path).getroot()
         except ElementTree.ParseError as error:
             yield path, f'cannot be parsed: {error}'
             continue
-        wanted: list[tuple[ElementTree.Element, str, Callable[[str], object]]] = []
+        required: list[tuple[ElementTree.Element, str, Callable[[str], object]]] = []
         if root.find('size') is not None:
-            wanted += [(root, f'size/{side}', int) for side in ('width', 'height')]
+            required += [(root, f'size/{side}', int) for side in ('width', 'height')]
         for thing in root.findall('object'):
-            wanted += [(thing, 'name', str), *((thing, f'bndbox/{corner}', float) for corner in CORNERS)]
-            wanted += [(thing, 'difficult', int)] if thing.find('difficult') is not None else []
-        if reason := next(filter(None, (_fault_of(*each) for each in wanted)), ''):
+            required += [(thing, 'name', str), *((thing, f'bndbox/{corner}', float) for corner in CORNERS)]
+            required += [(thing, 'difficult', int)] if thing.find('difficult') is not None else []
+        if reason := next(filter(None, (_text_fault(*field) for field in required)), ''):
             yield path, reason
 
 
-def _fault_of(element: ElementTree.Element, tag: str, parse: Callable[[str], object]) -> str:
+def _text_fault(element: ElementTree.Element, tag: str, parse: Callable[[str], object]) -> str:
     """Return what is wrong with the text of an element, or ''."""
     text = element.findtext(tag)
     if not text:
@@ -259,12 +271,18 @@ def _fault_of(element: ElementTree.Element, tag: str, parse: Callable[[str], obj
     return ''
 
 
-def _box_counts(dataset: BaseDetDataset, listed: Sequence[dict]) -> tuple[str, int]:
-    """Return the number of unused boxes for each reason, and that of boxes which leave their images by over a pixel."""
+def _box_counts(dataset: BaseDetDataset, listed: Sequence[dict], content: dict | None) -> tuple[str, int]:
+    """Return the number of unused boxes for each reason, and that of boxes which leave their images by over a pixel.
+
+    Args:
+        dataset (BaseDetDataset): the data set.
+        listed (sequence of dict): its samples before filtering.
+        content (dict, optional): the content of a COCO file.
+    """
     reasons: Counter[str] = Counter()
     beyond = 0
     others: Counter[str] = Counter()  # names that are not classes
-    for name, size, (left, top, right, bottom) in _boxes(dataset, listed):
+    for name, size, (left, top, right, bottom) in _boxes(dataset, listed, content):
         if name not in (dataset.metainfo.get('classes') or ()):
             others[name] += 1
         elif right <= left or bottom <= top:
@@ -280,11 +298,10 @@ def _box_counts(dataset: BaseDetDataset, listed: Sequence[dict]) -> tuple[str, i
 
 
 def _boxes(
-    dataset: BaseDetDataset, listed: Sequence[dict]
+    dataset: BaseDetDataset, listed: Sequence[dict], content: dict | None
 ) -> Iterator[tuple[str, tuple[int, int] | None, list[float]]]:
     """Yield class name, image size and corners of each box in COCO or XML files, including unused boxes."""
-    if isinstance(dataset, CocoDataset):
-        content = load(dataset.ann_file)
+    if content is not None:
         names = {category['id']: category['name'] for category in content.get('categories', ())}
         sizes = {image['id']: (image['width'], image['height']) for image in content['images']}
         for box in content.get('annotations', ()):
@@ -294,17 +311,17 @@ def _boxes(
     elif isinstance(dataset, XMLDataset):
         for info in listed:
             for box in ElementTree.parse(info['xml_path']).getroot().findall('object'):
-                corners = [float(box.findtext(f'bndbox/{key}') or 'nan') for key in ('xmin', 'ymin', 'xmax', 'ymax')]
+                corners = [float(box.findtext(f'bndbox/{key}') or 'nan') for key in CORNERS]
                 yield box.findtext('name') or '', (info['width'], info['height']), corners
 
 
-def _order_faults(part: Part) -> Iterator[tuple[str, str]]:
+def _order_faults(part: Part, content: dict | None) -> Iterator[Fault]:
     """Yield COCO data sets whose categories have another order than ``metainfo['classes']``."""
     dataset = part.dataset
     labels: dict[int, int] = getattr(dataset, 'cat2label', {})
-    if not isinstance(dataset, CocoDataset) or not labels:
+    if content is None or not labels:
         return
-    names = {category['id']: category['name'] for category in load(dataset.ann_file)['categories']}
+    names = {category['id']: category['name'] for category in content['categories']}
     order = [names[category] for category in labels]
     if tuple(order) != part.classes[: len(order)]:
         yield (
@@ -314,51 +331,43 @@ def _order_faults(part: Part) -> Iterator[tuple[str, str]]:
         )
 
 
-def _image_files(part: Part) -> dict[str, ImageFile]:
-    """Return the local images of a data set by path, and how its pipeline decodes them."""
-    if not _is_local(part.dataset):
-        return {}
+def _image_files(part: Part) -> list[ImageFile]:
+    """Return the local images of a data set, one for each sample, and how its pipeline decodes them."""
+    if not is_local(part.dataset, part.dataset.ann_file):
+        return []
     loader = next((step for step in part.dataset.pipeline.transforms if hasattr(step, 'imdecode_backend')), None)
     backend, flag = (loader.imdecode_backend, loader.color_type) if loader is not None else ('cv2', 'color')
-    return {info['img_path']: ImageFile(info['img_path'], backend, flag) for info in part.kept}
+    return [ImageFile(info['img_path'], backend, flag) for info in part.samples]
 
 
-def _image_faults(part: Part, facts: dict[ImageFile, Facts]) -> Iterator[tuple[str, str]]:
+def _image_faults(part: Part, files: Sequence[ImageFile], facts: dict[ImageFile, Facts]) -> Iterator[Fault]:
     """Yield images that are missing, unreadable, or of another size than in their annotations."""
-    sizes = {info['img_path']: (info.get('width'), info.get('height')) for info in part.kept}
-    for path, file in _image_files(part).items():
-        size, image = sizes[path], facts[file]
+    for info, file in zip(part.samples, files):
+        size, image = (info.get('width'), info.get('height')), facts[file]
         if image.fault:
-            yield path, image.fault
+            yield file.path, image.fault
         elif None not in size and tuple(image.size) != size:
-            yield path, f'{image.size[0]}×{image.size[1]}; its annotations have {size[0]}×{size[1]} (width×height)'
+            expected = f'its annotations have {size[0]}×{size[1]} (width×height)'
+            yield file.path, f'{image.size[0]}×{image.size[1]}; {expected}'
 
 
-def _absent(
-    parts: Sequence[Part], incomplete: Collection[str], allow_absent: Collection[str]
-) -> Iterator[tuple[str, str]]:
+def _absent(parts: Sequence[Part], allow_absent: Collection[str]) -> Iterator[Fault]:
     """Yield the training set if a class has no box in it. Missing classes of validation and test are logged."""
-    for loader in dict.fromkeys(part.loader for part in parts):
-        of_loader = [part for part in parts if part.loader == loader]
-        present = {
+    present = {
+        part.where: {
             part.classes[box['bbox_label']]
-            for part in of_loader
-            for info in part.kept
+            for info in part.samples
             for box in info.get('instances', ())
             if box['bbox_label'] < len(part.classes) and not box.get('ignore_flag') and _has_area(box)
         }
-        names = dict.fromkeys(name for part in of_loader for name in part.classes)
-        absent = ', '.join(name for name in names if name not in present and name not in allow_absent)
-        if not absent or loader in incomplete:
-            continue
+        for part in parts
+    }
+    for loader, names in absent_classes(parts, present, allow_absent).items():
+        absent = ', '.join(names)
         if loader == 'train_dataloader':
-            yield (
-                loader,
-                f'no box of {absent}; if the subset lacks these classes on purpose, run with --cfg-options '
-                f"default_hooks.data_check.allow_absent='[{absent.replace(', ', ',')}]'",
-            )
-        elif any(info.get('instances') for part in of_loader for info in part.kept):  # a test set may have no boxes
-            print_log(f'Data check: no box of {absent} in {loader}', 'current', WARNING)
+            yield loader, f'no box of {absent}; {allow_absent_hint(names)}'
+        elif any(info.get('instances') for part in parts if part.loader == loader for info in part.samples):
+            log(f'no box of {absent} in {loader}', WARNING)  # a test set may have no boxes
 
 
 def _has_area(box: dict) -> bool:
@@ -372,10 +381,3 @@ def _names(names: Iterable[str]) -> str:
     return ', '.join(
         [*map(repr, listed[:10]), f'… and {len(listed) - 10} more'] if len(listed) > 10 else map(repr, listed)
     )
-
-
-def _is_local(dataset: BaseDetDataset) -> bool:
-    """Return whether a data set reads from a local disk."""
-    folders = [dataset.ann_file, *dataset.data_prefix.values()]
-    backend = (getattr(dataset, 'backend_args', None) or {}).get('backend', 'local')
-    return backend in ('local', 'disk') and not any('://' in folder for folder in folders if folder)

@@ -12,7 +12,8 @@ from PIL import Image
 
 pytest.importorskip('mmdet')
 
-from mmattn.detection import DetDataCheckHook, data_check
+from mmattn.data_check import data_sets
+from mmattn.detection import DetDataCheckHook
 
 SIZE = (48, 40)  # width, height
 BOX = (5, 5, 20, 20)  # left, top, right, bottom
@@ -86,11 +87,11 @@ def check(tmp_path, monkeypatch):
     """Check data sets; return the warnings, or raise what the hook raises."""
     warnings = []
 
-    def log(message, _, level=logging.INFO):
+    def log(message, _, level):
         if level == logging.WARNING:
             warnings.append(message)
 
-    monkeypatch.setattr(data_check, 'print_log', log)
+    monkeypatch.setattr(data_sets, 'print_log', log)
 
     def run(train, val=None, evaluator=None, hooks=None, **options):
         init_default_scope('mmdet')

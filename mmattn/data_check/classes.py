@@ -1,0 +1,216 @@
+"""Classes of mmseg's data sets: compared with each other, with masks, with heads and with metrics."""
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from logging import WARNING
+from typing import Any
+
+from mmengine.config import Config
+
+from mmattn.utils.component_type import type_name
+
+from .data_sets import Fault, Part, absent_classes, allow_absent_hint, dicts, log
+from .images import CONVERTER
+
+HEADS = ('decode_head', 'auxiliary_head')
+METRICS = ('IoUMetric', 'FaceParsingMetric')
+IGNORE_INDEX = 255  # default of mmseg's heads, data sets and metrics
+IGNORED = None  # instead of a class index
+
+
+def classes_of_labels(dataset: Any) -> dict[float, int | None]:
+    """Return the class index to which ``LoadAnnotations`` maps each label of a file.
+
+    Args:
+        dataset (BaseSegDataset): the data set of the file.
+
+    Returns:
+        dict: label → class index, or None for an ignored label. Invalid labels are absent. A data set without
+        ``classes`` has 255 of them.
+    """
+    classes = dataset.metainfo.get('classes')
+    indices = range(255 if classes is None else len(classes))
+
+    def loaded(label: int) -> int:
+        if dataset.reduce_zero_label:
+            label = 255 if label in (0, 255) else label - 1
+        return (dataset.label_map or {}).get(label, label)
+
+    loaded_labels = {label: loaded(label) for label in range(256)}
+    return {
+        label: index if index in indices else IGNORED
+        for label, index in loaded_labels.items()
+        if index in indices or index in (255, dataset.ignore_index)
+    }
+
+
+def class_faults(
+    cfg: Config,
+    parts: Sequence[Part],
+    labels: Mapping[str, set[float]],
+    incomplete: Collection[str],
+    allow_absent: Collection[str],
+) -> Iterator[Fault]:
+    """Yield ``(place in the config, fault)``. Classes missing in validation or test are logged, not yielded.
+
+    Args:
+        cfg (Config): the whole config.
+        parts (sequence of Part): the data sets.
+        labels (mapping): the labels in all masks of each data set, by its place in the config.
+        incomplete (collection of str): data loaders with a data set that could not be read.
+        allow_absent (collection of str): classes that may be missing from all masks.
+    """
+    heads = list(_heads(cfg.get('model'), 'model'))
+    for part in parts:
+        yield from _wrong_names(part)
+    yield from _differing_names(cfg, parts)
+    yield from _wrong_heads(heads, parts)
+    yield from _wrong_ignored(cfg, heads, parts)
+    yield from _wrong_masks(parts, labels, incomplete, allow_absent)
+
+
+def _wrong_names(part: Part) -> Iterator[Fault]:
+    """Yield faults in the class names and the palette of a data set."""
+    meta = part.dataset.metainfo
+    if isinstance(meta.get('classes'), str):
+        yield part.where, f'classes must be a list of names; got {meta["classes"]!r}'
+        return
+    if twice := [name for name, count in Counter(part.classes).items() if count > 1]:
+        yield part.where, f'classes must have distinct names; duplicates: {", ".join(twice)}'
+    for colour in meta.get('palette') or ():
+        if len(colour) != 3 or not all(0 <= value <= 255 for value in colour):
+            yield part.where, f'colours of the palette must be three values from 0 to 255; got {list(colour)}'
+
+
+def _differing_names(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
+    """Yield data sets without classes that a metric requires, or with the first one's classes in another order."""
+    first = next((part for part in parts if part.classes), None)
+    for part in parts:
+        metrics = map(type_name, dicts(cfg.get(_evaluator(part.loader))))
+        if not part.classes and (metric := next((name for name in metrics if name in METRICS), None)):
+            yield f'{part.where}.metainfo', f'no classes, which {metric} requires'
+        if first is None or part.classes == first.classes:
+            continue
+        if sorted(part.classes) == sorted(first.classes):
+            yield part.where, f'its classes are those of {first.where} in another order: {", ".join(part.classes)}'
+        elif len(part.classes) == len(first.classes):
+            names = [f'{b} in place of {a}' for a, b in zip(first.classes, part.classes) if a != b]
+            log(f'{part.where} names classes otherwise than {first.where}: {", ".join(names)}', WARNING)
+
+
+def _wrong_heads(heads: Iterable[tuple[str, dict]], parts: Sequence[Part]) -> Iterator[Fault]:
+    """Yield the heads with another number of classes than the data, or than weights of classes in a loss."""
+    by_count = {len(part.classes): part for part in reversed(parts) if part.classes}
+    for where, head in heads:
+        for count, part in by_count.items():
+            if head['num_classes'] != count:
+                names = _names(part.classes)
+                yield f'{where}.num_classes', f'{head["num_classes"]}, but {part.where} has {count} classes: {names}'
+        count = head.get('out_channels') or head['num_classes']
+        for loss in dicts(head.get('loss_decode')):
+            weights = loss.get('class_weight')
+            if isinstance(weights, list | tuple) and len(weights) != count:
+                yield f'{where}.loss_decode.class_weight', f'{len(weights)} weights, but the head has {count} classes'
+
+
+def _wrong_ignored(cfg: Config, heads: Iterable[tuple[str, dict]], parts: Sequence[Part]) -> Iterator[Fault]:
+    """Yield heads, metrics and data sets whose ``ignore_index`` differs from the first one's.
+
+    The default value of a data set is not compared: it only permits that label in the masks.
+    """
+    ignored = {f'{where}.ignore_index': head.get('ignore_index', IGNORE_INDEX) for where, head in heads}
+    for evaluator in dict.fromkeys(_evaluator(part.loader) for part in parts):
+        for metric in dicts(cfg.get(evaluator)):
+            if type_name(metric) in METRICS:
+                ignored[f'{evaluator}.ignore_index'] = metric.get('ignore_index', IGNORE_INDEX)
+    for part in parts:
+        label = getattr(part.dataset, 'ignore_index', IGNORE_INDEX)
+        if label != IGNORE_INDEX:
+            ignored[f'{part.where}.ignore_index'] = label
+    first = next(iter(ignored), '')
+    for where, label in ignored.items():
+        if label != ignored[first]:
+            yield where, f'{label}, but {first} is {ignored[first]}'
+
+
+def _wrong_masks(
+    parts: Sequence[Part],
+    labels: Mapping[str, set[float]],
+    incomplete: Collection[str],
+    allow_absent: Collection[str],
+) -> Iterator[Fault]:
+    """Yield data sets whose masks contain only 0 and 255, and the training data if their masks lack a class."""
+    names = dict.fromkeys(name for part in parts for name in part.classes)
+    unknown = [name for name in allow_absent if name not in names]
+    if unknown and parts:
+        yield 'allow_absent', f'{_names(unknown)}: not among the classes {_names(names)}'
+    present = {part.where: _present(part, labels[part.where]) for part in parts}
+    binary = []
+    for part in parts:
+        absent = set(part.classes) - present[part.where]
+        if labels[part.where] == {0, 255} and not (absent and absent.issubset(allow_absent)):
+            binary.append(part)  # 255 probably means foreground, not ignored
+    for part in binary:
+        yield part.where, _binary_reason(part, binary)
+    unclear = {*incomplete, *(part.loader for part in binary), *(p.loader for p in parts if not labels[p.where])}
+    lacking = absent_classes([part for part in parts if part.loader not in unclear], present, allow_absent)
+    untrained = lacking.pop('train_dataloader', [])
+    if untrained:
+        shifted = any(part.dataset.reduce_zero_label for part in parts if part.loader == 'train_dataloader')
+        hint = 'reduce_zero_label=True ignores label 0 and makes label 1 the first class; ' if shifted else ''
+        yield (
+            'train_dataloader',
+            f'no mask has a pixel of {_names(untrained)}; {hint}{CONVERTER} converts masks that are coded by '
+            f'colours into labels; {allow_absent_hint(untrained)}',
+        )
+    for loader, classes in lacking.items():
+        if absent_names := [name for name in classes if name not in untrained]:
+            log(f'no mask of {loader} has a pixel of {_names(absent_names)}', WARNING)
+
+
+def _evaluator(loader: str) -> str:
+    """Return the key of the metrics of a data loader in the config."""
+    return loader.replace('dataloader', 'evaluator')
+
+
+def _heads(cfg: object, where: str, in_head: bool = False) -> Iterator[tuple[str, dict]]:
+    """Yield ``(place, config)`` of all heads with ``num_classes`` in a model's config, including nested heads."""
+    if isinstance(cfg, list | tuple):
+        for i, part in enumerate(cfg):
+            yield from _heads(part, f'{where}.{i}', in_head)
+    elif isinstance(cfg, dict):
+        if in_head and isinstance(cfg.get('num_classes'), int):
+            yield where, cfg
+        for key, part in cfg.items():
+            yield from _heads(part, f'{where}.{key}', in_head or key in HEADS)
+
+
+def _present(part: Part, labels: set[float]) -> set[str]:
+    """Return the names of the classes that occur in the masks of a data set, given all labels of the masks."""
+    classes = classes_of_labels(part.dataset)
+    indices = {classes.get(label) for label in labels}
+    return {name for i, name in enumerate(part.classes) if i in indices}
+
+
+def _binary_reason(part: Part, binary: Sequence[Part]) -> str:
+    """Describe the fault of binary masks; for the first data set of a ``data_root``, with the conversion command."""
+    reason = 'its masks contain only 0 and 255, but labels are 0, 1, … and 255 is ignored'
+    together = [other for other in binary if other.dataset.data_root == part.dataset.data_root]
+    if part is not together[0]:
+        return reason
+    images, masks = (
+        os.path.commonpath([os.path.abspath(other.dataset.data_prefix[key]) for other in together])
+        for key in ('img_path', 'seg_map_path')
+    )
+    out = f'{os.path.abspath(part.dataset.data_root or os.path.dirname(images))}_labels'
+    black, white = part.classes[:2] if len(part.classes) > 1 else ('background', *(part.classes or ('object',)))
+    command = ['python', CONVERTER, '--images', images, '--masks', masks, '--out-dir', out]
+    return f'{reason}; convert them: {shlex.join([*command, "--palette", f"{black}:0,0,0", f"{white}:255,255,255"])}'
+
+
+def _names(classes: Iterable[str]) -> str:
+    """Join the names of classes, at most ten."""
+    names = [*map(str, classes)]
+    return ', '.join([*names[:10], '…'] if len(names) > 10 else names)
