@@ -24,9 +24,8 @@ from PIL import ExifTags
 from rich.progress import track
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
-from mmattn.language.captioning.annotations import Annotation, read_annotations
+from mmattn.language.captioning.annotations import Annotation, read_annotations, select_splits
 from mmattn.language.captioning.caption_metric import coco_ids
-from mmattn.language.captioning.datasets import of_splits
 from mmattn.language.captioning.inferencer import CaptionInferencer, StoredImage
 from mmattn.language.captioning.region_pictures import caption_page, region_layers
 from mmattn.language.models.progress_file import check_output, progress_path
@@ -87,7 +86,7 @@ def annotations_of(args: argparse.Namespace) -> dict[str, Annotation]:
         return {}
     found = read_annotations(args.ann_file)
     splits = None if args.split is None else [args.split]
-    return {each.image_id: each for each in of_splits('split', found, splits, str(args.ann_file))}
+    return {each.image_id: each for each in select_splits('split', found, splits, str(args.ann_file))}
 
 
 def pictures_of(folder: Path, image_ids: Sequence[str]) -> dict[str, Path]:

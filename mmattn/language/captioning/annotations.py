@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from mmengine.logging import print_log
 
 from mmattn.language.text.annotation_files import check_text, parse_each, raise_faults, read_json
 from mmattn.language.text.vocabulary import SPECIALS
@@ -13,6 +15,7 @@ from mmattn.language.text.vocabulary import SPECIALS
 from .words import caption_words
 
 SPLITS = ('train', 'restval', 'val', 'test')
+MIN_COUNT = 5
 
 
 class Annotation(NamedTuple):
@@ -66,6 +69,41 @@ def read_annotations(path: str | Path) -> list[Annotation]:
         faults.append('no image')
     raise_faults(path, faults)
     return found
+
+
+def select_splits(
+    name: str, annotations: Sequence[Annotation], splits: Sequence[str] | None, path: str | Path, every: bool = False
+) -> list[Annotation]:
+    """Return the annotations of some splits; with None, those of a file without splits, or of ``every`` split.
+
+    Raises:
+        ValueError: the file does not have one of them, or has splits and none is requested.
+    """
+    if splits is None and every:
+        return list(annotations)
+    in_file = {_merged_split(annotation) for annotation in annotations}
+    requested = {None} if splits is None else set(splits)
+    if not requested <= in_file:
+        accepted = 'None, because it has no splits' if in_file == {None} else f'of {sorted(map(str, in_file))}'
+        raise ValueError(f'{path}: {name} must be {accepted}; got {splits}')
+    return [annotation for annotation in annotations if _merged_split(annotation) in requested]
+
+
+def _merged_split(annotation: Annotation) -> str | None:
+    return 'train' if annotation.split == 'restval' else annotation.split
+
+
+def frequent_words(annotations: Sequence[Annotation], min_count: int) -> list[str]:
+    """Return the words that occur more than ``min_count`` times, the most frequent first."""
+    counts = Counter(word for each in annotations for words in each.words for word in words)
+    symbols = sorted((word for word in counts if counts[word] > min_count), key=lambda word: (-counts[word], word))
+    unknown = sum(counts.values()) - sum(counts[word] for word in symbols)
+    print_log(
+        f'vocabulary of captions: {len(symbols):,} words that occur more than {min_count} times; {unknown:,} of '
+        f'{sum(counts.values()):,} words of the captions are unknown',
+        'current',
+    )
+    return symbols
 
 
 def _parse(data: Any, faults: list[str]) -> Iterable[Annotation]:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
 from torch.nn.utils.rnn import pad_sequence
 
 from mmattn.engine.data_sampling import SampleIndex
-from mmattn.language.regions.region_inputs import image_inputs, open_store
-from mmattn.language.text.annotation_files import in_folder, raise_faults
+from mmattn.language.regions.region_inputs import (
+    image_inputs,
+    open_store,
+    warn_of_shared_images,
+    with_region_faults,
+)
+from mmattn.language.text.annotation_files import in_folder, noting, raise_faults
 from mmattn.language.text.packed_sequences import PackedSequences
 from mmattn.language.text.text_dataset import TextDataset
 from mmattn.language.text.vocabulary import PAD, UNK, Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count
 
-from .annotations import Annotation, read_annotations
+from .annotations import MIN_COUNT, Annotation, frequent_words, read_annotations, select_splits
 from .attributes import read_attributes
-
-MIN_COUNT = 5
 
 
 class CaptionDataset(TextDataset):
@@ -91,15 +92,57 @@ class CaptionDataset(TextDataset):
     def read_vocabulary(cls, cfg: dict) -> Vocabulary:
         """Return the vocabulary of a data set with this config."""
         path, (splits, min_count) = cls.vocabulary_source(cfg)
-        counted = of_splits('vocab_splits', read_annotations(path), splits, path, every=True)
+        counted = select_splits('vocab_splits', read_annotations(path), splits, path, every=True)
         return Vocabulary(frequent_words(counted, min_count))
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Return faults of annotations, regions and attributes; see :mod:`mmattn.language.captioning.data_check`."""
-        from .data_check import find_faults  # lazy: it imports this module
+        """Return the faults of data sets, and what does not fit the model, by path. Region features are not read.
 
-        return find_faults(cfgs, model)
+        Args:
+            cfgs (sequence of dict): configs of data sets of captions.
+            model (object): ``num_features``, the width of the regions that it accepts, or None, and
+                ``reads_attributes``.
+
+        Returns:
+            dict[str, list[str]]: faults of annotation files, region stores and attribute files.
+
+        Example:
+            >>> from types import SimpleNamespace
+            >>> model = SimpleNamespace(num_features=2048, reads_attributes=False)
+            >>> CaptionDataset.find_faults([dict(ann_file='captions.json', regions='regions')], model)['captions.json']
+            ['No such file or directory']
+        """
+        faults: dict[str, list[str]] = {}
+        files: dict[str, list[Annotation]] = {}
+        images: dict[str, list[str]] = {}  # by region store
+        used: dict[bool, list[str]] = {False: [], True: []}  # by test_mode
+        for cfg in cfgs:
+            names = cfg['ann_file'], cfg.get('vocab_file') or cfg['ann_file'], cfg['regions'], cfg.get('attributes')
+            path, words_path, regions, attributes = in_folder(cfg.get('data_root', ''), *names)
+            for file in (path, words_path):
+                if file not in files and file not in faults:
+                    with noting(faults, file):
+                        files[file] = read_annotations(file)
+            ids: list[str] = []
+            if path in files:
+                with noting(faults, path):
+                    splits = [cfg['split']] if cfg.get('split') else None
+                    ids = [annotation.image_id for annotation in select_splits('split', files[path], splits, path)]
+                    used[cfg.get('test_mode', False)] += ids
+            if isinstance(regions, str):
+                images.setdefault(regions, []).extend(ids)
+            if model.reads_attributes and attributes is None and not cfg.get('oracle_attributes'):
+                message = 'the model reads attributes, but the data set has none: set its option attributes'
+                faults.setdefault(path, []).append(message)
+            if attributes is not None and ids and words_path in files:
+                with noting(faults, attributes):
+                    splits = cfg.get('vocab_splits')
+                    counted = select_splits('vocab_splits', files[words_path], splits, words_path, every=True)
+                    vocabulary = Vocabulary(frequent_words(counted, cfg.get('min_count', MIN_COUNT)))
+                    read_attributes(attributes, ids, vocabulary, cfg.get('num_attributes', 20))
+        warn_of_shared_images(used[False], used[True])
+        return with_region_faults(faults, images, model.num_features)
 
     def _words_of(self, annotation: Annotation) -> list[int]:
         """Return the numbers of all words of an image's captions, each once, without unknown words."""
@@ -226,8 +269,8 @@ class COCOCaptionDataset(CaptionDataset):
         annotations = read_annotations(path)
         counted = annotations if vocab_file is None else read_annotations(words_path)
         super().__init__(
-            of_splits('split', annotations, None if split is None else [split], path),
-            of_splits('vocab_splits', counted, vocab_splits, words_path or path, every=True),
+            select_splits('split', annotations, None if split is None else [split], path),
+            select_splits('vocab_splits', counted, vocab_splits, words_path or path, every=True),
             path,
             regions,
             min_count,
@@ -295,34 +338,3 @@ class VATEXDataset(CaptionDataset):
             oracle_attributes=False,
             test_mode=test_mode,
         )
-
-
-def of_splits(
-    name: str, annotations: Sequence[Annotation], splits: Sequence[str] | None, path: str | Path, every: bool = False
-) -> list[Annotation]:
-    """Return the annotations of some splits; with None, those of a file without splits, or of ``every`` split.
-
-    Raises:
-        ValueError: the file does not have one of them, or has splits and none is requested.
-    """
-    if splits is None and every:
-        return list(annotations)
-    there = {'train' if each.split == 'restval' else each.split for each in annotations}
-    requested = {None} if splits is None else set(splits)
-    if not requested <= there:
-        accepted = 'None, because it has no splits' if there == {None} else f'of {sorted(map(str, there))}'
-        raise ValueError(f'{path}: {name} must be {accepted}; got {splits}')
-    return [each for each in annotations if ('train' if each.split == 'restval' else each.split) in requested]
-
-
-def frequent_words(annotations: Sequence[Annotation], min_count: int) -> list[str]:
-    """Return the words that occur more than ``min_count`` times, the most frequent first."""
-    counts = Counter(word for each in annotations for words in each.words for word in words)
-    symbols = sorted((word for word in counts if counts[word] > min_count), key=lambda word: (-counts[word], word))
-    unknown = sum(counts.values()) - sum(counts[word] for word in symbols)
-    print_log(
-        f'vocabulary of captions: {len(symbols):,} words that occur more than {min_count} times; {unknown:,} of '
-        f'{sum(counts.values()):,} words of the captions are unknown',
-        'current',
-    )
-    return symbols

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
+from torch import Tensor
+
 from .questions import HUMANS, Question
 
 # Each is found with one of its apostrophes missing. The official table has six entries more, which never apply: keys
@@ -114,6 +116,18 @@ def frequent_answers(
     del counts['']
     found = sorted((text for text in counts if counts[text] >= min_answers), reverse=True)
     return sorted(found, key=lambda text: -counts[text])[:num_answers]
+
+
+def best_answers(scores: Tensor, answers: Sequence[str], top_k: int) -> list[tuple[str, float]]:
+    """Return the best answers and their scores, the best first, for the scores ``(A,)`` of all answers.
+
+    Example:
+        >>> best_answers(Tensor([0.25, 0.5, 0.125]), ['yes', 'no', '2'], 2)
+        [('no', 0.5), ('yes', 0.25)]
+    """
+    values, numbers = scores.float().cpu().sort(descending=True, stable=True)
+    pairs = zip(numbers[:top_k].tolist(), values[:top_k].tolist())
+    return [(answers[number], score) for number, score in pairs]
 
 
 class AnswerIndex:

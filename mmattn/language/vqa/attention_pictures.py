@@ -20,7 +20,7 @@ from torch import Tensor
 from mmattn.language.regions.region_store import grid_boxes
 from mmattn.visualization.figure import COLOURS, rendered
 
-from .inferencer import best_answers
+from .answers import best_answers
 from .questions import QuestionTokenizer
 
 STRONGEST = 6  # boxes, as in Fig. 3

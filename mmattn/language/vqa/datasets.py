@@ -17,9 +17,14 @@ from torch import Tensor
 
 from mmattn.engine.data_sampling import SampleIndex
 from mmattn.language.regions.pictures_by_id import picture_paths
-from mmattn.language.regions.region_inputs import image_inputs, open_store
+from mmattn.language.regions.region_inputs import (
+    image_inputs,
+    open_store,
+    warn_of_shared_images,
+    with_region_faults,
+)
 from mmattn.language.regions.region_store import Regions
-from mmattn.language.text.annotation_files import difference, in_folder, raise_faults
+from mmattn.language.text.annotation_files import difference, in_folder, noting, raise_faults
 from mmattn.language.text.packed_sequences import PackedSequences
 from mmattn.language.text.text_dataset import TextDataset
 from mmattn.language.text.vocabulary import Vocabulary
@@ -298,10 +303,61 @@ class VQADataset(TextDataset):
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Return faults of questions, answers, regions and pictures; see :mod:`mmattn.language.vqa.data_check`."""
-        from .data_check import find_faults  # lazy: it imports this module
+        """Return the faults of data sets, and what does not fit the model, by path. Region features are not read.
 
-        return find_faults(cfgs, model)
+        Args:
+            cfgs (sequence of dict): configs of data sets of visual questions.
+            model (object): ``num_features``, the width of the regions that it accepts, or None if it reads pictures,
+                and ``num_answers``. An attribute that it does not have is not compared.
+
+        Returns:
+            dict[str, list[str]]: faults of files of questions, region stores and folders of pictures.
+
+        Example:
+            >>> from types import SimpleNamespace
+            >>> model = SimpleNamespace(num_features=2048, num_answers=3129)
+            >>> VQADataset.find_faults([dict(ann_file='questions.json', regions='regions')], model)['questions.json']
+            ['No such file or directory']
+        """
+        faults: dict[str, list[str]] = {}
+        files: dict[str, list[Question]] = {}
+        images: dict[str, list[str]] = {}  # by region store
+        read: dict[bool, list[str]] = {False: [], True: []}  # by test_mode
+        reads_pictures = getattr(model, 'num_features', 0) is None
+        for cfg in cfgs:
+            recipe, test_mode = Recipe.of(cfg), cfg.get('test_mode', False)
+            regions, pictures = in_folder(recipe.data_root, cfg.get('regions'), cfg.get('images'))
+            extra = [] if test_mode else in_folder(recipe.data_root, *cfg.get('extra_files', ()))
+            paths, words, answers = recipe.files()
+            for path in dict.fromkeys([*paths, *extra, *words, *answers]):
+                if path not in files and path not in faults:
+                    with noting(faults, path):
+                        files[path] = read_questions(path)
+            used = [path for path in (*paths, *extra) if path in files]
+            image_ids = [question.image_id for path in used for question in files[path]]
+            read[test_mode] += image_ids
+            for path in used:
+                if not test_mode and not files[path][0].answers:
+                    faults.setdefault(path, []).append('no answers, which training requires')
+            if all(path in files for path in answers):
+                with noting(faults, answers[0]):
+                    count, expected = len(recipe.answers()), getattr(model, 'num_answers', None)
+                    if expected not in (None, count):
+                        message = f'{count:,} answers, but the model has {expected:,}'
+                        faults.setdefault(answers[0], []).append(f'{message} (--cfg-options model.num_answers={count})')
+            if hasattr(model, 'num_features') and reads_pictures != (pictures is not None):
+                kinds = ('pictures', 'regions') if reads_pictures else ('regions', 'pictures')
+                message = f'the model reads {kinds[0]}, but the data set has {kinds[1]}'
+                faults.setdefault(paths[0], []).append(message)
+            elif pictures is not None:
+                with noting(faults, pictures):
+                    places = picture_paths(pictures)
+                    for path in used:
+                        faults.setdefault(path, []).extend(image_faults(files[path], places, pictures))
+            elif isinstance(regions, str):
+                images.setdefault(regions, []).extend(image_ids)
+        warn_of_shared_images(read[False], read[True])
+        return with_region_faults(faults, images, getattr(model, 'num_features', None), allow_empty=True)
 
     def __len__(self) -> int:
         return len(self._questions)

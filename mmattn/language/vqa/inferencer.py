@@ -20,6 +20,7 @@ from mmattn.language.text.annotation_files import raise_faults
 from mmattn.language.text.vocabulary import SPECIALS
 from mmattn.utils.checks import check_count
 
+from .answers import best_answers
 from .datasets import image_faults, read_picture
 from .mcan import MCAN
 from .questions import Question, QuestionTokenizer, read_questions
@@ -43,18 +44,6 @@ class AskedQuestion(NamedTuple):
         if isinstance(self.place, Path):
             return dict(image=read_picture(self.place), question=question)
         return dict(image_inputs(self.place[self.question.image_id]), question=question)
-
-
-def best_answers(scores: Tensor, answers: Sequence[str], top_k: int) -> list[tuple[str, float]]:
-    """Return the best answers and their scores, the best first, for the scores ``(A,)`` of all answers.
-
-    Example:
-        >>> best_answers(torch.tensor([0.25, 0.5, 0.125]), ['yes', 'no', '2'], 2)
-        [('no', 0.5), ('yes', 0.25)]
-    """
-    found = scores.float().cpu().sort(descending=True, stable=True)
-    pairs = zip(found.indices[:top_k].tolist(), found.values[:top_k].tolist())
-    return [(answers[number], score) for number, score in pairs]
 
 
 class VQAInferencer(LanguageInferencer):
