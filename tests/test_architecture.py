@@ -1,7 +1,10 @@
-"""A dependency runs one way: read from the imports of the sources, and seen in processes that import one folder."""
+"""Imports run one way and in no circle: read from the sources, and seen in processes that import one folder."""
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 PACKAGE = Path(__file__).parents[1] / 'mmattn'
 # From the ground up. A folder imports only folders of the floors below; folders of one floor do not import each other.
@@ -16,30 +19,48 @@ FLOORS = (
 VISION = ('layers', 'segmentation', 'segmentation.face_parsing', 'detection', 'video', 'engine', 'visualization')
 
 
-def imports(path):
-    """Yield the folders of mmattn that a file imports, wherever the statement stands."""
+def sources():
+    return sorted(path for path in PACKAGE.rglob('*.py') if '.mim' not in path.parts)
+
+
+def names_imported(path):
+    """Yield what a file imports, as full names such as 'mmattn.ops.chunks.split', wherever the statement stands."""
     package = ('mmattn', *path.relative_to(PACKAGE).parts[:-1])
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             module = [*package[: len(package) - node.level + 1]] if node.level else []
             module += [node.module] if node.module else []
-            names = ['.'.join([*module, alias.name]) for alias in node.names]
-        else:
-            continue
-        for name in names:
-            first, *rest = name.split('.')
-            if first == 'mmattn':
-                yield rest[0] if rest and rest[0] in {room for floor in FLOORS for room in floor} else '__init__'
+            yield from ('.'.join([*module, alias.name]) for alias in node.names)
+
+
+def imports(path):
+    """Yield the folders of mmattn that a file imports."""
+    rooms = {room for floor in FLOORS for room in floor}
+    for name in names_imported(path):
+        first, *rest = name.split('.')
+        if first == 'mmattn':
+            yield rest[0] if rest and rest[0] in rooms else '__init__'
+
+
+def module_graph():
+    """Return the modules that each module of mmattn imports; the names that an ``__init__`` loads late do not count."""
+    modules = {}
+    for path in sources():
+        parts = path.relative_to(PACKAGE).with_suffix('').parts
+        modules['.'.join(['mmattn', *(parts[:-1] if parts[-1] == '__init__' else parts)])] = path
+    graph = {}
+    for module, path in modules.items():
+        prefixes = ({name, name.rpartition('.')[0]} & modules.keys() for name in names_imported(path))
+        graph[module] = {max(names, key=len) for names in prefixes if names} - {module}
+    return graph
 
 
 def test_no_import_runs_upwards_or_across():
     floor_of = {room: i for i, floor in enumerate(FLOORS) for room in floor}
     wrong = []
-    for path in sorted(PACKAGE.rglob('*.py')):
-        if '.mim' in path.parts:
-            continue
+    for path in sources():
         room = path.relative_to(PACKAGE).with_suffix('').parts[0]
         wrong += [
             f'{path.relative_to(PACKAGE)} imports {other}'
@@ -50,11 +71,7 @@ def test_no_import_runs_upwards_or_across():
 
 
 def test_only_the_laboratory_above_it_imports_language():
-    importing = {
-        path.relative_to(PACKAGE).parts[0]
-        for path in PACKAGE.rglob('*.py')
-        if '.mim' not in path.parts and 'language' in imports(path)
-    }
+    importing = {path.relative_to(PACKAGE).parts[0] for path in sources() if 'language' in imports(path)}
     assert importing - {'language'} <= {'reproduction'}
 
 
@@ -67,6 +84,27 @@ def test_a_relative_import_is_read(tmp_path, monkeypatch):
         'def f():\n    from ..language.text import vocabulary\n    from .. import video\n    import mmattn.ops\n'
     )
     assert sorted(imports(path)) == ['language', 'ops', 'video']
+
+
+def test_no_modules_import_each_other():
+    """Neither directly nor through others, nor in a function."""
+    TopologicalSorter(module_graph()).prepare()  # the error names a circle
+
+
+def test_a_circle_through_a_function_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(f'{__name__}.PACKAGE', tmp_path)
+    (tmp_path / 'ops').mkdir()
+    for name, code in (
+        ('__init__', ''),
+        ('ops/__init__', ''),
+        ('ops/a', 'from . import b'),
+        ('ops/b', 'from mmattn.ops.c import f'),
+        ('ops/c', 'def f():\n    from .a import g\n'),
+    ):
+        (tmp_path / f'{name}.py').write_text(code)
+    with pytest.raises(CycleError) as caught:
+        TopologicalSorter(module_graph()).prepare()
+    assert set(caught.value.args[1]) == {'mmattn.ops.a', 'mmattn.ops.b', 'mmattn.ops.c'}
 
 
 def test_vision_imports_no_module_of_language(run_python):
