@@ -17,11 +17,16 @@ Fault = tuple[str, str]  # a path, or a place in the config, and what is wrong t
 
 @runtime_checkable
 class CheckableDataset(Protocol):
-    """A class of data sets with a check of its own."""
+    """A class of data sets with a check of its own, which runs before the data sets are built."""
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Return the faults of the data sets with these configs, and what does not fit the model, by path."""
+        """Return the faults of the data sets with these configs, and what does not fit the model, by path.
+
+        Args:
+            cfgs (sequence of dict): the configs of all data sets of this class.
+            model (nn.Module): the model, without the wrapper of distributed training.
+        """
 
 
 class Part(NamedTuple):

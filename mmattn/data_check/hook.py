@@ -1,9 +1,9 @@
 """Base class of the hooks that check data before the first iteration."""
 
 import logging
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ META_KEYS = ('classes', 'palette')
 class DataCheckHook(Hook):
     """Check the data sets of a run before its first iteration, and list all faults in one error.
 
+    A subclass checks the data sets of one library. A class of data sets can also bring a check of its own, see
+    :class:`~mmattn.data_check.data_sets.CheckableDataset`.
+
     All faults are written to ``data_check.txt`` in the work dir. The main process checks, all processes raise.
 
     mmengine builds data sets before it calls any hook, and raises an error that does not name the data set if one is
@@ -55,30 +58,27 @@ class DataCheckHook(Hook):
         self._checked: set[str] = set()
         self._classes: list[str] = []  # of the checkpoint
 
+    @abstractmethod
     def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
-        """Yield the faults of the data sets of some data loaders: path, or place in the config, and reason.
-
-        By default, the data sets check themselves, if their class has the method of :class:`CheckableDataset`.
-
-        Args:
-            runner (Runner): the runner, with config and model.
-            loaders (tuple of str): keys of the config, some of :data:`LOADERS`.
-        """
-        model = runner.model
-        while is_model_wrapper(model):
-            model = model.module
-        configs: dict[Any, list[dict]] = {}
-        for _, cfg in data_sets(runner.cfg, loaders, CheckableDataset):
-            configs.setdefault(component_class(cfg, DATASETS, cfg.get('_scope_')), []).append(cfg)
-        for kind, cfgs in configs.items():
-            for path, reasons in kind.find_faults(cfgs, model).items():
-                yield from ((path, reason) for reason in reasons)
+        """Yield path, or place in the config, and reason for the data loaders with these keys in the config."""
 
     def faults_by_path(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
-        """Return all faults of some data loaders, and of the config: the reasons by path or place, each once."""
+        """Return the faults of this hook, of the data sets' own checks, and of the config: each reason once.
+
+        Args:
+            runner (Runner): it has config, work dir and model.
+            loaders (tuple of str): keys of the config, such as 'train_dataloader'.
+
+        Returns:
+            dict: path, or place in the config → reasons.
+        """
         faults: dict[str, dict[str, None]] = {}
-        checks = self.find_faults(runner, loaders), metric_faults(runner.cfg), meta_faults(runner.cfg, loaders)
-        for path, reason in chain(*checks):
+        for path, reason in (
+            *self.find_faults(runner, loaders),
+            *data_set_faults(runner, loaders),
+            *metric_faults(runner.cfg),
+            *meta_faults(runner.cfg, loaders),
+        ):
             faults.setdefault(path, {})[reason] = None
         return {path: list(reasons) for path, reasons in faults.items()}
 
@@ -147,6 +147,19 @@ class DataCheckHook(Hook):
                     ]
                 )
             )
+
+
+def data_set_faults(runner: Runner, loaders: Sequence[str]) -> Iterator[Fault]:
+    """Yield what data sets that are :class:`CheckableDataset` find. All data sets of a class are checked together."""
+    configs: dict[Any, list[dict]] = {}
+    for _, cfg in data_sets(runner.cfg, loaders, CheckableDataset):
+        configs.setdefault(component_class(cfg, DATASETS, cfg.get('_scope_')), []).append(cfg)
+    for kind, cfgs in configs.items():
+        model = runner.model
+        while is_model_wrapper(model):
+            model = model.module
+        for path, reasons in kind.find_faults(cfgs, model).items():
+            yield from ((path, reason) for reason in reasons)
 
 
 def meta_faults(cfg: Config, loaders: Sequence[str]) -> Iterator[Fault]:

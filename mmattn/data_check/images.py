@@ -62,11 +62,11 @@ def inspect_files(files: Collection[ImageFile], cache: Path) -> tuple[dict[Image
     Returns:
         tuple: the facts of each file, and the number of files that were inspected.
     """
-    known = {}
+    cached = {}
     with suppress(OSError, ValueError):
-        known = json.loads(cache.read_text(encoding='utf-8'))
+        cached = json.loads(cache.read_text(encoding='utf-8'))
 
-    def entry(file: ImageFile) -> list:
+    def inspect(file: ImageFile) -> list:
         try:
             status = os.stat(file.path)
         except FileNotFoundError:
@@ -74,26 +74,26 @@ def inspect_files(files: Collection[ImageFile], cache: Path) -> tuple[dict[Image
         except OSError as error:
             return [None, Facts(fault=f'unreadable: {error}')]
         stamp = [status.st_size, status.st_mtime_ns]
-        found = known.get(_key(file))
-        return found if found and found[0] == stamp else [stamp, look(file)]
+        entry = cached.get(_key(file))
+        return entry if entry and entry[0] == stamp else [stamp, look(file)]
 
     entries = {}
     bar, shown, due = None, 0, time.monotonic() + 2
     with ThreadPool(THREADS) as pool:
-        for file, found in zip(files, pool.imap(entry, files, chunksize=16)):
-            entries[file] = found
+        for file, entry in zip(files, pool.imap(inspect, files, chunksize=16)):
+            entries[file] = entry
             if time.monotonic() > due:
                 bar = bar or ProgressBar(len(files))
                 bar.update(len(entries) - shown)
                 shown, due = len(entries), time.monotonic() + 1
     if bar:
         print()
-    facts = {file: Facts(*found[1]) for file, found in entries.items()}
-    kept = {**known, **{_key(file): found for file, found in entries.items()}}
-    kept = {key: found for key, found in kept.items() if not Facts(*found[1]).fault}
-    if kept != known:
+    kept = {**cached, **{_key(file): entry for file, entry in entries.items()}}
+    kept = {key: entry for key, entry in kept.items() if not Facts(*entry[1]).fault}
+    if kept != cached:
         write_text(cache, json.dumps(kept))
-    return facts, sum(known.get(_key(file)) is not found for file, found in entries.items())
+    facts = {file: Facts(*entry[1]) for file, entry in entries.items()}
+    return facts, sum(cached.get(_key(file)) is not entry for file, entry in entries.items())
 
 
 def look(file: ImageFile) -> Facts:

@@ -8,12 +8,15 @@ from types import SimpleNamespace
 import pytest
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
+from mmengine.runner import Runner
 from PIL import Image
 
 pytest.importorskip('mmdet')
 
 from mmattn.data_check import data_sets
 from mmattn.detection import DetDataCheckHook
+
+from ..engine.test_tools import ROOT
 
 SIZE = (48, 40)  # width, height
 BOX = (5, 5, 20, 20)  # left, top, right, bottom
@@ -332,43 +335,25 @@ def test_a_truncated_jpeg_is_found_before_training(check, tmp_path):
         check(data_set)
 
 
-@pytest.mark.parametrize(
-    ('evaluator', 'save_best', 'said'),
-    [
-        (dict(type='CocoMetric', metric='bbox'), 'pascal_voc/AP50', r"'pascal_voc/AP50' .*is none of coco/bbox_mAP, "),
-        (dict(type='VOCMetric'), 'pascal_voc/AP5', r"'pascal_voc/AP5' \(did you mean 'pascal_voc/AP50'\?\) is none of"),
-        (dict(type='mmseg.IoUMetric'), 'mIOU', r"'mIOU' \(did you mean 'mIoU'\?\) is none of aAcc, mAcc, mIoU"),
-        (dict(type='IoUMetric', iou_metrics=['mFscore']), 'mIoU', "'mIoU' .*is none of aAcc, mFscore"),
-        (
-            dict(type='IoUMetric', iou_metrics='mIOU'),
-            'auto',
-            r"val_evaluator.iou_metrics: 'mIOU' \(did you mean 'mIoU'",
-        ),
-    ],
-)
-def test_metrics_that_cannot_be_computed_are_found_before_training(check, tmp_path, evaluator, save_best, said):
-    hooks = dict(checkpoint=dict(type='CheckpointHook', save_best=save_best))
-    with pytest.raises(ValueError, match=said):
-        check(coco(tmp_path), evaluator=evaluator, hooks=hooks)
-
-
-@pytest.mark.parametrize(
-    ('evaluator', 'save_best'),
-    [
-        (dict(type='CocoMetric', metric=['bbox', 'segm']), ['coco/segm_mAP', 'coco/bbox_mAP_50']),
-        (dict(type='VOCMetric', iou_thrs=[0.5, 0.75], prefix='cells'), 'cells/AP75'),
-        ([dict(type='VOCMetric'), dict(type='SomebodysMetric')], 'anything'),
-        (dict(type='VOCMetric'), 'auto'),
-    ],
-)
-def test_metrics_that_can_be_computed_pass(check, tmp_path, evaluator, save_best):
-    hooks = dict(checkpoint=dict(type='CheckpointHook', save_best=save_best))
-    assert check(coco(tmp_path), evaluator=evaluator, hooks=hooks) == []
-
-
 @pytest.mark.parametrize('key', ['CLASSES', 'clases', 'Palette'])
 def test_keys_of_metainfo_that_are_not_read_are_faults(check, tmp_path, key):
     data_set = coco(tmp_path)
     data_set['metainfo'][key] = CLASSES
     with pytest.raises(ValueError, match=rf'train_dataloader.dataset.metainfo: {key!r} is not read: write '):
         check(data_set)
+
+
+def test_the_detectors_classes_are_those_of_the_data(tiny_data, tmp_path, monkeypatch):
+    """By mmdet's own hook, which the shipped schedules have on."""
+    for name, value in tiny_data.items():
+        monkeypatch.setenv(name, value)
+    cfg = Config.fromfile(
+        ROOT / 'configs/attended_residual/faster-rcnn_r50-w16-attn0010-dcn_fpn_1xb8-150_bccd-320x240.py'
+    )
+    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        loader.update(num_workers=0, persistent_workers=False)
+    cfg.work_dir, cfg.log_level, cfg.experiment_name = str(tmp_path), 'ERROR', tmp_path.name
+    cfg.train_cfg.update(max_iters=1, val_interval=2)
+    cfg.model.roi_head.bbox_head.num_classes = 80
+    with pytest.raises(AssertionError, match=r'`num_classes` \(80\) in Shared2FCBBoxHead'):
+        Runner.from_cfg(cfg).train()

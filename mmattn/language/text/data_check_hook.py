@@ -56,11 +56,7 @@ class TextDataCheckHook(DataCheckHook):
     """
 
     def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
-        """Compare the vocabularies of these data loaders with the embedding and with each other, and check the rest."""
-        yield from self._vocabulary_faults(runner, loaders)
-        yield from super().find_faults(runner, loaders)
-
-    def _vocabulary_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
+        """Compare the vocabularies of these data loaders with the embedding and with each other."""
         rows = vocabulary_size(runner.model)
         first: tuple[Path, Vocabulary] | None = None
         for path, cfg in _sources(runner.cfg, loaders):

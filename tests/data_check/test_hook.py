@@ -1,0 +1,63 @@
+"""What the hooks share: the checks that data sets bring, and what the config says of metrics and classes."""
+
+from types import SimpleNamespace
+
+import pytest
+from mmengine.config import Config
+from mmengine.dataset import BaseDataset
+from torch import nn
+
+from mmattn.data_check.data_sets import data_sets
+from mmattn.data_check.hook import DataCheckHook
+
+
+class Sentences(BaseDataset):
+    """A data set with a check of its own."""
+
+    @classmethod
+    def find_faults(cls, cfgs, model):
+        return {cfg['ann_file']: [f'not for {type(model).__name__}', 'empty', 'empty'] for cfg in cfgs}
+
+
+class Hook(DataCheckHook):
+    def find_faults(self, runner, loaders):
+        yield from ((where, 'seen by the hook') for where, _ in data_sets(runner.cfg, loaders, BaseDataset))
+
+
+@pytest.fixture
+def runner(tmp_path):
+    wrapped = dict(type='RepeatDataset', times=2, dataset=dict(type=Sentences, ann_file='b.txt'))
+    train = dict(type='ConcatDataset', datasets=[dict(type=Sentences, ann_file='a.txt'), wrapped])
+    val = dict(type=BaseDataset, metainfo=dict(CLASSES=['a']))
+    cfg = dict(
+        train_dataloader=dict(dataset=train),
+        val_dataloader=dict(dataset=val),
+        val_evaluator=dict(type='IoUMetric', iou_metrics=['mIOU']),
+    )
+    return SimpleNamespace(model=nn.Linear(1, 1), work_dir=str(tmp_path), cfg=Config(cfg))
+
+
+def test_data_sets_bring_their_own_check(runner):
+    of_hook = {
+        'train_dataloader.dataset.datasets.0': ['seen by the hook'],
+        'train_dataloader.dataset.datasets.1.dataset': ['seen by the hook'],
+    }
+    of_data_sets = {f'{name}.txt': ['not for Linear', 'empty'] for name in 'ab'}
+    faults = Hook().faults_by_path(runner, ('train_dataloader',))
+    assert faults.pop('val_evaluator.iou_metrics')
+    assert faults == of_hook | of_data_sets
+
+
+def test_a_hook_says_what_is_wrong_with_the_config(runner, tmp_path):
+    with pytest.raises(ValueError, match='found 3 faults'):
+        Hook().before_val(runner)
+    assert (tmp_path / 'data_check.txt').read_text(encoding='utf-8').splitlines() == [
+        'val_dataloader.dataset: seen by the hook',
+        "val_evaluator.iou_metrics: 'mIOU' (did you mean 'mIoU'?) is none of mDice, mFscore, mIoU",
+        "val_dataloader.dataset.metainfo: 'CLASSES' is not read: write 'classes'",
+    ]
+
+
+def test_a_hook_that_is_off_checks_nothing(runner, tmp_path):
+    Hook(enabled=False).before_loops(runner)
+    assert not (tmp_path / 'data_check.txt').exists()
