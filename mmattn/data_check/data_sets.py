@@ -17,7 +17,10 @@ Fault = tuple[str, str]  # a path, or a place in the config, and what is wrong t
 
 @runtime_checkable
 class CheckableDataset(Protocol):
-    """A class of data sets with a check of its own, which runs before the data sets are built."""
+    """A class of data sets with a check of its own.
+
+    The check sees configs, because ``tools/train.py`` runs it before it builds the data sets.
+    """
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
