@@ -1,7 +1,7 @@
 """What data sets of sentences share."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,10 @@ from .vocabulary import Vocabulary
 
 
 class TextDataset(Dataset):
-    """Data set with a vocabulary, which can be read before the data set is built."""
+    """Data set with a vocabulary, which can be read before the data set is built.
+
+    Its class method ``find_faults``, if any, is that of :class:`~mmattn.data_check.data_sets.CheckableDataset`.
+    """
 
     @classmethod
     @abstractmethod
@@ -28,15 +31,6 @@ class TextDataset(Dataset):
         Raises:
             OSError, ValueError: the file cannot be read.
         """
-
-    @classmethod
-    def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Return what else is wrong with data sets of this class, given by their configs, or does not fit the model.
-
-        Returns:
-            dict[str, list[str]]: faults by path. Defaults to none.
-        """
-        return {}
 
     @classmethod
     def checkpoint_faults(cls, cfg: dict, meta: Mapping[str, Any]) -> list[str]:
