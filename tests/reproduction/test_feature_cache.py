@@ -9,9 +9,9 @@ from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import Runner
 
 from mmattn.engine import InfiniteSampler
-from mmattn.reproduction import feature_cache
-from mmattn.reproduction.feature_cache import on_cached_features
 from mmattn.segmentation import CachedFeaturesDataset, FrozenBackbone
+from reproduction import feature_cache
+from reproduction.cached_features import on_cached_features
 
 from .test_backbone import NAME, adapted, weights  # noqa: F401  (a fixture)
 

@@ -18,12 +18,12 @@ import torch
 from mmengine.config import Config
 from PIL import Image
 
-from mmattn.reproduction import reproduce, runs
-from mmattn.reproduction.plan import plan, write_configs
-from mmattn.reproduction.protocol import Protocol, adapt, shipped
-from mmattn.reproduction.results import Result, difference
-from mmattn.reproduction.tables import read_tables
-from mmattn.reproduction.task import has_own_test
+from reproduction import reproduce, runs
+from reproduction.plan import plan, write_configs
+from reproduction.protocol import Protocol, adapt, shipped
+from reproduction.results import Result, difference
+from reproduction.tables import read_tables
+from reproduction.task import has_own_test
 
 from .test_backbone import weights  # noqa: F401  (a fixture)
 

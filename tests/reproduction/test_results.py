@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mmattn.reproduction.plots import by_number, plot_numbers
-from mmattn.reproduction.report import markdown_page
-from mmattn.reproduction.results import Measured, Result, Setup, difference, differences, sampled_difference
-from mmattn.reproduction.tables import read_tables
+from reproduction.plots import by_number, plot_numbers
+from reproduction.report import markdown_page
+from reproduction.results import Measured, Result, Setup, difference, differences, sampled_difference
+from reproduction.tables import read_tables
 
 TOOL = Path(__file__).parents[2] / 'tools/benchmarks/interval_coverage.py'
 

@@ -12,7 +12,6 @@ import argparse
 from mmattn.utils.command import run
 
 import numpy as np
-
 from mmattn.reproduction.report import markdown
 from mmattn.reproduction.results import bootstrap_interval, difference, sampled_difference
 

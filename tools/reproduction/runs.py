@@ -184,7 +184,7 @@ def scores(run: Run, jobs: int, last: Path, key: str, step: int | None, *argumen
     """
     found = None if arguments or step is None else last_scores(run.folder, key, step)
     if found is None:  # also if the run was interrupted between the last iteration and its validation
-        found = test(run, jobs, last, *arguments, files=files)
+        found = test(run, jobs, last, test_folder(run, *arguments), *arguments, files=files)
     if key not in found:
         raise RuntimeError(f'{run.folder} has no {key} of {last.name}; see {run.folder}/output.log')
     return found
@@ -195,9 +195,8 @@ def test_folder(run: Run, *arguments: str) -> Path:
     return run.folder / '_'.join(['test', *(word.strip('-') for word in arguments)])
 
 
-def test(run: Run, jobs: int, last: Path, *arguments: str, files: bool) -> dict:
-    """Return the metrics of a checkpoint on the test images: stored ones, or else those of tools/test.py."""
-    folder = test_folder(run, *arguments)
+def test(run: Run, jobs: int, last: Path, folder: Path, *arguments: str, files: bool) -> dict:
+    """Return the metrics of a checkpoint on the test images: those in a folder, or else tools/test.py's."""
     done = folder / 'metrics.json'
     if not done.exists():
         out = ['--out', str(folder)] if files else []

@@ -113,8 +113,10 @@ def check_data(methods: list[Method]) -> None:
                     _check(loader.dataset, cfg.default_scope)
 
 
-def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> None:
+def write_configs(methods: list[Method], folder: Path, comments: list[str], suffix: str = '') -> None:
     """Write the configs to a folder, from which they are run; existing ones must be the same.
+
+    The names are those of the shipped configs, with the values of a row's options and ``suffix``.
 
     Raises:
         ProtocolError: an existing config differs.
@@ -127,8 +129,8 @@ def write_configs(methods: list[Method], folder: Path, comments: list[str]) -> N
         options: defaultdict[str, list[str]] = defaultdict(list)
         for key, value in method.rows[0].options.items():
             options[key.rpartition('.')[2]].append(_short(value))
-        suffix = ''.join(f'_{key}-{"-".join(dict.fromkeys(values))}' for key, values in options.items())
-        method.paths = [folder / f'{Path(name).stem}{suffix}.py' for name in shipped]
+        varied = ''.join(f'_{key}-{"-".join(dict.fromkeys(values))}' for key, values in options.items())
+        method.paths = [folder / f'{Path(name).stem}{varied}{suffix}.py' for name in shipped]
         for name, cfg, path in zip(shipped, method.configs, method.paths):
             if not path.exists():
                 head = [f'{method.name}: configs/{name}', *comments]

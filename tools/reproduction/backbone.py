@@ -11,6 +11,8 @@ from torch import Tensor
 from mmattn.engine import check_checkpoint
 from mmattn.utils import config_path
 
+from .frozen_backbone import FrozenBackbone
+
 FOLDER = '_base_/backbones'
 READERS = 'neck', 'decode_head', 'auxiliary_head'  # the parts of a model that read the maps of its backbone
 PREFIX = 'backbone.'
@@ -48,7 +50,8 @@ def replace_backbone(cfg: Config, name: str) -> None:
     Raises:
         ValueError: the backbone is unknown, does not fit the row's heads, or is what the rows of the table differ in.
     """
-    model, changes = cfg.model, read_backbone(name).model.to_dict()
+    source = read_backbone(name)
+    model, changes = cfg.model, source.model.to_dict()
     if 'backbone' not in model:
         raise ValueError(f'--backbone {name}: the model {model.type} has no backbone')
     if model.backbone.get('plugins'):
@@ -69,6 +72,8 @@ def replace_backbone(cfg: Config, name: str) -> None:
     model.backbone = ConfigDict(changes.pop('backbone'))
     _drop_weights(cfg)
     cfg.merge_from_dict(dict(model=changes))
+    for module in source.get('custom_imports', {}).get('imports', []):
+        add_import(cfg, module)
 
 
 def set_weights(cfg: Config, file: Path) -> None:
@@ -125,6 +130,13 @@ def check_weights(backbone: ConfigDict, scope: str) -> None:
 def freeze_backbone(cfg: Config) -> None:
     """Freeze the backbone of a model, which has one."""
     cfg.model.backbone = dict(type='mmattn.FrozenBackbone', backbone=cfg.model.backbone)
+    add_import(cfg, FrozenBackbone.__module__)
+
+
+def add_import(cfg: Config, module: str) -> None:
+    """Let a config import a module of this folder, which ``tools/train.py`` finds beside itself."""
+    imports = cfg.get('custom_imports', {}).get('imports', [])
+    cfg.custom_imports = dict(imports=[*imports, module])
 
 
 def _drop_weights(cfg: Config) -> None:

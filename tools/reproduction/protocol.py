@@ -3,6 +3,7 @@
 import os
 import re
 import runpy
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache
@@ -18,6 +19,7 @@ from mmattn.utils import complexity, config_path
 from mmattn.utils.component_type import component_class
 
 from .backbone import freeze_backbone, replace_backbone, set_weights
+from .folds import Fold, use_fold
 from .tables import Row
 from .task import (
     SENTENCE_TASKS,
@@ -34,6 +36,7 @@ from .task import (
 # The settings of a config; other names are variables of its file.
 SETTINGS = (
     'default_scope',
+    'custom_imports',
     'env_cfg',
     'visualizer',
     'log_processor',
@@ -114,6 +117,8 @@ class Protocol(NamedTuple):
     crops: int | None = None  # the backbone is frozen, and heads are trained on its features of this number of crops
     validations: int | None = None  # evenly spaced; None: where the validation is the test, once, at the end
     frozen: bool = False  # the backbone is frozen; with `crops`, it always is
+    options: Mapping[str, Any] = {}  # settings of all configs, by key
+    fold: Fold | None = None  # lists of the samples for training and test
 
 
 @cache
@@ -194,6 +199,7 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
     * with ``small``: width and depth of the network, and the schedule of training from scratch, but not that of
       self-critical training; for text, also the total batch size: that of the data set, in tokens; for questions and
       phrases, there are no published word vectors;
+    * with ``options``: these settings, after the row's own; with ``fold``: the lists of the samples;
     * with ``backbone``: the backbone, normalisation of images, and what the heads read; with ``pretrained``: its
       initial weights; with ``frozen`` or ``crops``: it is frozen.
 
@@ -228,7 +234,9 @@ def adapt(row: Row, protocol: Protocol, data: Config | None) -> list[Config]:
             cfg.train_dataloader.batch_size = row.batch_size
         elif small is None:
             cfg.train_dataloader.batch_sampler.max_tokens = row.batch_size
-        cfg.merge_from_dict(row.options)
+        cfg.merge_from_dict({**row.options, **protocol.options})
+        if protocol.fold is not None:
+            use_fold(cfg, protocol.fold)
         _set_validations(cfg, protocol.validations)
         if protocol.crops is not None:
             _check_crops(cfg, row)
@@ -272,6 +280,7 @@ def deviations(row: Row, protocol: Protocol, configs: list[Config], data: Config
         found.append('the first stage alone')
     if protocol.amp:
         found.append('mixed precision')
+    found += [f'{key} = {value}' for key, value in protocol.options.items()]
     return found
 
 

@@ -1,14 +1,14 @@
 """The plots of a report: the runs of each method, validations during training, numbers of samples."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from mmattn.utils.files import atomic_write
 
-from .results import Measured
+from .results import Difference, Measured
 
 
 @contextmanager
@@ -52,6 +52,20 @@ def plot(methods: Sequence[Measured], title: str, with_paper: bool, path: Path) 
         axis.invert_yaxis()
         key = 'dots: seeds, bar: mean, grey: baselines' + (', diamond: paper' if with_paper else '')
         axis.set_xlabel(f'{metric} ({key})')
+
+
+def plot_contrasts(compared: Mapping[str, tuple[Difference, list[float]]], title: str, path: Path) -> None:
+    """Draw the paired differences by seed as dots, their mean as a bar, and the interval as a line."""
+    with drawing(path, title, (7, 1.3 + 0.4 * len(compared)), 'x') as axis:
+        for place, (interval, pairs) in enumerate(compared.values()):
+            axis.plot(pairs, [place] * len(pairs), 'o', color='#4477aa', alpha=0.5)
+            if interval.low is not None:
+                axis.plot([interval.low, interval.high], [place, place], '-', color='#4477aa', linewidth=2)
+            axis.plot([interval.mean], [place], '|', color='#4477aa', markersize=15, markeredgewidth=3)
+        axis.axvline(0, color='#888888', linewidth=1)
+        axis.set_yticks(range(len(compared)), [*compared])
+        axis.invert_yaxis()
+        axis.set_xlabel('difference (dots: seeds, bar: mean, line: interval)')
 
 
 def plot_curves(methods: Sequence[Measured], title: str, path: Path) -> None:

@@ -1,7 +1,7 @@
 """The rows of the papers' tables, read from the metafiles of the configs."""
 
 from collections import defaultdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mmengine.fileio import load
 
@@ -56,6 +56,24 @@ def read_tables() -> dict[str, list[Row]]:
                 )
             )
     return {table: sorted(tables[table], key=_place) for table in sorted(tables)}
+
+
+def add_variant(rows: list[Row], name: str, of: str, options: dict[str, Any]) -> list[Row]:
+    """Return the rows of a table and a further one: another row with other settings, which is its baseline.
+
+    Raises:
+        ValueError: there is no such row, or the name is taken.
+    """
+    if any(row.name == name for row in rows):
+        raise ValueError(f"there is a row '{name}' already")
+    variants = [
+        row._replace(name=name, baseline=of, metrics={}, options={**row.options, **options})
+        for row in rows
+        if row.name == of
+    ]
+    if not variants:
+        raise ValueError(f"the table has no row '{of}', only {'; '.join(dict.fromkeys(row.name for row in rows))}")
+    return [*rows, *variants]
 
 
 def _place(row: Row) -> tuple[int, str, int]:
