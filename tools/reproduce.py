@@ -153,6 +153,7 @@ def parse_args() -> argparse.Namespace:
         args.cfg_options = read_settings(args.cfg_options)
         for name, row, *settings in args.variant:
             args.rows_of_table = add_variant(args.rows_of_table, name, row, read_settings(settings))
+            args.rows = args.rows and [*args.rows, name]
     except ValueError as error:
         parser.error(f'--variant must be NAME ROW KEY=VALUE …, --cfg-options KEY=VALUE …; {error}')
     args.work_dir = args.work_dir or Path(f'work_dirs/table_{args.table}{f"_{args.dataset}" if args.dataset else ""}')

@@ -1,6 +1,7 @@
 """Cross-validation: each fold tests some clips or images, and trains on those of the other folds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,26 +21,46 @@ class Fold(NamedTuple):
     test: Path
 
 
-def write_folds(names: Sequence[Sequence[str]], folder: Path) -> list[Fold]:
-    """Write the lists of folds, given the test names of each; existing lists must be the same.
+def list_folds(names: Sequence[Sequence[str]], folder: Path) -> list[Fold]:
+    """Return the folds, given the test names of each, with their lists in a folder.
 
     Raises:
-        ProtocolError: a name is in two folds, there is only one fold, or an existing list differs.
+        ProtocolError: a name is in two folds, or there is only one fold.
     """
     tested = [name for fold in names for name in fold]
     repeated = sorted({name for name in tested if tested.count(name) > 1})
-    if len(names) < 2 or repeated:
+    if repeated or len(names) < 2:
         raise ProtocolError(f'--folds requires two folds or more without common names; common: {", ".join(repeated)}')
-    folds = []
-    for number, test in enumerate(names, 1):
-        fold = Fold(number, folder / f'fold-{number}_train.txt', folder / f'fold-{number}_test.txt')
-        for path, lines in ((fold.train, [name for name in tested if name not in test]), (fold.test, test)):
-            text = ''.join(f'{name}\n' for name in lines)
-            if path.exists() and path.read_text(encoding='utf-8') != text:
-                raise ProtocolError(f'{path} lists other names: choose another --work-dir, or the same --folds')
-            write_text(path, text)
-        folds.append(fold)
-    return folds
+    return [
+        Fold(number, folder / f'fold-{number}_train.txt', folder / f'fold-{number}_test.txt')
+        for number in range(1, len(names) + 1)
+    ]
+
+
+@contextmanager
+def fold_lists(names: Sequence[Sequence[str]], folder: Path) -> Iterator[None]:
+    """Write the lists of folds to a folder for a check of the data; if it fails, remove lists that are new.
+
+    Raises:
+        ProtocolError: an existing list differs.
+    """
+    written = []
+    tested = [name for fold in names for name in fold]
+    try:
+        for fold, test in zip(list_folds(names, folder) if names else [], names):
+            for path, lines in ((fold.train, [name for name in tested if name not in test]), (fold.test, test)):
+                text = ''.join(f'{name}\n' for name in lines)
+                if not path.exists():
+                    folder.mkdir(parents=True, exist_ok=True)
+                    write_text(path, text)
+                    written.append(path)
+                elif path.read_text(encoding='utf-8') != text:
+                    raise ProtocolError(f'{path} lists other names: choose another --work-dir, or the same --folds')
+        yield
+    except Exception:
+        for path in written:
+            path.unlink()
+        raise
 
 
 def use_fold(cfg: Config, fold: Fold) -> None:

@@ -14,7 +14,7 @@ from mmengine.config import Config
 
 from mmattn.utils.files import check_writable
 
-from .folds import write_folds
+from .folds import Fold, fold_lists, list_folds
 from .plan import Method, check_backbones, check_data, plan, words, write_configs
 from .protocol import Protocol, read_data
 from .report import Contrast, find_contrasts, write_report
@@ -101,7 +101,7 @@ def reproduce(
     """
     data = None if protocol.dataset is None else read_data(protocol.dataset, data_root)
     check_writable(work_dir)
-    folds = write_folds(scope.folds, work_dir / 'folds') if scope.folds else [None]
+    folds: list[Fold | None] = [*list_folds(scope.folds, work_dir / 'folds')] if scope.folds else [None]
     methods_by_fold = [plan(rows, protocol._replace(fold=fold), data, scope.rows) for fold in folds]
     methods = methods_by_fold[0]
     first = methods[0].configs[-1]
@@ -112,8 +112,9 @@ def reproduce(
             check_units(method.configs[-1])
     if protocol.pretrained is not None:
         check_backbones(methods)
-    for part in methods_by_fold:
-        check_data(part)
+    with fold_lists(scope.folds, work_dir / 'folds'):
+        for part in methods_by_fold:
+            check_data(part)
     deviations = words(methods, protocol, data)
     if scope.folds:
         deviations.append(f'{len(folds)} folds, each tested on other samples')

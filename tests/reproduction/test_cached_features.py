@@ -9,9 +9,9 @@ from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import Runner
 
 from mmattn.engine import InfiniteSampler
-from mmattn.segmentation import CachedFeaturesDataset, FrozenBackbone
-from reproduction import feature_cache
-from reproduction.cached_features import on_cached_features
+from reproduction import cached_features
+from reproduction.cached_features import CachedFeaturesDataset, on_cached_features
+from reproduction.frozen_backbone import FrozenBackbone
 
 from .test_backbone import NAME, adapted, weights  # noqa: F401  (a fixture)
 
@@ -115,7 +115,7 @@ def test_the_test_equals_that_of_the_whole_network(whole, tmp_path):
 def test_rows_share_the_features_which_are_computed_once_and_extended(data, weights, tmp_path, monkeypatch):  # noqa: F811
     """Also by an interrupted call; other crops are added."""
     written = []
-    write = feature_cache.write_sample
+    write = cached_features.write_sample
 
     def interrupted(path, *arguments):
         if len(written) == 3:
@@ -125,10 +125,10 @@ def test_rows_share_the_features_which_are_computed_once_and_extended(data, weig
 
     methods, _ = adapted('3.2', data, names=['CC', 'Bi-CC'], backbone=NAME, pretrained=weights, crops=CROPS)
     first, second = (method.configs[0] for method in methods)
-    monkeypatch.setattr(feature_cache, 'write_sample', interrupted)
+    monkeypatch.setattr(cached_features, 'write_sample', interrupted)
     with pytest.raises(KeyboardInterrupt):
         on_cached_features(first, tmp_path / 'features', CROPS)
-    monkeypatch.setattr(feature_cache, 'write_sample', write)
+    monkeypatch.setattr(cached_features, 'write_sample', write)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('features/crops*/*.pt')}
     assert len(before) == 3
     one, two = (on_cached_features(cfg, tmp_path / 'features', CROPS) for cfg in (first, second))
