@@ -179,14 +179,14 @@ def sampled_difference(
     if not names or any(set(names) != set(result.samples) for result in (*ours, *baseline)):
         raise ValueError('the methods must have scores of the same samples, at least one')
     numbers = np.unique([unit_name(name, units) for name in names], return_inverse=True)[1]
-    sums = [
+    our_sums, baseline_sums = (
         np.stack([_sum_by_unit([result.samples[name] for name in names], numbers) for result in results])
         for results in (ours, baseline)
-    ]
+    )
     statistic = STATISTICS[ours[0].statistic]
-    pairs = statistic(sums[0].sum(1)) - statistic(sums[1].sum(1))
+    pairs = statistic(our_sums.sum(1)) - statistic(baseline_sums.sum(1))
     over_seeds = difference(pairs.tolist(), [0.0] * len(pairs), confidence)
-    intervals = [bootstrap_interval(*sums, statistic, confidence, draws)]
+    intervals = [bootstrap_interval(our_sums, baseline_sums, statistic, confidence, draws)]
     if over_seeds.low is not None and over_seeds.high is not None:
         intervals.append((over_seeds.low, over_seeds.high))
     return Difference(over_seeds.mean, *max(intervals, key=lambda limits: limits[1] - limits[0]))
@@ -240,9 +240,9 @@ def _drawn(seeds: int, units: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
 
 def compare(ours: Measured, baseline: Measured, confidence: float = 0.95, units: str | None = None) -> Difference:
     """Return the difference of two methods in the first metric: by samples where both have scores."""
-    results = [[*method.results.values()] for method in (ours, baseline)]
-    if all(result.samples for part in results for result in part):
-        return sampled_difference(*results, confidence, units=units)
+    our_results, baseline_results = [*ours.results.values()], [*baseline.results.values()]
+    if all(result.samples for result in our_results + baseline_results):
+        return sampled_difference(our_results, baseline_results, confidence, units=units)
     metric = ours.metrics[0]
     return difference(ours.values(metric), baseline.values(metric), confidence)
 

@@ -1,6 +1,6 @@
 """Rows that are not trained, for video object segmentation: the bar for those that are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
@@ -44,7 +44,7 @@ UNTRAINED: dict[str, Callable[[Config, list], list]] = {
 }
 
 
-def check_untrained(names: list[str], cfg: Config) -> None:
+def check_untrained(names: Sequence[str], cfg: Config) -> None:
     """Check that rows exist and fit a config.
 
     Raises:
