@@ -21,6 +21,7 @@ if WITH_OPS is None:
     raise SystemExit(f'MMATTN_WITH_OPS must be 0 or 1; got {os.environ["MMATTN_WITH_OPS"]!r}')
 HAS_TORCH = find_spec('torch') is not None
 ARCHITECTURES = '8.0;9.0+PTX'
+CHECKOUT_ONLY = 'environment', 'benchmarks'  # folders of tools that only a checkout needs
 
 
 def architectures(given: str) -> str:
@@ -54,7 +55,7 @@ class BuildWithConfigs(build_py):
             if self.editable_mode:
                 (mim / name).symlink_to(Path('..', '..', name), target_is_directory=True)
             else:
-                shutil.copytree(ROOT / name, mim / name, ignore=shutil.ignore_patterns('__pycache__'))
+                shutil.copytree(ROOT / name, mim / name, ignore=shutil.ignore_patterns('__pycache__', *CHECKOUT_ONLY))
         metafiles = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob('configs/*/metafile.yml'))
         (mim / 'model-index.yml').write_text(f'Import: {metafiles}\n', encoding='utf-8')
 

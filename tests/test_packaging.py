@@ -169,11 +169,13 @@ def described(installed, run_python):
 
 def test_the_wheel_holds_the_mim_layout_and_nothing_else(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    laid_out = {f'mmattn/.mim/{name}' for name in (*files('configs'), *files('tools'))}
+    shipped = {name for name in files('tools') if name.split('/')[1] not in ('environment', 'benchmarks')}
+    laid_out = {f'mmattn/.mim/{name}' for name in (*files('configs'), *shipped)}
     assert {name for name in names if '/.mim/' in name} == {'mmattn/.mim/model-index.yml', *laid_out}
     assert {name for name in files('mmattn') if name.endswith('.py')} <= names
     assert {name.partition('/')[0].partition('-')[0] for name in names} == {'mmattn'}
     assert not [name for name in names if {'tests', 'work_dirs', '__pycache__'} & set(name.split('/'))]
+    assert not [name for name in names if name.endswith('.json')]  # results are in docs/
 
 
 def test_the_archive_holds_what_the_wheel_and_the_tests_are_made_from(archive):
@@ -352,4 +354,4 @@ def test_components_do_without_what_reproduction_needs(run_python):
     layers, all_modules = (set(line.split()) for line in run_python(code).splitlines()[-2:])
     assert not layers & {'scipy', 'matplotlib', 'mmattn.utils.complexity'}
     assert 'mmattn.layers' in layers
-    assert not {name for name in all_modules if name.startswith('mmattn.reproduction')}
+    assert not {name for name in all_modules if name.partition('.')[0] == 'reproduction'}

@@ -11,6 +11,10 @@ and crops, and uses a narrow network for CPUs, trained from scratch. ``--network
 its initial weights. ``--frozen`` freezes it; ``--cached-crops N`` also trains the heads on its stored features of N
 fixed crops. The head of the table lists all replacements.
 
+``--rows`` selects rows. ``--variant`` adds one: another row with other settings. ``--untrained`` adds rows that need no
+training. ``--folds`` replaces the splits of the data set by a cross-validation. ``--units`` scores each test image,
+clip or sentence, for intervals over seeds and units. ``--contrasts`` compares any two rows. See docs/reproduce.md.
+
 The work dir gets a complete config of each row (``tools/train.py CONFIG --cfg-options randomness.seed=0`` repeats a
 run), and a folder for each row and seed. After an interruption, the same command resumes: finished runs are not
 repeated, and further seeds are added. Other settings require another work dir. The results are table.md (the paper's
@@ -20,17 +24,20 @@ curves.png.
 """
 
 import argparse
+import ast
 from pathlib import Path
+from typing import Any
 
 from mmattn.utils.command import run
 
 import torch
 
-from mmattn.reproduction.backbone import backbones
-from mmattn.reproduction.protocol import Protocol, data_sets
-from mmattn.reproduction.report import markdown
-from mmattn.reproduction.reproduce import reproduce
-from mmattn.reproduction.tables import Row, read_tables
+from reproduction.backbone import backbones
+from reproduction.protocol import Protocol, data_sets
+from reproduction.report import markdown
+from reproduction.reproduce import Machine, Scope, reproduce
+from reproduction.tables import Row, add_variant, read_tables
+from reproduction.untrained import UNTRAINED
 
 
 def parse_args() -> argparse.Namespace:
@@ -41,10 +48,44 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--rows', nargs='+', metavar='NAME', help='only these rows and their baselines; * matches any text'
     )
+    parser.add_argument(
+        '--variant',
+        nargs='+',
+        action='append',
+        default=[],
+        metavar='WORD',
+        help='NAME ROW KEY=VALUE …: a further row, with these settings in place of the ones of ROW, its baseline',
+    )
+    parser.add_argument(
+        '--untrained', nargs='+', default=[], choices=[*UNTRAINED], help='rows without training, for video'
+    )
+    parser.add_argument(
+        '--cfg-options', nargs='+', default=[], metavar='KEY=VALUE', help='settings of all rows, such as a loss'
+    )
     parser.add_argument('--dataset', help="a data set that --list prints; default: the paper's")
     parser.add_argument('--data-root', type=Path, help='folder of the data set; default: the folder in its config')
     parser.add_argument(
         '--seeds', type=int, nargs='+', default=[0, 1, 2], help='one seed gives no intervals; default: 0 1 2'
+    )
+    parser.add_argument(
+        '--folds',
+        nargs='+',
+        default=[],
+        metavar='NAME,NAME',
+        help='test clips or images of each fold, which trains on the names of the others',
+    )
+    parser.add_argument(
+        '--units',
+        nargs='?',
+        const='.*',
+        metavar='REGEX',
+        help='score each test sample, for intervals over them; samples with the same match are drawn together',
+    )
+    parser.add_argument(
+        '--contrasts', nargs='+', default=[], metavar="'OURS - BASELINE'", help='rows to compare, also of --variant'
+    )
+    parser.add_argument(
+        '--family', type=int, help='number of contrasts to correct the intervals for; default: those of --contrasts'
     )
     parser.add_argument('--iters', type=int, help="iterations of each run; default: the config's")
     parser.add_argument('--scale', type=float, default=1.0, help='factor on image and crop sizes, up to 1; default: 1')
@@ -89,7 +130,14 @@ def parse_args() -> argparse.Namespace:
         parser.error(f'--seeds must be different numbers, 0 or more; got {args.seeds}')
     if not 0 < args.scale <= 1:
         parser.error(f'--scale must be above 0 and up to 1; got {args.scale}')
-    for name, least in (('iters', 1), ('jobs', 1), ('workers', 0), ('cached_crops', 1), ('validations', 1)):
+    for name, least in (
+        ('iters', 1),
+        ('jobs', 1),
+        ('workers', 0),
+        ('cached_crops', 1),
+        ('validations', 1),
+        ('family', 1),
+    ):
         if getattr(args, name) is not None and getattr(args, name) < least:
             parser.error(f'--{name.replace("_", "-")} must be {least} or more; got {getattr(args, name)}')
     if args.data_root is not None and args.dataset is None:
@@ -101,8 +149,33 @@ def parse_args() -> argparse.Namespace:
         parser.error(f'--gpus must be different numbers below {count}; got {",".join(args.gpus)}')
     args.network = args.network or ('small' if args.scale < 1 else 'paper')
     args.rows_of_table = tables[args.table]
+    try:
+        args.cfg_options = read_settings(args.cfg_options)
+        for name, row, *settings in args.variant:
+            args.rows_of_table = add_variant(args.rows_of_table, name, row, read_settings(settings))
+            args.rows = args.rows and [*args.rows, name]
+    except ValueError as error:
+        parser.error(f'--variant must be NAME ROW KEY=VALUE …, --cfg-options KEY=VALUE …; {error}')
     args.work_dir = args.work_dir or Path(f'work_dirs/table_{args.table}{f"_{args.dataset}" if args.dataset else ""}')
     return args
+
+
+def read_settings(words: list[str]) -> dict[str, Any]:
+    """Return settings given as ``KEY=VALUE``; a value is a Python literal, or else text.
+
+    Raises:
+        ValueError: a word has no ``=``.
+    """
+    settings = {}
+    for word in words:
+        key, sign, value = word.partition('=')
+        if not sign:
+            raise ValueError(f"got '{word}'")
+        try:
+            settings[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            settings[key] = value
+    return settings
 
 
 def print_tables(tables: dict[str, list[Row]]) -> None:
@@ -133,30 +206,23 @@ def print_tables(tables: dict[str, list[Row]]) -> None:
 def main() -> None:
     """Train the missing runs, write the report and print its table."""
     args = parse_args()
-    print(
-        reproduce(
-            args.rows_of_table,
-            Protocol(
-                args.dataset,
-                args.iters,
-                args.scale,
-                args.network == 'small',
-                args.amp,
-                args.backbone,
-                args.pretrained,
-                args.cached_crops,
-                args.validations,
-                args.frozen,
-            ),
-            args.work_dir,
-            data_root=args.data_root,
-            names=args.rows,
-            seeds=args.seeds,
-            gpus=args.gpus,
-            jobs=args.jobs,
-            workers=args.workers,
-        )
+    protocol = Protocol(
+        args.dataset,
+        args.iters,
+        args.scale,
+        args.network == 'small',
+        args.amp,
+        args.backbone,
+        args.pretrained,
+        args.cached_crops,
+        args.validations,
+        args.frozen,
+        args.cfg_options,
     )
+    folds = [fold.split(',') for fold in args.folds]
+    scope = Scope(args.rows, args.seeds, folds, args.untrained, args.units, args.contrasts, args.family)
+    machine = Machine(args.gpus, args.jobs, args.workers)
+    print(reproduce(args.rows_of_table, protocol, args.work_dir, scope, machine, args.data_root))
 
 
 if __name__ == '__main__':

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mmattn.reproduction.protocol import data_sets
+from reproduction.protocol import data_sets
 
 
 @pytest.fixture

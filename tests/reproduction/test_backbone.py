@@ -5,12 +5,12 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from mmattn.reproduction.backbone import backbones, check_weights, read_backbone, set_weights
-from mmattn.reproduction.plan import check_backbones, plan, words
-from mmattn.reproduction.protocol import Protocol, read_data, shipped
-from mmattn.reproduction.tables import read_tables
-from mmattn.reproduction.task import ProtocolError
 from mmattn.utils import config_path
+from reproduction.backbone import backbones, check_weights, read_backbone, set_weights
+from reproduction.plan import check_backbones, plan, words
+from reproduction.protocol import Protocol, read_data, shipped
+from reproduction.tables import read_tables
+from reproduction.task import ProtocolError
 
 TABLES = read_tables()
 NAME = 'mobilenet-v2-d8'

@@ -6,11 +6,11 @@ import pytest
 from mmengine.config import Config
 from mmengine.runner import Runner
 
-from mmattn.reproduction.plan import check_data, plan, words, write_configs
-from mmattn.reproduction.protocol import Protocol, read_data
-from mmattn.reproduction.tables import read_tables
-from mmattn.reproduction.task import ProtocolError, has_own_test, metrics_of, task_of
 from mmattn.utils import config_path
+from reproduction.plan import check_data, plan, words, write_configs
+from reproduction.protocol import Protocol, read_data
+from reproduction.tables import read_tables
+from reproduction.task import ProtocolError, has_own_test, metrics_of, task_of
 
 TABLES = read_tables()
 # A data set for each of the rows' tasks.
@@ -52,9 +52,12 @@ DATA = {
     'coco-qa': ('coco_qa',),
     'daquar': ('daquar',),
     'easy-vqa': ('easy_vqa',),
+    'fasseg': ('fasseg',),
+    'davis': ('davis_240p',),
+    'bccd': ('bccd',),
 }
 # Rows have data of their own.
-OWN_DATA = '2.2', 'flickr8k', 'coco-qa', 'daquar', 'easy-vqa'
+OWN_DATA = '2.2', 'flickr8k', 'coco-qa', 'daquar', 'easy-vqa', 'fasseg', 'davis', 'bccd'
 
 QUESTIONS = 'coco_qa', 'coco_vqa_mini', 'daquar', 'easy_vqa'
 PARTS = 'train', 'val', 'test'

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import signal
 import statistics
 import subprocess
@@ -18,12 +17,14 @@ import torch
 from mmengine.config import Config
 from PIL import Image
 
-from mmattn.reproduction import reproduce, runs
-from mmattn.reproduction.plan import plan, write_configs
-from mmattn.reproduction.protocol import Protocol, adapt, shipped
-from mmattn.reproduction.results import Result, difference
-from mmattn.reproduction.tables import read_tables
-from mmattn.reproduction.task import has_own_test
+from reproduction import reproduce, runs
+from reproduction.plan import plan, write_configs
+from reproduction.protocol import Protocol, adapt, shipped
+from reproduction.reproduce import Machine, Scope
+from reproduction.results import Result, difference
+from reproduction.store import Store
+from reproduction.tables import read_tables
+from reproduction.task import has_own_test
 
 from .test_backbone import weights  # noqa: F401  (a fixture)
 
@@ -67,6 +68,14 @@ def test_list_names_tables_rows_and_data_sets(call):
         (('3.2', '--scale', 1.5), 'got 1.5'),
         (('3.2', '--iters', 0), '--iters must be 1 or more'),
         (('3.2', '--jobs', 0), '--jobs must be 1 or more'),
+        (('3.2', '--family', 0), '--family must be 1 or more'),
+        (('3.2', '--cfg-options', 'a.b'), r"--cfg-options KEY=VALUE …; got 'a\.b'"),
+        (('3.2', '--variant', 'NL', 'NL', 'a=1'), "there is a row 'NL' already"),
+        (('3.2', '--variant', 'new', 'XL', 'a=1'), "the table has no row 'XL', only NL; NL.*"),
+        (('3.2', '--dataset', 'camvid', '--contrasts', 'NL'), "must be 'OURS - BASELINE' of NL, R50; .*; got 'NL'"),
+        (('3.2', '--dataset', 'camvid', '--folds', 'a'), '--folds requires two folds or more'),
+        (('3.2', '--dataset', 'camvid', '--untrained', 'first mask'), 'is for video object segmentation'),
+        (('2', '--dataset', 'bccd', '--units'), '--units is for IoUMetric.*; VOCMetric is not a sum'),
         (('3.2', '--gpus', '0,99'), '--gpus must be different numbers below'),
         (('3.2', '--data-root', '.'), '--data-root requires --dataset'),
         (('3.2', '--dataset', 'nowhere'), "--dataset must be one of ade20k, bccd.*; got 'nowhere'"),
@@ -120,7 +129,7 @@ def test_runs_are_shared_between_gpus_and_reported(call, data, tmp_path, monkeyp
     assert set(run.calls) == {('0', 4), ('1', 4)}
     assert run.most == 2
     found = json.loads((tmp_path / 'results.json').read_text())
-    assert found['deviations'] == [
+    assert found['setup']['deviations'] == [
         'camvid in place of Cityscapes',
         '160 iterations of 40,000',
         'ResNet-18 of half the width and a decoder of 64 channels, trained from scratch by AdamW 0.003',
@@ -185,7 +194,9 @@ def test_a_stage_that_is_another_row_is_trained_once(tmp_path, monkeypatch):
     monkeypatch.setattr(reproduce, 'scores', lambda *_, **__: {'CIDEr-D': 40.0})
     monkeypatch.setattr(reproduce, 'scalars', lambda folder: [[dict(loss=1.0, time=0.1, memory=5.0)]])
     monkeypatch.setattr(reproduce, 'read_samples', lambda *_: {})
-    reproduce.run_all(methods, [3], tmp_path, [], 4, None, None)
+    store = Store(tmp_path / 'results.json')
+    results = reproduce.train_all([methods], Scope(seeds=[3]), Machine(jobs=4), store)
+    assert [result.metrics for result in results.values()] == [{'CIDEr-D': 40.0}] * len(methods)
     first = 'ng-san_small_1xb10-10e_flickr8k_seed-3'
     second = ('ng-san_small_1xb10-scst-2e_flickr8k_seed-3', [f'load_from={tmp_path / first}/best_CIDEr-D_epoch_1.pth'])
     names = ('torch_small', 'san_small', 'ng-san_small')
@@ -214,7 +225,7 @@ def test_heads_are_trained_on_stored_features(call, data, weights, tmp_path, mon
     arguments += ['--work-dir', tmp_path, '--backbone', 'mobilenet-v2-d8', '--pretrained', weights, '--cached-crops']
     call(*arguments, 3)
     found = json.loads((tmp_path / 'results.json').read_text())
-    assert found['deviations'][-4:] == [
+    assert found['setup']['deviations'][-4:] == [
         'backbone: mobilenet-v2-d8, pretrained weights weights.pth',
         'backbone frozen, heads trained on its features of 3 fixed crops, stored as float16',
         'heads of 64 channels, trained by AdamW 0.003',
@@ -237,7 +248,7 @@ class Recorder:
     def __init__(self):
         self.calls, self.now, self.most, self.scores = [], [], 0, {}
 
-    def __call__(self, run, method, workers, jobs):
+    def __call__(self, run, method, by_unit, workers, jobs, store):
         gpu = run.environment['CUDA_VISIBLE_DEVICES']
         self.calls.append((gpu, jobs))
         self.now.append(gpu)
@@ -285,56 +296,79 @@ def test_killed_it_goes_on_and_repeats_nothing(call, data, tmp_path):
     killed.terminate()
     killed.communicate(timeout=60)
     assert killed.returncode != 0
-    assert not (tmp_path / 'results.json').exists()
+    results = tmp_path / 'results.json'
+    assert list(json.loads(results.read_text())['runs'].values()) == [{'0': {**finished(first), 'steps': 12}}]
     before = {path: path.stat().st_mtime_ns for path in first.rglob('*')}
 
     said = call(*arguments, '--iters', 12)
     assert {path: path.stat().st_mtime_ns for path in first.rglob('*')} == before
     commands = re.findall(r'^\$ .*', (second / 'output.log').read_text(), re.M)
     assert ['--resume' in command for command in commands] == [False, True]
-    found = json.loads((tmp_path / 'results.json').read_text())
+    found = json.loads(results.read_text())
     (row,) = found['rows']
-    for folder, result in zip((first, second), row['seeds'].values()):
-        lines = [
-            json.loads(line)
-            for path in sorted(folder.glob('*/vis_data/scalars.json'))
-            for line in path.read_text().splitlines()
-        ]
-        assert [line['iter'] for line in lines if 'iter' in line][-1] == 12
-        assert result['metrics']['mIoU'] == lines[-1]['mIoU']
+    ((config, by_seed),) = found['runs'].items()
+    assert row['configs'] == [config]
+    for folder, result, metrics in zip((first, second), by_seed.values(), row['seeds'].values(), strict=True):
+        assert result == {**finished(folder), 'steps': 12}
+        assert result['metrics'] == metrics
         assert 0 < result['seconds'] < 60
         assert 50 < result['memory'] < 1e5
-    assert row['mean']['mIoU'] == pytest.approx(statistics.mean(r['metrics']['mIoU'] for r in row['seeds'].values()))
+    assert row['mean']['mIoU'] == pytest.approx(statistics.mean(r['mIoU'] for r in row['seeds'].values()))
     assert "**Not the paper's protocol**: camvid in place of Cityscapes; 12 iterations of 80,000;" in said
 
     with pytest.raises(SystemExit, match=r"other settings(.|\n)*-train_cfg.*12(.|\n)*\+train_cfg.*'max_iters': 5"):
         call(*arguments, '--iters', 5)
 
-    # A result that was copied from another machine is not trained again; one of another training is an error.
+    # A run in a results.json that was copied from another machine is not trained again; another training is an error.
     (first / 'peak_memory.json').rename(tmp_path / 'peak_memory.json')
     first.rename(tmp_path / 'moved')
     call(*arguments, '--iters', 12)
-    assert json.loads((tmp_path / 'results.json').read_text()) == found
+    assert json.loads(results.read_text()) == found
     assert not first.exists()
     (tmp_path / 'moved').rename(first)
-    stored = tmp_path / 'runs' / f'{first.name}.json'
-    assert json.loads(stored.read_text())['curve'] == [[12, row['seeds']['0']['metrics']['mIoU']]]
-    stored.write_text(stored.read_text().replace('"steps": 12', '"steps": 13'))
-    with pytest.raises(SystemExit, match=rf'{stored.name} is of a training of another length than 12 iterations'):
+    results.write_text(results.read_text().replace('"steps":12', '"steps":13'))
+    with pytest.raises(
+        SystemExit, match=rf'results.json: {config}, seed 0, is of a training of another length than 12'
+    ):
         call(*arguments, '--iters', 12)
 
-    shutil.rmtree(stored.parent)
+    results.unlink()
     log = next(first.glob('*/vis_data/scalars.json'))
     log.write_text(''.join(f'{line}\n' for line in log.read_text().splitlines() if 'mIoU' not in line))
     # Written when a training has ended, if what waits for it lives on.
     for path in (tmp_path / 'peak_memory.json', second / 'peak_memory.json'):
         path.unlink()
     assert re.search(r'\| – \|$', call(*arguments, '--iters', 12), re.M)
-    for result in row['seeds'].values():
+    for result in by_seed.values():
         result['memory'] = None
-    row['seeds']['0']['curve'] = []
-    assert json.loads((tmp_path / 'results.json').read_text()) == found
+    del by_seed['0']['curve']
+    assert json.loads(results.read_text()) == found
     assert (first / 'test' / 'metrics.json').is_file()
+
+
+def finished(folder):
+    """The run of a work dir, from its logs."""
+    lines = [
+        json.loads(line)
+        for path in sorted(folder.glob('*/vis_data/scalars.json'))
+        for line in path.read_text().splitlines()
+    ]
+    (last,) = (line for line in lines if 'mIoU' in line)
+    assert [line['iter'] for line in lines if 'iter' in line][-1] == last['step'] == 12
+    times = [line['time'] for path in sorted(folder.glob('*/vis_data/scalars.json')) for line in training(path)]
+    return dict(
+        metrics=dict(mIoU=last['mIoU'], aAcc=last['aAcc']),
+        seconds=statistics.median(times),
+        memory=json.loads((folder / 'peak_memory.json').read_text()),
+        curve=[[12, round(last['mIoU'], 4)]],
+    )
+
+
+def training(path):
+    """The iterations of a log, without the first, which includes the start."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [line for line in lines if 'loss' in line]
+    return lines[1:] or lines
 
 
 @pytest.mark.parametrize('steps', [(2, 4), (2,), ()])

@@ -1,19 +1,27 @@
 """What is made of the results of runs."""
 
-import runpy
+import math
 import statistics
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from mmattn.reproduction.plots import by_number, plot_numbers
-from mmattn.reproduction.report import markdown_page
-from mmattn.reproduction.results import Measured, Result, Setup, difference, differences, sampled_difference
-from mmattn.reproduction.tables import read_tables
-
-TOOL = Path(__file__).parents[2] / 'tools/benchmarks/interval_coverage.py'
+from reproduction.plots import by_number, plot_numbers
+from reproduction.report import Contrast, compare_contrasts, contrast_table, find_contrasts, markdown_page
+from reproduction.results import (
+    Measured,
+    Result,
+    Setup,
+    bootstrap_interval,
+    difference,
+    differences,
+    mean_iou,
+    pool,
+    sampled_difference,
+)
+from reproduction.tables import read_tables
+from reproduction.task import ProtocolError
 
 
 def test_difference_is_the_paired_t_interval():
@@ -30,6 +38,10 @@ def test_difference_is_the_paired_t_interval():
         difference([], [])
 
 
+def sampled(*samples, statistic='mean'):
+    return [Result({}, samples=scores, statistic=statistic) for scores in samples]
+
+
 @pytest.mark.parametrize(('of_seeds', 'of_images'), [(0, 3), (3, 0)])
 def test_interval_over_samples_is_the_wider_of_a_literal_bootstrap_of_images_and_of_students(of_seeds, of_images):
     """Questions of an image are drawn together: here, they agree, so that drawing them alone is too narrow."""
@@ -39,7 +51,7 @@ def test_interval_over_samples_is_the_wider_of_a_literal_bootstrap_of_images_and
     shared = dict(zip(dict.fromkeys(images), rng.normal(20, of_images, 20)))
     ours = [{name: shared[image] + shift for name, image in zip(names, images)} for shift in rng.normal(0, of_seeds, 3)]
     baseline = [{name: float(rng.normal(1, 0.1)) for name in names} for _ in range(3)]
-    found = sampled_difference(ours, baseline)
+    found = sampled_difference(sampled(*ours), sampled(*baseline))
     pairs = [{name: a[name] - b[name] for name in names} for a, b in zip(ours, baseline)]
     by_seed = [statistics.mean(scores.values()) for scores in pairs]
     assert found.mean == pytest.approx(statistics.mean(by_seed))
@@ -53,32 +65,123 @@ def test_interval_over_samples_is_the_wider_of_a_literal_bootstrap_of_images_and
     assert np.ptp(expected) == max(np.ptp(bootstrap), np.ptp(student))
     # Two bootstraps of 2,000 draws differ by a few hundredths of their width.
     assert found[1:] == pytest.approx(tuple(expected), abs=0.1 if of_images else 1e-9)
-    assert sampled_difference(ours, [dict(reversed(scores.items())) for scores in baseline]) == found
+    reversed_order = sampled(*(dict(reversed(scores.items())) for scores in baseline))
+    assert sampled_difference(sampled(*ours), reversed_order) == found
     with pytest.raises(ValueError, match='scores of the same samples'):
-        sampled_difference(ours, [{'a': 1.0}] * 3)
+        sampled_difference(sampled(*ours), sampled(*[{'a': 1.0}] * 3))
+
+
+def random_counts(rng, statistic, names):
+    """Scores of samples as `ByUnit` writes them, whose sums give the statistic."""
+
+    def counts():
+        if statistic == 'mean':
+            part = int(rng.integers(1, 50))
+            return [100 * part, part + int(rng.integers(1, 50))]
+        if statistic == 'mIoU':
+            intersections = rng.integers(0, 30, 3)
+            return [*intersections.tolist(), *(intersections + rng.integers(1, 30, 3)).tolist()]
+        totals = rng.integers(5, 20) - np.arange(4)
+        matches = rng.integers(1, totals + 1)
+        return [*matches.tolist(), *totals.tolist(), int(totals[0]), int(totals[0] + rng.integers(-3, 4))]
+
+    return {name: counts() for name in names}
+
+
+def metric(statistic, rows):
+    """Literally, from the scores of some samples."""
+    if statistic == 'mean':
+        return sum(row[0] for row in rows) / sum(row[1] for row in rows)
+    if statistic == 'mIoU':
+        return 100 * statistics.mean(sum(r[c] for r in rows) / sum(r[3 + c] for r in rows) for c in range(3))
+    precisions = [sum(r[n] for r in rows) / sum(r[4 + n] for r in rows) for n in range(4)]
+    lengths = [sum(r[n] for r in rows) for n in (8, 9)]
+    return 100 * statistics.geometric_mean(precisions) * min(1, math.exp(1 - lengths[1] / lengths[0]))
+
+
+@pytest.mark.parametrize('statistic', ['mean', 'mIoU', 'BLEU'])
+def test_pooled_metrics_are_compared_over_units(statistic):
+    """The metric of drawn units is that of their sums, not a mean; the first group of the expression names a unit."""
+    rng = np.random.default_rng(2)
+    names = [f'{person}_{pose}' for person in range(8) for pose in range(3)]
+    ours, baseline = ([random_counts(rng, statistic, names) for _ in range(2)] for _ in range(2))
+    found = sampled_difference(
+        sampled(*ours, statistic=statistic), sampled(*baseline, statistic=statistic), units=r'^(\d+)_'
+    )
+
+    def value(scores, drawn):
+        return metric(statistic, [scores[name] for name in drawn])
+
+    pairs = [value(a, names) - value(b, names) for a, b in zip(ours, baseline)]
+    assert found.mean == pytest.approx(statistics.mean(pairs))
+    means = []
+    for _ in range(2000):
+        drawn = [name for i in rng.integers(8, size=8) for name in names if name.startswith(f'{i}_')]
+        means.append(
+            statistics.mean(value(ours[s], drawn) - value(baseline[s], drawn) for s in rng.integers(2, size=2))
+        )
+    student = stats.ttest_1samp(pairs, 0).confidence_interval(0.95)
+    bootstrap = np.quantile(means, (0.025, 0.975))
+    expected = max(student, bootstrap, key=np.ptp)
+    assert found[1:] == pytest.approx(tuple(expected), abs=0.1 * float(np.ptp(bootstrap)))
+
+
+def test_a_class_without_pixels_does_not_count():
+    assert mean_iou(np.array([3.0, 0, 0, 4, 0, 2])) == 100 * (3 / 4 + 0 / 2) / 2
+
+
+def test_folds_of_a_seed_are_one_result():
+    """Samples together; the metric is that of all samples, other metrics are means."""
+    first = Result({'J&F': 60.0, 'J': 50.0}, 1.0, 10.0, [(5, 20.0)], dict(a=[60.0, 1]))
+    second = Result({'J&F': 30.0, 'J': 20.0}, 3.0, 20.0, [(5, 40.0)], dict(b=[20.0, 1], c=[40.0, 1]))
+    pooled = pool([first, second])
+    assert pooled == Result({'J&F': 40.0, 'J': 35.0}, 2.0, 20.0, [(5, 30.0)], {**first.samples, **second.samples})
+    assert pool([first]) is first
 
 
 def test_one_seed_is_compared_over_images():
     """In the report, too; a method without scores of samples has no interval."""
 
     def measured(name, baseline, samples):
-        return Measured(name, [], baseline, '', 0, 0.0, {0: Result(dict(F1=7 / 3), 1.0, None, (), samples)})
+        result = Result(dict(F1=7 / 3), 1.0, None, (), samples)
+        return Measured(name, [], baseline, ['config'], 0, 0.0, {0: result})
 
     scores = dict(a=1.0, b=2.0, c=4.0)
     zeros = dict.fromkeys('abc', 0.0)
     new, old, other = measured('new', 'old', scores), measured('old', None, zeros), measured('other', 'old', {})
     found = differences([new, old, other])
-    assert found['new'] == sampled_difference([scores], [zeros])
+    assert found['new'] == sampled_difference(sampled(scores), sampled(zeros))
     assert 1 <= found['new'].low < found['new'].high <= 4
     assert found['other'] == difference([7 / 3], [7 / 3])
-    page = markdown_page([new, old, other], Setup('', 'data', [], '', '', ''))
+    page = markdown_page([new, old, other], Setup('1', 'data', [], '', '', ''))
     assert f'| {found["new"]} |' in page
     assert 'its 95 % confidence interval (a bootstrap of the test images, not corrected' in page
 
 
+def coverage(ratio, repetitions, seeds=3, images=250, draws=1000):
+    """Simulate how often 95 % intervals contain the true difference, 0, in percent.
+
+    Each image has a difference that all seeds share, and each seed adds one of its own, which deviates ``ratio`` times
+    as much as the mean over the images: 0 if all seeds agree, 4 if the seeds decide. The intervals are Student's t over
+    the seeds, the bootstrap, and the wider of both. With 2,000 repetitions, these are the figures of docs/reproduce.md.
+    """
+    generator = np.random.default_rng(0)
+    names = [str(image) for image in range(images)]
+    zeros = sampled(*[dict.fromkeys(names, 0.0)] * seeds)
+    ones = np.ones((seeds, images))
+    hits = []
+    for _ in range(repetitions):
+        pairs = generator.normal(size=images) + generator.normal(0, ratio / images**0.5, (seeds, 1))
+        student = difference(pairs.mean(1).tolist(), [0.0] * seeds)[1:]
+        bootstrap = bootstrap_interval(np.stack([pairs, ones], -1), np.stack([0 * ones, ones], -1), draws=draws)
+        wider = sampled_difference(sampled(*(dict(zip(names, row)) for row in pairs)), zeros, draws=draws)[1:]
+        low, high = np.array([student, bootstrap, wider], float).T
+        hits.append((low <= 0) & (high >= 0))
+    return (100 * np.mean(hits, 0)).tolist()
+
+
 def test_interval_contains_the_true_difference_as_often_as_it_claims():
     """Three seeds: neither part alone does, Student's if the seeds agree, the bootstrap if they decide."""
-    coverage = runpy.run_path(str(TOOL))['coverage']
     found = {ratio: coverage(ratio, 400, draws=400) for ratio in (0, 1, 2, 4)}
     for *_, wider in found.values():
         assert 92 <= wider <= 98  # 400 differences: three deviations are 3.3
@@ -86,12 +189,38 @@ def test_interval_contains_the_true_difference_as_often_as_it_claims():
     assert found[4][1] < 88
 
 
+def contrast(name, ours, baseline):
+    return Contrast(*(Measured(n, [], None, [], 0, 0.0, v) for n, v in ((name, ours), ('old', baseline))))
+
+
+def test_contrasts_have_intervals_for_their_number_and_for_the_last_validation():
+    """Bonferroni: two contrasts have intervals of 97.5 % each."""
+    ours, old = (
+        {s: Result(dict(F1=v), curve=[(1, 0.0), (9, v + s)]) for s, v in enumerate(values)}
+        for values in ((71.0, 72.1, 73.0), (70.0, 71.0, 72.5))
+    )
+    pairs = [1.0, 1.1, 0.5]
+    compared = compare_contrasts([contrast('new', ours, old)], 0.975, None, True)
+    assert list(compared) == ['new − old', 'new − old, last validation']
+    for interval, by_seed in compared.values():
+        assert by_seed == pytest.approx(pairs)
+        assert interval[1:] == pytest.approx(tuple(stats.ttest_1samp(pairs, 0).confidence_interval(0.975)))
+    text = contrast_table(compared, 'F1', 0.975)
+    assert '97.5 % interval' in text
+    assert '| +1.00, +1.10, +0.50 |' in text
+    assert list(compare_contrasts([contrast('new', ours, old)], 0.95, None, False)) == ['new − old']
+    assert find_contrasts(['Bi-CC - CC'], ['CC', 'Bi-CC']) == [('Bi-CC', 'CC')]
+    for wrong in ('Bi-CC', 'Bi-CC - NL', 'Bi-CC-CC'):
+        with pytest.raises(ProtocolError, match=r"'OURS - BASELINE' of CC; Bi-CC; got"):
+            find_contrasts([wrong], ['CC', 'Bi-CC'])
+
+
 def test_plot_over_numbers_of_questions(tmp_path):
     """Each method has its three numbers in ascending order; the settings of other tables are not numbers."""
 
     def measured(table):
         return [
-            Measured(f'{row.name}, {row.setting}', [row], None, '', 0, 0.0, {0: Result(dict(accuracy=50.0), 1.0, None)})
+            Measured(f'{row.name}, {row.setting}', [row], None, [], 0, 0.0, {0: Result(dict(accuracy=50.0), 1.0, None)})
             for row in read_tables()[table]
         ]
 

@@ -2,8 +2,8 @@
 
 import re
 
-from mmattn.reproduction.tables import read_tables
 from mmattn.utils import config_path
+from reproduction.tables import read_tables
 
 from .test_plan import DATA
 

@@ -111,6 +111,14 @@ class BLEU(UniqueMetric):
         first = len(SPECIALS)
         return undo_bpe(' '.join(SPECIALS[n] if n < first else symbols[n - first] for n in tokens))
 
+    def tokenized_pairs(self, results: list[dict]) -> tuple[list[str], list[str]]:
+        """Return the translations and references that 'BLEU' compares, one per result."""
+        hypotheses = [result['n_best'][0][0] for result in results]
+        references = [UNKNOWN.sub('<<unk>>', result['target']) for result in results]
+        if self.compound_split:
+            hypotheses, references = ([split_compounds(line) for line in lines] for lines in (hypotheses, references))
+        return hypotheses, references
+
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
         """Compute both figures and write the requested files.
 
@@ -121,11 +129,7 @@ class BLEU(UniqueMetric):
             dict: 'BLEU' and, if there is a published reference, 'sacreBLEU', from 0 to 100.
         """
         sacrebleu = import_optional('sacrebleu')
-        hypotheses = [result['n_best'][0][0] for result in results]
-        references = [UNKNOWN.sub('<<unk>>', result['target']) for result in results]
-        if self.compound_split:
-            hypotheses, references = ([split_compounds(line) for line in lines] for lines in (hypotheses, references))
-        score = tokenized_bleu(hypotheses, references)
+        score = tokenized_bleu(*self.tokenized_pairs(results))
         print_log(f'tokenized: {score}', 'current')
         metrics = dict(BLEU=score.score)
         raw = [text and normalized(text) for text in (result['raw_target'] for result in results)]

@@ -168,6 +168,21 @@ class FaceParsingMetric(BaseMetric):
         pairs = truth[counted] * classes + predicted[counted]
         return torch.bincount(pairs, minlength=classes**2).view(classes, classes).cpu().numpy()
 
+    def count_pixels(self, confusion: np.ndarray) -> dict[str, np.ndarray]:
+        """Return numerator and denominator of each metric, int64 ``(2, )``: 2TP and 2TP + FP + FN for F1.
+
+        Args:
+            confusion (np.ndarray): confusion matrix of one image, or the sum over several, int64 ``(classes, classes)``.
+        """
+        counts = {name: _f1_counts(confusion, members) for name, members in self._members.items()}
+        counts['accuracy'] = np.array([np.trace(confusion), confusion.sum()])
+        if self.overall_mode == 'sum':
+            counts['overall'] = sum((counts[name] for name in self.overall), np.zeros(2, np.int64))
+        else:
+            union = sorted({i for name in self.overall for i in self._members[name]})
+            counts['overall'] = _f1_counts(confusion, union)
+        return counts
+
     def compute_metrics(self, results: list[np.ndarray]) -> dict[str, float]:
         """Pool the counts of all images, compute the metrics and print them.
 
@@ -181,14 +196,7 @@ class FaceParsingMetric(BaseMetric):
             print_log(f'The predictions were written to {self.output_dir}', 'current')
             return {}
         classes = len(self._dataset_meta['classes'])  # type: ignore[index]
-        confusion = sum(results, np.zeros((classes, classes), np.int64))
-        counts = {name: _f1_counts(confusion, members) for name, members in self._members.items()}
-        counts['accuracy'] = np.array([np.trace(confusion), confusion.sum()])
-        if self.overall_mode == 'sum':
-            counts['overall'] = sum((counts[name] for name in self.overall), np.zeros(2, np.int64))
-        else:
-            union = sorted({i for name in self.overall for i in self._members[name]})
-            counts['overall'] = _f1_counts(confusion, union)
+        counts = self.count_pixels(sum(results, np.zeros((classes, classes), np.int64)))
         scores = {name: _percent(*counts[name]) for name in self._columns}
         table = PrettyTable(list(scores))
         table.add_row(['-' if score != score else f'{score:.2f}' for score in scores.values()])

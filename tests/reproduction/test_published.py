@@ -1,0 +1,303 @@
+"""Every figure of our own runs on a page is recomputed from the small files in docs/results."""
+
+import itertools
+import re
+import statistics
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from reproduction.results import Measured, Result, compare, deviation, difference, pool
+from reproduction.store import Store
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / 'docs/results'
+NUMBER = r'[+−-]?\d+\.\d+'
+INTERVAL = re.compile(rf'({NUMBER}) \[({NUMBER}), ({NUMBER})\]')
+LEVELS = 0.95, 1 - 0.05 / 6, 1 - 0.05 / 3  # one interval; the primary contrasts and the follow-up of docs/evidence.md
+
+TURNED, SCALED = 'U-Net-BA', 'U-Net-BA, content logits times 1/√d'
+MASK = 'the first mask, repeated'
+# Page, text before and after its tables, result file, and methods by the name of a row where it has another name there.
+# An empty tuple: the row has no figure of ours.
+SECTIONS = [
+    ('docs/results/README.md', '## Table 3.2', '![mIoU', 'table_3.2', {}),
+    ('docs/results/README.md', '## Table 4.2', '![mIoU', 'table_4.2', {}),
+    ('configs/ban/README.md', '<!-- coco-qa -->', '<!-- end -->', 'coco-qa', {}),
+    ('configs/ban/README.md', '**Do the orders of the paper show?**', 'Six questions', 'coco-qa', {}),
+    ('configs/ban/README.md', '**DAQUAR**', 'BAN-2 has the higher', 'daquar', {}),
+    ('configs/ban/README.md', '**easy-VQA**', '![Accuracy', 'easy-vqa', {}),
+    ('configs/fusion/README.md', '<!-- coco-qa -->', 'On **easy-VQA**', 'coco-qa', {}),
+    ('configs/ban_grounding/README.md', '<!-- entities -->', '<!-- end -->', 'flickr8k-entities', {}),
+    (
+        'configs/ng_san/README.md',
+        '<!-- flickr8k -->',
+        '<!-- end -->',
+        'flickr8k',
+        {'T_v (ETA without attributes)': ('T_v',)},
+    ),
+    (
+        'configs/ng_san/README.md',
+        '| SAN, layers, seed 0 |',
+        '\n\n',
+        'flickr8k',
+        {'1': ('SAN, 1 layer',), '2': ('SAN',), '4': ('SAN, 4 layers',)},
+    ),
+    ('configs/bi_sa/README.md', '<!-- multi30k -->', '![BLEU', 'multi30k', {}),
+    (
+        'configs/bi_sa/README.md',
+        'One seed, 600 updates',
+        '**Do Tables',
+        'multi30k_600-updates',
+        {
+            'Bi-SA, minimum outside the window': ('Bi-SA, minimum',),
+            'Bi-SA, 0': ('Bi-SA',),
+            'Bi-SA, entries 5 / 3': ('Bi-SA, 5/3',),
+            'Bi-SA, 11 / 6': ('Bi-SA, 11/6',),
+            'Bi-SA, 21 / 11, as "0" above': ('Bi-SA',),
+            'Bi-SA, 41 / 21': ('Bi-SA, 41/21',),
+        },
+    ),
+    (
+        'configs/attention_terms_nmt/README.md',
+        'One seed, 600 updates',
+        '**Do the findings',
+        'multi30k_600-updates',
+        {
+            '1111; 1111': ('1111',),
+            '0111; 1111': ('0111',),
+            '0110; 1111': ('0110',),
+            '0100; 1111': ('0100',),
+            'dynamic convolution, n_k = 13; 1111': ('dynamic 13',),
+            '1111; 0111': ('1111, encoder–decoder 0111',),
+        },
+    ),
+    # The curve of (a), seed 0, was not stored.
+    ('docs/evidence.md', '(c): the curve', 'The last fifth', 'evidence_c', {}),
+    ('docs/evidence.md', '(d): J&F of grid', '59 pairs', 'evidence_d_stock', {}),
+    ('docs/evidence.md', '| contrast, overall F1 | paper', '* In the [short runs]', 'evidence_c', {}),
+    (
+        'docs/evidence.md',
+        '**(c), exploratory**, seeds',
+        '* The highest mean',
+        'evidence_c_exploratory',
+        {
+            '… content logits times 1/√d': (SCALED,),
+            '… one pass, own projections': ('U-Net-BA, one pass, own projections',),
+            '… no content logits, one pass': ('U-Net-BA, no content logits, one pass',),
+            '… learning rate 0.001 in place of 0.003': ('U-Net-BA, learning rate 0.001',),
+            '… convolution at the lowest level': ('U-Net-BA, convolution at the lowest level',),
+            '… 5×5 neighbourhoods': ('U-Net-BA, 5×5 neighbourhoods',),
+        },
+    ),
+    ('docs/evidence.md', '**(c), follow-up', '* Thus the scale', 'evidence_c', {'U-Net-BA with 1/√d': (SCALED,)}),
+    (
+        'docs/evidence.md',
+        '| contrast | paper | here, 99.2 %',
+        '* Attention itself',
+        'evidence_a',
+        {'no attention: CC without its attention': ('no attention',)},
+    ),
+    (
+        'docs/evidence.md',
+        '| contrast, J&F | paper',
+        '* Trained on six',
+        'evidence_d',
+        {'label propagation, not trained': ('label propagation',)},
+    ),
+    (
+        'configs/sst/README.md',
+        '| J&F | mean | to label',
+        '\n\n',
+        'evidence_d',
+        {
+            'SST, grid': ('SST (Grid)',),
+            'SST, strided': ('SST (Strided)',),
+            'label propagation, `mmattn.LabelPropagation`': ('label propagation',),
+        },
+    ),
+]
+# Columns of other sources: the papers', and what needs more than these files (options of an evaluation that was not
+# stored, the power of a test).
+LEFT_OUT = re.compile(r'paper|thesis|union|detectable|config|seeds for|pairs for')
+
+
+@cache
+def read(name):
+    """Return the rows of a file, and for cross-validations the result of each fold."""
+    store = Store(RESULTS / f'{name}.json')
+    runs = {config: {} for row in store.rows for config in row['configs']}
+    for (config, seed), (_, result) in store._runs.items():
+        runs[config][seed] = result
+    methods, parts = {}, {}
+    for row in store.rows:
+        folds = [runs[config] for config in row['configs']]
+        methods[row['name']] = Measured(
+            row['name'],
+            row['paper'],
+            row['baseline'],
+            row['configs'],
+            row.get('parameters') or 0,
+            row.get('macs') or 0.0,
+            {seed: pool([fold[seed] for fold in folds]) for seed in folds[0]},
+        )
+        parts[row['name']] = [result for seed in folds[0] for fold in folds for result in [fold[seed]]]
+    return methods, parts
+
+
+def all_figures(method, parts):
+    """Every figure that a table may print about a method."""
+    results = [*method.results.values()]
+    by_metric = [method.values(metric) for metric in method.metrics]
+    last = method.last_validations()
+    longest = max(len(result.curve) for result in results)  # of the runs that chose the size, if there were any
+    curves = [result.curve for result in results if result.curve and len(result.curve) == longest]
+    means = [statistics.mean(value for _, value in points) for points in zip(*curves)]
+    ends = [curve[-1][1] for curve in curves]
+    folds = [
+        [part.curve[-1][1] for part in parts[k :: len(method.configs)] if part.curve]
+        for k in range(len(method.configs))
+    ]
+    spread = (
+        statistics.mean(deviation(values) or 0.0 for values in [ends])
+        if len(folds) == 1
+        else (statistics.mean((deviation(values) or 0.0) ** 2 for values in folds) ** 0.5)
+    )
+    by_clip = [score[0] / score[1] for part in parts for score in part.samples.values() if isinstance(score, list)]
+    clips = {
+        name: [part.samples[name][0] for part in parts if isinstance(part.samples.get(name), list)]
+        for part in parts
+        for name in part.samples
+    }
+    lists = [*by_metric, last, means, *(map(statistics.mean, zip(*by_metric))), by_clip]
+    figures = [value for values in lists if isinstance(values, list) for value in values]
+    for values in [*by_metric, last, *([[sum(pair) / 2 for pair in zip(last, by_metric[0])]] if last else [])]:
+        if values:
+            figures += [statistics.mean(values), deviation(values) or 0.0]
+    figures += [value for curve in curves for _, value in curve]
+    figures += [statistics.mean(values) for values in clips.values() if values]
+    figures += [next(iter(part.metrics.values())) for part in parts]
+    figures += [b - a for a, b in itertools.combinations(means, 2)]
+    figures += [2**0.5 * spread]
+    figures += [method.parameters / 1e6, method.macs / 1e9]
+    figures += [statistics.median(result.seconds for result in results if result.seconds)] if results[0].seconds else []
+    return figures
+
+
+@cache
+def all_differences(file, name, baseline_name):
+    """Every difference with interval that a page may print about two methods."""
+    methods, parts = read(file)
+    ours, baseline = methods[name], methods[baseline_name]
+    levels = LEVELS if file.startswith('evidence') else LEVELS[:1]
+    if ours.results.keys() == baseline.results.keys():
+        seeds = ours, baseline
+    else:  # some seeds
+        common = [seed for seed in ours.results if seed in baseline.results]
+        seeds = [m._replace(results={seed: m.results[seed] for seed in common}) for m in (ours, baseline)]
+    differences = []
+    if seeds[0].results:
+        for level in levels:
+            differences.append(compare(*seeds, level))
+            differences.append(difference(*(m.values(m.metrics[0]) for m in seeds), level))
+            last = [m.last_validations() for m in seeds]
+            if all(last):
+                differences.append(difference(*last, level))
+    return differences + [d for level in levels for d in folds_and_clips(parts[ours.name], parts[baseline.name], level)]
+
+
+def folds_and_clips(ours, baseline, level):
+    """Student's t over pairs of a fold and a seed, and over clips, of which a row without training has one seed."""
+    if not ours[0].samples or not isinstance(next(iter(ours[0].samples.values())), list):
+        return
+    if len(ours) == len(baseline):
+        yield difference(*([next(iter(r.metrics.values())) for r in parts] for parts in (ours, baseline)), level)
+    names = [name for part in ours for name in part.samples]
+    names = list(dict.fromkeys(names))
+    means = [
+        [statistics.mean(part.samples[name][0] for part in parts if name in part.samples) for name in names]
+        for parts in (ours, baseline)
+    ]
+    yield difference(*means, level)
+
+
+def is_printed(text, value):
+    """Whether a number as printed is a value, rounded to its decimals; files have four decimals of validations."""
+    decimals = len(text.partition('.')[2])
+    return abs(float(text.replace('−', '-')) - value) <= 0.5 * 10**-decimals + 1e-4
+
+
+def methods_of(row, names, methods):
+    """Return the names of the methods that a row of a table is about."""
+    name = re.sub(r'\[([^]]*)\]\([^)]*\)', r'\1', row)
+    for suffix in (', upright', ', turned by 30°', ', turned', ', with sinusoids'):
+        name = name.removesuffix(suffix)
+    if ' − ' in name:
+        return [side for part in name.split(' − ') for side in methods_of(part, names, methods)]
+    if name in names:
+        return names[name]
+    if name in methods:
+        return [name]
+    exact = [method for method in methods if method.startswith(f'{name}, ') or method.endswith(f', {name} questions')]
+    return exact or ([TURNED] if name.startswith(f'{TURNED}:') else [])
+
+
+@pytest.mark.parametrize('section', SECTIONS, ids=lambda section: f'{section[3]}-{section[1].strip("#|*<!- ")[:18]}')
+def test_a_table_has_the_figures_of_its_runs(section):
+    page, before, after, file, names = section
+    methods, parts = read(file)
+    text = (ROOT / page).read_text(encoding='utf-8')
+    assert text.count(before) >= 1
+    text = before + text.partition(before)[2]
+    text = text[: text.index(after, len(before))]
+    checked, wrong, heads = 0, [], []
+    for line in text.splitlines():
+        if not line.startswith('|'):
+            heads = []
+            continue
+        cells = [cell.strip() for cell in line.strip('|').split(' |')]
+        if not heads or set(line) <= set('| -'):
+            heads = heads or cells
+            continue
+        about = methods_of(cells[0], names, methods)
+        assert about, cells[0]
+        figures = [figure for name in about for figure in all_figures(methods[name], parts[name])]
+        pairs = itertools.product(about, methods)
+        if ' − ' in cells[0]:
+            pairs = itertools.product(about[: len(about) // 2], about[len(about) // 2 :])
+        differences = [d for a, b in pairs if a != b for d in all_differences(file, a, b)]
+        for head, cell in zip(heads[1:], cells[1:]):
+            if LEFT_OUT.search(head):
+                continue
+            for printed in INTERVAL.findall(cell):
+                checked += 1
+                if not any(all(map(is_printed, printed, d)) for d in differences if d.low is not None):
+                    wrong.append((cells[0], head, printed))
+            for number in re.findall(NUMBER, INTERVAL.sub('', cell)):
+                checked += 1
+                if not any(is_printed(number, figure) for figure in figures):
+                    wrong.append((cells[0], head, number))
+    prose = ' '.join(line.strip() for line in text.splitlines() if not line.startswith('|'))
+    for printed in INTERVAL.findall(prose):
+        checked += 1
+        differences = (
+            d for a, b in itertools.permutations(methods, 2) for d in all_differences(file, a, b)
+        )
+        if not any(all(map(is_printed, printed, d)) for d in differences if d.low is not None):
+            wrong.append(('text', '', printed))
+    assert not wrong
+    assert checked > 3
+
+
+def test_the_results_are_small():
+    """Each run is in one file, and together they are less than 1 MB."""
+    assert sum(path.stat().st_size for path in RESULTS.glob('*.json')) < 1_000_000
+    assert {path.stem for path in RESULTS.glob('*.json')} == {section[3] for section in SECTIONS}
+
+
+def test_a_wrong_figure_would_be_seen():
+    methods, parts = read('daquar')
+    assert any(is_printed('24.0', figure) for figure in all_figures(methods['BAN-2'], parts['BAN-2']))
+    assert not any(is_printed('24.1', figure) for figure in all_figures(methods['BAN-2'], parts['BAN-2']))
+    assert isinstance(methods['BAN-2'].results['0'], Result)

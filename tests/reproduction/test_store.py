@@ -1,0 +1,40 @@
+"""results.json: what is written is read again, and no run is lost."""
+
+import json
+
+import pytest
+
+from reproduction.results import Result
+from reproduction.store import Store
+
+FIRST = Result(dict(F1=50.0, skin=1 / 3), 0.5, 100.0, [(5, 40.123456), (10, 50.0)], dict(a=100.0, b=0.0, c=12.3456))
+FOLD = Result({'J&F': 30.0}, None, None, (), dict(c=[60.0, 2]), 'mIoU')
+
+
+def test_runs_are_read_as_they_were_written(tmp_path):
+    """Scores have three decimals, curves four; samples that a run does not have are left out."""
+    store = Store(tmp_path / 'results.json')
+    assert store.get('cc', 0, 10, 'iterations') is None
+    store.add('cc', 0, 10, FIRST)
+    store.add('sst_fold-1', 'none', 0, FOLD)
+    store.report(dict(table='3.2'), [dict(name='CC', mean=dict(F1=50.0))])
+    again = Store(tmp_path / 'results.json')
+    rounded = FIRST._replace(curve=[[5, 40.1235], [10, 50.0]], samples=dict(a=100, b=0, c=12.346))
+    assert again.get('cc', 0, 10, 'iterations') == rounded
+    assert again.get('sst_fold-1', 'none', 0, 'iterations') == FOLD
+    assert again.setup == dict(table='3.2')
+    assert again.rows == [dict(name='CC', mean=dict(F1=50.0))]
+    before = json.loads((tmp_path / 'results.json').read_text())
+    again.add('cc', 1, 10, FIRST)
+    after = json.loads((tmp_path / 'results.json').read_text())
+    assert after['runs']['cc'].pop('1')['scores'] == [100, 0, 12.346]
+    assert after == before
+
+
+def test_a_run_of_another_length_is_an_error(tmp_path):
+    store = Store(tmp_path / 'results.json')
+    store.add('cc', 0, 10, FIRST)
+    with pytest.raises(
+        ValueError, match=r'results\.json: cc, seed 0, is of a training of another length than 20 epochs'
+    ):
+        store.get('cc', 0, 20, 'epochs')

@@ -1,0 +1,78 @@
+"""Scores of samples, as the tests of the tasks write them: their sums give the metric."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+
+from mmattn.registry import METRICS
+from reproduction.results import STATISTICS
+from reproduction.task import ProtocolError
+from reproduction.units import STATISTIC_OF, check_units, score_by_unit
+
+CLASSES = ('background', 'skin', 'eyes')
+WORDS = ['ein', 'hund', 'läuft', 'im', 'park', 'und', 'bellt']
+
+
+def labels():
+    return dict(data=torch.from_numpy(np.random.default_rng().integers(0, 3, (1, 9, 7))))
+
+
+def face(name):
+    return dict(img_path=f'folder/{name}.png', pred_sem_seg=labels(), gt_sem_seg=labels())
+
+
+def sentence(line):
+    rng = np.random.default_rng(line)
+    target = rng.choice(WORDS, 12)
+    tokens = [WORDS.index(word) + 4 for word in target[: 8 + line % 4]]
+    return dict(line=line, pred_tokens=tokens, target=' '.join(target))
+
+
+@pytest.mark.parametrize(
+    ('metric', 'meta', 'samples', 'key'),
+    [
+        (
+            dict(type='mmattn.FaceParsingMetric', overall=['skin', 'eyes']),
+            dict(classes=CLASSES),
+            {str(i): face(i) for i in range(4)},
+            'overall',
+        ),
+        (
+            dict(type='mmseg.IoUMetric', iou_metrics=['mIoU']),
+            dict(classes=CLASSES),
+            {str(i): face(i) for i in range(4)},
+            'mIoU',
+        ),
+        (
+            dict(type='mmattn.BLEU', detokenized=False),
+            dict(target='de', lowercase=True, symbols=WORDS),
+            {str(i): sentence(i) for i in range(5)},
+            'BLEU',
+        ),
+    ],
+    ids=['F1', 'mIoU', 'BLEU'],
+)
+def test_the_metric_is_the_statistic_of_the_sums(metric, meta, samples, key, tmp_path):
+    """The metric's own value, to the decimals that it has."""
+    cfg = Config(dict(test_evaluator=metric))
+    check_units(cfg)
+    statistic = score_by_unit(cfg)
+    assert cfg.custom_imports.imports == ['reproduction.units']
+    scored = METRICS.build(dict(**cfg.test_evaluator, output_dir=str(tmp_path)))
+    scored.dataset_meta = meta
+    for sample in samples.values():
+        scored.process({}, [sample])
+    value = scored.evaluate(len(samples))[key]
+    scores = json.loads((tmp_path / 'scores.json').read_text())
+    assert list(scores) == list(samples)
+    assert 0 < value < 100
+    assert STATISTICS[statistic](np.sum([*scores.values()], 0)) == pytest.approx(value, abs=0.006)
+
+
+def test_averages_over_boxes_are_not_sums():
+    assert set(STATISTIC_OF.values()) == set(STATISTICS)
+    with pytest.raises(ProtocolError, match='VOCMetric is not a sum over samples'):
+        check_units(Config(dict(test_evaluator=dict(type='VOCMetric'))))

@@ -1,0 +1,197 @@
+"""The plan for a table: its methods and their configs, checked and written to the work dir."""
+
+import difflib
+import json
+from collections import defaultdict
+from fnmatch import fnmatch
+from hashlib import sha256
+from pathlib import Path
+from pprint import pformat
+
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import DATASETS, init_default_scope
+
+from mmattn.utils.complexity import count
+from mmattn.utils.files import write_text
+
+from .backbone import check_weights
+from .protocol import Protocol, adapt, choose, deviations
+from .tables import Row
+from .task import ProtocolError, input_size, metrics_of
+
+
+class Method:
+    """Rows of the paper for which the protocol yields the same configs; several such rows differ in their setting.
+
+    Args:
+        row (Row): the first row.
+        configs (list[Config]): the configs of its stages, as they are run.
+    """
+
+    def __init__(self, row: Row, configs: list[Config]) -> None:
+        self.rows = [row]
+        self.configs = configs
+        self.name = row.name
+        self.baseline = row.baseline
+        self.paths: list[Path] = []
+
+    def name_after_setting(self) -> None:
+        """Add the setting to the name, to distinguish methods of the same name."""
+        setting = '/'.join(row.setting for row in self.rows)
+        self.name = f'{self.name}, {setting}'
+        self.baseline = self.baseline and f'{self.baseline}, {setting}'
+
+    def counts(self) -> tuple[int, float]:
+        """Return parameters and multiply-accumulates of the network in inference, for one input."""
+        cfg = self.configs[-1]
+        pipeline = cfg.train_dataloader.dataset.get('pipeline', ())
+        frames = next((step.num_frames for step in pipeline if 'num_frames' in step), 1)
+        return count(cfg, (3, *input_size(cfg)), frames)
+
+
+def plan(rows: list[Row], protocol: Protocol, data: Config | None, names: list[str] | None = None) -> list[Method]:
+    """Return the methods of a table's rows, or only those with some names, and their baselines.
+
+    Raises:
+        ProtocolError: the table cannot be run under this protocol.
+    """
+    methods: list[Method] = []
+    for row in _select(choose(rows, protocol, data), names):
+        configs = adapt(row, protocol, data)
+        content = [cfg.to_dict() for cfg in configs]
+        same = (
+            method
+            for method in methods
+            if method.rows[0].name == row.name and [cfg.to_dict() for cfg in method.configs] == content
+        )
+        method = next(same, None)
+        if method is None:
+            methods.append(Method(row, configs))
+        else:
+            method.rows.append(row)
+    if len({tuple(row.setting for row in method.rows) for method in methods}) > 1:
+        for method in methods:
+            method.name_after_setting()
+    return methods
+
+
+def words(methods: list[Method], protocol: Protocol, data: Config | None) -> list[str]:
+    """Return the differences between the runs and the paper's protocol, in words; empty if there are none."""
+    found = [deviations(row, protocol, method.configs, data) for method in methods for row in method.rows]
+    return list(dict.fromkeys(text for texts in found for text in texts))
+
+
+def check_backbones(methods: list[Method]) -> None:
+    """Check that the weights in a file fit the backbones that start from it.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the weights do not fit.
+    """
+    checked = []
+    for method in methods:
+        for cfg in method.configs:
+            backbone = cfg.model.backbone.get('backbone', cfg.model.backbone)  # within a frozen one
+            if backbone not in checked:
+                checked.append(backbone)
+                check_weights(backbone, cfg.default_scope)
+
+
+def check_data(methods: list[Method]) -> None:
+    """Check that the data of all methods exist and can be scored.
+
+    Raises:
+        ProtocolError: the data do not exist, or cannot be scored.
+    """
+    checked = []
+    for method in methods:
+        metrics_of(method.configs[-1])
+        for cfg in method.configs:
+            for loader in (cfg.train_dataloader, cfg.test_dataloader):
+                if loader.dataset not in checked:
+                    checked.append(loader.dataset)
+                    _check(loader.dataset, cfg.default_scope)
+
+
+def write_configs(methods: list[Method], folder: Path, comments: list[str], suffix: str = '') -> None:
+    """Write the configs to a folder, from which they are run; existing ones must be the same.
+
+    The names are those of the shipped configs, with the values of a row's options and ``suffix``.
+
+    Raises:
+        ProtocolError: an existing config differs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    changed: list[str] = []
+    for method in methods:
+        shipped = method.rows[0].configs[: len(method.configs)]
+        # Rows that differ in their options share a config; encoder and decoder may have other values of one setting.
+        options: defaultdict[str, list[str]] = defaultdict(list)
+        for key, value in method.rows[0].options.items():
+            options[key.rpartition('.')[2]].append(_short(value))
+        varied = ''.join(f'_{key}-{"-".join(dict.fromkeys(values))}' for key, values in options.items())
+        method.paths = [folder / f'{Path(name).stem}{varied}{suffix}.py' for name in shipped]
+        for name, cfg, path in zip(shipped, method.configs, method.paths):
+            if not path.exists():
+                head = [f'{method.name}: configs/{name}', *comments]
+                write_text(path, ''.join(f'# {line}\n' for line in head) + _text(cfg))
+                continue
+            before = Config.fromfile(path)
+            if before.to_dict() != cfg.to_dict():
+                changed += difflib.unified_diff(
+                    _text(before).splitlines(), _text(cfg).splitlines(), f'{path}', 'requested now', '', '', 0, ''
+                )
+    if changed:
+        raise ProtocolError(
+            '\n'.join(
+                [
+                    f'{folder.parent} has runs with other settings; choose another --work-dir, or the same settings. '
+                    'The differences:',
+                    *changed[:40],
+                ]
+            )
+        )
+
+
+def _short(value: object) -> str:
+    """Return a plain value for the name of a file, or a digest of one with parts."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return str(value)
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _text(cfg: Config) -> str:
+    """Return the text of a config file; mmengine's formatter takes a second per config."""
+    lines = (
+        f'{key} = ' + pformat(value, width=116 - len(key)).replace('\n', '\n' + ' ' * (len(key) + 3))
+        for key, value in cfg.to_dict().items()
+    )
+    return '\n'.join(lines) + '\n'
+
+
+def _select(rows: list[Row], names: list[str] | None) -> list[Row]:
+    for name in names or ():
+        if not any(fnmatch(row.name, name) for row in rows):
+            known = '; '.join(dict.fromkeys(row.name for row in rows))
+            raise ProtocolError(f"--rows must be one of {known}; got '{name}'")
+    chosen = [row for row in rows if names is None or any(fnmatch(row.name, name) for name in names)]
+    needed: set[tuple[str | None, str]] = {(row.name, row.setting) for row in chosen}
+    while missing := {(row.baseline, row.setting) for row in rows if (row.name, row.setting) in needed} - needed:
+        needed |= missing  # a baseline may have one, too
+    return [row for row in rows if (row.name, row.setting) in needed]
+
+
+def _check(dataset: ConfigDict, scope: str) -> None:
+    where = f'{dataset.data_root} (set the folder by --data-root or an environment variable)'
+    if not Path(dataset.data_root).is_dir():
+        raise ProtocolError(f'there is no folder {where}')
+    init_default_scope(scope)
+    try:
+        built = DATASETS.build(dataset)
+        found = len(built)
+    except (OSError, ValueError, KeyError) as error:
+        raise ProtocolError(f'the data are not in {where}: {error}') from None
+    if found == 0:
+        raise ProtocolError(f'nothing to train on or to test in {where}')
+    if getattr(built, 'published', True) is False:
+        raise ProtocolError(f'the answers of {dataset.ann_file} are not published: choose another --dataset')

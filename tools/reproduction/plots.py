@@ -1,0 +1,113 @@
+"""The plots of a report: the runs of each method, validations during training, numbers of samples."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from mmattn.utils.files import atomic_write
+
+from .results import Difference, Measured
+
+
+@contextmanager
+def drawing(
+    path: Path, title: str, size: tuple[float, float] = (7, 4.5), grid: Literal['x', 'y', 'both'] = 'both'
+) -> Iterator[Any]:
+    """Yield the axes of a new figure, which is then written to a file.
+
+    Args:
+        path (Path): the file; its suffix is the format.
+        title (str): the title.
+        size (tuple): width and height in inches. Defaults to (7, 4.5).
+        grid (str): the axis with grid lines: 'x', 'y' or 'both'. Defaults to 'both'.
+    """
+    import matplotlib
+
+    matplotlib.use('Agg')
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=size, layout='constrained')
+    yield axis
+    axis.set_title(title, fontsize='medium', loc='left')
+    axis.grid(axis=grid, alpha=0.3)
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=110)
+    pyplot.close(figure)
+
+
+def plot(methods: Sequence[Measured], title: str, with_paper: bool, path: Path) -> None:
+    """Draw each seed as a dot, the mean as a bar, and the paper's figure, if it is comparable, as a diamond."""
+    metric = methods[0].metrics[0]
+    with drawing(path, title, (7, 1.3 + 0.3 * len(methods)), 'x') as axis:
+        for place, method in enumerate(methods):
+            values = method.values(metric)
+            colour = '#4477aa' if method.baseline else '#888888'
+            axis.plot(values, [place] * len(values), 'o', color=colour, alpha=0.6)
+            axis.plot([statistics.mean(values)], [place], '|', color=colour, markersize=15, markeredgewidth=3)
+            for value in (value for row in method.rows for value in [*row.metrics.values()][:1] if with_paper):
+                axis.plot([value], [place], 'D', color='#ee6677', markerfacecolor='none')
+        axis.set_yticks(range(len(methods)), [method.name for method in methods])
+        axis.invert_yaxis()
+        key = 'dots: seeds, bar: mean, grey: baselines' + (', diamond: paper' if with_paper else '')
+        axis.set_xlabel(f'{metric} ({key})')
+
+
+def plot_contrasts(compared: Mapping[str, tuple[Difference, list[float]]], title: str, path: Path) -> None:
+    """Draw the paired differences by seed as dots, their mean as a bar, and the interval as a line."""
+    with drawing(path, title, (7, 1.3 + 0.4 * len(compared)), 'x') as axis:
+        for place, (interval, pairs) in enumerate(compared.values()):
+            axis.plot(pairs, [place] * len(pairs), 'o', color='#4477aa', alpha=0.5)
+            if interval.low is not None:
+                axis.plot([interval.low, interval.high], [place, place], '-', color='#4477aa', linewidth=2)
+            axis.plot([interval.mean], [place], '|', color='#4477aa', markersize=15, markeredgewidth=3)
+        axis.axvline(0, color='#888888', linewidth=1)
+        axis.set_yticks(range(len(compared)), [*compared])
+        axis.invert_yaxis()
+        axis.set_xlabel('difference (dots: seeds, bar: mean, line: interval)')
+
+
+def plot_curves(methods: Sequence[Measured], title: str, path: Path) -> None:
+    """Draw the validations of each method: their mean over the seeds as a line, each seed as thin line."""
+    with drawing(path, title) as axis:
+        for number, method in enumerate(methods):
+            style: dict[str, Any] = dict(color=f'C{number % 10}', linestyle=('-', '--', ':')[number // 10 % 3])
+            curves = [result.curve for result in method.results.values()]
+            for curve in curves if len(curves) > 1 else ():
+                axis.plot(*zip(*curve), **style, linewidth=0.5, alpha=0.6)
+            mean = [(points[0][0], statistics.mean(value for _, value in points)) for points in zip(*curves)]
+            axis.plot(*zip(*mean), **style, linewidth=2, label=method.name)
+        axis.set_xlabel('training (thick: mean, thin: seeds)')
+        axis.set_ylabel(f'{methods[0].metrics[0]} on the validation split')
+        axis.legend(fontsize='small', ncols=1 + len(methods) // 10)
+
+
+def by_number(methods: Sequence[Measured]) -> dict[str, dict[int, Measured]]:
+    """Return the methods of each name by the number in their settings ('2,410 questions'); {} without numbers."""
+    named: dict[str, dict[int, Measured]] = {}
+    for method in methods:
+        for row in method.rows:
+            number = row.setting.partition(' ')[0].replace(',', '')
+            if not number.isdecimal():
+                return {}
+            named.setdefault(row.name, {})[int(number)] = method
+    return named
+
+
+def plot_numbers(methods: Sequence[Measured], title: str, path: Path) -> None:
+    """Draw the methods of :func:`by_number` over this number: their means as a line, seeds as dots."""
+    metric, words = methods[0].metrics[0], methods[0].rows[0].setting.partition(' ')[2]
+    with drawing(path, title) as axis:
+        for place, (name, found) in enumerate(by_number(methods).items()):
+            style: dict[str, Any] = dict(color=f'C{place % 10}')
+            values = {number: method.values(metric) for number, method in found.items()}
+            axis.plot([*values], [*map(statistics.mean, values.values())], **style, label=name)
+            for number, dots in values.items():
+                axis.plot([number] * len(dots), dots, 'o', **style, markersize=4, alpha=0.6)
+        axis.set_xscale('log')
+        axis.set_xticks([*found], [f'{number:,}' for number in found])
+        axis.minorticks_off()
+        axis.set_xlabel(f'{words} in training')
+        axis.set_ylabel(f'{metric} (line: mean, dots: seeds)')
+        axis.legend(fontsize='small')

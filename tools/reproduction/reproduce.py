@@ -1,0 +1,308 @@
+"""Train the missing runs of a table over several seeds, and write the report."""
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from queue import Queue
+from typing import NamedTuple
+
+import torch
+from mmengine.config import Config
+
+from mmattn.utils.files import check_writable
+
+from .folds import Fold, fold_lists, list_folds
+from .plan import Method, check_backbones, check_data, plan, words, write_configs
+from .protocol import Protocol, read_data
+from .report import Contrast, find_contrasts, write_report
+from .results import Measured, Result, Setup, pool
+from .runs import Run, each, finish, lock, peak_memory, scalars, scores, test, test_folder
+from .store import Store
+from .tables import Row
+from .task import UNITS, has_own_test, input_words, length, metrics_of, writes_samples
+from .units import check_units, score_by_unit
+from .untrained import check_untrained, test_untrained
+
+
+class Scope(NamedTuple):
+    """Which runs of a table are made, and how they are compared.
+
+    Attributes:
+        rows (list[str], optional): names of rows, in addition to their baselines; * matches any text. Defaults to None,
+            all.
+        seeds (sequence of int): seeds of the trainings; one seed gives no intervals over seeds.
+        folds (sequence of sequences of str): test clips or images of each fold; each of them trains on the names of the
+            others. Defaults to (), the splits of the data set.
+        untrained (sequence of str): further rows that are not trained, see ``untrained.py``. Defaults to ().
+        units (str, optional): score each sample of the test, for intervals over units, too; samples with the same match
+            of this regular expression are one unit. Defaults to None: only metrics that always write scores.
+        contrasts (sequence of str): further differences, ``OURS - BASELINE``. Defaults to ().
+        family (int, optional): number of contrasts that are corrected for together. Defaults to their number.
+    """
+
+    rows: list[str] | None = None
+    seeds: Sequence[int] = (0, 1, 2)
+    folds: Sequence[Sequence[str]] = ()
+    untrained: Sequence[str] = ()
+    units: str | None = None
+    contrasts: Sequence[str] = ()
+    family: int | None = None
+
+
+class Machine(NamedTuple):
+    """What the runs may use.
+
+    Attributes:
+        gpus (sequence of str): numbers of GPUs, with ``jobs`` simultaneous runs on each. Defaults to (), the first, if
+            any.
+        jobs (int): simultaneous runs; they share the cores. Defaults to 1.
+        workers (int, optional): data loading processes of a run. Defaults to None, the config's.
+    """
+
+    gpus: Sequence[str] = ()
+    jobs: int = 1
+    workers: int | None = None
+
+
+def reproduce(
+    rows: list[Row],
+    protocol: Protocol,
+    work_dir: Path,
+    scope: Scope,
+    machine: Machine,
+    data_root: Path | None = None,
+) -> str:
+    """Train the missing runs of a table, and write the report to the work dir.
+
+    With ``protocol.crops``, the features are computed first, in the folder ``features`` of the work dir.
+
+    The work dir gets a complete config of each row, one folder per training (``CONFIG_seed-SEED``), results.json,
+    table.md and plots. After an interruption, the same call resumes. A run that is in results.json is not trained
+    again; to continue on another machine, copy this file. Further seeds are added to existing ones.
+
+    Args:
+        rows (list[Row]): rows of one table, see :func:`read_tables`, and variants of them.
+        protocol (Protocol): changes to the paper's protocol.
+        work_dir (Path): the folder.
+        scope (Scope): which runs are made and compared.
+        machine (Machine): what they may use.
+        data_root (Path, optional): folder of the protocol's data set. Defaults to None, the folder in its config.
+
+    Returns:
+        str: the content of table.md.
+
+    Raises:
+        ProtocolError: the rows cannot be run under this protocol, or the work dir has runs with other settings.
+        BlockingIOError: another process uses the work dir.
+        RuntimeError: a training or a test has failed.
+    """
+    data = None if protocol.dataset is None else read_data(protocol.dataset, data_root)
+    check_writable(work_dir)
+    folds: list[Fold | None] = [*list_folds(scope.folds, work_dir / 'folds')] if scope.folds else [None]
+    methods_by_fold = [plan(rows, protocol._replace(fold=fold), data, scope.rows) for fold in folds]
+    methods = methods_by_fold[0]
+    first = methods[0].configs[-1]
+    check_untrained(scope.untrained, first)
+    contrasts = find_contrasts(scope.contrasts, [*(method.name for method in methods), *scope.untrained])
+    for method in methods if scope.units is not None else ():
+        if not writes_samples(method.configs[-1]):
+            check_units(method.configs[-1])
+    if protocol.pretrained is not None:
+        check_backbones(methods)
+    with fold_lists(scope.folds, work_dir / 'folds'):
+        for part in methods_by_fold:
+            check_data(part)
+    deviations = words(methods, protocol, data)
+    if scope.folds:
+        deviations.append(f'{len(folds)} folds, each tested on other samples')
+    table = rows[0].table
+    cuda = torch.cuda.is_available()
+    device = torch.cuda.get_device_name() if cuda else f'CPU ({platform.machine()})'
+    setup = Setup(
+        table,
+        protocol.dataset or ' and '.join(sorted({row.data for method in methods for row in method.rows})),
+        deviations,
+        ' or '.join(dict.fromkeys(input_words(method.configs[-1]) for method in methods)),
+        f'{device}, torch {torch.__version__}',
+        'CUDA tensors' if cuda else 'resident set of the process',
+        any(row.metrics for method in methods for row in method.rows),
+        scope.units,
+    )
+    with lock(work_dir):
+        counts = {method.name: method.counts() for method in methods}
+        for fold, part in zip(folds, methods_by_fold):
+            if protocol.crops is not None:
+                from .cached_features import on_cached_features  # lazy: it imports mmseg
+
+                for method in part:
+                    method.configs = [
+                        on_cached_features(cfg, work_dir / 'features', protocol.crops, machine.workers or 0)
+                        for cfg in method.configs
+                    ]
+            suffix = '' if fold is None else f'_fold-{fold.number}'
+            write_configs(part, work_dir / 'configs', [setup.title, *deviations], suffix)
+        store = Store(work_dir / 'results.json')
+        results = train_all(methods_by_fold, scope, machine, store)
+        measured = [
+            Measured(
+                method.name,
+                method.rows,
+                method.baseline,
+                [part[number].paths[-1].stem for part in methods_by_fold],
+                *counts[method.name],
+                {seed: results[method.name, seed] for seed in scope.seeds},
+            )
+            for number, method in enumerate(methods)
+        ]
+        for name in scope.untrained:
+            result = pool([_untrained(name, part[0], store) for part in methods_by_fold])
+            measured.append(Measured(name, [], None, [], 0, 0.0, dict.fromkeys(scope.seeds, result)))
+        named = {method.name: method for method in measured}
+        pairs = [Contrast(named[ours], named[baseline]) for ours, baseline in contrasts]
+        return write_report(measured, pairs, scope.family, setup, store, has_own_test(first))
+
+
+def train_all(
+    methods_by_fold: list[list[Method]], scope: Scope, machine: Machine, store: Store
+) -> dict[tuple[str, int], Result]:
+    """Train the missing runs, and return the result of each method and seed, over all folds.
+
+    All methods and folds run with the first seed first.
+    """
+    places: Queue[dict[str, str]] = Queue()
+    visible = list(
+        filter(None, os.environ.get('CUDA_VISIBLE_DEVICES', '').split(','))
+    )  # gpus are indices into this list
+    for gpu in [*(machine.gpus or [''])] * machine.jobs:
+        places.put({} if not gpu else {'CUDA_VISIBLE_DEVICES': visible[int(gpu)] if visible else gpu})
+    sharing = places.qsize()
+    work_dir = store.path.parent
+    methods = {method.paths[-1].resolve(): method for part in methods_by_fold for method in part}
+
+    def work(run: Run) -> Result:
+        environment = places.get()
+        try:
+            run = run._replace(environment=environment)
+            return run_stages(run, methods[run.config], scope.units is not None, machine.workers, sharing, store)
+        finally:
+            places.put(environment)
+
+    todo = [
+        run_of(method.name, method.paths[-1], seed, work_dir)
+        for seed in scope.seeds
+        for part in methods_by_fold
+        for method in part
+    ]
+    results: dict[tuple[str, int], list[Result]] = {}
+    try:
+        for run, result in each(work, todo, sharing):
+            results.setdefault((run.method, run.seed), []).append(result)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt('the same command continues') from None
+    return {key: pool(parts) for key, parts in results.items()}
+
+
+def run_of(method: str, config: Path, seed: int, work_dir: Path) -> Run:
+    """Return the run of a method, given by its config, with a seed."""
+    return Run(method, seed, config.resolve(), work_dir / f'{config.stem}_seed-{seed}')
+
+
+def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, jobs: int, store: Store) -> Result:
+    """Train the missing stages of a method with one seed, and return the last stage's result, which is also stored.
+
+    Raises:
+        RuntimeError: a training or a test has failed, or a log of it is missing.
+        ValueError: the stored result is that of a training of another length.
+    """
+    cfg = method.configs[-1]
+    steps, unit = length(cfg)
+    _, keys, factor = metrics_of(cfg)
+    key = next(iter(keys))
+    stored = store.get(run.config.stem, run.seed, steps, UNITS[unit])
+    if stored is not None and (stored.samples or not by_unit):
+        return stored
+    start: list[str] = []
+    for path, cfg in zip(method.paths, method.configs):
+        # An earlier stage has the folder of its config, so that rows with the same stage, or that row, train it once.
+        staged = run_of(run.method, path, run.seed, run.folder.parent)._replace(
+            options=start + _with_workers(cfg, workers), environment=run.environment
+        )
+        last = checkpoint(staged.folder, cfg)
+        finish(staged, jobs, last, length(cfg)[0] if has_own_test(cfg) and cfg.get('val_cfg') is not None else None)
+        best = chosen(staged.folder, cfg, last)
+        start = [f'load_from={best}']
+    arguments = method.rows[0].test
+    samples, statistic = {}, 'mean'
+    if by_unit and not writes_samples(cfg):
+        folder = test_folder(run, *arguments, 'units')
+        scoring = Config.fromfile(run.config)
+        statistic = score_by_unit(scoring)
+        folder.mkdir(exist_ok=True)
+        scoring.dump(folder / 'config.py')
+        found = test(staged._replace(config=folder / 'config.py'), jobs, best, folder, *arguments, files=True)
+        samples = json.loads((folder / 'scores.json').read_text(encoding='utf-8'))
+    else:
+        by_sample = has_own_test(cfg) and writes_samples(cfg)
+        found = scores(staged, jobs, best, key, None if has_own_test(cfg) else steps, *arguments, files=by_sample)
+        if by_sample:
+            samples = read_samples(test_folder(run, *arguments), keys[key])
+    logs = scalars(run.folder)
+    trained = [[line for line in log if 'loss' in line] for log in logs]
+    times = [line['time'] for log in trained for line in log[1:] or log]
+    memory = max((line['memory'] for log in logs for line in log if 'memory' in line), default=peak_memory(run.folder))
+    if not times:
+        raise RuntimeError(f'{last} exists, but the log of its training does not: remove {run.folder}')
+    # Without published references, there is no sacreBLEU.
+    metrics = {name: factor * found[key] for key, name in keys.items() if key in found}
+    # After an interruption, a resumed training repeats validations.
+    curve = {line['step']: factor * line[key] for log in logs for line in log if key in line}
+    result = Result(metrics, statistics.median(times), memory, sorted(curve.items()), samples, statistic)
+    store.add(run.config.stem, run.seed, steps, result)
+    return result
+
+
+def _untrained(name: str, method: Method, store: Store) -> Result:
+    """Return the stored result of a row that is not trained, on the data of a method; compute a missing one."""
+    key = f'{name}, {method.paths[-1].stem}'
+    stored = store.get(key, 'none', 0, UNITS['iter'])
+    if stored is None:
+        stored = test_untrained(name, method.configs[-1])
+        store.add(key, 'none', 0, stored)
+    return stored
+
+
+def read_samples(folder: Path, metric: str) -> dict[str, float]:
+    """Return a metric of each sample, ``IMAGE`` or ``IMAGE#SAMPLE``, from the scores.json in a folder."""
+    scores = json.loads((folder / 'scores.json').read_text(encoding='utf-8'))['scores']
+    return {
+        f'{values["image_id"]}#{name}' if 'image_id' in values else name: round(values[metric], 3)
+        for name, values in scores.items()
+    }
+
+
+def checkpoint(folder: Path, cfg: Config) -> Path:
+    """Return the path of the last checkpoint of a training, which need not exist yet."""
+    steps, unit = length(cfg)
+    return folder / f'{unit}_{steps}.pth'
+
+
+def chosen(folder: Path, cfg: Config, last: Path) -> Path:
+    """Return the best checkpoint of a training that saves it, otherwise the last."""
+    return next(folder.glob('best_*.pth'), last) if cfg.default_hooks.checkpoint.get('save_best') else last
+
+
+def _with_workers(cfg: Config, workers: int | None) -> list[str]:
+    """Return the options that set the number of processes of each data loader of a config."""
+    loaders = [key for key in ('train_dataloader', 'val_dataloader', 'test_dataloader') if cfg.get(key) is not None]
+    return (
+        []
+        if workers is None
+        else [
+            f'{loader}.{key}={value}'
+            for loader in loaders
+            for key, value in (('num_workers', workers), ('persistent_workers', workers > 0))
+        ]
+    )

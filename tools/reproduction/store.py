@@ -1,0 +1,125 @@
+"""results.json: the finished runs of a table, their settings and the comparison of its rows, in one file."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from mmattn.utils.files import write_text
+
+from .results import Result, Score
+
+
+class Store:
+    """The finished runs in a results.json, read when it is opened and written after each further run.
+
+    The file has ``setup`` and ``rows`` of the last report, and the ``runs`` by name of the config and seed. The
+    ``samples`` of all runs are listed once; a run has their scores in this order, or null.
+
+    Args:
+        path (Path): the file; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = Lock()
+        content = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+        self.setup: Mapping[str, Any] = content.get('setup', {})
+        self.rows: list[dict[str, Any]] = content.get('rows', [])
+        names = content.get('samples', [])
+        self._runs: dict[tuple[str, str], tuple[int, Result]] = {
+            (config, seed): (run.pop('steps'), _result(run, names))
+            for config, runs in content.get('runs', {}).items()
+            for seed, run in runs.items()
+        }
+
+    def get(self, config: str, seed: int | str, steps: int, units: str) -> Result | None:
+        """Return the result of a run, or None.
+
+        Args:
+            config (str): name of the config, without suffix.
+            seed (int or str): seed of the training.
+            steps (int): its iterations or epochs.
+            units (str): their name, for the message.
+
+        Raises:
+            ValueError: the run in the file is a training of another length.
+        """
+        stored = self._runs.get((config, str(seed)))
+        if stored is None:
+            return None
+        if stored[0] != steps:
+            raise ValueError(
+                f'{self.path}: {config}, seed {seed}, is of a training of another length than {steps} {units}'
+            )
+        return stored[1]
+
+    def add(self, config: str, seed: int | str, steps: int, result: Result) -> None:
+        """Add a run, and write the file."""
+        with self._lock:
+            self._runs[config, str(seed)] = steps, result
+            self._write()
+
+    def report(self, setup: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
+        """Replace settings and rows, and write the file."""
+        with self._lock:
+            self.setup, self.rows = setup, rows
+            self._write()
+
+    def _write(self) -> None:
+        """Write one run a line: the scores of samples, indented, would fill pages."""
+        names = list(dict.fromkeys(name for _, result in self._runs.values() for name in result.samples))
+        runs: dict[str, list[str]] = {}
+        for (config, seed), (steps, result) in sorted(self._runs.items(), key=lambda item: _order(*item[0])):
+            runs.setdefault(config, []).append(f'{_json(seed)}: {_json(_content(steps, result, names))}')
+        parts = [
+            f'"setup": {_json(self.setup)}',
+            f'"rows": [\n{_lines(map(_json, self.rows))}\n]',
+            f'"samples": {_json(names)}',
+            '"runs": {\n' + _lines(f'{_json(name)}: {{\n{_lines(lines)}\n}}' for name, lines in runs.items()) + '\n}',
+        ]
+        write_text(self.path, '{\n' + ',\n'.join(parts) + '\n}\n')
+
+
+def _order(config: str, seed: str) -> tuple[str, int, str]:
+    return config, int(seed) if seed.isdecimal() else -1, seed
+
+
+def _lines(lines: Any) -> str:
+    return ',\n'.join(lines)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(',', ':'))
+
+
+def _content(steps: int, result: Result, names: list[str]) -> dict[str, Any]:
+    content = dict(steps=steps, metrics=result.metrics, seconds=result.seconds, memory=result.memory)
+    if result.curve:
+        content['curve'] = [[step, round(value, 4)] for step, value in result.curve]
+    if result.samples:
+        content['statistic'] = result.statistic
+        content['scores'] = [_rounded(result.samples.get(name)) for name in names]
+    return content
+
+
+def _rounded(score: Score | None) -> Any:
+    """Return a score with three decimals, whole numbers as integers."""
+    if score is None:
+        return None
+    if isinstance(score, list | tuple):
+        return [_rounded(part) for part in score]
+    return int(score) if float(score).is_integer() else round(score, 3)  # type: ignore[arg-type]
+
+
+def _result(run: Mapping[str, Any], names: list[str]) -> Result:
+    samples = {name: score for name, score in zip(names, run.get('scores', ())) if score is not None}
+    return Result(
+        run['metrics'],
+        run['seconds'],
+        run['memory'],
+        run.get('curve', ()),
+        samples,
+        run.get('statistic', 'mean'),
+    )

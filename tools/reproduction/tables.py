@@ -1,0 +1,80 @@
+"""The rows of the papers' tables, read from the metafiles of the configs."""
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from mmengine.fileio import load
+
+from mmattn.utils import config_path
+
+
+class Row(NamedTuple):
+    """A row of a paper's table and the config that reproduces it.
+
+    It is stored under ``Tables`` of a model in a metafile: the table, the position in it, the row's name, the setting
+    if the table also varies backbone, data set or task, the row that it is compared with (none for a baseline), and the
+    figures, the first of which is compared. A row may have further arguments of tools/test.py or other settings. It may
+    be trained in stages: each starts from the best checkpoint of the previous one in the validation, or from the last
+    if the config saves no best.
+    """
+
+    table: str
+    order: int
+    name: str
+    setting: str
+    baseline: str | None
+    metrics: dict[str, float]
+    data: str
+    batch_size: int  # of all processes, in samples; for text, in tokens
+    configs: list[str]  # paths relative to configs/, one per stage; the last is the row's own config
+    test: list[str]
+    options: dict
+
+
+def read_tables() -> dict[str, list[Row]]:
+    """Return the rows of every table, in the order of the paper."""
+    models = {
+        model['Name']: model for path in sorted(config_path().glob('*/metafile.yml')) for model in load(path)['Models']
+    }
+    tables: defaultdict[str, list[Row]] = defaultdict(list)
+    for model in models.values():
+        for entry in model.get('Tables', ()):
+            stages = [models[name] for name in entry.get('Stages', ())] + [model]
+            tables[entry['Table']].append(
+                Row(
+                    entry['Table'],
+                    entry['Row'],
+                    entry['Name'],
+                    entry.get('Setting', ''),
+                    entry.get('Baseline'),
+                    entry.get('Metrics', {}),
+                    model['Metadata']['Training Data'],
+                    model['Metadata']['Batch Size'],
+                    [stage['Config'].removeprefix('configs/') for stage in stages],
+                    entry.get('Test', []),
+                    entry.get('Options', {}),
+                )
+            )
+    return {table: sorted(tables[table], key=_place) for table in sorted(tables)}
+
+
+def add_variant(rows: list[Row], name: str, of: str, options: dict[str, Any]) -> list[Row]:
+    """Return the rows of a table and a further one: another row with other settings, which is its baseline.
+
+    Raises:
+        ValueError: there is no such row, or the name is taken.
+    """
+    if any(row.name == name for row in rows):
+        raise ValueError(f"there is a row '{name}' already")
+    variants = [
+        row._replace(name=name, baseline=of, metrics={}, options={**row.options, **options})
+        for row in rows
+        if row.name == of
+    ]
+    if not variants:
+        raise ValueError(f"the table has no row '{of}', only {'; '.join(dict.fromkeys(row.name for row in rows))}")
+    return [*rows, *variants]
+
+
+def _place(row: Row) -> tuple[int, str, int]:
+    return len(row.setting), row.setting, row.order
