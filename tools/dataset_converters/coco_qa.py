@@ -26,11 +26,10 @@ from pathlib import Path
 
 import mmattn.utils.command
 
-from conversion import Fault, find, run
-from question_sets import find_archives, hold_out, missing_splits, read_lines, region_faults, write_set
-from region_store import add_arguments
-
+from mmattn.language.regions.conversion import add_arguments
+from mmattn.language.vqa.conversion import find_archives, hold_out, missing_splits, read_lines, region_faults, write_set
 from mmattn.language.vqa.questions import Question
+from mmattn.utils.conversion import Fault, find, run_converter
 
 TYPES = ('object', 'number', 'color', 'location')
 NAMES = ('questions', 'answers', 'img_ids', 'types')
@@ -78,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description='Convert COCO-QA to the files of visual questions.')
     parser.add_argument('folder', type=Path, help='folder with train and val or test, and optionally features_*.npz')
     add_arguments(parser)
-    return run(partial(convert, parser), parser, argv)
+    return run_converter(partial(convert, parser), parser, argv)
 
 
 if __name__ == '__main__':

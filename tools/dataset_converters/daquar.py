@@ -27,11 +27,10 @@ from pathlib import Path
 
 import mmattn.utils.command
 
-from conversion import Fault, run
-from question_sets import find_archives, hold_out, missing_splits, read_lines, region_faults, write_set
-from region_store import add_arguments
-
+from mmattn.language.regions.conversion import add_arguments
+from mmattn.language.vqa.conversion import find_archives, hold_out, missing_splits, read_lines, region_faults, write_set
 from mmattn.language.vqa.questions import Question
+from mmattn.utils.conversion import Fault, run_converter
 
 # with 'in the' before it, but a few questions have 'in', 'in this' or nothing
 IMAGE = re.compile(r'(?: (?:in|of|on))?(?: (?:the|this))? (image\d+) ?\?$')
@@ -83,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description='Convert DAQUAR to the files of visual questions.')
     parser.add_argument('folder', type=Path, help='folder with qa.*.txt, and optionally features_*.npz')
     add_arguments(parser)
-    return run(partial(convert, parser), parser, argv)
+    return run_converter(partial(convert, parser), parser, argv)
 
 
 if __name__ == '__main__':

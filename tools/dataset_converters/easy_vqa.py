@@ -27,11 +27,10 @@ from pathlib import Path
 
 import mmattn.utils.command
 
-from conversion import Fault, find, run, unpack
-from question_sets import hold_out, missing_splits, write_set
-
 from mmattn.language.text.annotation_files import check_text, parse_each, read_json
+from mmattn.language.vqa.conversion import hold_out, missing_splits, write_set
 from mmattn.language.vqa.questions import Question
+from mmattn.utils.conversion import Fault, find, run_converter, unpack
 
 
 def read_split(path: Path, split: str, first: int, faults: list[str]) -> list[Question]:
@@ -97,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description='Convert easy-VQA to the files of visual questions.')
     parser.add_argument('folder', type=Path, help='folder with questions and pictures')
     parser.add_argument('--out-dir', type=Path, required=True, help='folder to create')
-    return run(partial(convert, parser), parser, argv)
+    return run_converter(partial(convert, parser), parser, argv)
 
 
 if __name__ == '__main__':

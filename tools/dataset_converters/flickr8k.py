@@ -25,13 +25,12 @@ from pathlib import Path
 
 import mmattn.utils.command
 
-from conversion import Fault, find, output_folder, run, warn_of_test_set
-from region_npz import read_archive, read_images
-from region_store import add_arguments, source_of, write_images
-
 from mmattn.language.captioning.annotations import Annotation, read_annotations
+from mmattn.language.regions.conversion import add_arguments, source_of, write_images
+from mmattn.language.regions.region_archives import read_archive, read_images
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text.annotation_files import faults_of, read_json
+from mmattn.utils.conversion import Fault, find, output_folder, run_converter, warn_of_test_set
 from mmattn.utils.files import write_text
 
 NAME = 'dataset_flickr8k.json'
@@ -99,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description='Convert Flickr8k to the files of captioning.')
     parser.add_argument('folder', type=Path, help=f'folder with {NAME}, possibly .gz, and features_*.npz')
     add_arguments(parser)
-    return run(partial(convert, parser), parser, argv)
+    return run_converter(partial(convert, parser), parser, argv)
 
 
 if __name__ == '__main__':

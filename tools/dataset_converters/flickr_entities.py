@@ -33,15 +33,15 @@ from pathlib import Path
 import mmattn.utils.command
 
 import numpy as np
-from conversion import Fault, find, output_folder, run, unpack, warn_of_test_set
-from region_npz import read_archive, read_images
-from region_store import add_arguments, source_of, write_images
 
 from mmattn.language.grounding.entities import Caption, EntityBoxes, parse_annotation, parse_sentences, prepared
+from mmattn.language.regions.conversion import add_arguments, source_of, write_images
+from mmattn.language.regions.region_archives import read_archive, read_images
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text.annotation_files import faults_of
 from mmattn.language.text.text_files import read_lines
+from mmattn.utils.conversion import Fault, find, output_folder, run_converter, unpack, warn_of_test_set
 from mmattn.utils.files import write_text
 from mmattn.utils.progress import track
 
@@ -213,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('folder', type=Path, help='folder with Sentences and Annotations, or annotations.zip')
     parser.add_argument('--regions', type=Path, metavar='STORE', help='region store of the images')
     add_arguments(parser)
-    return run(partial(convert, parser), parser, argv)
+    return run_converter(partial(convert, parser), parser, argv)
 
 
 if __name__ == '__main__':

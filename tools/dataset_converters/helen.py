@@ -30,10 +30,11 @@ from pathlib import Path
 import mmattn.utils.command
 
 import numpy as np
-from conversion import Fault, find, output_folder, read_image, run, unpack
-from face_sets import Face, add_arguments, convert_faces, fill_in, read_lists
 
+from mmattn.segmentation.conversion import read_image
 from mmattn.segmentation.face_parsing import HELENDataset
+from mmattn.segmentation.face_parsing.conversion import Face, add_arguments, convert_faces, fill_in, read_lists
+from mmattn.utils.conversion import Fault, find, output_folder, run_converter, unpack
 
 LISTS = {'train': ('exemplars.txt', 2000), 'val': ('tuning.txt', 230), 'test': ('testing.txt', 100)}
 CLASSES, PALETTE = HELENDataset.METAINFO['classes'], HELENDataset.METAINFO['palette']
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help='align the faces by the landmarks in this folder; without a value, by those of the release',
     )
     add_arguments(parser, size=512)
-    return run(convert, parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

@@ -19,11 +19,10 @@ from typing import Any
 
 import mmattn.utils.command
 
-from conversion import Fault, find, run
-from question_sets import Splits, print_counts
-
 from mmattn.language.text.annotation_files import SHOWN, check_text, parse_each, read_json
+from mmattn.language.vqa.conversion import Splits, print_counts
 from mmattn.language.vqa.questions import Question, read_questions, write_questions
+from mmattn.utils.conversion import Fault, find, run_converter
 
 
 def parse_image(entry: dict) -> tuple[int, str | None]:
@@ -91,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description='Add the questions of Visual Genome to a folder of VQA.')
     parser.add_argument('folder', type=Path, help='folder with question_answers.json and image_data.json')
     parser.add_argument('--vqa', type=Path, required=True, metavar='FOLDER', help='output of vqa.py')
-    return run(convert, parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

@@ -29,12 +29,11 @@ from typing import Any
 
 import mmattn.utils.command
 
-from conversion import Fault, run
-from question_sets import Splits, find_archives, hold_out, region_faults, write_set
-from region_store import add_arguments
-
+from mmattn.language.regions.conversion import add_arguments
 from mmattn.language.text.annotation_files import SHOWN, check_text, parse_each, read_json
+from mmattn.language.vqa.conversion import Splits, find_archives, hold_out, region_faults, write_set
 from mmattn.language.vqa.questions import HUMANS, Question
+from mmattn.utils.conversion import Fault, run_converter
 
 NAME = re.compile(
     r'(v2_)?(OpenEnded_)?mscoco_(?:[a-z]+?)?(train|val|test-dev|test)(?:\d{4})?_(questions|annotations)\.json(?:\.gz)?'
@@ -187,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         '--hold-out', action='store_true', help='every second image of val becomes test: for sets without test'
     )
     add_arguments(parser)
-    return run(partial(convert, parser), parser, argv)
+    return run_converter(partial(convert, parser), parser, argv)
 
 
 if __name__ == '__main__':

@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from conversion import Fault, output_folder, warn_of_test_set
-from region_npz import read_archive, read_images
-from region_store import source_of, write_images
-
+from mmattn.language.regions.conversion import source_of, write_images
+from mmattn.language.regions.region_archives import read_archive, read_images
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text import text_files
 from mmattn.language.vqa.questions import Question, write_questions
+from mmattn.utils.conversion import Fault, output_folder, warn_of_test_set
 
 Splits = dict[str, list[Question]]
 

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from conversion import Fault, convert_all, files_below
-
 from mmattn.language.regions.region_store import Regions, RegionStore, clip_boxes
 from mmattn.language.regions.region_writer import RegionWriter
+from mmattn.utils.conversion import Fault, convert_all, files_below
 from mmattn.utils.images import open_whole, unreadable
 from mmattn.utils.progress import track
 

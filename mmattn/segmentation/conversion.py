@@ -1,11 +1,16 @@
-"""Split converted images into training and validation, and write a config for them."""
+"""What the converters of images and masks share: reading, mmseg's layout, the split into training and validation."""
 
 import hashlib
+import shutil
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from conversion import Fault
+import numpy as np
+from PIL import Image, ImageOps
+
+from mmattn.utils.conversion import Fault
 
 PARTS = ('train', 'val')
 CONFIG = """\
@@ -21,6 +26,76 @@ test_dataloader = val_dataloader
 model = dict(decode_head=dict(num_classes={count}), auxiliary_head=dict(num_classes={count}))
 work_dir = {work_dir!r}
 """
+
+
+def read_image(path: Path, mode: str | None = None) -> np.ndarray:
+    """Decode an image, rotated by its EXIF orientation, as in mmcv, and converted to PIL's ``mode``.
+
+    Returns:
+        np.ndarray: shape (H, W) or (H, W, C).
+
+    Raises:
+        Fault: the file is missing, truncated, or not an image.
+    """
+    try:
+        with Image.open(path) as image:
+            turned = ImageOps.exif_transpose(image)
+            return np.array(turned.convert(mode) if mode else turned)
+    except FileNotFoundError as error:
+        raise Fault(f'{path}: no such file') from error
+    except Exception as error:  # decoders raise many types
+        raise Fault(f'{path}: unreadable: {error}') from error
+
+
+def size_text(image: np.ndarray) -> str:
+    """Format an image's size as width×height."""
+    return f'{image.shape[1]}×{image.shape[0]}'
+
+
+def read_together(
+    image: Path, labels: Iterable[Path], read_label: Callable[[Path], np.ndarray]
+) -> tuple[np.ndarray | None, list[np.ndarray], list[str]]:
+    """Read an image and all files of its labels. Continue after a fault.
+
+    Args:
+        image (Path): read as RGB.
+        labels (iterable of Path): read by ``read_label``, which raises ``Fault`` or returns shape (H, W) or (H, W, C).
+
+    Returns:
+        tuple: the image, uint8 of shape (H, W, 3), or None; the labels; and the faults, the image's first.
+    """
+    read, faults = {}, []
+    for path, reader in ((image, partial(read_image, mode='RGB')), *((path, read_label) for path in labels)):
+        try:
+            read[path] = reader(path)
+        except Fault as fault:
+            faults.extend(fault.args)
+    pixels = read.pop(image, None)
+    if pixels is not None:
+        faults += [
+            f'{path}: {size_text(label)}, but its image {image} {size_text(pixels)}'
+            for path, label in read.items()
+            if label.shape[:2] != pixels.shape[:2]
+        ]
+    return pixels, list(read.values()), faults
+
+
+def copy_image(source: Path, target: Path) -> None:
+    """Copy an image without changes."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def save_labels(path: Path, labels: np.ndarray, palette: Iterable[Sequence[int]]) -> None:
+    """Save labels, uint8 of shape (H, W), as a PNG with the colours of ``palette``, and white for 255.
+
+    All 256 colours are embedded: with fewer, PIL would use fewer bits per pixel, and change the label 255.
+    """
+    colours = bytes(value for colour in palette for value in colour)
+    image = Image.fromarray(labels)
+    image.putpalette(colours.ljust(3 * 255, b'\0') + b'\xff' * 3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
 
 
 def choose_validation(classes: Mapping[Path, Collection[int]], fraction: float, seed: int) -> set[Path]:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from conversion import Fault
+
+from mmattn.utils.conversion import Fault
 
 
 def read_landmarks(path: Path) -> tuple[str, np.ndarray]:

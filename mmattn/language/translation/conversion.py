@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from conversion import Fault, output_folder, unpack
-
 from mmattn.language.text.preparation import prepare_corpus, prepare_test
 from mmattn.language.text.published_text import Pair, check_pairs, find_pairs, read_segments
 from mmattn.language.text.subwords import TextProcessor, import_optional, read_record
 from mmattn.language.text.text_files import iter_lines
+from mmattn.utils.conversion import Fault, output_folder, unpack
 
 LANGUAGES = ('cs', 'de', 'en', 'fr')  # of all converters, for --overwrite
 WRITTEN = {

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from conversion import Fault, convert_all, copy_image, read_together, save_labels, size_text
-from face_alignment import Alignment, mostly_inside, read_all_landmarks
 from PIL import Image
+
+from mmattn.segmentation.conversion import copy_image, read_together, save_labels, size_text
+from mmattn.segmentation.face_parsing.alignment import Alignment, mostly_inside, read_all_landmarks
+from mmattn.utils.conversion import Fault, convert_all
 
 
 class Face(NamedTuple):
