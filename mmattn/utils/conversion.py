@@ -101,6 +101,12 @@ def check_replaceable(out: Path, overwrite: bool, written: Collection[str]) -> N
         raise Fault(f'{out}: also contains {min(others)}, which --overwrite would delete')
 
 
+def check_folder(folder: Path) -> None:
+    """Raise a fault if there is no such folder."""
+    if not folder.is_dir():
+        raise Fault(f'{folder}: no such folder')
+
+
 def files_below(folder: Path) -> list[Path]:
     """Return the files of a folder and its subfolders, in the order of their paths; links to folders are followed."""
     return sorted(Path(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)

@@ -69,15 +69,17 @@ def read_images(paths: Sequence[Path]) -> Iterator[tuple[str, str, Callable[[], 
                 yield f'{path}, line {number}', image_id, partial(read_line, line)
 
 
+def convert(args: argparse.Namespace) -> None:
+    """Convert the files."""
+    write_store(args, source_of(args.tsv), read_images(args.tsv), args.tsv)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert bottom-up-attention features to a store of region features.')
     parser.add_argument('tsv', type=Path, nargs='+', help='file of the release')
     add_arguments(parser)
     add_clip_boxes(parser)
-
-    def convert(args: argparse.Namespace) -> None:
-        write_store(args, source_of(parser, args.tsv), read_images(args.tsv), args.tsv)
 
     return run_converter(convert, parser, argv, overwrites=False)
 

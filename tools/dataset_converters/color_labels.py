@@ -50,7 +50,7 @@ from mmattn.segmentation.conversion import (
     read_together,
     save_labels,
 )
-from mmattn.utils.conversion import Fault, convert_all, files_below, output_folder, run_converter
+from mmattn.utils.conversion import Fault, check_folder, convert_all, files_below, output_folder, run_converter
 
 IGNORED = 255
 WHITE = 2**16 - 1  # in 16 bits
@@ -140,8 +140,7 @@ def read_mask(path: Path, palette: Palette, max_distance: float, ignore_unknown:
 
 def images_below(folder: Path) -> tuple[dict[Path, Path], list[str]]:
     """Return the images of a folder and its subfolders, by relative path without suffix; and the faults."""
-    if not folder.is_dir():
-        raise Fault(f'{folder}: no such folder')
+    check_folder(folder)
     found, faults = {}, []
     paths = [path for path in files_below(folder) if not path.name.startswith('.')]
     others = [path for path in paths if path.suffix.lower() not in SUFFIXES]

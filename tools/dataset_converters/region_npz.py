@@ -25,7 +25,7 @@ from pathlib import Path
 import mmattn.utils.command
 
 from mmattn.language.regions.conversion import add_arguments, add_clip_boxes, source_of, write_store
-from mmattn.language.regions.region_archives import read_archive, read_images
+from mmattn.language.regions.region_archives import image_sizes, read_images
 from mmattn.utils.conversion import Fault, run_converter
 
 
@@ -43,6 +43,16 @@ def check_format(text: str) -> str:
 check_format.__name__ = 'format'  # in the message of argparse
 
 
+def convert(args: argparse.Namespace) -> None:
+    """Convert the archives."""
+    source = source_of(args.npz, f'--id-format {args.id_format}')
+    faults: list[str] = []
+    image_sizes(args.npz, faults)
+    if faults:
+        raise Fault(*faults)
+    write_store(args, source, read_images(args.npz, args.id_format), args.npz)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert region features in NumPy archives to a store.')
@@ -56,19 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_arguments(parser)
     add_clip_boxes(parser)
-
-    def convert(args: argparse.Namespace) -> None:
-        source = source_of(parser, args.npz, f'--id-format {args.id_format}')
-        faults: list[str] = []
-        for path in args.npz:
-            try:
-                read_archive(path)
-            except Fault as fault:
-                faults += fault.args
-        if faults:
-            raise Fault(*faults)
-        write_store(args, source, read_images(args.npz, args.id_format), args.npz)
-
     return run_converter(convert, parser, argv, overwrites=False)
 
 

@@ -114,15 +114,15 @@ def add_clip_boxes(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def source_of(parser: argparse.ArgumentParser, paths: Sequence[Path], *options: str) -> str:
-    """Return what ``store.json`` says of the source: the converter, its files, and options.
+def source_of(paths: Sequence[Path], *options: str) -> str:
+    """Return what ``store.json`` says of the source: the command, its files, and options.
 
     Raises:
         Fault: files do not exist.
     """
     if absent := [f'{path}: no such file' for path in paths if not path.is_file()]:
         raise Fault(*absent)
-    return ', '.join([parser.prog, *(path.name for path in paths), *options])
+    return ', '.join([Path(sys.argv[0]).name, *(path.name for path in paths), *options])
 
 
 def write_images(

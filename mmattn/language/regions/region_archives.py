@@ -2,7 +2,7 @@
 
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -108,3 +108,29 @@ def read_images(paths: Sequence[Path], id_format: str) -> Iterator[tuple[str, st
         for row in track(range(len(arrays['image_ids'])), path.name):
             image_id = id_format.format(arrays['image_ids'][row].item())
             yield f'{path}, image {row}', image_id, partial(read_image, arrays, row)
+
+
+def find_archives(folder: Path) -> list[Path]:
+    """Return the archives of region features in a folder."""
+    return sorted(folder.glob('features_*.npz'))
+
+
+def image_sizes(archives: Sequence[Path], faults: list[str], id_format: str = '{}') -> dict[str, tuple[int, int]]:
+    """Read archives. Return width and height of their images by id; faults of the archives are added to ``faults``."""
+    sizes: dict[str, tuple[int, int]] = {}
+    for path in archives:
+        try:
+            arrays = read_archive(path)
+        except Fault as fault:
+            faults += fault.args
+        else:
+            image_ids = map(id_format.format, arrays['image_ids'].tolist())
+            sizes.update(zip(image_ids, map(tuple, arrays['sizes'].tolist())))
+    return sizes
+
+
+def missing_regions(place: object, image_ids: Iterable[str], stored: Container[str]) -> list[str]:
+    """Return a fault if images at ``place`` have no regions; the first five are named."""
+    missing = list(dict.fromkeys(image_id for image_id in image_ids if image_id not in stored))
+    more = ', …' if len(missing) > 5 else ''
+    return [f'{place}: {len(missing):,} images without regions: {", ".join(missing[:5])}{more}'] if missing else []

@@ -86,6 +86,15 @@ def faults_of(error: Exception, path: str | Path) -> list[str]:
 
 
 @contextmanager
+def listing(faults: list[str], path: str | Path) -> Iterator[None]:
+    """Add the error of a file that cannot be used to ``faults``, with the path in each line."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        faults += [f'{path}: {reason}' for reason in faults_of(error, path)]
+
+
+@contextmanager
 def noting(faults: dict[str, list[str]], path: str) -> Iterator[None]:
     """Add the error of a file that cannot be used to its faults."""
     try:

@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mmattn.language.regions.conversion import source_of, write_images
-from mmattn.language.regions.region_archives import read_archive, read_images
+from mmattn.language.regions.region_archives import image_sizes, missing_regions, read_images
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text import text_files
+from mmattn.language.text.annotation_files import SHOWN
 from mmattn.language.vqa.questions import Question, write_questions
-from mmattn.utils.conversion import Fault, output_folder, warn_of_test_set
+from mmattn.utils.conversion import output_folder, warn_of_test_set
 
 Splits = dict[str, list[Question]]
 
@@ -24,6 +25,12 @@ def read_lines(path: Path, faults: list[str]) -> list[str]:
     except ValueError as error:
         faults.append(str(error))
     return []
+
+
+def shortened(path: Path, faults: Sequence[str]) -> list[str]:
+    """Return the first faults of a file, and the number of others."""
+    more = [f'{path}: … and {len(faults) - SHOWN:,} more'] if len(faults) > SHOWN else []
+    return [f'{path}: {fault}' for fault in faults[:SHOWN]] + more
 
 
 def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
@@ -53,32 +60,18 @@ def missing_splits(splits: Collection[str], folder: Path, name: str) -> list[str
     return [f'{folder}: no {" or ".join(map(name.format, each))} in it' for each in absent]
 
 
-def find_archives(folder: Path) -> list[Path]:
-    """Return the archives of region features in a folder, as ``region_npz.py`` reads them."""
-    return sorted(folder.glob('features_*.npz'))
-
-
 def region_faults(splits: Mapping[str, Sequence[Question]], archives: Sequence[Path], id_format: str) -> list[str]:
     """Return what is wrong with archives of region features, or, if nothing is, images of questions without regions."""
     faults: list[str] = []
-    stored: set[str] = set()
-    for archive in archives:
-        try:
-            stored.update(id_format.format(each) for each in read_archive(archive)['image_ids'].tolist())
-        except Fault as fault:
-            faults += fault.args
+    stored = image_sizes(archives, faults, id_format)
     if faults or not archives:
         return faults
     for split, questions in splits.items():
-        missing = list(dict.fromkeys(each.image_id for each in questions if each.image_id not in stored))
-        if missing:
-            more = ', …' if len(missing) > 5 else ''
-            faults.append(f'{split}: {len(missing):,} images without regions: {", ".join(missing[:5])}{more}')
+        faults += missing_regions(split, (question.image_id for question in questions), stored)
     return faults
 
 
 def write_set(
-    parser: argparse.ArgumentParser,
     args: argparse.Namespace,
     splits: Mapping[str, Sequence[Question]],
     archives: Sequence[Path] = (),
@@ -88,7 +81,6 @@ def write_set(
     """Write the prepared files of a data set atomically, and print the numbers of questions.
 
     Args:
-        parser (argparse.ArgumentParser): names the converter in the region store.
         args (argparse.Namespace): with ``folder``, ``out_dir``, ``overwrite`` and, with archives, ``float16``.
         splits (mapping): the questions by split.
         archives (sequence of Path): regions of the images; with none, there is no region store.
@@ -104,7 +96,7 @@ def write_set(
         new = scratch / 'new'
         new.mkdir()
         if archives:
-            with RegionWriter(new / 'regions', source_of(parser, archives), args.float16) as writer:
+            with RegionWriter(new / 'regions', source_of(archives), args.float16) as writer:
                 write_images(writer, read_images(archives, id_format))
         for image_id, source in pictures:
             (new / 'images').mkdir(exist_ok=True)
