@@ -4,7 +4,6 @@ import hashlib
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -64,20 +63,22 @@ def read_together(
     Returns:
         tuple: the image, uint8 of shape (H, W, 3), or None; the labels; and the faults, the image's first.
     """
-    read, faults = {}, []
-    for path, reader in ((image, partial(read_image, mode='RGB')), *((path, read_label) for path in labels)):
+    pixels, decoded = None, []
+    faults: list[str] = []
+    try:
+        pixels = read_image(image, 'RGB')
+    except Fault as fault:
+        faults += fault.args
+    sizes = []
+    for path in labels:
         try:
-            read[path] = reader(path)
+            decoded.append(read_label(path))
         except Fault as fault:
-            faults.extend(fault.args)
-    pixels = read.pop(image, None)
-    if pixels is not None:
-        faults += [
-            f'{path}: {size_text(label)}, but its image {image} {size_text(pixels)}'
-            for path, label in read.items()
-            if label.shape[:2] != pixels.shape[:2]
-        ]
-    return pixels, list(read.values()), faults
+            faults += fault.args
+            continue
+        if pixels is not None and decoded[-1].shape[:2] != pixels.shape[:2]:
+            sizes.append(f'{path}: {size_text(decoded[-1])}, but its image {image} {size_text(pixels)}')
+    return pixels, decoded, faults + sizes
 
 
 def copy_image(source: Path, target: Path) -> None:

@@ -104,7 +104,7 @@ def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int,
     content = file.read()
     file.seek(content.rfind(b'\n') + 1)
     try:
-        header, *records = map(json.loads, content[: file.tell()].splitlines() or [json.dumps(settings)])
+        header, *records = [json.loads(line) for line in content[: file.tell()].splitlines()] or [settings]
         differing = [key for key in settings if header.get(key) != settings[key]]
         done = {record.pop('index'): record for record in records}
     except (ValueError, KeyError, AttributeError, TypeError) as error:

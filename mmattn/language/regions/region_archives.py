@@ -34,7 +34,7 @@ def read_archive(path: Path) -> dict[str, Any]:
     Raises:
         Fault: the file is damaged, or arrays are missing or do not fit each other.
     """
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     try:
         with np.load(path, allow_pickle=False) as archive:
             for name, short in NAMES.items():
@@ -42,14 +42,14 @@ def read_archive(path: Path) -> dict[str, Any]:
                 if len(keys) > 1:
                     raise Fault(f'{path}: has both {name} and {short}, which are names of one array')
                 if keys:
-                    found[name] = archive[keys[0]]
+                    arrays[name] = archive[keys[0]]
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, AttributeError, TypeError) as error:
         raise Fault(f'{path}: not a NumPy archive (.npz), or damaged: {error}') from error
-    if missing := [f'{path}: no {name} or {NAMES[name]} in it' for name in REQUIRED if name not in found]:
+    if missing := [f'{path}: no {name} or {NAMES[name]} in it' for name in REQUIRED if name not in arrays]:
         raise Fault(*missing)
-    if found['features'].ndim != 3:
-        raise Fault(f'{path}: features must be (N, n, D); got {found["features"].shape}')
-    images, regions, width = found['features'].shape
+    if arrays['features'].ndim != 3:
+        raise Fault(f'{path}: features must be (N, n, D); got {arrays["features"].shape}')
+    images, regions, width = arrays['features'].shape
     shapes = dict(
         boxes=(images, regions, 4),
         image_ids=(images,),
@@ -60,45 +60,43 @@ def read_archive(path: Path) -> dict[str, Any]:
         scores=(images, regions),
     )
     faults = [
-        f'{path}: {name} must be {shape} for features {(images, regions, width)}; got {found[name].shape}'
+        f'{path}: {name} must be {shape} for features {(images, regions, width)}; got {arrays[name].shape}'
         for name, shape in shapes.items()
-        if name in found and found[name].shape != shape and not (name == 'step' and found[name].size == 1)
+        if name in arrays and arrays[name].shape != shape and not (name == 'step' and arrays[name].size == 1)
     ]
-    if 'step' not in found and found['features'].dtype.kind != 'f':
+    if 'step' not in arrays and arrays['features'].dtype.kind != 'f':
         faults.append(f'{path}: features of integers require step, by which they are multiplied')
-    if not faults and 'num_regions' in found:
-        counts = found['num_regions']
+    if not faults and 'num_regions' in arrays:
+        counts = arrays['num_regions']
         if counts.dtype.kind not in 'iu':
             faults.append(f'{path}: num_regions must be integers; got {counts.dtype}')
         elif counts.size and not 0 <= counts.min() <= counts.max() <= regions:
             faults.append(f'{path}: num_regions must be from 0 to {regions}; got {counts.min()} to {counts.max()}')
-    if len(rows := np.flatnonzero((found['sizes'].round() != found['sizes']).any(-1))):
+    if len(rows := np.flatnonzero((arrays['sizes'].round() != arrays['sizes']).any(-1))):
         faults.append(f'{path}: sizes must be whole numbers; images {", ".join(map(str, rows[:5]))} have other ones')
-    if 'classes' in found and found['classes'].dtype.kind not in 'iu':
-        faults.append(f'{path}: classes must be integers; got {found["classes"].dtype}')
-    if found['image_ids'].dtype.kind not in 'iuU':
-        faults.append(f'{path}: image_ids must be integers or strings; got {found["image_ids"].dtype}')
+    if 'classes' in arrays and arrays['classes'].dtype.kind not in 'iu':
+        faults.append(f'{path}: classes must be integers; got {arrays["classes"].dtype}')
+    if arrays['image_ids'].dtype.kind not in 'iuU':
+        faults.append(f'{path}: image_ids must be integers or strings; got {arrays["image_ids"].dtype}')
     if faults:
         raise Fault(*faults)
-    return found
+    return arrays
 
 
 def read_image(arrays: dict[str, Any], row: int) -> Regions:
     """Return the regions of an image of an archive."""
     width, height = (int(side) for side in arrays['sizes'][row])
     count = int(arrays['num_regions'][row]) if 'num_regions' in arrays else None
-    features, boxes, classes, scores = (
-        arrays[name][row][:count] if name in arrays else None for name in ('features', 'boxes', 'classes', 'scores')
-    )
-    features = features.astype(np.float32) * np.asarray(arrays.get('step', 1), np.float32)
+    features, boxes = (arrays[name][row][:count].astype(np.float32) for name in ('features', 'boxes'))
+    classes, scores = (arrays[name][row][:count] if name in arrays else None for name in ('classes', 'scores'))
+    features = features * np.asarray(arrays.get('step', 1), np.float32)
     if classes is not None:
         none = classes.dtype.kind == 'u' and classes == np.iinfo(classes.dtype).max
         classes = torch.from_numpy(np.where(none, -1, classes.astype(np.int64)))
     if scores is not None:
         most = 1 if scores.dtype.kind == 'f' else np.iinfo(scores.dtype).max
         scores = torch.from_numpy((scores / most).astype(np.float32))
-    boxes = torch.from_numpy(boxes.astype(np.float32))
-    return Regions(torch.from_numpy(features), boxes, (width, height), classes, scores)
+    return Regions(torch.from_numpy(features), torch.from_numpy(boxes), (width, height), classes, scores)
 
 
 def read_images(paths: Sequence[Path], id_format: str) -> Iterator[tuple[str, str, Callable[[], Regions]]]:

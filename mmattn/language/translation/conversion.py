@@ -1,4 +1,4 @@
-"""Shared by the converters of parallel text: options, checks of the counts, and the output folder."""
+"""What the converters of parallel text share: options, checks of the counts, and the output folder."""
 
 import argparse
 import sys
@@ -137,9 +137,10 @@ def convert_test(
         raise Fault(f'--merges and --lowercase are those of {args.vocab_from}')
     record = read_record(args.vocab_from)
     languages = record['source'], record['target']
-    if any(asked not in (None, language) for asked, language in zip(chosen, languages)):
-        asked = ' to '.join(a or language for a, language in zip(chosen, languages))
-        raise Fault(f'{args.vocab_from}: translates {" to ".join(languages)}, not {asked}, as asked for')
+    if (direction := tuple(code or language for code, language in zip(chosen, languages))) != languages:
+        raise Fault(
+            f'{args.vocab_from}: translates {" to ".join(languages)}, not {" to ".join(direction)}, as asked for'
+        )
     root = unpack(args.release, scratch)
     pairs: list[Pair] = []
     faults: list[str] = []
@@ -148,16 +149,17 @@ def convert_test(
         plain, missing = find_pairs(root, [stem], languages)
         read = iter_lines if plain else read_segments
         both = plain or segments
-        found = (missing if not both else []) + check_pairs(both, read)[1]
-        faults += found
-        if not found:
+        wrong = check_pairs(both, read)[1] if both else missing
+        faults += wrong
+        if not wrong:
             pairs += zip(*map(read, both[stem]))
     if faults:
         raise Fault(*faults)
     tokens = None
     if published:
         moses = {**record['moses'], 'normalize': False}
-        tokens = tuple(tokens_of_test(language, record['lowercase'], **moses) for language in languages)
+        source, target = (tokens_of_test(language, record['lowercase'], **moses) for language in languages)
+        tokens = source, target
     report(args, *prepare_test(scratch / 'new', args.vocab_from, pairs, tokens))
 
 

@@ -1,7 +1,6 @@
-"""Shared by the converters of visual questions: the splits, the region store and the files of questions."""
+"""What the converters of visual questions share: the splits, the region store and the files of questions."""
 
 import argparse
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -34,21 +33,21 @@ def shortened(path: Path, faults: Sequence[str]) -> list[str]:
 
 
 def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
-    """Return the splits; with 'train' and one of 'val' and 'test', every second image of the latter is in 'test', in
-    the order of the file, and the others are in 'val'.
+    """Hold out images, so that a checkpoint is chosen on other images than those that its result is reported on.
 
-    So a checkpoint is chosen on other images than those that its result is reported on.
+    With 'train' and one of 'val' and 'test', every second image of the latter, in the order of the file, is in 'test',
+    and the others are in 'val'.
     """
-    found = {split: list(questions) for split, questions in splits.items()}
-    if 'train' not in found:  # a test set for a model that is trained
-        return found
-    if 'val' not in found:
-        found['val'] = found.pop('test')
-    if 'test' not in found:
-        images = set(list(dict.fromkeys(each.image_id for each in found['val']))[1::2])
-        found['test'] = [each for each in found['val'] if each.image_id in images]
-        found['val'] = [each for each in found['val'] if each.image_id not in images]
-    return found
+    held = {split: list(questions) for split, questions in splits.items()}
+    if 'train' not in held:  # a test set for a model that is trained
+        return held
+    if 'val' not in held:
+        held['val'] = held.pop('test')
+    if 'test' not in held:
+        images = set(list(dict.fromkeys(question.image_id for question in held['val']))[1::2])
+        held['test'] = [question for question in held['val'] if question.image_id in images]
+        held['val'] = [question for question in held['val'] if question.image_id not in images]
+    return held
 
 
 def missing_splits(splits: Collection[str], folder: Path, name: str) -> list[str]:
@@ -57,7 +56,7 @@ def missing_splits(splits: Collection[str], folder: Path, name: str) -> list[str
     A folder has a test set alone, or 'train' and one of 'val' and 'test'.
     """
     absent = [('train', 'val', 'test')] if not splits else [('val', 'test')] * (set(splits) == {'train'})
-    return [f'{folder}: no {" or ".join(map(name.format, each))} in it' for each in absent]
+    return [f'{folder}: no {" or ".join(map(name.format, names))} in it' for names in absent]
 
 
 def region_faults(splits: Mapping[str, Sequence[Question]], archives: Sequence[Path], id_format: str) -> list[str]:
@@ -112,6 +111,7 @@ def write_set(
 def print_counts(splits: Mapping[str, Sequence[Question]]) -> None:
     """Print the numbers of images, questions and different majority answers of each split."""
     for split, questions in splits.items():
-        images, answers = (len(Counter(each)) for each in zip(*((each.image_id, each.answer) for each in questions)))
-        found = f', {answers:,} majority answers' if any(each.answer for each in questions) else ', no answers'
-        print(f'{split}: {images:,} images, {len(questions):,} questions{found}')
+        images = {question.image_id for question in questions}
+        answers = {question.answer for question in questions}
+        text = f'{len(answers):,} majority answers' if any(answers) else 'no answers'
+        print(f'{split}: {len(images):,} images, {len(questions):,} questions, {text}')

@@ -58,17 +58,19 @@ def read_questions(path: str | Path) -> list[Question]:
     entries = data.get('questions') if isinstance(data, dict) else None
     if not isinstance(entries, list):
         raise_faults(path, ["not an object with a list 'questions'; the converters of visual questions write it"])
-    found = parse_each(entries, _parse, faults, 'questions')
-    counts = Counter(each.question_id for each in found)
+    questions = parse_each(entries, _parse, faults, 'questions')
+    counts = Counter(question.question_id for question in questions)
     faults += [f'question {number}: {count} times in the file' for number, count in counts.items() if count > 1]
-    answered = any(each.answers for each in found)
-    for each in found:
-        if answered and len(each.answers) not in (1, HUMANS):
-            faults.append(f'question {each.question_id}: must have one answer or {HUMANS}; got {len(each.answers)}')
-    if not found and not faults:
+    answered = any(question.answers for question in questions)
+    for question in questions:
+        if answered and len(question.answers) not in (1, HUMANS):
+            faults.append(
+                f'question {question.question_id}: must have one answer or {HUMANS}; got {len(question.answers)}'
+            )
+    if not questions and not faults:
         faults.append('no question')
     raise_faults(path, faults)
-    return found
+    return questions
 
 
 def _parse(entry: dict) -> Question:
@@ -100,8 +102,8 @@ def write_questions(path: str | Path, questions: Iterable[Question]) -> None:
         ['dog']
     """
     kept = [
-        {name: value for name, value in each._asdict().items() if name == 'question' or value not in ('', [])}
-        for each in questions
+        {name: value for name, value in question._asdict().items() if name == 'question' or value not in ('', [])}
+        for question in questions
     ]
     write_text(path, json.dumps(dict(questions=kept), ensure_ascii=False))
 
