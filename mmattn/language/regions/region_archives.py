@@ -38,11 +38,9 @@ def read_archive(path: Path) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             for name, short in NAMES.items():
-                keys = [key for key in dict.fromkeys((name, short)) if key in archive.files]
-                if len(keys) > 1:
-                    raise Fault(f'{path}: has both {name} and {short}, which are names of one array')
-                if keys:
-                    arrays[name] = archive[keys[0]]
+                key = name if name in archive.files else short
+                if key in archive.files:
+                    arrays[name] = archive[key]
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, AttributeError, TypeError) as error:
         raise Fault(f'{path}: not a NumPy archive (.npz), or damaged: {error}') from error
     if missing := [f'{path}: no {name} or {NAMES[name]} in it' for name in REQUIRED if name not in arrays]:
@@ -66,18 +64,15 @@ def read_archive(path: Path) -> dict[str, Any]:
     ]
     if 'step' not in arrays and arrays['features'].dtype.kind != 'f':
         faults.append(f'{path}: features of integers require step, by which they are multiplied')
-    if not faults and 'num_regions' in arrays:
-        counts = arrays['num_regions']
-        if counts.dtype.kind not in 'iu':
-            faults.append(f'{path}: num_regions must be integers; got {counts.dtype}')
-        elif counts.size and not 0 <= counts.min() <= counts.max() <= regions:
-            faults.append(f'{path}: num_regions must be from 0 to {regions}; got {counts.min()} to {counts.max()}')
+    counts = arrays.get('num_regions', np.zeros(1, int))
+    if counts.dtype.kind in 'iu' and counts.size and not 0 <= counts.min() <= counts.max() <= regions:
+        faults.append(f'{path}: num_regions must be from 0 to {regions}; got {counts.min()} to {counts.max()}')
     if len(rows := np.flatnonzero((arrays['sizes'].round() != arrays['sizes']).any(-1))):
         faults.append(f'{path}: sizes must be whole numbers; images {", ".join(map(str, rows[:5]))} have other ones')
-    if 'classes' in arrays and arrays['classes'].dtype.kind not in 'iu':
-        faults.append(f'{path}: classes must be integers; got {arrays["classes"].dtype}')
-    if arrays['image_ids'].dtype.kind not in 'iuU':
-        faults.append(f'{path}: image_ids must be integers or strings; got {arrays["image_ids"].dtype}')
+    for name, kinds in dict(num_regions='iu', classes='iu', image_ids='iuU').items():
+        if name in arrays and arrays[name].dtype.kind not in kinds:
+            accepted = 'integers or strings' if 'U' in kinds else 'integers'
+            faults.append(f'{path}: {name} must be {accepted}; got {arrays[name].dtype}')
     if faults:
         raise Fault(*faults)
     return arrays

@@ -352,8 +352,7 @@ def prepare_corpus(
     Raises:
         FileExistsError: the folder exists.
         ImportError: an optional package is not installed.
-        ValueError: a language is not supported; not exactly one of ``val`` and ``validate_every`` is set; a source line
-            of ``val`` or ``test`` is empty; BPE cannot be learned; or no pair of a set is left.
+        ValueError: a source line of ``val`` or ``test`` is empty; BPE cannot be learned; or no pair of a set is left.
     """
     if (val is None) == (validate_every is None):
         raise ValueError('exactly one of val and validate_every must be set')
