@@ -18,7 +18,7 @@ VISION = ('layers', 'segmentation', 'segmentation.face_parsing', 'detection', 'v
 
 def modules(path):
     """Yield the names that a file imports, wherever the statement stands, with the names of their modules."""
-    package = ('mmattn', *path.relative_to(PACKAGE).parts[:-1])
+    package = ('mmattn', *path.relative_to(PACKAGE).parts[:-1]) if path.is_relative_to(PACKAGE) else ()
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -75,6 +75,14 @@ def test_tasks_of_language_do_not_import_each_other():
         if f'{name}.'.startswith(f'mmattn.language.{other}.')
     ]
     assert not wrong
+
+
+def test_converters_are_commands_and_import_none():
+    commands = {path.stem: path for path in (PACKAGE.parent / 'tools/dataset_converters').glob('*.py')}
+    assert commands
+    for path in commands.values():
+        assert "if __name__ == '__main__':" in path.read_text(encoding='utf-8'), path
+        assert not {name.partition('.')[0] for name in modules(path)} & commands.keys(), path
 
 
 def test_a_relative_import_is_read(tmp_path, monkeypatch):
