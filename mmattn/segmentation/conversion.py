@@ -3,14 +3,16 @@
 import hashlib
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from mmattn.utils.conversion import Fault
+from mmattn.utils.conversion import Fault, output_folder
 
+WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py'}
 PARTS = ('train', 'val')
 CONFIG = """\
 # Written by tools/dataset_converters/color_labels.py; train with tools/train.py. The model is small and starts from
@@ -25,6 +27,15 @@ test_dataloader = val_dataloader
 model = dict(decode_head=dict(num_classes={count}), auxiliary_head=dict(num_classes={count}))
 work_dir = {work_dir!r}
 """
+
+
+@contextmanager
+def label_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterator[Path]:
+    """Yield a temporary folder for images and masks as :func:`mmattn.utils.conversion.output_folder` does."""
+    with output_folder(out, overwrite, sources, WRITTEN) as scratch:
+        yield scratch
+    images = (out / 'img_dir').rglob('*')
+    print(f'{out.resolve()}: {sum(path.is_file() for path in images)} images')
 
 
 def read_image(path: Path, mode: str | None = None) -> np.ndarray:

@@ -21,7 +21,6 @@ from .files import replace_folder
 from .progress import track
 
 MARK = 'converted.txt'  # marks an output of a converter, unlike other data sets
-WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py', MARK}
 THREADS = min(8, os.cpu_count() or 1)  # each thread holds an image with all its labels
 T = TypeVar('T')
 
@@ -66,9 +65,7 @@ def run_converter(
 
 
 @contextmanager
-def output_folder(
-    out: Path, overwrite: bool, sources: Iterable[Path], written: Collection[str] = WRITTEN
-) -> Iterator[Path]:
+def output_folder(out: Path, overwrite: bool, sources: Iterable[Path], written: Collection[str]) -> Iterator[Path]:
     """Yield a temporary folder next to ``out``. Its subfolder ``new`` becomes ``out`` when the block ends.
 
     ``written`` contains the names of files and folders that ``overwrite`` may delete.
@@ -85,8 +82,6 @@ def output_folder(
         yield scratch
         Path(scratch, 'new', MARK).write_bytes(os.fsencode(f'{shlex.join(sys.argv)}\n'))  # file names may be any bytes
         check_replaceable(out, overwrite, written)  # it may have come to exist since the start
-    if (out / 'img_dir').is_dir():
-        print(f'{out}: {sum(path.is_file() for path in (out / "img_dir").rglob("*"))} images')
 
 
 def check_replaceable(out: Path, overwrite: bool, written: Collection[str]) -> None:

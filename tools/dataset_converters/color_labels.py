@@ -46,11 +46,12 @@ from mmattn.segmentation.conversion import (
     config_text,
     copy_image,
     divide,
+    label_folder,
     read_image,
     read_together,
     save_labels,
 )
-from mmattn.utils.conversion import Fault, check_folder, convert_all, files_below, output_folder, run_converter
+from mmattn.utils.conversion import Fault, check_folder, convert_all, files_below, run_converter
 
 IGNORED = 255
 WHITE = 2**16 - 1  # in 16 bits
@@ -165,7 +166,7 @@ def convert(args: argparse.Namespace) -> None:
         raise Fault(f'{args.out_dir}: a config cannot be in a folder with quotes or backslashes in its path')
     if args.images.resolve() == args.masks.resolve():
         raise Fault(f'{args.images}: --images and --masks must be different folders')
-    with output_folder(args.out_dir, args.overwrite, [args.images, args.masks]) as scratch:
+    with label_folder(args.out_dir, args.overwrite, [args.images, args.masks]) as scratch:
         (images, faults), (masks, others) = images_below(args.images), images_below(args.masks)
         faults += others
         faults += [f'{path}: no mask of this name' for name, path in images.items() if name not in masks]

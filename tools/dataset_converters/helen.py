@@ -31,10 +31,10 @@ import mmattn.utils.command
 
 import numpy as np
 
-from mmattn.segmentation.conversion import read_image
+from mmattn.segmentation.conversion import label_folder, read_image
 from mmattn.segmentation.face_parsing import HELENDataset
 from mmattn.segmentation.face_parsing.conversion import Face, add_arguments, convert_faces, fill_in, read_lists
-from mmattn.utils.conversion import Fault, find, output_folder, run_converter, unpack
+from mmattn.utils.conversion import Fault, find, run_converter, unpack
 
 LISTS = {'train': ('exemplars.txt', 2000), 'val': ('tuning.txt', 230), 'test': ('testing.txt', 100)}
 CLASSES, PALETTE = HELENDataset.METAINFO['classes'], HELENDataset.METAINFO['palette']
@@ -58,7 +58,7 @@ def convert(args: argparse.Namespace) -> None:
     """Convert the release."""
     fill_in(args)
     landmarks = [Path(args.align)] if args.align else []
-    with output_folder(args.out_dir, args.overwrite, [args.release, *landmarks]) as scratch:
+    with label_folder(args.out_dir, args.overwrite, [args.release, *landmarks]) as scratch:
         root = find(unpack(args.release, scratch), 'exemplars.txt').parent
         listed, faults = read_lists(root, LISTS, read_name, args.allow_other_counts)
         faces = [
