@@ -43,9 +43,6 @@ def read_image(path: Path, mode: str | None = None) -> np.ndarray:
 
     Returns:
         np.ndarray: shape (H, W) or (H, W, C).
-
-    Raises:
-        Fault: the file is missing, truncated, or not an image.
     """
     try:
         with Image.open(path) as image:
@@ -117,9 +114,6 @@ def choose_validation(classes: Mapping[Path, Collection[int]], fraction: float, 
         classes (mapping): name of an image → its classes.
         fraction (float): share of the images for validation, in (0, 1). At least one image is chosen, and one is not.
         seed (int): seed of the choice.
-
-    Raises:
-        Fault: there are fewer than two images, or every image is the only one of some class.
     """
     if len(classes) < 2:
         raise Fault(f'--val-fraction: training and validation require one image each; got {len(classes)}')

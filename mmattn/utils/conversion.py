@@ -68,11 +68,8 @@ def run_converter(
 def output_folder(out: Path, overwrite: bool, sources: Iterable[Path], written: Collection[str]) -> Iterator[Path]:
     """Yield a temporary folder next to ``out``. Its subfolder ``new`` becomes ``out`` when the block ends.
 
-    ``written`` contains the names of files and folders that ``overwrite`` may delete.
-
-    Raises:
-        Fault: ``out`` exists without ``overwrite``, contains files that no converter has written, or contains
-            one of the ``sources``.
+    It is a fault if ``out`` exists without ``overwrite``, or contains one of the ``sources`` or other files than
+    ``written``, the names of files and folders that ``overwrite`` may delete.
     """
     out = out.resolve()
     if any(out in (source.resolve(), *source.resolve().parents) for source in sources):
@@ -85,7 +82,7 @@ def output_folder(out: Path, overwrite: bool, sources: Iterable[Path], written: 
 
 
 def check_replaceable(out: Path, overwrite: bool, written: Collection[str]) -> None:
-    """Raise a fault if ``out`` exists, and may not be replaced; see :func:`output_folder`."""
+    """Raise a fault if ``out`` exists and may not be replaced; see :func:`output_folder`."""
     if not out.exists():
         return
     if not overwrite:

@@ -68,12 +68,9 @@ def add_other_counts(parser: argparse.ArgumentParser) -> None:
 
 
 def check_counts(counts: Mapping[str, int], expected: Mapping[str, int], args: argparse.Namespace) -> list[str]:
-    """Compare the numbers of sentences with those of the release. Return the faults.
+    """Compare numbers of sentences by name with the release, and return the faults.
 
-    Args:
-        counts (mapping): name → number of sentences.
-        expected (mapping): name → number of sentences in the release; other names are not compared.
-        args (argparse.Namespace): with ``allow_other_counts``, differences are only printed.
+    With ``--allow-other-counts``, differences are only printed. Names that ``expected`` lacks are not compared.
     """
     faults = [
         f'{name}: {count:,} sentences, the release has {expected[name]:,}'
@@ -120,18 +117,10 @@ def convert_test(
     published: bool = False,
     chosen: Sequence[str | None] = (None, None),
 ) -> None:
-    """Convert the test set of ``--test``, with the vocabulary of ``--vocab-from``.
+    """Convert the test set of ``--test``, or else the release's, ``stems``, with the vocabulary of ``--vocab-from``.
 
-    Args:
-        args (argparse.Namespace): the arguments.
-        scratch (Path): the temporary folder.
-        stems (sequence of str): names of the release's test set, without language.
-        published (bool): tokenize as published results do, see :func:`tokens_of_test`. Defaults to False.
-        chosen (sequence of str, optional): source and target that the user has asked for; None is that of
-            ``--vocab-from``.
-
-    Raises:
-        Fault: ``--vocab-from`` has other languages, or files are missing or have faults.
+    With ``published``, text is tokenized as for published results, see :func:`tokens_of_test`. ``chosen`` are the
+    source and target language that the user asks for; None accepts that of ``--vocab-from``.
     """
     if args.merges is not None or args.lowercase is not None:
         raise Fault(f'--merges and --lowercase are those of {args.vocab_from}')

@@ -85,9 +85,6 @@ def write_set(
         archives (sequence of Path): regions of the images; with none, there is no region store.
         id_format (str): id of an image, with {} for its image_id in the archives.
         pictures (iterable): id and file of the pictures to copy.
-
-    Raises:
-        Fault: the folder exists, or regions cannot be used.
     """
     written = {f'questions_{split}.json' for split in (*splits, 'test', 'test-dev')}
     written |= {'regions'} if archives else {'images'}  # a store from another converter is never deleted

@@ -121,9 +121,6 @@ class Alignment:
         training (collection of str): names of the faces whose shapes are averaged.
         size (int): side of the aligned images, in pixels.
         margin (float): margin on each side, as a share of the longer side of the mean shape.
-
-    Raises:
-        Fault: ``size`` or ``margin`` is too small.
     """
 
     def __init__(self, landmarks: Mapping[str, np.ndarray], training: Collection[str], size: int, margin: float):

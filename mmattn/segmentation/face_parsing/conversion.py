@@ -42,11 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, size: int) -> None:
 
 
 def fill_in(args: argparse.Namespace) -> None:
-    """Set the defaults of the options of ``--align``.
-
-    Raises:
-        Fault: they are set without ``--align``.
-    """
+    """Set the defaults of the options of ``--align``; the options alone are a fault."""
     if args.align is None and (args.size, args.margin) != (None, None):
         raise Fault('--size and --margin are options of --align')
     args.size = args.default_size if args.size is None else args.size
@@ -107,9 +103,6 @@ def convert_faces(
         out (Path): folder to create.
         landmarks (Path, optional): folder of landmarks, to align the faces.
         args (argparse.Namespace): with ``size`` and ``margin``.
-
-    Raises:
-        Fault: there are faults.
     """
     faults, align = list(faults), None
     points: dict[str, np.ndarray] = {}
