@@ -17,7 +17,6 @@ SUBPACKAGES = (
     'layers',
     'ops',
     'registry',
-    'reproduction',
     'segmentation',
     'utils',
     'video',

@@ -25,7 +25,7 @@ def sources():
 
 def names_imported(path):
     """Yield what a file imports, as full names such as 'mmattn.ops.chunks.split', wherever the statement stands."""
-    package = ('mmattn', *path.relative_to(PACKAGE).parts[:-1])
+    package = ('mmattn', *path.relative_to(PACKAGE).parts[:-1]) if path.is_relative_to(PACKAGE) else ()
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -73,6 +73,28 @@ def test_no_import_runs_upwards_or_across():
 def test_only_language_imports_language():
     importing = {path.relative_to(PACKAGE).parts[0] for path in sources() if 'language' in imports(path)}
     assert importing == {'language'}
+
+
+def test_tasks_of_language_do_not_import_each_other():
+    tasks = 'captioning', 'grounding', 'translation', 'vqa'
+    wrong = [
+        f'{path.relative_to(PACKAGE)} imports {name}'
+        for task in tasks
+        for path in sorted((PACKAGE / 'language' / task).rglob('*.py'))
+        if path.relative_to(PACKAGE / 'language') != Path('vqa/grounding.py')  # where 0.2.0 had grounding
+        for name in names_imported(path)
+        for other in set(tasks) - {task}
+        if f'{name}.'.startswith(f'mmattn.language.{other}.')
+    ]
+    assert not wrong
+
+
+def test_converters_are_commands_and_import_none():
+    commands = {path.stem: path for path in (PACKAGE.parent / 'tools/dataset_converters').glob('*.py')}
+    assert commands
+    for path in commands.values():
+        assert "if __name__ == '__main__':" in path.read_text(encoding='utf-8'), path
+        assert not {name.partition('.')[0] for name in names_imported(path)} & commands.keys(), path
 
 
 def test_a_relative_import_is_read(tmp_path, monkeypatch):

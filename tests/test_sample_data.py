@@ -98,10 +98,10 @@ def script(tmp_path):
     return done.returncode, done.stdout, done.stderr
 
 
-def failure(result):
-    """The message of a run that failed as it should: exit code 1 and one line on stderr."""
+def failure(result, expected=1):
+    """The message of a run that failed as it should: its exit code and one line on stderr."""
     code, _, stderr = result
-    assert code == 1
+    assert code == expected
     assert stderr.startswith('error: ')
     assert stderr.endswith('\n')
     assert stderr.count('\n') == 1
@@ -205,7 +205,7 @@ def test_interrupt(command, release, tmp_path, monkeypatch):
         save(image, path)
 
     monkeypatch.setattr(Image.Image, 'save', interrupted_save)
-    assert 'interrupted' in failure(command('--archive', release.path))
+    assert 'interrupted' in failure(command('--archive', release.path), 130)
     assert not leftovers(tmp_path)
 
 

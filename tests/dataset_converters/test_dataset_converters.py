@@ -21,14 +21,14 @@ from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
 from mmattn.segmentation.face_parsing import HELENDataset, LFWPLDataset
+from mmattn.segmentation.face_parsing.alignment import fit_similarity
 
 from ..engine.test_tools import ROOT, SMALL
 from ..full_disk import full_disk
+from ..segmentation.test_face_parsing_alignment import apply
 from .conftest import FOLDER, content, scripts
 
-color_labels, conversion, face_alignment, helen, lfw_pl, train_val = scripts(
-    'color_labels', 'conversion', 'face_alignment', 'helen', 'lfw_pl', 'train_val'
-)
+color_labels, helen, lfw_pl = scripts('color_labels', 'helen', 'lfw_pl')
 SIZE = (20, 26)  # height, width
 HELEN_LISTS = {'exemplars.txt': ['11_1', '12_1', '13_2'], 'tuning.txt': ['21_1', '22_1'], 'testing.txt': ['31_1']}
 LFW_LISTS = {
@@ -308,7 +308,7 @@ def photos(tmp_path):
 
 
 def test_images_are_divided_by_name(command, photos, out):
-    """The same names and seed are the same choice, and another image does not change that of many."""
+    """The same names and seed are the same choice."""
     code, said, _ = command(color_labels, *photos)
     assert code == 0
     assert any('4 images are for training, 2 for validation' in line for line in said)
@@ -325,24 +325,6 @@ def test_images_are_divided_by_name(command, photos, out):
     command(color_labels, *photos, '--overwrite', '--seed', 1)
     assert set(content(out)) != files
 
-    names = {Path(f'{i}'): {0} for i in range(100)}
-    chosen = train_val.choose_validation(names, 0.25, 0)
-    assert len(chosen) == 25
-    assert len(train_val.choose_validation({**names, Path('more'): {0}}, 0.25, 0) ^ chosen) <= 2
-
-
-def test_training_keeps_every_class(capsys):
-    classes = {Path(f'{i}'): {0, i % 4} for i in range(7)}  # the class 3 in one image
-    for seed in range(20):
-        chosen = train_val.choose_validation(classes, 0.5, seed)
-        assert set().union(*(classes[name] for name in {*classes} - chosen)) == {0, 1, 2, 3}
-        assert chosen
-    assert len(train_val.choose_validation({Path('a'): {0}, Path('b'): {0, 1}}, 0.9, 0)) == 1
-    assert 'instead of' not in capsys.readouterr().out.splitlines()[-1:]
-    rare = {Path(f'{i}'): {i} for i in range(9)} | {Path('a'): {0}}
-    assert len(train_val.choose_validation(rare, 0.5, 0)) == 1
-    assert '1 instead of 5 images are for validation' in capsys.readouterr().out
-
 
 def test_images_that_are_divided_already(fails, masks):
     said = fails(color_labels, *masks, '--val-fraction', 0.5)
@@ -356,8 +338,6 @@ def test_images_that_cannot_be_divided(fails, photos, tmp_path):
         (tmp_path / f'images/day {i % 2}/IMG_{i}.JPG').unlink()
         (tmp_path / f'masks/day {i % 2}/IMG_{i}.png').unlink()
     assert 'require one image each; got 1' in fails(color_labels, *photos)[0]
-    with pytest.raises(conversion.Fault, match='a class that no other image has'):
-        train_val.choose_validation({Path('a'): {0}, Path('b'): {1}}, 0.5, 0)
 
 
 @pytest.mark.e2e
@@ -524,7 +504,8 @@ def test_an_empty_palette_is_named(fails, masks, tmp_path):
 
 def test_archives_cannot_write_elsewhere(fails, tmp_path):
     archive = pack(tmp_path / 'evil.tar', {'../../evil.txt': b'', 'exemplars.txt': b''}, 'w')
-    assert fails(helen, archive) == [f"{archive}: the entry '../../evil.txt' is outside of the folder of the archive"]
+    [line] = fails(helen, archive)
+    assert line.startswith(f"{archive}: '../../evil.txt' would be extracted to ")
     assert not list(tmp_path.rglob('evil.txt'))
 
 
@@ -566,13 +547,10 @@ def test_an_output_that_appears_during_the_conversion_is_kept(command, masks, ou
         return original(path, *args)
 
     original = color_labels.save_labels
-    command(color_labels, *masks, out=out.parent / 'alone')
     monkeypatch.setattr(color_labels, 'save_labels', save_labels)
     code, _, said = command(color_labels, *masks)
     assert code == 1
-    assert said[1] == f'  {out}: already exists; --overwrite replaces it'
-    kept = Path(said[2].strip().removesuffix(': the result of this conversion'))
-    assert content(kept) == content(out.parent / 'alone')
+    assert said == [f'error: {out}: already exists; --overwrite replaces it']
     assert content(out) == {'mine.txt': b'mine'}
 
 
@@ -671,79 +649,6 @@ def test_a_killed_conversion_leaves_no_half_folder(command, masks, out, sign):
 # Alignment. Points are complex numbers.
 
 
-def similarity(rng):
-    """A random scale and turn, as one complex number, and shift."""
-    return complex(rng.uniform(0.7, 1.6) * np.exp(1j * rng.uniform(-0.6, 0.6))), complex(*rng.uniform(-5, 5, 2))
-
-
-def random_shapes(rng, count=7, points=9):
-    mean = rng.normal(size=points) + 1j * rng.normal(size=points)
-    noise = rng.normal(size=(count, points)) + 1j * rng.normal(size=(count, points))
-    return mean + 0.05 * noise
-
-
-def umeyama(source, target):
-    """Umeyama (1991) as it is printed, by SVD: the (2, 3) matrix."""
-    x, y = (np.stack([z.real, z.imag]) for z in (source, target))
-    centred_x, centred_y = (z - z.mean(1, keepdims=True) for z in (x, y))
-    u, d, vt = np.linalg.svd(centred_y @ centred_x.T / x.shape[1])
-    s = np.diag([1, np.sign(np.linalg.det(u) * np.linalg.det(vt))])
-    rotation = u @ s @ vt
-    scale = np.trace(np.diag(d) @ s) / centred_x.var(1).sum()
-    return np.column_stack([scale * rotation, y.mean(1) - scale * rotation @ x.mean(1)])
-
-
-def apply(matrix, points):
-    moved = matrix @ np.stack([points.real, points.imag, np.ones(len(points))])
-    return moved[0] + 1j * moved[1]
-
-
-def test_the_similarity_is_umeyamas():
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        source, target = random_shapes(rng, 2)
-        target = target * 30 * np.exp(1j * rng.uniform(-3, 3)) + 4
-        matrix = face_alignment.fit_similarity(source, target)
-        np.testing.assert_allclose(matrix, umeyama(source, target), atol=1e-9)
-
-
-def test_a_known_similarity_is_recovered():
-    rng = np.random.default_rng(1)
-    for _ in range(20):
-        [source] = random_shapes(rng, 1)
-        a, b = similarity(rng)
-        expected = [[a.real, -a.imag, b.real], [a.imag, a.real, b.imag]]
-        np.testing.assert_allclose(face_alignment.fit_similarity(source, a * source + b), expected, atol=1e-6)
-
-
-def test_nothing_is_mirrored():
-    [shape] = random_shapes(np.random.default_rng(2), 1)
-    mirrored = -shape.conjugate() + 3
-    matrix = face_alignment.fit_similarity(shape, mirrored)
-    assert np.linalg.det(matrix[:, :2]) > 0
-    np.testing.assert_allclose(matrix, umeyama(shape, mirrored), atol=1e-9)
-
-
-def test_the_mean_shape_is_that_of_generalised_procrustes_analysis():
-    """Done as the textbook does: fit all to the mean, average, until nothing moves."""
-    rng = np.random.default_rng(3)
-    shapes = np.stack([a * shape + b for shape in random_shapes(rng) for a, b in [similarity(rng)]])
-    normalised = shapes - shapes.mean(1, keepdims=True)
-    normalised /= np.linalg.norm(normalised, axis=1, keepdims=True)
-    mean = normalised[0]
-    for _ in range(200):
-        mean = np.mean([apply(umeyama(shape, mean), shape) for shape in normalised], axis=0)
-        mean = (mean - mean.mean()) / np.linalg.norm(mean)
-    found = face_alignment.mean_shape(shapes)
-    assert abs(found.mean()) < 1e-12
-    assert abs(np.linalg.norm(found) - 1) < 1e-12
-    np.testing.assert_allclose(apply(umeyama(mean, found), mean), found, atol=1e-8)
-    assert abs(np.angle(np.vdot(found, normalised.mean(0)))) < 1e-12, 'upright'
-
-    moved = np.stack([np.exp(0.3j) * a * shape + b for shape in shapes for a, b in [(rng.uniform(1, 9), 7 - 2j)]])
-    np.testing.assert_allclose(face_alignment.mean_shape(moved), np.exp(0.3j) * found, atol=1e-9)
-
-
 POINTS = (np.array([-10, 10, 0, -7, 7, 0, -12, 12]) + 1j * np.array([-8, -8, 0, 9, 9, 16, 2, 2])) / 10
 
 
@@ -790,7 +695,7 @@ def check_aligned(out, placed, size):
     record = json.loads((out / 'alignment.json').read_text())
     assert record['size'] == size
     mean = np.array(record['mean_shape']) @ [1, 1j]
-    back = face_alignment.fit_similarity(mean, POINTS)  # exact: all shapes are the same
+    back = fit_similarity(mean, POINTS)  # exact: all shapes are the same
     face = apply(back, grid(size, size).ravel()).reshape(size, size)
     expected, labels = picture(face).astype(int), probabilities(face).argmax(-1)
     assert len(record['images']) == len(placed)
@@ -884,7 +789,7 @@ def test_alignment_of_lfw_pl(command, lfw_release, out, tmp_path):
     assert len(paths) == 5
     found = np.stack([np.array(Image.open(path)) for path in paths])
     mean = np.array(json.loads((out / 'alignment.json').read_text())['mean_shape']) @ [1, 1j]
-    face = apply(face_alignment.fit_similarity(mean, POINTS), grid(90, 90).ravel()).reshape(90, 90)
+    face = apply(fit_similarity(mean, POINTS), grid(90, 90).ravel()).reshape(90, 90)
     expected = np.where(face.imag > 0, 1, np.where(face.imag > -1.3, 2, 0))
     assert (found == expected).mean() > 0.99
 

@@ -7,8 +7,8 @@ Each TSV is a file of the release, with 36 or 10 to 100 regions per image. It ha
     image_id  image_w  image_h  num_boxes  boxes  features
 
 ``boxes`` and ``features`` are base64 of float32, num_boxes × 4 and num_boxes × 2048. Several files become one store.
-Output, see ``region_store.py``; the features of COCO's 123,287 images with 36 regions need 36 GB, with
-``--float16`` 18 GB.
+Output, see ``mmattn.language.regions.region_store``; the features of COCO's 123,287 images with 36 regions need 36 GB,
+with ``--float16`` 18 GB.
 
 An interrupted run continues with the same command. All faults of the input are reported together, with their line
 numbers, on stderr, with exit code 1.
@@ -26,10 +26,10 @@ import mmattn.utils.command
 import numpy as np
 import rich.progress
 import torch
-from conversion import Fault, run
-from region_store import add_arguments, add_clip_boxes, source_of, write_store
 
+from mmattn.language.regions.conversion import add_arguments, add_clip_boxes, source_of, write_store
 from mmattn.language.regions.region_store import Regions
+from mmattn.utils.conversion import Fault, run_converter
 
 COLUMNS = ('image_id', 'image_w', 'image_h', 'num_boxes', 'boxes', 'features')
 
@@ -69,6 +69,11 @@ def read_images(paths: Sequence[Path]) -> Iterator[tuple[str, str, Callable[[], 
                 yield f'{path}, line {number}', image_id, partial(read_line, line)
 
 
+def convert(args: argparse.Namespace) -> None:
+    """Convert the files."""
+    write_store(args, source_of(args.tsv), read_images(args.tsv), args.tsv)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Convert bottom-up-attention features to a store of region features.')
@@ -76,10 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_arguments(parser)
     add_clip_boxes(parser)
 
-    def convert(args: argparse.Namespace) -> None:
-        write_store(args, source_of(parser, args.tsv), read_images(args.tsv), args.tsv)
-
-    return run(convert, parser, argv, overwrites=False)
+    return run_converter(convert, parser, argv, overwrites=False)
 
 
 if __name__ == '__main__':

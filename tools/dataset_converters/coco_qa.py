@@ -21,16 +21,15 @@ OUT is written atomically. All faults of the input are reported together, on std
 
 import argparse
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import mmattn.utils.command
 
-from conversion import Fault, find, run
-from question_sets import find_archives, hold_out, missing_splits, read_lines, region_faults, write_set
-from region_store import add_arguments
-
+from mmattn.language.regions.conversion import add_arguments
+from mmattn.language.regions.region_archives import find_archives
+from mmattn.language.vqa.conversion import hold_out, missing_splits, read_lines, region_faults, write_set
 from mmattn.language.vqa.questions import Question
+from mmattn.utils.conversion import Fault, check_folder, find, run_converter
 
 TYPES = ('object', 'number', 'color', 'location')
 NAMES = ('questions', 'answers', 'img_ids', 'types')
@@ -55,10 +54,9 @@ def read_split(folder: Path, first: int, faults: list[str]) -> list[Question]:
     return found
 
 
-def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+def convert(args: argparse.Namespace) -> None:
     """Convert the folder."""
-    if not args.folder.is_dir():
-        raise Fault(f'{args.folder}: no such folder')
+    check_folder(args.folder)
     root = find(args.folder, '*/questions.txt').parents[1]
     faults: list[str] = []
     splits: dict[str, list[Question]] = {}
@@ -70,7 +68,7 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     faults += region_faults(splits, archives, '{}')
     if faults:
         raise Fault(*faults)
-    write_set(parser, args, hold_out(splits), archives)
+    write_set(args, hold_out(splits), archives)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description='Convert COCO-QA to the files of visual questions.')
     parser.add_argument('folder', type=Path, help='folder with train and val or test, and optionally features_*.npz')
     add_arguments(parser)
-    return run(partial(convert, parser), parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

@@ -38,19 +38,20 @@ from typing import NamedTuple
 import mmattn.utils.command
 
 import numpy as np
-import train_val
-from conversion import (
-    Fault,
-    convert_all,
+from PIL import Image
+
+from mmattn.segmentation.conversion import (
+    PARTS,
+    choose_validation,
+    config_text,
     copy_image,
-    files_below,
-    output_folder,
+    divide,
+    label_folder,
     read_image,
     read_together,
-    run,
     save_labels,
 )
-from PIL import Image
+from mmattn.utils.conversion import Fault, check_folder, convert_all, files_below, run_converter
 
 IGNORED = 255
 WHITE = 2**16 - 1  # in 16 bits
@@ -140,8 +141,7 @@ def read_mask(path: Path, palette: Palette, max_distance: float, ignore_unknown:
 
 def images_below(folder: Path) -> tuple[dict[Path, Path], list[str]]:
     """Return the images of a folder and its subfolders, by relative path without suffix; and the faults."""
-    if not folder.is_dir():
-        raise Fault(f'{folder}: no such folder')
+    check_folder(folder)
     found, faults = {}, []
     paths = [path for path in files_below(folder) if not path.name.startswith('.')]
     others = [path for path in paths if path.suffix.lower() not in SUFFIXES]
@@ -166,7 +166,7 @@ def convert(args: argparse.Namespace) -> None:
         raise Fault(f'{args.out_dir}: a config cannot be in a folder with quotes or backslashes in its path')
     if args.images.resolve() == args.masks.resolve():
         raise Fault(f'{args.images}: --images and --masks must be different folders')
-    with output_folder(args.out_dir, args.overwrite, [args.images, args.masks]) as scratch:
+    with label_folder(args.out_dir, args.overwrite, [args.images, args.masks]) as scratch:
         (images, faults), (masks, others) = images_below(args.images), images_below(args.masks)
         faults += others
         faults += [f'{path}: no mask of this name' for name, path in images.items() if name not in masks]
@@ -176,7 +176,7 @@ def convert(args: argparse.Namespace) -> None:
             kinds = ', '.join(f'{count} {suffix}' for suffix, count in suffixes.items()) or 'none'
             faults.append(f'{args.images}: all images must have the same suffix; found {kinds}')
         folders = {name.parts[0] for name in images if name.parent.name}
-        if args.val_fraction is not None and (parts := folders & {*train_val.PARTS}):
+        if args.val_fraction is not None and (parts := folders & {*PARTS}):
             faults.append(f'{args.images}: already has {" and ".join(sorted(parts))}; omit --val-fraction')
         read = partial(read_mask, palette=palette, max_distance=args.max_distance, ignore_unknown=args.ignore_unknown)
         converted, seen = scratch / 'converted', {}
@@ -198,9 +198,9 @@ def convert(args: argparse.Namespace) -> None:
         if args.val_fraction is None:
             converted.rename(scratch / 'new')
         else:
-            validation = train_val.choose_validation(seen, args.val_fraction, args.seed)
-            train_val.divide(converted, scratch / 'new', validation)
-            text = train_val.config_text(args.out_dir.resolve().name, *suffixes, palette.classes, palette.of_classes())
+            validation = choose_validation(seen, args.val_fraction, args.seed)
+            divide(converted, scratch / 'new', validation)
+            text = config_text(args.out_dir.resolve().name, *suffixes, palette.classes, palette.of_classes())
             (scratch / 'new' / 'config.py').write_text(text, encoding='utf-8')
     for label, name in enumerate(palette.classes):
         if not any(label in labels for labels in seen.values()):
@@ -224,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--ignore-unknown', action='store_true', help='use label 255 for more distant colours')
     parser.add_argument('--val-fraction', type=float, help='share of the images for validation; also writes a config')
     parser.add_argument('--seed', type=int, default=0, help='seed of the random choice of --val-fraction (%(default)s)')
-    return run(convert, parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

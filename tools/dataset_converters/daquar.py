@@ -22,16 +22,15 @@ OUT is written atomically. All faults of the input are reported together, on std
 import argparse
 import re
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import mmattn.utils.command
 
-from conversion import Fault, run
-from question_sets import find_archives, hold_out, missing_splits, read_lines, region_faults, write_set
-from region_store import add_arguments
-
+from mmattn.language.regions.conversion import add_arguments
+from mmattn.language.regions.region_archives import find_archives
+from mmattn.language.vqa.conversion import hold_out, missing_splits, read_lines, region_faults, write_set
 from mmattn.language.vqa.questions import Question
+from mmattn.utils.conversion import Fault, check_folder, run_converter
 
 # with 'in the' before it, but a few questions have 'in', 'in this' or nothing
 IMAGE = re.compile(r'(?: (?:in|of|on))?(?: (?:the|this))? (image\d+) ?\?$')
@@ -58,10 +57,9 @@ def read_split(path: Path, first: int, faults: list[str]) -> list[Question]:
     return found
 
 
-def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+def convert(args: argparse.Namespace) -> None:
     """Convert the folder."""
-    if not args.folder.is_dir():
-        raise Fault(f'{args.folder}: no such folder')
+    check_folder(args.folder)
     faults: list[str] = []
     splits: dict[str, list[Question]] = {}
     for split in ('train', 'val', 'test'):
@@ -75,7 +73,7 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     faults += region_faults(splits, archives, 'image{}')
     if faults:
         raise Fault(*faults)
-    write_set(parser, args, hold_out(splits), archives, 'image{}')
+    write_set(args, hold_out(splits), archives, 'image{}')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description='Convert DAQUAR to the files of visual questions.')
     parser.add_argument('folder', type=Path, help='folder with qa.*.txt, and optionally features_*.npz')
     add_arguments(parser)
-    return run(partial(convert, parser), parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

@@ -22,16 +22,14 @@ OUT is written atomically. All faults of the input are reported together, on std
 import argparse
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import mmattn.utils.command
 
-from conversion import Fault, find, run, unpack
-from question_sets import hold_out, missing_splits, write_set
-
 from mmattn.language.text.annotation_files import check_text, parse_each, read_json
+from mmattn.language.vqa.conversion import hold_out, missing_splits, write_set
 from mmattn.language.vqa.questions import Question
+from mmattn.utils.conversion import Fault, check_folder, find, run_converter, unpack
 
 
 def read_split(path: Path, split: str, first: int, faults: list[str]) -> list[Question]:
@@ -54,10 +52,9 @@ def read_split(path: Path, split: str, first: int, faults: list[str]) -> list[Qu
     return [each._replace(question_id=first + number) for number, each in enumerate(questions)]
 
 
-def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+def convert(args: argparse.Namespace) -> None:
     """Convert the folder."""
-    if not args.folder.is_dir():
-        raise Fault(f'{args.folder}: no such folder')
+    check_folder(args.folder)
     faults: list[str] = []
     splits: dict[str, list[Question]] = {}
     pictures: dict[str, Path] = {}
@@ -88,7 +85,7 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
                     faults.append(f'{images}: no {picture.name} in it, which a question of {path} has')
         if faults:
             raise Fault(*faults)
-        write_set(parser, args, hold_out(splits), pictures=pictures.items())
+        write_set(args, hold_out(splits), pictures=pictures.items())
     print(f'{args.out_dir / "images"}: {len(pictures):,} pictures')
 
 
@@ -97,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description='Convert easy-VQA to the files of visual questions.')
     parser.add_argument('folder', type=Path, help='folder with questions and pictures')
     parser.add_argument('--out-dir', type=Path, required=True, help='folder to create')
-    return run(partial(convert, parser), parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

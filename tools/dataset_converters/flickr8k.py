@@ -20,18 +20,16 @@ OUT is written atomically. All faults of the input are reported together, on std
 import argparse
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import mmattn.utils.command
 
-from conversion import Fault, find, output_folder, run, warn_of_test_set
-from region_npz import read_archive, read_images
-from region_store import add_arguments, source_of, write_images
-
 from mmattn.language.captioning.annotations import Annotation, read_annotations
+from mmattn.language.regions.conversion import add_arguments, source_of, write_images
+from mmattn.language.regions.region_archives import find_archives, image_sizes, missing_regions, read_images
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text.annotation_files import faults_of, read_json
+from mmattn.utils.conversion import Fault, check_folder, find, output_folder, run_converter, warn_of_test_set
 from mmattn.utils.files import write_text
 
 NAME = 'dataset_flickr8k.json'
@@ -45,7 +43,6 @@ def check(path: Path, archives: Sequence[Path]) -> list[Annotation]:
     """
     faults: list[str] = []
     annotations: list[Annotation] = []
-    stored: set[str] = set()
     try:
         annotations = read_annotations(path)
     except ValueError as error:
@@ -54,27 +51,20 @@ def check(path: Path, archives: Sequence[Path]) -> list[Annotation]:
         splits = {str(each.split) for each in annotations}
         if splits != {'test'} and not {'train', 'val'} <= splits:
             faults.append(f'{path}: must have the splits train and val, or test alone; got {", ".join(sorted(splits))}')
-    for archive in archives:
-        try:
-            stored.update(map(str, read_archive(archive)['image_ids'].tolist()))
-        except Fault as fault:
-            faults += fault.args
-    missing = [each.image_id for each in annotations if each.image_id not in stored]
-    if missing and not any(fault.startswith(str(archive)) for fault in faults for archive in archives):
-        more = ', …' if len(missing) > 5 else ''
-        faults.append(f'{path}: {len(missing):,} images without regions: {", ".join(missing[:5])}{more}')
+    damaged: list[str] = []
+    stored = image_sizes(archives, damaged)
+    faults += damaged or missing_regions(path, (image.image_id for image in annotations), stored)
     if faults:
         raise Fault(*faults)
     return annotations
 
 
-def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+def convert(args: argparse.Namespace) -> None:
     """Convert the folder."""
-    if not args.folder.is_dir():
-        raise Fault(f'{args.folder}: no such folder')
+    check_folder(args.folder)
     with output_folder(args.out_dir, args.overwrite, [args.folder], {NAME, 'regions'}) as scratch:
         path = find(args.folder, f'{NAME}*')
-        archives = sorted(path.parent.glob('features_*.npz'))
+        archives = find_archives(path.parent)
         if not archives:
             raise Fault(f'{path.parent}: no features_*.npz in it')
         annotations = check(path, archives)
@@ -83,7 +73,7 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         if all(each.split != 'test' for each in annotations):
             for image in held_out[1::2]:
                 image['split'] = 'test'
-        with RegionWriter(scratch / 'new' / 'regions', source_of(parser, archives), args.float16) as writer:
+        with RegionWriter(scratch / 'new' / 'regions', source_of(archives), args.float16) as writer:
             write_images(writer, read_images(archives, '{}'))
         write_text(scratch / 'new' / NAME, json.dumps(data, ensure_ascii=False))
     for split in dict.fromkeys(image['split'] for image in data['images']):
@@ -99,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description='Convert Flickr8k to the files of captioning.')
     parser.add_argument('folder', type=Path, help=f'folder with {NAME}, possibly .gz, and features_*.npz')
     add_arguments(parser)
-    return run(partial(convert, parser), parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

@@ -27,21 +27,20 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import mmattn.utils.command
 
 import numpy as np
-from conversion import Fault, find, output_folder, run, unpack, warn_of_test_set
-from region_npz import read_archive, read_images
-from region_store import add_arguments, source_of, write_images
 
 from mmattn.language.grounding.entities import Caption, EntityBoxes, parse_annotation, parse_sentences, prepared
+from mmattn.language.regions.conversion import add_arguments, source_of, write_images
+from mmattn.language.regions.region_archives import find_archives, image_sizes, read_images
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.regions.region_writer import RegionWriter
-from mmattn.language.text.annotation_files import faults_of
+from mmattn.language.text.annotation_files import listing
 from mmattn.language.text.text_files import read_lines
+from mmattn.utils.conversion import Fault, check_folder, find, output_folder, run_converter, unpack, warn_of_test_set
 from mmattn.utils.files import write_text
 from mmattn.utils.progress import track
 
@@ -58,14 +57,11 @@ def read_splits(folder: Path, faults: list[str]) -> dict[str, list[str]]:
         if split == 'test' and not path.is_file():
             splits['val'], splits['test'] = splits['val'][::2], splits['val'][1::2]
             break
-        try:
+        splits[split] = []
+        with listing(faults, path):
             splits[split] = [name.strip() for name in read_lines(path) if name.strip()]
-        except (OSError, ValueError) as error:
-            faults += [f'{path}: {reason}' for reason in faults_of(error, path)]
-            splits[split] = []
-            continue
-        if not splits[split]:
-            faults.append(f'{path}: no image')
+            if not splits[split]:
+                raise ValueError('no image')
         for name in splits[split]:
             if name in seen:
                 faults.append(f'{path}: image {name} is also in {seen[name]}')
@@ -83,14 +79,10 @@ def read_image(folder: Path, name: str) -> Image:
     faults: list[str] = []
     captions: list[Caption] = []
     boxes = EntityBoxes((0, 0), {}, set(), set())
-    try:
+    with listing(faults, sentences):
         captions = parse_sentences(sentences.read_text(encoding='utf-8-sig'), sentences)
-    except (OSError, ValueError) as error:
-        faults += [f'{sentences}: {reason}' for reason in faults_of(error, sentences)]
-    try:
+    with listing(faults, annotation):
         boxes = parse_annotation(annotation.read_bytes(), annotation)
-    except (OSError, ValueError) as error:
-        faults += [f'{annotation}: {reason}' for reason in faults_of(error, annotation)]
     if faults:
         raise Fault(*faults)
     return name, captions, boxes
@@ -99,22 +91,15 @@ def read_image(folder: Path, name: str) -> Image:
 def read_sizes(archives: Sequence[Path], regions: Path | None, faults: list[str]) -> dict[str, tuple[int, int]]:
     """Return width and height of the images with regions; nothing if there are faults."""
     if regions is not None:
-        try:
+        with listing(faults, regions):
             store = RegionStore(regions)
-        except (OSError, ValueError) as error:
-            faults += [f'{regions}: {reason}' for reason in faults_of(error, regions)]
-            return {}
-        sizes = np.load(regions / 'sizes.npy', allow_pickle=False).tolist()
-        return dict(zip(store.image_ids, map(tuple, sizes)))
-    found, before = {}, len(faults)
-    for archive in archives:
-        try:
-            arrays = read_archive(archive)
-        except Fault as fault:
-            faults += fault.args
-        else:
-            found.update(zip(map(str, arrays['image_ids'].tolist()), map(tuple, arrays['sizes'].tolist())))
-    return found if len(faults) == before else {}
+            sides = np.load(regions / 'sizes.npy', allow_pickle=False).tolist()
+            return dict(zip(store.image_ids, map(tuple, sides)))
+        return {}
+    damaged: list[str] = []
+    sizes = image_sizes(archives, damaged)
+    faults += damaged
+    return {} if damaged else sizes
 
 
 def read_release(
@@ -166,14 +151,13 @@ def described(images: Sequence[Image]) -> str:
     )
 
 
-def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+def convert(args: argparse.Namespace) -> None:
     """Convert the folder."""
-    if not args.folder.is_dir():
-        raise Fault(f'{args.folder}: no such folder')
+    check_folder(args.folder)
     sources = [args.folder, *([args.regions] if args.regions else [])]
     files = {f'entities_{split}.json' for split in SPLITS}
     with output_folder(args.out_dir, args.overwrite, sources, {*files, 'regions'}) as scratch:
-        archives = sorted(args.folder.glob('features_*.npz'))
+        archives = find_archives(args.folder)
         if bool(archives) == (args.regions is not None):
             raise Fault(
                 f'{args.folder}: has features_*.npz, which --regions would replace'
@@ -197,7 +181,7 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         if args.regions is not None:
             (new / 'regions').symlink_to(args.regions.resolve(), target_is_directory=True)
         else:
-            with RegionWriter(new / 'regions', source_of(parser, archives), args.float16) as writer:
+            with RegionWriter(new / 'regions', source_of(archives), args.float16) as writer:
                 write_images(writer, read_images(archives, '{}'))
         for split, each in images.items():
             write_text(new / f'entities_{split}.json', json.dumps(prepared(each), ensure_ascii=False))
@@ -213,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('folder', type=Path, help='folder with Sentences and Annotations, or annotations.zip')
     parser.add_argument('--regions', type=Path, metavar='STORE', help='region store of the images')
     add_arguments(parser)
-    return run(partial(convert, parser), parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

@@ -5,8 +5,9 @@
 IMAGES are files, or folders that are searched for images, subfolders included. The id of an image in the store is its
 file name without suffix, or with ``--image-id last-number`` the number in it, as annotations of COCO have it. An image
 is resized to a square of --size pixels; a feature map of the frozen backbone is averaged in the S × S cells of --grid,
-which are the regions, row by row; see ``grid_extractor.py``. With ``--pyramid``, the regions are the cells
-of all grids of 1 to S rows and 1 to S columns; the first is the whole image. Output, see ``region_store.py``.
+which are the regions, row by row; see ``mmattn.language.regions.grid_extractor``. With ``--pyramid``, the regions are
+the cells of all grids of 1 to S rows and 1 to S columns; the first is the whole image. Output, see
+``mmattn.language.regions.region_store``.
 
 ``model`` of CONFIG has a ``backbone``, or is one; then, the config also has ``data_preprocessor``. CHECKPOINT is that
 of the whole model or of the backbone; heads are neither built nor loaded.
@@ -21,12 +22,18 @@ from collections.abc import Sequence
 import mmattn.utils.command
 
 import torch
-from conversion import Fault, run
 from mmengine.registry import init_default_scope
-from region_store import add_image_arguments, checked_images, read_images, source_of_model, write_store
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
+from mmattn.language.regions.conversion import (
+    add_image_arguments,
+    checked_images,
+    read_images,
+    source_of_model,
+    write_store,
+)
 from mmattn.language.regions.grid_extractor import GridExtractor, load_backbone
+from mmattn.utils.conversion import Fault, run_converter
 from mmattn.utils.devices import check_device
 
 
@@ -65,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         '--pyramid', action='store_true', help='the cells of all grids of 1 to S rows and columns, for phrase grounding'
     )
     add_config_options(parser)
-    return run(convert, parser, argv, overwrites=False)
+    return run_converter(convert, parser, argv, overwrites=False)
 
 
 if __name__ == '__main__':

@@ -30,10 +30,11 @@ from pathlib import Path
 import mmattn.utils.command
 
 import numpy as np
-from conversion import Fault, find, output_folder, read_image, run, unpack
-from face_sets import Face, add_arguments, convert_faces, fill_in, read_lists
 
+from mmattn.segmentation.conversion import label_folder, read_image
 from mmattn.segmentation.face_parsing import HELENDataset
+from mmattn.segmentation.face_parsing.conversion import Face, add_arguments, convert_faces, fill_in, read_lists
+from mmattn.utils.conversion import Fault, find, run_converter, unpack
 
 LISTS = {'train': ('exemplars.txt', 2000), 'val': ('tuning.txt', 230), 'test': ('testing.txt', 100)}
 CLASSES, PALETTE = HELENDataset.METAINFO['classes'], HELENDataset.METAINFO['palette']
@@ -57,7 +58,7 @@ def convert(args: argparse.Namespace) -> None:
     """Convert the release."""
     fill_in(args)
     landmarks = [Path(args.align)] if args.align else []
-    with output_folder(args.out_dir, args.overwrite, [args.release, *landmarks]) as scratch:
+    with label_folder(args.out_dir, args.overwrite, [args.release, *landmarks]) as scratch:
         root = find(unpack(args.release, scratch), 'exemplars.txt').parent
         listed, faults = read_lists(root, LISTS, read_name, args.allow_other_counts)
         faces = [
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help='align the faces by the landmarks in this folder; without a value, by those of the release',
     )
     add_arguments(parser, size=512)
-    return run(convert, parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

@@ -30,11 +30,17 @@ from pathlib import Path
 
 import mmattn.utils.command
 
-from conversion import Fault, run, unpack
-from parallel_text import add_arguments, convert_test, corpus_folder, prepare, tokens_of_test, warn
-
 from mmattn.language.text.preparation import Limits
 from mmattn.language.text.published_text import Pair, check_pairs, find_pairs, iter_pairs, read_segments
+from mmattn.language.translation.conversion import (
+    add_arguments,
+    convert_test,
+    corpus_folder,
+    prepare,
+    tokens_of_test,
+    warn,
+)
+from mmattn.utils.conversion import Fault, run_converter, unpack
 
 LANGUAGES = 'de', 'en'
 TRAIN = 'train.tags.de-en'
@@ -95,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('release', type=Path, help='archive de-en.tgz, or its folder')
     parser.add_argument('--out-dir', type=Path, default=Path('data/iwslt14'), help='default: %(default)s')
     add_arguments(parser, merges='10,000', lowercase='yes')
-    return run(convert, parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

@@ -30,10 +30,11 @@ from pathlib import Path
 import mmattn.utils.command
 
 import numpy as np
-from conversion import Fault, find, output_folder, read_image, run, unpack
-from face_sets import Face, add_arguments, convert_faces, fill_in, read_lists
 
+from mmattn.segmentation.conversion import label_folder, read_image
 from mmattn.segmentation.face_parsing import LFWPLDataset
+from mmattn.segmentation.face_parsing.conversion import Face, add_arguments, convert_faces, fill_in, read_lists
+from mmattn.utils.conversion import Fault, find, run_converter, unpack
 
 LISTS = {'train': ('parts_train.txt', 1500), 'val': ('parts_validation.txt', 500), 'test': ('parts_test.txt', 927)}
 
@@ -60,7 +61,7 @@ def convert(args: argparse.Namespace) -> None:
     """Convert the release."""
     fill_in(args)
     sources = [args.images, args.labels, args.lists, *([args.align] if args.align else [])]
-    with output_folder(args.out_dir, args.overwrite, sources) as scratch:
+    with label_folder(args.out_dir, args.overwrite, sources) as scratch:
         images = find(unpack(args.images, scratch), '[!._]*_[0-9]*.jpg').parent.parent
         labels = find(unpack(args.labels, scratch), '[!._]*_[0-9]*.ppm').parent
         listed, faults = read_lists(args.lists, LISTS, read_name, args.allow_other_counts)
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         '--align', type=Path, metavar='LANDMARKS', help='align the faces by the landmarks in this folder'
     )
     add_arguments(parser, size=250)
-    return run(convert, parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

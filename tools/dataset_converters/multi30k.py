@@ -25,10 +25,17 @@ from pathlib import Path
 
 import mmattn.utils.command
 
-from conversion import Fault, run, unpack
-from parallel_text import LANGUAGES, add_arguments, add_other_counts, check_counts, convert_test, corpus_folder, prepare
-
 from mmattn.language.text.published_text import check_pairs, find_pairs, iter_pairs
+from mmattn.language.translation.conversion import (
+    LANGUAGES,
+    add_arguments,
+    add_other_counts,
+    check_counts,
+    convert_test,
+    corpus_folder,
+    prepare,
+)
+from mmattn.utils.conversion import Fault, run_converter, unpack
 
 COUNTS = {'train': 29000, 'val': 1014, 'test_2016_flickr': 1000}
 
@@ -61,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--out-dir', type=Path, default=Path('data/multi30k'), help='default: %(default)s')
     add_arguments(parser, merges='5,000', lowercase='yes')
     add_other_counts(parser)
-    return run(convert, parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

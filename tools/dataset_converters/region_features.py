@@ -20,16 +20,22 @@ import mmattn.utils.command
 from mmattn.utils.command import has_mmcv_operators
 
 import torch
-from conversion import Fault, run
 from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
-from region_store import add_image_arguments, checked_images, read_images, source_of_model, write_store
 from torch import nn
 
 from mmattn.engine import add_config_options, check_checkpoint, inference_pipeline, load_config
+from mmattn.language.regions.conversion import (
+    add_image_arguments,
+    checked_images,
+    read_images,
+    source_of_model,
+    write_store,
+)
 from mmattn.language.regions.region_extractor import RegionExtractor, prepare_config
+from mmattn.utils.conversion import Fault, run_converter
 from mmattn.utils.devices import check_device
 
 
@@ -78,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument('--whole-image', action='store_true', help='the whole image is the first region, in addition')
     add_config_options(parser)
-    return run(convert, parser, argv, overwrites=False)
+    return run_converter(convert, parser, argv, overwrites=False)
 
 
 if __name__ == '__main__':

@@ -52,11 +52,8 @@ import mmattn.utils.command
 import numpy as np
 from PIL import Image
 
+from mmattn.utils.conversion import Fault, run_converter
 from mmattn.utils.files import replace_folder
-
-
-class SampleError(Exception):
-    """A failure with a one-line message for the user."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ def convert_buildings(archive: Path, out: Path) -> None:
                 if member.isfile() and member.name.startswith((root + images, root + masks))
             }
     except (tarfile.TarError, EOFError) as error:
-        raise SampleError(f'{archive} is damaged: {error}') from error
+        raise Fault(f'{archive} is damaged: {error}') from error
     for part, names in BUILDINGS.items():
         (out / 'img_dir' / part).mkdir(parents=True)
         (out / 'ann_dir' / part).mkdir(parents=True)
@@ -116,10 +113,10 @@ def convert_buildings(archive: Path, out: Path) -> None:
             pair = f'{images}{name}.tif', f'{masks}{name}.tif'
             for tile in pair:
                 if tile not in tiles:
-                    raise SampleError(f'{archive} has no {tile}')
+                    raise Fault(f'{archive} has no {tile}')
             image, mask = (Image.open(io.BytesIO(tiles[tile])) for tile in pair)
             if image.size != mask.size:
-                raise SampleError(f'{pair[0]} is {image.size} pixels but its mask {mask.size}')
+                raise Fault(f'{pair[0]} is {image.size} pixels but its mask {mask.size}')
             image.convert('RGB').save(out / 'img_dir' / part / f'{name}.png')
             mask.convert('L').point(lambda value: value > 127).save(out / 'ann_dir' / part / f'{name}.png')
 
@@ -157,9 +154,9 @@ def convert_trees(archive: Path, out: Path) -> None:
             members = [licence, *(f'{image}.{suffix}' for image in images for suffix in ('png', 'xml'))]
             files = {member: wheel.read(member) for member in members}
     except zipfile.BadZipFile as error:
-        raise SampleError(f'{archive} is damaged: {error}') from error
+        raise Fault(f'{archive} is damaged: {error}') from error
     except KeyError as error:
-        raise SampleError(f'{archive}: {error.args[0]}') from error
+        raise Fault(f'{archive}: {error.args[0]}') from error
     for folder in 'JPEGImages', 'Annotations', 'ImageSets/Main':
         (out / folder).mkdir(parents=True)
     (out / 'LICENSE').write_bytes(files[licence])
@@ -238,7 +235,7 @@ def check_hash(path: Path, expected: str) -> None:
         while block := file.read(1 << 20):
             digest.update(block)
     if digest.hexdigest() != expected:
-        raise SampleError(f'{path} has the wrong hash: expected sha256 {expected}, got {digest.hexdigest()}')
+        raise Fault(f'{path} has the wrong hash: expected sha256 {expected}, got {digest.hexdigest()}')
 
 
 def fetch(sample: Sample) -> Path:
@@ -249,7 +246,7 @@ def fetch(sample: Sample) -> Path:
         try:
             check_hash(archive, sample.sha256)
             return archive
-        except SampleError as error:
+        except Fault as error:
             print(f'{error}; downloading it again')
             archive.unlink()
     archive.parent.mkdir(parents=True, exist_ok=True)
@@ -273,7 +270,7 @@ def fetch(sample: Sample) -> Path:
             text=True,
         )
         if wrong := re.search(r'Expected sha256 (\w+)\s+Got\s+(\w+)', pip.stderr):
-            raise SampleError(
+            raise Fault(
                 'the index has {} with the wrong hash: expected sha256 {}, got {}'.format(
                     sample.archive, *wrong.groups()
                 )
@@ -282,7 +279,7 @@ def fetch(sample: Sample) -> Path:
             # 'ERROR: reason', or 'ERROR: Exception:' and a traceback with 'SomeError: reason' at its end.
             reasons = re.findall(r'^[\w.]*error: (?!Exception:).+', pip.stderr, re.IGNORECASE | re.MULTILINE)
             reasons = reasons or pip.stderr.strip().splitlines() or ['no message']
-            raise SampleError(f'pip cannot download it (--archive uses a copy downloaded elsewhere): {reasons[-1]}')
+            raise Fault(f'pip cannot download it (--archive uses a copy downloaded elsewhere): {reasons[-1]}')
         os.replace(Path(folder, sample.archive), archive)
     return archive
 
@@ -325,11 +322,11 @@ def prepare(sample: Sample, out: Path, archive: Path | None = None, overwrite: b
             print(f'{out} is already complete')
             return
         if not overwrite:
-            raise SampleError(f'{out} is not complete (faults: {len(faults)}; --overwrite replaces it): {faults[0]}')
+            raise Fault(f'{out} is not complete (faults: {len(faults)}; --overwrite replaces it): {faults[0]}')
         wanted = wanted_files(sample, out)
         others = [path for path in out.rglob('*') if not path.is_dir() and path not in wanted]
         if others:
-            raise SampleError(f'{out} also contains {min(others).relative_to(out)}, which --overwrite would delete')
+            raise Fault(f'{out} also contains {min(others).relative_to(out)}, which --overwrite would delete')
     kind = 'source release' if sample.backend else 'wheel'
     print(f'data: {kind} {sample.requirement} of the package index\nlicence: {sample.licence}')
     if archive:
@@ -341,27 +338,19 @@ def prepare(sample: Sample, out: Path, archive: Path | None = None, overwrite: b
     print(f'{out}: ' + ', '.join(f'{len(names)} {part}' for part, names in sample.split.items()))
 
 
+def convert(args: argparse.Namespace) -> None:
+    """Create the sample."""
+    args.out_dir = (args.out_dir or Path('data', args.sample)).resolve()
+    prepare(SAMPLES[args.sample], args.out_dir, args.archive, args.overwrite)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description='Download a small sample of real data and convert it.')
     parser.add_argument('sample', choices=SAMPLES)
     parser.add_argument('--out-dir', type=Path, help='default: data/SAMPLE')
     parser.add_argument('--archive', type=Path, help='use this copy of the release instead of downloading it')
-    parser.add_argument('--overwrite', action='store_true', help='replace an existing output folder')
-    args = parser.parse_args(argv)
-    out = (args.out_dir or Path('data', args.sample)).resolve()
-    try:
-        prepare(SAMPLES[args.sample], out, args.archive, args.overwrite)
-    except SampleError as error:
-        message = str(error)
-    except OSError as error:
-        message = f'{error.filename or out}: {error.strerror or error}'
-    except KeyboardInterrupt:
-        message = 'interrupted'
-    else:
-        return 0
-    print(f'error: {message}', file=sys.stderr)
-    return 1
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

@@ -19,11 +19,10 @@ from typing import Any
 
 import mmattn.utils.command
 
-from conversion import Fault, find, run
-from question_sets import Splits, print_counts
-
-from mmattn.language.text.annotation_files import SHOWN, check_text, parse_each, read_json
+from mmattn.language.text.annotation_files import check_text, parse_each, read_json
+from mmattn.language.vqa.conversion import Splits, print_counts, shortened
 from mmattn.language.vqa.questions import Question, read_questions, write_questions
+from mmattn.utils.conversion import Fault, check_folder, find, run_converter
 
 
 def parse_image(entry: dict) -> tuple[int, str | None]:
@@ -43,8 +42,7 @@ def parse_questions(entry: dict) -> list[Question]:
 
 def convert(args: argparse.Namespace) -> None:
     """Convert the folder."""
-    if not args.folder.is_dir():
-        raise Fault(f'{args.folder}: no such folder')
+    check_folder(args.folder)
     outputs = {split: args.vqa / f'questions_genome_{split}.json' for split in ('train', 'val')}
     faults = [f'{path}: already exists; --overwrite replaces it' for path in outputs.values() if path.exists()]
     if faults and not args.overwrite:
@@ -66,8 +64,7 @@ def convert(args: argparse.Namespace) -> None:
             read.append(parse_each(read_json(path), parse, found, name))  # type: ignore[arg-type]
         except ValueError as error:
             found.append(str(error).removeprefix(f'{path}: '))
-        faults += [f'{path}: {fault}' for fault in found[:SHOWN]]
-        faults += [f'{path}: … and {len(found) - SHOWN:,} more'] * (len(found) > SHOWN)
+        faults += shortened(path, found)
     if faults:
         raise Fault(*faults)
     coco = dict(read[0])
@@ -91,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description='Add the questions of Visual Genome to a folder of VQA.')
     parser.add_argument('folder', type=Path, help='folder with question_answers.json and image_data.json')
     parser.add_argument('--vqa', type=Path, required=True, metavar='FOLDER', help='output of vqa.py')
-    return run(convert, parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

@@ -23,18 +23,17 @@ import argparse
 import re
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mmattn.utils.command
 
-from conversion import Fault, run
-from question_sets import Splits, find_archives, hold_out, region_faults, write_set
-from region_store import add_arguments
-
-from mmattn.language.text.annotation_files import SHOWN, check_text, parse_each, read_json
+from mmattn.language.regions.conversion import add_arguments
+from mmattn.language.regions.region_archives import find_archives
+from mmattn.language.text.annotation_files import check_text, parse_each, read_json
+from mmattn.language.vqa.conversion import Splits, hold_out, region_faults, shortened, write_set
 from mmattn.language.vqa.questions import HUMANS, Question
+from mmattn.utils.conversion import Fault, check_folder, run_converter
 
 NAME = re.compile(
     r'(v2_)?(OpenEnded_)?mscoco_(?:[a-z]+?)?(train|val|test-dev|test)(?:\d{4})?_(questions|annotations)\.json(?:\.gz)?'
@@ -105,14 +104,8 @@ def read_entries(path: Path, kind: str, faults: list[str]) -> list[Question]:
         found += [f'question {number}: {count} times' for number, count in counts.items() if count > 1]
     except ValueError as error:
         found.append(str(error).removeprefix(f'{path}: '))
-    faults += shorten(path, found)
+    faults += shortened(path, found)
     return entries
-
-
-def shorten(path: Path, found: list[str]) -> list[str]:
-    """Return the first faults of a file, and the number of others."""
-    more = [f'{path}: … and {len(found) - SHOWN:,} more'] if len(found) > SHOWN else []
-    return [f'{path}: {fault}' for fault in found[:SHOWN]] + more
 
 
 def join(path: Path, questions: list[Question], annotations: list[Question], faults: list[str]) -> list[Question]:
@@ -134,7 +127,7 @@ def join(path: Path, questions: list[Question], annotations: list[Question], fau
             found.append(f'question {question.question_id}: {annotation.answer!r} is none of its {HUMANS} answers')
         joined.append(annotation._replace(question=question.question))
     found += [f'question {number}: an annotation, but no question' for number in by_id]
-    faults += shorten(path, found)
+    faults += shortened(path, found)
     return joined
 
 
@@ -164,10 +157,9 @@ def read_splits(folder: Path) -> Splits:
     return splits
 
 
-def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+def convert(args: argparse.Namespace) -> None:
     """Convert the folder."""
-    if not args.folder.is_dir():
-        raise Fault(f'{args.folder}: no such folder')
+    check_folder(args.folder)
     splits = read_splits(args.folder)
     if args.hold_out:
         if 'test' in splits or 'val' not in splits:
@@ -176,7 +168,7 @@ def convert(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     archives = find_archives(args.folder)
     if faults := region_faults(splits, archives, '{}'):
         raise Fault(*faults)
-    write_set(parser, args, splits, archives)
+    write_set(args, splits, archives)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -187,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         '--hold-out', action='store_true', help='every second image of val becomes test: for sets without test'
     )
     add_arguments(parser)
-    return run(partial(convert, parser), parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

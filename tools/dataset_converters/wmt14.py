@@ -43,8 +43,11 @@ from pathlib import Path
 
 import mmattn.utils.command
 
-from conversion import Fault, run, unpack
-from parallel_text import (
+from mmattn.language.text.preparation import CorpusWriter, Limits, check_sources, map_pairs
+from mmattn.language.text.published_text import check_pairs, find_files, find_pairs, iter_pairs, read_segments
+from mmattn.language.text.subwords import TextProcessor, check_codes, undo_bpe
+from mmattn.language.text.text_files import read_lines
+from mmattn.language.translation.conversion import (
     add_arguments,
     add_other_counts,
     check_counts,
@@ -55,11 +58,7 @@ from parallel_text import (
     tokens_of_test,
     warn,
 )
-
-from mmattn.language.text.preparation import CorpusWriter, Limits, check_sources, map_pairs
-from mmattn.language.text.published_text import check_pairs, find_files, find_pairs, iter_pairs, read_segments
-from mmattn.language.text.subwords import TextProcessor, check_codes, undo_bpe
-from mmattn.language.text.text_files import read_lines
+from mmattn.utils.conversion import Fault, run_converter, unpack
 
 SEGMENTED = {
     'train': 'train.tok.clean.bpe.32000',
@@ -203,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--out-dir', type=Path, help='default: data/wmt14_en_de or data/wmt14_en_fr')
     add_arguments(parser, merges='40,000 for en-fr', lowercase='no')
     add_other_counts(parser)
-    return run(convert, parser, argv)
+    return run_converter(convert, parser, argv)
 
 
 if __name__ == '__main__':

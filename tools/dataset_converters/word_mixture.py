@@ -27,7 +27,8 @@ from torch import Tensor
 
 from mmattn.language.captioning.annotations import read_annotations
 from mmattn.language.text.text_files import iter_lines
-from mmattn.language.vqa.questions import ban_words, question_words, read_questions
+from mmattn.language.text.words import ban_words, question_words
+from mmattn.language.vqa.questions import read_questions
 from mmattn.language.vqa.word_vectors import read_word_vectors
 from mmattn.utils.files import atomic_write, check_writable
 from mmattn.utils.progress import track

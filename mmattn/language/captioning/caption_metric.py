@@ -17,8 +17,7 @@ from mmattn.registry import METRICS
 from mmattn.utils.files import write_text
 
 from .cider import CiderD
-from .java import java_command
-from .meteor import meteor
+from .java import java_command, meteor
 from .overlap import caption_bleu, rouge_l
 from .words import caption_words, ptb_words
 

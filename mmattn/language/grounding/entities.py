@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from mmattn.language.text.annotation_files import raise_faults, read_json
 from mmattn.language.text.vocabulary import SPECIALS
-from mmattn.language.vqa.questions import ban_words
+from mmattn.language.text.words import ban_words
 
 PHRASE = re.compile(r'\[/EN#(?P<id>\d+)(?P<types>(?:/[^\s/\]]+)+) (?P<words>[^][]*)\]')
 BRACKETS = re.compile(r'\[(?P<words>[^][]*)\]')
@@ -98,7 +98,7 @@ class Entities(NamedTuple):
 def parse_caption(text: str) -> Caption:
     """Return words and phrases of a caption with brackets, ``[/EN#id/type words]``.
 
-    The words are those of :func:`mmattn.language.vqa.questions.ban_words`. Those inside and outside brackets are split
+    The words are those of :func:`mmattn.language.text.words.ban_words`. Those inside and outside brackets are split
     separately, so that a phrase has its place among the words that are read: a repeated phrase has the place of its own
     bracket, and removed characters do not shift it.
 

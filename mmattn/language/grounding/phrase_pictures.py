@@ -9,7 +9,7 @@ from itertools import cycle
 import numpy as np
 from matplotlib.figure import Figure
 
-from mmattn.language.vqa.attention_pictures import BOX_COLOURS, draw_boxes
+from mmattn.language.regions.box_pictures import BOX_COLOURS, draw_boxes
 from mmattn.visualization.figure import rendered
 
 PANEL = 5.0  # inches: the largest side of the picture

@@ -35,18 +35,14 @@ def check_output(path: Path, overwrite: bool) -> None:
 def progress_path(out: Path, resume: bool, overwrite: bool) -> Path:
     """Return the progress file of a tool that writes ``out``, ``<out>.part``, after all checks of both.
 
-    Args:
-        out (Path): the file that the tool writes.
-        resume (bool): the option ``--resume`` of the tool: the progress file may exist.
-        overwrite (bool): its option ``--overwrite``: both files may exist.
+    With ``resume``, the progress file may exist; with ``overwrite``, both may.
 
     Raises:
         OSError: a file exists, ``out`` is no file, or its folder is not writable. The message names the option.
     """
-    if out.is_dir():
-        raise IsADirectoryError(errno.EISDIR, 'this is a folder; --out is a file', str(out))
-    if out.exists() and not out.is_file():  # a device, which renaming would replace
-        raise OSError(errno.EINVAL, 'this is not a regular file, as --out must be', str(out))
+    if out.exists() and not out.is_file():  # renaming would replace a device, such as /dev/null
+        reason = 'a folder; --out is a file' if out.is_dir() else 'not a regular file, as --out must be'
+        raise OSError(errno.EINVAL, f'this is {reason}', str(out))
     check_output(out, overwrite)
     check_writable(out.parent)
     path = out.with_name(f'{out.name}.part')
@@ -71,8 +67,7 @@ def open_progress(
         resume (bool): False: the file is emptied first.
 
     Raises:
-        BlockingIOError: another process uses the file.
-        OSError: the file cannot be read or written.
+        OSError: the file cannot be read or written, or another process uses it.
         ValueError: the file is damaged, or that of a run with other settings.
 
     Example:
@@ -95,8 +90,8 @@ def open_progress(
         done = _read(file, path, settings)
 
         def add(predictions: dict[int, dict]) -> None:
-            records = [json.dumps(dict(index=index, **each), ensure_ascii=False) for index, each in predictions.items()]
-            _append(file, path, records)
+            rows = (dict(index=index, **prediction) for index, prediction in predictions.items())
+            _append(file, path, [json.dumps(row, ensure_ascii=False) for row in rows])
 
         if not file.tell():
             _append(file, path, [json.dumps(settings)])
@@ -104,27 +99,20 @@ def open_progress(
 
 
 def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int, dict]:
-    """Return the predictions of a progress file, and remove a line at its end that a killed process left incomplete."""
+    """Return the predictions of a progress file, and remove an incomplete line at its end."""
     file.seek(0)
     content = file.read()
-    complete = content[: content.rfind(b'\n') + 1]
-    done: dict[int, dict] = {}
-    for number, line in enumerate(complete.splitlines(), 1):
-        try:
-            record = json.loads(line)
-            index = record.pop('index') if number > 1 else None
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ValueError(f'{path}, line {number}: not a file of finished predictions ({error!r})') from error
-        if index is not None:
-            done[index] = record
-            continue
-        differing = [key for key in settings if not isinstance(record, dict) or record.get(key) != settings[key]]
-        if differing:
-            raise ValueError(
-                f'{path} has the finished predictions of another run, which differs in {", ".join(differing[:MANY])}'
-            )
-    file.truncate(len(complete))
-    file.seek(0, 2)
+    file.seek(content.rfind(b'\n') + 1)
+    try:
+        header, *records = [json.loads(line) for line in content[: file.tell()].splitlines()] or [settings]
+        differing = [key for key in settings if header.get(key) != settings[key]]
+        done = {record.pop('index'): record for record in records}
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ValueError(f'{path}: not a file of finished predictions ({error!r})') from error
+    if differing:
+        names = ', '.join(differing[:MANY])
+        raise ValueError(f'{path} has the finished predictions of another run, which differs in {names}')
+    file.truncate()
     return done
 
 

@@ -32,18 +32,18 @@ def read_json(path: str | Path) -> Any:
 
 def parse_each(entries: Any, parse: Callable[[Any], T], faults: list[str], name: str) -> list[T]:
     """Return what ``parse`` returns of each entry of a list; entries that it cannot parse are faults of ``name``."""
-    found: list[T] = []
+    parsed: list[T] = []
     if not isinstance(entries, list):
         faults.append(f'{name}: not a list')
-        return found
+        return parsed
     for i, entry in enumerate(entries):
         try:
-            found.append(parse(entry))
+            parsed.append(parse(entry))
         except KeyError as error:
             faults.append(f'{name}[{i}]: no key {error}')
         except (TypeError, AttributeError, ValueError) as error:
             faults.append(f'{name}[{i}]: another layout ({error})')
-    return found
+    return parsed
 
 
 def check_text(value: Any) -> str:
@@ -83,6 +83,15 @@ def faults_of(error: Exception, path: str | Path) -> list[str]:
         return [error.strerror or str(error)]
     first, *listed = str(error).split('\n  ')
     return listed or [first.removeprefix(f'{path}: ')]
+
+
+@contextmanager
+def listing(faults: list[str], path: str | Path) -> Iterator[None]:
+    """Add the error of a file that cannot be used to ``faults``, with the path in each line."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        faults += [f'{path}: {reason}' for reason in faults_of(error, path)]
 
 
 @contextmanager

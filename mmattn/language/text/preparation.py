@@ -18,7 +18,7 @@ import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack, redirect_stderr
+from contextlib import contextmanager, redirect_stderr
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -194,31 +194,19 @@ def _map_in_processes(work: _Both, pairs: Iterable[Pair], workers: int) -> Itera
 # The output.
 
 
-class PairFiles:
-    """Two text files, written line by line; a context manager.
+@contextmanager
+def pair_files(source: Path, target: Path) -> Iterator[Callable[[Pair], None]]:
+    """Open two text files; yield a function that writes the next line of both."""
+    with (
+        open(source, 'w', encoding='utf-8', newline='\n') as first,
+        open(target, 'w', encoding='utf-8', newline='\n') as second,
+    ):
 
-    Args:
-        prefix (Path): the files are ``prefix.source`` and ``prefix.target``.
-        languages (tuple[str, str]): codes of source and target.
-    """
+        def write(pair: Pair) -> None:
+            first.write(f'{pair[0]}\n')
+            second.write(f'{pair[1]}\n')
 
-    def __init__(self, prefix: Path, languages: Pair) -> None:
-        self.paths = tuple(prefix.with_name(f'{prefix.name}.{language}') for language in languages)
-        self.stack = ExitStack()
-
-    def __enter__(self) -> 'PairFiles':
-        with ExitStack() as stack:
-            self.files = [stack.enter_context(open(p, 'w', encoding='utf-8', newline='\n')) for p in self.paths]
-            self.stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stack.close()
-
-    def write(self, pair: Pair) -> None:
-        """Write the next line of each file."""
-        for file, line in zip(self.files, pair):
-            file.write(f'{line}\n')
+        yield write
 
 
 class CorpusWriter:
@@ -247,15 +235,18 @@ class CorpusWriter:
         self.warnings: list[str] = []
         self.symbols: Counter[str] = Counter()
 
+    def _paths(self, split: str) -> list[Path]:
+        return [self.folder / f'{split}.{language}' for language in self.languages]
+
     def write_training(self, pairs: Iterable[Pair], limits: Limits = NON_EMPTY) -> None:
         """Write the segmented training pairs that ``limits`` allow, and count their symbols."""
         count = 0
-        with PairFiles(self.folder / 'train', self.languages) as files:
+        with pair_files(*self._paths('train')) as write:
             for pair in pairs:
                 if not limits.allow(pair):
                     self.dropped += 1
                     continue
-                files.write(pair)
+                write(pair)
                 count += 1
                 for line in pair:
                     self.symbols.update(split_symbols(line))
@@ -265,12 +256,12 @@ class CorpusWriter:
         """Write published pairs and the same segmented. Empty lines are kept, and a warning gives their numbers."""
         count, empty = 0, []
         with (
-            PairFiles(self.folder / f'{split}.raw', self.languages) as raw,
-            PairFiles(self.folder / split, self.languages) as segmented,
+            pair_files(*self._paths(f'{split}.raw')) as write_published,
+            pair_files(*self._paths(split)) as write_pieces,
         ):
             for count, (published, pieces) in enumerate(pairs, 1):
-                raw.write(published)
-                segmented.write(pieces)
+                write_published(published)
+                write_pieces(pieces)
                 if not all(map(split_symbols, pieces)):
                     empty.append(count)
         self.counts[split] = count
@@ -361,8 +352,7 @@ def prepare_corpus(
     Raises:
         FileExistsError: the folder exists.
         ImportError: an optional package is not installed.
-        ValueError: a language is not supported; not exactly one of ``val`` and ``validate_every`` is set; a source line
-            of ``val`` or ``test`` is empty; BPE cannot be learned; or no pair of a set is left.
+        ValueError: a source line of ``val`` or ``test`` is empty; BPE cannot be learned; or no pair of a set is left.
     """
     if (val is None) == (validate_every is None):
         raise ValueError('exactly one of val and validate_every must be set')
@@ -377,7 +367,8 @@ def prepare_corpus(
     words: tuple[Counter[str], Counter[str]] = Counter(), Counter()
     dropped = number = equal = 0
     with TemporaryDirectory(prefix='tokenized-', dir=folder.parent) as scratch:
-        with PairFiles(Path(scratch, 'train'), languages) as tokenized:
+        paths = Path(scratch, 'source'), Path(scratch, 'target')
+        with pair_files(*paths) as write_tokens:
             for raw, tokens in map_pairs(tokenize, train, workers, 'tokenizing', total):
                 if token_limits is not None and not token_limits.allow(tokens):
                     dropped += 1
@@ -386,7 +377,7 @@ def prepare_corpus(
                 if validate_every is not None and number % validate_every == 0:
                     held_out.append((raw, tokens))
                     continue
-                tokenized.write(tokens)
+                write_tokens(tokens)
                 equal += tokens[0] == tokens[1] != ''
                 for counts, line in zip(words, tokens):
                     counts.update(split_symbols(line))
@@ -404,7 +395,7 @@ def prepare_corpus(
             )
         second = [TextProcessor(language, codes, lowercase, **(moses or {})) for language in languages]
         segment = second[0].segment, second[1].segment
-        segmented = map_pairs(segment, iter_pairs(*tokenized.paths), workers, 'segmenting', number - len(held_out))
+        segmented = map_pairs(segment, iter_pairs(*paths), workers, 'segmenting', number - len(held_out))
         writer.write_training((pieces for _, pieces in segmented), piece_limits)
     writer.dropped += dropped
 
@@ -413,7 +404,7 @@ def prepare_corpus(
             yield raw, (segment[0](tokens[0]), segment[1](tokens[1]))
 
     if val is None:
-        writer.write_evaluation('val', (each for each in segment_all(held_out) if piece_limits.allow(each[1])))
+        writer.write_evaluation('val', (pair for pair in segment_all(held_out) if piece_limits.allow(pair[1])))
     for split, pairs in published.items():
         writer.write_evaluation(split, segment_all(pairs))
     return writer.finish(codes, lowercase, moses), writer.warnings

@@ -34,10 +34,10 @@ def read_segments(path: str | Path) -> list[str]:
     """
     segments = []
     for number, line in enumerate(iter_lines(path), 1):
-        found = SEGMENT.findall(line)
-        if not len(found) == line.count('<seg ') == line.count('</seg>'):
+        texts = SEGMENT.findall(line)
+        if not len(texts) == line.count('<seg ') == line.count('</seg>'):
             raise ValueError(f'{path}, line {number}: expected <seg id="…">text</seg>; got {line.strip()!r}')
-        segments += [unescape(text, {'&quot;': '"', '&apos;': "'"}).strip() for text in found]
+        segments += [unescape(text, {'&quot;': '"', '&apos;': "'"}).strip() for text in texts]
     return segments
 
 
@@ -52,8 +52,8 @@ def find_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, Path], lis
         if path.is_file():
             there[path.name] = path  # the last is the nearest
     names = list(names)
-    found = {name: there[file] for name in names for file in (f'{name}.gz', name) if file in there}
-    return found, [f'{folder}: no {name} or {name}.gz in it' for name in names if name not in found]
+    paths = {name: there[file] for name in names for file in (f'{name}.gz', name) if file in there}
+    return paths, [f'{folder}: no {name} or {name}.gz in it' for name in names if name not in paths]
 
 
 def find_pairs(
@@ -62,11 +62,11 @@ def find_pairs(
     """Find the files ``stem.source`` and ``stem.target``, with a suffix, as :func:`find_files` does.
 
     Returns:
-        tuple: stem → the paths of its two files, if both are found; and the faults, one per missing file.
+        tuple: stem → the paths of its two files, if both exist; and the faults, one per missing file.
     """
     names = {stem: [f'{stem}.{language}{suffix}' for language in languages] for stem in stems}
-    found, faults = find_files(folder, [name for both in names.values() for name in both])
-    pairs = {stem: (found[a], found[b]) for stem, (a, b) in names.items() if a in found and b in found}
+    paths, faults = find_files(folder, [name for both in names.values() for name in both])
+    pairs = {stem: (paths[a], paths[b]) for stem, (a, b) in names.items() if a in paths and b in paths}
     return pairs, faults
 
 

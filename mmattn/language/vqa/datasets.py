@@ -28,12 +28,13 @@ from mmattn.language.text.annotation_files import difference, in_folder, noting,
 from mmattn.language.text.packed_sequences import PackedSequences
 from mmattn.language.text.text_dataset import TextDataset
 from mmattn.language.text.vocabulary import Vocabulary
+from mmattn.language.text.words import find_rule, question_words
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count, check_number
 from mmattn.utils.images import deep_picture_fault, open_whole, unreadable
 
 from .answers import AnswerIndex, answer_score, frequent_answers
-from .questions import Question, QuestionTokenizer, find_rule, question_words, read_questions
+from .questions import Question, QuestionTokenizer, read_questions
 
 MIN_ANSWERS = 9
 TARGETS = ('soft', 'sampled')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mmattn.language.text.annotation_files import check_text, parse_each, raise_faults, read_json
-from mmattn.language.text.subwords import normalized
-from mmattn.language.text.vocabulary import PAD, SPECIALS, UNK, Vocabulary
+from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
+from mmattn.language.text.words import find_rule
 from mmattn.utils.checks import check_count
 from mmattn.utils.files import write_text
 
@@ -58,17 +58,19 @@ def read_questions(path: str | Path) -> list[Question]:
     entries = data.get('questions') if isinstance(data, dict) else None
     if not isinstance(entries, list):
         raise_faults(path, ["not an object with a list 'questions'; the converters of visual questions write it"])
-    found = parse_each(entries, _parse, faults, 'questions')
-    counts = Counter(each.question_id for each in found)
+    questions = parse_each(entries, _parse, faults, 'questions')
+    counts = Counter(question.question_id for question in questions)
     faults += [f'question {number}: {count} times in the file' for number, count in counts.items() if count > 1]
-    answered = any(each.answers for each in found)
-    for each in found:
-        if answered and len(each.answers) not in (1, HUMANS):
-            faults.append(f'question {each.question_id}: must have one answer or {HUMANS}; got {len(each.answers)}')
-    if not found and not faults:
+    answered = any(question.answers for question in questions)
+    for question in questions:
+        if answered and len(question.answers) not in (1, HUMANS):
+            faults.append(
+                f'question {question.question_id}: must have one answer or {HUMANS}; got {len(question.answers)}'
+            )
+    if not questions and not faults:
         faults.append('no question')
     raise_faults(path, faults)
-    return found
+    return questions
 
 
 def _parse(entry: dict) -> Question:
@@ -100,71 +102,10 @@ def write_questions(path: str | Path, questions: Iterable[Question]) -> None:
         ['dog']
     """
     kept = [
-        {name: value for name, value in each._asdict().items() if name == 'question' or value not in ('', [])}
-        for each in questions
+        {name: value for name, value in question._asdict().items() if name == 'question' or value not in ('', [])}
+        for question in questions
     ]
     write_text(path, json.dumps(dict(questions=kept), ensure_ascii=False))
-
-
-def ban_words(text: str) -> list[str]:
-    """Return the words of a question by the rule of the bilinear attention network's code.
-
-    Example:
-        >>> ban_words("What is the dog's name, really?")
-        ['what', 'is', 'the', 'dog', "'s", 'name', 'really']
-    """
-    return normalized(text).lower().replace(',', '').replace('?', '').replace("'s", " 's").split()
-
-
-_DELETED = {**dict.fromkeys(map(ord, '?!\'"$:@(),.;')), ord('-'): ' ', ord('/'): ' '}
-
-
-def skip_thought_words(text: str) -> list[str]:
-    """Return the words of a question by the rule of MUTAN's code, whose question encoder is Skip-Thought.
-
-    Example:
-        >>> skip_thought_words("What is the dog's T-shirt made of (cotton)?")
-        ['what', 'is', 'the', 'dogs', 't', 'shirt', 'made', 'of', 'cotton']
-    """
-    return normalized(text).lower().translate(_DELETED).split()
-
-
-class _Rule(NamedTuple):
-    words: Callable[[str], list[str]]
-    max_words: int
-    unknown: int  # the number of an unknown word
-
-
-RULES = {'ban': _Rule(ban_words, 14, PAD), 'skip-thought': _Rule(skip_thought_words, 26, UNK)}
-
-
-def find_rule(tokens: str) -> _Rule:
-    """Return the rule of a kind of tokens.
-
-    Raises:
-        ValueError: there is no such kind.
-    """
-    if tokens not in RULES:
-        raise ValueError(f'tokens must be one of {", ".join(map(repr, RULES))}; got {tokens!r}')
-    return RULES[tokens]
-
-
-def question_words(texts: Iterable[str], tokens: str) -> list[str]:
-    """Return the words of questions, the most frequent first, of equals the first in the alphabet first.
-
-    All words of a question count, also those after the largest number that a model reads.
-
-    Args:
-        texts (iterable of str): the questions.
-        tokens (str): 'ban' or 'skip-thought'.
-
-    Example:
-        >>> question_words(['Is this a dog?', 'a dog, a cat'], 'ban')
-        ['a', 'dog', 'cat', 'is', 'this']
-    """
-    words = find_rule(tokens).words
-    counts = Counter(word for text in texts for word in words(text))
-    return sorted(counts.keys() - set(SPECIALS), key=lambda word: (-counts[word], word))
 
 
 class QuestionTokenizer:

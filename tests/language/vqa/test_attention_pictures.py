@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from mmattn.language.regions.box_pictures import BOX_COLOURS
 from mmattn.language.vqa.attention_pictures import (
-    BOX_COLOURS,
     STRONGEST,
     _figure,
-    _free_place,
     attention_table,
     draw_question_attention,
     picture_of_answer,
@@ -119,16 +118,6 @@ def test_nothing_overlaps_and_nothing_is_outside():
         for i, a in enumerate(parts):
             for b in parts[:i]:
                 assert not a.overlaps(b), (a, b)
-
-
-def test_numbers_of_equal_boxes_do_not_cover_each_other():
-    placed = []
-    for _ in range(6):
-        placed.append(_free_place((10, 10, 40, 30), SIZE, 3.0, placed))
-    for i, (x, y) in enumerate(placed):
-        assert 0 <= x <= SIZE[0] - 3
-        assert 0 <= y <= SIZE[1] - 3
-        assert all(max(abs(x - a), abs(y - b)) > 3 for a, b in placed[:i])
 
 
 def test_the_picture_is_drawn_and_maps_of_one_value_as_well():

@@ -1,4 +1,4 @@
-"""Shared by the converters of parallel text: options, checks of the counts, and the output folder."""
+"""What the converters of parallel text share: options, checks of the counts, and the output folder."""
 
 import argparse
 import sys
@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from conversion import Fault, output_folder, unpack
-
 from mmattn.language.text.preparation import prepare_corpus, prepare_test
 from mmattn.language.text.published_text import Pair, check_pairs, find_pairs, read_segments
 from mmattn.language.text.subwords import TextProcessor, import_optional, read_record
 from mmattn.language.text.text_files import iter_lines
+from mmattn.utils.conversion import Fault, output_folder, unpack
 
 LANGUAGES = ('cs', 'de', 'en', 'fr')  # of all converters, for --overwrite
 WRITTEN = {
@@ -69,12 +68,9 @@ def add_other_counts(parser: argparse.ArgumentParser) -> None:
 
 
 def check_counts(counts: Mapping[str, int], expected: Mapping[str, int], args: argparse.Namespace) -> list[str]:
-    """Compare the numbers of sentences with those of the release. Return the faults.
+    """Compare numbers of sentences by name with the release, and return the faults.
 
-    Args:
-        counts (mapping): name → number of sentences.
-        expected (mapping): name → number of sentences in the release; other names are not compared.
-        args (argparse.Namespace): with ``allow_other_counts``, differences are only printed.
+    With ``--allow-other-counts``, differences are only printed. Names that ``expected`` lacks are not compared.
     """
     faults = [
         f'{name}: {count:,} sentences, the release has {expected[name]:,}'
@@ -121,26 +117,19 @@ def convert_test(
     published: bool = False,
     chosen: Sequence[str | None] = (None, None),
 ) -> None:
-    """Convert the test set of ``--test``, with the vocabulary of ``--vocab-from``.
+    """Convert the test set of ``--test``, or else the release's, ``stems``, with the vocabulary of ``--vocab-from``.
 
-    Args:
-        args (argparse.Namespace): the arguments.
-        scratch (Path): the temporary folder.
-        stems (sequence of str): names of the release's test set, without language.
-        published (bool): tokenize as published results do, see :func:`tokens_of_test`. Defaults to False.
-        chosen (sequence of str, optional): source and target that the user has asked for; None is that of
-            ``--vocab-from``.
-
-    Raises:
-        Fault: ``--vocab-from`` has other languages, or files are missing or have faults.
+    With ``published``, text is tokenized as for published results, see :func:`tokens_of_test`. ``chosen`` are the
+    source and target language that the user asks for; None accepts that of ``--vocab-from``.
     """
     if args.merges is not None or args.lowercase is not None:
         raise Fault(f'--merges and --lowercase are those of {args.vocab_from}')
     record = read_record(args.vocab_from)
     languages = record['source'], record['target']
-    if any(asked not in (None, language) for asked, language in zip(chosen, languages)):
-        asked = ' to '.join(a or language for a, language in zip(chosen, languages))
-        raise Fault(f'{args.vocab_from}: translates {" to ".join(languages)}, not {asked}, as asked for')
+    if (direction := tuple(code or language for code, language in zip(chosen, languages))) != languages:
+        raise Fault(
+            f'{args.vocab_from}: translates {" to ".join(languages)}, not {" to ".join(direction)}, as asked for'
+        )
     root = unpack(args.release, scratch)
     pairs: list[Pair] = []
     faults: list[str] = []
@@ -149,16 +138,17 @@ def convert_test(
         plain, missing = find_pairs(root, [stem], languages)
         read = iter_lines if plain else read_segments
         both = plain or segments
-        found = (missing if not both else []) + check_pairs(both, read)[1]
-        faults += found
-        if not found:
+        wrong = check_pairs(both, read)[1] if both else missing
+        faults += wrong
+        if not wrong:
             pairs += zip(*map(read, both[stem]))
     if faults:
         raise Fault(*faults)
     tokens = None
     if published:
         moses = {**record['moses'], 'normalize': False}
-        tokens = tuple(tokens_of_test(language, record['lowercase'], **moses) for language in languages)
+        source, target = (tokens_of_test(language, record['lowercase'], **moses) for language in languages)
+        tokens = source, target
     report(args, *prepare_test(scratch / 'new', args.vocab_from, pairs, tokens))
 
 

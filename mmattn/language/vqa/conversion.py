@@ -1,17 +1,16 @@
-"""Shared by the converters of visual questions: the splits, the region store and the files of questions."""
+"""What the converters of visual questions share: the splits, the region store and the files of questions."""
 
 import argparse
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from conversion import Fault, output_folder, warn_of_test_set
-from region_npz import read_archive, read_images
-from region_store import source_of, write_images
-
+from mmattn.language.regions.conversion import source_of, write_images
+from mmattn.language.regions.region_archives import image_sizes, missing_regions, read_images
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text import text_files
+from mmattn.language.text.annotation_files import SHOWN
 from mmattn.language.vqa.questions import Question, write_questions
+from mmattn.utils.conversion import output_folder, warn_of_test_set
 
 Splits = dict[str, list[Question]]
 
@@ -27,22 +26,28 @@ def read_lines(path: Path, faults: list[str]) -> list[str]:
     return []
 
 
-def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
-    """Return the splits; with 'train' and one of 'val' and 'test', every second image of the latter is in 'test', in
-    the order of the file, and the others are in 'val'.
+def shortened(path: Path, faults: Sequence[str]) -> list[str]:
+    """Return the first faults of a file, and the number of others."""
+    more = [f'{path}: … and {len(faults) - SHOWN:,} more'] if len(faults) > SHOWN else []
+    return [f'{path}: {fault}' for fault in faults[:SHOWN]] + more
 
-    So a checkpoint is chosen on other images than those that its result is reported on.
+
+def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
+    """Hold out images, so that a checkpoint is chosen on other images than those that its result is reported on.
+
+    With 'train' and one of 'val' and 'test', every second image of the latter, in the order of the file, is in 'test',
+    and the others are in 'val'.
     """
-    found = {split: list(questions) for split, questions in splits.items()}
-    if 'train' not in found:  # a test set for a model that is trained
-        return found
-    if 'val' not in found:
-        found['val'] = found.pop('test')
-    if 'test' not in found:
-        images = set(list(dict.fromkeys(each.image_id for each in found['val']))[1::2])
-        found['test'] = [each for each in found['val'] if each.image_id in images]
-        found['val'] = [each for each in found['val'] if each.image_id not in images]
-    return found
+    held = {split: list(questions) for split, questions in splits.items()}
+    if 'train' not in held:  # a test set for a model that is trained
+        return held
+    if 'val' not in held:
+        held['val'] = held.pop('test')
+    if 'test' not in held:
+        images = set(list(dict.fromkeys(question.image_id for question in held['val']))[1::2])
+        held['test'] = [question for question in held['val'] if question.image_id in images]
+        held['val'] = [question for question in held['val'] if question.image_id not in images]
+    return held
 
 
 def missing_splits(splits: Collection[str], folder: Path, name: str) -> list[str]:
@@ -51,35 +56,21 @@ def missing_splits(splits: Collection[str], folder: Path, name: str) -> list[str
     A folder has a test set alone, or 'train' and one of 'val' and 'test'.
     """
     absent = [('train', 'val', 'test')] if not splits else [('val', 'test')] * (set(splits) == {'train'})
-    return [f'{folder}: no {" or ".join(map(name.format, each))} in it' for each in absent]
-
-
-def find_archives(folder: Path) -> list[Path]:
-    """Return the archives of region features in a folder, as ``region_npz.py`` reads them."""
-    return sorted(folder.glob('features_*.npz'))
+    return [f'{folder}: no {" or ".join(map(name.format, names))} in it' for names in absent]
 
 
 def region_faults(splits: Mapping[str, Sequence[Question]], archives: Sequence[Path], id_format: str) -> list[str]:
     """Return what is wrong with archives of region features, or, if nothing is, images of questions without regions."""
     faults: list[str] = []
-    stored: set[str] = set()
-    for archive in archives:
-        try:
-            stored.update(id_format.format(each) for each in read_archive(archive)['image_ids'].tolist())
-        except Fault as fault:
-            faults += fault.args
+    stored = image_sizes(archives, faults, id_format)
     if faults or not archives:
         return faults
     for split, questions in splits.items():
-        missing = list(dict.fromkeys(each.image_id for each in questions if each.image_id not in stored))
-        if missing:
-            more = ', …' if len(missing) > 5 else ''
-            faults.append(f'{split}: {len(missing):,} images without regions: {", ".join(missing[:5])}{more}')
+        faults += missing_regions(split, (question.image_id for question in questions), stored)
     return faults
 
 
 def write_set(
-    parser: argparse.ArgumentParser,
     args: argparse.Namespace,
     splits: Mapping[str, Sequence[Question]],
     archives: Sequence[Path] = (),
@@ -89,15 +80,11 @@ def write_set(
     """Write the prepared files of a data set atomically, and print the numbers of questions.
 
     Args:
-        parser (argparse.ArgumentParser): names the converter in the region store.
         args (argparse.Namespace): with ``folder``, ``out_dir``, ``overwrite`` and, with archives, ``float16``.
         splits (mapping): the questions by split.
         archives (sequence of Path): regions of the images; with none, there is no region store.
         id_format (str): id of an image, with {} for its image_id in the archives.
         pictures (iterable): id and file of the pictures to copy.
-
-    Raises:
-        Fault: the folder exists, or regions cannot be used.
     """
     written = {f'questions_{split}.json' for split in (*splits, 'test', 'test-dev')}
     written |= {'regions'} if archives else {'images'}  # a store from another converter is never deleted
@@ -105,7 +92,7 @@ def write_set(
         new = scratch / 'new'
         new.mkdir()
         if archives:
-            with RegionWriter(new / 'regions', source_of(parser, archives), args.float16) as writer:
+            with RegionWriter(new / 'regions', source_of(archives), args.float16) as writer:
                 write_images(writer, read_images(archives, id_format))
         for image_id, source in pictures:
             (new / 'images').mkdir(exist_ok=True)
@@ -121,6 +108,7 @@ def write_set(
 def print_counts(splits: Mapping[str, Sequence[Question]]) -> None:
     """Print the numbers of images, questions and different majority answers of each split."""
     for split, questions in splits.items():
-        images, answers = (len(Counter(each)) for each in zip(*((each.image_id, each.answer) for each in questions)))
-        found = f', {answers:,} majority answers' if any(each.answer for each in questions) else ', no answers'
-        print(f'{split}: {images:,} images, {len(questions):,} questions{found}')
+        images = {question.image_id for question in questions}
+        answers = {question.answer for question in questions}
+        text = f'{len(answers):,} majority answers' if any(answers) else 'no answers'
+        print(f'{split}: {len(images):,} images, {len(questions):,} questions, {text}')

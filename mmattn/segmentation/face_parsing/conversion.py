@@ -1,4 +1,4 @@
-"""Shared by the converters of HELEN and LFW-PL: split lists, soft labels and their argmax, optional alignment."""
+"""What the converters of HELEN and LFW-PL share: split lists, soft labels and their argmax, optional alignment."""
 
 import argparse
 import json
@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from conversion import Fault, convert_all, copy_image, read_together, save_labels, size_text
-from face_alignment import Alignment, mostly_inside, read_all_landmarks
 from PIL import Image
+
+from mmattn.segmentation.conversion import copy_image, read_together, save_labels, size_text
+from mmattn.segmentation.face_parsing.alignment import Alignment, mostly_inside, read_all_landmarks
+from mmattn.utils.conversion import Fault, convert_all
 
 
 class Face(NamedTuple):
@@ -40,11 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, size: int) -> None:
 
 
 def fill_in(args: argparse.Namespace) -> None:
-    """Set the defaults of the options of ``--align``.
-
-    Raises:
-        Fault: they are set without ``--align``.
-    """
+    """Set the defaults of the options of ``--align``; the options alone are a fault."""
     if args.align is None and (args.size, args.margin) != (None, None):
         raise Fault('--size and --margin are options of --align')
     args.size = args.default_size if args.size is None else args.size
@@ -59,7 +57,7 @@ def read_lists(
     Returns:
         tuple: split, name and ``file:line`` of each image; and the faults.
     """
-    found: dict[str, tuple[str, str, str]] = {}
+    images: dict[str, tuple[str, str, str]] = {}
     faults = []
     for split, (file, expected) in lists.items():
         try:
@@ -67,22 +65,22 @@ def read_lists(
         except (OSError, UnicodeError) as error:
             faults.append(f'{folder / file}: cannot be read: {error}')
             continue
-        before = len(found)
+        before = len(images)
         for number, line in enumerate(lines, 1):
             name, place = parse(line.strip()), f'{folder / file}:{number}'
             if name is None:
                 faults += [f'{place}: invalid line: {line!r}'] if line.strip() else []
-            elif name in found:
-                faults.append(f'{place}: {name} is also in {found[name][2]}')
+            elif name in images:
+                faults.append(f'{place}: {name} is also in {images[name][2]}')
             else:
-                found[name] = split, name, place
-        if (count := len(found) - before) != expected:
+                images[name] = split, name, place
+        if (count := len(images) - before) != expected:
             text = f'{folder / file}: lists {count} images, the release has {expected}'
             if allow_other_counts and count:
                 print(f'warning: {text}', file=sys.stderr)
             else:
                 faults.append(f'{text} (--allow-other-counts)' if count else text)
-    return list(found.values()), faults
+    return list(images.values()), faults
 
 
 def convert_faces(
@@ -105,11 +103,9 @@ def convert_faces(
         out (Path): folder to create.
         landmarks (Path, optional): folder of landmarks, to align the faces.
         args (argparse.Namespace): with ``size`` and ``margin``.
-
-    Raises:
-        Fault: there are faults.
     """
-    faults, points, align = list(faults), {}, None
+    faults, align = list(faults), None
+    points: dict[str, np.ndarray] = {}
     if landmarks:
         points, missing = read_all_landmarks(landmarks, [face.name for face in faces])
         training = [face.name for face in faces if face.split == 'train']
@@ -126,7 +122,7 @@ def convert_faces(
                 f'{face.image}: most of its landmarks are outside its {size_text(image)} pixels; do '
                 'they belong to another size?'
             )
-        if wrong:
+        if wrong or image is None:
             raise Fault(*wrong)
         if faults:
             return

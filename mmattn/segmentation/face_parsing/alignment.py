@@ -13,7 +13,8 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from conversion import Fault
+
+from mmattn.utils.conversion import Fault
 
 
 def read_landmarks(path: Path) -> tuple[str, np.ndarray]:
@@ -53,26 +54,29 @@ def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, 
     """
     if not folder.is_dir():
         return {}, [f'{folder}: no such folder']
-    wanted, found, paths, broken, faults = set(names), {}, {}, [], []
+    landmarks: dict[str, np.ndarray] = {}
+    paths: dict[str, Path] = {}
+    broken: list[str] = []
+    faults: list[str] = []
     for path in sorted(path for path in folder.rglob('*') if path.suffix in ('.txt', '.pts')):
         try:
             name, points = read_landmarks(path)
         except Fault as fault:  # maybe another text file; a fault only if landmarks are missing
             broken.extend(fault.args)
             continue
-        if name in found:
+        if name in landmarks:
             faults.append(f'{path}: a second file with the landmarks of {name}')
-        elif name in wanted:
-            found[name], paths[name] = points, path
-    if missing := [name for name in names if name not in found]:
+        elif name in names:
+            landmarks[name], paths[name] = points, path
+    if missing := [name for name in names if name not in landmarks]:
         faults += broken + [f'{folder}: no landmarks of {name}' for name in missing]
-    [(usual, _)] = Counter(map(len, found.values())).most_common(1) or [(0, 0)]
+    [(usual, _)] = Counter(map(len, landmarks.values())).most_common(1) or [(0, 0)]
     faults += [
         f'{paths[name]}: {len(points)} landmarks of {name}, but the others have {usual}'
-        for name, points in found.items()
+        for name, points in landmarks.items()
         if len(points) != usual
     ]
-    return found, faults
+    return landmarks, faults
 
 
 def mean_shape(shapes: np.ndarray) -> np.ndarray:
@@ -117,9 +121,6 @@ class Alignment:
         training (collection of str): names of the faces whose shapes are averaged.
         size (int): side of the aligned images, in pixels.
         margin (float): margin on each side, as a share of the longer side of the mean shape.
-
-    Raises:
-        Fault: ``size`` or ``margin`` is too small.
     """
 
     def __init__(self, landmarks: Mapping[str, np.ndarray], training: Collection[str], size: int, margin: float):

@@ -1,4 +1,4 @@
-"""Shared by the converters of region features: options, and the store that is written image by image."""
+"""What the converters of region features share: options, and the store that is written image by image."""
 
 import argparse
 import hashlib
@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from conversion import Fault, convert_all, files_below
-
 from mmattn.language.regions.region_store import Regions, RegionStore, clip_boxes
 from mmattn.language.regions.region_writer import RegionWriter
+from mmattn.utils.conversion import Fault, convert_all, files_below
 from mmattn.utils.images import open_whole, unreadable
 from mmattn.utils.progress import track
 
@@ -39,15 +38,15 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--device', help='such as cpu or cuda:1; default: a GPU if one is available')
 
 
-def find_images(given: Sequence[Path], image_id: str = 'name') -> dict[str, Path]:
+def find_images(places: Sequence[Path], image_id: str = 'name') -> dict[str, Path]:
     """Return the images in files and folders by their ids, in the order of their paths within a folder.
 
     Raises:
         Fault: a path does not exist, a folder has no image, two images have the same id, or an image has none.
     """
     faults: list[str] = []
-    found: dict[str, Path] = {}
-    for place in given:
+    images: dict[str, Path] = {}
+    for place in places:
         paths = [place] if place.is_file() else [p for p in files_below(place) if p.suffix.lower() in SUFFIXES]
         if not paths:
             faults.append(f'{place}: {"no image in it" if place.is_dir() else "no such file or folder"}')
@@ -55,11 +54,11 @@ def find_images(given: Sequence[Path], image_id: str = 'name') -> dict[str, Path
             match = re.search(IMAGE_IDS[image_id], path.stem)
             if match is None:
                 faults.append(f'{path}: no number in its name, but --image-id is {image_id}')
-            elif found.setdefault(match[1], path) != path:
-                faults.append(f'{path}: its id would be {match[1]}, as that of {found[match[1]]}')
+            elif images.setdefault(match[1], path) != path:
+                faults.append(f'{path}: its id would be {match[1]}, as that of {images[match[1]]}')
     if faults:
         raise Fault(*faults)
-    return found
+    return images
 
 
 def check_image(path: Path) -> None:
@@ -71,13 +70,13 @@ def check_image(path: Path) -> None:
         raise Fault(f'{path}: {unreadable(error)}') from error
 
 
-def checked_images(given: Sequence[Path], image_id: str = 'name') -> dict[str, Path]:
-    """Return the images of :func:`find_images`, after a check of each.
+def checked_images(places: Sequence[Path], image_id: str = 'name') -> dict[str, Path]:
+    """Find images as :func:`find_images` does, and check that all can be read.
 
     Raises:
-        Fault: as there, or images are truncated or no images; all are listed.
+        Fault: images are missing, truncated or not images; all are listed.
     """
-    images = find_images(given, image_id)
+    images = find_images(places, image_id)
     if faults := convert_all([*images.values()], check_image):
         raise Fault(*faults)
     return images
@@ -115,15 +114,15 @@ def add_clip_boxes(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def source_of(parser: argparse.ArgumentParser, paths: Sequence[Path], *options: str) -> str:
-    """Return what ``store.json`` says of the source: the converter, its files, and options.
+def source_of(paths: Sequence[Path], *options: str) -> str:
+    """Return what ``store.json`` says of the source: the command, its files, and options.
 
     Raises:
         Fault: files do not exist.
     """
     if absent := [f'{path}: no such file' for path in paths if not path.is_file()]:
         raise Fault(*absent)
-    return ', '.join([parser.prog, *(path.name for path in paths), *options])
+    return ', '.join([Path(sys.argv[0]).name, *(path.name for path in paths), *options])
 
 
 def write_images(

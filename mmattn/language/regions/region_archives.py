@@ -1,0 +1,129 @@
+"""NumPy archives with the regions of images, as they are published; ``region_npz.py`` describes them."""
+
+import zipfile
+import zlib
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mmattn.utils.conversion import Fault
+from mmattn.utils.progress import track
+
+from .region_store import Regions
+
+NAMES = {
+    'features': 'feat',
+    'boxes': 'boxes',
+    'image_ids': 'image_id',
+    'sizes': 'size',
+    'step': 'step',
+    'num_regions': 'num_regions',
+    'classes': 'cls',
+    'scores': 'score',
+}
+REQUIRED = ('features', 'boxes', 'image_ids', 'sizes')
+
+
+def read_archive(path: Path) -> dict[str, Any]:
+    """Return the arrays of an archive by the first of their names.
+
+    Raises:
+        Fault: the file is damaged, or arrays are missing or do not fit each other.
+    """
+    arrays: dict[str, Any] = {}
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            for name, short in NAMES.items():
+                key = name if name in archive.files else short
+                if key in archive.files:
+                    arrays[name] = archive[key]
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, AttributeError, TypeError) as error:
+        raise Fault(f'{path}: not a NumPy archive (.npz), or damaged: {error}') from error
+    if missing := [f'{path}: no {name} or {NAMES[name]} in it' for name in REQUIRED if name not in arrays]:
+        raise Fault(*missing)
+    if arrays['features'].ndim != 3:
+        raise Fault(f'{path}: features must be (N, n, D); got {arrays["features"].shape}')
+    images, regions, width = arrays['features'].shape
+    shapes = dict(
+        boxes=(images, regions, 4),
+        image_ids=(images,),
+        sizes=(images, 2),
+        step=(width,),
+        num_regions=(images,),
+        classes=(images, regions),
+        scores=(images, regions),
+    )
+    faults = [
+        f'{path}: {name} must be {shape} for features {(images, regions, width)}; got {arrays[name].shape}'
+        for name, shape in shapes.items()
+        if name in arrays and arrays[name].shape != shape and not (name == 'step' and arrays[name].size == 1)
+    ]
+    if 'step' not in arrays and arrays['features'].dtype.kind != 'f':
+        faults.append(f'{path}: features of integers require step, by which they are multiplied')
+    counts = arrays.get('num_regions', np.zeros(1, int))
+    if counts.dtype.kind in 'iu' and counts.size and not 0 <= counts.min() <= counts.max() <= regions:
+        faults.append(f'{path}: num_regions must be from 0 to {regions}; got {counts.min()} to {counts.max()}')
+    if len(rows := np.flatnonzero((arrays['sizes'].round() != arrays['sizes']).any(-1))):
+        faults.append(f'{path}: sizes must be whole numbers; images {", ".join(map(str, rows[:5]))} have other ones')
+    for name, kinds in dict(num_regions='iu', classes='iu', image_ids='iuU').items():
+        if name in arrays and arrays[name].dtype.kind not in kinds:
+            accepted = 'integers or strings' if 'U' in kinds else 'integers'
+            faults.append(f'{path}: {name} must be {accepted}; got {arrays[name].dtype}')
+    if faults:
+        raise Fault(*faults)
+    return arrays
+
+
+def read_image(arrays: dict[str, Any], row: int) -> Regions:
+    """Return the regions of an image of an archive."""
+    width, height = (int(side) for side in arrays['sizes'][row])
+    count = int(arrays['num_regions'][row]) if 'num_regions' in arrays else None
+    features, boxes = (arrays[name][row][:count].astype(np.float32) for name in ('features', 'boxes'))
+    classes, scores = (arrays[name][row][:count] if name in arrays else None for name in ('classes', 'scores'))
+    features = features * np.asarray(arrays.get('step', 1), np.float32)
+    if classes is not None:
+        none = classes.dtype.kind == 'u' and classes == np.iinfo(classes.dtype).max
+        classes = torch.from_numpy(np.where(none, -1, classes.astype(np.int64)))
+    if scores is not None:
+        most = 1 if scores.dtype.kind == 'f' else np.iinfo(scores.dtype).max
+        scores = torch.from_numpy((scores / most).astype(np.float32))
+    return Regions(torch.from_numpy(features), torch.from_numpy(boxes), (width, height), classes, scores)
+
+
+def read_images(paths: Sequence[Path], id_format: str) -> Iterator[tuple[str, str, Callable[[], Regions]]]:
+    """Yield place, id and reader of each image. One archive at a time is in memory."""
+    for path in paths:
+        arrays = read_archive(path)
+        for row in track(range(len(arrays['image_ids'])), path.name):
+            image_id = id_format.format(arrays['image_ids'][row].item())
+            yield f'{path}, image {row}', image_id, partial(read_image, arrays, row)
+
+
+def find_archives(folder: Path) -> list[Path]:
+    """Return the archives of region features in a folder."""
+    return sorted(folder.glob('features_*.npz'))
+
+
+def image_sizes(archives: Sequence[Path], faults: list[str], id_format: str = '{}') -> dict[str, tuple[int, int]]:
+    """Read archives. Return width and height of their images by id; faults of the archives are added to ``faults``."""
+    sizes: dict[str, tuple[int, int]] = {}
+    for path in archives:
+        try:
+            arrays = read_archive(path)
+        except Fault as fault:
+            faults += fault.args
+        else:
+            image_ids = map(id_format.format, arrays['image_ids'].tolist())
+            sizes.update(zip(image_ids, map(tuple, arrays['sizes'].tolist())))
+    return sizes
+
+
+def missing_regions(place: object, image_ids: Iterable[str], stored: Container[str]) -> list[str]:
+    """Return a fault if images at ``place`` have no regions; the first five are named."""
+    missing = list(dict.fromkeys(image_id for image_id in image_ids if image_id not in stored))
+    more = ', …' if len(missing) > 5 else ''
+    return [f'{place}: {len(missing):,} images without regions: {", ".join(missing[:5])}{more}'] if missing else []

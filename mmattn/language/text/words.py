@@ -1,0 +1,71 @@
+"""The words of questions and captions, by the rules of published code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from .subwords import normalized
+from .vocabulary import PAD, SPECIALS, UNK
+
+
+def ban_words(text: str) -> list[str]:
+    """Return the words of a question by the rule of the bilinear attention network's code.
+
+    Example:
+        >>> ban_words("What is the dog's name, really?")
+        ['what', 'is', 'the', 'dog', "'s", 'name', 'really']
+    """
+    return normalized(text).lower().replace(',', '').replace('?', '').replace("'s", " 's").split()
+
+
+_DELETED = {**dict.fromkeys(map(ord, '?!\'"$:@(),.;')), ord('-'): ' ', ord('/'): ' '}
+
+
+def skip_thought_words(text: str) -> list[str]:
+    """Return the words of a question by the rule of MUTAN's code, whose question encoder is Skip-Thought.
+
+    Example:
+        >>> skip_thought_words("What is the dog's T-shirt made of (cotton)?")
+        ['what', 'is', 'the', 'dogs', 't', 'shirt', 'made', 'of', 'cotton']
+    """
+    return normalized(text).lower().translate(_DELETED).split()
+
+
+class _Rule(NamedTuple):
+    words: Callable[[str], list[str]]
+    max_words: int
+    unknown: int  # the number of an unknown word
+
+
+RULES = {'ban': _Rule(ban_words, 14, PAD), 'skip-thought': _Rule(skip_thought_words, 26, UNK)}
+
+
+def find_rule(tokens: str) -> _Rule:
+    """Return the rule of a kind of tokens.
+
+    Raises:
+        ValueError: there is no such kind.
+    """
+    if tokens not in RULES:
+        raise ValueError(f'tokens must be one of {", ".join(map(repr, RULES))}; got {tokens!r}')
+    return RULES[tokens]
+
+
+def question_words(texts: Iterable[str], tokens: str) -> list[str]:
+    """Return the words of questions, the most frequent first, of equals the first in the alphabet first.
+
+    All words of a question count, also those after the largest number that a model reads.
+
+    Args:
+        texts (iterable of str): the questions.
+        tokens (str): 'ban' or 'skip-thought'.
+
+    Example:
+        >>> question_words(['Is this a dog?', 'a dog, a cat'], 'ban')
+        ['a', 'dog', 'cat', 'is', 'this']
+    """
+    words = find_rule(tokens).words
+    counts = Counter(word for text in texts for word in words(text))
+    return sorted(counts.keys() - set(SPECIALS), key=lambda word: (-counts[word], word))

@@ -1,0 +1,155 @@
+"""What the converters of images and masks share: reading, mmseg's layout, the split into training and validation."""
+
+import hashlib
+import shutil
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from mmattn.utils.conversion import Fault, output_folder
+
+WRITTEN = {'img_dir', 'ann_dir', 'alignment.json', 'config.py'}
+PARTS = ('train', 'val')
+CONFIG = """\
+# Written by tools/dataset_converters/color_labels.py; train with tools/train.py. The model is small and starts from
+# scratch, for a first try on a CPU. For a full training, use another config as _base_, such as
+# 'mmattn::bi_cc/bi-cc_r50-d8_1xb8-4k_camvid-360x360.py'.
+_base_ = ['mmattn::bi_cc/bi-cc_r18-d8-half_1xb8-160_camvid-180x180.py']
+metainfo = dict(classes={classes!r}, palette={palette!r})
+dataset = dict(data_root='{{{{ fileDirname }}}}', metainfo=metainfo, img_suffix={suffix!r})
+train_dataloader = dict(dataset=dataset)
+val_dataloader = dict(dataset=dataset)
+test_dataloader = val_dataloader
+model = dict(decode_head=dict(num_classes={count}), auxiliary_head=dict(num_classes={count}))
+work_dir = {work_dir!r}
+"""
+
+
+@contextmanager
+def label_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterator[Path]:
+    """Yield a temporary folder for images and masks as :func:`mmattn.utils.conversion.output_folder` does."""
+    with output_folder(out, overwrite, sources, WRITTEN) as scratch:
+        yield scratch
+    images = (out / 'img_dir').rglob('*')
+    print(f'{out.resolve()}: {sum(path.is_file() for path in images)} images')
+
+
+def read_image(path: Path, mode: str | None = None) -> np.ndarray:
+    """Decode an image, rotated by its EXIF orientation, as in mmcv, and converted to PIL's ``mode``.
+
+    Returns:
+        np.ndarray: shape (H, W) or (H, W, C).
+    """
+    try:
+        with Image.open(path) as image:
+            turned = ImageOps.exif_transpose(image)
+            return np.array(turned.convert(mode) if mode else turned)
+    except FileNotFoundError as error:
+        raise Fault(f'{path}: no such file') from error
+    except Exception as error:  # decoders raise many types
+        raise Fault(f'{path}: unreadable: {error}') from error
+
+
+def size_text(image: np.ndarray) -> str:
+    """Format an image's size as width×height."""
+    return f'{image.shape[1]}×{image.shape[0]}'
+
+
+def read_together(
+    image: Path, labels: Iterable[Path], read_label: Callable[[Path], np.ndarray]
+) -> tuple[np.ndarray | None, list[np.ndarray], list[str]]:
+    """Read an image and all files of its labels. Continue after a fault.
+
+    Args:
+        image (Path): read as RGB.
+        labels (iterable of Path): read by ``read_label``, which raises ``Fault`` or returns shape (H, W) or (H, W, C).
+
+    Returns:
+        tuple: the image, uint8 of shape (H, W, 3), or None; the labels; and the faults, the image's first.
+    """
+    pixels, decoded = None, []
+    faults: list[str] = []
+    try:
+        pixels = read_image(image, 'RGB')
+    except Fault as fault:
+        faults += fault.args
+    sizes = []
+    for path in labels:
+        try:
+            decoded.append(read_label(path))
+        except Fault as fault:
+            faults += fault.args
+            continue
+        if pixels is not None and decoded[-1].shape[:2] != pixels.shape[:2]:
+            sizes.append(f'{path}: {size_text(decoded[-1])}, but its image {image} {size_text(pixels)}')
+    return pixels, decoded, faults + sizes
+
+
+def copy_image(source: Path, target: Path) -> None:
+    """Copy an image without changes."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def save_labels(path: Path, labels: np.ndarray, palette: Iterable[Sequence[int]]) -> None:
+    """Save labels, uint8 of shape (H, W), as a PNG with the colours of ``palette``, and white for 255.
+
+    All 256 colours are embedded: with fewer, PIL would use fewer bits per pixel, and change the label 255.
+    """
+    colours = bytes(value for colour in palette for value in colour)
+    image = Image.fromarray(labels)
+    image.putpalette(colours.ljust(3 * 255, b'\0') + b'\xff' * 3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
+
+
+def choose_validation(classes: Mapping[Path, Collection[int]], fraction: float, seed: int) -> set[Path]:
+    """Choose images for validation by a hash of their names. Training keeps at least one image of every class.
+
+    Args:
+        classes (mapping): name of an image → its classes.
+        fraction (float): share of the images for validation, in (0, 1). At least one image is chosen, and one is not.
+        seed (int): seed of the choice.
+    """
+    if len(classes) < 2:
+        raise Fault(f'--val-fraction: training and validation require one image each; got {len(classes)}')
+    count = min(max(1, round(fraction * len(classes))), len(classes) - 1)
+    left = Counter(label for labels in classes.values() for label in labels)
+    chosen: set[Path] = set()
+    for name in sorted(classes, key=lambda name: hashlib.sha256(f'{seed} {name.as_posix()}'.encode()).digest()):
+        if len(chosen) < count and all(left[label] > 1 for label in classes[name]):
+            chosen.add(name)
+            left.subtract(classes[name])
+    if not chosen:
+        raise Fault('--val-fraction: every image has a class that no other image has, so training requires all of them')
+    if len(chosen) < count:
+        print(f'{len(chosen)} instead of {count} images are for validation: training requires an image of every class')
+    return chosen
+
+
+def divide(source: Path, target: Path, validation: Collection[Path]) -> None:
+    """Move ``source/{img_dir,ann_dir}/NAME.*`` to ``target/{img_dir,ann_dir}/{train,val}/NAME.*``."""
+    for kind in ('img_dir', 'ann_dir'):
+        for path in [path for path in (source / kind).rglob('*') if path.is_file()]:
+            relative = path.relative_to(source / kind)
+            moved = target / kind / PARTS[relative.with_suffix('') in validation] / relative
+            moved.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(moved)
+
+
+def config_text(name: str, suffix: str, classes: Sequence[str], palette: Sequence[Sequence[int]]) -> str:
+    """Return a config for the data in its own folder, in the layout of :func:`divide`.
+
+    Args:
+        name (str): name of the work dir.
+        suffix (str): suffix of the images, such as '.jpg'.
+        classes (sequence of str): names of the classes, in the order of their labels.
+        palette (sequence): colours of the classes, RGB.
+    """
+    return CONFIG.format(
+        classes=tuple(classes), palette=palette, suffix=suffix, count=len(classes), work_dir=f'work_dirs/{name}'
+    )

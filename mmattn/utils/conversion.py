@@ -1,0 +1,183 @@
+"""What the commands in ``tools/dataset_converters`` share: their faults, archives, threads and output folders."""
+
+import argparse
+import gzip
+import lzma
+import os
+import shlex
+import signal
+import sys
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+from .files import replace_folder
+from .progress import track
+
+MARK = 'converted.txt'  # marks an output of a converter, unlike other data sets
+THREADS = min(8, os.cpu_count() or 1)  # each thread holds an image with all its labels
+T = TypeVar('T')
+
+
+class Fault(Exception):
+    """Faults of the input. Each argument is one line for the user, usually ``path: reason``."""
+
+
+def run_converter(
+    convert: Callable[[argparse.Namespace], None],
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    overwrites: bool = True,
+) -> int:
+    """Run a converter's command and return its exit code. All faults and their count are printed on stderr.
+
+    ``overwrites`` is whether it has the option ``--overwrite``.
+    """
+    if overwrites:
+        parser.add_argument('--overwrite', action='store_true', help='replace an existing output folder')
+    args = parser.parse_args(argv)
+    code = 1
+    earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a terminated run cleans up
+    try:
+        convert(args)
+    except Fault as fault:
+        lines = fault.args
+    except OSError as error:
+        path = error.filename2 or error.filename or args.out_dir  # a failed copy names both files
+        lines = (f'{path}: {error.strerror or error}',)
+    except KeyboardInterrupt:
+        lines, code = ('interrupted',), 130
+    else:
+        return 0
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+    if len(lines) == 1:
+        print(f'error: {lines[0]}', file=sys.stderr)
+    else:
+        print('\n  '.join([f'error: {len(lines)} faults', *lines]), file=sys.stderr)
+    return code
+
+
+@contextmanager
+def output_folder(out: Path, overwrite: bool, sources: Iterable[Path], written: Collection[str]) -> Iterator[Path]:
+    """Yield a temporary folder next to ``out``. Its subfolder ``new`` becomes ``out`` when the block ends.
+
+    It is a fault if ``out`` exists without ``overwrite``, or contains one of the ``sources`` or other files than
+    ``written``, the names of files and folders that ``overwrite`` may delete.
+    """
+    out = out.resolve()
+    if any(out in (source.resolve(), *source.resolve().parents) for source in sources):
+        raise Fault(f'{out}: contains the input; choose another --out-dir')
+    check_replaceable(out, overwrite, written)
+    with replace_folder(out) as scratch:
+        yield scratch
+        Path(scratch, 'new', MARK).write_bytes(os.fsencode(f'{shlex.join(sys.argv)}\n'))  # file names may be any bytes
+        check_replaceable(out, overwrite, written)  # it may have come to exist since the start
+
+
+def check_replaceable(out: Path, overwrite: bool, written: Collection[str]) -> None:
+    """Raise a fault if ``out`` exists and may not be replaced; see :func:`output_folder`."""
+    if not out.exists():
+        return
+    if not overwrite:
+        raise Fault(f'{out}: already exists; --overwrite replaces it')
+    if not (out / MARK).is_file():
+        raise Fault(f'{out}: not written by a converter (it has no {MARK}); --overwrite would delete it')
+    if others := {path.name for path in out.iterdir()} - {*written, MARK}:
+        raise Fault(f'{out}: also contains {min(others)}, which --overwrite would delete')
+
+
+def check_folder(folder: Path) -> None:
+    """Raise a fault if there is no such folder."""
+    if not folder.is_dir():
+        raise Fault(f'{folder}: no such folder')
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the files of a folder and its subfolders, in the order of their paths; links to folders are followed."""
+    return sorted(Path(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
+
+
+def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
+    """Return ``source`` if it is a folder, else a folder in ``scratch`` with the content of the zip or tar archive.
+
+    Nothing is written outside of that folder.
+
+    Raises:
+        Fault: the archive is damaged, has links, or lacks a file of ``names``, which may be ``.gz``.
+    """
+    if source.is_dir():
+        return source
+    if not source.is_file():
+        raise Fault(f'{source}: no such folder or archive')
+    print(f'unpacking {source}', flush=True)
+    target = Path(tempfile.mkdtemp(prefix='unpacked-', dir=scratch))
+    try:
+        if zipfile.is_zipfile(source):
+            with zipfile.ZipFile(source) as archive:  # it neither leaves the folder nor makes links
+                check_entries(source, archive.namelist(), names)
+                archive.extractall(target)
+        else:
+            with tarfile.open(source) as archive:
+                check_entries(source, archive.getnames() if names else [], names)
+                archive.extractall(target, filter=files_and_folders)
+    except tarfile.FilterError as error:
+        raise Fault(f'{source}: {error}') from error
+    except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+        raise Fault(f'{source}: not a zip or tar archive, or damaged') from error
+    except (NotImplementedError, RuntimeError) as error:  # another compression, or a password
+        raise Fault(f'{source}: cannot be unpacked here: {error}; unpack it, and give the folder') from error
+    return target
+
+
+def check_entries(archive: Path, entries: Iterable[str], names: Sequence[str]) -> None:
+    """Raise a fault, before anything is extracted, that lists the files of ``names`` that an archive lacks."""
+    there = {PurePosixPath(entry).name for entry in entries}
+    if absent := [name for name in names if not {name, f'{name}.gz'} & there]:
+        raise Fault(*(f'{archive}: no {name} or {name}.gz in it' for name in absent))
+
+
+def files_and_folders(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+    """Refuse entries of a tar archive that are links or devices, or outside of the folder."""
+    if not (member.isfile() or member.isdir()):
+        raise tarfile.SpecialFileError(member)
+    return tarfile.data_filter(member, folder)
+
+
+def warn_of_test_set(splits: Collection[str]) -> None:
+    """Warn if a data set has no training data."""
+    if 'train' not in splits:
+        print('warning: no split train: a test set for a trained model, see docs/datasets.md', file=sys.stderr)
+
+
+def find(folder: Path, pattern: str) -> Path:
+    """Return the first match in ``folder``, or up to two levels below, as in archives."""
+    for above in ('', '*/', '*/*/'):
+        for path in sorted(folder.glob(above + pattern)):
+            return path
+    raise Fault(f'{folder}: no {pattern} in it')
+
+
+def convert_all(samples: Sequence[T], convert: Callable[[T], None]) -> list[str]:
+    """Call ``convert`` on every sample, in threads, with a progress bar. Return the lines of all faults."""
+
+    def faults_of(sample: T) -> tuple[str, ...]:
+        try:
+            convert(sample)
+        except Fault as fault:
+            return fault.args
+        return ()
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        try:
+            results = track(pool.map(faults_of, samples), 'Converting', len(samples))
+            return [line for lines in results for line in lines]
+        except BaseException:  # a full disk, or Ctrl-C: do not convert the others first
+            pool.shutdown(cancel_futures=True)
+            raise
