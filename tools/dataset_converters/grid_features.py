@@ -26,7 +26,7 @@ from mmengine.registry import init_default_scope
 from region_store import add_image_arguments, checked_images, read_images, source_of_model, write_store
 
 from mmattn.engine import add_config_options, check_checkpoint, load_config
-from mmattn.language.regions.grid_extractor import GridExtractor, load_backbone
+from mmattn.language.regions.extractors import GridExtractor, load_backbone
 from mmattn.utils.devices import check_device
 
 

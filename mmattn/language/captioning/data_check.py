@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mmattn.language.regions.region_inputs import warn_of_shared_images, with_region_faults
+from mmattn.language.regions.image_inputs import warn_of_shared_images, with_region_faults
 from mmattn.language.text.annotation_files import in_folder, noting
 from mmattn.language.text.vocabulary import Vocabulary
 
-from .annotations import Annotation, read_annotations
-from .attributes import read_attributes
+from .annotations import Annotation, read_annotations, read_attributes
 from .datasets import MIN_COUNT, frequent_words, of_splits
 
 

@@ -13,16 +13,14 @@ from mmengine.structures import BaseDataElement
 from torch.nn.utils.rnn import pad_sequence
 
 from mmattn.engine.data_sampling import SampleIndex
-from mmattn.language.regions.region_inputs import image_inputs, open_store
+from mmattn.language.regions.image_inputs import image_inputs, open_store
 from mmattn.language.text.annotation_files import in_folder, raise_faults
-from mmattn.language.text.packed_sequences import PackedSequences
-from mmattn.language.text.text_dataset import TextDataset
+from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.vocabulary import PAD, UNK, Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_count
 
-from .annotations import Annotation, read_annotations
-from .attributes import read_attributes
+from .annotations import Annotation, read_annotations, read_attributes
 
 MIN_COUNT = 5
 
@@ -178,7 +176,7 @@ class COCOCaptionDataset(CaptionDataset):
         max_words (int): captions of the training are cut after so many words. Defaults to 16.
         captions_per_image (int): captions of a training sample. Defaults to 5.
         attributes (str, optional): file of detected attributes; see
-            :func:`mmattn.language.captioning.attributes.read_attributes`. An image may have none. Defaults to None, no
+            :func:`mmattn.language.captioning.annotations.read_attributes`. An image may have none. Defaults to None, no
             attributes.
         num_attributes (int): the best so many are used. Defaults to 20.
         oracle_attributes (bool): the attributes are all words of the image's captions, each once. Only with

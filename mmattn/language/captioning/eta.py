@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mmattn.language.models.transformer import SequenceDecoder, TransformerDecoderLayer
-from mmattn.language.text.data_preprocessor import padding_mask
+from mmattn.language.text.batching import padding_mask
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 

@@ -11,15 +11,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mmattn.language.models.beam_search import Hypothesis
+from mmattn.language.models.generation import Hypothesis
 from mmattn.language.models.inferencer import Batch, SentenceInferencer, plain
 from mmattn.language.models.progress_file import digest
-from mmattn.language.regions.region_inputs import Stores, image_inputs, region_store, store_files
+from mmattn.language.regions.image_inputs import Stores, image_inputs, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
 
-from .attributes import read_attributes
-from .captioner import Captioner
-from .ensemble import CaptionEnsemble
+from .annotations import read_attributes
+from .captioner import CaptionEnsemble, Captioner
 
 
 class StoredImage(NamedTuple):
@@ -92,7 +91,7 @@ class CaptionInferencer(SentenceInferencer):
             image_ids (sequence of str, optional): ids of the images, each once. Defaults to all, in the order of the
                 store.
             attributes (str or Path, optional): file of the attributes of images; see
-                :func:`mmattn.language.captioning.attributes.read_attributes`. Required if the model reads attributes.
+                :func:`mmattn.language.captioning.annotations.read_attributes`. Required if the model reads attributes.
             num_attributes (int): at most so many attributes of an image are used. Defaults to 20.
             beam (int, optional): number of hypotheses per image. Defaults to that of ``test_cfg`` in the config.
             length_penalty (float, optional): exponent α of the length penalty; its kind is that of the config. Defaults

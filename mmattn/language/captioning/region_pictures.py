@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from mmattn.language.models.attention_rows import record_attention
+from mmattn.language.models.inferencer import record_attention
 from mmattn.language.regions.region_store import Regions
 
 SIDE = 512  # pixels of a picture on the page

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mmattn.language.layers.relative_geometry import relative_geometry
-from mmattn.language.layers.sequence import sinusoids
+from mmattn.language.layers.position_encodings import relative_geometry, sinusoids
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 

@@ -1,13 +1,18 @@
-"""Self-critical sequence training: the reward of sampled captions and the loss of the policy gradient."""
+"""Self-critical sequence training: the reward of sampled captions, the loss of the policy gradient, and the hook."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
 from torch import Tensor
 
+from mmattn._compat import has_loaded
 from mmattn.language.text.vocabulary import EOS
+from mmattn.registry import HOOKS
 from mmattn.utils.checks import check_count
 
 from .cider import CiderD
@@ -129,3 +134,36 @@ def self_critical_loss(log_p: Tensor, tokens: Tensor, reward: Tensor, baseline: 
     # The log probability of a token after the end may be -inf, and 0 · -inf is NaN.
     loss = -(advantage[:, None] * log_p).masked_fill(~mask, 0).sum() / count
     return dict(loss=loss, reward=reward.detach().mean(), baseline=baseline.detach().mean(), num_tokens=count)
+
+
+@HOOKS.register_module()
+class SelfCriticalHook(Hook):
+    """Sets the reward of a captioner, CIDEr-D with the references of the training images, before training.
+
+    It also requires that training starts from a checkpoint: a model that was not trained by cross-entropy draws
+    captions whose reward is 0.
+
+    Raises:
+        ValueError: before the first iteration, if no checkpoint has been loaded, the model has no
+            ``self_critical``, or the training data have no ``references``.
+
+    Example:
+        >>> custom_hooks = [dict(type='mmattn.SelfCriticalHook')]  # in a config
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        """Build the reward."""
+        model = runner.model
+        while is_model_wrapper(model):
+            model = model.module
+        if getattr(model, 'self_critical', None) is None:
+            raise ValueError(f'SelfCriticalHook requires a captioner with self_critical; got {type(model).__name__}')
+        if not has_loaded(runner):  # also where `resume` has found no checkpoint
+            raise ValueError(
+                'self-critical training requires load_from, a checkpoint that was trained by cross-entropy: '
+                '--cfg-options load_from=CHECKPOINT'
+            )
+        dataset = runner.train_dataloader.dataset
+        if not hasattr(dataset, 'references'):
+            raise ValueError(f'the training data must have references; got {type(dataset).__name__}')
+        model.reward = CiderReward(dataset.references())

@@ -11,10 +11,9 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from mmattn.language.layers.object_counter import box_iou
-from mmattn.language.regions.region_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
+from mmattn.language.regions.image_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
 from mmattn.language.text.annotation_files import in_folder, noting, raise_faults
-from mmattn.language.text.packed_sequences import PackedSequences
-from mmattn.language.text.text_dataset import TextDataset
+from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_number

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmattn.language.models.inferencer import Batch, LanguageInferencer, plain, read_pairs
 from mmattn.language.models.progress_file import digest
-from mmattn.language.regions.region_inputs import Stores, image_inputs, region_store, store_files
+from mmattn.language.regions.image_inputs import Stores, image_inputs, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.annotation_files import raise_faults
 from mmattn.language.text.vocabulary import Vocabulary

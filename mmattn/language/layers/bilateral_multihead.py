@@ -16,8 +16,8 @@ from mmattn.ops.window_bias import as_window_size, window_entries
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_divisor
 
-from .query_norm import normalize_queries
-from .sequence import check_cached, check_key_padding_mask, check_step
+from .region_attention import normalize_queries
+from .sequence_checks import check_cached, check_key_padding_mask, check_step
 
 PADDING = -1e9  # in a float mask: padding
 

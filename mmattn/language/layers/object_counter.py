@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
-from .sequence import check_key_padding_mask
+from .sequence_checks import check_key_padding_mask
 
 
 class PiecewiseLinear(nn.Module):

@@ -12,7 +12,8 @@ from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_divisor
 
-from .sequence import State, check_cached, check_key_padding_mask, check_sequence, check_step, sinusoids
+from .position_encodings import sinusoids
+from .sequence_checks import State, check_cached, check_key_padding_mask, check_sequence, check_step
 
 
 @MODELS.register_module()

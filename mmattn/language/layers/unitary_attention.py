@@ -6,9 +6,8 @@ from torch import Tensor, nn
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_number
 
-from .packed_positions import PackedPositions
-from .sequence import check_key_padding_mask, check_sequence
-from .weight_norm import weight_norm_linear
+from .linear_layers import PackedPositions, weight_norm_linear
+from .sequence_checks import check_key_padding_mask, check_sequence
 
 
 def attend(x: Tensor, logits: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:

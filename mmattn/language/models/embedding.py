@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmattn.language.layers.sequence import sinusoids
+from mmattn.language.layers.position_encodings import sinusoids
 from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count

@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from mmattn.language.models.attention_rows import record_attention
+from mmattn.language.models.inferencer import record_attention
 from mmattn.visualization.attention_maps import attention_layers
 from mmattn.visualization.figure import COLOURS, rendered
 

@@ -14,7 +14,7 @@ import torch
 from mmengine.config import Config
 from mmengine.logging import print_log
 
-from mmattn.language.models.beam_search import Hypothesis
+from mmattn.language.models.generation import Hypothesis
 from mmattn.language.models.inferencer import Batch, SentenceInferencer, plain
 from mmattn.language.models.progress_file import MANY, digest
 from mmattn.language.text.batching import token_batches

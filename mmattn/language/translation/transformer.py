@@ -8,11 +8,10 @@ from typing import Any
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
-from mmattn.language.models.beam_search import Hypothesis
 from mmattn.language.models.embedding import TokenEmbedding
-from mmattn.language.models.generation import SentenceGenerator, predictions
+from mmattn.language.models.generation import Hypothesis, SentenceGenerator, predictions
 from mmattn.language.models.transformer import ATTENTION, LayerConfig
-from mmattn.language.text.data_preprocessor import padding_mask
+from mmattn.language.text.batching import padding_mask
 from mmattn.language.text.vocabulary import EOS
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_number

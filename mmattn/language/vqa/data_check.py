@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mmattn.language.regions.pictures_by_id import picture_paths
-from mmattn.language.regions.region_inputs import warn_of_shared_images, with_region_faults
+from mmattn.language.regions.image_inputs import picture_paths, warn_of_shared_images, with_region_faults
 from mmattn.language.text.annotation_files import in_folder, noting
 
 from .datasets import Recipe, image_faults

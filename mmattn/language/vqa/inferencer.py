@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from mmattn.language.models.inferencer import Batch, LanguageInferencer, plain, read_pairs
 from mmattn.language.models.progress_file import digest
-from mmattn.language.regions.pictures_by_id import picture_paths
-from mmattn.language.regions.region_inputs import Stores, image_inputs, region_store, store_files
+from mmattn.language.regions.image_inputs import Stores, image_inputs, picture_paths, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.annotation_files import raise_faults
 from mmattn.language.text.vocabulary import SPECIALS

@@ -10,9 +10,9 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmattn.language.layers.relative_geometry import relative_geometry
+from mmattn.language.layers.position_encodings import relative_geometry
 from mmattn.language.models.transformer import SequenceDecoder, SequenceEncoder, TransformerDecoderLayer
-from mmattn.language.text.data_preprocessor import padding_mask
+from mmattn.language.text.batching import padding_mask
 from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_number

@@ -1,11 +1,36 @@
-"""The relative geometry of pairs of boxes, for geometry-aware self-attention (GSA)."""
+"""Encodings of positions: sinusoids, and the relative geometry of boxes."""
+
+import math
 
 import torch
 from torch import Tensor
 
 from mmattn.ops.window_bias import accumulator
 
-from .sequence import check_key_padding_mask
+from .sequence_checks import check_key_padding_mask
+
+
+def sinusoids(positions: Tensor, channels: int) -> Tensor:
+    """Return the sinusoidal encodings of positions: channels 2c and 2c + 1 are sin and cos of t · 10000^(−2c/C).
+
+    Args:
+        positions (Tensor): any shape ``(*)``; integer or float.
+        channels (int): C, even.
+
+    Returns:
+        Tensor: float ``(*, C)``; float64 for float64 positions, otherwise float32.
+
+    Example:
+        >>> sinusoids(torch.arange(3), 4)[0]
+        tensor([0., 1., 0., 1.])
+    """
+    dtype = torch.promote_types(positions.dtype, torch.float32) if positions.is_floating_point() else torch.float32
+    rates = torch.exp(
+        torch.arange(0, channels, 2, device=positions.device, dtype=dtype) * (-math.log(10000) / channels)
+    )
+    angles = positions[..., None].to(dtype) * rates
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)
+
 
 MIN_DISTANCE = 1e-3
 PADDING_BOX = (0.0, 0.0, 1.0, 1.0)
