@@ -42,9 +42,6 @@ class Captioner(SentenceGenerator):
         data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
             ``mmattn.RegionDataPreprocessor``.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
-
-    Raises:
-        TypeError, ValueError: an option of ``self_critical`` or ``test_cfg`` is unknown or invalid.
     """
 
     num_features: int | None
@@ -158,11 +155,7 @@ class Captioner(SentenceGenerator):
         return torch.stack(words, 1)
 
     def self_critical_loss(self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement]) -> dict[str, Tensor]:
-        """Return the loss of self-critical training; see :func:`self_critical_loss`.
-
-        Raises:
-            RuntimeError: there is no reward.
-        """
+        """Return the loss of self-critical training; see :func:`self_critical_loss`."""
         if self.reward is None or self.self_critical is None:
             raise RuntimeError('self-critical training requires a reward: add dict(type="mmattn.SelfCriticalHook")')
         count = self.self_critical['samples']
@@ -234,9 +227,6 @@ class CaptionEnsemble(SentenceGenerator):
             ``mmattn.RegionDataPreprocessor``.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
 
-    Raises:
-        ValueError: there is no model, or the models have vocabularies of different sizes.
-
     Example:
         >>> member = dict(type='mmattn.SANCaptioner', vocab_size=100, num_features=32, num_layers=1, embed_dim=16,
         ...               num_heads=4, feedforward_dim=32)
@@ -267,11 +257,7 @@ class CaptionEnsemble(SentenceGenerator):
     def forward(
         self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement] | None = None, mode: str = 'predict'
     ) -> Any:
-        """Return the data samples with the captions; see :meth:`Captioner.forward`.
-
-        Raises:
-            ValueError: ``mode`` is not 'predict'.
-        """
+        """Return the data samples with the captions; see :meth:`Captioner.forward`."""
         if mode != 'predict':
             raise ValueError(f"mode must be 'predict': the models of an ensemble are trained one by one; got {mode!r}")
         return predictions(self.describe(inputs), data_samples)

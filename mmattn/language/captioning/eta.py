@@ -89,9 +89,6 @@ class ETACaptioner(Captioner):
         label_smoothing (float): ε of the cross-entropy, in [0, 1]. Defaults to 0.1.
         self_critical, test_cfg, data_preprocessor, init_cfg: see :class:`Captioner`; ``beam`` defaults to 5.
 
-    Raises:
-        TypeError, ValueError: an option is invalid.
-
     Example:
         >>> model = ETACaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32)
         >>> found = model.eval().describe(dict(features=torch.randn(1, 9, 32), attributes=torch.tensor([[7, 9, 50]])))

@@ -185,9 +185,6 @@ class CaptionInferencer(SentenceInferencer):
 
         Returns:
             str: a figure for :func:`mmattn.language.captioning.region_pictures.caption_page`.
-
-        Raises:
-            ValueError: as :func:`mmattn.language.captioning.region_pictures.region_attention`.
         """
         from .region_pictures import caption_figure, region_attention
 

@@ -68,9 +68,6 @@ def region_layers(model: Any) -> list[tuple[Any, nn.Module]]:
     Returns:
         list[tuple[nn.Module, nn.Module]]: the models that read regions, and the layer of each.
 
-    Raises:
-        ValueError: no model reads regions, or a layer has no ``attention_weights``, such as those of ``stack='Torch'``.
-
     Example:
         >>> from mmattn.language.captioning import ETACaptioner
         >>> model = ETACaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32)
@@ -106,9 +103,6 @@ def region_attention(model: Any, inputs: dict[str, Tensor], tokens: Tensor) -> T
     Returns:
         Tensor: float ``(L, N)`` on the CPU; each row sums to 1.
 
-    Raises:
-        ValueError: as :func:`region_layers`.
-
     Example:
         >>> from mmattn.language.captioning import SANCaptioner
         >>> model = SANCaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32)
@@ -140,9 +134,6 @@ def caption_figure(
         weights (Tensor): ``(T, N)``, the attention weights of each word.
         name (str): printed below the picture. Defaults to ''.
         references (sequence of str): captions by people. Defaults to none.
-
-    Raises:
-        ValueError: ``weights`` has another shape.
 
     Example:
         >>> regions = Regions(torch.zeros(1, 8), torch.tensor([[0.0, 0.0, 8.0, 8.0]]), (20, 10))

@@ -45,9 +45,6 @@ class SANCaptioner(Captioner):
         stack (str): 'Sequence', the layers of mmattn; or 'Torch', those of ``nn.Transformer``, which accept no other
             attention. Defaults to 'Sequence'.
 
-    Raises:
-        TypeError, ValueError: an option is invalid.
-
     Example:
         >>> attention = dict(type='mmattn.RegionAttention', query_norm='instance', geometry='query_dependent')
         >>> model = SANCaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32,

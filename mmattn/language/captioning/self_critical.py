@@ -25,9 +25,6 @@ class CiderReward:
         references (sequence of sequence of sequence of int): the references of each training image, numbers of the
             vocabulary, ``</s>`` last, such as ``COCOCaptionDataset.references()``.
 
-    Raises:
-        ValueError: a reference does not end in its only ``</s>``, or an image has no reference.
-
     Example:
         >>> reward = CiderReward([[[4, 5, 2], [4, 6, 2]], [[7, 8, 9, 2]]])
         >>> reward(torch.tensor([[4, 5, 2, 1], [7, 8, 9, 5]]), torch.tensor([0, 1])).round(decimals=3)
@@ -81,9 +78,6 @@ def mean_baseline(reward: Tensor, num_samples: int) -> Tensor:
     Returns:
         Tensor: ``(n)``.
 
-    Raises:
-        ValueError: ``num_samples`` is less than 2 or does not divide n.
-
     Example:
         >>> mean_baseline(torch.tensor([1.0, 2.0, 6.0]), 3)
         tensor([4.0000, 3.5000, 1.5000])
@@ -112,9 +106,6 @@ def self_critical_loss(log_p: Tensor, tokens: Tensor, reward: Tensor, baseline: 
     Returns:
         dict[str, Tensor]: 'loss'; 'reward' and 'baseline', their means; 'num_tokens', for
         :meth:`mmattn.language.SequenceModel.parse_losses`.
-
-    Raises:
-        ValueError: the shapes do not fit together, or there is no caption.
 
     Example:
         >>> tokens = torch.tensor([[4, 2, 1]])

@@ -83,9 +83,6 @@ class PhraseGrounder(BaseModel):
             ``mmattn.PhraseDataPreprocessor``.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
 
-    Raises:
-        TypeError, ValueError: an option is invalid.
-
     Example:
         >>> model = PhraseGrounder(100, num_features=32, embed_dim=16)
         >>> inputs = dict(caption=torch.tensor([[7, 9, 50]]), phrases=torch.tensor([[0, 2]]),

@@ -38,9 +38,6 @@ class PhraseRecall(UniqueMetric):
             to None, no file. ``tools/test.py --out`` sets it.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
-    Raises:
-        OSError: the folder of the file is not writable.
-
     Example:
         >>> regions = torch.tensor([[0.0, 0.0, 50.0, 40.0], [0.0, 0.0, 9.0, 8.0]])
         >>> phrase = dict(text='a man', types=['people'], boxes=torch.tensor([[0.0, 0.0, 9.0, 9.0]]))
@@ -62,9 +59,6 @@ class PhraseRecall(UniqueMetric):
             data_samples (sequence of dict): with ``caption_id`` (str); ``size``, width and height of the image;
                 ``regions``, their boxes, float ``(N, 4)``; ``phrases``, a list of P dict with 'types' (list of str) and
                 'boxes', float ``(M, 4)``; and ``pred_scores``, float ``(P, N)``.
-
-        Raises:
-            ValueError: ``pred_scores`` has another shape, or is NaN.
         """
         for sample in data_samples:
             regions, scores, phrases = sample['regions'].cpu(), sample['pred_scores'].cpu(), sample['phrases']

@@ -45,17 +45,12 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', 'mean' or
             'min' (Table 3.6). Defaults to 'zero'.
         smoothing (str): with 'bilateral', how position logits are scaled: 'sqrt_dim' (divided by √d) or 'zscore'
-            (normalised over the keys of a query). Defaults to 'sqrt_dim'.
+            (normalised over the keys of a query; not with 'neg_inf'). Defaults to 'sqrt_dim'.
         max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
         causal (bool): position i attends only to positions j ≤ i. Defaults to False.
         normalize_queries (bool): normalise each channel of the queries over the sequence (normalised self-attention,
             NSA, of "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", Eq. 5 to 7); not in a
             causal layer, where the first prefix has one position. Defaults to False.
-
-    Raises:
-        TypeError: ``embed_dim``, ``num_heads`` or ``max_offset`` is not an integer.
-        ValueError: ``num_heads`` does not divide ``embed_dim``, an option is unknown, the window is even, 'zscore' is
-            combined with 'neg_inf', or ``normalize_queries`` with ``causal``.
 
     Example:
         >>> attention = BilateralMultiheadAttention(16, num_heads=4, window_size=5, causal=True)
@@ -148,12 +143,6 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
 
         Returns:
             tuple[Tensor, None]: ``(B, L, E)`` or ``(L, E)``, and None.
-
-        Raises:
-            TypeError: ``key_padding_mask`` is neither bool nor float.
-            ValueError: ``key`` is not ``query`` although the layer uses positions or is causal; ``need_weights`` is
-                True; ``attn_mask`` is given; ``is_causal`` is True, but the layer is not causal; or
-                ``key_padding_mask`` has another shape.
         """
         if need_weights:
             raise ValueError('need_weights must be False: the table of all weights is never computed')
@@ -212,12 +201,6 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             memory (Tensor, optional): float ``(S, M, E)``, the output of the encoder for S sentences, for attention
                 from the decoder to the encoder. None is self-attention.
             key_padding_mask (Tensor, optional): bool ``(S, M)``, True where a position of ``memory`` is padding.
-
-        Raises:
-            TypeError: ``key_padding_mask`` is not bool.
-            ValueError: ``memory`` is None, but the layer is not causal or ``key_padding_mask`` is given; ``memory`` is
-                given, but the layer is causal, has positions or normalises its queries; or ``key_padding_mask`` has
-                another shape.
         """
         if memory is None:
             if key_padding_mask is not None:
@@ -253,10 +236,6 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
 
         Returns:
             tuple[Tensor, dict[str, Tensor]]: ``(n, 1, E)``, and the state for the next step.
-
-        Raises:
-            ValueError: ``x`` has another shape; or the layer has no memory and is not causal, or the state is not that
-                of ``position`` earlier tokens.
         """
         check_step(x, self.embed_dim, position)
         if 'memory_key' in state:

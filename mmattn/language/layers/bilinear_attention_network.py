@@ -44,10 +44,6 @@ class BilinearLogits(nn.Module):
         dropout (float): dropout probability of the inputs of Lin. Defaults to 0.2.
         region_dropout (float): dropout probability of Y'. Defaults to 0.5.
 
-    Raises:
-        TypeError: a number of channels or glimpses is not an integer, or a probability is not a number.
-        ValueError: a number of channels or glimpses is below 1, or a probability is not from 0 to 1.
-
     Example:
         >>> logits = BilinearLogits(16, 32, embed_dim=48)
         >>> logits(torch.randn(2, 14, 16), torch.randn(2, 36, 32)).shape
@@ -85,10 +81,6 @@ class BilinearLogits(nn.Module):
             words (Tensor): X, float ``(B, Q, N)``.
             regions (Tensor): Y, float ``(B, K, M)``.
             region_padding_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding. Its logits are b_g.
-
-        Raises:
-            TypeError: the mask is not bool.
-            ValueError: a shape does not fit.
         """
         check_sequence('words', words, self.word_dim)
         check_sequence('regions', regions, self.region_dim)
@@ -136,12 +128,6 @@ class BilinearAttentionNetwork(nn.Module):
             f_{g+1}. Defaults to None.
         recompute (bool): compute X'' and Y'' again in the backward pass; a training step then takes about 1.3 times
             the time. Defaults to True.
-
-    Raises:
-        KeyError: the type of ``counter`` is unknown.
-        TypeError: a number of channels or glimpses is not an integer, or a probability is not a number.
-        ValueError: ``mode`` is unknown, a number of channels or glimpses is below 1, or a probability is not from 0
-            to 1.
 
     Example:
         >>> network = BilinearAttentionNetwork(16, 32, num_glimpses=4)
@@ -216,11 +202,6 @@ class BilinearAttentionNetwork(nn.Module):
         Returns:
             tuple[Tensor, Tensor | None]: ``(B, N)``, or ``(B, G · N)`` with 'concat'; and, with ``need_weights``, A,
             ``(B, G, Q, K)``, otherwise None. Without a pair, A and f' are 0.
-
-        Raises:
-            TypeError: a mask is not bool, or ``num_glimpses`` is not an integer.
-            ValueError: a shape does not fit, ``boxes`` is missing, ``num_glimpses`` is not from 1 to G, or is given
-                with 'concat'.
         """
         check_sequence('words', words, self.logits.word_dim)
         check_sequence('regions', regions, self.logits.region_dim)
@@ -291,10 +272,6 @@ class ConcatLogits(nn.Module):
         dropout (float): dropout probability of the inputs. Defaults to 0.2.
         hidden_dropout (float): dropout probability of the hidden layer. Defaults to 0.5.
 
-    Raises:
-        TypeError: a number of channels is not an integer, or a probability is not a number.
-        ValueError: a number of channels is below 1, or a probability is not from 0 to 1.
-
     Example:
         >>> import torch
         >>> logits = ConcatLogits(16, 32, embed_dim=48)
@@ -324,10 +301,6 @@ class ConcatLogits(nn.Module):
             regions (Tensor): float ``(B, K, M)``.
             region_padding_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding, which may have any
                 value. Its logits are those of a region of zeros.
-
-        Raises:
-            TypeError: the mask is not bool.
-            ValueError: a shape does not fit.
         """
         check_sequence('words', words, self.word_dim)
         check_sequence('regions', regions, self.region_dim)

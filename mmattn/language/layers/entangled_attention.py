@@ -35,10 +35,6 @@ class GatedBilateralController(nn.Module):
         activation (str): f: 'identity', 'relu', 'tanh' or 'sigmoid' (Table 2.6). Defaults to 'identity'.
         residual (bool): return LN(a + e) in place of e, with a layer norm. Defaults to False.
 
-    Raises:
-        TypeError: ``embed_dim`` is not an integer.
-        ValueError: ``embed_dim`` is below 1, or ``activation`` is unknown.
-
     Example:
         >>> control = GatedBilateralController(16)
         >>> a, semantic_guide, visual_guide, visual, semantic = torch.randn(5, 2, 7, 16)
@@ -138,11 +134,6 @@ class EntangledAttention(nn.Module):
             ``GatedBilateralController``.
         dropout (float): dropout probability of the output of each MHA, from 0 to 1. Defaults to 0.1.
 
-    Raises:
-        KeyError: the type of ``controller`` is unknown.
-        TypeError: ``embed_dim`` or ``num_heads`` is not an integer, or ``dropout`` is not a number.
-        ValueError: ``mode`` is unknown, ``num_heads`` does not divide ``embed_dim``, or ``dropout`` is not from 0 to 1.
-
     Example:
         >>> attention = EntangledAttention(16, num_heads=4)
         >>> a, regions, attributes = torch.randn(2, 7, 16), torch.randn(2, 30, 16), torch.randn(2, 5, 16)
@@ -190,10 +181,6 @@ class EntangledAttention(nn.Module):
 
         Returns:
             Tensor: e, ``(B, L, E)``.
-
-        Raises:
-            TypeError: a mask is neither bool nor float.
-            ValueError: a shape does not fit.
         """
         memories = dict(visual=(visual, visual_padding_mask), semantic=(semantic, semantic_padding_mask))
         for name, x in (('query', query), ('visual', visual), ('semantic', semantic)):
@@ -218,10 +205,6 @@ class EntangledAttention(nn.Module):
 
         Returns:
             dict[str, Tensor]: the first dimension of every tensor is S.
-
-        Raises:
-            TypeError: a mask is not bool.
-            ValueError: a shape does not fit.
         """
         memories = dict(visual=(visual, visual_padding_mask), semantic=(semantic, semantic_padding_mask))
         for name, x in (('visual', visual), ('semantic', semantic)):
@@ -242,10 +225,6 @@ class EntangledAttention(nn.Module):
 
         Returns:
             tuple[Tensor, dict[str, Tensor]]: e, ``(n, 1, E)``, and the same state.
-
-        Raises:
-            TypeError: ``position`` is not an integer.
-            ValueError: a shape does not fit.
         """
         found = {'query': x}
         for name, sublayer in self.sublayers.items():

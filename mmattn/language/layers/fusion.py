@@ -33,10 +33,6 @@ class PostFusionNetwork(nn.Module):
         num_blocks (int): number of blocks. Defaults to 2.
         skip (str): 'add' or 'concat'. Defaults to 'add'.
 
-    Raises:
-        TypeError: a number is not an integer.
-        ValueError: a number is below 1, or ``skip`` is unknown.
-
     Example:
         >>> network = PostFusionNetwork(510, torch.tanh)
         >>> network(torch.randn(2, 510)).shape, sum(parameter.numel() for parameter in network.parameters())
@@ -147,12 +143,6 @@ class HadamardFusion(nn.Module):
         chunk_size (int, optional): fuse so many positions of a sequence at a time, and compute them again in the
             backward pass, to bound the memory: R · t_o numbers per position and tensor. Defaults to all positions.
 
-    Raises:
-        TypeError: a number is not an integer.
-        ValueError: a number is below 1; an activation, relation or squash is unknown, or there is not one per branch;
-            ``groups`` are empty, do not partition the branches, or do not have one relation each; or
-            ``project=False`` with different channels.
-
     Example:
         >>> fusion = HadamardFusion(310, 620, 510)
         >>> fusion(torch.randn(2, 310), torch.randn(2, 620)).shape
@@ -217,9 +207,6 @@ class HadamardFusion(nn.Module):
             query (Tensor): q̃, float ``(*, t_q)``.
             value (Tensor): ṽ, float ``(*, t_v)``; the other dimensions are broadcast, for example those of one question
                 ``(B, 1, t_q)`` with n positions ``(B, n, t_v)``.
-
-        Raises:
-            ValueError: the channels, or the number of dimensions, do not fit.
         """
         if query.shape[-1:] != (self.query_dim,) or value.shape[-1:] != (self.value_dim,) or query.dim() != value.dim():
             raise ValueError(
@@ -269,10 +256,6 @@ class ConcatFusion(nn.Module):
         query_dim, value_dim, out_dim (int): channels of both inputs and of the output.
         hidden (bool): add a hidden layer of ``out_dim`` channels with ReLU. Defaults to False.
 
-    Raises:
-        TypeError: a number is not an integer.
-        ValueError: a number is below 1.
-
     Example:
         >>> ConcatFusion(310, 620, 510)(torch.randn(2, 1, 310), torch.randn(2, 9, 620)).shape
         torch.Size([2, 9, 510])
@@ -309,10 +292,6 @@ class MCBFusion(nn.Module):
         sketch_dim (int): d. Defaults to 16000.
         normalize (bool): apply sign(u)√|u| and L2 normalisation before the linear layer. Defaults to True.
         seed (int): seed of the hashes. Defaults to 0.
-
-    Raises:
-        TypeError: a number is not an integer.
-        ValueError: a number of channels is below 1, or ``seed`` is below 0.
 
     Example:
         >>> fusion = MCBFusion(16, 32, 8, sketch_dim=500)
@@ -351,9 +330,6 @@ class MCBFusion(nn.Module):
         Args:
             query (Tensor): q, float ``(*, query_dim)``.
             value (Tensor): v, float ``(*, value_dim)``; the other dimensions are broadcast.
-
-        Raises:
-            ValueError: the channels do not fit.
         """
         u = self.sketch(query, value)
         if self.normalize:

@@ -66,10 +66,6 @@ class ObjectCounter(nn.Module):
         num_pieces (int): number of linear pieces of each f. Defaults to 16.
         skip (int): ignore the first so many boxes of each image: 1 where the first is the whole image. Defaults to 0.
 
-    Raises:
-        TypeError: an argument is not an integer.
-        ValueError: ``num_objects`` or ``num_pieces`` is below 1, or ``skip`` is below 0.
-
     Example:
         >>> counter = ObjectCounter(num_objects=4)
         >>> boxes = torch.tensor([[[0.0, 0, 0.2, 0.2], [0.5, 0.5, 0.9, 0.9], [0.5, 0.5, 0.9, 0.9]]])
@@ -97,10 +93,6 @@ class ObjectCounter(nn.Module):
 
         Returns:
             Tensor: ``(B, num_objects + 1)``, dtype of ``logits``; entry c is the confidence that there are c objects.
-
-        Raises:
-            TypeError: ``padding_mask`` is not bool.
-            ValueError: a shape does not fit.
         """
         if logits.dim() != 2 or boxes.shape != (*logits.shape, 4):
             raise ValueError(

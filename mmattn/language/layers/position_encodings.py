@@ -54,10 +54,6 @@ def relative_geometry(boxes: Tensor, key_padding_mask: Tensor | None = None) -> 
     Returns:
         Tensor: ``(B, N, N, 4)``, float32 or float64: f_ij of box i (first N) and box j (second N).
 
-    Raises:
-        TypeError: ``boxes`` is not floating-point, or ``key_padding_mask`` is not bool.
-        ValueError: ``boxes`` or ``key_padding_mask`` has another shape.
-
     Example:
         >>> boxes = torch.tensor([[[0.0, 0.0, 10.0, 20.0], [30.0, 10.0, 50.0, 30.0]]])
         >>> relative_geometry(boxes)[0, 0, 1]

@@ -62,9 +62,6 @@ class QueryNorm(nn.Module):
             shift, too.
         channels (int): channels C.
 
-    Raises:
-        ValueError: ``kind`` is unknown.
-
     Example:
         >>> norm = QueryNorm('instance_affine', 16)
         >>> norm(torch.randn(2, 7, 16)).shape
@@ -84,11 +81,7 @@ class QueryNorm(nn.Module):
             self.norm = nn.LayerNorm(channels, EPS)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Normalise ``(B, L, C)``; ``padding_mask`` is bool ``(B, L)``, True where a position is padding.
-
-        Raises:
-            ValueError: a batch norm in training has one valid position in the whole batch.
-        """
+        """Normalise ``(B, L, C)``; ``padding_mask`` is bool ``(B, L)``, True where a position is padding."""
         if self.kind == 'layer':
             return self.norm(x)
         if self.kind == 'batch':
@@ -132,11 +125,6 @@ class RegionAttention(nn.Module):
         geometry_dim (int): channels of G. Defaults to 64.
         dropout (float): dropout probability of the attention weights, from 0 to 1. Defaults to 0.1.
         causal (bool): must be False; the stacks of ``mmattn.language`` pass it. Defaults to False.
-
-    Raises:
-        TypeError: ``embed_dim``, ``num_heads`` or ``geometry_dim`` is not an integer, or ``dropout`` is not a number.
-        ValueError: ``num_heads`` does not divide ``embed_dim``, an option is unknown, a term is given twice,
-            ``geometry_dim`` is below 1, ``dropout`` is not from 0 to 1, or ``causal`` is True.
 
     Example:
         >>> from mmattn.language.layers.position_encodings import relative_geometry
@@ -220,11 +208,6 @@ class RegionAttention(nn.Module):
         Returns:
             tuple[Tensor, Tensor | None]: ``(B, N, E)``; and, with ``need_weights``, the weights of key j (last
             dimension) for query i of each head before dropout, ``(B, heads, N, N)``, otherwise None.
-
-        Raises:
-            TypeError: ``key_padding_mask`` is not bool.
-            ValueError: ``key`` or ``value`` is not ``query``, ``relative_geometry`` is missing, or a shape does not
-                fit.
         """
         x = query
         if key is not query or value is not query:

@@ -20,10 +20,6 @@ class SequenceConv(nn.Module):
     Args:
         embed_dim (int): channels E of the sequence.
         causal (bool): position t depends only on positions up to t.
-
-    Raises:
-        TypeError: ``embed_dim`` is not an integer.
-        ValueError: ``embed_dim`` is below 1.
     """
 
     def __init__(self, embed_dim: int, causal: bool) -> None:
@@ -45,10 +41,6 @@ class SequenceConv(nn.Module):
 
         Returns:
             tuple[Tensor, None]: ``(B, L, E)``, and None, in place of attention weights.
-
-        Raises:
-            TypeError: ``key_padding_mask`` is not bool.
-            ValueError: ``key`` or ``value`` is not ``query``, or a shape does not fit.
         """
         if key is not query or value is not query:
             raise ValueError(f'key and value must be query itself: {type(self).__name__} convolves one sequence')
@@ -65,9 +57,6 @@ class SequenceConv(nn.Module):
 
         Args:
             memory, key_padding_mask: must be None; they are arguments of attention to another sequence.
-
-        Raises:
-            ValueError: ``memory`` or ``key_padding_mask`` is given.
         """
         if memory is not None or key_padding_mask is not None:
             raise ValueError(f'memory and key_padding_mask must be None: {type(self).__name__} convolves one sequence')
@@ -84,10 +73,6 @@ class SequenceConv(nn.Module):
 
         Returns:
             tuple[Tensor, dict[str, Tensor]]: ``(n, 1, E)``, and the state after the token.
-
-        Raises:
-            TypeError: ``position`` is not an integer.
-            ValueError: the layer is not causal, a shape does not fit, or the state is not that of ``position``.
         """
         raise NotImplementedError
 
@@ -110,10 +95,6 @@ class DynamicConv1d(SequenceConv):
         num_heads (int): number of groups, a divisor of E; the channels of a group share a kernel. Defaults to 16.
         kernel_size (int): odd length n_k of the kernel. Defaults to 31.
         causal (bool): position t depends only on positions up to t. Defaults to False.
-
-    Raises:
-        TypeError: ``embed_dim`` or ``num_heads`` is not an integer.
-        ValueError: the kernel is even, or ``num_heads`` does not divide ``embed_dim``.
 
     Example:
         >>> layer = DynamicConv1d(16, num_heads=4, kernel_size=5)
@@ -191,10 +172,6 @@ class DeformConv1d(SequenceConv):
         num_heads (int): not used; accepted so that all sequence layers are built in the same way. Defaults to 1.
         kernel_size (int): odd number k of positions. Defaults to 3.
         causal (bool): position t depends only on positions up to t. Defaults to False.
-
-    Raises:
-        TypeError: ``embed_dim`` is not an integer.
-        ValueError: the kernel is even.
 
     Example:
         >>> layer = DeformConv1d(16)

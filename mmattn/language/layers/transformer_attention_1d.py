@@ -47,11 +47,6 @@ class TransformerAttention1d(TermWeights, nn.Module):
         bias (bool): biases of W_q, W_k, W_v and W_o. W_r has none. Defaults to True.
         causal (bool): self-attention in which position i attends only to positions j ≤ i. Defaults to False.
 
-    Raises:
-        TypeError: ``embed_dim`` or ``num_heads`` is not an integer.
-        ValueError: ``terms`` is not a string of four '0' and '1', or is '0000'; ``num_heads`` does not divide
-            ``embed_dim``; ``embed_dim`` is odd with E2 or E4; or ``spatial_range`` is even.
-
     Example:
         >>> attention = TransformerAttention1d(16, num_heads=4, terms='0110', causal=True)
         >>> x = torch.randn(2, 10, 16)
@@ -131,10 +126,6 @@ class TransformerAttention1d(TermWeights, nn.Module):
 
         Returns:
             tuple[Tensor, None]: ``(B, L, E)``, and None, in place of attention weights.
-
-        Raises:
-            TypeError: ``key_padding_mask`` is not bool.
-            ValueError: ``key`` is not ``query`` although the layer is causal or has a range, or a shape does not fit.
         """
         out = global_attention(**self.operands(query, key, value, key_padding_mask))
         return self._output(out), None
@@ -193,11 +184,6 @@ class TransformerAttention1d(TermWeights, nn.Module):
             dict[str, Tensor]: empty without ``memory``. Otherwise the projected values ``'memory_value'`` and, with E1
             or E3, keys ``'memory_key'``, both ``(S, heads, M, E/heads)``, and ``key_padding_mask``, if it is given, as
             ``'memory_mask'``.
-
-        Raises:
-            TypeError: ``key_padding_mask`` is not bool.
-            ValueError: ``key_padding_mask`` is given without ``memory``, the layer is causal or has a range and
-                ``memory`` is given, or a shape does not fit.
         """
         if memory is None:
             if key_padding_mask is not None:
@@ -223,11 +209,6 @@ class TransformerAttention1d(TermWeights, nn.Module):
             tuple[Tensor, dict[str, Tensor]]: ``(n, 1, E)``, and the state after the token. Without memory, it holds the
             values ``'value'`` and, with E1 or E3, keys ``'key'`` of the tokens so far, both ``(n, heads, t, E/heads)``;
             with ``spatial_range``, of the last (n_k + 1)/2 at most.
-
-        Raises:
-            TypeError: ``position`` is not an integer.
-            ValueError: the state is without memory, and the layer is not causal or the state is not that of
-                ``position``; n is not a multiple of the number of sentences; or a shape does not fit.
         """
         check_step(x, self.embed_dim, position)
         if 'memory_value' in state:

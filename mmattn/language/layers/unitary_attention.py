@@ -51,10 +51,6 @@ class UnitaryAttention(nn.Module):
         embed_dim (int): channels E of the output. Defaults to 1280.
         dropout (float): dropout probability of the inputs of Lin. Defaults to 0.2.
 
-    Raises:
-        TypeError: a number of channels is not an integer, or ``dropout`` is not a number.
-        ValueError: a number of channels is below 1, or ``dropout`` is not from 0 to 1.
-
     Example:
         >>> attention = UnitaryAttention(16, 32, embed_dim=24)
         >>> out, _ = attention(torch.randn(2, 16), torch.randn(2, 36, 32))
@@ -88,10 +84,6 @@ class UnitaryAttention(nn.Module):
 
         Returns:
             tuple[Tensor, Tensor | None]: ``(B, E)``; and, with ``need_weights``, α, ``(B, K)``, otherwise None.
-
-        Raises:
-            TypeError: the mask is not bool.
-            ValueError: a shape does not fit.
         """
         check_sequence('regions', regions, self.region_dim)
         if query.shape != (len(regions), self.query_dim):
@@ -116,10 +108,6 @@ class CoAttention(nn.Module):
         word_dim (int): channels N of the words.
         region_dim, embed_dim, dropout: as in :class:`UnitaryAttention`.
         hidden_dim (int): channels between the two Lin of β. Defaults to 512.
-
-    Raises:
-        TypeError: a number of channels is not an integer, or ``dropout`` is not a number.
-        ValueError: a number of channels is below 1, or ``dropout`` is not from 0 to 1.
 
     Example:
         >>> attention = CoAttention(16, 32, embed_dim=24)
@@ -160,10 +148,6 @@ class CoAttention(nn.Module):
 
         Returns:
             tuple: ``(B, E)``; and, with ``need_weights``, β ``(B, Q)`` and α ``(B, K)``, otherwise None.
-
-        Raises:
-            TypeError: a mask is not bool.
-            ValueError: a shape does not fit.
         """
         check_sequence('words', words, self.word_dim)
         check_key_padding_mask(word_padding_mask, words, 'word_padding_mask')

@@ -27,9 +27,6 @@ class TokenEmbedding(nn.Module):
         dropout (float): probability, in [0, 1). Defaults to 0.1.
         positions (str): 'sinusoidal' or 'none'. Defaults to 'sinusoidal'.
 
-    Raises:
-        ValueError: ``embed_dim`` is odd, or ``positions`` is unknown.
-
     Example:
         >>> embedding = TokenEmbedding(vocab_size=100, embed_dim=16)
         >>> x = embedding(torch.tensor([[4, 5, 2]]))

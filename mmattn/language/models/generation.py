@@ -33,10 +33,6 @@ class LengthPenalty:
         kind (str): 'power', length^α, as in fairseq; or 'gnmt', ((5 + length) / 6)^α (Vaswani et al., 2017). An α of
             one kind does not suit the other. Defaults to 'power'.
 
-    Raises:
-        TypeError: ``alpha`` is not a number.
-        ValueError: ``kind`` is unknown, or ``alpha`` is not from -10 to 10.
-
     Example:
         >>> LengthPenalty(0.5)(9)
         3.0
@@ -131,11 +127,6 @@ def beam_search(
     Returns:
         list[list[Hypothesis]]: for each sentence 1 to ``beam`` hypotheses, the best first.
 
-    Raises:
-        FloatingPointError: a sentence has no hypothesis, because log-probabilities are NaN or −∞.
-        TypeError: ``beam`` is not an integer.
-        ValueError: ``beam`` is below 1, there is not one ``max_length`` per sentence, or ``banned`` contains ``</s>``.
-
     Example:
         >>> class Constant:
         ...     def reorder(self, index):
@@ -215,9 +206,6 @@ class SentenceGenerator(SequenceModel):
         test_cfg (dict, optional): replaces some of them.
         data_preprocessor (dict): config of the data preprocessor.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
-
-    Raises:
-        TypeError, ValueError: ``label_smoothing`` is out of range, or an option of ``test_cfg`` is unknown or invalid.
     """
 
     embedding: TokenEmbedding

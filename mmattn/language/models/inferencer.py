@@ -116,9 +116,6 @@ def read_pairs(name: str, pairs: Any) -> list[tuple[str, str]]:
     Args:
         name (str): name of the argument, such as 'questions'.
         pairs (iterable of tuple[str, str]): at least one.
-
-    Raises:
-        ValueError: something else, or none.
     """
     found = list(pairs) if isinstance(pairs, Iterable) and not isinstance(pairs, str) else []
     if not found or not all(isinstance(x, list | tuple) and [*map(type, x)] == [str, str] for x in found):

@@ -13,11 +13,7 @@ from .transformer import ATTENTION
 
 
 def _options(layer: dict) -> dict:
-    """Return the arguments of torch's layers for those of ours.
-
-    Raises:
-        ValueError: the attention is another than torch's.
-    """
+    """Return the arguments of torch's layers for those of ours."""
     layer = dict(layer)
     for name in ('self_attention', 'cross_attention'):
         if layer.pop(name, ATTENTION) != ATTENTION:
@@ -45,9 +41,6 @@ class TorchEncoder(nn.Module):
     Args:
         num_layers (int): number of layers.
         layer (dict): arguments as for :class:`SequenceEncoder`; the attention must be the default.
-
-    Raises:
-        ValueError: ``layer`` has another attention.
 
     Example:
         >>> encoder = TorchEncoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))
@@ -99,9 +92,6 @@ class TorchDecoder(nn.Module):
     Args:
         num_layers (int): number of layers.
         layer (dict): arguments as for :class:`SequenceDecoder`; the attention must be the default.
-
-    Raises:
-        ValueError: ``layer`` has another attention.
 
     Example:
         >>> decoder = TorchDecoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))

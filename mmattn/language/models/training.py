@@ -156,10 +156,6 @@ class InverseRootLR(LRSchedulerMixin, _ParamScheduler):
             ``by_epoch=False`` in the config it would end the schedule at the number of epochs.
         **kwargs: ``begin``, ``end``, ``last_step`` and ``verbose``, as in the schedulers of mmengine.
 
-    Raises:
-        TypeError: ``warmup`` is not an integer.
-        ValueError: ``warmup`` is below 1, or ``by_epoch`` is True.
-
     Example:
         >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
         >>> schedule = InverseRootLR(optimizer, warmup=4, warmup_start=0, by_epoch=False)

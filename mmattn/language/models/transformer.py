@@ -120,10 +120,6 @@ class TransformerEncoderLayer(nn.Module):
         dropout (float): probability, in [0, 1). Defaults to 0.1.
         norm_first (bool): the norm precedes the sub-layer (pre-norm). Defaults to False.
 
-    Raises:
-        KeyError: the type of a layer is unknown.
-        TypeError, ValueError: an option of a layer is invalid; see the layer.
-
     Example:
         >>> attention = dict(type='mmattn.BilateralMultiheadAttention', window_size=5)
         >>> layer = TransformerEncoderLayer(16, num_heads=4, feedforward_dim=32, self_attention=attention)
@@ -194,10 +190,6 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         cross_attention (dict): config of the attention to the encoder. Defaults to attention by content.
         dropout (float): probability, in [0, 1). Defaults to 0.1.
         norm_first (bool): the norm precedes the sub-layer (pre-norm). Defaults to False.
-
-    Raises:
-        KeyError: the type of a layer is unknown.
-        TypeError, ValueError: an option of a layer is invalid; see the layer.
 
     Example:
         >>> layer = TransformerDecoderLayer(16, num_heads=4, feedforward_dim=32)
@@ -300,10 +292,6 @@ class SequenceEncoder(_LayerStack):
         num_layers (int): number of layers.
         layer (dict or sequence of dict): arguments of each layer: the same for all, or one per layer.
 
-    Raises:
-        TypeError: ``num_layers`` is not an integer.
-        ValueError: ``num_layers`` is below 1, or there is not one ``layer`` for all or one per layer.
-
     Example:
         >>> encoder = SequenceEncoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))
         >>> encoder(torch.randn(3, 7, 16)).shape
@@ -326,10 +314,6 @@ class SequenceDecoder(_LayerStack):
     Args:
         num_layers (int): number of layers.
         layer (dict or sequence of dict): arguments of each layer: the same for all, or one per layer.
-
-    Raises:
-        TypeError: ``num_layers`` is not an integer.
-        ValueError: ``num_layers`` is below 1, or there is not one ``layer`` for all or one per layer.
 
     Example:
         >>> decoder = SequenceDecoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32)).eval()

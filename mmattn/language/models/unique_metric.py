@@ -20,9 +20,6 @@ class UniqueMetric(BaseMetric):
         keep_results (bool): has no effect; accepted because ``tools/test.py --out`` sets it, as for the metrics of
             mmseg.
         **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
-
-    Raises:
-        OSError: ``output_dir`` is not writable.
     """
 
     key: str  # entry of a result that tells samples apart and orders them
@@ -35,11 +32,7 @@ class UniqueMetric(BaseMetric):
             check_writable(output_dir)
 
     def evaluate(self, size: int) -> dict:
-        """Compute the metrics of the samples of all processes.
-
-        Raises:
-            ValueError: there are not ``size`` different samples.
-        """
+        """Compute the metrics of the samples of all processes."""
         by_key = {result[self.key]: result for part in all_gather_object(self.results) for result in part}
         if len(by_key) != size:
             raise ValueError(

@@ -72,10 +72,6 @@ class RegionExtractor:
         whole_image (bool): whether the whole image is a further region, the first, of class -1 and score 0. Defaults
             to False.
 
-    Raises:
-        ValueError: an option is out of its range; or, for an image, the maps of a one-stage detector have different
-            numbers of channels.
-
     Example:
         >>> extractor = RegionExtractor(nn.Identity(), pipeline=dict, min_regions=2, max_regions=3, score_thr=0.5)
         >>> extractor.choose(torch.tensor([0.6, 0.1, 0.9, 0.7, 0.8])), extractor.choose(torch.tensor([0.1, 0.9, 0.2]))
@@ -239,11 +235,6 @@ class GridExtractor:
         grid (int): cells S per side. Defaults to 7.
         pyramid (bool): the regions are the cells of all grids of 1 to S rows and 1 to S columns, (S (S + 1) / 2)², so
             that boxes have several sizes and shapes; the first is the whole image. Defaults to False.
-
-    Raises:
-        TypeError: ``size`` or ``grid`` is not an integer.
-        ValueError: ``size`` or ``grid`` is below 1; or, for an image, the preprocessor pads it, there is no such level,
-            or its map has fewer positions than the grid.
 
     Example:
         >>> from mmengine.model import ImgDataPreprocessor

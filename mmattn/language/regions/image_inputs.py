@@ -32,12 +32,7 @@ def open_store(regions: Any) -> Any:
 
 
 def region_store(inputs: Stores) -> RegionStore:
-    """Return the region store at one or several paths, or the given one.
-
-    Raises:
-        OSError, ValueError: as :class:`RegionStore`.
-        TypeError: ``inputs`` is something else.
-    """
+    """Return the region store at one or several paths, or the given one."""
     if isinstance(inputs, RegionStore):
         return inputs
     paths = [inputs] if isinstance(inputs, str | Path) else inputs
@@ -160,11 +155,7 @@ def given_picture(path: str | Path | None) -> np.ndarray | None:
 
 
 def check_shape(path: str | Path, picture: np.ndarray, image_id: str, expected: tuple[int, int]) -> None:
-    """Check that a given picture may be that of an image in a region store, whose width and height are ``expected``.
-
-    Raises:
-        ValueError: it has another shape.
-    """
+    """Check that a given picture may be that of an image in a region store, whose width and height are ``expected``."""
     size = picture.shape[1], picture.shape[0]
     if not same_shape(size, expected):
         sizes = ['×'.join(map(str, each)) for each in (size, expected)]

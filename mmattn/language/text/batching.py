@@ -35,9 +35,6 @@ def token_batches(
     Returns:
         list[list[int]]: the indices of the samples of each batch.
 
-    Raises:
-        ValueError: a sample is longer than ``max_tokens``.
-
     Example:
         >>> token_batches([(3, 4), (9, 8), (4, 4)], max_tokens=10)
         [[0, 2], [1]]
@@ -78,11 +75,6 @@ class TokenBatchSampler(Sampler):
         batch_size (int): bound on the number of sentences of a batch.
         max_tokens (int): bound on the longest length of a batch times its number of sentences.
         infinite (bool): continue with the next epoch. Defaults to False.
-
-    Raises:
-        TypeError: the sampler has no data set, or its data set has no lengths; or, unless ``infinite``, the sampler has
-            no epochs.
-        ValueError: a sentence is longer than ``max_tokens``, or there is no sentence.
 
     Example:
         >>> from mmattn.engine import DefaultSampler
@@ -234,10 +226,6 @@ def pad_collate(
     Returns:
         dict: the batch, on the CPU, with the shapes that the data preprocessor returns.
 
-    Raises:
-        KeyError: the type is unknown.
-        ValueError: pictures differ in size, or regions in width or in number from their boxes.
-
     Example:
         >>> samples = [dict(inputs=dict(question=torch.tensor(words))) for words in ([4, 2], [5, 6, 2])]
         >>> pad_collate(samples)['inputs']['question']
@@ -266,9 +254,6 @@ def pad_regions(
         tuple[Tensor, Tensor | None, Tensor]: features ``(B, N, D)``, 0 where padded; boxes ``(B, N, 4)``,
         ``(0, 0, 1, 1)`` where padded, so that the logarithm of a side is finite, or None; and the mask, bool
         ``(B, N)``, True where padded.
-
-    Raises:
-        ValueError: an image has another number of boxes than of features, or features of another width than the others.
 
     Example:
         >>> _, boxes, mask = pad_regions([torch.ones(1, 8), torch.ones(2, 8)], [torch.zeros(1, 4), torch.zeros(2, 4)])

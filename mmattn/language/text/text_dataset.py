@@ -55,11 +55,7 @@ class TextDataset(Dataset):
     @classmethod
     @abstractmethod
     def read_vocabulary(cls, cfg: dict) -> Vocabulary:
-        """Return the vocabulary of a data set with this config.
-
-        Raises:
-            OSError, ValueError: the file cannot be read.
-        """
+        """Return the vocabulary of a data set with this config."""
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:

@@ -49,9 +49,6 @@ def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str
     Returns:
         dict[str, tuple[str, nn.Module]]: name of the layer in the model → its part and the layer.
 
-    Raises:
-        ValueError: a stack does not have so many layers, or no layer at this depth has ``attention_weights``.
-
     Example:
         >>> from mmattn.language.translation import TranslationTransformer
         >>> list(attention_parts(TranslationTransformer(vocab_size=10, size='tiny'), layer=1))
@@ -87,9 +84,6 @@ def sentence_attention(model: Any, source: Tensor, target: Tensor, layer: int | 
 
     Returns:
         list[SentenceAttention]: one per attention layer at this depth, in the order of the model.
-
-    Raises:
-        ValueError: as :func:`attention_parts`.
 
     Example:
         >>> from mmattn.language.translation import TranslationTransformer
@@ -179,9 +173,6 @@ def draw_sentence_attention(
 
     Returns:
         np.ndarray: uint8 ``(height, width, 3)``, RGB.
-
-    Raises:
-        ValueError: the weights are not those of M and L pieces.
 
     Example:
         >>> table = torch.eye(3).expand(2, 3, 3)

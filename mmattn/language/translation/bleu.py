@@ -37,9 +37,6 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Any:
         hypotheses (sequence of str): translations; their tokens are separated by spaces.
         references (sequence of str): one reference per translation.
 
-    Raises:
-        ImportError: sacreBLEU is not installed; the message gives the command.
-
     Example:
         >>> round(tokenized_bleu(['the cat sat on the mat'], ['the cat sat on a mat']).score, 4)
         53.7285
@@ -65,10 +62,6 @@ class BLEU(UniqueMetric):
         output_dir (str, optional): folder for the translations, ``translations.txt``, and, with the score of each, the
             ``n-best.txt``. Defaults to None, no files.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
-
-    Raises:
-        ImportError: sacreBLEU is not installed.
-        OSError: ``output_dir`` is not writable.
 
     Example:
         >>> metric = BLEU()

@@ -236,9 +236,6 @@ class TranslationInferencer(SentenceInferencer):
 
         Returns:
             np.ndarray: uint8 ``(height, width, 3)``, RGB; see :func:`draw_sentence_attention`.
-
-        Raises:
-            ValueError: the sentence is empty; or as :func:`sentence_attention`.
         """
         from .attention_pictures import draw_sentence_attention, sentence_attention  # late: it imports matplotlib
 

@@ -58,9 +58,6 @@ class TranslationTransformer(SentenceGenerator):
             ``mmattn.TextDataPreprocessor``.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
 
-    Raises:
-        ValueError: ``size``, ``stack`` or an option of ``test_cfg`` is unknown, or ``label_smoothing`` is out of range.
-
     Example:
         >>> model = TranslationTransformer(vocab_size=100, size='tiny').eval()
         >>> source = torch.tensor([[4, 5, 6, 2]])
@@ -144,11 +141,7 @@ class TranslationTransformer(SentenceGenerator):
         return self.decode(*self.encode(source), target)
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the output of the encoder, ``(B, M, E)``, and the padding mask of the source, bool ``(B, M)``.
-
-        Raises:
-            ValueError: a source sentence is empty.
-        """
+        """Return the output of the encoder, ``(B, M, E)``, and the padding mask of the source, bool ``(B, M)``."""
         if source.shape[1] == 0 or bool((source[:, 0] <= EOS).any()):
             raise ValueError('source must have at least one token before the end token in every sentence')
         mask = padding_mask(source)
@@ -179,11 +172,7 @@ class TranslationTransformer(SentenceGenerator):
 
 
 def check_max_length(max_length: Any) -> None:
-    """Check 'max_length' of ``test_cfg``; see :func:`longest`.
-
-    Raises:
-        TypeError, ValueError: it is invalid, or a translation of one piece would have none.
-    """
+    """Check 'max_length' of ``test_cfg``; see :func:`longest`."""
     name = 'test_cfg.max_length'
     if isinstance(max_length, list | tuple) and len(max_length) == 2:
         for x in max_length:

@@ -190,9 +190,6 @@ class VQAAccuracy(UniqueMetric):
             ``tools/test.py --out`` sets it. Defaults to None, no files.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
-    Raises:
-        OSError: the folder of a file is not writable.
-
     Example:
         >>> metric = VQAAccuracy()
         >>> metric.dataset_meta = dict(answers=['2', 'red'])

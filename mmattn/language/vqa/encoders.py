@@ -47,10 +47,6 @@ class QuestionGRU(nn.Module):
         embed_dim (int): channels N of the GRU. Defaults to 1024.
         word_std (float): standard deviation of the word vectors at the start, above 0. Defaults to 0.4.
 
-    Raises:
-        TypeError: a number of symbols or channels is not an integer, or ``word_std`` is not a number.
-        ValueError: a number is below 1, or ``word_std`` is below 0.
-
     Example:
         >>> encoder = QuestionGRU(vocab_size=100, embed_dim=16)
         >>> question = encoder(torch.tensor([[7, 9, 1], [5, 6, 8]]))
@@ -114,10 +110,6 @@ class SkipThoughtEncoder(QuestionGRU):
         dropout (float): dropout probability of words and states, from 0 to 1. Defaults to 0.25.
         pretrained (str, optional): ``uni_skip.npz``. Defaults to None.
         word_std (float): as in :class:`QuestionGRU`. Defaults to 0.4.
-
-    Raises:
-        TypeError: a number of symbols or channels is not an integer, or a probability is not a number.
-        ValueError: a number is below 1, or a probability is not from 0 to 1.
 
     Example:
         >>> encoder = SkipThoughtEncoder(vocab_size=100, word_dim=20, embed_dim=16)
@@ -214,10 +206,6 @@ class ConvImageEncoder(nn.Module):
 
     Args:
         channels (sequence of int): channels of each convolution. Defaults to (32, 64, 128, 128).
-
-    Raises:
-        TypeError: a number of channels is not an integer.
-        ValueError: a number of channels is below 1, or there is none.
 
     Example:
         >>> import torch

@@ -85,9 +85,6 @@ class BANHead(AnswerHead):
         **network: options of :class:`mmattn.layers.BilinearAttentionNetwork`, such as ``num_glimpses``, ``mode``,
             ``counter`` and ``recompute``.
 
-    Raises:
-        TypeError, ValueError: an option is invalid, or ``test_glimpses`` is more than ``num_glimpses``.
-
     Example:
         >>> head = BANHead(16, 32, num_answers=5, num_glimpses=2)
         >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
@@ -146,9 +143,6 @@ class CoAttentionHead(AnswerHead):
         dropout (float): as in :class:`mmattn.layers.CoAttention`. Defaults to 0.2.
         classifier_dropout (float): dropout probability of the hidden channels. Defaults to 0.5.
 
-    Raises:
-        TypeError, ValueError: an option is invalid.
-
     Example:
         >>> head = CoAttentionHead(16, 32, num_answers=5)
         >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
@@ -197,9 +191,6 @@ class UnitaryHead(AnswerHead):
         embed_dim (int, optional): channels of the attention. Defaults to ``question_dim``.
         dropout (float): as in :class:`mmattn.layers.UnitaryAttention`. Defaults to 0.2.
         classifier_dropout (float): dropout probability of the hidden channels. Defaults to 0.5.
-
-    Raises:
-        TypeError, ValueError: an option is invalid.
 
     Example:
         >>> head = UnitaryHead(16, 32, num_answers=5)
@@ -254,9 +245,6 @@ class ConcatHead(AnswerHead):
         num_answers (int): number of answers A.
         hidden_dim (int, optional): hidden channels of the classifier. Defaults to 2N.
         classifier_dropout (float): dropout probability of the hidden channels. Defaults to 0.5.
-
-    Raises:
-        TypeError, ValueError: an option is invalid.
 
     Example:
         >>> head = ConcatHead(16, 32, num_answers=5)
@@ -362,12 +350,6 @@ class FusionHead(AnswerHead):
         num_glimpses (int): G. Defaults to 2.
         project (bool): fuse q̃ and ṽ; if False, q and v themselves, as MCB does. Defaults to True.
         dropout (float): dropout probability, from 0 to 1. Defaults to 0.5.
-
-    Raises:
-        KeyError: the type of a fusion is unknown.
-        TypeError: a number of channels is not an integer, or ``dropout`` is not a number.
-        ValueError: a number of channels is below 1, ``num_glimpses`` does not divide ``pooled_dim``, or an option of a
-            fusion is invalid.
 
     Example:
         >>> head = FusionHead(16, 32, num_answers=5)

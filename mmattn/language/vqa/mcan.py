@@ -113,9 +113,6 @@ class MCAN(BaseModel):
             ``mmattn.RegionDataPreprocessor``.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
 
-    Raises:
-        TypeError, ValueError: an option is invalid.
-
     Example:
         >>> attention = dict(type='mmattn.RegionAttention', geometry='query_dependent')
         >>> model = MCAN(100, num_answers=5, num_features=32, word_dim=8, num_layers=1, embed_dim=16, num_heads=4,

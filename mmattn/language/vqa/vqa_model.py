@@ -39,10 +39,6 @@ class VQAModel(BaseModel):
     Attributes:
         num_features (int or None): channels of the region features that the model reads; None if it reads images.
 
-    Raises:
-        KeyError: the type of a part is unknown.
-        TypeError, ValueError: an option is invalid, or the head reads boxes, which images do not have.
-
     Example:
         >>> encoder = dict(type='mmattn.QuestionGRU', embed_dim=16)
         >>> head = dict(type='mmattn.BANHead', num_glimpses=2)
@@ -93,9 +89,6 @@ class VQAModel(BaseModel):
             data_samples (list[BaseDataElement], optional): one per question; predictions are added to them.
             mode (str): 'tensor', the logits ``(B, A)``; 'loss', a dict; 'predict', the data samples with
                 ``pred_scores``, float ``(A)``, and ``pred_label`` (int), the best answer.
-
-        Raises:
-            ValueError: an input that the model reads is missing.
         """
         logits, _ = self._answer(inputs, need_weights=False)
         if mode == 'tensor':
