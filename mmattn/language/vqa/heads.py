@@ -19,6 +19,14 @@ class AnswerHead(nn.Module):
     """Base of heads that fuse question and regions, and classify the result.
 
     A subclass sets ``classifier``, and defines ``fuse``, which has the arguments of :meth:`forward`.
+
+    The constructors of all heads have these arguments:
+
+    * question_dim (int): channels N of the words and of the question's last state.
+    * region_dim (int): channels M of the regions.
+    * num_answers (int): number of answers A.
+    * classifier_dropout (float): dropout probability of the hidden channels of the classifier. Defaults to 0.5.
+      ``FusionHead`` has ``dropout`` instead.
     """
 
     reads_boxes = False
@@ -57,7 +65,6 @@ def answer_classifier(in_dim: int, hidden_dim: int, num_answers: int, dropout: f
         dropout (float): probability. Defaults to 0.5.
 
     Example:
-        >>> import torch
         >>> answer_classifier(16, 32, 5)(torch.randn(2, 16)).shape
         torch.Size([2, 5])
     """
@@ -75,13 +82,10 @@ class BANHead(AnswerHead):
     Source: "Bilinear Attention Networks", 2018, section 3, and its published code.
 
     Args:
-        question_dim (int): channels N of the words.
-        region_dim (int): channels M of the regions.
-        num_answers (int): number of answers A.
+        question_dim, region_dim, num_answers, classifier_dropout: as in :class:`AnswerHead`.
         mask_words (bool): exclude padding after the words from the attention maps and from the sum of the words. The
             published code does not: its answer depends on the length to which questions are padded. Defaults to False.
         test_glimpses (int, optional): in evaluation, use only the first so many glimpses (Fig. 2c). Defaults to all.
-        classifier_dropout (float): dropout probability of the hidden channels. Defaults to 0.5.
         **network: options of :class:`mmattn.layers.BilinearAttentionNetwork`, such as ``num_glimpses``, ``mode``,
             ``counter`` and ``recompute``.
 
@@ -128,69 +132,15 @@ class BANHead(AnswerHead):
 
 
 @MODELS.register_module()
-class CoAttentionHead(AnswerHead):
-    """Attention to the words by themselves, and of their sum to the regions; a classifier of twice the channels.
-
-    Source: "Bilinear Attention Networks", 2018, a baseline of Table 2.
-
-    Args:
-        question_dim (int): channels N of the words.
-        region_dim (int): channels M of the regions.
-        num_answers (int): number of answers A.
-        embed_dim (int, optional): channels of the attention. Defaults to ``question_dim``.
-        mask_words (bool): as in :class:`BANHead`. Defaults to False.
-        hidden_dim (int): as in :class:`mmattn.layers.CoAttention`. Defaults to 512.
-        dropout (float): as in :class:`mmattn.layers.CoAttention`. Defaults to 0.2.
-        classifier_dropout (float): dropout probability of the hidden channels. Defaults to 0.5.
-
-    Example:
-        >>> head = CoAttentionHead(16, 32, num_answers=5)
-        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
-        >>> logits, maps = head(question, torch.randn(3, 36, 32), need_weights=True)
-        >>> logits.shape, maps.shape
-        (torch.Size([3, 5]), torch.Size([3, 1, 14, 36]))
-    """
-
-    def __init__(
-        self,
-        question_dim: int,
-        region_dim: int,
-        num_answers: int,
-        embed_dim: int | None = None,
-        mask_words: bool = False,
-        hidden_dim: int = 512,
-        dropout: float = 0.2,
-        classifier_dropout: float = 0.5,
-    ) -> None:
-        super().__init__()
-        embed_dim = question_dim if embed_dim is None else embed_dim
-        self.mask_words = mask_words
-        self.attention = CoAttention(question_dim, region_dim, embed_dim, hidden_dim, dropout)
-        self.classifier = answer_classifier(embed_dim, 2 * embed_dim, num_answers, classifier_dropout)
-
-    def fuse(
-        self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the output of the attention, and βαᵀ, ``(B, 1, L, K)``: β are the weights of words, α of regions."""
-        words = question.mask if self.mask_words else None
-        fused, weights = self.attention(question.words, regions, words, mask, need_weights)
-        maps = None if weights is None else torch.einsum('bi,bj->bij', *weights).unsqueeze(1)
-        return fused, maps
-
-
-@MODELS.register_module()
 class UnitaryHead(AnswerHead):
     """Attention of the question's last state to the regions, and a classifier of twice the channels.
 
     Source: "Bilinear Attention Networks", 2018, a baseline of Table 2.
 
     Args:
-        question_dim (int): channels N of the question.
-        region_dim (int): channels M of the regions.
-        num_answers (int): number of answers A.
+        question_dim, region_dim, num_answers, classifier_dropout: as in :class:`AnswerHead`.
         embed_dim (int, optional): channels of the attention. Defaults to ``question_dim``.
-        dropout (float): as in :class:`mmattn.layers.UnitaryAttention`. Defaults to 0.2.
-        classifier_dropout (float): dropout probability of the hidden channels. Defaults to 0.5.
+        **attention: ``dropout`` of :class:`mmattn.layers.UnitaryAttention`.
 
     Example:
         >>> head = UnitaryHead(16, 32, num_answers=5)
@@ -200,18 +150,20 @@ class UnitaryHead(AnswerHead):
         (torch.Size([3, 5]), torch.Size([3, 1, 36]))
     """
 
+    layer: type[nn.Module] = UnitaryAttention
+
     def __init__(
         self,
         question_dim: int,
         region_dim: int,
         num_answers: int,
         embed_dim: int | None = None,
-        dropout: float = 0.2,
         classifier_dropout: float = 0.5,
+        **attention: Any,
     ) -> None:
         super().__init__()
         embed_dim = question_dim if embed_dim is None else embed_dim
-        self.attention = UnitaryAttention(question_dim, region_dim, embed_dim, dropout)
+        self.attention = self.layer(question_dim, region_dim, embed_dim, **attention)
         self.classifier = answer_classifier(embed_dim, 2 * embed_dim, num_answers, classifier_dropout)
 
     def fuse(
@@ -220,6 +172,40 @@ class UnitaryHead(AnswerHead):
         """Return the output of the attention, and the weights of the regions, ``(B, 1, K)``."""
         fused, weights = self.attention(question.state, regions, mask, need_weights)
         return fused, None if weights is None else weights.unsqueeze(1)
+
+
+@MODELS.register_module()
+class CoAttentionHead(UnitaryHead):
+    """Attention to the words by themselves, and of their sum to the regions; a classifier of twice the channels.
+
+    Source: "Bilinear Attention Networks", 2018, a baseline of Table 2.
+
+    Args:
+        mask_words (bool): as in :class:`BANHead`. Defaults to False.
+        *args, **kwargs: as in :class:`UnitaryHead`, with the options of :class:`mmattn.layers.CoAttention`.
+
+    Example:
+        >>> head = CoAttentionHead(16, 32, num_answers=5)
+        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
+        >>> logits, maps = head(question, torch.randn(3, 36, 32), need_weights=True)
+        >>> logits.shape, maps.shape
+        (torch.Size([3, 5]), torch.Size([3, 1, 14, 36]))
+    """
+
+    layer = CoAttention
+
+    def __init__(self, *args: Any, mask_words: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.mask_words = mask_words
+
+    def fuse(
+        self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output of the attention, and βαᵀ, ``(B, 1, L, K)``: β are the weights of words, α of regions."""
+        words = question.mask if self.mask_words else None
+        fused, weights = self.attention(question.words, regions, words, mask, need_weights)
+        maps = None if weights is None else torch.einsum('bi,bj->bij', *weights).unsqueeze(1)
+        return fused, maps
 
 
 def mean_region(regions: Tensor, region_mask: Tensor | None) -> Tensor:
@@ -240,11 +226,8 @@ class ConcatHead(AnswerHead):
     """A classifier that reads the mean of the valid regions and the question's last state. A baseline.
 
     Args:
-        question_dim (int): channels N of the question.
-        region_dim (int): channels M of the regions.
-        num_answers (int): number of answers A.
+        question_dim, region_dim, num_answers, classifier_dropout: as in :class:`AnswerHead`.
         hidden_dim (int, optional): hidden channels of the classifier. Defaults to 2N.
-        classifier_dropout (float): dropout probability of the hidden channels. Defaults to 0.5.
 
     Example:
         >>> head = ConcatHead(16, 32, num_answers=5)
@@ -285,8 +268,6 @@ class ImageOnlyHead(ConcatHead):
     Arguments are those of :class:`ConcatHead`.
 
     Example:
-        >>> import torch
-        >>> from mmattn.language.vqa import EncodedQuestion
         >>> head = ImageOnlyHead(16, 32, num_answers=5)
         >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
         >>> head(question, torch.randn(3, 36, 32))[0].shape
@@ -303,8 +284,6 @@ class QuestionOnlyHead(ConcatHead):
     Arguments are those of :class:`ConcatHead`.
 
     Example:
-        >>> import torch
-        >>> from mmattn.language.vqa import EncodedQuestion
         >>> head = QuestionOnlyHead(16, 32, num_answers=5)
         >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
         >>> head(question, torch.randn(3, 36, 32))[0].shape
@@ -337,9 +316,7 @@ class FusionHead(AnswerHead):
     2020, section 3.3, and the published code of MUTAN.
 
     Args:
-        question_dim (int): channels of the question.
-        region_dim (int): channels M of the regions.
-        num_answers (int): number of answers A.
+        question_dim, region_dim, num_answers: as in :class:`AnswerHead`.
         fusion (dict): config of the second fusion, without its channels. Defaults to ``mmattn.HadamardFusion``, which
             is MUTAN.
         attention_fusion (dict, optional): config of the first fusion. Defaults to that of the second.
