@@ -126,25 +126,35 @@ def read_pairs(name: str, pairs: Any) -> list[tuple[str, str]]:
 class LanguageInferencer(BaseInferencer):
     """Base of the inferencers of models that read or write sentences.
 
-    The checkpoint contains the vocabulary, in ``meta.dataset_meta``. A subclass sets the class attributes, and defines
-    ``forward`` for a :class:`Batch`, and ``postprocess``, which returns a dict per input.
+    The checkpoint contains the vocabulary, in ``meta.dataset_meta``, so no annotations are read. A subclass sets the
+    class attributes, and defines ``forward`` for a :class:`Batch`, and ``postprocess``, which returns a dict per input.
+
+    A call checks all its arguments before the model runs, and returns a dict with 'predictions', one dict per input, in
+    the order of the inputs. Every call has these arguments:
+
+    * progress_file (str or Path, optional): file for the predictions that are finished; after each batch, its
+      predictions are added. Defaults to None.
+    * resume (bool): if ``progress_file`` exists, it must be the file of the same inputs and settings. Its batches are
+      not processed again, and the result is that of an uninterrupted run. False: the file is emptied first. Defaults to
+      True.
+
+    A call raises a ValueError if inputs have faults, or if ``progress_file`` is damaged or belongs to another run; a
+    BlockingIOError if another process uses ``progress_file``; and an OSError if a file cannot be read or written.
 
     Args:
         model (str, Path or Config): config of the model, or its path; that of a shipped config may be written as
             'mmattn::bi_sa/….py'.
         weights (str or Path): path or URL of the checkpoint.
         device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
-        batch_size (int): inputs per batch. Defaults to 64.
+        batch_size (int): inputs per batch, at least 1. Defaults to 64.
         show_progress (bool): show a progress bar, if the standard error stream is a terminal. Defaults to True.
 
     Raises:
         OSError: the config or the checkpoint does not exist.
         RuntimeError: the weights do not fit the model; the message lists the keys.
-        TypeError: ``model`` is neither a config nor a path, ``weights`` is neither a path nor a URL, or ``batch_size``
-            is not an integer.
-        ValueError: ``batch_size`` is below 1; the model of the config is of another kind; ``dataset_meta`` of the
-            checkpoint is incomplete or invalid; its vocabulary has another size than that of the model; or there is no
-            such device.
+        ValueError: the model of the config is of another kind; ``dataset_meta`` of the checkpoint is incomplete or
+            invalid; its vocabulary has another size than that of the model; or there is no such device. The message
+            names the checkpoint.
     """
 
     model_types: tuple[type, ...]  # the models that it accepts
@@ -277,7 +287,12 @@ class SentenceInferencer(LanguageInferencer):
     """Base of the inferencers of models that write sentences by beam search.
 
     ``forward`` returns the hypotheses for a batch; its options are those of :meth:`_options`. Arguments and errors are
-    those of :class:`LanguageInferencer`.
+    those of :class:`LanguageInferencer`. Every call has three further arguments:
+
+    * beam (int, optional): number of hypotheses per input. Defaults to that of ``test_cfg`` in the config.
+    * length_penalty (float, optional): exponent α of the length penalty; its kind is that of the config. Defaults to
+      that of the config.
+    * n_best (int): number of sentences per input, at most ``beam``. Defaults to 1.
     """
 
     def _options(self, beam: int | None, length_penalty: float | None, n_best: int) -> dict[str, Any]:
