@@ -32,7 +32,7 @@ class Captioner(SentenceGenerator):
         vocab_size (int): number of symbols of the vocabulary, the four special ones included.
         embed_dim (int): channels E.
         dropout (float): dropout probability of the embedded words, in [0, 1).
-        label_smoothing (float): ε of the cross-entropy, in [0, 1].
+        label_smoothing (float): ε of the cross-entropy, in [0, 1]. Defaults to 0.
         self_critical (dict, optional): train with the reward CIDEr-D in place of cross-entropy: ``samples``, captions
             drawn per image (default 5), and ``baseline``, 'greedy' (default), the reward of the best caption of the
             model, or 'mean', the mean of the other samples of the image. ``mmattn.SelfCriticalHook`` sets the reward.
@@ -52,11 +52,11 @@ class Captioner(SentenceGenerator):
         vocab_size: int,
         embed_dim: int,
         dropout: float,
-        label_smoothing: float,
-        self_critical: dict | None,
-        test_cfg: dict | None,
-        data_preprocessor: dict | None,
-        init_cfg: dict | None,
+        label_smoothing: float = 0.0,
+        self_critical: dict | None = None,
+        test_cfg: dict | None = None,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
     ) -> None:
         super().__init__(
             label_smoothing,

@@ -185,11 +185,8 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
     Args:
         embed_dim (int): channels E.
         num_heads (int): number of heads.
-        feedforward_dim (int): channels between the two linear layers of the feed-forward network.
-        self_attention (dict or sequence of dict, optional): as in :class:`TransformerEncoderLayer`.
         cross_attention (dict): config of the attention to the encoder. Defaults to attention by content.
-        dropout (float): probability, in [0, 1). Defaults to 0.1.
-        norm_first (bool): the norm precedes the sub-layer (pre-norm). Defaults to False.
+        **kwargs: as in :class:`TransformerEncoderLayer`.
 
     Example:
         >>> layer = TransformerDecoderLayer(16, num_heads=4, feedforward_dim=32)
@@ -203,13 +200,11 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         self,
         embed_dim: int,
         num_heads: int,
-        feedforward_dim: int,
-        self_attention: LayerConfig = ATTENTION,
+        *args: Any,
         cross_attention: dict = ATTENTION,
-        dropout: float = 0.1,
-        norm_first: bool = False,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(embed_dim, num_heads, feedforward_dim, self_attention, dropout, norm_first)
+        super().__init__(embed_dim, num_heads, *args, **kwargs)
         self.cross_attention = MODELS.build(dict(embed_dim=embed_dim, num_heads=num_heads, **cross_attention))
         self.cross_attention_norm = nn.LayerNorm(embed_dim)
 
@@ -311,9 +306,7 @@ class SequenceEncoder(_LayerStack):
 class SequenceDecoder(_LayerStack):
     """Stack of :class:`TransformerDecoderLayer`, for whole sequences and for one token at a time.
 
-    Args:
-        num_layers (int): number of layers.
-        layer (dict or sequence of dict): arguments of each layer: the same for all, or one per layer.
+    The arguments are those of :class:`SequenceEncoder`.
 
     Example:
         >>> decoder = SequenceDecoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32)).eval()
