@@ -25,9 +25,6 @@ class PhraseDataPreprocessor(RegionDataPreprocessor):
 
     The inputs ``phrases`` and, in training, ``targets`` are padded with 0, and ``phrase_mask`` is added.
 
-    Args:
-        non_blocking (bool): as in mmengine's ``BaseDataPreprocessor``. Defaults to False.
-
     Example:
         >>> inputs = dict(features=[torch.ones(2, 8), torch.ones(1, 8)],
         ...               phrases=[torch.tensor([1, 4]), torch.tensor([2])],

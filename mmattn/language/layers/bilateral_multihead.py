@@ -127,7 +127,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> tuple[Tensor, None]:
-        """Attend over the sequence.
+        """Attend over the sequence; return ``(B, L, E)`` or ``(L, E)``, and None.
 
         Args:
             query (Tensor): float ``(B, L, E)``, or ``(L, E)`` without a batch.
@@ -140,9 +140,6 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             attn_mask (Tensor, optional): must be None; for a decoder, set ``causal=True`` in the constructor.
             is_causal (bool): passed by ``nn.TransformerEncoderLayer``; True is accepted only if the layer is causal.
                 Defaults to False.
-
-        Returns:
-            tuple[Tensor, None]: ``(B, L, E)`` or ``(L, E)``, and None.
         """
         if need_weights:
             raise ValueError('need_weights must be False: the table of all weights is never computed')
@@ -223,9 +220,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         return state
 
     def step(self, x: Tensor, state: dict[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the output for one more token of each of n hypotheses.
-
-        The outputs for positions 0, 1, … are those of :meth:`forward` for the sequence.
+        """Return the output for one more token of each of n hypotheses, ``(n, 1, E)``, as :meth:`forward` does, and the
+        state.
 
         Args:
             x (Tensor): float ``(n, 1, E)``, the last token of each hypothesis.
@@ -233,9 +229,6 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 ``(n, heads, t, D)``, one per hypothesis. Those of ``memory`` are ``(S, heads, M, D)``, one per
                 sentence; the n / S hypotheses of a sentence are adjacent.
             position (int): position of the token, from 0.
-
-        Returns:
-            tuple[Tensor, dict[str, Tensor]]: ``(n, 1, E)``, and the state for the next step.
         """
         check_step(x, self.embed_dim, position)
         if 'memory_key' in state:

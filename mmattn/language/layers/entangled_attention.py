@@ -85,13 +85,7 @@ MODES = {
 
 
 class GuidedAttention(nn.Module):
-    """LN(x + dropout(MHA(x, memory, memory))).
-
-    Args:
-        embed_dim (int): channels E.
-        num_heads (int): number of heads.
-        dropout (float): probability.
-    """
+    """LN(x + dropout(MHA(x, memory, memory)))."""
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
@@ -170,7 +164,7 @@ class EntangledAttention(nn.Module):
         visual_padding_mask: Tensor | None = None,
         semantic_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Attend from each position of a sequence to both memories.
+        """Attend from each position of a sequence to both memories; return e, ``(B, L, E)``.
 
         Args:
             query (Tensor): a, float ``(B, L, E)``.
@@ -178,9 +172,6 @@ class EntangledAttention(nn.Module):
             semantic (Tensor): S, float ``(B, n_s, E)``; n_s may be 0.
             visual_padding_mask (Tensor, optional): bool ``(B, M)``, True where ``visual`` is padding.
             semantic_padding_mask (Tensor, optional): bool ``(B, n_s)``, True where ``semantic`` is padding.
-
-        Returns:
-            Tensor: e, ``(B, L, E)``.
         """
         memories = dict(visual=(visual, visual_padding_mask), semantic=(semantic, semantic_padding_mask))
         for name, x in (('query', query), ('visual', visual), ('semantic', semantic)):
@@ -200,11 +191,8 @@ class EntangledAttention(nn.Module):
     ) -> State:
         """Return the state for incremental decoding with :meth:`step`: the projected memories of S images.
 
-        Args:
-            visual, semantic, visual_padding_mask, semantic_padding_mask: as in :meth:`forward`, with S in place of B.
-
-        Returns:
-            dict[str, Tensor]: the first dimension of every tensor is S.
+        The arguments are those of :meth:`forward`, with S in place of B. The first dimension of every tensor of the
+        state is S.
         """
         memories = dict(visual=(visual, visual_padding_mask), semantic=(semantic, semantic_padding_mask))
         for name, x in (('visual', visual), ('semantic', semantic)):
@@ -216,15 +204,12 @@ class EntangledAttention(nn.Module):
         }
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Compute the output for one more token of each of n hypotheses.
+        """Return e for one more token of each of n hypotheses, ``(n, 1, E)``, and the same state.
 
         Args:
             x (Tensor): a, float ``(n, 1, E)``. The n / S hypotheses of an image are adjacent.
             state (dict[str, Tensor]): from :meth:`start`.
             position (int): position of the token, from 0.
-
-        Returns:
-            tuple[Tensor, dict[str, Tensor]]: e, ``(n, 1, E)``, and the same state.
         """
         found = {'query': x}
         for name, sublayer in self.sublayers.items():

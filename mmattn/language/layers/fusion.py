@@ -325,11 +325,8 @@ class MCBFusion(nn.Module):
         self.out_proj = nn.Linear(sketch_dim, out_dim)
 
     def forward(self, query: Tensor, value: Tensor) -> Tensor:
-        """Return u, ``(*, out_dim)``.
-
-        Args:
-            query (Tensor): q, float ``(*, query_dim)``.
-            value (Tensor): v, float ``(*, value_dim)``; the other dimensions are broadcast.
+        """Return u, ``(*, out_dim)``, for ``(*, query_dim)`` and ``(*, value_dim)``, whose other dimensions are
+        broadcast.
         """
         u = self.sketch(query, value)
         if self.normalize:

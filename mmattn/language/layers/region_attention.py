@@ -244,15 +244,13 @@ class RegionAttention(nn.Module):
         return out, weights if need_weights else None
 
     def geometry_logits(self, term: str, relative_geometry: Tensor, x: Tensor | None = None) -> Tensor:
-        """Return one term of φ, before it is divided by √d (Eq. 11 to 13).
+        """Return one term of φ, before it is divided by √d (Eq. 11 to 13), ``(B, heads, N, N)``.
 
         Args:
-            term (str): a term in ``geometry`` of the constructor.
-            relative_geometry (Tensor): float ``(B, N, N, 4)``, f_ij; ``(B, N, M, 4)`` with 'content_independent'.
+            term (str): a term in ``geometry`` of the constructor. relative_geometry (Tensor): float ``(B, N, N, 4)``,
+            f_ij. With 'content_independent', f_ij and φ_ij may be of
+                N and M regions.
             x (Tensor, optional): float ``(B, N, E)``, the regions; not used by 'content_independent'.
-
-        Returns:
-            Tensor: ``(B, heads, N, N)``, φ_ij; ``(B, heads, N, M)`` with 'content_independent'.
         """
         features = relative_geometry.to(self.in_proj_weight.dtype)
         if term == 'key_dependent':

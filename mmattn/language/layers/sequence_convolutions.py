@@ -13,13 +13,9 @@ from .sequence_checks import State, check_cached, check_key_padding_mask, check_
 
 
 class SequenceConv(nn.Module):
-    """Base of the convolutions of a sequence, with the interface of attention.
+    """Base of the convolutions of a sequence, with the interface of ``nn.MultiheadAttention(batch_first=True)``.
 
     A subclass defines ``convolve`` and ``step``.
-
-    Args:
-        embed_dim (int): channels E of the sequence.
-        causal (bool): position t depends only on positions up to t.
     """
 
     def __init__(self, embed_dim: int, causal: bool) -> None:
@@ -31,16 +27,13 @@ class SequenceConv(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None
     ) -> tuple[Tensor, None]:
-        """Convolve the sequence.
+        """Convolve the sequence; return ``(B, L, E)``, and None in place of attention weights.
 
         Args:
             query (Tensor): float ``(B, L, E)``.
             key, value (Tensor): the object ``query`` itself.
             key_padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding, to the right of the
                 sentence. The outputs of the other positions do not depend on it.
-
-        Returns:
-            tuple[Tensor, None]: ``(B, L, E)``, and None, in place of attention weights.
         """
         if key is not query or value is not query:
             raise ValueError(f'key and value must be query itself: {type(self).__name__} convolves one sequence')
@@ -53,26 +46,20 @@ class SequenceConv(nn.Module):
         raise NotImplementedError
 
     def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> State:
-        """Return the state before the first token: an empty dict.
-
-        Args:
-            memory, key_padding_mask: must be None; they are arguments of attention to another sequence.
-        """
+        """Return the state before the first token: an empty dict. Both arguments, a memory and its mask, must be None."""
         if memory is not None or key_padding_mask is not None:
             raise ValueError(f'memory and key_padding_mask must be None: {type(self).__name__} convolves one sequence')
         return {}
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Compute the output at one position from the inputs up to it, as ``forward`` of a causal layer does.
+        """Return the output for the token at ``position``, as ``forward`` of a causal layer does, and the state after
+        it.
 
         Args:
-            x (Tensor): float ``(n, 1, E)``, the token at ``position`` of n hypotheses.
-            state (dict[str, Tensor]): state after the tokens before it. The first dimension of its tensors is n. It is
-                not changed.
+            x (Tensor): float ``(n, 1, E)``, the token at ``position`` of n hypotheses. state (dict[str, Tensor]): state
+            after the tokens before it, which is not changed. The first dimension of its
+                tensors is n.
             position (int): position of the token, from 0.
-
-        Returns:
-            tuple[Tensor, dict[str, Tensor]]: ``(n, 1, E)``, and the state after the token.
         """
         raise NotImplementedError
 

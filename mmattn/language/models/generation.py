@@ -64,16 +64,11 @@ class Hypothesis(NamedTuple):
 
 
 def largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the ``k`` largest entries of each row in descending order; of equal entries, the first come first.
+    """Return the ``k`` largest entries of each row of ``(B, N)`` in descending order, and their indices, both
+    ``(B, k)``.
 
-    Unlike :func:`torch.topk`, whose choice among equal entries depends on the device and the shape.
-
-    Args:
-        values (Tensor): float ``(B, N)``.
-        k (int): number of entries, at most N.
-
-    Returns:
-        tuple[Tensor, Tensor]: values and int64 indices, ``(B, k)``.
+    Of equal entries, the first come first, whereas the choice of :func:`torch.topk` depends on the device and the
+    shape.
     """
     # One entry more shows whether the last chosen one is equal to one that is not chosen.
     found, index = values.topk(min(k + 1, values.shape[1]))
@@ -247,15 +242,12 @@ class SentenceGenerator(SequenceModel):
         return label_smoothed_loss(self.logits(x), target, self.label_smoothing)
 
     def search(self, state: Any, max_length: int | Sequence[int], **options: Any) -> list[list[Hypothesis]]:
-        """Write sentences by beam search.
+        """Write sentences by beam search; for each, return up to ``beam`` hypotheses, the best first.
 
         Args:
             state: the state before the first token, of one hypothesis per sentence, such as ``decoder.start`` returns.
             max_length (int or sequence of int): the largest number of tokens, for all or for each sentence.
             **options: replace those of ``test_cfg``.
-
-        Returns:
-            list[list[Hypothesis]]: for each sentence up to ``beam`` hypotheses, the best first.
         """
         found = {**self.test_cfg, **options}
         return beam_search(
@@ -271,11 +263,8 @@ class SentenceGenerator(SequenceModel):
         )
 
     def step(self, tokens: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """Return the log-probabilities of the next token, ``(n, V)``, at least float32, and the next state.
-
-        Args:
-            tokens (Tensor): int64 ``(n)``, the last token of each hypothesis.
-            state (DecodingState): from ``decoder.start`` or the last step.
+        """Return the log-probabilities of the token after ``tokens`` ``(n)``, ``(n, V)``, float32 or more, and the next
+        state.
         """
         x, state = self.decoder.step(self.embedding(tokens[:, None], start=state.position), state)
         logits = self.logits(x[:, 0])

@@ -40,8 +40,8 @@ def record_attention(layers: Mapping[str, Any]) -> Iterator[list[Rows]]:
         layers (mapping): name → a layer with ``attention_weights`` and ``attention_kinds``.
 
     Yields:
-        list[tuple[str, dict[str, Tensor]]]: it is filled while the model runs: name of the layer, and kind → float
-        ``(heads, queries, keys)`` on the CPU, of the first sample of the batch. Each row sums to 1.
+        list[tuple[str, dict[str, Tensor]]]: name of the layer, and kind → weights of the first sample of the batch,
+        float ``(heads, queries, keys)`` on the CPU, whose rows sum to 1. The list is filled while the model runs.
 
     Example:
         >>> from mmattn.layers import BilateralMultiheadAttention
@@ -111,11 +111,10 @@ def read_config(model: Any) -> Config:
 
 
 def read_pairs(name: str, pairs: Any) -> list[tuple[str, str]]:
-    """Return pairs of image id and text.
+    """Return pairs of image id and text, at least one; ``name`` is that of the argument, such as 'questions'.
 
-    Args:
-        name (str): name of the argument, such as 'questions'.
-        pairs (iterable of tuple[str, str]): at least one.
+    Raises:
+        ValueError: ``pairs`` is something else, or empty.
     """
     found = list(pairs) if isinstance(pairs, Iterable) and not isinstance(pairs, str) else []
     if not found or not all(isinstance(x, list | tuple) and [*map(type, x)] == [str, str] for x in found):
@@ -202,9 +201,8 @@ class LanguageInferencer(BaseInferencer):
 
         Args:
             batches (sequence of Batch): the inputs.
-            title (str): that of the progress bar.
-            progress_file (str or Path, optional): finished predictions are added to it after each batch.
-            resume (bool): continue with the predictions in the progress file.
+            title (str): title of the progress bar.
+            progress_file, resume: as in the class.
             forward, postprocess (dict): options of these methods.
             **settings: what predictions depend on, in addition to the model and these options.
         """

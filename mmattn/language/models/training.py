@@ -91,10 +91,7 @@ class TokenOptimWrapper(_WeightedByTokens, OptimWrapper):
 
     The gradient of an update is that of the mean loss over all tokens of all processes and accumulated iterations,
     however they are divided. The model must be a :class:`SequenceModel`. For mixed precision, ``tools/train.py --amp``
-    selects ``mmattn.AmpTokenOptimWrapper``.
-
-    Args:
-        **kwargs: as in mmengine's ``OptimWrapper``.
+    selects ``mmattn.AmpTokenOptimWrapper``. Its arguments are those of ``OptimWrapper``.
 
     Example:
         >>> class Model(SequenceModel):
@@ -114,9 +111,6 @@ class TokenOptimWrapper(_WeightedByTokens, OptimWrapper):
 class AmpTokenOptimWrapper(_WeightedByTokens, AmpOptimWrapper):
     """mmengine's ``AmpOptimWrapper``, normalised as :class:`TokenOptimWrapper`. It requires a GPU.
 
-    Args:
-        **kwargs: as in mmengine's ``AmpOptimWrapper``.
-
     Example:
         >>> model = torch.nn.Linear(4, 10)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -127,9 +121,6 @@ class AmpTokenOptimWrapper(_WeightedByTokens, AmpOptimWrapper):
 @OPTIM_WRAPPERS.register_module()
 class CPUAmpTokenOptimWrapper(_WeightedByTokens, CPUAmpOptimWrapper):
     """``mmattn.CPUAmpOptimWrapper``, normalised as :class:`TokenOptimWrapper`.
-
-    Args:
-        **kwargs: as in ``mmattn.CPUAmpOptimWrapper``.
 
     Example:
         >>> model = torch.nn.Linear(4, 10)

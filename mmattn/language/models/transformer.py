@@ -64,8 +64,8 @@ class LayerSequence(nn.ModuleList):
     """Layers of one sub-layer: the output of each is the input of the next.
 
     Args:
-        config (dict or sequence of dict): configs of the layers, without ``embed_dim``, ``num_heads`` and ``causal``.
-        **common: these three.
+        config (dict or sequence of dict): configs of the layers.
+        **common: ``embed_dim``, ``num_heads`` and ``causal`` of all layers.
     """
 
     def __init__(self, config: dict | Sequence[dict], **common: Any) -> None:
@@ -151,15 +151,12 @@ class TransformerEncoderLayer(nn.Module):
         self.feedforward_norm = nn.LayerNorm(embed_dim)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, **context: Any) -> Tensor:
-        """Return the output for a whole sequence, or for a set of regions.
+        """Return the output for a whole sequence, or for a set of regions, ``(B, L, E)``.
 
         Args:
             x (Tensor): float ``(B, L, E)``.
             padding_mask (Tensor, optional): bool ``(B, L)``, True where ``x`` is padding.
             **context: further arguments of the attention, such as ``relative_geometry`` of ``RegionAttention``.
-
-        Returns:
-            Tensor: ``(B, L, E)``.
         """
         return self._residual(self._attended(x, padding_mask, **context), self.feedforward_norm, self.feedforward)
 
@@ -216,17 +213,12 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         memory_padding_mask: Tensor | None = None,
         **context: Any,
     ) -> Tensor:
-        """Return the output for a whole sequence.
+        """Return the output for a whole sequence, ``(B, L, E)``.
 
         Args:
-            x (Tensor): float ``(B, L, E)``.
+            x, padding_mask, **context: as in :meth:`TransformerEncoderLayer.forward`.
             memory (Tensor): float ``(B, M, E)``, the output of the encoder.
-            padding_mask (Tensor, optional): bool ``(B, L)``, True where ``x`` is padding.
             memory_padding_mask (Tensor, optional): bool ``(B, M)``, True where ``memory`` is padding.
-            **context: further arguments of the self-attention.
-
-        Returns:
-            Tensor: ``(B, L, E)``.
         """
         x = self._crossed(self._attended(x, padding_mask, **context), memory, memory_padding_mask)
         return self._residual(x, self.feedforward_norm, self.feedforward)
@@ -333,23 +325,13 @@ class SequenceDecoder(_LayerStack):
         return self.norm(x)
 
     def start(self, memory: Tensor, memory_padding_mask: Tensor | None = None) -> DecodingState:
-        """Return the state before the first token of S sentences, one hypothesis each.
-
-        Args:
-            memory (Tensor): float ``(S, M, E)``, the output of the encoder.
-            memory_padding_mask (Tensor, optional): bool ``(S, M)``, True where ``memory`` is padding.
-        """
+        """Return the state before the first token of S sentences, one hypothesis each; ``memory`` is ``(S, M, E)``."""
         hypotheses = [[] if layer.self_attention is None else layer.self_attention.start() for layer in self.layers]
         sentences = [layer.start(memory, memory_padding_mask) for layer in self.layers]
         return DecodingState(0, hypotheses, sentences, len(next(iter(sentences[0].values()))))
 
     def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """Return the output for one more token of each hypothesis, ``(n, 1, E)``, and the next state.
-
-        Args:
-            x (Tensor): float ``(n, 1, E)``.
-            state (DecodingState): from :meth:`start`, the last step, or :meth:`DecodingState.reorder`.
-        """
+        """Return the output for one more token ``(n, 1, E)`` of each hypothesis, with its shape, and the next state."""
         hypotheses = []
         for layer, own, memory in zip(self.layers, state.hypotheses, state.sentences):
             x, own = layer.step(x, own, memory, state.position)

@@ -143,8 +143,7 @@ class TokenBatchSampler(Sampler):
 class TextDataPreprocessor(BaseDataPreprocessor):
     """Pad sentences on the right with ``<pad>``, and move them to the device of the model.
 
-    Args:
-        non_blocking (bool): as in mmengine's ``BaseDataPreprocessor``. Defaults to False.
+    The arguments of all data preprocessors of language are those of mmengine's ``BaseDataPreprocessor``.
 
     Example:
         >>> batch = dict(inputs=dict(source=[torch.tensor([4, 2]), torch.tensor([5, 6, 2])]))
@@ -152,9 +151,6 @@ class TextDataPreprocessor(BaseDataPreprocessor):
         tensor([[4, 2, 1],
                 [5, 6, 2]])
     """
-
-    def __init__(self, non_blocking: bool = False) -> None:
-        super().__init__(non_blocking)
 
     def forward(self, data: dict, training: bool = False) -> dict:
         """Return the batch with each list of sentences as one int64 tensor ``(B, L)``."""
@@ -182,9 +178,6 @@ class RegionDataPreprocessor(TextDataPreprocessor):
     The inputs ``features``, if there are any, and ``boxes`` are padded by :func:`pad_regions`, which adds
     ``region_mask``. Other inputs are tensors of numbers, such as the tokens of a sentence, or of the K captions of an
     image, ``(K, L)``; single numbers, such as an answer; and pictures ``(3, H, W)``, all of one size.
-
-    Args:
-        non_blocking (bool): as in mmengine's ``BaseDataPreprocessor``. Defaults to False.
 
     Example:
         >>> features, boxes = [torch.ones(2, 8), torch.ones(1, 8)], [torch.ones(2, 4), torch.ones(1, 4)]
@@ -214,17 +207,14 @@ def pad_collate(
 ) -> dict:
     """Collate samples, and pad them as the data preprocessor of the model does, which then leaves them as they are.
 
-    As ``collate_fn`` of a data loader, it pads in the worker. A batch then has a few tensors instead of several per
-    sample, whose transfer to the main process takes longer than reading them.
+    As ``collate_fn`` of a data loader, it pads in the worker, on the CPU. A batch then has a few tensors instead of
+    several per sample, whose transfer to the main process takes longer than reading them.
 
     Args:
         samples (sequence of dict): samples of a data set, each with ``inputs`` and ``data_samples``.
         preprocessor (str): type of the data preprocessor of the model, such as 'mmattn.PhraseDataPreprocessor'.
             Defaults to 'mmattn.RegionDataPreprocessor'.
         _scope_ (str, optional): not used; mmengine adds it to a config with ``_base_ = 'mmattn::…'``.
-
-    Returns:
-        dict: the batch, on the CPU, with the shapes that the data preprocessor returns.
 
     Example:
         >>> samples = [dict(inputs=dict(question=torch.tensor(words))) for words in ([4, 2], [5, 6, 2])]
@@ -251,18 +241,13 @@ def pad_regions(
             of a video.
 
     Returns:
-        tuple[Tensor, Tensor | None, Tensor]: features ``(B, N, D)``, 0 where padded; boxes ``(B, N, 4)``,
-        ``(0, 0, 1, 1)`` where padded, so that the logarithm of a side is finite, or None; and the mask, bool
-        ``(B, N)``, True where padded.
+        tuple[Tensor, Tensor | None, Tensor]: features ``(B, N, D)``, 0 where padded; boxes ``(B, N, 4)`` or None,
+        ``(0, 0, 1, 1)`` where padded, so that the logarithm of a side is finite; and the mask, bool ``(B, N)``.
 
     Example:
         >>> _, boxes, mask = pad_regions([torch.ones(1, 8), torch.ones(2, 8)], [torch.zeros(1, 4), torch.zeros(2, 4)])
-        >>> boxes[0]
-        tensor([[0., 0., 0., 0.],
-                [0., 0., 1., 1.]])
-        >>> mask
-        tensor([[False,  True],
-                [False, False]])
+        >>> boxes[0, 1], mask[0]
+        (tensor([0., 0., 1., 1.]), tensor([False,  True]))
     """
     if not features or (boxes is not None and len(features) != len(boxes)):
         raise ValueError(
