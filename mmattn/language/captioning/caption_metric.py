@@ -32,8 +32,7 @@ LEFT_OUT = {"''", "'", '``', '`', '-LRB-', '-RRB-', '-LCB-', '-RCB-', '.', '?', 
 def ptb_words(texts: Sequence[str]) -> list[list[str]]:
     """Return the words of captions as the evaluation of COCO captions does: by Stanford's PTBTokenizer 3.4.1.
 
-    Args:
-        texts (sequence of str): the captions, of any number. A start of the program takes about a second.
+    One start of the program, which takes about a second, is enough for any number of captions.
 
     Raises:
         ImportError: pycocoevalcap is not installed.
@@ -60,7 +59,7 @@ Words = Sequence[str]
 
 
 def caption_bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return BLEU-1 to BLEU-4 of a corpus, and of each caption.
+    """Return BLEU-1 to BLEU-4 of a corpus, float64 ``(4)``, and of each of I captions, ``(I, 4)``, from 0 to 1.
 
     BLEU-n is the geometric mean of the clipped precisions (m + 1e-15)/(t + 1e-9) of 1- to n-grams, where m of t n-grams
     match, times the brevity penalty e^(1 - r/c) if c < r; r is the closest length of a reference, the shorter one of
@@ -69,9 +68,6 @@ def caption_bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Word
     Args:
         hypotheses (sequence of sequence of str): the words of I captions.
         references (sequence of sequence of sequence of str): the words of the references of each.
-
-    Returns:
-        tuple[np.ndarray, np.ndarray]: float64 ``(4)`` and ``(I, 4)``, from 0 to 1.
 
     Example:
         >>> corpus, each = caption_bleu(['a cat on a mat'.split()], [['a cat sits on a mat'.split()]])
@@ -106,7 +102,7 @@ def _bleu(counts: np.ndarray) -> np.ndarray:
 
 
 def rouge_l(hypothesis: Words, references: Sequence[Words], beta: float = 1.2) -> float:
-    """Return ROUGE-L of a caption: (1 + β²) P R / (R + β² P).
+    """Return ROUGE-L of a caption, from 0 to 1: (1 + β²) P R / (R + β² P).
 
     P and R are the length of the longest common subsequence divided by that of the hypothesis and of the reference, P
     the highest of all references, R also, possibly of another one.
@@ -115,9 +111,6 @@ def rouge_l(hypothesis: Words, references: Sequence[Words], beta: float = 1.2) -
         hypothesis (sequence of str): the words of the caption.
         references (sequence of sequence of str): the words of its references.
         beta (float): β. Defaults to 1.2.
-
-    Returns:
-        float: from 0 to 1.
 
     Example:
         >>> round(rouge_l('a cat on a mat'.split(), ['a cat sits on a mat'.split()]), 4)
@@ -201,12 +194,8 @@ class CaptionMetric(UniqueMetric):
         self.use_meteor = use_meteor
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """Keep the captions of a batch.
-
-        Args:
-            data_batch (dict): not used.
-            data_samples (sequence of dict): with ``image_id`` (str), ``pred_tokens`` (sequence of int, numbers of the
-                vocabulary up to and with the end token or without it) and ``captions`` (list of str), the references.
+        """Keep the captions of a batch: samples with ``image_id`` (str), ``pred_tokens`` (sequence of int, numbers of
+        the vocabulary up to and with the end token or without it) and ``captions`` (list of str), the references.
         """
         vocabulary = Vocabulary((self.dataset_meta or {})['symbols'])
         for sample in data_samples:
@@ -219,14 +208,7 @@ class CaptionMetric(UniqueMetric):
             )
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Compute the figures and write the requested files.
-
-        Args:
-            results (list of dict): one per image, in the order of their ids.
-
-        Returns:
-            dict: the figures by name, times 100; empty if there are no references.
-        """
+        """Return the figures by name, times 100, or none without references; write the requested files."""
         if self.output_dir is not None:
             self._write_captions(self.output_dir / 'captions.json', results)
         without = [result['image_id'] for result in results if not result['captions']]

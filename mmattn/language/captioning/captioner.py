@@ -114,25 +114,18 @@ class Captioner(SentenceGenerator):
         return self.label_smoothed(x, captions) if mode == 'loss' else self.logits(x)
 
     def describe(self, inputs: dict[str, Tensor], **options: Any) -> list[list[Hypothesis]]:
-        """Caption a batch of images by beam search.
+        """Caption a batch of images by beam search; for each, return up to ``beam`` hypotheses, the best first.
 
         Args:
             inputs (dict[str, Tensor]): as in :meth:`forward`, without captions.
             **options: replace those of ``test_cfg``.
-
-        Returns:
-            list[list[Hypothesis]]: for each image up to ``beam`` hypotheses, the best first.
         """
         limit = options.pop('max_length', self.test_cfg['max_length'])
         return self.search(self.decoder.start(*self.encode(inputs)), limit, **options)
 
     @torch.no_grad()
     def sample(self, memory: Any, mask: Any, count: int) -> Tensor:
-        """Draw captions from the distribution of the model, word by word.
-
-        Args:
-            memory, mask: the output of :meth:`encode` for B images.
-            count (int): captions per image.
+        """Draw ``count`` captions of each of B images from the distribution of the model, word by word.
 
         Returns:
             Tensor: int64 ``(B·count, L)``, those of an image adjacent, padded with ``<pad>`` after ``</s>``. A caption
@@ -155,7 +148,7 @@ class Captioner(SentenceGenerator):
         return torch.stack(words, 1)
 
     def self_critical_loss(self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement]) -> dict[str, Tensor]:
-        """Return the loss of self-critical training; see :func:`self_critical_loss`."""
+        """Return the loss of self-critical training; see :func:`self_critical_loss`. It requires a reward."""
         if self.reward is None or self.self_critical is None:
             raise RuntimeError('self-critical training requires a reward: add dict(type="mmattn.SelfCriticalHook")')
         count = self.self_critical['samples']
@@ -257,7 +250,7 @@ class CaptionEnsemble(SentenceGenerator):
     def forward(
         self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement] | None = None, mode: str = 'predict'
     ) -> Any:
-        """Return the data samples with the captions; see :meth:`Captioner.forward`."""
+        """Return the data samples with the captions; see :meth:`Captioner.forward`. ``mode`` must be 'predict'."""
         if mode != 'predict':
             raise ValueError(f"mode must be 'predict': the models of an ensemble are trained one by one; got {mode!r}")
         return predictions(self.describe(inputs), data_samples)

@@ -152,8 +152,7 @@ class CaptionInferencer(SentenceInferencer):
         Args:
             inputs (StoredImage): the image, from :meth:`images`.
             caption (str): 'caption' of its prediction, or another one.
-            picture (PIL.Image.Image): the picture, which may be reduced.
-            references (sequence of str): captions by people, which are shown, too. Defaults to none.
+            picture, references: as in :func:`mmattn.language.captioning.region_pictures.caption_figure`.
 
         Returns:
             str: a figure for :func:`mmattn.language.captioning.region_pictures.caption_page`.

@@ -58,15 +58,14 @@ WORD = """\
 
 
 def region_layers(model: Any) -> list[tuple[Any, nn.Module]]:
-    """Return the attention to the regions in the last decoder layer of a model, or of each model of an ensemble.
+    """Return the models that read regions, and the attention to the regions in the last decoder layer of each.
 
     With entangled attention, this is the one whose output is v of Eq. 2.10, or, if the mode has none, g_v.
 
     Args:
-        model (nn.Module): a :class:`Captioner` or a :class:`CaptionEnsemble`.
-
-    Returns:
-        list[tuple[nn.Module, nn.Module]]: the models that read regions, and the layer of each.
+        model (nn.Module): a :class:`Captioner` or a :class:`CaptionEnsemble`. Layers without ``attention_weights``,
+            such
+            as those of ``stack='Torch'``, are a ValueError.
 
     Example:
         >>> from mmattn.language.captioning import ETACaptioner
@@ -93,15 +92,14 @@ def region_layers(model: Any) -> list[tuple[Any, nn.Module]]:
 
 @torch.no_grad()
 def region_attention(model: Any, inputs: dict[str, Tensor], tokens: Tensor) -> Tensor:
-    """Return the attention weights of each word over the regions, the mean over heads and models.
+    """Return the weights of each word over the regions, the mean over heads and models, ``(L, N)`` on the CPU.
+
+    Each row sums to 1.
 
     Args:
         model (nn.Module): a :class:`Captioner`, or a :class:`CaptionEnsemble`, in evaluation mode.
         inputs (dict[str, Tensor]): those of one image, as in :meth:`Captioner.forward`.
         tokens (Tensor): int64 ``(L)``, the caption with ``</s>``.
-
-    Returns:
-        Tensor: float ``(L, N)`` on the CPU; each row sums to 1.
 
     Example:
         >>> from mmattn.language.captioning import SANCaptioner
@@ -167,12 +165,7 @@ def caption_figure(
 
 
 def caption_page(figures: Sequence[str], title: str, num_words: int) -> str:
-    """Return a self-contained HTML page without scripts.
-
-    Args:
-        figures (sequence of str): from :func:`caption_figure`.
-        title (str): heading of the page.
-        num_words (int): the largest number of words of a caption.
+    """Return a self-contained HTML page without scripts, for figures of captions with at most ``num_words`` words.
 
     Example:
         >>> caption_page([], 'Captions', 20).startswith('<!DOCTYPE html>')

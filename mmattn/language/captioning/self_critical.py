@@ -52,10 +52,8 @@ class CiderReward:
 
 
 def end_mask(tokens: Tensor) -> Tensor:
-    """Return bool ``(n, T)``, True up to and including the first ``</s>`` of each caption.
-
-    Args:
-        tokens (Tensor): int64 ``(n, T)``.
+    """Return bool ``(n, T)``, True up to and including the first ``</s>`` of each caption, for int64 ``tokens``
+    ``(n, T)``.
 
     Example:
         >>> end_mask(torch.tensor([[4, 2, 2], [4, 5, 6]])).int()
@@ -67,16 +65,13 @@ def end_mask(tokens: Tensor) -> Tensor:
 
 
 def mean_baseline(reward: Tensor, num_samples: int) -> Tensor:
-    """Return, for each caption, the mean reward of the other captions of its image.
+    """Return, for each caption, the mean reward of the other captions of its image, ``(n)``.
 
     The advantages of an image's captions then sum to 0.
 
     Args:
         reward (Tensor): float ``(n)``; the ``num_samples`` captions of an image follow each other.
         num_samples (int): captions per image, at least 2.
-
-    Returns:
-        Tensor: ``(n)``.
 
     Example:
         >>> mean_baseline(torch.tensor([1.0, 2.0, 6.0]), 3)

@@ -54,11 +54,9 @@ class PhraseRecall(UniqueMetric):
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Score the phrases of a batch.
 
-        Args:
-            data_batch (dict): not used.
-            data_samples (sequence of dict): with ``caption_id`` (str); ``size``, width and height of the image;
-                ``regions``, their boxes, float ``(N, 4)``; ``phrases``, a list of P dict with 'types' (list of str) and
-                'boxes', float ``(M, 4)``; and ``pred_scores``, float ``(P, N)``.
+        Samples have ``caption_id`` (str); ``size``, width and height of the image; ``regions``, their boxes, float
+        ``(N, 4)``; ``phrases``, a list of P dict with 'types' (list of str) and 'boxes', float ``(M, 4)``; and
+        ``pred_scores``, float ``(P, N)``, without NaN.
         """
         for sample in data_samples:
             regions, scores, phrases = sample['regions'].cpu(), sample['pred_scores'].cpu(), sample['phrases']
@@ -77,14 +75,7 @@ class PhraseRecall(UniqueMetric):
             )
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Compute the figures and write the requested file.
-
-        Args:
-            results (list of dict): one per caption, in the order of their ids.
-
-        Returns:
-            dict: the figures by name, in percent.
-        """
+        """Return the figures by name, in percent, and write the requested file."""
         phrases = [
             (f'{result["caption_id"]}/{number}', types, scores)
             for result in results
@@ -104,11 +95,7 @@ class PhraseRecall(UniqueMetric):
 def phrase_scores(regions: Tensor, phrase: dict[str, Any], scores: Tensor, size: tuple[int, int]) -> dict[str, float]:
     """Return the scores of a phrase, each 0 or 100, by the names of :class:`PhraseRecall`.
 
-    Args:
-        regions (Tensor): boxes, float ``(N, 4)``.
-        phrase (dict): 'boxes', float ``(M, 4)``.
-        scores (Tensor): of the regions, float ``(N)``.
-        size (tuple[int, int]): width and height of the image.
+    ``regions`` are boxes ``(N, 4)``, and ``scores`` theirs, ``(N)``. The phrase has 'boxes', ``(M, 4)``.
     """
     order = scores.sort(descending=True, stable=True).indices
     boxes = phrase['boxes']

@@ -20,14 +20,9 @@ def normalized(linear: nn.Linear) -> nn.Linear:
 
 
 def weight_norm_linear(in_dim: int, out_dim: int, dropout: float = 0.2, relu: bool = True) -> nn.Sequential:
-    """Return dropout, an affine map whose weight is s · v / ‖v‖ with one scalar s, and ReLU.
+    """Return dropout, an affine map whose weight is s · v / ‖v‖ with one scalar s, and ReLU, if ``relu`` is set.
 
     The weight starts as that of ``nn.Linear``.
-
-    Args:
-        in_dim, out_dim (int): channels.
-        dropout (float): probability. Defaults to 0.2.
-        relu (bool): apply ReLU. Defaults to True.
 
     Example:
         >>> layer = weight_norm_linear(16, 8)

@@ -33,13 +33,8 @@ def check_step(x: Tensor, channels: int, position: int) -> None:
 
 
 def check_cached(causal: bool, cached: int, position: int, most: int | None = None) -> None:
-    """Check that a layer can decode the token at ``position`` from a state that holds ``cached`` tokens.
-
-    Args:
-        causal (bool): whether the layer is causal.
-        cached (int): number of tokens in the state.
-        position (int): position of the token.
-        most (int, optional): number of tokens that the layer caches at most. Defaults to no limit.
+    """Check that a layer can decode the token at ``position`` from a state that holds ``cached`` tokens, or ``most`` of
+    them.
     """
     if not causal:
         raise ValueError('step without memory requires causal=True in the constructor')

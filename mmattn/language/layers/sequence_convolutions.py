@@ -46,7 +46,7 @@ class SequenceConv(nn.Module):
         raise NotImplementedError
 
     def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> State:
-        """Return the state before the first token: an empty dict. Both arguments, a memory and its mask, must be None."""
+        """Return the state before the first token: an empty dict. Both arguments must be None."""
         if memory is not None or key_padding_mask is not None:
             raise ValueError(f'memory and key_padding_mask must be None: {type(self).__name__} convolves one sequence')
         return {}

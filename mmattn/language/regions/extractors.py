@@ -29,11 +29,9 @@ FINEST = 14  # a box is pooled from the first level of which it covers less than
 
 
 def prepare_config(model: ConfigDict, max_regions: int) -> None:
-    """Set the test options of a detector, before it is built, so that it returns enough boxes and no masks.
+    """Set the test options of a detector, before it is built, so that it returns ``max_regions`` boxes and no masks.
 
-    Args:
-        model (ConfigDict): ``model`` of a config of mmdet; changed in place.
-        max_regions (int): number of boxes per image that are needed.
+    ``model`` of the config of mmdet is changed in place.
 
     Example:
         >>> model = ConfigDict(test_cfg=dict(rcnn=dict(score_thr=0.05, max_per_img=20)))
@@ -135,15 +133,12 @@ class RegionExtractor:
         return maps[0], sample
 
     def pool(self, maps: Sequence[Tensor], boxes: Tensor, size: tuple[int, int]) -> Tensor:
-        """Return the features of boxes.
+        """Return the features of boxes, ``(n, D)``.
 
         Args:
             maps (sequence of Tensor): feature maps ``(1, C, h, w)`` of the neck, or of the backbone without one.
             boxes (Tensor): left, top, right, bottom ``(n, 4)``, in pixels of the input.
             size (tuple[int, int]): height and width of the input.
-
-        Returns:
-            Tensor: ``(n, D)``.
         """
         rois = torch.cat([boxes.new_zeros(len(boxes), 1), boxes], 1)
         if not hasattr(self.model, 'roi_head'):

@@ -57,10 +57,12 @@ def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Te
 def with_region_faults(
     faults: dict[str, list[str]], images: dict[str, list[str]], num_features: int | None, allow_empty: bool = False
 ) -> dict[str, list[str]]:
-    """Return faults by path, each once, with the first ones of region stores, and the number of others.
+    """Add the faults of the region stores to ``faults``, and return those by path, each once.
+
+    At most 20 are kept per store; the rest are counted.
 
     Args:
-        faults (dict): those of other files; those of the stores are added.
+        faults (dict): faults of other files.
         images (dict): the images that are used, by store.
         num_features (int, optional): width of the regions that the model accepts; None for any.
         allow_empty (bool): an image may be without regions. Defaults to False.

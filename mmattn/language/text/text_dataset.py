@@ -59,16 +59,12 @@ class TextDataset(Dataset):
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Return what else is wrong with data sets of this class, given by their configs, or does not fit the model.
-
-        Returns:
-            dict[str, list[str]]: faults by path. Defaults to none.
-        """
+        """Return further faults of data sets of this class, and what does not fit the model, by path."""
         return {}
 
     @classmethod
     def checkpoint_faults(cls, cfg: dict, meta: Mapping[str, Any]) -> list[str]:
-        """Return what else than the vocabulary of a data set with this config differs from that of a checkpoint.
+        """Compare a data set with a checkpoint, ignoring the vocabulary. Returns one message per difference.
 
         Args:
             cfg (dict): config of the data set.

@@ -40,14 +40,12 @@ class SentenceAttention:
 
 
 def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str, nn.Module]]:
-    """Return the layers of encoder and decoder that have ``attention_weights``, at one depth of both.
+    """Return the layers of encoder and decoder that have ``attention_weights``, at one depth, by name, with their
+    parts.
 
     Args:
         model (nn.Module): a model with stacks ``encoder`` and ``decoder``, such as :class:`TranslationTransformer`.
         layer (int, optional): number of the layer in its stack, from 1. Defaults to the last.
-
-    Returns:
-        dict[str, tuple[str, nn.Module]]: name of the layer in the model → its part and the layer.
 
     Example:
         >>> from mmattn.language.translation import TranslationTransformer

@@ -82,12 +82,7 @@ class BLEU(UniqueMetric):
         self.detokenized = detokenized
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """Keep the translations of a batch.
-
-        Args:
-            data_batch (dict): not used.
-            data_samples (sequence of dict): samples of :class:`ParallelTextDataset` with ``pred_tokens``.
-        """
+        """Keep the translations of a batch: samples of :class:`ParallelTextDataset` with ``pred_tokens``."""
         for sample in data_samples:
             hypotheses = sample.get('n_best') or [(sample['pred_tokens'], sample.get('pred_score', 0.0))]
             self.results.append(
@@ -105,14 +100,7 @@ class BLEU(UniqueMetric):
         return undo_bpe(' '.join(SPECIALS[n] if n < first else symbols[n - first] for n in tokens))
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Compute both figures and write the requested files.
-
-        Args:
-            results (list of dict): one per sentence, in the order of the lines.
-
-        Returns:
-            dict: 'BLEU' and, if there is a published reference, 'sacreBLEU', from 0 to 100.
-        """
+        """Return 'BLEU' and, with a published reference, 'sacreBLEU', from 0 to 100; write the requested files."""
         sacrebleu = import_optional('sacrebleu')
         hypotheses = [result['n_best'][0][0] for result in results]
         references = [UNKNOWN.sub('<<unk>>', result['target']) for result in results]

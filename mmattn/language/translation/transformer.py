@@ -152,14 +152,11 @@ class TranslationTransformer(SentenceGenerator):
         return self.label_smoothed(self.hidden(source, target), target)
 
     def translate(self, source: Tensor, **options: Any) -> list[list[Hypothesis]]:
-        """Translate a batch by beam search.
+        """Translate a batch by beam search; for each sentence, return up to ``beam`` hypotheses, the best first.
 
         Args:
             source (Tensor): int64 ``(B, M)``, sentences that end in ``</s>``, padded on the right.
             **options: replace those of ``test_cfg``.
-
-        Returns:
-            list[list[Hypothesis]]: for each sentence up to ``beam`` hypotheses, the best first.
         """
         limit = options.pop('max_length', self.test_cfg['max_length'])
         if not isinstance(limit, int):
@@ -186,9 +183,7 @@ def check_max_length(max_length: Any) -> None:
 def longest(max_length: int | Sequence[float], length: int) -> int:
     """Return the most pieces of a translation of ``length`` pieces, both without ``</s>``.
 
-    Args:
-        max_length (int or (float, float)): 'max_length' of ``test_cfg``: a number, or a factor and a number to add.
-        length (int): pieces of the source.
+    ``max_length`` is 'max_length' of ``test_cfg``: a number, or a factor and a number to add.
 
     Example:
         >>> longest((1.5, 10), 20), longest(200, 20)

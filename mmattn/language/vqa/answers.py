@@ -145,7 +145,7 @@ class AnswerIndex:
         self._normalized = {normalize_answer(text) for text in answers}
 
     def counts(self, question: Question) -> dict[int, int]:
-        """Return how many of the answers to a question are each of these answers, by its number.
+        """Return how many humans give each of these answers to a question, by number of the answer.
 
         An answer that is the only one is normalised as the majority answers are.
         """
@@ -154,8 +154,9 @@ class AnswerIndex:
         return {self.numbers[text]: count for text, count in given.items() if text in self.numbers}
 
     def samples(self, question: Question) -> bool:
-        """Return whether a training with sampled answers has a question: its majority answer and one of its answers
-        are among these answers."""
+        """Return whether a training with sampled answers uses a question: it can give the majority answer and one of
+        the answers.
+        """
         majority = normalize_answer(question.answer) if self.normalize_answers else question.answer
         return majority in self.numbers and bool(self.counts(question))
 
@@ -208,11 +209,9 @@ class VQAAccuracy(UniqueMetric):
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Keep the answers of a batch.
 
-        Args:
-            data_batch (dict): not used.
-            data_samples (sequence of dict): with ``question_id`` (int), ``pred_label`` (int), the number of an answer
-                in the ``metainfo`` of the data set, ``answers`` (list of str), ten, one or none, ``question_type`` and
-                ``answer_type`` (str), '' for none, and ``image_id`` (str, optional), which is only written.
+        Samples have ``question_id`` (int), ``pred_label`` (int), the number of an answer in the ``metainfo`` of the
+        data set, ``answers`` (list of str), ten, one or none, ``question_type`` and ``answer_type`` (str), '' for none,
+        and optionally ``image_id`` (str), which is only written.
         """
         answers = (self.dataset_meta or {})['answers']
         for sample in data_samples:
@@ -223,14 +222,7 @@ class VQAAccuracy(UniqueMetric):
             self.results.append(result)
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Compute the figures and write the requested files.
-
-        Args:
-            results (list of dict): one per question, in the order of their ids.
-
-        Returns:
-            dict: the figures by name, in percent; empty if there are no answers.
-        """
+        """Return the figures by name, in percent, or none without answers; write the requested files."""
         if self.output_dir is not None:
             records = [{name: result[name] for name in ('question_id', 'answer')} for result in results]
             write_text(self.output_dir / 'results.json', json.dumps(records, ensure_ascii=False))

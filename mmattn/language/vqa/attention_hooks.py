@@ -67,7 +67,7 @@ class GlimpseEntropyHook(Hook):
 
 
 def find_attention(model: Any) -> Any:
-    """Return a model without the wrapper of a distributed run, after a check that it has ``attention``."""
+    """Return a model without the wrapper of a distributed run; one without ``attention`` is a ValueError."""
     model = model.module if is_model_wrapper(model) else model
     if not hasattr(model, 'attention'):
         raise ValueError(f'the model must have attention maps, such as mmattn.VQAModel; got {type(model).__name__}')

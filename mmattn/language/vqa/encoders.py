@@ -70,11 +70,8 @@ class QuestionGRU(nn.Module):
         self.gru = nn.GRU(word_dim, embed_dim, batch_first=True)
 
     def forward(self, question: Tensor) -> EncodedQuestion:
-        """Encode questions.
-
-        Args:
-            question (Tensor): int64 ``(B, L)``, padded on the right. A question without words is valid; L = 0 is read
-                as L = 1.
+        """Encode questions, int64 ``(B, L)``, padded on the right. A question without words is valid; L = 0 is read as
+        L = 1.
         """
         if not question.shape[1]:
             question = F.pad(question, (0, 1), value=PAD)
@@ -228,9 +225,7 @@ class ConvImageEncoder(nn.Module):
         )
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return the positions of the last map, row by row, ``(B, H' · W', C)``.
-
-        Args:
-            image (Tensor): float ``(B, 3, H, W)``, in [0, 1].
+        """Return the positions of the last map, row by row, ``(B, H' · W', C)``, for ``image``, float ``(B, 3, H, W)``
+        in [0, 1].
         """
         return self.layers(image).flatten(2).mT
