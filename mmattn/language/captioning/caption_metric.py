@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ from mmattn.language.models.unique_metric import UniqueMetric
 from mmattn.language.text.subwords import normalized
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import METRICS
-from mmattn.utils.files import write_text
 
 from .annotations import caption_words
 from .cider import CiderD
@@ -209,8 +206,8 @@ class CaptionMetric(UniqueMetric):
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
         """Return the figures by name, times 100, or none without references; write the requested files."""
-        if self.output_dir is not None:
-            self._write_captions(self.output_dir / 'captions.json', results)
+        ids = coco_ids([result['image_id'] for result in results])
+        self.write('captions.json', [dict(image_id=i, caption=result['caption']) for i, result in zip(ids, results)])
         without = [result['image_id'] for result in results if not result['captions']]
         if without:
             print_log(f'no figures: {len(without)} images without references, such as {without[0]}', 'current')
@@ -227,13 +224,11 @@ class CaptionMetric(UniqueMetric):
         each['ROUGE-L'] = [rouge_l(*pair) for pair in zip(hypotheses, references)]
         each['CIDEr-D'] = list(CiderD(references).score(hypotheses, range(len(results))))
         found.update((name, math.fsum(each[name]) / len(results)) for name in ('ROUGE-L', 'CIDEr-D'))
-        if self.output_dir is not None:
-            scores = {
-                result['image_id']: {name: 100 * float(values[i]) for name, values in each.items()}
-                for i, result in enumerate(results)
-            }
-            text = json.dumps(dict(tokenizer=self.tokenizer, scores=scores), ensure_ascii=False)
-            write_text(self.output_dir / 'scores.json', text)
+        scores = {
+            result['image_id']: {name: 100 * float(values[i]) for name, values in each.items()}
+            for i, result in enumerate(results)
+        }
+        self.write('scores.json', dict(tokenizer=self.tokenizer, scores=scores))
         return {name: 100 * value for name, value in found.items()}
 
     def _words(self, results: list[dict]) -> tuple[list[list[str]], list[list[list[str]]]]:
@@ -250,12 +245,6 @@ class CaptionMetric(UniqueMetric):
             reason = self.missing or "it requires the tokenizer 'PTB'"
             print_log(f'METEOR is absent: {reason}', 'current', logging.WARNING)
         return self.use_meteor and self.tokenizer == 'PTB'
-
-    @staticmethod
-    def _write_captions(path: Path, results: list[dict]) -> None:
-        ids = coco_ids([result['image_id'] for result in results])
-        records = [dict(image_id=name, caption=result['caption']) for name, result in zip(ids, results)]
-        write_text(path, json.dumps(records, ensure_ascii=False))
 
 
 def coco_ids(image_ids: Sequence[str]) -> list[int | str]:

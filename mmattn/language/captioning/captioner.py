@@ -10,6 +10,7 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
+from mmattn.language.layers.linear_layers import init_xavier
 from mmattn.language.models.embedding import TokenEmbedding
 from mmattn.language.models.generation import Hypothesis, SentenceGenerator, predictions
 from mmattn.language.text.vocabulary import EOS, PAD, UNK
@@ -68,8 +69,7 @@ class Captioner(SentenceGenerator):
         check_count('test_cfg.max_length', self.test_cfg['max_length'])
         self.embedding = TokenEmbedding(vocab_size, embed_dim, dropout)
         self.output = nn.Linear(embed_dim, vocab_size)
-        nn.init.xavier_uniform_(self.output.weight)
-        nn.init.zeros_(self.output.bias)
+        init_xavier(self.output)
         self.self_critical = None if self_critical is None else {**dict(samples=5, baseline='greedy'), **self_critical}
         if self.self_critical is not None:
             unknown = set(self.self_critical) - {'samples', 'baseline'}

@@ -18,7 +18,7 @@ from mmattn.language.text.annotation_files import in_folder, raise_faults
 from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.vocabulary import PAD, UNK, Vocabulary
 from mmattn.registry import DATASETS
-from mmattn.utils.checks import check_count
+from mmattn.utils.checks import check_count, check_counts
 
 from .annotations import Annotation, read_annotations, read_attributes
 
@@ -38,18 +38,16 @@ class CaptionDataset(TextDataset):
         counted: Sequence[Annotation],
         ann_file: str,
         regions: Any,
-        min_count: int,
-        max_words: int,
-        captions_per_image: int,
-        attributes: str | None,
-        num_attributes: int,
-        oracle_attributes: bool,
-        test_mode: bool,
+        min_count: int = MIN_COUNT,
+        max_words: int = 16,
+        captions_per_image: int = 5,
+        attributes: str | None = None,
+        num_attributes: int = 20,
+        oracle_attributes: bool = False,
+        test_mode: bool = False,
     ) -> None:
-        for name, value in (('max_words', max_words), ('captions_per_image', captions_per_image)):
-            check_count(name, value)
+        check_counts(max_words=max_words, captions_per_image=captions_per_image, num_attributes=num_attributes)
         check_count('min_count', min_count, 0)
-        check_count('num_attributes', num_attributes)
         if oracle_attributes and (attributes is not None or not test_mode):
             raise ValueError('oracle_attributes requires test_mode=True and attributes=None')
         self.store = open_store(regions)
@@ -211,14 +209,9 @@ class COCOCaptionDataset(CaptionDataset):
         split: str | None = None,
         vocab_file: str | None = None,
         vocab_splits: Sequence[str] | None = None,
-        min_count: int = MIN_COUNT,
-        max_words: int = 16,
-        captions_per_image: int = 5,
         attributes: str | None = None,
-        num_attributes: int = 20,
-        oracle_attributes: bool = False,
-        test_mode: bool = False,
         data_root: str = '',
+        **options: Any,
     ) -> None:
         path, words_path, regions, attributes = in_folder(data_root, ann_file, vocab_file, regions, attributes)
         annotations = read_annotations(path)
@@ -228,13 +221,8 @@ class COCOCaptionDataset(CaptionDataset):
             of_splits('vocab_splits', counted, vocab_splits, words_path or path, every=True),
             path,
             regions,
-            min_count,
-            max_words,
-            captions_per_image,
-            attributes,
-            num_attributes,
-            oracle_attributes,
-            test_mode,
+            attributes=attributes,
+            **options,
         )
 
 
@@ -247,13 +235,9 @@ class VATEXDataset(CaptionDataset):
         regions (str or object): as in :class:`COCOCaptionDataset`, by the ``videoID``.
         vocab_file (str, optional): the file of the training data, whose words make the vocabulary. Defaults to
             ``ann_file``; required for validation and test.
-        min_count, max_words, captions_per_image, test_mode: as in :class:`COCOCaptionDataset`. ``captions_per_image``
-            defaults to 5 of the 10 captions, ``max_words`` to 16.
         data_root (str): folder of the files. Defaults to '', the working directory.
-
-    Raises:
-        FileNotFoundError: a file does not exist.
-        ValueError: as in :class:`COCOCaptionDataset`.
+        **options: ``min_count``, ``max_words``, ``captions_per_image`` and ``test_mode`` of
+            :class:`COCOCaptionDataset`.
 
     Example:
         >>> import torch
@@ -271,28 +255,13 @@ class VATEXDataset(CaptionDataset):
         ann_file: str,
         regions: Any,
         vocab_file: str | None = None,
-        min_count: int = MIN_COUNT,
-        max_words: int = 16,
-        captions_per_image: int = 5,
-        test_mode: bool = False,
         data_root: str = '',
+        **options: Any,
     ) -> None:
-        path, words_path, regions, _ = in_folder(data_root, ann_file, vocab_file, regions, None)
+        path, words_path, regions = in_folder(data_root, ann_file, vocab_file, regions)
         annotations = read_annotations(path)
         counted = annotations if vocab_file is None else read_annotations(words_path)
-        super().__init__(
-            annotations,
-            counted,
-            path,
-            regions,
-            min_count,
-            max_words,
-            captions_per_image,
-            attributes=None,
-            num_attributes=1,
-            oracle_attributes=False,
-            test_mode=test_mode,
-        )
+        super().__init__(annotations, counted, path, regions, **options)
 
 
 def of_splits(

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmattn.language.text.batching import RegionDataPreprocessor
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count
+from mmattn.utils.checks import check_counts
 
 READS = ('features', 'boxes')
 GEOMETRY = 5  # left, top, right and bottom, relative to the image, and the area
@@ -101,8 +101,7 @@ class PhraseGrounder(BaseModel):
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(data_preprocessor or dict(type='mmattn.PhraseDataPreprocessor'), init_cfg)
-        for name, number in (('vocab_size', vocab_size), ('num_features', num_features), ('embed_dim', embed_dim)):
-            check_count(name, number)
+        check_counts(vocab_size=vocab_size, num_features=num_features, embed_dim=embed_dim)
         if reads not in READS:
             raise ValueError(f'reads must be one of {READS}; got {reads!r}')
         self.num_features, self.reads = num_features, reads

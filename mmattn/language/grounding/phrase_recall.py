@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,6 @@ from torch import Tensor
 from mmattn.language.layers.object_counter import box_iou
 from mmattn.language.models.unique_metric import UniqueMetric
 from mmattn.registry import METRICS
-from mmattn.utils.files import write_text
 
 TOP = (1, 5, 10)
 
@@ -81,9 +79,7 @@ class PhraseRecall(UniqueMetric):
             for result in results
             for number, (types, scores) in enumerate(zip(result['types'], result['scores']))
         ]
-        if self.output_dir is not None:
-            text = json.dumps(dict(scores={name: scores for name, _, scores in phrases}), ensure_ascii=False)
-            write_text(self.output_dir / 'scores.json', text)
+        self.write('scores.json', dict(scores={name: scores for name, _, scores in phrases}))
         every = [scores for *_, scores in phrases]
         figures = {name: _mean(every, name) for name in every[0]}
         for kind in sorted({each for _, types, _ in phrases for each in types}):

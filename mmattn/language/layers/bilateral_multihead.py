@@ -16,6 +16,7 @@ from mmattn.ops.window_bias import as_window_size, window_entries
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_divisor
 
+from .linear_layers import init_xavier
 from .region_attention import normalize_queries
 from .sequence_checks import check_cached, check_key_padding_mask, check_step
 
@@ -110,11 +111,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             )
         elif position == 'relative':
             self.relative_position = RelativePosition(1, head_dim, max_offset)
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Conv1d):
-                nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        init_xavier(self)
         nn.init.xavier_uniform_(self.in_proj_weight)
 
     def forward(

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mmattn.ops import bilinear_logits, bilinear_pooling, bilinear_softmax
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_number
+from mmattn.utils.checks import check_count, check_counts, check_number
 
 from .linear_layers import PackedPositions, normalized, weight_norm_linear
 from .sequence_checks import check_key_padding_mask, check_sequence
@@ -60,9 +60,7 @@ class BilinearLogits(nn.Module):
         region_dropout: float = 0.5,
     ) -> None:
         super().__init__()
-        for name, number in (('word_dim', word_dim), ('region_dim', region_dim), ('embed_dim', embed_dim)):
-            check_count(name, number)
-        check_count('num_glimpses', num_glimpses)
+        check_counts(word_dim=word_dim, region_dim=region_dim, embed_dim=embed_dim, num_glimpses=num_glimpses)
         check_number('dropout', dropout, 0, 1)
         check_number('region_dropout', region_dropout, 0, 1)
         self.word_dim, self.region_dim = word_dim, region_dim
@@ -157,8 +155,7 @@ class BilinearAttentionNetwork(nn.Module):
             raise ValueError(f'mode must be one of {MODES}; got {mode!r}')
         check_count('word_dim', word_dim)
         embed_dim = word_dim if embed_dim is None else embed_dim
-        for name, number in (('embed_dim', embed_dim), ('logit_factor', logit_factor), ('pool_factor', pool_factor)):
-            check_count(name, number)
+        check_counts(embed_dim=embed_dim, logit_factor=logit_factor, pool_factor=pool_factor)
         self.mode, self.num_glimpses, self.pool_factor, self.recompute = mode, num_glimpses, pool_factor, recompute
         self.logits = BilinearLogits(
             word_dim, region_dim, logit_factor * embed_dim, num_glimpses, dropout, region_dropout
@@ -283,8 +280,7 @@ class ConcatLogits(nn.Module):
         self, word_dim: int, region_dim: int, embed_dim: int, dropout: float = 0.2, hidden_dropout: float = 0.5
     ) -> None:
         super().__init__()
-        for name, number in (('word_dim', word_dim), ('region_dim', region_dim), ('embed_dim', embed_dim)):
-            check_count(name, number)
+        check_counts(word_dim=word_dim, region_dim=region_dim, embed_dim=embed_dim)
         for name, probability in (('dropout', dropout), ('hidden_dropout', hidden_dropout)):
             check_number(name, probability, 0, 1)
         self.word_dim, self.region_dim = word_dim, region_dim

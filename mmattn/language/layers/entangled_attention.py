@@ -10,6 +10,7 @@ from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_number
 
 from .bilateral_multihead import BilateralMultiheadAttention
+from .linear_layers import init_xavier
 from .sequence_checks import State, check_sequence
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -49,8 +50,7 @@ class GatedBilateralController(nn.Module):
             raise ValueError(f'activation must be one of {tuple(ACTIVATIONS)}; got {activation!r}')
         self.activation = activation
         self.gate = nn.Linear(3 * embed_dim, embed_dim)
-        nn.init.xavier_uniform_(self.gate.weight)
-        nn.init.zeros_(self.gate.bias)
+        init_xavier(self.gate)
         self.norm = nn.LayerNorm(embed_dim) if residual else None
 
     def forward(

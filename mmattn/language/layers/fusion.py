@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from mmattn.ops import count_sketch
 from mmattn.ops.window_bias import accumulator
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count
+from mmattn.utils.checks import check_count, check_counts
 
 SKIPS = ('add', 'concat')
 
@@ -48,8 +48,7 @@ class PostFusionNetwork(nn.Module):
         skip: str = 'add',
     ) -> None:
         super().__init__()
-        for name, number in (('channels', channels), ('hidden_dim', hidden_dim), ('num_blocks', num_blocks)):
-            check_count(name, number)
+        check_counts(channels=channels, hidden_dim=hidden_dim, num_blocks=num_blocks)
         if skip not in SKIPS:
             raise ValueError(f'skip must be one of {SKIPS}; got {skip!r}')
         self.activation, self.skip = activation, skip
@@ -165,9 +164,7 @@ class HadamardFusion(nn.Module):
         chunk_size: int | None = None,
     ) -> None:
         super().__init__()
-        for name, number in (('query_dim', query_dim), ('value_dim', value_dim), ('out_dim', out_dim)):
-            check_count(name, number)
-        check_count('num_branches', num_branches)
+        check_counts(query_dim=query_dim, value_dim=value_dim, out_dim=out_dim, num_branches=num_branches)
         if chunk_size is not None:
             check_count('chunk_size', chunk_size)
         if isinstance(relations, str) or not relations or any(x not in RELATIONS for x in relations):
@@ -263,8 +260,7 @@ class ConcatFusion(nn.Module):
 
     def __init__(self, query_dim: int, value_dim: int, out_dim: int, hidden: bool = False) -> None:
         super().__init__()
-        for name, number in (('query_dim', query_dim), ('value_dim', value_dim), ('out_dim', out_dim)):
-            check_count(name, number)
+        check_counts(query_dim=query_dim, value_dim=value_dim, out_dim=out_dim)
         first = nn.Linear(query_dim + value_dim, out_dim)
         self.layers = nn.Sequential(first, nn.ReLU(), nn.Linear(out_dim, out_dim)) if hidden else first
 
@@ -311,9 +307,7 @@ class MCBFusion(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        for name, number in (('query_dim', query_dim), ('value_dim', value_dim), ('out_dim', out_dim)):
-            check_count(name, number)
-        check_count('sketch_dim', sketch_dim)
+        check_counts(query_dim=query_dim, value_dim=value_dim, out_dim=out_dim, sketch_dim=sketch_dim)
         check_count('seed', seed, least=0)
         self.sketch_dim, self.normalize = sketch_dim, normalize
         generator = torch.Generator().manual_seed(seed)

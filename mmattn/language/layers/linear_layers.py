@@ -6,6 +6,22 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 
+def init_xavier(part: nn.Module) -> None:
+    """Reset all linear layers and convolutions in a part of a model: Xavier-uniform weights, and biases of 0.
+
+    Example:
+        >>> layer = nn.Linear(16, 8)
+        >>> init_xavier(layer)
+        >>> layer.bias.any()
+        tensor(False)
+    """
+    for module in part.modules():
+        if isinstance(module, nn.Linear | nn.Conv1d):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
 def normalized(linear: nn.Linear) -> nn.Linear:
     """Write the weight of a linear layer as s · v / ‖v‖, with one scale s ``(1,)``; return the layer.
 

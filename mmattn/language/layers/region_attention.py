@@ -11,6 +11,7 @@ from mmattn.ops.window_bias import accumulator
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_divisor, check_number
 
+from .linear_layers import init_xavier
 from .sequence_checks import check_key_padding_mask, check_sequence
 
 EPS = 1e-5
@@ -177,11 +178,7 @@ class RegionAttention(nn.Module):
             self.geometry_query = nn.Linear(embed_dim, num_heads * geometry_dim)
         if 'key_dependent' in terms:
             self.geometry_key = nn.Linear(embed_dim, num_heads * geometry_dim)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        init_xavier(self)
         nn.init.xavier_uniform_(self.in_proj_weight)
 
     def forward(

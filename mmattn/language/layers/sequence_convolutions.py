@@ -9,6 +9,7 @@ from mmattn.ops.window_bias import accumulator, as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_divisor
 
+from .linear_layers import init_xavier
 from .sequence_checks import State, check_cached, check_key_padding_mask, check_sequence, check_step
 
 
@@ -102,10 +103,7 @@ class DynamicConv1d(SequenceConv):
 
     def init_weights(self) -> None:
         """Reset every parameter: Xavier-uniform matrices and zero biases."""
-        for layer in (self.glu, self.kernel, self.output):
-            nn.init.xavier_uniform_(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+        init_xavier(self)
 
     def convolve(self, x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
         """Filter each position of ``(B, L, E)`` with its own kernel."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmattn.language.layers.linear_layers import init_xavier
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
@@ -100,9 +101,7 @@ class FeedForward(nn.Sequential):
     def __init__(self, embed_dim: int, feedforward_dim: int, dropout: float) -> None:
         first, last = nn.Linear(embed_dim, feedforward_dim), nn.Linear(feedforward_dim, embed_dim)
         super().__init__(first, nn.ReLU(), nn.Dropout(dropout), last)
-        for linear in (first, last):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+        init_xavier(self)
 
 
 class TransformerEncoderLayer(nn.Module):

@@ -1,12 +1,13 @@
 """Base class of metrics for which every sample counts once, however processes and batches divide them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 from mmengine.dist import all_gather_object, get_dist_info
 from mmengine.evaluator import BaseMetric
 
-from mmattn.utils.files import check_writable
+from mmattn.utils.files import check_writable, write_text
 
 
 class UniqueMetric(BaseMetric):
@@ -30,6 +31,11 @@ class UniqueMetric(BaseMetric):
         self.output_dir = None if output_dir is None else Path(output_dir)
         if output_dir is not None:
             check_writable(output_dir)
+
+    def write(self, name: str, content: Any) -> None:
+        """Write a JSON file into ``output_dir``, if there is one."""
+        if self.output_dir is not None:
+            write_text(self.output_dir / name, json.dumps(content, ensure_ascii=False))
 
     def evaluate(self, size: int) -> dict:
         """Compute the metrics of the samples of all processes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -14,7 +13,6 @@ from mmengine.logging import print_log
 
 from mmattn.language.models.unique_metric import UniqueMetric
 from mmattn.registry import METRICS
-from mmattn.utils.files import write_text
 
 from .questions import HUMANS, Question
 
@@ -223,9 +221,7 @@ class VQAAccuracy(UniqueMetric):
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
         """Return the figures by name, in percent, or none without answers; write the requested files."""
-        if self.output_dir is not None:
-            records = [{name: result[name] for name in ('question_id', 'answer')} for result in results]
-            write_text(self.output_dir / 'results.json', json.dumps(records, ensure_ascii=False))
+        self.write('results.json', [{name: result[name] for name in ('question_id', 'answer')} for result in results])
         without = [result['question_id'] for result in results if not result['answers']]
         if without:
             print_log(f'no figures: {len(without):,} questions without answers, such as {without[0]}', 'current')
@@ -246,8 +242,7 @@ class VQAAccuracy(UniqueMetric):
             if len(answers) > 1:
                 raw.append(100 * answer_score(answers.count(answer), len(answers)))
                 scores[result['question_id']]['raw accuracy'] = raw[-1]
-        if self.output_dir is not None:
-            write_text(self.output_dir / 'scores.json', json.dumps(dict(scores=scores), ensure_ascii=False))
+        self.write('scores.json', dict(scores=scores))
         if raw:
             groups['raw accuracy'] = raw
         return {name: math.fsum(values) / len(values) for name, values in groups.items()}

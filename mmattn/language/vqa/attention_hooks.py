@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 from mmattn.language.layers.bilinear_attention_network import attention_entropy
 from mmattn.language.regions.image_inputs import picture_paths, read_picture
 from mmattn.registry import HOOKS
-from mmattn.utils.checks import check_count
+from mmattn.utils.checks import check_counts
 
 from .questions import QuestionTokenizer
 
@@ -101,8 +101,7 @@ class BilinearMapHook(Hook):
     def __init__(
         self, num_questions: int = 4, interval: int = 1, pictures: str | Path | None = None, top_k: int = 5
     ) -> None:
-        for name, number in (('num_questions', num_questions), ('interval', interval), ('top_k', top_k)):
-            check_count(name, number)
+        check_counts(num_questions=num_questions, interval=interval, top_k=top_k)
         self.num_questions, self.interval, self.pictures, self.top_k = num_questions, interval, pictures, top_k
         self.validations = 0
 

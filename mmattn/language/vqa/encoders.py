@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_number
+from mmattn.utils.checks import check_count, check_counts, check_number
 
 GRU_WEIGHTS = ('encoder_W', 'encoder_Wx', 'encoder_U', 'encoder_Ux', 'encoder_b', 'encoder_bx')
 
@@ -59,8 +59,7 @@ class QuestionGRU(nn.Module):
 
     def __init__(self, vocab_size: int, word_dim: int = 300, embed_dim: int = 1024, word_std: float = 0.4) -> None:
         super().__init__()
-        for name, number in (('vocab_size', vocab_size), ('word_dim', word_dim), ('embed_dim', embed_dim)):
-            check_count(name, number)
+        check_counts(vocab_size=vocab_size, word_dim=word_dim, embed_dim=embed_dim)
         check_number('word_std', word_std, 0)
         self.embed_dim = embed_dim
         self.embedding = nn.Embedding(vocab_size, word_dim, padding_idx=PAD)

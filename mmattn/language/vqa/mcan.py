@@ -11,7 +11,7 @@ from mmattn.language.models.transformer import SequenceDecoder, SequenceEncoder,
 from mmattn.language.text.batching import padding_mask
 from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_number
+from mmattn.utils.checks import check_counts, check_number
 
 from .vqa_model import AnswerModel
 
@@ -135,9 +135,8 @@ class MCAN(AnswerModel):
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(data_preprocessor or dict(type='mmattn.RegionDataPreprocessor'), init_cfg)
-        counts = dict(vocab_size=vocab_size, num_answers=num_answers, num_features=num_features, word_dim=word_dim)
-        for name, count in {**counts, 'fused_dim': fused_dim}.items():
-            check_count(name, count)
+        check_counts(vocab_size=vocab_size, num_answers=num_answers, num_features=num_features, word_dim=word_dim)
+        check_counts(fused_dim=fused_dim)
         check_number('dropout', dropout, 0, 1)
         layer = dict(embed_dim=embed_dim, num_heads=num_heads, feedforward_dim=feedforward_dim, dropout=dropout)
         self.num_features = num_features
