@@ -60,12 +60,11 @@ WORD = """\
 def region_layers(model: Any) -> list[tuple[Any, nn.Module]]:
     """Return the models that read regions, and the attention to the regions in the last decoder layer of each.
 
-    With entangled attention, this is the one whose output is v of Eq. 2.10, or, if the mode has none, g_v.
+    With entangled attention, this is the one whose output is v of Eq. 2.10, or, if the mode has none, g_v. Layers
+    without ``attention_weights``, such as those of ``stack='Torch'``, are a ValueError.
 
     Args:
-        model (nn.Module): a :class:`Captioner` or a :class:`CaptionEnsemble`. Layers without ``attention_weights``,
-            such
-            as those of ``stack='Torch'``, are a ValueError.
+        model (nn.Module): a :class:`Captioner` or a :class:`CaptionEnsemble`.
 
     Example:
         >>> from mmattn.language.captioning import ETACaptioner

@@ -113,13 +113,8 @@ class SANCaptioner(Captioner):
 def box_sinusoids(boxes: Tensor, sizes: Tensor, channels: int) -> Tensor:
     """Return the sinusoidal encoding of boxes: a quarter of the channels each for 100 · (x, y, width, height).
 
-    Args:
-        boxes (Tensor): float ``(B, N, 4)``, left, top, right, bottom in pixels.
-        sizes (Tensor): ``(B, 2)``, width and height of the images, to which centre and sides are relative.
-        channels (int): a multiple of 8.
-
-    Returns:
-        Tensor: float32 or float64 ``(B, N, channels)``.
+    ``boxes`` are ``(B, N, 4)``, left, top, right, bottom in pixels; ``sizes`` are width and height of the images, to
+    which centre and sides are relative. The result is ``(B, N, channels)``, a multiple of 8.
 
     Example:
         >>> box_sinusoids(torch.tensor([[[0.0, 0.0, 20.0, 10.0]]]), torch.tensor([[20, 10]]), 8).shape

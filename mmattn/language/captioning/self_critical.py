@@ -52,8 +52,7 @@ class CiderReward:
 
 
 def end_mask(tokens: Tensor) -> Tensor:
-    """Return bool ``(n, T)``, True up to and including the first ``</s>`` of each caption, for int64 ``tokens``
-    ``(n, T)``.
+    """Return bool ``(n, T)``, True up to and including the first ``</s>`` of each caption.
 
     Example:
         >>> end_mask(torch.tensor([[4, 2, 2], [4, 5, 6]])).int()

@@ -141,10 +141,6 @@ class EntitiesDataset(TextDataset):
             of the boxes of a phrase, otherwise 0. 'data_samples', a data sample with ``caption_id``, ``image_id`` and
             ``size`` (width, height) and, in tests, ``regions``, their boxes, and ``phrases``, a list of dict with
             'text', 'types' and 'boxes', float32 ``(M, 4)``.
-
-        Raises:
-            IndexError: the index is outside the data set.
-            ValueError: the regions have no boxes, or the image has another size in the region store.
         """
         number = range(len(self))[index]
         caption_id, image_id = self.ids[number]
@@ -188,10 +184,7 @@ def word_numbers(vocabulary: Vocabulary, words: Sequence[str]) -> list[int]:
 def phrase_targets(regions: Tensor, boxes: Sequence[Tensor], min_iou: float = 0.5) -> Tensor:
     """Return float32 ``(P, N)``: 1 where the IoU of a region and one of the boxes of a phrase is at least ``min_iou``.
 
-    Args:
-        regions (Tensor): ``(N, 4)``: left, top, right, bottom.
-        boxes (sequence of Tensor): one ``(M, 4)`` per phrase, M at least 1.
-        min_iou (float): the least IoU. Defaults to 0.5.
+    ``regions`` are boxes ``(N, 4)``: left, top, right, bottom; ``boxes`` has ``(M, 4)`` for each phrase, M at least 1.
 
     Example:
         >>> regions = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 2.0, 4.0]])

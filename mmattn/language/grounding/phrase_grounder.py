@@ -153,9 +153,7 @@ class PhraseGrounder(BaseModel):
 def geometry(boxes: Tensor, sizes: Tensor) -> Tensor:
     """Return place and size of boxes, relative to the image: left, top, right, bottom, area, float ``(B, N, 5)``.
 
-    Args:
-        boxes (Tensor): float ``(B, N, 4)``, in pixels.
-        sizes (Tensor): width and height of the images, ``(B, 2)``.
+    ``boxes`` are ``(B, N, 4)``, in pixels, and ``sizes`` width and height of the images, ``(B, 2)``.
 
     Example:
         >>> geometry(torch.tensor([[[0.0, 0.0, 25.0, 40.0]]]), torch.tensor([[50, 40]]))

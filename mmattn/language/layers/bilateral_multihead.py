@@ -217,8 +217,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         return state
 
     def step(self, x: Tensor, state: dict[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the output for one more token of each of n hypotheses, ``(n, 1, E)``, as :meth:`forward` does, and the
-        state.
+        """Return the output for one more token of n hypotheses, ``(n, 1, E)``, and the state after it.
 
         Args:
             x (Tensor): float ``(n, 1, E)``, the last token of each hypothesis.

@@ -73,12 +73,9 @@ class BilinearLogits(nn.Module):
         normalized(self.glimpses)
 
     def forward(self, words: Tensor, regions: Tensor, region_padding_mask: Tensor | None = None) -> Tensor:
-        """Return the logits ``(B, G, Q, K)``.
+        """Return the logits ``(B, G, Q, K)`` of words X ``(B, Q, N)`` and regions Y ``(B, K, M)``.
 
-        Args:
-            words (Tensor): X, float ``(B, Q, N)``.
-            regions (Tensor): Y, float ``(B, K, M)``.
-            region_padding_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding. Its logits are b_g.
+        ``region_padding_mask`` is bool ``(B, K)``, True where a region is padding, whose logits are b_g.
         """
         check_sequence('words', words, self.word_dim)
         check_sequence('regions', regions, self.region_dim)
@@ -290,13 +287,10 @@ class ConcatLogits(nn.Module):
         self.output = nn.Sequential(nn.ReLU(), nn.Dropout(hidden_dropout), nn.Linear(embed_dim, 1))
 
     def forward(self, words: Tensor, regions: Tensor, region_padding_mask: Tensor | None = None) -> Tensor:
-        """Return the logits ``(B, 1, Q, K)``.
+        """Return the logits ``(B, 1, Q, K)`` of words ``(B, Q, N)`` and regions ``(B, K, M)``.
 
-        Args:
-            words (Tensor): float ``(B, Q, N)``.
-            regions (Tensor): float ``(B, K, M)``.
-            region_padding_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding, which may have any
-                value. Its logits are those of a region of zeros.
+        ``region_padding_mask`` is bool ``(B, K)``, True where a region is padding, which may have any value. Its logits
+        are those of a region of zeros.
         """
         check_sequence('words', words, self.word_dim)
         check_sequence('regions', regions, self.region_dim)

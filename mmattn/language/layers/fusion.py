@@ -319,9 +319,7 @@ class MCBFusion(nn.Module):
         self.out_proj = nn.Linear(sketch_dim, out_dim)
 
     def forward(self, query: Tensor, value: Tensor) -> Tensor:
-        """Return u, ``(*, out_dim)``, for ``(*, query_dim)`` and ``(*, value_dim)``, whose other dimensions are
-        broadcast.
-        """
+        """Return u, ``(*, out_dim)``, for ``(*, query_dim)`` and ``(*, value_dim)``, broadcast."""
         u = self.sketch(query, value)
         if self.normalize:
             # The gradient of the root is infinite at 0.

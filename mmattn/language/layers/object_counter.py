@@ -13,8 +13,7 @@ from .sequence_checks import check_key_padding_mask
 class PiecewiseLinear(nn.Module):
     """A monotone function of [0, 1] with f(0) = 0 and f(1) = 1, linear between equidistant points; first the identity.
 
-    Args:
-        num_pieces (int): number of pieces; the slope of each is proportional to the absolute value of its weight.
+    The slope of each of the ``num_pieces`` pieces is proportional to the absolute value of its weight.
     """
 
     def __init__(self, num_pieces: int) -> None:
@@ -82,7 +81,7 @@ class ObjectCounter(nn.Module):
         self.functions = nn.ModuleList(PiecewiseLinear(num_pieces) for _ in range(8))
 
     def forward(self, logits: Tensor, boxes: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Count objects.
+        """Count objects; return ``(B, num_objects + 1)``, whose entry c is the confidence that there are c objects.
 
         Args:
             logits (Tensor): m, float ``(B, n)``; −∞ is a box that is not selected.
@@ -90,9 +89,6 @@ class ObjectCounter(nn.Module):
                 height of the image.
             padding_mask (Tensor, optional): bool ``(B, n)``, True where a box is padding. Images with fewer than
                 ``num_objects`` boxes are valid, also those with none.
-
-        Returns:
-            Tensor: ``(B, num_objects + 1)``, dtype of ``logits``; entry c is the confidence that there are c objects.
         """
         if logits.dim() != 2 or boxes.shape != (*logits.shape, 4):
             raise ValueError(

@@ -27,11 +27,8 @@ def normalize_queries(query: Tensor, padding_mask: Tensor | None = None) -> Tens
     Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, Eq. 5 to 7.
 
     Args:
-        query (Tensor): float ``(B, L, C)``.
+        query (Tensor): float ``(B, L, C)``, as is the result, which is 0 where a position is padding.
         padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding.
-
-    Returns:
-        Tensor: ``(B, L, C)``, of the dtype of ``query``; 0 where a position is padding.
 
     Example:
         >>> x = torch.randn(2, 7, 16) * 5 + 3
@@ -204,7 +201,7 @@ class RegionAttention(nn.Module):
 
         Returns:
             tuple[Tensor, Tensor | None]: ``(B, N, E)``; and, with ``need_weights``, the weights of key j (last
-            dimension) for query i of each head before dropout, ``(B, heads, N, N)``, otherwise None.
+            dimension) for query i of each head before dropout, ``(B, heads, N, N)``.
         """
         x = query
         if key is not query or value is not query:
@@ -244,9 +241,9 @@ class RegionAttention(nn.Module):
         """Return one term of φ, before it is divided by √d (Eq. 11 to 13), ``(B, heads, N, N)``.
 
         Args:
-            term (str): a term in ``geometry`` of the constructor. relative_geometry (Tensor): float ``(B, N, N, 4)``,
-            f_ij. With 'content_independent', f_ij and φ_ij may be of
-                N and M regions.
+            term (str): a term in ``geometry`` of the constructor.
+            relative_geometry (Tensor): float ``(B, N, N, 4)``, f_ij. With 'content_independent', f_ij and φ_ij may be
+                of N and M regions.
             x (Tensor, optional): float ``(B, N, E)``, the regions; not used by 'content_independent'.
         """
         features = relative_geometry.to(self.in_proj_weight.dtype)

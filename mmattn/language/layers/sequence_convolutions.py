@@ -53,13 +53,12 @@ class SequenceConv(nn.Module):
         return {}
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Return the output for the token at ``position``, as ``forward`` of a causal layer does, and the state after
-        it.
+        """Return the output for one token, as ``forward`` of a causal layer does, and the state after it.
 
         Args:
-            x (Tensor): float ``(n, 1, E)``, the token at ``position`` of n hypotheses. state (dict[str, Tensor]): state
-            after the tokens before it, which is not changed. The first dimension of its
-                tensors is n.
+            x (Tensor): float ``(n, 1, E)``, the token at ``position`` of n hypotheses.
+            state (dict[str, Tensor]): state after the tokens before it, which is not changed. The first dimension of
+                its tensors is n.
             position (int): position of the token, from 0.
         """
         raise NotImplementedError

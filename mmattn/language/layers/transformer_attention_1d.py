@@ -286,9 +286,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
         return operands
 
     def _position(self, queries: Tensor | None, offsets: Tensor) -> Tensor:
-        """Return E2 + E4, scaled, for int64 ``offsets`` i − j: ``(B, heads, L, offsets)``, or
-        ``(1, heads, 1, offsets)`` for E4.
-        """
+        """E2 + E4, scaled, for ``offsets`` i − j: ``(B, heads, L, offsets)``, or ``(1, heads, 1, offsets)`` for E4."""
         assert self.r_proj is not None
         dtype = self.r_proj.weight.dtype
         encoding = sinusoids(offsets.to(torch.promote_types(dtype, torch.float32)), self.embed_dim).to(dtype)

@@ -11,15 +11,14 @@ from .sequence_checks import check_key_padding_mask, check_sequence
 
 
 def attend(x: Tensor, logits: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return Σ_j α_gj x_j and α_g = softmax_j(logits_gj), in G glimpses; both are 0 without a valid position.
+    """Return Σ_j α_gj x_j, ``(B, G, C)``, and the weights α_g = softmax_j(logits_gj), ``(B, G, L)``.
+
+    Without a valid position, both are 0.
 
     Args:
         x (Tensor): float ``(B, L, C)``. Padding may have any value, NaN too.
-        logits (Tensor): float ``(B, G, L)``.
+        logits (Tensor): float ``(B, G, L)``, of G glimpses.
         padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding.
-
-    Returns:
-        tuple[Tensor, Tensor]: ``(B, G, C)`` and ``(B, G, L)``.
 
     Example:
         >>> x, mask = torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[False, False, True]])
@@ -72,17 +71,14 @@ class UnitaryAttention(nn.Module):
     def forward(
         self, query: Tensor, regions: Tensor, region_padding_mask: Tensor | None = None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend to the regions of each image.
+        """Attend to the regions of each image; return ``(B, E)`` and, with ``need_weights``, α ``(B, K)``.
 
         Args:
             query (Tensor): q, float ``(B, query_dim)``.
             regions (Tensor): float ``(B, K, M)``.
             region_padding_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding. Without a valid
                 region, α and the attended region are 0.
-            need_weights (bool): also return α. Defaults to False.
-
-        Returns:
-            tuple[Tensor, Tensor | None]: ``(B, E)``; and, with ``need_weights``, α, ``(B, K)``, otherwise None.
+            need_weights (bool): also return α; otherwise None. Defaults to False.
         """
         check_sequence('regions', regions, self.region_dim)
         if query.shape != (len(regions), self.query_dim):
@@ -139,11 +135,9 @@ class CoAttention(nn.Module):
 
         Args:
             words (Tensor): x, float ``(B, Q, N)``.
-            regions (Tensor): float ``(B, K, M)``.
             word_padding_mask (Tensor, optional): bool ``(B, Q)``, True where a word is padding. Without a valid word,
                 q is 0.
-            region_padding_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding.
-            need_weights (bool): also return β and α. Defaults to False.
+            regions, region_padding_mask, need_weights: as in :meth:`UnitaryAttention.forward`.
 
         Returns:
             tuple: ``(B, E)``; and, with ``need_weights``, β ``(B, Q)`` and α ``(B, K)``, otherwise None.

@@ -64,8 +64,7 @@ class Hypothesis(NamedTuple):
 
 
 def largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the ``k`` largest entries of each row of ``(B, N)`` in descending order, and their indices, both
-    ``(B, k)``.
+    """Return the ``k`` largest entries of each row in descending order, and their indices, both ``(B, k)``.
 
     Of equal entries, the first come first, whereas the choice of :func:`torch.topk` depends on the device and the
     shape.
@@ -263,9 +262,7 @@ class SentenceGenerator(SequenceModel):
         )
 
     def step(self, tokens: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """Return the log-probabilities of the token after ``tokens`` ``(n)``, ``(n, V)``, float32 or more, and the next
-        state.
-        """
+        """Return the log-probabilities of the next token, ``(n, V)``, at least float32, and the next state."""
         x, state = self.decoder.step(self.embedding(tokens[:, None], start=state.position), state)
         logits = self.logits(x[:, 0])
         return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32)), state

@@ -19,15 +19,13 @@ from mmattn.utils.checks import check_count
 def label_smoothed_loss(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> dict[str, Tensor]:
     """Return the mean loss of a batch of tokens and its parts, for :meth:`SequenceModel.parse_losses`.
 
-    The loss of a token is (1 − ε) · (−log p of the target) + ε/V · Σ (−log p), with ε = ``label_smoothing``.
+    The loss of a token is (1 − ε) · (−log p of the target) + ε/V · Σ (−log p), with ε = ``label_smoothing``. The parts
+    are 'loss', the mean; 'nll', the mean without smoothing; and 'num_tokens', N.
 
     Args:
         logits (Tensor): float ``(N, V)``, of the N tokens that are not padding.
         targets (Tensor): int64 ``(N)``.
         label_smoothing (float): ε in [0, 1]. Defaults to 0.
-
-    Returns:
-        dict[str, Tensor]: 'loss', the mean; 'nll', the mean without smoothing; 'num_tokens', N.
 
     Example:
         >>> found = label_smoothed_loss(torch.zeros(3, 10), torch.tensor([4, 5, 2]), 0.1)

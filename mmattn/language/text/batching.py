@@ -22,18 +22,15 @@ from .vocabulary import PAD
 def token_batches(
     lengths: Sequence[Sequence[int]], max_tokens: int, max_sentences: int | None = None
 ) -> list[list[int]]:
-    """Divide samples into batches of similar lengths.
+    """Divide samples into batches of similar lengths; return the indices of the samples of each batch.
 
     Samples are sorted by their lengths, the last column first. A batch is filled while its longest length times its
     number of samples is at most ``max_tokens``.
 
     Args:
         lengths (sequence of sequence of int): the lengths of each sample, such as ``(source, target)``, in tokens.
-        max_tokens (int): bound on the size of a padded batch.
+        max_tokens (int): bound on the size of a padded batch, at least the length of each sample.
         max_sentences (int, optional): bound on the number of samples of a batch.
-
-    Returns:
-        list[list[int]]: the indices of the samples of each batch.
 
     Example:
         >>> token_batches([(3, 4), (9, 8), (4, 4)], max_tokens=10)

@@ -40,8 +40,7 @@ class SentenceAttention:
 
 
 def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str, nn.Module]]:
-    """Return the layers of encoder and decoder that have ``attention_weights``, at one depth, by name, with their
-    parts.
+    """Return the parts and layers of encoder and decoder with ``attention_weights``, at one depth, by name.
 
     Args:
         model (nn.Module): a model with stacks ``encoder`` and ``decoder``, such as :class:`TranslationTransformer`.

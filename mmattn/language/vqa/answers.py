@@ -83,13 +83,9 @@ def answer_score(count: int, answers: int) -> float:
 
 
 def official_score(prediction: str, answers: Sequence[str]) -> float:
-    """Return the official accuracy of a predicted answer, from 0 to 1.
+    """Return the official accuracy of a predicted answer, from 0 to 1, against ten answers, or one.
 
     Both sides are normalised, unless all ten answers are the same, or there is only one.
-
-    Args:
-        prediction (str): the predicted answer.
-        answers (sequence of str): ten, or one.
 
     Example:
         >>> official_score('2', ['two'] * 2 + ['three'] * 8), official_score('2', ['two'])
@@ -152,9 +148,7 @@ class AnswerIndex:
         return {self.numbers[text]: count for text, count in given.items() if text in self.numbers}
 
     def samples(self, question: Question) -> bool:
-        """Return whether a training with sampled answers uses a question: it can give the majority answer and one of
-        the answers.
-        """
+        """Return whether sampled training uses a question: its majority and one answer are among these answers."""
         majority = normalize_answer(question.answer) if self.normalize_answers else question.answer
         return majority in self.numbers and bool(self.counts(question))
 

@@ -69,9 +69,7 @@ class QuestionGRU(nn.Module):
         self.gru = nn.GRU(word_dim, embed_dim, batch_first=True)
 
     def forward(self, question: Tensor) -> EncodedQuestion:
-        """Encode questions, int64 ``(B, L)``, padded on the right. A question without words is valid; L = 0 is read as
-        L = 1.
-        """
+        """Encode questions, int64 ``(B, L)``, padded on the right. A question may be without words."""
         if not question.shape[1]:
             question = F.pad(question, (0, 1), value=PAD)
         positions = torch.arange(1, question.shape[1] + 1, device=question.device)
@@ -224,7 +222,5 @@ class ConvImageEncoder(nn.Module):
         )
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return the positions of the last map, row by row, ``(B, H' · W', C)``, for ``image``, float ``(B, 3, H, W)``
-        in [0, 1].
-        """
+        """Return the positions of the last map, ``(B, H' · W', C)``, for images ``(B, 3, H, W)`` in [0, 1]."""
         return self.layers(image).flatten(2).mT
