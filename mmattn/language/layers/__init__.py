@@ -1,4 +1,4 @@
-"""Attention and fusion for sentences and regions: ``nn.Module`` classes, most of which need torch alone."""
+"""Attention and fusion for sentences and regions: ``nn.Module`` classes, which need torch alone."""
 
 from mmattn.utils.lazy import lazy_names
 

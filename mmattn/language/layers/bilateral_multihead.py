@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.layers.attention_weights import AttentionWeights
-from mmattn.layers.bilateral_non_local import POSITIONS
 from mmattn.layers.relative_position import RelativePosition
-from mmattn.layers.window_position import WindowPosition
+from mmattn.layers.window_position import POSITIONS, WindowPosition
 from mmattn.ops import global_attention, global_attention_weights
 from mmattn.ops.window_bias import as_window_size, window_entries
 from mmattn.registry import MODELS
