@@ -142,3 +142,13 @@ assert HOOKS.get('mmattn.CheckpointHook')
 print([name for name in sys.modules if name.startswith('mmattn.language')])
 """
     assert run_python(code).splitlines()[-1] == '[]'
+
+
+def test_layers_for_sentences_and_regions_need_no_mmcv(run_python):
+    code = """
+import sys
+sys.modules['mmcv'] = None  # importing it raises an ImportError
+import mmattn.language.layers as layers
+print([getattr(layers, name).__name__ for name in layers.__all__] == layers.__all__)
+"""
+    assert run_python(code).splitlines()[-1] == 'True'

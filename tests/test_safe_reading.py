@@ -20,7 +20,7 @@ from torch import nn
 from mmattn.engine import add_safe_globals, check_checkpoint
 from mmattn.language.regions.region_archives import REQUIRED, read_archive
 from mmattn.language.regions.region_store import RegionStore
-from mmattn.language.vqa.question_encoder import GRU_WEIGHTS, read_skip_thought
+from mmattn.language.vqa.encoders import GRU_WEIGHTS, read_skip_thought
 from mmattn.language.vqa.word_vectors import read_word_vectors
 from mmattn.utils.conversion import Fault, unpack
 

@@ -29,7 +29,7 @@ from mmattn.language.captioning.caption_metric import coco_ids
 from mmattn.language.captioning.inferencer import CaptionInferencer, StoredImage
 from mmattn.language.captioning.region_pictures import caption_page, region_layers
 from mmattn.language.models.progress_file import check_output, progress_path
-from mmattn.language.regions.pictures_by_id import picture_paths, read_picture, same_shape
+from mmattn.language.regions.image_inputs import picture_paths, read_picture, same_shape
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.annotation_files import raise_faults
 from mmattn.utils.files import check_not_input, input_files, write_text

@@ -11,9 +11,8 @@ from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
 from .attention_weights import AttentionWeights
-from .bilateral_non_local import POSITIONS
 from .relative_position import RelativePosition
-from .window_position import WindowPosition
+from .window_position import POSITIONS, WindowPosition
 
 
 @MODELS.register_module()

@@ -10,9 +10,7 @@ from mmattn.utils.checks import check_count
 
 from .attention_weights import AttentionWeights
 from .relative_position import RelativePosition
-from .window_position import WindowPosition
-
-POSITIONS = ('none', 'bilateral', 'relative')
+from .window_position import POSITIONS, WindowPosition
 
 
 @MODELS.register_module()

@@ -10,6 +10,7 @@ from mmattn.ops import window_zscore
 from mmattn.ops.window_bias import accumulator
 from mmattn.ops.zscore import EPS
 
+POSITIONS = ('none', 'bilateral', 'relative')  # of an attention layer: no positions, windows, relative encoding
 PADDINGS = ('learned', 'zero', 'neg_inf', 'mean', 'min')
 SMOOTHINGS = ('zscore', 'sqrt_dim')
 

@@ -6,6 +6,8 @@ from mmattn.layers import BilateralCrissCrossAttention
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
+from .blocks import take_position_options
+
 
 @MODELS.register_module()
 class BiCCHead(CCHead):
@@ -21,34 +23,15 @@ class BiCCHead(CCHead):
             :class:`~mmattn.layers.BilateralCrissCrossAttention`.
         **kwargs: as in mmseg's ``FCNHead``, except ``num_convs``, which is 2.
 
-    Raises:
-        TypeError: ``recurrence`` is not an integer.
-        ValueError: ``recurrence`` is below 1, or the layer raises it for its arguments.
-
     Example:
         >>> head = BiCCHead(in_channels=16, channels=8, num_classes=3, window_size=5)
         >>> head([torch.randn(2, 16, 6, 9)]).shape
         torch.Size([2, 3, 6, 9])
     """
 
-    def __init__(
-        self,
-        recurrence: int = 2,
-        window_size: int | tuple[int, int] = 31,
-        position: str = 'bilateral',
-        padding: str = 'learned',
-        smoothing: str = 'zscore',
-        max_offset: int = 96,
-        **kwargs,
-    ) -> None:
+    def __init__(self, recurrence: int = 2, **kwargs) -> None:
         check_count('recurrence', recurrence)
+        options = take_position_options(kwargs)
         FCNHead.__init__(self, num_convs=2, **kwargs)  # CCHead's requires mmcv's compiled operators
         self.recurrence = recurrence
-        self.cca = BilateralCrissCrossAttention(
-            self.channels,
-            window_size=window_size,
-            position=position,
-            padding=padding,
-            smoothing=smoothing,
-            max_offset=max_offset,
-        )
+        self.cca = BilateralCrissCrossAttention(self.channels, **options)

@@ -5,6 +5,8 @@ from mmseg.models.decode_heads import FCNHead, NLHead
 from mmattn.layers import BilateralNonLocal2d
 from mmattn.registry import MODELS
 
+from .blocks import take_position_options
+
 
 @MODELS.register_module()
 class BiNLHead(NLHead):
@@ -20,9 +22,6 @@ class BiNLHead(NLHead):
             :class:`~mmattn.layers.BilateralNonLocal2d`.
         **kwargs: as in mmseg's ``FCNHead``, except ``num_convs``, which is 2.
 
-    Raises:
-        TypeError, ValueError: as in :class:`~mmattn.layers.BilateralNonLocal2d`.
-
     Example:
         >>> head = BiNLHead(in_channels=16, channels=8, num_classes=3, window_size=5)
         >>> head([torch.randn(2, 16, 6, 9)]).shape
@@ -34,13 +33,9 @@ class BiNLHead(NLHead):
         reduction: int = 2,
         use_scale: bool = True,
         mode: str = 'embedded_gaussian',
-        window_size: int | tuple[int, int] = 31,
-        position: str = 'bilateral',
-        padding: str = 'learned',
-        smoothing: str = 'zscore',
-        max_offset: int = 96,
         **kwargs,
     ) -> None:
+        options = take_position_options(kwargs)
         FCNHead.__init__(self, num_convs=2, **kwargs)  # NLHead's builds the stock block
         self.reduction = reduction
         self.use_scale = use_scale
@@ -48,13 +43,9 @@ class BiNLHead(NLHead):
         self.nl_block = BilateralNonLocal2d(
             self.channels,
             reduction=reduction,
-            window_size=window_size,
-            position=position,
-            padding=padding,
-            smoothing=smoothing,
-            max_offset=max_offset,
             conv_cfg=self.conv_cfg,
             norm_cfg=self.norm_cfg,
             mode=mode,
             use_scale=use_scale,
+            **options,
         )

@@ -12,6 +12,12 @@ def check_count(name: str, number: int, least: int = 1) -> None:
         raise ValueError(f'{name} must be at least {least}; got {number}')
 
 
+def check_counts(**numbers: int) -> None:
+    """Check that arguments, given by their names, are integers of at least 1."""
+    for name, number in numbers.items():
+        check_count(name, number)
+
+
 def check_divisor(name: str, number: int, of: str, channels: int) -> None:
     """Check that the argument ``name`` is an integer ≥ 1 that divides ``channels``, the argument ``of``."""
     check_count(of, channels)

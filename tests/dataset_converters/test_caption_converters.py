@@ -11,7 +11,7 @@ from torch import nn
 
 from mmattn.language import Regions, RegionStore, RegionWriter
 from mmattn.language.captioning import COCOCaptionDataset
-from mmattn.language.captioning.attributes import read_attributes
+from mmattn.language.captioning.annotations import read_attributes
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.utils.files import write_text
 

@@ -281,9 +281,7 @@ def test_a_table_has_the_figures_of_its_runs(section):
     prose = ' '.join(line.strip() for line in text.splitlines() if not line.startswith('|'))
     for printed in INTERVAL.findall(prose):
         checked += 1
-        differences = (
-            d for a, b in itertools.permutations(methods, 2) for d in all_differences(file, a, b)
-        )
+        differences = (d for a, b in itertools.permutations(methods, 2) for d in all_differences(file, a, b))
         if not any(all(map(is_printed, printed, d)) for d in differences if d.low is not None):
             wrong.append(('text', '', printed))
     assert not wrong

@@ -32,7 +32,7 @@ from mmattn.language.regions.conversion import (
     source_of_model,
     write_store,
 )
-from mmattn.language.regions.grid_extractor import GridExtractor, load_backbone
+from mmattn.language.regions.extractors import GridExtractor, load_backbone
 from mmattn.utils.conversion import Fault, run_converter
 from mmattn.utils.devices import check_device
 

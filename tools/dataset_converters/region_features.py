@@ -5,7 +5,7 @@
 IMAGES are files, or folders that are searched for images, subfolders included. The id of an image in the store is its
 file name without suffix, or with ``--image-id last-number`` the number in it, as annotations of COCO have it. The
 regions are the detections of the highest scores, and their features are those of the detector's own RoI head, or, for a
-one-stage detector, pooled from its neck; see ``mmattn.language.regions.region_extractor``. Output, see
+one-stage detector, pooled from its neck; see ``mmattn.language.regions.extractors``. Output, see
 ``mmattn.language.regions.region_store``.
 
 All images are checked first. An interrupted run continues with the same command. All faults of the input are reported
@@ -34,7 +34,7 @@ from mmattn.language.regions.conversion import (
     source_of_model,
     write_store,
 )
-from mmattn.language.regions.region_extractor import RegionExtractor, prepare_config
+from mmattn.language.regions.extractors import RegionExtractor, prepare_config
 from mmattn.utils.conversion import Fault, run_converter
 from mmattn.utils.devices import check_device
 

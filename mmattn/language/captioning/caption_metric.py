@@ -1,25 +1,134 @@
-"""BLEU, METEOR, ROUGE-L and CIDEr-D of captions."""
+"""BLEU, METEOR, ROUGE-L and CIDEr-D of captions, as in the evaluation of COCO captions."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
+import subprocess
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mmengine.logging import print_log
 
 from mmattn.language.models.unique_metric import UniqueMetric
+from mmattn.language.text.subwords import normalized
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import METRICS
-from mmattn.utils.files import write_text
 
+from .annotations import caption_words
 from .cider import CiderD
 from .java import java_command, meteor
-from .overlap import caption_bleu, rouge_l
-from .words import caption_words, ptb_words
+
+# Those of the tokenizer's tokens that the evaluation leaves out.
+LEFT_OUT = {"''", "'", '``', '`', '-LRB-', '-RRB-', '-LCB-', '-RCB-', '.', '?', '!', ',', ':', '-', '--', '...', ';'}
+
+
+def ptb_words(texts: Sequence[str]) -> list[list[str]]:
+    """Return the words of captions as the evaluation of COCO captions does: by Stanford's PTBTokenizer 3.4.1.
+
+    One start of the program, which takes about a second, is enough for any number of captions.
+
+    Raises:
+        ImportError: pycocoevalcap is not installed.
+        FileNotFoundError: there is no Java.
+        RuntimeError: the program failed.
+
+    Example:
+        >>> ptb_words(["A man's T-shirt."])  # doctest: +SKIP
+        [['a', 'man', "'s", 't-shirt']]
+    """
+    command = java_command('tokenizer/stanford-corenlp-3.4.1.jar')
+    command += ['edu.stanford.nlp.process.PTBTokenizer', '-preserveLines', '-lowerCase']
+    command += ['-encoding', 'UTF-8']
+    lines = [' '.join(normalized(text).split()) for text in texts]  # a line of input is a line of output
+    done = subprocess.run(command, input=''.join(f'{line}\n' for line in lines).encode(), capture_output=True)
+    found = done.stdout.decode(errors='replace').split('\n')[:-1]
+    if done.returncode or len(found) != len(lines):
+        message = done.stderr.decode(errors='replace').strip()[-500:]
+        raise RuntimeError(f'PTBTokenizer returned {len(found)} lines for {len(lines)} captions: {message}')
+    return [[word for word in line.split() if word not in LEFT_OUT] for line in found]
+
+
+Words = Sequence[str]
+
+
+def caption_bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return BLEU-1 to BLEU-4 of a corpus, float64 ``(4)``, and of each of I captions, ``(I, 4)``, from 0 to 1.
+
+    BLEU-n is the geometric mean of the clipped precisions (m + 1e-15)/(t + 1e-9) of 1- to n-grams, where m of t n-grams
+    match, times the brevity penalty e^(1 - r/c) if c < r; r is the closest length of a reference, the shorter one of
+    two.
+
+    Args:
+        hypotheses (sequence of sequence of str): the words of I captions.
+        references (sequence of sequence of sequence of str): the words of the references of each.
+
+    Example:
+        >>> corpus, each = caption_bleu(['a cat on a mat'.split()], [['a cat sits on a mat'.split()]])
+        >>> corpus.round(4).tolist()
+        [0.8187, 0.709, 0.5158, 0.0001]
+    """
+    counts = np.array([_counts(*each) for each in zip(hypotheses, references, strict=True)], np.float64).reshape(-1, 10)
+    return _bleu(counts.sum(0)), _bleu(counts)
+
+
+def _counts(hypothesis: Words, references: Sequence[Words]) -> list[int]:
+    """Return the number of n-grams and of those that match, for each n, the length and that of the reference."""
+    matches = []
+    for n in range(1, 5):
+        most: Counter[tuple[str, ...]] = Counter()
+        for reference in references:
+            most |= _ngrams(reference, n)
+        matches.append((_ngrams(hypothesis, n) & most).total())
+    length = len(hypothesis)
+    closest = min((abs(len(each) - length), len(each)) for each in references)[1]
+    return [*(max(0, length - n) for n in range(4)), *matches, length, closest]
+
+
+def _ngrams(words: Words, n: int) -> Counter[tuple[str, ...]]:
+    return Counter(zip(*(words[i:] for i in range(n))))
+
+
+def _bleu(counts: np.ndarray) -> np.ndarray:
+    precisions = (counts[..., 4:8] + 1e-15) / (counts[..., :4] + 1e-9)
+    ratio = (counts[..., 8:9] + 1e-15) / (counts[..., 9:] + 1e-9)
+    return precisions.cumprod(-1) ** (1 / np.arange(1, 5)) * np.exp(np.minimum(0, 1 - 1 / ratio))
+
+
+def rouge_l(hypothesis: Words, references: Sequence[Words], beta: float = 1.2) -> float:
+    """Return ROUGE-L of a caption, from 0 to 1: (1 + β²) P R / (R + β² P).
+
+    P and R are the length of the longest common subsequence divided by that of the hypothesis and of the reference, P
+    the highest of all references, R also, possibly of another one.
+
+    Args:
+        hypothesis (sequence of str): the words of the caption.
+        references (sequence of sequence of str): the words of its references.
+        beta (float): β. Defaults to 1.2.
+
+    Example:
+        >>> round(rouge_l('a cat on a mat'.split(), ['a cat sits on a mat'.split()]), 4)
+        0.8944
+    """
+    hypothesis = hypothesis or ['']  # a caption without words has the empty word, as in the evaluation of COCO
+    pairs = [(_common(hypothesis, each or ['']), len(each) or 1) for each in references]
+    precision = max(common for common, _ in pairs) / len(hypothesis)
+    recall = max(common / length for common, length in pairs)
+    return (1 + beta**2) * precision * recall / (recall + beta**2 * precision) if precision else 0.0
+
+
+def _common(first: Words, second: Words) -> int:
+    """Return the length of the longest common subsequence."""
+    previous = [0] * (len(second) + 1)
+    for word in first:
+        row = [0]
+        for i, other in enumerate(second):
+            row.append(previous[i] + 1 if word == other else max(row[i], previous[i + 1]))
+        previous = row
+    return previous[-1]
+
 
 TOKENIZERS = ('auto', 'PTB', 'simple')
 
@@ -81,12 +190,8 @@ class CaptionMetric(UniqueMetric):
         self.use_meteor = use_meteor
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """Keep the captions of a batch.
-
-        Args:
-            data_batch (dict): not used.
-            data_samples (sequence of dict): with ``image_id`` (str), ``pred_tokens`` (sequence of int, numbers of the
-                vocabulary up to and with the end token or without it) and ``captions`` (list of str), the references.
+        """Keep the captions of a batch: samples with ``image_id`` (str), ``pred_tokens`` (sequence of int, numbers of
+        the vocabulary up to and with the end token or without it) and ``captions`` (list of str), the references.
         """
         vocabulary = Vocabulary((self.dataset_meta or {})['symbols'])
         for sample in data_samples:
@@ -99,16 +204,9 @@ class CaptionMetric(UniqueMetric):
             )
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Compute the figures and write the requested files.
-
-        Args:
-            results (list of dict): one per image, in the order of their ids.
-
-        Returns:
-            dict: the figures by name, times 100; empty if there are no references.
-        """
-        if self.output_dir is not None:
-            self._write_captions(self.output_dir / 'captions.json', results)
+        """Return the figures by name, times 100, or none without references; write the requested files."""
+        ids = coco_ids([result['image_id'] for result in results])
+        self.write('captions.json', [dict(image_id=i, caption=result['caption']) for i, result in zip(ids, results)])
         without = [result['image_id'] for result in results if not result['captions']]
         if without:
             print_log(f'no figures: {len(without)} images without references, such as {without[0]}', 'current')
@@ -125,13 +223,11 @@ class CaptionMetric(UniqueMetric):
         each['ROUGE-L'] = [rouge_l(*pair) for pair in zip(hypotheses, references)]
         each['CIDEr-D'] = list(CiderD(references).score(hypotheses, range(len(results))))
         found.update((name, math.fsum(each[name]) / len(results)) for name in ('ROUGE-L', 'CIDEr-D'))
-        if self.output_dir is not None:
-            scores = {
-                result['image_id']: {name: 100 * float(values[i]) for name, values in each.items()}
-                for i, result in enumerate(results)
-            }
-            text = json.dumps(dict(tokenizer=self.tokenizer, scores=scores), ensure_ascii=False)
-            write_text(self.output_dir / 'scores.json', text)
+        scores = {
+            result['image_id']: {name: 100 * float(values[i]) for name, values in each.items()}
+            for i, result in enumerate(results)
+        }
+        self.write('scores.json', dict(tokenizer=self.tokenizer, scores=scores))
         return {name: 100 * value for name, value in found.items()}
 
     def _words(self, results: list[dict]) -> tuple[list[list[str]], list[list[list[str]]]]:
@@ -148,12 +244,6 @@ class CaptionMetric(UniqueMetric):
             reason = self.missing or "it requires the tokenizer 'PTB'"
             print_log(f'METEOR is absent: {reason}', 'current', logging.WARNING)
         return self.use_meteor and self.tokenizer == 'PTB'
-
-    @staticmethod
-    def _write_captions(path: Path, results: list[dict]) -> None:
-        ids = coco_ids([result['image_id'] for result in results])
-        records = [dict(image_id=name, caption=result['caption']) for name, result in zip(ids, results)]
-        write_text(path, json.dumps(records, ensure_ascii=False))
 
 
 def coco_ids(image_ids: Sequence[str]) -> list[int | str]:

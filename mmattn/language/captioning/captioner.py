@@ -1,17 +1,20 @@
-"""What all captioning models share: losses, sampling and beam search."""
+"""Base class of all captioning models, and ensembles of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
-from mmattn.language.models.beam_search import Hypothesis
+from mmattn.language.layers.linear_layers import init_xavier
 from mmattn.language.models.embedding import TokenEmbedding
-from mmattn.language.models.generation import SentenceGenerator, predictions
+from mmattn.language.models.generation import Hypothesis, SentenceGenerator, predictions
 from mmattn.language.text.vocabulary import EOS, PAD, UNK
+from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
 from .self_critical import CiderReward, end_mask, mean_baseline, self_critical_loss
@@ -30,7 +33,7 @@ class Captioner(SentenceGenerator):
         vocab_size (int): number of symbols of the vocabulary, the four special ones included.
         embed_dim (int): channels E.
         dropout (float): dropout probability of the embedded words, in [0, 1).
-        label_smoothing (float): ε of the cross-entropy, in [0, 1].
+        label_smoothing (float): ε of the cross-entropy, in [0, 1]. Defaults to 0.
         self_critical (dict, optional): train with the reward CIDEr-D in place of cross-entropy: ``samples``, captions
             drawn per image (default 5), and ``baseline``, 'greedy' (default), the reward of the best caption of the
             model, or 'mean', the mean of the other samples of the image. ``mmattn.SelfCriticalHook`` sets the reward.
@@ -40,9 +43,6 @@ class Captioner(SentenceGenerator):
         data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
             ``mmattn.RegionDataPreprocessor``.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
-
-    Raises:
-        TypeError, ValueError: an option of ``self_critical`` or ``test_cfg`` is unknown or invalid.
     """
 
     num_features: int | None
@@ -53,11 +53,11 @@ class Captioner(SentenceGenerator):
         vocab_size: int,
         embed_dim: int,
         dropout: float,
-        label_smoothing: float,
-        self_critical: dict | None,
-        test_cfg: dict | None,
-        data_preprocessor: dict | None,
-        init_cfg: dict | None,
+        label_smoothing: float = 0.0,
+        self_critical: dict | None = None,
+        test_cfg: dict | None = None,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
     ) -> None:
         super().__init__(
             label_smoothing,
@@ -69,8 +69,7 @@ class Captioner(SentenceGenerator):
         check_count('test_cfg.max_length', self.test_cfg['max_length'])
         self.embedding = TokenEmbedding(vocab_size, embed_dim, dropout)
         self.output = nn.Linear(embed_dim, vocab_size)
-        nn.init.xavier_uniform_(self.output.weight)
-        nn.init.zeros_(self.output.bias)
+        init_xavier(self.output)
         self.self_critical = None if self_critical is None else {**dict(samples=5, baseline='greedy'), **self_critical}
         if self.self_critical is not None:
             unknown = set(self.self_critical) - {'samples', 'baseline'}
@@ -115,25 +114,18 @@ class Captioner(SentenceGenerator):
         return self.label_smoothed(x, captions) if mode == 'loss' else self.logits(x)
 
     def describe(self, inputs: dict[str, Tensor], **options: Any) -> list[list[Hypothesis]]:
-        """Caption a batch of images by beam search.
+        """Caption a batch of images by beam search; for each, return up to ``beam`` hypotheses, the best first.
 
         Args:
             inputs (dict[str, Tensor]): as in :meth:`forward`, without captions.
             **options: replace those of ``test_cfg``.
-
-        Returns:
-            list[list[Hypothesis]]: for each image up to ``beam`` hypotheses, the best first.
         """
         limit = options.pop('max_length', self.test_cfg['max_length'])
         return self.search(self.decoder.start(*self.encode(inputs)), limit, **options)
 
     @torch.no_grad()
     def sample(self, memory: Any, mask: Any, count: int) -> Tensor:
-        """Draw captions from the distribution of the model, word by word.
-
-        Args:
-            memory, mask: the output of :meth:`encode` for B images.
-            count (int): captions per image.
+        """Draw ``count`` captions of each of B images from the distribution of the model, word by word.
 
         Returns:
             Tensor: int64 ``(B·count, L)``, those of an image adjacent, padded with ``<pad>`` after ``</s>``. A caption
@@ -156,11 +148,7 @@ class Captioner(SentenceGenerator):
         return torch.stack(words, 1)
 
     def self_critical_loss(self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement]) -> dict[str, Tensor]:
-        """Return the loss of self-critical training; see :func:`self_critical_loss`.
-
-        Raises:
-            RuntimeError: there is no reward.
-        """
+        """Return the loss of self-critical training; see :func:`self_critical_loss`. It requires a reward."""
         if self.reward is None or self.self_critical is None:
             raise RuntimeError('self-critical training requires a reward: add dict(type="mmattn.SelfCriticalHook")')
         count = self.self_critical['samples']
@@ -203,3 +191,78 @@ def repeat(x: Any, count: int) -> Any:
     if isinstance(x, tuple):
         return tuple(repeat(each, count) for each in x)
     return None if x is None else x.repeat_interleave(count, 0)
+
+
+@dataclass
+class _States:
+    """The decoding states of all models, for the same hypotheses."""
+
+    states: list[Any]
+
+    @property
+    def count(self) -> int:
+        return self.states[0].count
+
+    def reorder(self, index: Tensor) -> _States:
+        return _States([state.reorder(index) for state in self.states])
+
+
+@MODELS.register_module()
+class CaptionEnsemble(SentenceGenerator):
+    """Captioning models with one vocabulary; a word has the mean of the probabilities that the models assign to it.
+
+    It is for tests only. ``tools/misc/ensemble_checkpoints.py`` makes its checkpoint from those of the models.
+
+    Args:
+        members (sequence of dict): configs of the models: captioners that read the same inputs.
+        test_cfg (dict, optional): options of the beam search. Defaults to that of the first model.
+        data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
+            ``mmattn.RegionDataPreprocessor``.
+        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+
+    Example:
+        >>> member = dict(type='mmattn.SANCaptioner', vocab_size=100, num_features=32, num_layers=1, embed_dim=16,
+        ...               num_heads=4, feedforward_dim=32)
+        >>> found = CaptionEnsemble([member] * 2).eval().describe(dict(features=torch.randn(1, 9, 32)), beam=2)
+        >>> len(found[0])
+        2
+    """
+
+    def __init__(
+        self,
+        members: Sequence[dict],
+        test_cfg: dict | None = None,
+        data_preprocessor: dict | None = None,
+        init_cfg: dict | None = None,
+    ) -> None:
+        if not members:
+            raise ValueError('members must be one model or more; got none')
+        models = [MODELS.build(member) for member in members]
+        preprocessor = data_preprocessor or dict(type='mmattn.RegionDataPreprocessor')
+        super().__init__(0.0, models[0].test_cfg, test_cfg, preprocessor, init_cfg)
+        self.members: Any = nn.ModuleList(models)
+        self.num_features = next((model.num_features for model in models if model.num_features is not None), None)
+        self.reads_attributes = any(model.reads_attributes for model in models)
+        sizes = [len(model.embedding.weight) for model in models]
+        if len(set(sizes)) > 1:
+            raise ValueError(f'members must have the same vocabulary; got {sizes} symbols')
+
+    def forward(
+        self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement] | None = None, mode: str = 'predict'
+    ) -> Any:
+        """Return the data samples with the captions; see :meth:`Captioner.forward`. ``mode`` must be 'predict'."""
+        if mode != 'predict':
+            raise ValueError(f"mode must be 'predict': the models of an ensemble are trained one by one; got {mode!r}")
+        return predictions(self.describe(inputs), data_samples)
+
+    def describe(self, inputs: dict[str, Tensor], **options: Any) -> list[list[Hypothesis]]:
+        """Caption a batch of images by beam search; see :meth:`Captioner.describe`."""
+        limit = options.pop('max_length', self.test_cfg['max_length'])
+        states = _States([member.decoder.start(*member.encode(inputs)) for member in self.members])
+        return self.search(states, limit, **options)
+
+    def step(self, tokens: Tensor, state: _States) -> tuple[Tensor, _States]:  # type: ignore[override]
+        """Return the logarithms of the mean probabilities of the next token, ``(n, V)``, and the next state."""
+        found = [member.step(tokens, own) for member, own in zip(self.members, state.states)]
+        log_p = torch.stack([log_p for log_p, _ in found])
+        return log_p.logsumexp(0) - torch.log(log_p.new_tensor(len(found))), _States([own for _, own in found])

@@ -36,9 +36,6 @@ class CiderD:
         references (sequence of sequence of captions): the references of each image; a caption is a sequence of words,
             either str or int.
 
-    Raises:
-        ValueError: there is no image, or an image has no reference.
-
     Example:
         >>> references = [['a cat sits on a mat', 'the cat is on the mat'], ['a dog runs'], ['two birds fly']]
         >>> cider = CiderD([[each.split() for each in captions] for captions in references])
@@ -77,9 +74,6 @@ class CiderD:
         Args:
             hypotheses (sequence of captions): any number for an image, in any order; a caption may be empty.
             images (sequence of int): the index in ``references`` of the image of each hypothesis.
-
-        Raises:
-            ValueError: the numbers of hypotheses and images differ, or an index is outside the references.
         """
         image = np.asarray(images, np.int64)
         if image.shape != (len(hypotheses),):

@@ -11,21 +11,14 @@ from mmengine.structures import BaseDataElement
 from torch.nn.utils.rnn import pad_sequence
 
 from mmattn.engine.data_sampling import SampleIndex
-from mmattn.language.regions.region_inputs import (
-    image_inputs,
-    open_store,
-    warn_of_shared_images,
-    with_region_faults,
-)
+from mmattn.language.regions.image_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
 from mmattn.language.text.annotation_files import in_folder, noting, raise_faults
-from mmattn.language.text.packed_sequences import PackedSequences
-from mmattn.language.text.text_dataset import TextDataset
+from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.vocabulary import PAD, UNK, Vocabulary
 from mmattn.registry import DATASETS
-from mmattn.utils.checks import check_count
+from mmattn.utils.checks import check_count, check_counts
 
-from .annotations import MIN_COUNT, Annotation, frequent_words, read_annotations, select_splits
-from .attributes import read_attributes
+from .annotations import MIN_COUNT, Annotation, frequent_words, read_annotations, read_attributes, select_splits
 
 
 class CaptionDataset(TextDataset):
@@ -41,18 +34,16 @@ class CaptionDataset(TextDataset):
         counted: Sequence[Annotation],
         ann_file: str,
         regions: Any,
-        min_count: int,
-        max_words: int,
-        captions_per_image: int,
-        attributes: str | None,
-        num_attributes: int,
-        oracle_attributes: bool,
-        test_mode: bool,
+        min_count: int = MIN_COUNT,
+        max_words: int = 16,
+        captions_per_image: int = 5,
+        attributes: str | None = None,
+        num_attributes: int = 20,
+        oracle_attributes: bool = False,
+        test_mode: bool = False,
     ) -> None:
-        for name, value in (('max_words', max_words), ('captions_per_image', captions_per_image)):
-            check_count(name, value)
+        check_counts(max_words=max_words, captions_per_image=captions_per_image, num_attributes=num_attributes)
         check_count('min_count', min_count, 0)
-        check_count('num_attributes', num_attributes)
         if oracle_attributes and (attributes is not None or not test_mode):
             raise ValueError('oracle_attributes requires test_mode=True and attributes=None')
         self.store = open_store(regions)
@@ -221,7 +212,7 @@ class COCOCaptionDataset(CaptionDataset):
         max_words (int): captions of the training are cut after so many words. Defaults to 16.
         captions_per_image (int): captions of a training sample. Defaults to 5.
         attributes (str, optional): file of detected attributes; see
-            :func:`mmattn.language.captioning.attributes.read_attributes`. An image may have none. Defaults to None, no
+            :func:`mmattn.language.captioning.annotations.read_attributes`. An image may have none. Defaults to None, no
             attributes.
         num_attributes (int): the best so many are used. Defaults to 20.
         oracle_attributes (bool): the attributes are all words of the image's captions, each once. Only with
@@ -256,14 +247,9 @@ class COCOCaptionDataset(CaptionDataset):
         split: str | None = None,
         vocab_file: str | None = None,
         vocab_splits: Sequence[str] | None = None,
-        min_count: int = MIN_COUNT,
-        max_words: int = 16,
-        captions_per_image: int = 5,
         attributes: str | None = None,
-        num_attributes: int = 20,
-        oracle_attributes: bool = False,
-        test_mode: bool = False,
         data_root: str = '',
+        **options: Any,
     ) -> None:
         path, words_path, regions, attributes = in_folder(data_root, ann_file, vocab_file, regions, attributes)
         annotations = read_annotations(path)
@@ -273,13 +259,8 @@ class COCOCaptionDataset(CaptionDataset):
             select_splits('vocab_splits', counted, vocab_splits, words_path or path, every=True),
             path,
             regions,
-            min_count,
-            max_words,
-            captions_per_image,
-            attributes,
-            num_attributes,
-            oracle_attributes,
-            test_mode,
+            attributes=attributes,
+            **options,
         )
 
 
@@ -292,13 +273,9 @@ class VATEXDataset(CaptionDataset):
         regions (str or object): as in :class:`COCOCaptionDataset`, by the ``videoID``.
         vocab_file (str, optional): the file of the training data, whose words make the vocabulary. Defaults to
             ``ann_file``; required for validation and test.
-        min_count, max_words, captions_per_image, test_mode: as in :class:`COCOCaptionDataset`. ``captions_per_image``
-            defaults to 5 of the 10 captions, ``max_words`` to 16.
         data_root (str): folder of the files. Defaults to '', the working directory.
-
-    Raises:
-        FileNotFoundError: a file does not exist.
-        ValueError: as in :class:`COCOCaptionDataset`.
+        **options: ``min_count``, ``max_words``, ``captions_per_image`` and ``test_mode`` of
+            :class:`COCOCaptionDataset`.
 
     Example:
         >>> import torch
@@ -316,25 +293,10 @@ class VATEXDataset(CaptionDataset):
         ann_file: str,
         regions: Any,
         vocab_file: str | None = None,
-        min_count: int = MIN_COUNT,
-        max_words: int = 16,
-        captions_per_image: int = 5,
-        test_mode: bool = False,
         data_root: str = '',
+        **options: Any,
     ) -> None:
-        path, words_path, regions, _ = in_folder(data_root, ann_file, vocab_file, regions, None)
+        path, words_path, regions = in_folder(data_root, ann_file, vocab_file, regions)
         annotations = read_annotations(path)
         counted = annotations if vocab_file is None else read_annotations(words_path)
-        super().__init__(
-            annotations,
-            counted,
-            path,
-            regions,
-            min_count,
-            max_words,
-            captions_per_image,
-            attributes=None,
-            num_attributes=1,
-            oracle_attributes=False,
-            test_mode=test_mode,
-        )
+        super().__init__(annotations, counted, path, regions, **options)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mmattn.language.models.transformer import SequenceDecoder, TransformerDecoderLayer
-from mmattn.language.text.data_preprocessor import padding_mask
+from mmattn.language.text.batching import padding_mask
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
@@ -73,10 +73,10 @@ class ETACaptioner(Captioner):
     2021, chapter 2.
 
     Args:
-        vocab_size (int): number of symbols of the vocabulary, the four special ones included.
+        vocab_size, embed_dim, dropout, label_smoothing, test_cfg, **kwargs: as in :class:`Captioner`. ``embed_dim``
+            defaults to 512, ``dropout`` and ``label_smoothing`` to 0.1, and ``beam`` of ``test_cfg`` to 5.
         num_features (int): channels D of the region features. Defaults to 2048.
         num_layers (int): layers of each encoder, and of the decoder. Defaults to 6.
-        embed_dim (int): channels E. Defaults to 512.
         num_heads (int): number of heads. Defaults to 8.
         feedforward_dim (int): channels of the feed-forward networks. Defaults to 2048.
         sources (str): 'both'; or one of them with a plain decoder: 'visual', the regions (T_v), or 'semantic', the
@@ -85,12 +85,6 @@ class ETACaptioner(Captioner):
             Defaults to True.
         entangled (dict): config of the attention to both, without ``embed_dim``, ``num_heads`` and ``dropout``: its
             ``mode`` and ``controller`` are those of Tables 2.5 and 2.6. Defaults to ``mmattn.EntangledAttention``.
-        dropout (float): probability, in [0, 1). Defaults to 0.1.
-        label_smoothing (float): ε of the cross-entropy, in [0, 1]. Defaults to 0.1.
-        self_critical, test_cfg, data_preprocessor, init_cfg: see :class:`Captioner`; ``beam`` defaults to 5.
-
-    Raises:
-        TypeError, ValueError: an option is invalid.
 
     Example:
         >>> model = ETACaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32)
@@ -112,21 +106,11 @@ class ETACaptioner(Captioner):
         entangled: dict = ENTANGLED,
         dropout: float = 0.1,
         label_smoothing: float = 0.1,
-        self_critical: dict | None = None,
         test_cfg: dict | None = None,
-        data_preprocessor: dict | None = None,
-        init_cfg: dict | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            vocab_size,
-            embed_dim,
-            dropout,
-            label_smoothing,
-            self_critical,
-            {'beam': 5, **(test_cfg or {})},
-            data_preprocessor,
-            init_cfg,
-        )
+        test_cfg = {'beam': 5, **(test_cfg or {})}
+        super().__init__(vocab_size, embed_dim, dropout, label_smoothing, test_cfg=test_cfg, **kwargs)
         check_count('num_features', num_features)
         if sources not in SOURCES:
             raise ValueError(f'sources must be one of {SOURCES}; got {sources!r}')

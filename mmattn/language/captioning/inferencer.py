@@ -11,15 +11,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mmattn.language.models.beam_search import Hypothesis
+from mmattn.language.models.generation import Hypothesis
 from mmattn.language.models.inferencer import Batch, SentenceInferencer, plain
 from mmattn.language.models.progress_file import digest
-from mmattn.language.regions.region_inputs import Stores, image_inputs, region_store, store_files
+from mmattn.language.regions.image_inputs import Stores, image_inputs, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
 
-from .attributes import read_attributes
-from .captioner import Captioner
-from .ensemble import CaptionEnsemble
+from .annotations import read_attributes
+from .captioner import CaptionEnsemble, Captioner
 
 
 class StoredImage(NamedTuple):
@@ -44,21 +43,9 @@ class StoredImage(NamedTuple):
 class CaptionInferencer(SentenceInferencer):
     """Caption the images of a region store.
 
-    The checkpoint contains the vocabulary, so no annotations are read.
-
-    Args:
-        model (str, Path or Config): config of a captioning model, or of a :class:`CaptionEnsemble`, or its path.
-        weights (str or Path): path or URL of a checkpoint that was trained with :class:`COCOCaptionDataset`, or of
-            that which ``tools/misc/ensemble_checkpoints.py`` made.
-        device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
-        batch_size (int): images per batch. Defaults to 64.
-        show_progress (bool): show a progress bar, if the standard error stream is a terminal. Defaults to True.
-
-    Raises:
-        OSError: the config or the checkpoint does not exist.
-        RuntimeError: the weights do not fit the model; the message lists the keys.
-        ValueError: the model of the config does not caption; the checkpoint has no vocabulary in ``dataset_meta``, or
-            one of another size than that of the model; or there is no such device. The message names the checkpoint.
+    Arguments and errors are those of :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a
+    captioning model or a :class:`CaptionEnsemble`; the checkpoint was trained with :class:`COCOCaptionDataset`, or made
+    by ``tools/misc/ensemble_checkpoints.py``.
 
     Example::
 
@@ -92,17 +79,10 @@ class CaptionInferencer(SentenceInferencer):
             image_ids (sequence of str, optional): ids of the images, each once. Defaults to all, in the order of the
                 store.
             attributes (str or Path, optional): file of the attributes of images; see
-                :func:`mmattn.language.captioning.attributes.read_attributes`. Required if the model reads attributes.
+                :func:`mmattn.language.captioning.annotations.read_attributes`. Required if the model reads attributes.
             num_attributes (int): at most so many attributes of an image are used. Defaults to 20.
-            beam (int, optional): number of hypotheses per image. Defaults to that of ``test_cfg`` in the config.
-            length_penalty (float, optional): exponent α of the length penalty; its kind is that of the config. Defaults
-                to that of the config.
-            n_best (int): number of captions per image, at most ``beam``. Defaults to 1.
-            progress_file (str or Path, optional): file for the captions that are finished; after each batch, its
-                captions are added. Defaults to None.
-            resume (bool): if ``progress_file`` exists, it must be that of the same images and settings. Its batches are
-                not processed again, and the result is that of an uninterrupted run. False: the file is emptied first.
-                Defaults to True.
+            beam, length_penalty, n_best, progress_file, resume: as in
+                :class:`mmattn.language.models.inferencer.SentenceInferencer`.
 
         Returns:
             dict: 'predictions', one dict per image, in the order of ``image_ids``:
@@ -111,15 +91,6 @@ class CaptionInferencer(SentenceInferencer):
             * caption (str): words, separated by spaces.
             * score (float): its log-probability, divided by the length penalty.
             * n_best (list[dict]): up to ``n_best`` captions with caption and score, the best first.
-
-        Raises:
-            TypeError: an argument has another type.
-            ValueError: before the model runs: images are not in the store, or given twice; the regions have another
-                width than the model, or are invalid; attributes are missing, or the model reads none; ``n_best`` is
-                larger than ``beam``, or another argument is out of range; ``progress_file`` is damaged or that of
-                another run.
-            BlockingIOError: another process uses ``progress_file``.
-            OSError: a file cannot be read or written. The message names it.
         """
         n_best = plain(n_best)
         options = self._options(beam, length_penalty, n_best)
@@ -181,14 +152,10 @@ class CaptionInferencer(SentenceInferencer):
         Args:
             inputs (StoredImage): the image, from :meth:`images`.
             caption (str): 'caption' of its prediction, or another one.
-            picture (PIL.Image.Image): the picture, which may be reduced.
-            references (sequence of str): captions by people, which are shown, too. Defaults to none.
+            picture, references: as in :func:`mmattn.language.captioning.region_pictures.caption_figure`.
 
         Returns:
             str: a figure for :func:`mmattn.language.captioning.region_pictures.caption_page`.
-
-        Raises:
-            ValueError: as :func:`mmattn.language.captioning.region_pictures.region_attention`.
         """
         from .region_pictures import caption_figure, region_attention
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from mmattn.language.models.attention_rows import record_attention
+from mmattn.language.models.inferencer import record_attention
 from mmattn.language.regions.region_store import Regions
 
 SIDE = 512  # pixels of a picture on the page
@@ -58,18 +58,13 @@ WORD = """\
 
 
 def region_layers(model: Any) -> list[tuple[Any, nn.Module]]:
-    """Return the attention to the regions in the last decoder layer of a model, or of each model of an ensemble.
+    """Return the models that read regions, and the attention to the regions in the last decoder layer of each.
 
-    With entangled attention, this is the one whose output is v of Eq. 2.10, or, if the mode has none, g_v.
+    With entangled attention, this is the one whose output is v of Eq. 2.10, or, if the mode has none, g_v. Layers
+    without ``attention_weights``, such as those of ``stack='Torch'``, are a ValueError.
 
     Args:
         model (nn.Module): a :class:`Captioner` or a :class:`CaptionEnsemble`.
-
-    Returns:
-        list[tuple[nn.Module, nn.Module]]: the models that read regions, and the layer of each.
-
-    Raises:
-        ValueError: no model reads regions, or a layer has no ``attention_weights``, such as those of ``stack='Torch'``.
 
     Example:
         >>> from mmattn.language.captioning import ETACaptioner
@@ -96,18 +91,14 @@ def region_layers(model: Any) -> list[tuple[Any, nn.Module]]:
 
 @torch.no_grad()
 def region_attention(model: Any, inputs: dict[str, Tensor], tokens: Tensor) -> Tensor:
-    """Return the attention weights of each word over the regions, the mean over heads and models.
+    """Return the weights of each word over the regions, the mean over heads and models, ``(L, N)`` on the CPU.
+
+    Each row sums to 1.
 
     Args:
         model (nn.Module): a :class:`Captioner`, or a :class:`CaptionEnsemble`, in evaluation mode.
         inputs (dict[str, Tensor]): those of one image, as in :meth:`Captioner.forward`.
         tokens (Tensor): int64 ``(L)``, the caption with ``</s>``.
-
-    Returns:
-        Tensor: float ``(L, N)`` on the CPU; each row sums to 1.
-
-    Raises:
-        ValueError: as :func:`region_layers`.
 
     Example:
         >>> from mmattn.language.captioning import SANCaptioner
@@ -141,9 +132,6 @@ def caption_figure(
         name (str): printed below the picture. Defaults to ''.
         references (sequence of str): captions by people. Defaults to none.
 
-    Raises:
-        ValueError: ``weights`` has another shape.
-
     Example:
         >>> regions = Regions(torch.zeros(1, 8), torch.tensor([[0.0, 0.0, 8.0, 8.0]]), (20, 10))
         >>> figure = caption_figure(Image.new('RGB', (10, 5)), regions, ['dog'], torch.ones(1, 1))
@@ -176,12 +164,7 @@ def caption_figure(
 
 
 def caption_page(figures: Sequence[str], title: str, num_words: int) -> str:
-    """Return a self-contained HTML page without scripts.
-
-    Args:
-        figures (sequence of str): from :func:`caption_figure`.
-        title (str): heading of the page.
-        num_words (int): the largest number of words of a caption.
+    """Return a self-contained HTML page without scripts, for figures of captions with at most ``num_words`` words.
 
     Example:
         >>> caption_page([], 'Captions', 20).startswith('<!DOCTYPE html>')

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from mmattn.language.layers.relative_geometry import relative_geometry
-from mmattn.language.layers.sequence import sinusoids
+from mmattn.language.layers.position_encodings import relative_geometry, sinusoids
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
@@ -27,10 +28,10 @@ class SANCaptioner(Captioner):
     Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020.
 
     Args:
-        vocab_size (int): number of symbols of the vocabulary, the four special ones included.
+        vocab_size, embed_dim, dropout, **kwargs: as in :class:`Captioner`. ``embed_dim`` defaults to 512, and
+            ``dropout`` to 0.1. The dropout of attention weights between regions is an option of ``encoder_attention``.
         num_features (int): channels D of the region features. Defaults to 2048.
         num_layers (int): layers of the encoder, and of the decoder. Defaults to 4.
-        embed_dim (int): channels E. Defaults to 512.
         num_heads (int): number of heads. Defaults to 8.
         feedforward_dim (int): channels of the feed-forward networks. Defaults to 2048.
         encoder_attention (dict): attention between the regions, without ``embed_dim`` and ``num_heads``. Defaults to
@@ -38,16 +39,9 @@ class SANCaptioner(Captioner):
         positions (str): 'none'; 'absolute', sinusoids of centre and size of the boxes, relative to the image, are added
             to the regions (Table 4); or 'sinusoidal', those of the number of a region, for the frames of a video.
             Defaults to 'none'.
-        dropout (float): probability, in [0, 1). That of the attention weights between regions is an option of
-            ``encoder_attention``. Defaults to 0.1.
         norm_first (bool): the norms precede the sub-layers (pre-norm). Defaults to False.
-        label_smoothing (float): ε of the cross-entropy, in [0, 1]. Defaults to 0.
-        self_critical, test_cfg, data_preprocessor, init_cfg: see :class:`Captioner`.
         stack (str): 'Sequence', the layers of mmattn; or 'Torch', those of ``nn.Transformer``, which accept no other
             attention. Defaults to 'Sequence'.
-
-    Raises:
-        TypeError, ValueError: an option is invalid.
 
     Example:
         >>> attention = dict(type='mmattn.RegionAttention', query_norm='instance', geometry='query_dependent')
@@ -71,16 +65,10 @@ class SANCaptioner(Captioner):
         positions: str = 'none',
         dropout: float = 0.1,
         norm_first: bool = False,
-        label_smoothing: float = 0.0,
-        self_critical: dict | None = None,
-        test_cfg: dict | None = None,
-        data_preprocessor: dict | None = None,
         stack: str = 'Sequence',
-        init_cfg: dict | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            vocab_size, embed_dim, dropout, label_smoothing, self_critical, test_cfg, data_preprocessor, init_cfg
-        )
+        super().__init__(vocab_size, embed_dim, dropout, **kwargs)
         check_count('num_features', num_features)
         if positions not in ('none', 'absolute', 'sinusoidal'):
             raise ValueError(f"positions must be 'none', 'absolute' or 'sinusoidal'; got {positions!r}")
@@ -125,13 +113,8 @@ class SANCaptioner(Captioner):
 def box_sinusoids(boxes: Tensor, sizes: Tensor, channels: int) -> Tensor:
     """Return the sinusoidal encoding of boxes: a quarter of the channels each for 100 · (x, y, width, height).
 
-    Args:
-        boxes (Tensor): float ``(B, N, 4)``, left, top, right, bottom in pixels.
-        sizes (Tensor): ``(B, 2)``, width and height of the images, to which centre and sides are relative.
-        channels (int): a multiple of 8.
-
-    Returns:
-        Tensor: float32 or float64 ``(B, N, channels)``.
+    ``boxes`` are ``(B, N, 4)``, left, top, right, bottom in pixels; ``sizes`` are width and height of the images, to
+    which centre and sides are relative. The result is ``(B, N, channels)``, a multiple of 8.
 
     Example:
         >>> box_sinusoids(torch.tensor([[[0.0, 0.0, 20.0, 10.0]]]), torch.tensor([[20, 10]]), 8).shape

@@ -1,13 +1,18 @@
-"""Self-critical sequence training: the reward of sampled captions and the loss of the policy gradient."""
+"""Self-critical sequence training: the reward of sampled captions, the loss of the policy gradient, and the hook."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
 from torch import Tensor
 
+from mmattn._compat import has_loaded
 from mmattn.language.text.vocabulary import EOS
+from mmattn.registry import HOOKS
 from mmattn.utils.checks import check_count
 
 from .cider import CiderD
@@ -19,9 +24,6 @@ class CiderReward:
     Args:
         references (sequence of sequence of sequence of int): the references of each training image, numbers of the
             vocabulary, ``</s>`` last, such as ``COCOCaptionDataset.references()``.
-
-    Raises:
-        ValueError: a reference does not end in its only ``</s>``, or an image has no reference.
 
     Example:
         >>> reward = CiderReward([[[4, 5, 2], [4, 6, 2]], [[7, 8, 9, 2]]])
@@ -52,9 +54,6 @@ class CiderReward:
 def end_mask(tokens: Tensor) -> Tensor:
     """Return bool ``(n, T)``, True up to and including the first ``</s>`` of each caption.
 
-    Args:
-        tokens (Tensor): int64 ``(n, T)``.
-
     Example:
         >>> end_mask(torch.tensor([[4, 2, 2], [4, 5, 6]])).int()
         tensor([[1, 1, 0],
@@ -65,19 +64,13 @@ def end_mask(tokens: Tensor) -> Tensor:
 
 
 def mean_baseline(reward: Tensor, num_samples: int) -> Tensor:
-    """Return, for each caption, the mean reward of the other captions of its image.
+    """Return, for each caption, the mean reward of the other captions of its image, ``(n)``.
 
     The advantages of an image's captions then sum to 0.
 
     Args:
         reward (Tensor): float ``(n)``; the ``num_samples`` captions of an image follow each other.
         num_samples (int): captions per image, at least 2.
-
-    Returns:
-        Tensor: ``(n)``.
-
-    Raises:
-        ValueError: ``num_samples`` is less than 2 or does not divide n.
 
     Example:
         >>> mean_baseline(torch.tensor([1.0, 2.0, 6.0]), 3)
@@ -108,9 +101,6 @@ def self_critical_loss(log_p: Tensor, tokens: Tensor, reward: Tensor, baseline: 
         dict[str, Tensor]: 'loss'; 'reward' and 'baseline', their means; 'num_tokens', for
         :meth:`mmattn.language.SequenceModel.parse_losses`.
 
-    Raises:
-        ValueError: the shapes do not fit together, or there is no caption.
-
     Example:
         >>> tokens = torch.tensor([[4, 2, 1]])
         >>> log_p = torch.tensor([[-1.0, -2.0, -9.0]], requires_grad=True)
@@ -129,3 +119,36 @@ def self_critical_loss(log_p: Tensor, tokens: Tensor, reward: Tensor, baseline: 
     # The log probability of a token after the end may be -inf, and 0 · -inf is NaN.
     loss = -(advantage[:, None] * log_p).masked_fill(~mask, 0).sum() / count
     return dict(loss=loss, reward=reward.detach().mean(), baseline=baseline.detach().mean(), num_tokens=count)
+
+
+@HOOKS.register_module()
+class SelfCriticalHook(Hook):
+    """Sets the reward of a captioner, CIDEr-D with the references of the training images, before training.
+
+    It also requires that training starts from a checkpoint: a model that was not trained by cross-entropy draws
+    captions whose reward is 0.
+
+    Raises:
+        ValueError: before the first iteration, if no checkpoint has been loaded, the model has no
+            ``self_critical``, or the training data have no ``references``.
+
+    Example:
+        >>> custom_hooks = [dict(type='mmattn.SelfCriticalHook')]  # in a config
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        """Build the reward."""
+        model = runner.model
+        while is_model_wrapper(model):
+            model = model.module
+        if getattr(model, 'self_critical', None) is None:
+            raise ValueError(f'SelfCriticalHook requires a captioner with self_critical; got {type(model).__name__}')
+        if not has_loaded(runner):  # also where `resume` has found no checkpoint
+            raise ValueError(
+                'self-critical training requires load_from, a checkpoint that was trained by cross-entropy: '
+                '--cfg-options load_from=CHECKPOINT'
+            )
+        dataset = runner.train_dataloader.dataset
+        if not hasattr(dataset, 'references'):
+            raise ValueError(f'the training data must have references; got {type(dataset).__name__}')
+        model.reward = CiderReward(dataset.references())

@@ -11,10 +11,9 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from mmattn.language.layers.object_counter import box_iou
-from mmattn.language.regions.region_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
+from mmattn.language.regions.image_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
 from mmattn.language.text.annotation_files import in_folder, noting, raise_faults
-from mmattn.language.text.packed_sequences import PackedSequences
-from mmattn.language.text.text_dataset import TextDataset
+from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_number
@@ -142,10 +141,6 @@ class EntitiesDataset(TextDataset):
             of the boxes of a phrase, otherwise 0. 'data_samples', a data sample with ``caption_id``, ``image_id`` and
             ``size`` (width, height) and, in tests, ``regions``, their boxes, and ``phrases``, a list of dict with
             'text', 'types' and 'boxes', float32 ``(M, 4)``.
-
-        Raises:
-            IndexError: the index is outside the data set.
-            ValueError: the regions have no boxes, or the image has another size in the region store.
         """
         number = range(len(self))[index]
         caption_id, image_id = self.ids[number]
@@ -189,10 +184,7 @@ def word_numbers(vocabulary: Vocabulary, words: Sequence[str]) -> list[int]:
 def phrase_targets(regions: Tensor, boxes: Sequence[Tensor], min_iou: float = 0.5) -> Tensor:
     """Return float32 ``(P, N)``: 1 where the IoU of a region and one of the boxes of a phrase is at least ``min_iou``.
 
-    Args:
-        regions (Tensor): ``(N, 4)``: left, top, right, bottom.
-        boxes (sequence of Tensor): one ``(M, 4)`` per phrase, M at least 1.
-        min_iou (float): the least IoU. Defaults to 0.5.
+    ``regions`` are boxes ``(N, 4)``: left, top, right, bottom; ``boxes`` has ``(M, 4)`` for each phrase, M at least 1.
 
     Example:
         >>> regions = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 2.0, 4.0]])

@@ -102,9 +102,6 @@ def parse_caption(text: str) -> Caption:
     separately, so that a phrase has its place among the words that are read: a repeated phrase has the place of its own
     bracket, and removed characters do not shift it.
 
-    Raises:
-        ValueError: a bracket has another form, or a phrase has no words.
-
     Example:
         >>> caption = parse_caption('[/EN#7/people A man], on [/EN#8/vehicles/other a bike] .')
         >>> caption.words
@@ -119,9 +116,6 @@ def parse_caption(text: str) -> Caption:
 
 def parse_phrases(text: str) -> Caption:
     """Return words and phrases of a caption whose phrases are in brackets; entities are '' and types empty.
-
-    Raises:
-        ValueError: a bracket is not closed, or a phrase has no words.
 
     Example:
         >>> parse_phrases('[A man] runs')

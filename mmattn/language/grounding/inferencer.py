@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmattn.language.models.inferencer import Batch, LanguageInferencer, plain, read_pairs
 from mmattn.language.models.progress_file import digest
-from mmattn.language.regions.region_inputs import Stores, image_inputs, region_store, store_files
+from mmattn.language.regions.image_inputs import Stores, image_inputs, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.annotation_files import raise_faults
 from mmattn.language.text.vocabulary import Vocabulary
@@ -54,22 +54,9 @@ class GroundedCaption(NamedTuple):
 class GroundingInferencer(LanguageInferencer):
     """Find the regions that phrases of captions describe, in the images of a region store.
 
-    The checkpoint contains the vocabulary, so no annotations are read. A word that is not in it is read as padding;
-    predictions list such words.
-
-    Args:
-        model (str, Path or Config): config of a :class:`PhraseGrounder`, or its path.
-        weights (str or Path): path or URL of a checkpoint that was trained with :class:`EntitiesDataset`.
-        device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
-        batch_size (int): captions per batch. Defaults to 64.
-        show_progress (bool): show a progress bar, if the standard error stream is a terminal. Defaults to True.
-
-    Raises:
-        OSError: the config or the checkpoint does not exist.
-        RuntimeError: the weights do not fit the model; the message lists the keys.
-        ValueError: the model of the config does not ground phrases; the checkpoint has no vocabulary in
-            ``dataset_meta``, or one of another size than that of the model; or there is no such device. The message
-            names the checkpoint.
+    Arguments and errors are those of :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a
+    :class:`PhraseGrounder`, and the checkpoint was trained with :class:`EntitiesDataset`. A word that is not in its
+    vocabulary is read as padding; predictions list such words.
 
     Example::
 
@@ -98,11 +85,7 @@ class GroundingInferencer(LanguageInferencer):
             captions (sequence of tuple[str, str]): id of the image, and caption with its phrases in brackets, such as
                 '[a man] rides [a red bike]'; at least one pair.
             top_k (int): number of regions per phrase, at least 1. Defaults to 5.
-            progress_file (str or Path, optional): file for the predictions that are finished; after each batch, its
-                predictions are added. Defaults to None.
-            resume (bool): if ``progress_file`` exists, it must be that of the same captions and settings. Its batches
-                are not processed again, and the result is that of an uninterrupted run. False: the file is emptied
-                first. Defaults to True.
+            progress_file, resume: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`.
 
         Returns:
             dict: 'predictions', one dict per caption, in their order:
@@ -112,14 +95,6 @@ class GroundingInferencer(LanguageInferencer):
             * phrases (list[dict]): one per phrase, with phrase (str); box (list of float), left, top, right, bottom of
               the best region, in pixels; score (float), its probability; and regions (list[dict]), up to ``top_k`` with
               region (int, its number in the store), box and score, the best first.
-
-        Raises:
-            TypeError: an argument has another type.
-            ValueError: before the model runs: captions have faults, such as no phrase; images are not in the store; the
-                regions have another width than the model, or an image has none; ``top_k`` is below 1; or
-                ``progress_file`` is damaged or that of another run.
-            BlockingIOError: another process uses ``progress_file``.
-            OSError: a file cannot be read or written. The message names it.
         """
         top_k = plain(top_k)
         check_count('top_k', top_k)

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from mmattn.language.text.data_preprocessor import RegionDataPreprocessor
+from mmattn.language.text.batching import RegionDataPreprocessor
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count
+from mmattn.utils.checks import check_counts
 
 READS = ('features', 'boxes')
 GEOMETRY = 5  # left, top, right and bottom, relative to the image, and the area
@@ -24,9 +24,6 @@ class PhraseDataPreprocessor(RegionDataPreprocessor):
     """Pad captions and regions as :class:`RegionDataPreprocessor` does, and phrases to the largest number of them.
 
     The inputs ``phrases`` and, in training, ``targets`` are padded with 0, and ``phrase_mask`` is added.
-
-    Args:
-        non_blocking (bool): as in mmengine's ``BaseDataPreprocessor``. Defaults to False.
 
     Example:
         >>> inputs = dict(features=[torch.ones(2, 8), torch.ones(1, 8)],
@@ -83,9 +80,6 @@ class PhraseGrounder(BaseModel):
             ``mmattn.PhraseDataPreprocessor``.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
 
-    Raises:
-        TypeError, ValueError: an option is invalid.
-
     Example:
         >>> model = PhraseGrounder(100, num_features=32, embed_dim=16)
         >>> inputs = dict(caption=torch.tensor([[7, 9, 50]]), phrases=torch.tensor([[0, 2]]),
@@ -107,8 +101,7 @@ class PhraseGrounder(BaseModel):
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(data_preprocessor or dict(type='mmattn.PhraseDataPreprocessor'), init_cfg)
-        for name, number in (('vocab_size', vocab_size), ('num_features', num_features), ('embed_dim', embed_dim)):
-            check_count(name, number)
+        check_counts(vocab_size=vocab_size, num_features=num_features, embed_dim=embed_dim)
         if reads not in READS:
             raise ValueError(f'reads must be one of {READS}; got {reads!r}')
         self.num_features, self.reads = num_features, reads
@@ -160,9 +153,7 @@ class PhraseGrounder(BaseModel):
 def geometry(boxes: Tensor, sizes: Tensor) -> Tensor:
     """Return place and size of boxes, relative to the image: left, top, right, bottom, area, float ``(B, N, 5)``.
 
-    Args:
-        boxes (Tensor): float ``(B, N, 4)``, in pixels.
-        sizes (Tensor): width and height of the images, ``(B, 2)``.
+    ``boxes`` are ``(B, N, 4)``, in pixels, and ``sizes`` width and height of the images, ``(B, 2)``.
 
     Example:
         >>> geometry(torch.tensor([[[0.0, 0.0, 25.0, 40.0]]]), torch.tensor([[50, 40]]))

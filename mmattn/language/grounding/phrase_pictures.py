@@ -37,9 +37,6 @@ def draw_phrases(
     Returns:
         np.ndarray: uint8 ``(height, width, 3)``, RGB.
 
-    Raises:
-        ValueError: there is not one box per phrase.
-
     Example:
         >>> draw_phrases([('a man', 0.5)], [(0.0, 0.0, 9.0, 9.0)], (50, 40), caption='A man runs').shape[2]
         3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,6 @@ from torch import Tensor
 from mmattn.language.layers.object_counter import box_iou
 from mmattn.language.models.unique_metric import UniqueMetric
 from mmattn.registry import METRICS
-from mmattn.utils.files import write_text
 
 TOP = (1, 5, 10)
 
@@ -38,9 +36,6 @@ class PhraseRecall(UniqueMetric):
             to None, no file. ``tools/test.py --out`` sets it.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
-    Raises:
-        OSError: the folder of the file is not writable.
-
     Example:
         >>> regions = torch.tensor([[0.0, 0.0, 50.0, 40.0], [0.0, 0.0, 9.0, 8.0]])
         >>> phrase = dict(text='a man', types=['people'], boxes=torch.tensor([[0.0, 0.0, 9.0, 9.0]]))
@@ -57,14 +52,9 @@ class PhraseRecall(UniqueMetric):
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         """Score the phrases of a batch.
 
-        Args:
-            data_batch (dict): not used.
-            data_samples (sequence of dict): with ``caption_id`` (str); ``size``, width and height of the image;
-                ``regions``, their boxes, float ``(N, 4)``; ``phrases``, a list of P dict with 'types' (list of str) and
-                'boxes', float ``(M, 4)``; and ``pred_scores``, float ``(P, N)``.
-
-        Raises:
-            ValueError: ``pred_scores`` has another shape, or is NaN.
+        Samples have ``caption_id`` (str); ``size``, width and height of the image; ``regions``, their boxes, float
+        ``(N, 4)``; ``phrases``, a list of P dict with 'types' (list of str) and 'boxes', float ``(M, 4)``; and
+        ``pred_scores``, float ``(P, N)``, without NaN.
         """
         for sample in data_samples:
             regions, scores, phrases = sample['regions'].cpu(), sample['pred_scores'].cpu(), sample['phrases']
@@ -83,22 +73,13 @@ class PhraseRecall(UniqueMetric):
             )
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Compute the figures and write the requested file.
-
-        Args:
-            results (list of dict): one per caption, in the order of their ids.
-
-        Returns:
-            dict: the figures by name, in percent.
-        """
+        """Return the figures by name, in percent, and write the requested file."""
         phrases = [
             (f'{result["caption_id"]}/{number}', types, scores)
             for result in results
             for number, (types, scores) in enumerate(zip(result['types'], result['scores']))
         ]
-        if self.output_dir is not None:
-            text = json.dumps(dict(scores={name: scores for name, _, scores in phrases}), ensure_ascii=False)
-            write_text(self.output_dir / 'scores.json', text)
+        self.write('scores.json', dict(scores={name: scores for name, _, scores in phrases}))
         every = [scores for *_, scores in phrases]
         figures = {name: _mean(every, name) for name in every[0]}
         for kind in sorted({each for _, types, _ in phrases for each in types}):
@@ -110,11 +91,7 @@ class PhraseRecall(UniqueMetric):
 def phrase_scores(regions: Tensor, phrase: dict[str, Any], scores: Tensor, size: tuple[int, int]) -> dict[str, float]:
     """Return the scores of a phrase, each 0 or 100, by the names of :class:`PhraseRecall`.
 
-    Args:
-        regions (Tensor): boxes, float ``(N, 4)``.
-        phrase (dict): 'boxes', float ``(M, 4)``.
-        scores (Tensor): of the regions, float ``(N)``.
-        size (tuple[int, int]): width and height of the image.
+    ``regions`` are boxes ``(N, 4)``, and ``scores`` theirs, ``(N)``. The phrase has 'boxes', ``(M, 4)``.
     """
     order = scores.sort(descending=True, stable=True).indices
     boxes = phrase['boxes']

@@ -8,16 +8,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmattn.layers.attention_weights import AttentionWeights
-from mmattn.layers.bilateral_non_local import POSITIONS
 from mmattn.layers.relative_position import RelativePosition
-from mmattn.layers.window_position import WindowPosition
+from mmattn.layers.window_position import POSITIONS, WindowPosition
 from mmattn.ops import global_attention, global_attention_weights
 from mmattn.ops.window_bias import as_window_size, window_entries
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_divisor
 
-from .query_norm import normalize_queries
-from .sequence import check_cached, check_key_padding_mask, check_step
+from .linear_layers import init_xavier
+from .region_attention import normalize_queries
+from .sequence_checks import check_cached, check_key_padding_mask, check_step
 
 PADDING = -1e9  # in a float mask: padding
 
@@ -45,17 +45,12 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', 'mean' or
             'min' (Table 3.6). Defaults to 'zero'.
         smoothing (str): with 'bilateral', how position logits are scaled: 'sqrt_dim' (divided by √d) or 'zscore'
-            (normalised over the keys of a query). Defaults to 'sqrt_dim'.
+            (normalised over the keys of a query; not with 'neg_inf'). Defaults to 'sqrt_dim'.
         max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
         causal (bool): position i attends only to positions j ≤ i. Defaults to False.
         normalize_queries (bool): normalise each channel of the queries over the sequence (normalised self-attention,
             NSA, of "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", Eq. 5 to 7); not in a
             causal layer, where the first prefix has one position. Defaults to False.
-
-    Raises:
-        TypeError: ``embed_dim``, ``num_heads`` or ``max_offset`` is not an integer.
-        ValueError: ``num_heads`` does not divide ``embed_dim``, an option is unknown, the window is even, 'zscore' is
-            combined with 'neg_inf', or ``normalize_queries`` with ``causal``.
 
     Example:
         >>> attention = BilateralMultiheadAttention(16, num_heads=4, window_size=5, causal=True)
@@ -115,11 +110,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             )
         elif position == 'relative':
             self.relative_position = RelativePosition(1, head_dim, max_offset)
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Conv1d):
-                nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        init_xavier(self)
         nn.init.xavier_uniform_(self.in_proj_weight)
 
     def forward(
@@ -132,7 +123,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> tuple[Tensor, None]:
-        """Attend over the sequence.
+        """Attend over the sequence; return ``(B, L, E)`` or ``(L, E)``, and None.
 
         Args:
             query (Tensor): float ``(B, L, E)``, or ``(L, E)`` without a batch.
@@ -145,15 +136,6 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             attn_mask (Tensor, optional): must be None; for a decoder, set ``causal=True`` in the constructor.
             is_causal (bool): passed by ``nn.TransformerEncoderLayer``; True is accepted only if the layer is causal.
                 Defaults to False.
-
-        Returns:
-            tuple[Tensor, None]: ``(B, L, E)`` or ``(L, E)``, and None.
-
-        Raises:
-            TypeError: ``key_padding_mask`` is neither bool nor float.
-            ValueError: ``key`` is not ``query`` although the layer uses positions or is causal; ``need_weights`` is
-                True; ``attn_mask`` is given; ``is_causal`` is True, but the layer is not causal; or
-                ``key_padding_mask`` has another shape.
         """
         if need_weights:
             raise ValueError('need_weights must be False: the table of all weights is never computed')
@@ -212,12 +194,6 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             memory (Tensor, optional): float ``(S, M, E)``, the output of the encoder for S sentences, for attention
                 from the decoder to the encoder. None is self-attention.
             key_padding_mask (Tensor, optional): bool ``(S, M)``, True where a position of ``memory`` is padding.
-
-        Raises:
-            TypeError: ``key_padding_mask`` is not bool.
-            ValueError: ``memory`` is None, but the layer is not causal or ``key_padding_mask`` is given; ``memory`` is
-                given, but the layer is causal, has positions or normalises its queries; or ``key_padding_mask`` has
-                another shape.
         """
         if memory is None:
             if key_padding_mask is not None:
@@ -240,9 +216,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         return state
 
     def step(self, x: Tensor, state: dict[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the output for one more token of each of n hypotheses.
-
-        The outputs for positions 0, 1, … are those of :meth:`forward` for the sequence.
+        """Return the output for one more token of n hypotheses, ``(n, 1, E)``, and the state after it.
 
         Args:
             x (Tensor): float ``(n, 1, E)``, the last token of each hypothesis.
@@ -250,13 +224,6 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
                 ``(n, heads, t, D)``, one per hypothesis. Those of ``memory`` are ``(S, heads, M, D)``, one per
                 sentence; the n / S hypotheses of a sentence are adjacent.
             position (int): position of the token, from 0.
-
-        Returns:
-            tuple[Tensor, dict[str, Tensor]]: ``(n, 1, E)``, and the state for the next step.
-
-        Raises:
-            ValueError: ``x`` has another shape; or the layer has no memory and is not causal, or the state is not that
-                of ``position`` earlier tokens.
         """
         check_step(x, self.embed_dim, position)
         if 'memory_key' in state:

@@ -9,11 +9,10 @@ from torch.utils.checkpoint import checkpoint
 
 from mmattn.ops import bilinear_logits, bilinear_pooling, bilinear_softmax
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_number
+from mmattn.utils.checks import check_count, check_counts, check_number
 
-from .packed_positions import PackedPositions
-from .sequence import check_key_padding_mask, check_sequence
-from .weight_norm import normalized, weight_norm_linear
+from .linear_layers import PackedPositions, normalized, weight_norm_linear
+from .sequence_checks import check_key_padding_mask, check_sequence
 
 MODES = ('residual', 'sum', 'concat')
 
@@ -45,10 +44,6 @@ class BilinearLogits(nn.Module):
         dropout (float): dropout probability of the inputs of Lin. Defaults to 0.2.
         region_dropout (float): dropout probability of Y'. Defaults to 0.5.
 
-    Raises:
-        TypeError: a number of channels or glimpses is not an integer, or a probability is not a number.
-        ValueError: a number of channels or glimpses is below 1, or a probability is not from 0 to 1.
-
     Example:
         >>> logits = BilinearLogits(16, 32, embed_dim=48)
         >>> logits(torch.randn(2, 14, 16), torch.randn(2, 36, 32)).shape
@@ -65,9 +60,7 @@ class BilinearLogits(nn.Module):
         region_dropout: float = 0.5,
     ) -> None:
         super().__init__()
-        for name, number in (('word_dim', word_dim), ('region_dim', region_dim), ('embed_dim', embed_dim)):
-            check_count(name, number)
-        check_count('num_glimpses', num_glimpses)
+        check_counts(word_dim=word_dim, region_dim=region_dim, embed_dim=embed_dim, num_glimpses=num_glimpses)
         check_number('dropout', dropout, 0, 1)
         check_number('region_dropout', region_dropout, 0, 1)
         self.word_dim, self.region_dim = word_dim, region_dim
@@ -80,16 +73,9 @@ class BilinearLogits(nn.Module):
         normalized(self.glimpses)
 
     def forward(self, words: Tensor, regions: Tensor, region_padding_mask: Tensor | None = None) -> Tensor:
-        """Return the logits ``(B, G, Q, K)``.
+        """Return the logits ``(B, G, Q, K)`` of words X ``(B, Q, N)`` and regions Y ``(B, K, M)``.
 
-        Args:
-            words (Tensor): X, float ``(B, Q, N)``.
-            regions (Tensor): Y, float ``(B, K, M)``.
-            region_padding_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding. Its logits are b_g.
-
-        Raises:
-            TypeError: the mask is not bool.
-            ValueError: a shape does not fit.
+        ``region_padding_mask`` is bool ``(B, K)``, True where a region is padding, whose logits are b_g.
         """
         check_sequence('words', words, self.word_dim)
         check_sequence('regions', regions, self.region_dim)
@@ -138,12 +124,6 @@ class BilinearAttentionNetwork(nn.Module):
         recompute (bool): compute X'' and Y'' again in the backward pass; a training step then takes about 1.3 times
             the time. Defaults to True.
 
-    Raises:
-        KeyError: the type of ``counter`` is unknown.
-        TypeError: a number of channels or glimpses is not an integer, or a probability is not a number.
-        ValueError: ``mode`` is unknown, a number of channels or glimpses is below 1, or a probability is not from 0
-            to 1.
-
     Example:
         >>> network = BilinearAttentionNetwork(16, 32, num_glimpses=4)
         >>> out, weights = network(torch.randn(2, 14, 16), torch.randn(2, 36, 32), need_weights=True)
@@ -172,8 +152,7 @@ class BilinearAttentionNetwork(nn.Module):
             raise ValueError(f'mode must be one of {MODES}; got {mode!r}')
         check_count('word_dim', word_dim)
         embed_dim = word_dim if embed_dim is None else embed_dim
-        for name, number in (('embed_dim', embed_dim), ('logit_factor', logit_factor), ('pool_factor', pool_factor)):
-            check_count(name, number)
+        check_counts(embed_dim=embed_dim, logit_factor=logit_factor, pool_factor=pool_factor)
         self.mode, self.num_glimpses, self.pool_factor, self.recompute = mode, num_glimpses, pool_factor, recompute
         self.logits = BilinearLogits(
             word_dim, region_dim, logit_factor * embed_dim, num_glimpses, dropout, region_dropout
@@ -217,11 +196,6 @@ class BilinearAttentionNetwork(nn.Module):
         Returns:
             tuple[Tensor, Tensor | None]: ``(B, N)``, or ``(B, G · N)`` with 'concat'; and, with ``need_weights``, A,
             ``(B, G, Q, K)``, otherwise None. Without a pair, A and f' are 0.
-
-        Raises:
-            TypeError: a mask is not bool, or ``num_glimpses`` is not an integer.
-            ValueError: a shape does not fit, ``boxes`` is missing, ``num_glimpses`` is not from 1 to G, or is given
-                with 'concat'.
         """
         check_sequence('words', words, self.logits.word_dim)
         check_sequence('regions', regions, self.logits.region_dim)
@@ -276,3 +250,52 @@ def _greatest(logits: Tensor, word_padding_mask: Tensor | None) -> Tensor:
     if word_padding_mask is not None:
         logits = logits.masked_fill(word_padding_mask.unsqueeze(-1), -torch.inf)
     return F.pad(logits, (0, 0, 0, 1), value=-torch.inf).amax(1)
+
+
+@MODELS.register_module()
+class ConcatLogits(nn.Module):
+    """Logits of all pairs of a word and a region by a hidden layer: L[i,j] = w·ReLU(U x_i + V y_j + u) + b.
+
+    This is a perceptron that reads the concatenation of x_i and y_j, a baseline of :class:`BilinearLogits`, with the
+    same inputs and outputs. U x_i and V y_j are computed once for each word and region.
+
+    Args:
+        word_dim (int): channels N of the words.
+        region_dim (int): channels M of the regions.
+        embed_dim (int): channels of the hidden layer.
+        dropout (float): dropout probability of the inputs. Defaults to 0.2.
+        hidden_dropout (float): dropout probability of the hidden layer. Defaults to 0.5.
+
+    Example:
+        >>> import torch
+        >>> logits = ConcatLogits(16, 32, embed_dim=48)
+        >>> logits(torch.randn(2, 14, 16), torch.randn(2, 36, 32)).shape
+        torch.Size([2, 1, 14, 36])
+    """
+
+    def __init__(
+        self, word_dim: int, region_dim: int, embed_dim: int, dropout: float = 0.2, hidden_dropout: float = 0.5
+    ) -> None:
+        super().__init__()
+        check_counts(word_dim=word_dim, region_dim=region_dim, embed_dim=embed_dim)
+        for name, probability in (('dropout', dropout), ('hidden_dropout', hidden_dropout)):
+            check_number(name, probability, 0, 1)
+        self.word_dim, self.region_dim = word_dim, region_dim
+        self.dropout = nn.Dropout(dropout)
+        self.word_proj = nn.Linear(word_dim, embed_dim)
+        self.region_proj = nn.Linear(region_dim, embed_dim, bias=False)
+        self.output = nn.Sequential(nn.ReLU(), nn.Dropout(hidden_dropout), nn.Linear(embed_dim, 1))
+
+    def forward(self, words: Tensor, regions: Tensor, region_padding_mask: Tensor | None = None) -> Tensor:
+        """Return the logits ``(B, 1, Q, K)`` of words ``(B, Q, N)`` and regions ``(B, K, M)``.
+
+        ``region_padding_mask`` is bool ``(B, K)``, True where a region is padding, which may have any value. Its logits
+        are those of a region of zeros.
+        """
+        check_sequence('words', words, self.word_dim)
+        check_sequence('regions', regions, self.region_dim)
+        check_key_padding_mask(region_padding_mask, regions, 'region_padding_mask')
+        if region_padding_mask is not None:
+            regions = regions.masked_fill(region_padding_mask[..., None], 0)
+        x, y = self.word_proj(self.dropout(words)), self.region_proj(self.dropout(regions))
+        return self.output(x[:, :, None] + y[:, None]).squeeze(-1).unsqueeze(1)

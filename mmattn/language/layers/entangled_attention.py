@@ -1,14 +1,73 @@
-"""Entangled attention (ETA): attention to two memories, visual and semantic, each guided by the other."""
+"""Entangled attention (ETA): attention to two memories, each guided by the other, and the gate between the two."""
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_number
+from mmattn.utils.checks import check_count, check_number
 
 from .bilateral_multihead import BilateralMultiheadAttention
-from .sequence import State, check_sequence
+from .linear_layers import init_xavier
+from .sequence_checks import State, check_sequence
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    'identity': torch.positive,
+    'relu': torch.relu,
+    'tanh': torch.tanh,
+    'sigmoid': torch.sigmoid,
+}
+
+
+@MODELS.register_module()
+class GatedBilateralController(nn.Module):
+    """Combine visual and semantic information by a gate that reads the query and its guidance.
+
+    c = sigmoid(W_c [g_s; g_v; a] + b_c), e = f(v) ⊙ c + f(s) ⊙ (1 − c) (Eq. 2.12). The gate is initialised to
+    Xavier-uniform weights and a bias of 0.
+
+    Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
+    2021, section 2.4.4.
+
+    Args:
+        embed_dim (int): channels E.
+        activation (str): f: 'identity', 'relu', 'tanh' or 'sigmoid' (Table 2.6). Defaults to 'identity'.
+        residual (bool): return LN(a + e) in place of e, with a layer norm. Defaults to False.
+
+    Example:
+        >>> control = GatedBilateralController(16)
+        >>> a, semantic_guide, visual_guide, visual, semantic = torch.randn(5, 2, 7, 16)
+        >>> control(a, semantic_guide, visual_guide, visual, semantic).shape
+        torch.Size([2, 7, 16])
+    """
+
+    def __init__(self, embed_dim: int, activation: str = 'identity', residual: bool = False) -> None:
+        super().__init__()
+        check_count('embed_dim', embed_dim)
+        if activation not in ACTIVATIONS:
+            raise ValueError(f'activation must be one of {tuple(ACTIVATIONS)}; got {activation!r}')
+        self.activation = activation
+        self.gate = nn.Linear(3 * embed_dim, embed_dim)
+        init_xavier(self.gate)
+        self.norm = nn.LayerNorm(embed_dim) if residual else None
+
+    def forward(
+        self, query: Tensor, semantic_guide: Tensor, visual_guide: Tensor, visual: Tensor, semantic: Tensor
+    ) -> Tensor:
+        """Return e, ``(*, E)``.
+
+        Args:
+            query (Tensor): a, float ``(*, E)``.
+            semantic_guide, visual_guide (Tensor): g_s and g_v, float ``(*, E)``.
+            visual, semantic (Tensor): v and s, float ``(*, E)``.
+        """
+        c = self.gate(torch.cat([semantic_guide, visual_guide, query], -1)).sigmoid()
+        f = ACTIVATIONS[self.activation]
+        e = f(visual) * c + f(semantic) * (1 - c)
+        return e if self.norm is None else self.norm(query + e)
+
 
 # name: (its query, its memory); in this order
 SUBLAYERS = {
@@ -26,13 +85,7 @@ MODES = {
 
 
 class GuidedAttention(nn.Module):
-    """LN(x + dropout(MHA(x, memory, memory))).
-
-    Args:
-        embed_dim (int): channels E.
-        num_heads (int): number of heads.
-        dropout (float): probability.
-    """
+    """LN(x + dropout(MHA(x, memory, memory)))."""
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
@@ -75,11 +128,6 @@ class EntangledAttention(nn.Module):
             ``GatedBilateralController``.
         dropout (float): dropout probability of the output of each MHA, from 0 to 1. Defaults to 0.1.
 
-    Raises:
-        KeyError: the type of ``controller`` is unknown.
-        TypeError: ``embed_dim`` or ``num_heads`` is not an integer, or ``dropout`` is not a number.
-        ValueError: ``mode`` is unknown, ``num_heads`` does not divide ``embed_dim``, or ``dropout`` is not from 0 to 1.
-
     Example:
         >>> attention = EntangledAttention(16, num_heads=4)
         >>> a, regions, attributes = torch.randn(2, 7, 16), torch.randn(2, 30, 16), torch.randn(2, 5, 16)
@@ -116,7 +164,7 @@ class EntangledAttention(nn.Module):
         visual_padding_mask: Tensor | None = None,
         semantic_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Attend from each position of a sequence to both memories.
+        """Attend from each position of a sequence to both memories; return e, ``(B, L, E)``.
 
         Args:
             query (Tensor): a, float ``(B, L, E)``.
@@ -124,13 +172,6 @@ class EntangledAttention(nn.Module):
             semantic (Tensor): S, float ``(B, n_s, E)``; n_s may be 0.
             visual_padding_mask (Tensor, optional): bool ``(B, M)``, True where ``visual`` is padding.
             semantic_padding_mask (Tensor, optional): bool ``(B, n_s)``, True where ``semantic`` is padding.
-
-        Returns:
-            Tensor: e, ``(B, L, E)``.
-
-        Raises:
-            TypeError: a mask is neither bool nor float.
-            ValueError: a shape does not fit.
         """
         memories = dict(visual=(visual, visual_padding_mask), semantic=(semantic, semantic_padding_mask))
         for name, x in (('query', query), ('visual', visual), ('semantic', semantic)):
@@ -150,15 +191,8 @@ class EntangledAttention(nn.Module):
     ) -> State:
         """Return the state for incremental decoding with :meth:`step`: the projected memories of S images.
 
-        Args:
-            visual, semantic, visual_padding_mask, semantic_padding_mask: as in :meth:`forward`, with S in place of B.
-
-        Returns:
-            dict[str, Tensor]: the first dimension of every tensor is S.
-
-        Raises:
-            TypeError: a mask is not bool.
-            ValueError: a shape does not fit.
+        The arguments are those of :meth:`forward`, with S in place of B. The first dimension of every tensor of the
+        state is S.
         """
         memories = dict(visual=(visual, visual_padding_mask), semantic=(semantic, semantic_padding_mask))
         for name, x in (('visual', visual), ('semantic', semantic)):
@@ -170,19 +204,12 @@ class EntangledAttention(nn.Module):
         }
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Compute the output for one more token of each of n hypotheses.
+        """Return e for one more token of each of n hypotheses, ``(n, 1, E)``, and the same state.
 
         Args:
             x (Tensor): a, float ``(n, 1, E)``. The n / S hypotheses of an image are adjacent.
             state (dict[str, Tensor]): from :meth:`start`.
             position (int): position of the token, from 0.
-
-        Returns:
-            tuple[Tensor, dict[str, Tensor]]: e, ``(n, 1, E)``, and the same state.
-
-        Raises:
-            TypeError: ``position`` is not an integer.
-            ValueError: a shape does not fit.
         """
         found = {'query': x}
         for name, sublayer in self.sublayers.items():

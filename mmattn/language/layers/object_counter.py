@@ -7,14 +7,13 @@ from torch.nn import functional as F
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
-from .sequence import check_key_padding_mask
+from .sequence_checks import check_key_padding_mask
 
 
 class PiecewiseLinear(nn.Module):
     """A monotone function of [0, 1] with f(0) = 0 and f(1) = 1, linear between equidistant points; first the identity.
 
-    Args:
-        num_pieces (int): number of pieces; the slope of each is proportional to the absolute value of its weight.
+    The slope of each of the ``num_pieces`` pieces is proportional to the absolute value of its weight.
     """
 
     def __init__(self, num_pieces: int) -> None:
@@ -66,10 +65,6 @@ class ObjectCounter(nn.Module):
         num_pieces (int): number of linear pieces of each f. Defaults to 16.
         skip (int): ignore the first so many boxes of each image: 1 where the first is the whole image. Defaults to 0.
 
-    Raises:
-        TypeError: an argument is not an integer.
-        ValueError: ``num_objects`` or ``num_pieces`` is below 1, or ``skip`` is below 0.
-
     Example:
         >>> counter = ObjectCounter(num_objects=4)
         >>> boxes = torch.tensor([[[0.0, 0, 0.2, 0.2], [0.5, 0.5, 0.9, 0.9], [0.5, 0.5, 0.9, 0.9]]])
@@ -86,7 +81,7 @@ class ObjectCounter(nn.Module):
         self.functions = nn.ModuleList(PiecewiseLinear(num_pieces) for _ in range(8))
 
     def forward(self, logits: Tensor, boxes: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Count objects.
+        """Count objects; return ``(B, num_objects + 1)``, whose entry c is the confidence that there are c objects.
 
         Args:
             logits (Tensor): m, float ``(B, n)``; −∞ is a box that is not selected.
@@ -94,13 +89,6 @@ class ObjectCounter(nn.Module):
                 height of the image.
             padding_mask (Tensor, optional): bool ``(B, n)``, True where a box is padding. Images with fewer than
                 ``num_objects`` boxes are valid, also those with none.
-
-        Returns:
-            Tensor: ``(B, num_objects + 1)``, dtype of ``logits``; entry c is the confidence that there are c objects.
-
-        Raises:
-            TypeError: ``padding_mask`` is not bool.
-            ValueError: a shape does not fit.
         """
         if logits.dim() != 2 or boxes.shape != (*logits.shape, 4):
             raise ValueError(

@@ -7,11 +7,88 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from mmattn.ops.window_bias import accumulator
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count, check_divisor, check_number
 
-from .query_norm import NORMS, QueryNorm
-from .sequence import check_key_padding_mask, check_sequence
+from .linear_layers import init_xavier
+from .sequence_checks import check_key_padding_mask, check_sequence
+
+EPS = 1e-5
+NORMS = ('instance', 'instance_affine', 'batch', 'layer')
+
+
+def normalize_queries(query: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    """Normalise each channel of the queries over the valid positions of its sequence, without learned scale and shift.
+
+    Q̂[b, i, c] = (Q[b, i, c] − μ[b, c]) / √(σ²[b, c] + 1e-5), with the mean μ and the population variance σ² over the
+    positions that are not padding. Both are computed in float32, or in float64 for float64 queries.
+
+    Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, Eq. 5 to 7.
+
+    Args:
+        query (Tensor): float ``(B, L, C)``, as is the result, which is 0 where a position is padding.
+        padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding.
+
+    Example:
+        >>> x = torch.randn(2, 7, 16) * 5 + 3
+        >>> y = normalize_queries(x)
+        >>> torch.allclose(y.mean(1), torch.zeros(2, 16), atol=1e-5)
+        True
+    """
+    x = query.to(accumulator(query))
+    if padding_mask is None:
+        centred = x - x.mean(1, keepdim=True)
+        variance = centred.square().mean(1, keepdim=True)
+    else:
+        valid = ~padding_mask[..., None]
+        count = valid.sum(1, keepdim=True).clamp(min=1)
+        centred = (x - x.where(valid, 0).sum(1, keepdim=True) / count).where(valid, 0)
+        variance = centred.square().sum(1, keepdim=True) / count
+    return (centred * (variance + EPS).rsqrt()).to(query.dtype)
+
+
+class QueryNorm(nn.Module):
+    """Normalisation of projected queries or keys, before they are split into heads.
+
+    Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, Eq. 5 to 7 and Table 2.
+
+    Args:
+        kind (str): 'instance', :func:`normalize_queries`; 'instance_affine', the same with a learned scale and shift of
+            each channel; 'batch', batch norm over all valid positions of the batch, with running statistics for
+            evaluation; 'layer', layer norm over the channels of a position. The last two have a learned scale and
+            shift, too.
+        channels (int): channels C.
+
+    Example:
+        >>> norm = QueryNorm('instance_affine', 16)
+        >>> norm(torch.randn(2, 7, 16)).shape
+        torch.Size([2, 7, 16])
+    """
+
+    def __init__(self, kind: str, channels: int) -> None:
+        super().__init__()
+        if kind not in NORMS:
+            raise ValueError(f'kind must be one of {NORMS}; got {kind!r}')
+        self.kind = kind
+        if kind == 'instance_affine':
+            self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        elif kind == 'batch':
+            self.norm: nn.Module = nn.BatchNorm1d(channels, EPS)
+        elif kind == 'layer':
+            self.norm = nn.LayerNorm(channels, EPS)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """Normalise ``(B, L, C)``; ``padding_mask`` is bool ``(B, L)``, True where a position is padding."""
+        if self.kind == 'layer':
+            return self.norm(x)
+        if self.kind == 'batch':
+            valid = x.new_ones(x.shape[:-1], dtype=torch.bool) if padding_mask is None else ~padding_mask
+            rows = self.norm(x[valid])
+            return rows.new_zeros(x.shape).index_put((valid,), rows)
+        x = normalize_queries(x, padding_mask)
+        return x if self.kind == 'instance' else x * self.weight + self.bias
+
 
 TERMS = ('content_independent', 'query_dependent', 'key_dependent')
 
@@ -26,7 +103,7 @@ class RegionAttention(nn.Module):
     * ``query_norm='instance'`` is normalised self-attention (NSA).
     * ``geometry='query_dependent'`` is geometry-aware self-attention (GSA). Every φ is a function of
       G_ij = ReLU(W f_ij + b) (Eq. 9), where f_ij is the output of
-      :func:`~mmattn.language.layers.relative_geometry.relative_geometry` and the heads share G.
+      :func:`~mmattn.language.layers.position_encodings.relative_geometry` and the heads share G.
 
     It is for up to a few hundred regions N: the logits, ``(B, heads, N, N)``, are stored. G would take
     4 · B · N² · ``geometry_dim`` bytes per layer in float32: 25.6 MB for 10 images of 100 regions with 64 channels. The
@@ -47,13 +124,8 @@ class RegionAttention(nn.Module):
         dropout (float): dropout probability of the attention weights, from 0 to 1. Defaults to 0.1.
         causal (bool): must be False; the stacks of ``mmattn.language`` pass it. Defaults to False.
 
-    Raises:
-        TypeError: ``embed_dim``, ``num_heads`` or ``geometry_dim`` is not an integer, or ``dropout`` is not a number.
-        ValueError: ``num_heads`` does not divide ``embed_dim``, an option is unknown, a term is given twice,
-            ``geometry_dim`` is below 1, ``dropout`` is not from 0 to 1, or ``causal`` is True.
-
     Example:
-        >>> from mmattn.language.layers.relative_geometry import relative_geometry
+        >>> from mmattn.language.layers.position_encodings import relative_geometry
         >>> attention = RegionAttention(16, num_heads=4, query_norm='instance', geometry='query_dependent')
         >>> x, corner = torch.randn(2, 10, 16), torch.rand(2, 10, 2) * 100
         >>> boxes = torch.cat([corner, corner + 50], -1)
@@ -103,11 +175,7 @@ class RegionAttention(nn.Module):
             self.geometry_query = nn.Linear(embed_dim, num_heads * geometry_dim)
         if 'key_dependent' in terms:
             self.geometry_key = nn.Linear(embed_dim, num_heads * geometry_dim)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        init_xavier(self)
         nn.init.xavier_uniform_(self.in_proj_weight)
 
     def forward(
@@ -127,18 +195,13 @@ class RegionAttention(nn.Module):
             key_padding_mask (Tensor, optional): bool ``(B, N)``, True where a region is padding. Without a valid
                 region, the output is the bias of ``out_proj``.
             relative_geometry (Tensor, optional): float ``(B, N, N, 4)``, f_ij, from
-                :func:`~mmattn.language.layers.relative_geometry.relative_geometry` with the same mask. Required with
+                :func:`~mmattn.language.layers.position_encodings.relative_geometry` with the same mask. Required with
                 ``geometry``; not used without, so that all layers of a stack can be called in the same way.
             need_weights (bool): also return the attention weights. Defaults to False.
 
         Returns:
             tuple[Tensor, Tensor | None]: ``(B, N, E)``; and, with ``need_weights``, the weights of key j (last
-            dimension) for query i of each head before dropout, ``(B, heads, N, N)``, otherwise None.
-
-        Raises:
-            TypeError: ``key_padding_mask`` is not bool.
-            ValueError: ``key`` or ``value`` is not ``query``, ``relative_geometry`` is missing, or a shape does not
-                fit.
+            dimension) for query i of each head before dropout, ``(B, heads, N, N)``.
         """
         x = query
         if key is not query or value is not query:
@@ -175,15 +238,13 @@ class RegionAttention(nn.Module):
         return out, weights if need_weights else None
 
     def geometry_logits(self, term: str, relative_geometry: Tensor, x: Tensor | None = None) -> Tensor:
-        """Return one term of φ, before it is divided by √d (Eq. 11 to 13).
+        """Return one term of φ, before it is divided by √d (Eq. 11 to 13), ``(B, heads, N, N)``.
 
         Args:
             term (str): a term in ``geometry`` of the constructor.
-            relative_geometry (Tensor): float ``(B, N, N, 4)``, f_ij; ``(B, N, M, 4)`` with 'content_independent'.
+            relative_geometry (Tensor): float ``(B, N, N, 4)``, f_ij. With 'content_independent', f_ij and φ_ij may be
+                of N and M regions.
             x (Tensor, optional): float ``(B, N, E)``, the regions; not used by 'content_independent'.
-
-        Returns:
-            Tensor: ``(B, heads, N, N)``, φ_ij; ``(B, heads, N, M)`` with 'content_independent'.
         """
         features = relative_geometry.to(self.in_proj_weight.dtype)
         if term == 'key_dependent':

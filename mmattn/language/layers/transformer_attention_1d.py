@@ -12,7 +12,8 @@ from mmattn.ops.window_bias import as_window_size
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_divisor
 
-from .sequence import State, check_cached, check_key_padding_mask, check_sequence, check_step, sinusoids
+from .position_encodings import sinusoids
+from .sequence_checks import State, check_cached, check_key_padding_mask, check_sequence, check_step
 
 
 @MODELS.register_module()
@@ -45,11 +46,6 @@ class TransformerAttention1d(TermWeights, nn.Module):
             (n_k − 1)/2. Defaults to None, the whole sequence.
         bias (bool): biases of W_q, W_k, W_v and W_o. W_r has none. Defaults to True.
         causal (bool): self-attention in which position i attends only to positions j ≤ i. Defaults to False.
-
-    Raises:
-        TypeError: ``embed_dim`` or ``num_heads`` is not an integer.
-        ValueError: ``terms`` is not a string of four '0' and '1', or is '0000'; ``num_heads`` does not divide
-            ``embed_dim``; ``embed_dim`` is odd with E2 or E4; or ``spatial_range`` is even.
 
     Example:
         >>> attention = TransformerAttention1d(16, num_heads=4, terms='0110', causal=True)
@@ -120,20 +116,13 @@ class TransformerAttention1d(TermWeights, nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None
     ) -> tuple[Tensor, None]:
-        """Attend to a sequence.
+        """Attend to a sequence; return ``(B, L, E)``, and None in place of attention weights.
 
         Args:
             query (Tensor): float ``(B, L, E)``.
             key, value (Tensor): float ``(B, M, E)``. ``key`` must be the object ``query`` itself if the layer is causal
                 or has a range.
             key_padding_mask (Tensor, optional): bool ``(B, M)``, True where a key is padding.
-
-        Returns:
-            tuple[Tensor, None]: ``(B, L, E)``, and None, in place of attention weights.
-
-        Raises:
-            TypeError: ``key_padding_mask`` is not bool.
-            ValueError: ``key`` is not ``query`` although the layer is causal or has a range, or a shape does not fit.
         """
         out = global_attention(**self.operands(query, key, value, key_padding_mask))
         return self._output(out), None
@@ -181,7 +170,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
         return operands
 
     def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> State:
-        """Return the state before the first token.
+        """Return the state before the first token; empty without ``memory``.
 
         Args:
             memory (Tensor, optional): float ``(S, M, E)``, the sequences of S sentences to which the layer attends.
@@ -189,14 +178,8 @@ class TransformerAttention1d(TermWeights, nn.Module):
             key_padding_mask (Tensor, optional): bool ``(S, M)``, True where ``memory`` is padding. Defaults to None.
 
         Returns:
-            dict[str, Tensor]: empty without ``memory``. Otherwise the projected values ``'memory_value'`` and, with E1
-            or E3, keys ``'memory_key'``, both ``(S, heads, M, E/heads)``, and ``key_padding_mask``, if it is given, as
-            ``'memory_mask'``.
-
-        Raises:
-            TypeError: ``key_padding_mask`` is not bool.
-            ValueError: ``key_padding_mask`` is given without ``memory``, the layer is causal or has a range and
-                ``memory`` is given, or a shape does not fit.
+            dict[str, Tensor]: with ``memory``, its projected values ``'memory_value'`` and, with E1 or E3, keys
+            ``'memory_key'``, both ``(S, heads, M, E/heads)``, and the mask ``'memory_mask'``, if there is one.
         """
         if memory is None:
             if key_padding_mask is not None:
@@ -210,23 +193,15 @@ class TransformerAttention1d(TermWeights, nn.Module):
         return {name: x for name, x in named.items() if x is not None}
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Compute the output at one position, as ``forward`` does.
+        """Return the output at one position, ``(n, 1, E)``, as ``forward`` does, and the state after the token.
 
         Args:
             x (Tensor): float ``(n, 1, E)``, the token at ``position`` of n hypotheses. With a memory of S sentences, n
                 is a multiple of S, and the hypotheses of a sentence are adjacent.
-            state (dict[str, Tensor]): state after the tokens before it. It is not changed.
+            state (dict[str, Tensor]): state after the tokens before it, which is not changed. Without memory, it holds
+                values ``'value'`` and, with E1 or E3, keys ``'key'`` of the tokens, both ``(n, heads, t, E/heads)``;
+                with ``spatial_range``, of the last (n_k + 1)/2 at most.
             position (int): position of the token, from 0.
-
-        Returns:
-            tuple[Tensor, dict[str, Tensor]]: ``(n, 1, E)``, and the state after the token. Without memory, it holds the
-            values ``'value'`` and, with E1 or E3, keys ``'key'`` of the tokens so far, both ``(n, heads, t, E/heads)``;
-            with ``spatial_range``, of the last (n_k + 1)/2 at most.
-
-        Raises:
-            TypeError: ``position`` is not an integer.
-            ValueError: the state is without memory, and the layer is not causal or the state is not that of
-                ``position``; n is not a multiple of the number of sentences; or a shape does not fit.
         """
         check_step(x, self.embed_dim, position)
         if 'memory_value' in state:
@@ -311,12 +286,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
         return operands
 
     def _position(self, queries: Tensor | None, offsets: Tensor) -> Tensor:
-        """E2 + E4, scaled, for each of ``offsets``: ``(B, heads, L, offsets)``, or ``(1, heads, 1, offsets)`` for E4.
-
-        Args:
-            queries (Tensor, optional): float ``(B, heads, L, d_k)``, output of ``_queries``.
-            offsets (Tensor): int64 ``(offsets)``, i − j.
-        """
+        """E2 + E4, scaled, for ``offsets`` i − j: ``(B, heads, L, offsets)``, or ``(1, heads, 1, offsets)`` for E4."""
         assert self.r_proj is not None
         dtype = self.r_proj.weight.dtype
         encoding = sinusoids(offsets.to(torch.promote_types(dtype, torch.float32)), self.embed_dim).to(dtype)
@@ -329,17 +299,10 @@ class TransformerAttention1d(TermWeights, nn.Module):
 
 
 def _shifted(table: Tensor, length: int, count: int) -> Tensor:
-    """The logit of each pair from those of each offset (the shift of Transformer-XL).
+    """Return the logit of each pair, ``(B, heads, L, M)``, from those of each offset (the shift of Transformer-XL).
 
-    Args:
-        table (Tensor): float ``(B, heads, L or 1, offsets)``, for the offsets L − 1, L − 2, … in this order: L + M, or
-            L + 1 if only keys j ≤ i are used.
-        length (int): L, number of queries.
-        count (int): M, number of keys.
-
-    Returns:
-        Tensor: ``(B, heads, L, M)``, the logits of the offsets i − j. Those of offsets that ``table`` does not have are
-        arbitrary.
+    ``table`` is ``(B, heads, L or 1, offsets)``, for the offsets L − 1, L − 2, … in this order: L + M, or L + 1 if only
+    keys j ≤ i are used. The logits of offsets that ``table`` does not have are arbitrary.
     """
     offsets = table.shape[-1]
     flat = table.expand(-1, -1, length, -1).flatten(-2)

@@ -4,23 +4,21 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_number
+from mmattn.utils.checks import check_count, check_counts, check_number
 
-from .packed_positions import PackedPositions
-from .sequence import check_key_padding_mask, check_sequence
-from .weight_norm import weight_norm_linear
+from .linear_layers import PackedPositions, weight_norm_linear
+from .sequence_checks import check_key_padding_mask, check_sequence
 
 
 def attend(x: Tensor, logits: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return Σ_j α_gj x_j and α_g = softmax_j(logits_gj), in G glimpses; both are 0 without a valid position.
+    """Return Σ_j α_gj x_j, ``(B, G, C)``, and the weights α_g = softmax_j(logits_gj), ``(B, G, L)``.
+
+    Without a valid position, both are 0.
 
     Args:
         x (Tensor): float ``(B, L, C)``. Padding may have any value, NaN too.
-        logits (Tensor): float ``(B, G, L)``.
+        logits (Tensor): float ``(B, G, L)``, of G glimpses.
         padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding.
-
-    Returns:
-        tuple[Tensor, Tensor]: ``(B, G, C)`` and ``(B, G, L)``.
 
     Example:
         >>> x, mask = torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[False, False, True]])
@@ -52,10 +50,6 @@ class UnitaryAttention(nn.Module):
         embed_dim (int): channels E of the output. Defaults to 1280.
         dropout (float): dropout probability of the inputs of Lin. Defaults to 0.2.
 
-    Raises:
-        TypeError: a number of channels is not an integer, or ``dropout`` is not a number.
-        ValueError: a number of channels is below 1, or ``dropout`` is not from 0 to 1.
-
     Example:
         >>> attention = UnitaryAttention(16, 32, embed_dim=24)
         >>> out, _ = attention(torch.randn(2, 16), torch.randn(2, 36, 32))
@@ -65,8 +59,7 @@ class UnitaryAttention(nn.Module):
 
     def __init__(self, query_dim: int, region_dim: int, embed_dim: int = 1280, dropout: float = 0.2) -> None:
         super().__init__()
-        for name, number in (('query_dim', query_dim), ('region_dim', region_dim), ('embed_dim', embed_dim)):
-            check_count(name, number)
+        check_counts(query_dim=query_dim, region_dim=region_dim, embed_dim=embed_dim)
         check_number('dropout', dropout, 0, 1)
         self.query_dim, self.region_dim = query_dim, region_dim
         self.query_proj = weight_norm_linear(query_dim, embed_dim, dropout)
@@ -78,21 +71,14 @@ class UnitaryAttention(nn.Module):
     def forward(
         self, query: Tensor, regions: Tensor, region_padding_mask: Tensor | None = None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend to the regions of each image.
+        """Attend to the regions of each image; return ``(B, E)`` and, with ``need_weights``, α ``(B, K)``.
 
         Args:
             query (Tensor): q, float ``(B, query_dim)``.
             regions (Tensor): float ``(B, K, M)``.
             region_padding_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding. Without a valid
                 region, α and the attended region are 0.
-            need_weights (bool): also return α. Defaults to False.
-
-        Returns:
-            tuple[Tensor, Tensor | None]: ``(B, E)``; and, with ``need_weights``, α, ``(B, K)``, otherwise None.
-
-        Raises:
-            TypeError: the mask is not bool.
-            ValueError: a shape does not fit.
+            need_weights (bool): also return α; otherwise None. Defaults to False.
         """
         check_sequence('regions', regions, self.region_dim)
         if query.shape != (len(regions), self.query_dim):
@@ -117,10 +103,6 @@ class CoAttention(nn.Module):
         word_dim (int): channels N of the words.
         region_dim, embed_dim, dropout: as in :class:`UnitaryAttention`.
         hidden_dim (int): channels between the two Lin of β. Defaults to 512.
-
-    Raises:
-        TypeError: a number of channels is not an integer, or ``dropout`` is not a number.
-        ValueError: a number of channels is below 1, or ``dropout`` is not from 0 to 1.
 
     Example:
         >>> attention = CoAttention(16, 32, embed_dim=24)
@@ -153,18 +135,12 @@ class CoAttention(nn.Module):
 
         Args:
             words (Tensor): x, float ``(B, Q, N)``.
-            regions (Tensor): float ``(B, K, M)``.
             word_padding_mask (Tensor, optional): bool ``(B, Q)``, True where a word is padding. Without a valid word,
                 q is 0.
-            region_padding_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding.
-            need_weights (bool): also return β and α. Defaults to False.
+            regions, region_padding_mask, need_weights: as in :meth:`UnitaryAttention.forward`.
 
         Returns:
             tuple: ``(B, E)``; and, with ``need_weights``, β ``(B, Q)`` and α ``(B, K)``, otherwise None.
-
-        Raises:
-            TypeError: a mask is not bool.
-            ValueError: a shape does not fit.
         """
         check_sequence('words', words, self.word_dim)
         check_key_padding_mask(word_padding_mask, words, 'word_padding_mask')

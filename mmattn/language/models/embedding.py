@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmattn.language.layers.sequence import sinusoids
+from mmattn.language.layers.position_encodings import sinusoids
 from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
@@ -26,9 +26,6 @@ class TokenEmbedding(nn.Module):
         embed_dim (int): channels E, even.
         dropout (float): probability, in [0, 1). Defaults to 0.1.
         positions (str): 'sinusoidal' or 'none'. Defaults to 'sinusoidal'.
-
-    Raises:
-        ValueError: ``embed_dim`` is odd, or ``positions`` is unknown.
 
     Example:
         >>> embedding = TokenEmbedding(vocab_size=100, embed_dim=16)

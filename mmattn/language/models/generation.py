@@ -1,23 +1,189 @@
-"""What all models that write sentences share: the loss, one decoding step, beam search."""
+"""Sentences from a model: beam search, one decoding step, and the base class of all models that write."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 from torch.nn import functional as F
 
-from mmattn.language.text.data_preprocessor import padding_mask
-from mmattn.language.text.vocabulary import EOS
+from mmattn.language.text.batching import padding_mask
+from mmattn.language.text.vocabulary import BOS, EOS, PAD
 from mmattn.utils.checks import check_count, check_number
 
-from .beam_search import Hypothesis, LengthPenalty, beam_search
 from .embedding import TokenEmbedding
-from .loss import SequenceModel, label_smoothed_loss
+from .training import SequenceModel, label_smoothed_loss
 from .transformer import DecodingState
+
+PENALTIES = ('power', 'gnmt')
+MOST = 10.0  # a larger exponent makes all scores equal, and then infinite
+
+
+@dataclass(frozen=True)
+class LengthPenalty:
+    """The divisor of the log-probability of a sentence of some length.
+
+    Args:
+        alpha (float): exponent α; 0 disables the penalty, larger values prefer longer sentences. Defaults to 1.
+        kind (str): 'power', length^α, as in fairseq; or 'gnmt', ((5 + length) / 6)^α (Vaswani et al., 2017). An α of
+            one kind does not suit the other. Defaults to 'power'.
+
+    Example:
+        >>> LengthPenalty(0.5)(9)
+        3.0
+    """
+
+    alpha: float = 1.0
+    kind: str = 'power'
+
+    def __post_init__(self) -> None:
+        check_number('alpha', self.alpha, -MOST, MOST)
+        if self.kind not in PENALTIES:
+            raise ValueError(f'kind must be one of {PENALTIES}; got {self.kind!r}')
+
+    def __call__(self, length: int) -> float:
+        """Return the divisor for ``length`` tokens, the end token included."""
+        return (length if self.kind == 'power' else (5 + length) / 6) ** self.alpha
+
+
+class Hypothesis(NamedTuple):
+    """A finished sentence.
+
+    Attributes:
+        tokens (list[int]): its tokens, without the first token and the end token.
+        score (float): its log-probability, with the end token, divided by the length penalty.
+    """
+
+    tokens: list[int]
+    score: float
+
+
+def largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the ``k`` largest entries of each row in descending order, and their indices, both ``(B, k)``.
+
+    Of equal entries, the first come first, whereas the choice of :func:`torch.topk` depends on the device and the
+    shape.
+    """
+    # One entry more shows whether the last chosen one is equal to one that is not chosen.
+    found, index = values.topk(min(k + 1, values.shape[1]))
+    ties = found[:, k - 1] == found[:, -1] if found.shape[1] > k else found.new_zeros(len(found), dtype=torch.bool)
+    ties &= found[:, k - 1] > -math.inf
+    index = index[:, :k].sort(1).values
+    found = values.gather(1, index)
+    if ties.any():
+        rows = ties.nonzero().squeeze(1)
+        found[rows], index[rows] = (x[:, :k] for x in values[rows].sort(dim=1, descending=True, stable=True))
+    found, order = found.sort(dim=1, descending=True, stable=True)
+    return found, index.gather(1, order)
+
+
+@torch.no_grad()
+def beam_search(
+    step: Callable[[Tensor, Any], tuple[Tensor, Any]],
+    state: Any,
+    batch: int,
+    *,
+    beam: int,
+    max_length: int | Sequence[int] | Tensor,
+    length_penalty: Callable[[int], float] | None = None,
+    banned: Sequence[int] = (),
+    first: int = BOS,
+    device: torch.device | str = 'cpu',
+) -> list[list[Hypothesis]]:
+    """Search for the sentences with the largest scores log p / length penalty.
+
+    A search starts with one hypothesis per sentence. Each step keeps the best 2·beam continuations of a sentence. Those
+    that end are finished if they are among the first ``beam``; the best of the others continue. The search of a
+    sentence stops when ``beam`` hypotheses have finished; its tensors are then removed from the batch. A hypothesis
+    that has ``max_length`` tokens can only end. Of equal scores, the lower index wins. With ``beam=1`` the search is
+    greedy.
+
+    Args:
+        step (callable): ``step(tokens, state)`` returns the log-probabilities of the next token, float ``(n, V)``, and
+            the next state, for the last tokens ``(n)`` of n hypotheses. Those of one sentence are adjacent.
+        state: the state before the first token, of ``batch`` hypotheses; ``state.reorder(index)`` returns the state of
+            the hypotheses ``index``, int64 ``(n')``.
+        batch (int): number of sentences.
+        beam (int): number of hypotheses of a sentence, and of those that it returns.
+        max_length (int or sequence of int): the largest number of tokens, without the end token; one for all sentences,
+            or one per sentence.
+        length_penalty (callable, optional): divisor of the log-probability for a length that includes the end token.
+            Defaults to ``LengthPenalty()``, the length itself.
+        banned (sequence of int): tokens that are never written, in addition to padding. Defaults to empty.
+        first (int): the token before the first one. Defaults to ``<s>``.
+        device (torch.device or str): device of the tokens. Defaults to 'cpu'.
+
+    Returns:
+        list[list[Hypothesis]]: for each sentence 1 to ``beam`` hypotheses, the best first.
+
+    Example:
+        >>> class Constant:
+        ...     def reorder(self, index):
+        ...         return self
+        >>> log_p = torch.tensor([0.0, 0.0, 0.2, 0.0, 0.5, 0.3]).log()
+        >>> found = beam_search(lambda tokens, state: (log_p.expand(len(tokens), -1), state), Constant(), 1, beam=2,
+        ...                     max_length=2)
+        >>> [hypothesis.tokens for hypothesis in found[0]]
+        [[4, 4], [4, 5]]
+    """
+    check_count('beam', beam)
+    penalty = LengthPenalty() if length_penalty is None else length_penalty
+    limits = [max_length] * batch if isinstance(max_length, int) else [int(length) for length in max_length]
+    if len(limits) != batch:
+        raise ValueError(f'max_length must be one integer, or one per sentence: {batch}; got {len(limits)}')
+    if EOS in banned:
+        raise ValueError(f'banned must not contain the end token {EOS}: no sentence could end')
+    found: list[list[Hypothesis]] = [[] for _ in range(batch)]
+    active = list(range(batch))  # sentences that are not finished
+    tokens = torch.full((batch,), first, dtype=torch.long, device=device)
+    written = tokens.new_empty((batch, 1, 0))  # (S, hypotheses, t)
+    scores = torch.zeros(batch, 1, device=device)  # log-probability of each hypothesis; -inf: there is none
+    banned = [PAD, *banned]
+    length = 0
+    while active:
+        log_p, state = step(tokens, state)
+        width = scores.shape[1]
+        vocabulary = log_p.shape[-1]
+        scores = scores.to(log_p.dtype)[..., None] + log_p.view(len(active), width, vocabulary)
+        scores[..., banned] = -math.inf
+        full = [row for row, sentence in enumerate(active) if limits[sentence] <= length]
+        if full:
+            ends = scores[full, :, EOS]
+            scores[full] = -math.inf
+            scores[full, :, EOS] = ends
+        scores = scores.flatten(1)
+        values, index = largest(scores, min(2 * beam, scores.shape[1]))
+        length += 1
+        parent, token = index // vocabulary, index % vocabulary
+        ended = (token == EOS) & (values > -math.inf)
+        for row, rank in ended[:, :beam].nonzero().tolist():
+            sentence = found[active[row]]
+            if len(sentence) < beam:
+                words = written[row, parent[row, rank]].tolist()
+                sentence.append(Hypothesis(words, values[row, rank].item() / penalty(length)))
+        # The best that do not end continue, in their order.
+        values = values.masked_fill(token == EOS, -math.inf)
+        order = (token == EOS).sort(dim=1, stable=True).indices[:, :beam]
+        values, parent, token = (x.gather(1, order) for x in (values, parent, token))
+        alive = values[:, 0] > -math.inf
+        kept = [row for row, sentence in enumerate(active) if len(found[sentence]) < beam and alive[row]]
+        if not kept:
+            break
+        rows = torch.tensor(kept, device=device)
+        state = state.reorder((rows[:, None] * width + parent[rows]).flatten())
+        written = torch.cat([written[rows[:, None], parent[rows]], token[rows, :, None]], 2)
+        scores, tokens = values[rows], token[rows].flatten()
+        active = [active[row] for row in kept]
+    if not all(found):
+        raise FloatingPointError(
+            'step must return log-probabilities with which every sentence can end; got NaN or -inf'
+        )
+    return [sorted(each, key=lambda hypothesis: -hypothesis.score) for each in found]
 
 
 class SentenceGenerator(SequenceModel):
@@ -34,9 +200,6 @@ class SentenceGenerator(SequenceModel):
         test_cfg (dict, optional): replaces some of them.
         data_preprocessor (dict): config of the data preprocessor.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
-
-    Raises:
-        TypeError, ValueError: ``label_smoothing`` is out of range, or an option of ``test_cfg`` is unknown or invalid.
     """
 
     embedding: TokenEmbedding
@@ -78,15 +241,12 @@ class SentenceGenerator(SequenceModel):
         return label_smoothed_loss(self.logits(x), target, self.label_smoothing)
 
     def search(self, state: Any, max_length: int | Sequence[int], **options: Any) -> list[list[Hypothesis]]:
-        """Write sentences by beam search.
+        """Write sentences by beam search; for each, return up to ``beam`` hypotheses, the best first.
 
         Args:
             state: the state before the first token, of one hypothesis per sentence, such as ``decoder.start`` returns.
             max_length (int or sequence of int): the largest number of tokens, for all or for each sentence.
             **options: replace those of ``test_cfg``.
-
-        Returns:
-            list[list[Hypothesis]]: for each sentence up to ``beam`` hypotheses, the best first.
         """
         found = {**self.test_cfg, **options}
         return beam_search(
@@ -102,12 +262,7 @@ class SentenceGenerator(SequenceModel):
         )
 
     def step(self, tokens: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """Return the log-probabilities of the next token, ``(n, V)``, at least float32, and the next state.
-
-        Args:
-            tokens (Tensor): int64 ``(n)``, the last token of each hypothesis.
-            state (DecodingState): from ``decoder.start`` or the last step.
-        """
+        """Return the log-probabilities of the next token, ``(n, V)``, at least float32, and the next state."""
         x, state = self.decoder.step(self.embedding(tokens[:, None], start=state.position), state)
         logits = self.logits(x[:, 0])
         return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32)), state

@@ -1,9 +1,10 @@
-"""What the inferencers of all models that read or write sentences share."""
+"""Base classes of the inferencers of models that read or write sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +25,50 @@ from mmattn.utils.checks import check_count
 from mmattn.utils.devices import check_device
 from mmattn.utils.trained_model import warn_of_differences
 
-from .beam_search import LengthPenalty
 from .embedding import vocabulary_size
+from .generation import LengthPenalty
 from .progress_file import digest, open_progress
+
+Rows = tuple[str, dict[str, Tensor]]
+
+
+@contextmanager
+def record_attention(layers: Mapping[str, Any]) -> Iterator[list[Rows]]:
+    """Record the attention weights of all queries in each forward pass of some layers.
+
+    Args:
+        layers (mapping): name → a layer with ``attention_weights`` and ``attention_kinds``.
+
+    Yields:
+        list[tuple[str, dict[str, Tensor]]]: name of the layer, and kind → weights of the first sample of the batch,
+        float ``(heads, queries, keys)`` on the CPU, whose rows sum to 1. The list is filled while the model runs.
+
+    Example:
+        >>> from mmattn.layers import BilateralMultiheadAttention
+        >>> layer, x = BilateralMultiheadAttention(16, num_heads=4, position='none'), torch.randn(1, 7, 16)
+        >>> with record_attention({'attention': layer}) as rows:
+        ...     _ = layer(x, x, x)
+        >>> rows[0][0], rows[0][1]['content'].shape
+        ('attention', torch.Size([4, 7, 7]))
+    """
+    found: list[Rows] = []
+
+    def before(name: str, module: Any, args: tuple[Tensor, ...], kwargs: dict) -> None:
+        queries = torch.arange(args[0].shape[1], device=args[0].device)[:, None]
+        weights = {
+            kind: module.attention_weights(*args, *kwargs.values(), queries=queries, kind=kind)[0].cpu()
+            for kind in module.attention_kinds
+        }
+        found.append((name, weights))
+
+    handles = [
+        module.register_forward_pre_hook(partial(before, name), with_kwargs=True) for name, module in layers.items()
+    ]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def plain(x: Any) -> Any:
@@ -69,14 +111,10 @@ def read_config(model: Any) -> Config:
 
 
 def read_pairs(name: str, pairs: Any) -> list[tuple[str, str]]:
-    """Return pairs of image id and text.
-
-    Args:
-        name (str): name of the argument, such as 'questions'.
-        pairs (iterable of tuple[str, str]): at least one.
+    """Return pairs of image id and text, at least one; ``name`` is that of the argument, such as 'questions'.
 
     Raises:
-        ValueError: something else, or none.
+        ValueError: ``pairs`` is something else, or empty.
     """
     found = list(pairs) if isinstance(pairs, Iterable) and not isinstance(pairs, str) else []
     if not found or not all(isinstance(x, list | tuple) and [*map(type, x)] == [str, str] for x in found):
@@ -87,25 +125,35 @@ def read_pairs(name: str, pairs: Any) -> list[tuple[str, str]]:
 class LanguageInferencer(BaseInferencer):
     """Base of the inferencers of models that read or write sentences.
 
-    The checkpoint contains the vocabulary, in ``meta.dataset_meta``. A subclass sets the class attributes, and defines
-    ``forward`` for a :class:`Batch`, and ``postprocess``, which returns a dict per input.
+    The checkpoint contains the vocabulary, in ``meta.dataset_meta``, so no annotations are read. A subclass sets the
+    class attributes, and defines ``forward`` for a :class:`Batch`, and ``postprocess``, which returns a dict per input.
+
+    A call checks all its arguments before the model runs, and returns a dict with 'predictions', one dict per input, in
+    the order of the inputs. Every call has these arguments:
+
+    * progress_file (str or Path, optional): file for the predictions that are finished; after each batch, its
+      predictions are added. Defaults to None.
+    * resume (bool): if ``progress_file`` exists, it must be the file of the same inputs and settings. Its batches are
+      not processed again, and the result is that of an uninterrupted run. False: the file is emptied first. Defaults to
+      True.
+
+    A call raises a ValueError if inputs have faults, or if ``progress_file`` is damaged or belongs to another run; a
+    BlockingIOError if another process uses ``progress_file``; and an OSError if a file cannot be read or written.
 
     Args:
         model (str, Path or Config): config of the model, or its path; that of a shipped config may be written as
             'mmattn::bi_sa/….py'.
         weights (str or Path): path or URL of the checkpoint.
         device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
-        batch_size (int): inputs per batch. Defaults to 64.
+        batch_size (int): inputs per batch, at least 1. Defaults to 64.
         show_progress (bool): show a progress bar, if the standard error stream is a terminal. Defaults to True.
 
     Raises:
         OSError: the config or the checkpoint does not exist.
         RuntimeError: the weights do not fit the model; the message lists the keys.
-        TypeError: ``model`` is neither a config nor a path, ``weights`` is neither a path nor a URL, or ``batch_size``
-            is not an integer.
-        ValueError: ``batch_size`` is below 1; the model of the config is of another kind; ``dataset_meta`` of the
-            checkpoint is incomplete or invalid; its vocabulary has another size than that of the model; or there is no
-            such device.
+        ValueError: the model of the config is of another kind; ``dataset_meta`` of the checkpoint is incomplete or
+            invalid; its vocabulary has another size than that of the model; or there is no such device. The message
+            names the checkpoint.
     """
 
     model_types: tuple[type, ...]  # the models that it accepts
@@ -153,9 +201,8 @@ class LanguageInferencer(BaseInferencer):
 
         Args:
             batches (sequence of Batch): the inputs.
-            title (str): that of the progress bar.
-            progress_file (str or Path, optional): finished predictions are added to it after each batch.
-            resume (bool): continue with the predictions in the progress file.
+            title (str): title of the progress bar.
+            progress_file, resume: as in the class.
             forward, postprocess (dict): options of these methods.
             **settings: what predictions depend on, in addition to the model and these options.
         """
@@ -238,7 +285,12 @@ class SentenceInferencer(LanguageInferencer):
     """Base of the inferencers of models that write sentences by beam search.
 
     ``forward`` returns the hypotheses for a batch; its options are those of :meth:`_options`. Arguments and errors are
-    those of :class:`LanguageInferencer`.
+    those of :class:`LanguageInferencer`. Every call has three further arguments:
+
+    * beam (int, optional): number of hypotheses per input. Defaults to that of ``test_cfg`` in the config.
+    * length_penalty (float, optional): exponent α of the length penalty; its kind is that of the config. Defaults to
+      that of the config.
+    * n_best (int): number of sentences per input, at most ``beam``. Defaults to 1.
     """
 
     def _options(self, beam: int | None, length_penalty: float | None, n_best: int) -> dict[str, Any]:

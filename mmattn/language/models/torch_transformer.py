@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +14,7 @@ from .transformer import ATTENTION
 
 
 def _options(layer: dict) -> dict:
-    """Return the arguments of torch's layers for those of ours.
-
-    Raises:
-        ValueError: the attention is another than torch's.
-    """
+    """Return the arguments of torch's layers for those of ours."""
     layer = dict(layer)
     for name in ('self_attention', 'cross_attention'):
         if layer.pop(name, ATTENTION) != ATTENTION:
@@ -31,23 +28,29 @@ def _options(layer: dict) -> dict:
     )
 
 
-def _xavier(stack: nn.Module) -> None:
-    """Initialise matrices as ``nn.Transformer`` does."""
-    for parameter in stack.parameters():
-        if parameter.dim() > 1:
-            nn.init.xavier_uniform_(parameter)
+class _TorchStack(nn.Module):
+    """A stack of torch's layers, whose matrices are initialised as by ``nn.Transformer``."""
+
+    stack_type: Any
+    layer_type: type[nn.Module]
+
+    def __init__(self, num_layers: int, layer: dict, **stack_options: Any) -> None:
+        super().__init__()
+        options = _options(layer)
+        norm = nn.LayerNorm(options['d_model']) if options.get('norm_first') else None
+        self.stack = self.stack_type(self.layer_type(**options), num_layers, norm, **stack_options)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
 
 
 @MODELS.register_module()
-class TorchEncoder(nn.Module):
+class TorchEncoder(_TorchStack):
     """Stack of ``nn.TransformerEncoderLayer``, with the interface of :class:`SequenceEncoder`.
 
     Args:
         num_layers (int): number of layers.
         layer (dict): arguments as for :class:`SequenceEncoder`; the attention must be the default.
-
-    Raises:
-        ValueError: ``layer`` has another attention.
 
     Example:
         >>> encoder = TorchEncoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))
@@ -55,14 +58,10 @@ class TorchEncoder(nn.Module):
         torch.Size([3, 7, 16])
     """
 
+    stack_type, layer_type = nn.TransformerEncoder, nn.TransformerEncoderLayer
+
     def __init__(self, num_layers: int, layer: dict) -> None:
-        super().__init__()
-        options = _options(layer)
-        norm = nn.LayerNorm(options['d_model']) if options.get('norm_first') else None
-        self.stack = nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(**options), num_layers, norm, enable_nested_tensor=False
-        )
-        _xavier(self)
+        super().__init__(num_layers, layer, enable_nested_tensor=False)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Return ``(B, L, E)`` for ``x`` ``(B, L, E)``; ``padding_mask`` is bool ``(B, L)``, True where padding is."""
@@ -91,7 +90,7 @@ class _Prefix:
 
 
 @MODELS.register_module()
-class TorchDecoder(nn.Module):
+class TorchDecoder(_TorchStack):
     """Stack of ``nn.TransformerDecoderLayer``, with the interface of :class:`SequenceDecoder`.
 
     Torch's layers have no decoding state: each step computes the whole prefix again.
@@ -100,21 +99,13 @@ class TorchDecoder(nn.Module):
         num_layers (int): number of layers.
         layer (dict): arguments as for :class:`SequenceDecoder`; the attention must be the default.
 
-    Raises:
-        ValueError: ``layer`` has another attention.
-
     Example:
         >>> decoder = TorchDecoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))
         >>> decoder(torch.randn(3, 5, 16), torch.randn(3, 7, 16)).shape
         torch.Size([3, 5, 16])
     """
 
-    def __init__(self, num_layers: int, layer: dict) -> None:
-        super().__init__()
-        options = _options(layer)
-        norm = nn.LayerNorm(options['d_model']) if options.get('norm_first') else None
-        self.stack = nn.TransformerDecoder(nn.TransformerDecoderLayer(**options), num_layers, norm)
-        _xavier(self)
+    stack_type, layer_type = nn.TransformerDecoder, nn.TransformerDecoderLayer
 
     def forward(
         self, x: Tensor, memory: Tensor, padding_mask: Tensor | None = None, memory_padding_mask: Tensor | None = None

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmattn.language.layers.linear_layers import init_xavier
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_count
 
@@ -64,8 +65,8 @@ class LayerSequence(nn.ModuleList):
     """Layers of one sub-layer: the output of each is the input of the next.
 
     Args:
-        config (dict or sequence of dict): configs of the layers, without ``embed_dim``, ``num_heads`` and ``causal``.
-        **common: these three.
+        config (dict or sequence of dict): configs of the layers.
+        **common: ``embed_dim``, ``num_heads`` and ``causal`` of all layers.
     """
 
     def __init__(self, config: dict | Sequence[dict], **common: Any) -> None:
@@ -100,9 +101,7 @@ class FeedForward(nn.Sequential):
     def __init__(self, embed_dim: int, feedforward_dim: int, dropout: float) -> None:
         first, last = nn.Linear(embed_dim, feedforward_dim), nn.Linear(feedforward_dim, embed_dim)
         super().__init__(first, nn.ReLU(), nn.Dropout(dropout), last)
-        for linear in (first, last):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+        init_xavier(self)
 
 
 class TransformerEncoderLayer(nn.Module):
@@ -119,10 +118,6 @@ class TransformerEncoderLayer(nn.Module):
             Defaults to attention by content.
         dropout (float): probability, in [0, 1). Defaults to 0.1.
         norm_first (bool): the norm precedes the sub-layer (pre-norm). Defaults to False.
-
-    Raises:
-        KeyError: the type of a layer is unknown.
-        TypeError, ValueError: an option of a layer is invalid; see the layer.
 
     Example:
         >>> attention = dict(type='mmattn.BilateralMultiheadAttention', window_size=5)
@@ -155,15 +150,12 @@ class TransformerEncoderLayer(nn.Module):
         self.feedforward_norm = nn.LayerNorm(embed_dim)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, **context: Any) -> Tensor:
-        """Return the output for a whole sequence, or for a set of regions.
+        """Return the output for a whole sequence, or for a set of regions, ``(B, L, E)``.
 
         Args:
             x (Tensor): float ``(B, L, E)``.
             padding_mask (Tensor, optional): bool ``(B, L)``, True where ``x`` is padding.
             **context: further arguments of the attention, such as ``relative_geometry`` of ``RegionAttention``.
-
-        Returns:
-            Tensor: ``(B, L, E)``.
         """
         return self._residual(self._attended(x, padding_mask, **context), self.feedforward_norm, self.feedforward)
 
@@ -189,15 +181,8 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
     Args:
         embed_dim (int): channels E.
         num_heads (int): number of heads.
-        feedforward_dim (int): channels between the two linear layers of the feed-forward network.
-        self_attention (dict or sequence of dict, optional): as in :class:`TransformerEncoderLayer`.
         cross_attention (dict): config of the attention to the encoder. Defaults to attention by content.
-        dropout (float): probability, in [0, 1). Defaults to 0.1.
-        norm_first (bool): the norm precedes the sub-layer (pre-norm). Defaults to False.
-
-    Raises:
-        KeyError: the type of a layer is unknown.
-        TypeError, ValueError: an option of a layer is invalid; see the layer.
+        **kwargs: as in :class:`TransformerEncoderLayer`.
 
     Example:
         >>> layer = TransformerDecoderLayer(16, num_heads=4, feedforward_dim=32)
@@ -211,13 +196,11 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         self,
         embed_dim: int,
         num_heads: int,
-        feedforward_dim: int,
-        self_attention: LayerConfig = ATTENTION,
+        *args: Any,
         cross_attention: dict = ATTENTION,
-        dropout: float = 0.1,
-        norm_first: bool = False,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(embed_dim, num_heads, feedforward_dim, self_attention, dropout, norm_first)
+        super().__init__(embed_dim, num_heads, *args, **kwargs)
         self.cross_attention = MODELS.build(dict(embed_dim=embed_dim, num_heads=num_heads, **cross_attention))
         self.cross_attention_norm = nn.LayerNorm(embed_dim)
 
@@ -229,17 +212,12 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         memory_padding_mask: Tensor | None = None,
         **context: Any,
     ) -> Tensor:
-        """Return the output for a whole sequence.
+        """Return the output for a whole sequence, ``(B, L, E)``.
 
         Args:
-            x (Tensor): float ``(B, L, E)``.
+            x, padding_mask, **context: as in :meth:`TransformerEncoderLayer.forward`.
             memory (Tensor): float ``(B, M, E)``, the output of the encoder.
-            padding_mask (Tensor, optional): bool ``(B, L)``, True where ``x`` is padding.
             memory_padding_mask (Tensor, optional): bool ``(B, M)``, True where ``memory`` is padding.
-            **context: further arguments of the self-attention.
-
-        Returns:
-            Tensor: ``(B, L, E)``.
         """
         x = self._crossed(self._attended(x, padding_mask, **context), memory, memory_padding_mask)
         return self._residual(x, self.feedforward_norm, self.feedforward)
@@ -300,10 +278,6 @@ class SequenceEncoder(_LayerStack):
         num_layers (int): number of layers.
         layer (dict or sequence of dict): arguments of each layer: the same for all, or one per layer.
 
-    Raises:
-        TypeError: ``num_layers`` is not an integer.
-        ValueError: ``num_layers`` is below 1, or there is not one ``layer`` for all or one per layer.
-
     Example:
         >>> encoder = SequenceEncoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))
         >>> encoder(torch.randn(3, 7, 16)).shape
@@ -323,13 +297,7 @@ class SequenceEncoder(_LayerStack):
 class SequenceDecoder(_LayerStack):
     """Stack of :class:`TransformerDecoderLayer`, for whole sequences and for one token at a time.
 
-    Args:
-        num_layers (int): number of layers.
-        layer (dict or sequence of dict): arguments of each layer: the same for all, or one per layer.
-
-    Raises:
-        TypeError: ``num_layers`` is not an integer.
-        ValueError: ``num_layers`` is below 1, or there is not one ``layer`` for all or one per layer.
+    The arguments are those of :class:`SequenceEncoder`.
 
     Example:
         >>> decoder = SequenceDecoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32)).eval()
@@ -356,23 +324,13 @@ class SequenceDecoder(_LayerStack):
         return self.norm(x)
 
     def start(self, memory: Tensor, memory_padding_mask: Tensor | None = None) -> DecodingState:
-        """Return the state before the first token of S sentences, one hypothesis each.
-
-        Args:
-            memory (Tensor): float ``(S, M, E)``, the output of the encoder.
-            memory_padding_mask (Tensor, optional): bool ``(S, M)``, True where ``memory`` is padding.
-        """
+        """Return the state before the first token of S sentences, one hypothesis each; ``memory`` is ``(S, M, E)``."""
         hypotheses = [[] if layer.self_attention is None else layer.self_attention.start() for layer in self.layers]
         sentences = [layer.start(memory, memory_padding_mask) for layer in self.layers]
         return DecodingState(0, hypotheses, sentences, len(next(iter(sentences[0].values()))))
 
     def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """Return the output for one more token of each hypothesis, ``(n, 1, E)``, and the next state.
-
-        Args:
-            x (Tensor): float ``(n, 1, E)``.
-            state (DecodingState): from :meth:`start`, the last step, or :meth:`DecodingState.reorder`.
-        """
+        """Return the output for one more token ``(n, 1, E)`` of each hypothesis, with its shape, and the next state."""
         hypotheses = []
         for layer, own, memory in zip(self.layers, state.hypotheses, state.sentences):
             x, own = layer.step(x, own, memory, state.position)

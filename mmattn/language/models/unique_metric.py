@@ -1,12 +1,13 @@
 """Base class of metrics for which every sample counts once, however processes and batches divide them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 from mmengine.dist import all_gather_object, get_dist_info
 from mmengine.evaluator import BaseMetric
 
-from mmattn.utils.files import check_writable
+from mmattn.utils.files import check_writable, write_text
 
 
 class UniqueMetric(BaseMetric):
@@ -20,9 +21,6 @@ class UniqueMetric(BaseMetric):
         keep_results (bool): has no effect; accepted because ``tools/test.py --out`` sets it, as for the metrics of
             mmseg.
         **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
-
-    Raises:
-        OSError: ``output_dir`` is not writable.
     """
 
     key: str  # entry of a result that tells samples apart and orders them
@@ -34,12 +32,13 @@ class UniqueMetric(BaseMetric):
         if output_dir is not None:
             check_writable(output_dir)
 
-    def evaluate(self, size: int) -> dict:
-        """Compute the metrics of the samples of all processes.
+    def write(self, name: str, content: Any) -> None:
+        """Write a JSON file into ``output_dir``, if there is one."""
+        if self.output_dir is not None:
+            write_text(self.output_dir / name, json.dumps(content, ensure_ascii=False))
 
-        Raises:
-            ValueError: there are not ``size`` different samples.
-        """
+    def evaluate(self, size: int) -> dict:
+        """Compute the metrics of the samples of all processes."""
         by_key = {result[self.key]: result for part in all_gather_object(self.results) for result in part}
         if len(by_key) != size:
             raise ValueError(

@@ -55,12 +55,9 @@ class Regions(NamedTuple):
 
 
 def clip_boxes(boxes: Tensor, size: tuple[int, int], least: float = 1.0) -> Tensor:
-    """Clip boxes to the image, and extend sides shorter than ``least`` pixels.
+    """Clip boxes, left, top, right, bottom ``(..., 4)``, to an image, and extend sides shorter than ``least`` pixels.
 
-    Args:
-        boxes (Tensor): left, top, right, bottom ``(..., 4)``, floating-point.
-        size (tuple[int, int]): width and height of the image, at least ``least``.
-        least (float): length in pixels. Defaults to 1.
+    ``size`` is width and height of the image, at least ``least``.
 
     Example:
         >>> clip_boxes(torch.tensor([[-2.0, 3.0, 60.0, 3.0], [50.0, 1.0, 50.0, 9.0]]), (50, 40))
@@ -76,10 +73,7 @@ def clip_boxes(boxes: Tensor, size: tuple[int, int], least: float = 1.0) -> Tens
 def grid_boxes(size: tuple[int, int], rows: int, columns: int | None = None) -> Tensor:
     """Return the cells of an image, row by row: left, top, right, bottom ``(rows · columns, 4)``, float32, in pixels.
 
-    Args:
-        size (tuple[int, int]): width and height of the image.
-        rows (int): number of rows.
-        columns (int, optional): number of columns. Defaults to ``rows``.
+    ``size`` is width and height of the image; ``columns`` defaults to ``rows``.
 
     Example:
         >>> grid_boxes((50, 40), 2)

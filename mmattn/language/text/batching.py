@@ -1,35 +1,36 @@
-"""Batches of sentences of similar lengths, bounded by their number of tokens."""
+"""Batches of sentences and regions: samples of similar lengths, padded to the longest."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 import torch
+from mmengine.dataset import pseudo_collate
 from mmengine.dist import get_dist_info
+from mmengine.model import BaseDataPreprocessor
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Sampler
 
-from mmattn.registry import DATA_SAMPLERS
+from mmattn.registry import DATA_SAMPLERS, FUNCTIONS, MODELS
 from mmattn.utils.checks import check_count
+
+from .vocabulary import PAD
 
 
 def token_batches(
     lengths: Sequence[Sequence[int]], max_tokens: int, max_sentences: int | None = None
 ) -> list[list[int]]:
-    """Divide samples into batches of similar lengths.
+    """Divide samples into batches of similar lengths; return the indices of the samples of each batch.
 
     Samples are sorted by their lengths, the last column first. A batch is filled while its longest length times its
     number of samples is at most ``max_tokens``.
 
     Args:
         lengths (sequence of sequence of int): the lengths of each sample, such as ``(source, target)``, in tokens.
-        max_tokens (int): bound on the size of a padded batch.
+        max_tokens (int): bound on the size of a padded batch, at least the length of each sample.
         max_sentences (int, optional): bound on the number of samples of a batch.
-
-    Returns:
-        list[list[int]]: the indices of the samples of each batch.
-
-    Raises:
-        ValueError: a sample is longer than ``max_tokens``.
 
     Example:
         >>> token_batches([(3, 4), (9, 8), (4, 4)], max_tokens=10)
@@ -71,11 +72,6 @@ class TokenBatchSampler(Sampler):
         batch_size (int): bound on the number of sentences of a batch.
         max_tokens (int): bound on the longest length of a batch times its number of sentences.
         infinite (bool): continue with the next epoch. Defaults to False.
-
-    Raises:
-        TypeError: the sampler has no data set, or its data set has no lengths; or, unless ``infinite``, the sampler has
-            no epochs.
-        ValueError: a sentence is longer than ``max_tokens``, or there is no sentence.
 
     Example:
         >>> from mmattn.engine import DefaultSampler
@@ -138,3 +134,145 @@ class TokenBatchSampler(Sampler):
         while True:
             yield from islice(self._epoch(epoch), done, None)
             epoch, done = epoch + 1, 0
+
+
+@MODELS.register_module()
+class TextDataPreprocessor(BaseDataPreprocessor):
+    """Pad sentences on the right with ``<pad>``, and move them to the device of the model.
+
+    The arguments of all data preprocessors of language are those of mmengine's ``BaseDataPreprocessor``.
+
+    Example:
+        >>> batch = dict(inputs=dict(source=[torch.tensor([4, 2]), torch.tensor([5, 6, 2])]))
+        >>> TextDataPreprocessor()(batch)['inputs']['source']
+        tensor([[4, 2, 1],
+                [5, 6, 2]])
+    """
+
+    def forward(self, data: dict, training: bool = False) -> dict:
+        """Return the batch with each list of sentences as one int64 tensor ``(B, L)``."""
+        inputs = {name: _padded(x) if isinstance(x, Sequence) else x for name, x in data['inputs'].items()}
+        return self.cast_data({**data, 'inputs': inputs})
+
+
+def _padded(rows: Sequence[Tensor]) -> Tensor:
+    """Return sentences ``(L)`` as ``(B, L)``, or several of each sample, ``(K, L)``, as ``(B, K, L)``; stack numbers
+    ``()`` and pictures ``(3, H, W)``.
+    """
+    if rows[0].dim() in (0, 3):
+        if shapes := {tuple(x.shape) for x in rows} - {tuple(rows[0].shape)}:
+            raise ValueError(f'pictures of a batch must have one size; got {tuple(rows[0].shape)} and {min(shapes)}')
+        return torch.stack(list(rows))
+    if rows[0].dim() == 1:
+        return pad_sequence(list(rows), batch_first=True, padding_value=PAD)
+    return pad_sequence([x.T for x in rows], batch_first=True, padding_value=PAD).mT
+
+
+@MODELS.register_module()
+class RegionDataPreprocessor(TextDataPreprocessor):
+    """Pad the regions of images to the largest number in the batch, and sentences as ``TextDataPreprocessor`` does.
+
+    The inputs ``features``, if there are any, and ``boxes`` are padded by :func:`pad_regions`, which adds
+    ``region_mask``. Other inputs are tensors of numbers, such as the tokens of a sentence, or of the K captions of an
+    image, ``(K, L)``; single numbers, such as an answer; and pictures ``(3, H, W)``, all of one size.
+
+    Example:
+        >>> features, boxes = [torch.ones(2, 8), torch.ones(1, 8)], [torch.ones(2, 4), torch.ones(1, 4)]
+        >>> batch = dict(inputs=dict(features=features, boxes=boxes, target=[torch.tensor([4, 2]), torch.tensor([2])]))
+        >>> inputs = RegionDataPreprocessor()(batch)['inputs']
+        >>> {name: tuple(x.shape) for name, x in inputs.items()}
+        {'features': (2, 2, 8), 'boxes': (2, 2, 4), 'target': (2, 2), 'region_mask': (2, 2)}
+    """
+
+    def forward(self, data: dict, training: bool = False) -> dict:
+        """Return the batch, padded: ``features`` ``(B, N, D)``, ``boxes`` ``(B, N, 4)``, ``region_mask`` ``(B, N)``."""
+        inputs = data['inputs']
+        if not isinstance(inputs.get('features'), Sequence):  # pictures, or padded by pad_collate
+            return super().forward(data, training)
+        features, boxes, mask = pad_regions(inputs['features'], inputs.get('boxes'))
+        found = (
+            dict(features=features, region_mask=mask)
+            if boxes is None
+            else dict(features=features, boxes=boxes, region_mask=mask)
+        )
+        return super().forward({**data, 'inputs': {**inputs, **found}}, training)
+
+
+@FUNCTIONS.register_module()
+def pad_collate(
+    samples: Sequence[dict], preprocessor: str = 'mmattn.RegionDataPreprocessor', _scope_: str | None = None
+) -> dict:
+    """Collate samples, and pad them as the data preprocessor of the model does, which then leaves them as they are.
+
+    As ``collate_fn`` of a data loader, it pads in the worker, on the CPU. A batch then has a few tensors instead of
+    several per sample, whose transfer to the main process takes longer than reading them.
+
+    Args:
+        samples (sequence of dict): samples of a data set, each with ``inputs`` and ``data_samples``.
+        preprocessor (str): type of the data preprocessor of the model, such as 'mmattn.PhraseDataPreprocessor'.
+            Defaults to 'mmattn.RegionDataPreprocessor'.
+        _scope_ (str, optional): not used; mmengine adds it to a config with ``_base_ = 'mmattn::…'``.
+
+    Example:
+        >>> samples = [dict(inputs=dict(question=torch.tensor(words))) for words in ([4, 2], [5, 6, 2])]
+        >>> pad_collate(samples)['inputs']['question']
+        tensor([[4, 2, 1],
+                [5, 6, 2]])
+    """
+    return _preprocessor(preprocessor)(pseudo_collate(samples))
+
+
+@lru_cache(maxsize=2)
+def _preprocessor(name: str) -> BaseDataPreprocessor:
+    return MODELS.build(dict(type=name))
+
+
+def pad_regions(
+    features: Sequence[Tensor], boxes: Sequence[Tensor] | None = None
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Pad the regions of images to the largest number of them, at least one.
+
+    Args:
+        features (sequence of Tensor): one ``(n, D)`` per image; n may be 0: all are padding.
+        boxes (sequence of Tensor, optional): one ``(n, 4)`` per image; None for features without boxes, such as those
+            of a video.
+
+    Returns:
+        tuple[Tensor, Tensor | None, Tensor]: features ``(B, N, D)``, 0 where padded; boxes ``(B, N, 4)`` or None,
+        ``(0, 0, 1, 1)`` where padded, so that the logarithm of a side is finite; and the mask, bool ``(B, N)``.
+
+    Example:
+        >>> _, boxes, mask = pad_regions([torch.ones(1, 8), torch.ones(2, 8)], [torch.zeros(1, 4), torch.zeros(2, 4)])
+        >>> boxes[0, 1], mask[0]
+        (tensor([0., 0., 1., 1.]), tensor([False,  True]))
+    """
+    if not features or (boxes is not None and len(features) != len(boxes)):
+        raise ValueError(
+            'features and boxes must have one tensor per image, at least one; got '
+            f'{len(features)} and {None if boxes is None else len(boxes)}'
+        )
+    width = features[0].shape[-1]
+    for image, (x, box) in enumerate(zip(features, features if boxes is None else boxes)):
+        if x.dim() != 2 or x.shape[1] != width or (boxes is not None and box.shape != (len(x), 4)):
+            raise ValueError(
+                f'features and boxes must be (n, {width}) and (n, 4); got {tuple(x.shape)} and '
+                f'{tuple(box.shape)} for image {image} of the batch'
+            )
+    counts = torch.tensor([len(x) for x in features], device=features[0].device)
+    mask = torch.arange(max(1, int(counts.max())), device=counts.device) >= counts[:, None]
+    padded = None
+    if boxes is not None:
+        padded = _at_least_one(boxes)
+        padded[mask] = padded.new_tensor((0, 0, 1, 1))
+    return _at_least_one(features), padded, mask
+
+
+def _at_least_one(rows: Sequence[Tensor]) -> Tensor:
+    """Return tensors ``(n, D)`` as ``(B, N, D)``, 0 where padded, with N ≥ 1."""
+    return pad_sequence([*rows, rows[0].new_zeros(1, rows[0].shape[1])], batch_first=True)[:-1]
+
+
+def padding_mask(tokens: Tensor) -> Tensor | None:
+    """Return bool ``(B, L)``, True where a token is padding; None if no token is."""
+    mask = tokens == PAD
+    return mask if mask.is_meta or torch.any(mask) else None  # the values of a meta tensor are unknown

@@ -185,10 +185,7 @@ def read_record(folder: str | Path) -> dict[str, Any]:
 
 
 def check_codes(codes: Sequence[str]) -> None:
-    """Check the lines of a file of codes: subword-nmt would end the process.
-
-    Raises:
-        ValueError: a line is invalid, or there is no merge.
+    """Raise a ValueError if a line of a file of codes is invalid: subword-nmt would end the process.
 
     Example:
         >>> check_codes(['#version: 0.2', 't h', 'th e</w>'])

@@ -1,15 +1,47 @@
-"""What data sets of sentences share."""
+"""Base class of data sets with a vocabulary, and the numbers of their sentences in one array."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import Dataset
 
 from mmattn.registry import DATASETS
 
 from .vocabulary import Vocabulary
+
+
+class PackedSequences:
+    """Numbers of all sentences in one array: one tensor per sentence would need several times the memory.
+
+    Args:
+        sentences (iterable of sequence of int): the numbers of the symbols of each.
+
+    Example:
+        >>> PackedSequences([[4, 5, 2], [6, 2]])[1]
+        tensor([6, 2])
+    """
+
+    def __init__(self, sentences: Iterable[Sequence[int]]) -> None:
+        numbers, ends = array('i'), array('q', [0])
+        for sentence in sentences:
+            numbers.extend(sentence)
+            ends.append(len(numbers))
+        self.numbers, self.ends = np.asarray(numbers), np.asarray(ends)
+
+    def lengths(self) -> list[int]:
+        """Return the number of symbols of each sentence."""
+        return np.diff(self.ends).tolist()
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        """Return the numbers of a sentence, int64 ``(length)``."""
+        index = range(len(self.ends) - 1)[index]
+        start, end = self.ends[index : index + 2]
+        return torch.from_numpy(self.numbers[start:end].astype(np.int64))
 
 
 class TextDataset(Dataset):
@@ -26,15 +58,11 @@ class TextDataset(Dataset):
     @classmethod
     @abstractmethod
     def read_vocabulary(cls, cfg: dict) -> Vocabulary:
-        """Return the vocabulary of a data set with this config.
-
-        Raises:
-            OSError, ValueError: the file cannot be read.
-        """
+        """Return the vocabulary of a data set with this config."""
 
     @classmethod
     def checkpoint_faults(cls, cfg: dict, meta: Mapping[str, Any]) -> list[str]:
-        """Return what else than the vocabulary of a data set with this config differs from that of a checkpoint.
+        """Compare a data set with a checkpoint, ignoring the vocabulary. Returns one message per difference.
 
         Args:
             cfg (dict): config of the data set.

@@ -47,12 +47,7 @@ def decode_lines(file: Iterable[bytes], name: str | Path) -> Iterator[str]:
 
 
 def iter_lines(path: str | Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text file, which may be compressed (``.gz``), without reading it as a whole.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: as :func:`decode_lines`.
-    """
+    """Yield the lines of a UTF-8 text file, which may be compressed (``.gz``), without reading it as a whole."""
     path = Path(path)
     with gzip.open(path, 'rb') if path.suffix == '.gz' else open(path, 'rb') as file:
         yield from decode_lines(file, path)

@@ -16,9 +16,6 @@ class Vocabulary:
     Args:
         symbols (sequence of str): the other symbols, number 4 first.
 
-    Raises:
-        ValueError: a symbol occurs twice, is empty, contains a space or is one of the first four.
-
     Example:
         >>> vocabulary = Vocabulary(['a', 'dog', 'cat@@'])
         >>> vocabulary.encode('a dog barks')

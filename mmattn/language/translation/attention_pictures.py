@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from mmattn.language.models.attention_rows import record_attention
+from mmattn.language.models.inferencer import record_attention
 from mmattn.visualization.attention_maps import attention_layers
 from mmattn.visualization.figure import COLOURS, rendered
 
@@ -40,17 +40,11 @@ class SentenceAttention:
 
 
 def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str, nn.Module]]:
-    """Return the layers of encoder and decoder that have ``attention_weights``, at one depth of both.
+    """Return the parts and layers of encoder and decoder with ``attention_weights``, at one depth, by name.
 
     Args:
         model (nn.Module): a model with stacks ``encoder`` and ``decoder``, such as :class:`TranslationTransformer`.
         layer (int, optional): number of the layer in its stack, from 1. Defaults to the last.
-
-    Returns:
-        dict[str, tuple[str, nn.Module]]: name of the layer in the model → its part and the layer.
-
-    Raises:
-        ValueError: a stack does not have so many layers, or no layer at this depth has ``attention_weights``.
 
     Example:
         >>> from mmattn.language.translation import TranslationTransformer
@@ -87,9 +81,6 @@ def sentence_attention(model: Any, source: Tensor, target: Tensor, layer: int | 
 
     Returns:
         list[SentenceAttention]: one per attention layer at this depth, in the order of the model.
-
-    Raises:
-        ValueError: as :func:`attention_parts`.
 
     Example:
         >>> from mmattn.language.translation import TranslationTransformer
@@ -179,9 +170,6 @@ def draw_sentence_attention(
 
     Returns:
         np.ndarray: uint8 ``(height, width, 3)``, RGB.
-
-    Raises:
-        ValueError: the weights are not those of M and L pieces.
 
     Example:
         >>> table = torch.eye(3).expand(2, 3, 3)

@@ -37,9 +37,6 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Any:
         hypotheses (sequence of str): translations; their tokens are separated by spaces.
         references (sequence of str): one reference per translation.
 
-    Raises:
-        ImportError: sacreBLEU is not installed; the message gives the command.
-
     Example:
         >>> round(tokenized_bleu(['the cat sat on the mat'], ['the cat sat on a mat']).score, 4)
         53.7285
@@ -66,10 +63,6 @@ class BLEU(UniqueMetric):
             ``n-best.txt``. Defaults to None, no files.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
-    Raises:
-        ImportError: sacreBLEU is not installed.
-        OSError: ``output_dir`` is not writable.
-
     Example:
         >>> metric = BLEU()
         >>> metric.dataset_meta = dict(target='de', lowercase=True, symbols=['ein', 'hu@@', 'nd'])
@@ -89,12 +82,7 @@ class BLEU(UniqueMetric):
         self.detokenized = detokenized
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """Keep the translations of a batch.
-
-        Args:
-            data_batch (dict): not used.
-            data_samples (sequence of dict): samples of :class:`ParallelTextDataset` with ``pred_tokens``.
-        """
+        """Keep the translations of a batch: samples of :class:`ParallelTextDataset` with ``pred_tokens``."""
         for sample in data_samples:
             hypotheses = sample.get('n_best') or [(sample['pred_tokens'], sample.get('pred_score', 0.0))]
             self.results.append(
@@ -120,14 +108,7 @@ class BLEU(UniqueMetric):
         return hypotheses, references
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Compute both figures and write the requested files.
-
-        Args:
-            results (list of dict): one per sentence, in the order of the lines.
-
-        Returns:
-            dict: 'BLEU' and, if there is a published reference, 'sacreBLEU', from 0 to 100.
-        """
+        """Return 'BLEU' and, with a published reference, 'sacreBLEU', from 0 to 100; write the requested files."""
         sacrebleu = import_optional('sacrebleu')
         score = tokenized_bleu(*self.tokenized_pairs(results))
         print_log(f'tokenized: {score}', 'current')

@@ -10,9 +10,8 @@ from typing import Any
 from mmengine.logging import print_log
 from mmengine.structures import BaseDataElement
 
-from mmattn.language.text.packed_sequences import PackedSequences
 from mmattn.language.text.subwords import read_record
-from mmattn.language.text.text_dataset import TextDataset
+from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.text_files import read_lines, split_symbols
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import DATASETS

@@ -14,7 +14,7 @@ import torch
 from mmengine.config import Config
 from mmengine.logging import print_log
 
-from mmattn.language.models.beam_search import Hypothesis
+from mmattn.language.models.generation import Hypothesis
 from mmattn.language.models.inferencer import Batch, SentenceInferencer, plain
 from mmattn.language.models.progress_file import MANY, digest
 from mmattn.language.text.batching import token_batches
@@ -35,20 +35,14 @@ class TranslationInferencer(SentenceInferencer):
     the longest are first, so that a lack of memory shows at once. The results have the order of the input.
 
     Args:
-        model (str, Path or Config): config of a :class:`TranslationTransformer`, or its path.
-        weights (str or Path): path or URL of a checkpoint that was trained with :class:`ParallelTextDataset`.
-        device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
+        model, weights, device, show_progress: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`, and
+            so are the errors. The model is a :class:`TranslationTransformer`, and the checkpoint was trained with
+            :class:`ParallelTextDataset`.
         batch_tokens (int): bound on the pieces of a batch: its longest sentence, with ``</s>``, times its number of
             sentences. Defaults to 4096.
-        show_progress (bool): show a progress bar, if the standard error stream is a terminal. Defaults to True.
 
     Raises:
         ImportError: a package of the extra ``language`` is not installed.
-        OSError: the config or the checkpoint does not exist.
-        RuntimeError: the weights do not fit the model; the message lists the keys.
-        ValueError: the model of the config does not translate; the checkpoint has no ``dataset_meta`` of a translation
-            data set, or it is invalid; its vocabulary has another size than that of the model; or there is no such
-            device. The message names the checkpoint.
 
     Example::
 
@@ -93,16 +87,9 @@ class TranslationInferencer(SentenceInferencer):
         Args:
             inputs (str, Path or sequence of str): a sentence; a UTF-8 text file (as ``Path``) with one sentence per
                 line; or sentences.
-            beam (int, optional): number of hypotheses per sentence. Defaults to that of ``test_cfg`` in the config.
-            length_penalty (float, optional): exponent α of the length penalty; its kind is that of the config. Defaults
-                to that of the config.
-            n_best (int): number of translations per sentence, at most ``beam``. Defaults to 1.
+            beam, length_penalty, n_best, progress_file, resume: as in
+                :class:`mmattn.language.models.inferencer.SentenceInferencer`.
             max_source_length (int): the most pieces of a sentence, without ``</s>``. Defaults to 250.
-            progress_file (str or Path, optional): file for the translations that are finished; after each batch, its
-                sentences are added. Defaults to None.
-            resume (bool): if ``progress_file`` exists, it must be that of the same input and settings. Its batches are
-                not translated again, and the result is that of an uninterrupted run. False: the file is emptied first.
-                Defaults to True.
             name (str): name of the input in messages, if it is not a file. Defaults to 'inputs'.
 
         Returns:
@@ -113,14 +100,6 @@ class TranslationInferencer(SentenceInferencer):
             * pieces (list[str]): its subword pieces, without ``</s>``.
             * n_best (list[dict]): up to ``n_best`` translations with text and score, the best first.
             * unknown (list[str]): the pieces of the sentence that the vocabulary does not have, without ``@@``.
-
-        Raises:
-            TypeError: an argument has another type.
-            ValueError: before the model runs: a sentence exceeds ``max_source_length`` or a batch, the file is not
-                UTF-8 (the message gives the line); ``n_best`` is larger than ``beam``, or another argument is out of
-                range; ``progress_file`` is damaged or that of another run.
-            BlockingIOError: another process uses ``progress_file``.
-            OSError: a file cannot be read or written. The message names it.
         """
         n_best = plain(n_best)
         options = self._options(beam, length_penalty, n_best)
@@ -236,9 +215,6 @@ class TranslationInferencer(SentenceInferencer):
 
         Returns:
             np.ndarray: uint8 ``(height, width, 3)``, RGB; see :func:`draw_sentence_attention`.
-
-        Raises:
-            ValueError: the sentence is empty; or as :func:`sentence_attention`.
         """
         from .attention_pictures import draw_sentence_attention, sentence_attention  # late: it imports matplotlib
 

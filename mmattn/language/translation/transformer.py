@@ -8,11 +8,10 @@ from typing import Any
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
-from mmattn.language.models.beam_search import Hypothesis
 from mmattn.language.models.embedding import TokenEmbedding
-from mmattn.language.models.generation import SentenceGenerator, predictions
+from mmattn.language.models.generation import Hypothesis, SentenceGenerator, predictions
 from mmattn.language.models.transformer import ATTENTION, LayerConfig
-from mmattn.language.text.data_preprocessor import padding_mask
+from mmattn.language.text.batching import padding_mask
 from mmattn.language.text.vocabulary import EOS
 from mmattn.registry import MODELS
 from mmattn.utils.checks import check_number
@@ -58,9 +57,6 @@ class TranslationTransformer(SentenceGenerator):
         data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
             ``mmattn.TextDataPreprocessor``.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
-
-    Raises:
-        ValueError: ``size``, ``stack`` or an option of ``test_cfg`` is unknown, or ``label_smoothing`` is out of range.
 
     Example:
         >>> model = TranslationTransformer(vocab_size=100, size='tiny').eval()
@@ -145,11 +141,7 @@ class TranslationTransformer(SentenceGenerator):
         return self.decode(*self.encode(source), target)
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the output of the encoder, ``(B, M, E)``, and the padding mask of the source, bool ``(B, M)``.
-
-        Raises:
-            ValueError: a source sentence is empty.
-        """
+        """Return the output of the encoder, ``(B, M, E)``, and the padding mask of the source, bool ``(B, M)``."""
         if source.shape[1] == 0 or bool((source[:, 0] <= EOS).any()):
             raise ValueError('source must have at least one token before the end token in every sentence')
         mask = padding_mask(source)
@@ -160,14 +152,11 @@ class TranslationTransformer(SentenceGenerator):
         return self.label_smoothed(self.hidden(source, target), target)
 
     def translate(self, source: Tensor, **options: Any) -> list[list[Hypothesis]]:
-        """Translate a batch by beam search.
+        """Translate a batch by beam search; for each sentence, return up to ``beam`` hypotheses, the best first.
 
         Args:
             source (Tensor): int64 ``(B, M)``, sentences that end in ``</s>``, padded on the right.
             **options: replace those of ``test_cfg``.
-
-        Returns:
-            list[list[Hypothesis]]: for each sentence up to ``beam`` hypotheses, the best first.
         """
         limit = options.pop('max_length', self.test_cfg['max_length'])
         if not isinstance(limit, int):
@@ -180,11 +169,7 @@ class TranslationTransformer(SentenceGenerator):
 
 
 def check_max_length(max_length: Any) -> None:
-    """Check 'max_length' of ``test_cfg``; see :func:`longest`.
-
-    Raises:
-        TypeError, ValueError: it is invalid, or a translation of one piece would have none.
-    """
+    """Check 'max_length' of ``test_cfg``; see :func:`longest`."""
     name = 'test_cfg.max_length'
     if isinstance(max_length, list | tuple) and len(max_length) == 2:
         for x in max_length:
@@ -198,9 +183,7 @@ def check_max_length(max_length: Any) -> None:
 def longest(max_length: int | Sequence[float], length: int) -> int:
     """Return the most pieces of a translation of ``length`` pieces, both without ``</s>``.
 
-    Args:
-        max_length (int or (float, float)): 'max_length' of ``test_cfg``: a number, or a factor and a number to add.
-        length (int): pieces of the source.
+    ``max_length`` is 'max_length' of ``test_cfg``: a number, or a factor and a number to add.
 
     Example:
         >>> longest((1.5, 10), 20), longest(200, 20)

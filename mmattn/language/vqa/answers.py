@@ -1,13 +1,19 @@
-"""Answers to visual questions: the official normalisation and accuracy, and the list of answers of a model."""
+"""Answers to visual questions: the official normalisation and accuracy, the list of answers of a model, the metric."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Any
 
+from mmengine.logging import print_log
 from torch import Tensor
+
+from mmattn.language.models.unique_metric import UniqueMetric
+from mmattn.registry import METRICS
 
 from .questions import HUMANS, Question
 
@@ -78,13 +84,9 @@ def answer_score(count: int, answers: int) -> float:
 
 
 def official_score(prediction: str, answers: Sequence[str]) -> float:
-    """Return the official accuracy of a predicted answer, from 0 to 1.
+    """Return the official accuracy of a predicted answer, from 0 to 1, against ten answers, or one.
 
     Both sides are normalised, unless all ten answers are the same, or there is only one.
-
-    Args:
-        prediction (str): the predicted answer.
-        answers (sequence of str): ten, or one.
 
     Example:
         >>> official_score('2', ['two'] * 2 + ['three'] * 8), official_score('2', ['two'])
@@ -150,7 +152,7 @@ class AnswerIndex:
         self._normalized = {normalize_answer(text) for text in answers}
 
     def counts(self, question: Question) -> dict[int, int]:
-        """Return how many of the answers to a question are each of these answers, by its number.
+        """Return how many humans give each of these answers to a question, by number of the answer.
 
         An answer that is the only one is normalised as the majority answers are.
         """
@@ -159,8 +161,7 @@ class AnswerIndex:
         return {self.numbers[text]: count for text, count in given.items() if text in self.numbers}
 
     def samples(self, question: Question) -> bool:
-        """Return whether a training with sampled answers has a question: its majority answer and one of its answers
-        are among these answers."""
+        """Return whether sampled training uses a question: its majority and one answer are among these answers."""
         majority = normalize_answer(question.answer) if self.normalize_answers else question.answer
         return majority in self.numbers and bool(self.counts(question))
 
@@ -171,3 +172,84 @@ class AnswerIndex:
             return float(given[0] in self.numbers)
         counts = Counter(map(normalize_answer, given))
         return answer_score(max((counts[text] for text in counts.keys() & self._normalized), default=0), len(given))
+
+
+@METRICS.register_module()
+class VQAAccuracy(UniqueMetric):
+    """Accuracy of answers, in percent, as in the official evaluation of VQA 1.0 and 2.0.
+
+    The accuracy of an answer that c of ten humans give is the mean of min(1, matches/3) over the ten subsets of nine,
+    which is min(1, 0.3 c); both sides are normalised, see :func:`mmattn.language.vqa.normalize_answer`. With one answer
+    per question, it is the exact match.
+
+    'accuracy' is of all questions; 'accuracy/number' and so on are of the questions with this answer type or question
+    type. 'raw accuracy', with ten answers, compares the published strings without normalisation, as the validation of
+    the bilinear attention network's code.
+
+    Questions without answers, as in the test set of the server, have no figures, but can be written to a file.
+
+    Args:
+        question_types (bool): also return the accuracy of each question type; VQA has 65. Defaults to True.
+        output_dir (str, optional): folder for ``results.json``, in the format of the server, ``[{"question_id": 42,
+            "answer": "dog"}, …]``, and ``scores.json``, the scores of each question for paired statistics,
+            ``{"scores": {question id: {"accuracy": 30.0, "raw accuracy": 30.0, "image_id": "12"}}}``.
+            ``tools/test.py --out`` sets it. Defaults to None, no files.
+        **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
+
+    Example:
+        >>> metric = VQAAccuracy()
+        >>> metric.dataset_meta = dict(answers=['2', 'red'])
+        >>> about = dict(question_type='how many', answer_type='number')
+        >>> metric.process({}, [dict(question_id=7, pred_label=0, answers=['two'] * 3 + ['4'] * 7, **about)])
+        >>> metric.evaluate(1)
+        {'accuracy': 90.0, 'accuracy/number': 90.0, 'accuracy/how many': 90.0, 'raw accuracy': 0.0}
+    """
+
+    key = 'question_id'
+
+    def __init__(self, question_types: bool = True, output_dir: str | None = None, **kwargs: Any) -> None:
+        super().__init__(output_dir, **kwargs)
+        self.question_types = question_types
+
+    def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
+        """Keep the answers of a batch.
+
+        Samples have ``question_id`` (int), ``pred_label`` (int), the number of an answer in the ``metainfo`` of the
+        data set, ``answers`` (list of str), ten, one or none, ``question_type`` and ``answer_type`` (str), '' for none,
+        and optionally ``image_id`` (str), which is only written.
+        """
+        answers = (self.dataset_meta or {})['answers']
+        for sample in data_samples:
+            result = {name: sample[name] for name in ('question_id', 'question_type', 'answer_type')}
+            result.update(answer=answers[int(sample['pred_label'])], answers=list(sample['answers']))
+            if 'image_id' in sample:
+                result['image_id'] = sample['image_id']
+            self.results.append(result)
+
+    def compute_metrics(self, results: list[dict]) -> dict[str, float]:
+        """Return the figures by name, in percent, or none without answers; write the requested files."""
+        self.write('results.json', [{name: result[name] for name in ('question_id', 'answer')} for result in results])
+        without = [result['question_id'] for result in results if not result['answers']]
+        if without:
+            print_log(f'no figures: {len(without):,} questions without answers, such as {without[0]}', 'current')
+            return {}
+        groups: dict[str, list[float]] = {'accuracy': []}
+        raw: list[float] = []
+        scores: dict[int, dict[str, float | str]] = {}
+        types = ('answer_type', 'question_type') if self.question_types else ('answer_type',)
+        for result in results:
+            answer, answers = result['answer'], result['answers']
+            score = 100 * official_score(answer, answers)
+            names = [f'accuracy/{result[name]}' for name in types if result[name]]
+            for name in ('accuracy', *dict.fromkeys(names)):
+                groups.setdefault(name, []).append(score)
+            scores[result['question_id']] = {'accuracy': score}
+            if 'image_id' in result:
+                scores[result['question_id']]['image_id'] = result['image_id']
+            if len(answers) > 1:
+                raw.append(100 * answer_score(answers.count(answer), len(answers)))
+                scores[result['question_id']]['raw accuracy'] = raw[-1]
+        self.write('scores.json', dict(scores=scores))
+        if raw:
+            groups['raw accuracy'] = raw
+        return {name: math.fsum(values) / len(values) for name, values in groups.items()}

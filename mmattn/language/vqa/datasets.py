@@ -16,17 +16,16 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from mmattn.engine.data_sampling import SampleIndex
-from mmattn.language.regions.pictures_by_id import picture_paths
-from mmattn.language.regions.region_inputs import (
+from mmattn.language.regions.image_inputs import (
     image_inputs,
     open_store,
+    picture_paths,
     warn_of_shared_images,
     with_region_faults,
 )
 from mmattn.language.regions.region_store import Regions
 from mmattn.language.text.annotation_files import difference, in_folder, noting, raise_faults
-from mmattn.language.text.packed_sequences import PackedSequences
-from mmattn.language.text.text_dataset import TextDataset
+from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.text.words import find_rule, question_words
 from mmattn.registry import DATASETS

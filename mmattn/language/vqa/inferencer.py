@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from mmattn.language.models.inferencer import Batch, LanguageInferencer, plain, read_pairs
 from mmattn.language.models.progress_file import digest
-from mmattn.language.regions.pictures_by_id import picture_paths
-from mmattn.language.regions.region_inputs import Stores, image_inputs, region_store, store_files
+from mmattn.language.regions.image_inputs import Stores, image_inputs, picture_paths, region_store, store_files
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.text.annotation_files import raise_faults
 from mmattn.language.text.vocabulary import SPECIALS
@@ -49,28 +48,15 @@ class AskedQuestion(NamedTuple):
 class VQAInferencer(LanguageInferencer):
     """Answer questions about the images of a region store, or about pictures.
 
-    The checkpoint contains vocabulary and answers, so no annotations are read. A model with an image encoder reads
-    pictures; they must have the size of those of its training.
+    Arguments and errors are those of :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a
+    :class:`VQAModel` or :class:`MCAN`; the checkpoint was trained with :class:`VQADataset`, and contains vocabulary and
+    answers. A model with an image encoder reads pictures; they must have the size of those of its training.
 
     A word that is not in the vocabulary is read as the training did: as padding, or as ``<unk>``. Predictions list such
     words. A question without a word is answered, too: from the image and the frequencies of the answers.
 
-    Args:
-        model (str, Path or Config): config of a :class:`VQAModel` or :class:`MCAN`, or its path.
-        weights (str or Path): path or URL of a checkpoint that was trained with :class:`VQADataset`.
-        device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
-        batch_size (int): questions per batch. Defaults to 64.
-        show_progress (bool): show a progress bar, if the standard error stream is a terminal. Defaults to True.
-
     Attributes:
         answers (list[str]): the answers that the model can give.
-
-    Raises:
-        OSError: the config or the checkpoint does not exist.
-        RuntimeError: the weights do not fit the model; the message lists the keys.
-        ValueError: the model of the config does not answer questions; the checkpoint has no vocabulary or answers in
-            ``dataset_meta``, or other numbers of them than the model; or there is no such device. The message names the
-            checkpoint.
 
     Example::
 
@@ -100,11 +86,7 @@ class VQAInferencer(LanguageInferencer):
             questions (sequence of tuple[str, str], str or Path): id of the image and question, at least one pair; or a
                 prepared file, see :func:`mmattn.language.vqa.questions.read_questions`.
             top_k (int): number of answers per question, at least 1. Defaults to 5.
-            progress_file (str or Path, optional): file for the answers that are finished; after each batch, its answers
-                are added. Defaults to None.
-            resume (bool): if ``progress_file`` exists, it must be that of the same questions and settings. Its batches
-                are not processed again, and the result is that of an uninterrupted run. False: the file is emptied
-                first. Defaults to True.
+            progress_file, resume: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`.
 
         Returns:
             dict: 'predictions', one dict per question, in their order:
@@ -115,14 +97,6 @@ class VQAInferencer(LanguageInferencer):
             * answers (list[dict]): up to ``top_k`` answers with answer and score, the best first.
             * unknown (list[str]): the words that are not in the vocabulary.
             * unread (list[str]): the words after the first ``max_words``, which the model does not read.
-
-        Raises:
-            TypeError: an argument has another type.
-            ValueError: before the model runs: images are not in the store, or have no picture; the regions have another
-                width than the model; pictures have different sizes; the file has faults; ``top_k`` is below 1; or
-                ``progress_file`` is damaged or that of another run.
-            BlockingIOError: another process uses ``progress_file``.
-            OSError: a file cannot be read or written. The message names it.
         """
         top_k = plain(top_k)
         check_count('top_k', top_k)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from mmengine.model import BaseModel
-from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmattn.language.layers.relative_geometry import relative_geometry
+from mmattn.language.layers.position_encodings import relative_geometry
 from mmattn.language.models.transformer import SequenceDecoder, SequenceEncoder, TransformerDecoderLayer
-from mmattn.language.text.data_preprocessor import padding_mask
+from mmattn.language.text.batching import padding_mask
 from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_number
+from mmattn.utils.checks import check_counts, check_number
+
+from .vqa_model import AnswerModel
 
 
 class GuidedEncoderLayer(TransformerDecoderLayer):
@@ -66,12 +64,10 @@ class AttentionPooling(nn.Module):
         self.projection = nn.Linear(embed_dim, out_dim)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Return ``(B, O)``.
+        """Return ``(B, O)`` for ``x`` ``(B, N, E)``.
 
-        Args:
-            x (Tensor): float ``(B, N, E)``.
-            padding_mask (Tensor, optional): bool ``(B, N)``, True where ``x`` is padding, which may hold any finite
-                values. At least one position must be valid.
+        ``padding_mask`` is bool ``(B, N)``, True where ``x`` is padding, which may hold any finite values. At least one
+        position must be valid.
         """
         logits = self.score(x)
         if padding_mask is not None:
@@ -80,7 +76,7 @@ class AttentionPooling(nn.Module):
 
 
 @MODELS.register_module()
-class MCAN(BaseModel):
+class MCAN(AnswerModel):
     """Model that answers a question about an image, given by the features of its regions.
 
     An LSTM reads the embedded words; a Transformer encoder follows. A second stack encodes the regions; each of its
@@ -113,9 +109,6 @@ class MCAN(BaseModel):
             ``mmattn.RegionDataPreprocessor``.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
 
-    Raises:
-        TypeError, ValueError: an option is invalid.
-
     Example:
         >>> attention = dict(type='mmattn.RegionAttention', geometry='query_dependent')
         >>> model = MCAN(100, num_answers=5, num_features=32, word_dim=8, num_layers=1, embed_dim=16, num_heads=4,
@@ -142,9 +135,8 @@ class MCAN(BaseModel):
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(data_preprocessor or dict(type='mmattn.RegionDataPreprocessor'), init_cfg)
-        counts = dict(vocab_size=vocab_size, num_answers=num_answers, num_features=num_features, word_dim=word_dim)
-        for name, count in {**counts, 'fused_dim': fused_dim}.items():
-            check_count(name, count)
+        check_counts(vocab_size=vocab_size, num_answers=num_answers, num_features=num_features, word_dim=word_dim)
+        check_counts(fused_dim=fused_dim)
         check_number('dropout', dropout, 0, 1)
         layer = dict(embed_dim=embed_dim, num_heads=num_heads, feedforward_dim=feedforward_dim, dropout=dropout)
         self.num_features = num_features
@@ -160,31 +152,6 @@ class MCAN(BaseModel):
         self.norm = nn.LayerNorm(fused_dim)
         self.classifier = nn.Linear(fused_dim, num_answers)
 
-    def forward(
-        self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement] | None = None, mode: str = 'tensor'
-    ) -> Any:
-        """Run the model on a batch of questions.
-
-        Args:
-            inputs (dict[str, Tensor]): 'question', int64 ``(B, L)``, padded after its words;
-                'features', float ``(B, N, D)``; 'boxes', float ``(B, N, 4)``, if the attention uses them;
-                'region_mask', bool ``(B, N)``, True where padded; and, in mode 'loss', 'targets', float ``(B, A)``, the
-                score of each answer, from 0 to 1.
-            data_samples (list[BaseDataElement], optional): one per question; predictions are added to them.
-            mode (str): 'tensor', the logits ``(B, A)``; 'loss', a dict; 'predict', the data samples with
-                ``pred_scores``, float ``(A)``, the probability of each answer, and ``pred_label`` (int), the best.
-        """
-        logits = self.logits(inputs)
-        if mode == 'tensor':
-            return logits
-        if mode == 'loss':
-            targets = inputs['targets'].to(logits.dtype)
-            return dict(loss=F.binary_cross_entropy_with_logits(logits, targets, reduction='sum'))
-        samples = [BaseDataElement() for _ in logits] if data_samples is None else data_samples
-        for sample, scores in zip(samples, logits.sigmoid()):
-            sample.pred_scores, sample.pred_label = scores, int(scores.argmax())
-        return samples
-
     def logits(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return the logits of the answers, ``(B, A)``; see :meth:`forward`."""
         question, mask = inputs['question'], _with_one(inputs.get('region_mask'))
@@ -194,6 +161,10 @@ class MCAN(BaseModel):
         regions = self.region_encoder(self.region_embedding(inputs['features']), words, mask, word_mask, **context)
         fused = self.word_pooling(words, word_mask) + self.region_pooling(regions, mask)
         return self.classifier(self.norm(fused))
+
+    def loss(self, logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the binary cross-entropy, summed over answers and batch."""
+        return F.binary_cross_entropy_with_logits(logits, inputs['targets'].to(logits.dtype), reduction='sum')
 
 
 def _with_one(mask: Tensor | None) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mmengine.model import BaseModel
@@ -15,8 +16,47 @@ from mmattn.utils.checks import check_count
 LOSSES = ('binary', 'cross_entropy')
 
 
+class AnswerModel(BaseModel):
+    """Base of models that score the answers to a question about an image.
+
+    A subclass defines ``logits(inputs)``, ``(B, A)``, and ``loss(logits, inputs)``.
+    """
+
+    logits: Callable[[dict[str, Tensor]], Tensor]
+    loss: Callable[[Tensor, dict[str, Tensor]], Tensor]
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """Return the probabilities of the answers, ``(B, A)``."""
+        return logits.sigmoid()
+
+    def forward(
+        self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement] | None = None, mode: str = 'tensor'
+    ) -> Any:
+        """Run the model on a batch of questions.
+
+        Args:
+            inputs (dict[str, Tensor]): 'question', int64 ``(B, L)``, padded after its words; 'features', float
+                ``(B, K, D)``, and 'region_mask', bool ``(B, K)``, True where padded; 'boxes', float ``(B, K, 4)``, and
+                'sizes', ``(B, 2)``, width and height in the unit of the boxes, if the model reads boxes; or, in place
+                of the regions, 'image', float ``(B, 3, H, W)``, in [0, 1]. In mode 'loss', also 'targets', float
+                ``(B, A)``, from 0 to 1, or, with ``loss='cross_entropy'``, 'answer', int64 ``(B,)``.
+            data_samples (list[BaseDataElement], optional): one per question; predictions are added to them.
+            mode (str): 'tensor', the logits ``(B, A)``; 'loss', a dict; 'predict', the data samples with
+                ``pred_scores``, float ``(A)``, and ``pred_label`` (int), the best answer.
+        """
+        logits = self.logits(inputs)
+        if mode == 'tensor':
+            return logits
+        if mode == 'loss':
+            return dict(loss=self.loss(logits, inputs))
+        samples = [BaseDataElement() for _ in logits] if data_samples is None else data_samples
+        for sample, scores in zip(samples, self.scores(logits)):
+            sample.pred_scores, sample.pred_label = scores, int(scores.argmax())
+        return samples
+
+
 @MODELS.register_module()
-class VQAModel(BaseModel):
+class VQAModel(AnswerModel):
     """Model that answers a question about an image, given by the features of its regions, or by its pixels.
 
     The encoder reads the question, and the head returns one logit per answer. With 'binary', the loss is the binary
@@ -38,10 +78,6 @@ class VQAModel(BaseModel):
 
     Attributes:
         num_features (int or None): channels of the region features that the model reads; None if it reads images.
-
-    Raises:
-        KeyError: the type of a part is unknown.
-        TypeError, ValueError: an option is invalid, or the head reads boxes, which images do not have.
 
     Example:
         >>> encoder = dict(type='mmattn.QuestionGRU', embed_dim=16)
@@ -79,46 +115,18 @@ class VQAModel(BaseModel):
         if self.image_encoder is not None and self.head.reads_boxes:
             raise ValueError('image_encoder must be None for a head that reads boxes, such as one with a counter')
 
-    def forward(
-        self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement] | None = None, mode: str = 'tensor'
-    ) -> Any:
-        """Run the model on a batch of questions.
-
-        Args:
-            inputs (dict[str, Tensor]): 'question', int64 ``(B, L)``, padded after its words; 'features', float
-                ``(B, K, D)``, and 'region_mask', bool ``(B, K)``, True where padded; 'boxes', float ``(B, K, 4)``, and
-                'sizes', ``(B, 2)``, width and height in the unit of the boxes, if the head reads boxes; or, in place of
-                the regions, 'image', float ``(B, 3, H, W)``, in [0, 1]. In mode 'loss', also 'targets', float
-                ``(B, A)``, from 0 to 1, with ``loss='binary'``, or 'answer', int64 ``(B,)``.
-            data_samples (list[BaseDataElement], optional): one per question; predictions are added to them.
-            mode (str): 'tensor', the logits ``(B, A)``; 'loss', a dict; 'predict', the data samples with
-                ``pred_scores``, float ``(A)``, and ``pred_label`` (int), the best answer.
-
-        Raises:
-            ValueError: an input that the model reads is missing.
-        """
-        logits, _ = self._answer(inputs, need_weights=False)
-        if mode == 'tensor':
-            return logits
-        if mode == 'loss':
-            return dict(loss=self._loss(logits, inputs))
-        samples = [BaseDataElement() for _ in logits] if data_samples is None else data_samples
-        for sample, scores in zip(samples, self._scores(logits)):
-            sample.pred_scores, sample.pred_label = scores, int(scores.argmax())
-        return samples
+    def logits(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the logits of the answers, ``(B, A)``."""
+        return self._answer(inputs, need_weights=False)[0]
 
     def attention(self, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Return the scores of the answers, ``(B, A)``, and the attention weights.
 
-        Args:
-            inputs (dict[str, Tensor]): as in :meth:`forward`.
-
-        Returns:
-            tuple[Tensor, Tensor | None]: the weights are those of words and regions, ``(B, G, L, K)``, or of regions,
-            ``(B, G, K)``; None for heads without attention.
+        The weights are those of words and regions, ``(B, G, L, K)``, or of regions, ``(B, G, K)``; None for heads
+        without attention.
         """
         logits, weights = self._answer(inputs, need_weights=True)
-        return self._scores(logits), weights
+        return self.scores(logits), weights
 
     def _answer(self, inputs: dict[str, Tensor], need_weights: bool) -> tuple[Tensor, Tensor | None]:
         question = self.question_encoder(_given(inputs, 'question'))
@@ -129,13 +137,15 @@ class VQAModel(BaseModel):
             boxes = _given(inputs, 'boxes') / _given(inputs, 'sizes').repeat(1, 2).unsqueeze(1)
         return self.head(question, _given(inputs, 'features'), inputs.get('region_mask'), boxes, need_weights)
 
-    def _loss(self, logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+    def loss(self, logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the loss of a batch."""
         if self.loss_type == 'cross_entropy':
             return F.cross_entropy(logits, _given(inputs, 'answer'))
         targets = _given(inputs, 'targets').to(logits.dtype)
         return F.binary_cross_entropy_with_logits(logits, targets, reduction='sum') / len(logits)
 
-    def _scores(self, logits: Tensor) -> Tensor:
+    def scores(self, logits: Tensor) -> Tensor:
+        """Return the probabilities of the answers, ``(B, A)``."""
         return logits.sigmoid() if self.loss_type == 'binary' else logits.softmax(-1)
 
 

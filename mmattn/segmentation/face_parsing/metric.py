@@ -172,7 +172,7 @@ class FaceParsingMetric(BaseMetric):
         """Return numerator and denominator of each metric, int64 ``(2, )``: 2TP and 2TP + FP + FN for F1.
 
         Args:
-            confusion (np.ndarray): confusion matrix of one image, or the sum over several, int64 ``(classes, classes)``.
+            confusion (np.ndarray): of one image, or the sum over several, int64 ``(classes, classes)``.
         """
         counts = {name: _f1_counts(confusion, members) for name, members in self._members.items()}
         counts['accuracy'] = np.array([np.trace(confusion), confusion.sum()])

@@ -1,4 +1,4 @@
-"""The caption metric: in one process and several, with Java and without, and the files that it writes."""
+"""The caption metric: BLEU and ROUGE-L, in one process and several, with Java and without, and its files."""
 
 import json
 import random
@@ -9,14 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mmengine.evaluator import Evaluator
 from mmengine.structures import BaseDataElement
+from pycocoevalcap.bleu.bleu import Bleu
+from pycocoevalcap.rouge.rouge import Rouge
 
-from mmattn.language.captioning import CaptionMetric, caption_metric, caption_words
+from mmattn.language.captioning import CaptionMetric, caption_bleu, caption_metric, caption_words, rouge_l
+from mmattn.language.captioning.caption_metric import ptb_words
 from mmattn.language.captioning.java import meteor
-from mmattn.language.captioning.words import ptb_words
 
-from .test_cider import HYPOTHESES, REFERENCES
+from .test_cider import HYPOTHESES, REFERENCES, split
 
 ROOT = Path(__file__).parents[3]
 SYMBOLS = sorted({word for text in HYPOTHESES for word in text.split()})
@@ -218,3 +222,39 @@ def test_processes_neither_lose_nor_repeat_an_image(run_python, tmp_path):
     for rank in range(3):
         assert json.loads(Path(f'{path}.{rank}').read_text(encoding='utf-8')) == expected
     assert Path(f'{path}.out/scores.json').read_bytes() == (tmp_path / 'alone/scores.json').read_bytes()
+
+
+def theirs(metric, hypotheses, references, **options):
+    """The score of the corpus and those of the captions."""
+    results = {i: [' '.join(words)] for i, words in enumerate(hypotheses)}
+    truth = {i: [' '.join(words) for words in captions] for i, captions in enumerate(references)}
+    return metric.compute_score(truth, results, **options)
+
+
+def test_printed_figures():
+    words, references = [text.split() for text in HYPOTHESES], split(REFERENCES)
+    np.testing.assert_allclose(caption_bleu(words, references)[0][:3], [1, 0.852803, 0.648499], rtol=0, atol=5e-7)
+    assert np.mean([rouge_l(*pair) for pair in zip(words, references)]) == pytest.approx(0.893766, abs=5e-7)
+
+
+captions = st.lists(st.sampled_from('abcd'), max_size=7)
+
+
+@given(st.lists(st.tuples(captions, st.lists(captions, min_size=1, max_size=3)), min_size=1, max_size=5))
+@settings(max_examples=200, derandomize=True, deadline=None, database=None)
+def test_equal_to_pycocoevalcap(pairs):
+    """Empty captions, ties of the closest length, repeated words; corpus and each caption."""
+    hypotheses, references = map(list, zip(*pairs))
+    corpus, each = caption_bleu(hypotheses, references)
+    expected, expected_each = theirs(Bleu(4), hypotheses, references, verbose=0)
+    np.testing.assert_allclose(corpus, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(each.T, expected_each, rtol=1e-12, atol=1e-12)
+    rouge = [rouge_l(*pair) for pair in pairs]
+    np.testing.assert_allclose(rouge, theirs(Rouge(), hypotheses, references)[1], rtol=1e-12, atol=1e-12)
+
+
+def test_precision_and_recall_may_be_of_different_references():
+    """P = 2/2 of the first, R = 1/1 of the second: a score of 1 that neither alone reaches."""
+    words, first, second = ['a', 'b'], ['a', 'b', 'c', 'd'], ['b']
+    assert rouge_l(words, [first, second]) == pytest.approx(1)
+    assert max(rouge_l(words, [first]), rouge_l(words, [second])) < 0.8

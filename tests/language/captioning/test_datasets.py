@@ -13,7 +13,8 @@ from mmengine.registry import DATASETS
 from torch.utils.data import DataLoader
 
 from mmattn.engine import DefaultSampler
-from mmattn.language.captioning import COCOCaptionDataset, VATEXDataset, attributes
+from mmattn.language.captioning import COCOCaptionDataset, VATEXDataset
+from mmattn.language.captioning import annotations as attributes
 from mmattn.language.text.vocabulary import EOS, PAD, UNK
 
 from .conftest import Store, write_json

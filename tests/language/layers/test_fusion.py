@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmattn.language.layers.post_fusion_network import PostFusionNetwork
+from mmattn.language.layers.fusion import PostFusionNetwork
 from mmattn.layers import ConcatFusion, HadamardFusion, MCBFusion
 
 from ...ops import literal

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from mmattn.language.layers.query_norm import NORMS, normalize_queries
-from mmattn.language.layers.region_attention import TERMS
-from mmattn.language.layers.relative_geometry import relative_geometry
+from mmattn.language.layers.position_encodings import relative_geometry
+from mmattn.language.layers.region_attention import NORMS, TERMS, normalize_queries
 from mmattn.layers import RegionAttention
 
 from ...ops import literal

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from mmattn.language import TextDataPreprocessor, TokenEmbedding, sinusoids
-from mmattn.language.text.data_preprocessor import padding_mask
+from mmattn.language.text.batching import padding_mask
 from mmattn.language.text.vocabulary import PAD
 
 

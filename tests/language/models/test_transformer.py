@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mmattn.language import DecodingState, SequenceDecoder, SequenceEncoder
-from mmattn.language.layers.query_norm import normalize_queries
+from mmattn.language.layers.region_attention import normalize_queries
 from mmattn.language.models.transformer import TransformerDecoderLayer
 
 BATCH, SOURCE, TARGET, CHANNELS, HEADS, HIDDEN = 3, 5, 6, 8, 2, 12

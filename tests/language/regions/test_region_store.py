@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from mmattn.language import Regions, RegionStore, RegionWriter
 from mmattn.language.regions.region_store import clip_boxes
-from mmattn.language.text.data_preprocessor import RegionDataPreprocessor, pad_collate, pad_regions
+from mmattn.language.text.batching import RegionDataPreprocessor, pad_collate, pad_regions
 from mmattn.registry import MODELS
 
 from ...full_disk import full_disk

@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from mmattn.language import TextDataCheckHook
-from mmattn.language.regions import region_inputs
+from mmattn.language.regions import image_inputs
 from mmattn.registry import DATASETS
 from mmattn.utils import config_path, trained_model
 
@@ -125,7 +125,7 @@ def test_validation_on_training_images_is_a_warning(tmp_path, monkeypatch, kind)
     }[kind]
     write(tmp_path)
     said = []
-    monkeypatch.setattr(region_inputs, 'print_log', lambda message, *_: said.append(message))
+    monkeypatch.setattr(image_inputs, 'print_log', lambda message, *_: said.append(message))
     model = SimpleNamespace(num_features=None, reads_attributes=False)
     common = dict(data_root=str(tmp_path), regions='regions', min_answers=1)
     train, val = dict(common, **train), dict(common, **val)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from mmattn.language.models.beam_search import LengthPenalty, beam_search
+from mmattn.language.models.generation import LengthPenalty, beam_search
 from mmattn.language.text.subwords import TextProcessor, undo_bpe
 from mmattn.language.text.vocabulary import EOS, Vocabulary
 from mmattn.language.translation import inferencer as module

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from mmattn.language.models.progress_file import progress_path
-from mmattn.language.regions.pictures_by_id import picture_paths
+from mmattn.language.regions.image_inputs import picture_paths
 
 
 def test_pictures_by_names_and_numbers(tmp_path):

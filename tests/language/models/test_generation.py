@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmattn.language import Hypothesis, LengthPenalty, beam_search
-from mmattn.language.models.beam_search import largest
+from mmattn.language.models.generation import largest
 from mmattn.language.text.vocabulary import BOS, EOS, PAD, UNK
 
 settings_of = dict(derandomize=True, deadline=None, database=None)

@@ -1,4 +1,4 @@
-"""Generalised Hadamard fusion of two vectors, of which MUTAN, MLB, feature gating and others are configurations."""
+"""Fusion of a question with values, such as regions: Hadamard products, concatenation and compact bilinear pooling."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -8,10 +8,73 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from mmattn.ops import count_sketch
+from mmattn.ops.window_bias import accumulator
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count
+from mmattn.utils.checks import check_count, check_counts
 
-from .post_fusion_network import PostFusionNetwork
+SKIPS = ('add', 'concat')
+
+
+class PostFusionNetwork(nn.Module):
+    """Blocks of three layers; the input and the output of each block skip to the output of the network.
+
+    With 'add', a block maps C → H → H → C channels, and the output is x + h_3 + h_6 + …. With 'concat', a block ends
+    with H channels, and the output is Lin([x; h_3; h_6; …]). The activation follows each layer of a block. The thesis
+    does not say which it is.
+
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
+    2020, section 3.4.
+
+    Args:
+        channels (int): channels C of input and output.
+        activation (Callable): f.
+        hidden_dim (int): H. Defaults to 128.
+        num_blocks (int): number of blocks. Defaults to 2.
+        skip (str): 'add' or 'concat'. Defaults to 'add'.
+
+    Example:
+        >>> network = PostFusionNetwork(510, torch.tanh)
+        >>> network(torch.randn(2, 510)).shape, sum(parameter.numel() for parameter in network.parameters())
+        (torch.Size([2, 510]), 295420)
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        activation: Callable[[Tensor], Tensor],
+        hidden_dim: int = 128,
+        num_blocks: int = 2,
+        skip: str = 'add',
+    ) -> None:
+        super().__init__()
+        check_counts(channels=channels, hidden_dim=hidden_dim, num_blocks=num_blocks)
+        if skip not in SKIPS:
+            raise ValueError(f'skip must be one of {SKIPS}; got {skip!r}')
+        self.activation, self.skip = activation, skip
+        last = channels if skip == 'add' else hidden_dim
+        self.blocks = nn.ModuleList(
+            nn.ModuleList(
+                [
+                    nn.Linear(channels if i == 0 else last, hidden_dim),
+                    nn.Linear(hidden_dim, hidden_dim),
+                    nn.Linear(hidden_dim, last),
+                ]
+            )
+            for i in range(num_blocks)
+        )
+        self.out_proj = nn.Linear(channels + num_blocks * hidden_dim, channels) if skip == 'concat' else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``(*, C)`` for ``(*, C)``."""
+        found = [x]
+        for block in self.blocks:
+            h = found[-1]
+            for layer in block:  # type: ignore[attr-defined]
+                h = self.activation(layer(h))
+            found.append(h)
+        return sum(found[1:], x) if self.out_proj is None else self.out_proj(torch.cat(found, -1))
+
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     'identity': torch.positive,
@@ -79,12 +142,6 @@ class HadamardFusion(nn.Module):
         chunk_size (int, optional): fuse so many positions of a sequence at a time, and compute them again in the
             backward pass, to bound the memory: R · t_o numbers per position and tensor. Defaults to all positions.
 
-    Raises:
-        TypeError: a number is not an integer.
-        ValueError: a number is below 1; an activation, relation or squash is unknown, or there is not one per branch;
-            ``groups`` are empty, do not partition the branches, or do not have one relation each; or
-            ``project=False`` with different channels.
-
     Example:
         >>> fusion = HadamardFusion(310, 620, 510)
         >>> fusion(torch.randn(2, 310), torch.randn(2, 620)).shape
@@ -107,9 +164,7 @@ class HadamardFusion(nn.Module):
         chunk_size: int | None = None,
     ) -> None:
         super().__init__()
-        for name, number in (('query_dim', query_dim), ('value_dim', value_dim), ('out_dim', out_dim)):
-            check_count(name, number)
-        check_count('num_branches', num_branches)
+        check_counts(query_dim=query_dim, value_dim=value_dim, out_dim=out_dim, num_branches=num_branches)
         if chunk_size is not None:
             check_count('chunk_size', chunk_size)
         if isinstance(relations, str) or not relations or any(x not in RELATIONS for x in relations):
@@ -149,9 +204,6 @@ class HadamardFusion(nn.Module):
             query (Tensor): q̃, float ``(*, t_q)``.
             value (Tensor): ṽ, float ``(*, t_v)``; the other dimensions are broadcast, for example those of one question
                 ``(B, 1, t_q)`` with n positions ``(B, n, t_v)``.
-
-        Raises:
-            ValueError: the channels, or the number of dimensions, do not fit.
         """
         if query.shape[-1:] != (self.query_dim,) or value.shape[-1:] != (self.value_dim,) or query.dim() != value.dim():
             raise ValueError(
@@ -188,3 +240,102 @@ class HadamardFusion(nn.Module):
         relations = [RELATIONS[name] for name in self.relations]
         folded = [functools.reduce(f, [branches[r] for r in group]) for f, group in zip(relations, self.groups)]
         return functools.reduce(lambda u, given: given[0](u, given[1]), zip(relations[1:], folded[1:]), folded[0])
+
+
+@MODELS.register_module()
+class ConcatFusion(nn.Module):
+    """Fuse a question and a value by a layer, or two, that read their concatenation.
+
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
+    2020, a baseline of section 3.2.
+
+    Args:
+        query_dim, value_dim, out_dim (int): channels of both inputs and of the output.
+        hidden (bool): add a hidden layer of ``out_dim`` channels with ReLU. Defaults to False.
+
+    Example:
+        >>> ConcatFusion(310, 620, 510)(torch.randn(2, 1, 310), torch.randn(2, 9, 620)).shape
+        torch.Size([2, 9, 510])
+    """
+
+    def __init__(self, query_dim: int, value_dim: int, out_dim: int, hidden: bool = False) -> None:
+        super().__init__()
+        check_counts(query_dim=query_dim, value_dim=value_dim, out_dim=out_dim)
+        first = nn.Linear(query_dim + value_dim, out_dim)
+        self.layers = nn.Sequential(first, nn.ReLU(), nn.Linear(out_dim, out_dim)) if hidden else first
+
+    def forward(self, query: Tensor, value: Tensor) -> Tensor:
+        """Return ``(*, out_dim)`` for ``(*, query_dim)`` and ``(*, value_dim)``; the other dimensions are broadcast."""
+        shape = torch.broadcast_shapes(query.shape[:-1], value.shape[:-1])
+        return self.layers(torch.cat([x.expand(*shape, -1) for x in (query, value)], -1))
+
+
+@MODELS.register_module()
+class MCBFusion(nn.Module):
+    """Fuse a question and a value by the count sketch of their outer product, and a linear layer.
+
+    u = Lin(irfft(rfft(Ψ(q)) ⊙ rfft(Ψ(v)))): the circular convolution of two count sketches Ψ with separate random
+    hashes is exactly the count sketch of the outer product, whose hash is the sum of both modulo d. The hashes are
+    fixed, and saved with the weights.
+
+    Source: Fukui et al., "Multimodal Compact Bilinear Pooling for Visual Question Answering and Visual Grounding",
+    2016; a baseline in "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University
+    of Guelph, 2020, chapter 3.
+
+    Args:
+        query_dim, value_dim (int): channels of the inputs.
+        out_dim (int): channels of the output.
+        sketch_dim (int): d. Defaults to 16000.
+        normalize (bool): apply sign(u)√|u| and L2 normalisation before the linear layer. Defaults to True.
+        seed (int): seed of the hashes. Defaults to 0.
+
+    Example:
+        >>> fusion = MCBFusion(16, 32, 8, sketch_dim=500)
+        >>> fusion(torch.randn(2, 1, 16), torch.randn(2, 36, 32)).shape
+        torch.Size([2, 36, 8])
+    """
+
+    query_sign: Tensor
+
+    def __init__(
+        self,
+        query_dim: int,
+        value_dim: int,
+        out_dim: int,
+        sketch_dim: int = 16000,
+        normalize: bool = True,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        check_counts(query_dim=query_dim, value_dim=value_dim, out_dim=out_dim, sketch_dim=sketch_dim)
+        check_count('seed', seed, least=0)
+        self.sketch_dim, self.normalize = sketch_dim, normalize
+        generator = torch.Generator().manual_seed(seed)
+        for name, channels in (('query', query_dim), ('value', value_dim)):
+            index = torch.randint(sketch_dim, (channels,), generator=generator, device='cpu')
+            sign = torch.randint(2, (channels,), generator=generator, device='cpu') * 2.0 - 1
+            self.register_buffer(f'{name}_index', index)
+            self.register_buffer(f'{name}_sign', sign)
+        self.out_proj = nn.Linear(sketch_dim, out_dim)
+
+    def forward(self, query: Tensor, value: Tensor) -> Tensor:
+        """Return u, ``(*, out_dim)``, for ``(*, query_dim)`` and ``(*, value_dim)``, broadcast."""
+        u = self.sketch(query, value)
+        if self.normalize:
+            # The gradient of the root is infinite at 0.
+            root = u.abs().where(u != 0, 1).sqrt()
+            u = F.normalize((u.sign() * root).where(u != 0, 0), dim=-1)
+        return self.out_proj(u.to(self.query_sign.dtype))  # not out_proj.weight, which is a method if it is quantized
+
+    def sketch(self, query: Tensor, value: Tensor) -> Tensor:
+        """Return the count sketch of the outer product, ``(*, d)``; float64 for float64 inputs, otherwise float32."""
+        spectra = []
+        for name, x in (('query', query), ('value', value)):
+            index, sign = getattr(self, f'{name}_index'), getattr(self, f'{name}_sign')
+            if x.shape[-1:] != index.shape:
+                raise ValueError(f'{name} must be (*, {len(index)}); got {tuple(x.shape)}')
+            x = x.to(accumulator(x))  # the transform has no bfloat16
+            if not x.numel():  # the transform takes no empty tensor
+                return x.new_zeros(*torch.broadcast_shapes(query.shape[:-1], value.shape[:-1]), self.sketch_dim)
+            spectra.append(torch.fft.rfft(count_sketch(x, index, sign.to(x.dtype), self.sketch_dim)))
+        return torch.fft.irfft(spectra[0] * spectra[1], self.sketch_dim)

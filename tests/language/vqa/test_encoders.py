@@ -66,7 +66,7 @@ def test_every_gate_has_its_dropout_mask_at_all_steps(monkeypatch):
         return drawn[-1]
 
     dropout = F.dropout
-    monkeypatch.setattr('mmattn.language.vqa.question_encoder.F.dropout', keep)
+    monkeypatch.setattr('mmattn.language.vqa.encoders.F.dropout', keep)
     torch.manual_seed(0)
     found = encoder(QUESTIONS).words
     of_words, of_state = drawn
@@ -146,7 +146,7 @@ def test_the_published_gru(tmp_path):
 
 def test_without_weights_the_log_says_so(monkeypatch):
     lines = []
-    monkeypatch.setattr('mmattn.language.vqa.question_encoder.print_log', lambda text, logger: lines.append(text))
+    monkeypatch.setattr('mmattn.language.vqa.encoders.print_log', lambda text, logger: lines.append(text))
     SkipThoughtEncoder(V, W, N).init_weights()
     assert lines == ['Skip-Thought encoder: no pretrained GRU (uni_skip.npz), it is trained from scratch']
 

@@ -1,4 +1,4 @@
-"""DeformConv1d against a double loop over outputs and inputs, ordinary convolutions, and gathering."""
+"""DynamicConv1d and DeformConv1d against their equations, one position after another, and ordinary convolutions."""
 
 import math
 
@@ -8,7 +8,7 @@ from mmengine.registry import MODELS
 from torch import nn
 from torch.nn import functional as F
 
-from mmattn.layers import DeformConv1d, TransformerAttention1d
+from mmattn.layers import DeformConv1d, DynamicConv1d, TransformerAttention1d
 
 from ...ops import literal
 from .sequences import (
@@ -21,9 +21,150 @@ from .sequences import (
 )
 
 one_thread = pytest.fixture(autouse=True, scope='module')(literal.one_thread)
+# Heads, kernel: shorter and longer than the sequence
+SETTINGS = [(2, 1), (4, 3), (2, 5), (1, 13)]
 
 
-def literally(layer, x, mask=None):
+def literal_dynamic(layer, x, mask=None):
+    p = dict(layer.named_parameters())
+    a, gate = F.linear(x, p['glu.weight'], p['glu.bias']).chunk(2, -1)
+    u = a * gate.sigmoid()
+    k, channels = layer.kernel_size, x.shape[-1]
+    first = -(k - 1) if layer.causal else -(k // 2)
+    sentences = []
+    for b in range(len(x)):
+        inside = [t for t in range(x.shape[1]) if mask is None or not mask[b, t]]
+        rows = []
+        for t in range(x.shape[1]):
+            source = u[b, t] if t in inside else torch.zeros_like(u[b, t])
+            kernels = (p['kernel.weight'] @ source).unflatten(0, (layer.num_heads, k)).softmax(-1)
+            row = []
+            for c in range(channels):
+                kernel = kernels[c // (channels // layer.num_heads)]
+                terms = [kernel[e] * u[b, t + first + e, c] for e in range(k) if t + first + e in inside]
+                row.append(sum(terms, torch.zeros((), dtype=torch.float64)))
+            rows.append(torch.stack(row))
+        sentences.append(torch.stack(rows))
+    return F.linear(torch.stack(sentences), p['output.weight'], p['output.bias'])
+
+
+@pytest.mark.parametrize('masked', [False, True], ids=['', 'padded'])
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize(('num_heads', 'kernel_size'), SETTINGS)
+@pytest.mark.parametrize('length', [1, 6])
+def test_dynamic_layer_is_the_equation(num_heads, kernel_size, causal, masked, length):
+    layer = build(DynamicConv1d, 8, num_heads, kernel_size, causal)
+    x = literal.randn(2, length, 8).requires_grad_()
+    mask = padding(length, max(length - 2, 1), of=length) if masked else None
+    out, weights = layer(x, x, x, mask)
+    assert weights is None
+    assert_same_with_gradients(out, literal_dynamic(layer, x, mask), [x], layer)
+
+
+@pytest.mark.parametrize('causal', [False, True])
+def test_equal_logits_are_a_mean_filter(causal):
+    """Over all entries of the kernel, those outside the sentence included."""
+    layer, x = build(DynamicConv1d, 8, 2, 5, causal), literal.randn(2, 7, 8)
+    torch.nn.init.zeros_(layer.kernel.weight)
+    u = F.pad(F.glu(layer.glu(x)).mT, (4, 0) if causal else (2, 2))
+    expected = layer.output(F.avg_pool1d(u, 5, 1).mT)
+    torch.testing.assert_close(layer(x, x, x)[0], expected, atol=1e-12, rtol=1e-12)
+
+
+def test_a_causal_kernel_ends_at_its_position():
+    causal, x = build(DynamicConv1d, 8, 2, 3, True), literal.randn(2, 7, 8)
+    u = F.glu(causal.glu(x))
+    kernels = causal.kernel(u).unflatten(-1, (2, 3)).softmax(-1).repeat_interleave(4, 2)  # (B, L, E, 3)
+    windows = F.pad(u, (0, 0, 2, 0)).unfold(1, 3, 1)  # (B, L, E, 3)
+    expected = causal.output((kernels * windows).sum(-1))
+    torch.testing.assert_close(causal(x, x, x)[0], expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize(('num_heads', 'kernel_size'), SETTINGS)
+def test_dynamic_padding_changes_nothing(num_heads, kernel_size, causal):
+    layer = build(DynamicConv1d, 8, num_heads, kernel_size, causal)
+    assert_padding_changes_nothing(layer, literal.randn(3, 6, 8), [6, 4, 1])
+
+
+@pytest.mark.parametrize(('num_heads', 'kernel_size'), SETTINGS)
+def test_dynamic_causality_and_steps(num_heads, kernel_size):
+    layer = build(DynamicConv1d, 8, num_heads, kernel_size, causal=True)
+    assert_causal(layer, literal.randn(2, 6, 8))
+    assert_steps_are_forward(layer, literal.randn(3, 8, 8))
+
+
+def test_the_kernel_limits_the_state():
+    layer, x = build(DynamicConv1d, 8, 2, 3, causal=True), literal.randn(3, 1, 8)
+    state = {}
+    for t in range(5):
+        _, state = layer.step(x, state, t)
+        assert {name: y.shape for name, y in state.items()} == {'inputs': (3, min(t + 1, 2), 8)}
+
+
+def test_every_parameter_learns_from_the_start():
+    layer, x = DynamicConv1d(16, 4, 3), torch.randn(2, 6, 16)
+    assert not layer.glu.bias.any()
+    assert not layer.output.bias.any()
+    assert layer.kernel.bias is None
+    layer(x, x, x)[0].pow(3).sum().backward()
+    assert all(p.grad.abs().max() > 1e-7 for p in layer.parameters())
+
+
+def test_dynamic_compiled():
+    layer, x = build(DynamicConv1d, 8, 2, 3, causal=True), literal.randn(2, 5, 8).requires_grad_()
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
+    assert_same_with_gradients(compiled(x, x, x)[0], layer(x, x, x)[0], [x], layer)
+
+
+def test_dynamic_low_precision_is_near_full_precision():
+    layer = build(DynamicConv1d, 16, 4, 5, causal=True).float()
+    x = literal.randn(2, 6, 16, dtype=torch.float32)
+    expected = layer(x, x, x)[0]
+    with torch.autocast('cpu', torch.bfloat16):
+        ours = layer(x, x, x)[0]
+        step, _ = layer.step(x[:, :1], {}, 0)
+    y = x.bfloat16()
+    throughout = layer.bfloat16()(y, y, y)[0]
+    assert throughout.dtype == torch.bfloat16
+    for out, wanted in ((ours, expected), (throughout, expected), (step, expected[:, :1])):
+        assert (out.float() - wanted).norm() < 0.05 * wanted.norm()  # bfloat16 has 8 bits
+
+
+def test_dynamic_a_config_names_it():
+    layer = MODELS.build(dict(type='mmattn.DynamicConv1d', embed_dim=32))
+    assert type(layer) is DynamicConv1d
+    assert (layer.num_heads, layer.kernel_size, layer.causal) == (16, 31, False)
+
+
+def test_dynamic_wrong_arguments_are_named():
+    with pytest.raises(ValueError, match=r'^num_heads must divide embed_dim=8; got 3'):
+        DynamicConv1d(8, 3)
+    with pytest.raises(ValueError, match=r'^kernel_size must be an odd length .*; got 4'):
+        DynamicConv1d(8, 2, 4)
+    layer, x = DynamicConv1d(8, 2, 3), torch.randn(2, 4, 8)
+    for inputs in ((x, x.clone(), x), (x, x, x.clone())):
+        with pytest.raises(ValueError, match=r'^key and value must be query itself: DynamicConv1d'):
+            layer(*inputs)
+    with pytest.raises(ValueError, match=r'^query must be \(B, L, 8\); got \(2, 4, 7\)'):
+        layer(*[x[..., :7]] * 3)
+    with pytest.raises(ValueError, match=r'^query must be \(B, L, 8\); got \(4, 8\)'):
+        layer(*[x[0]] * 3)
+    with pytest.raises(TypeError, match=r'^key_padding_mask must be bool; got torch.int64'):
+        layer(x, x, x, torch.zeros(2, 4, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r'^memory and key_padding_mask must be None'):
+        layer.start(x)
+    with pytest.raises(ValueError, match=r'^step without memory requires causal=True'):
+        layer.step(x[:, :1], {}, 0)
+    causal = DynamicConv1d(8, 2, 3, causal=True)
+    with pytest.raises(ValueError, match=r'^position must follow the state: it holds 0 tokens.*; got 2'):
+        causal.step(x[:, :1], {}, 2)
+    with pytest.raises(ValueError, match=r'^x must be \(n, 1, 8\)'):
+        causal.step(x, {}, 0)
+
+
+def literal_deformable(layer, x, mask=None):
     """Every input has weight max(0, 1 − distance) at a sampled position; a causal layer moves that to at most t."""
     k, length = layer.kernel_size, x.shape[1]
     first = -(k - 1) if layer.causal else -(k // 2)
@@ -53,13 +194,13 @@ def literally(layer, x, mask=None):
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('kernel_size', [1, 3, 5])
 @pytest.mark.parametrize('length', [1, 7])
-def test_layer_is_the_equation(kernel_size, causal, masked, length):
+def test_deformable_layer_is_the_equation(kernel_size, causal, masked, length):
     layer = build(DeformConv1d, 4, kernel_size=kernel_size, causal=causal)
     x = literal.randn(2, length, 4).requires_grad_()
     mask = padding(length, max(length - 3, 1), of=length) if masked else None
     out, weights = layer(x, x, x, mask)
     assert weights is None
-    assert_same_with_gradients(out, literally(layer, x, mask), [x], layer)
+    assert_same_with_gradients(out, literal_deformable(layer, x, mask), [x], layer)
 
 
 @pytest.mark.parametrize('causal', [False, True])
@@ -101,13 +242,13 @@ def test_half_an_offset_is_the_mean_of_two():
 
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('kernel_size', [1, 3, 5])
-def test_padding_changes_nothing(kernel_size, causal):
+def test_deformable_padding_changes_nothing(kernel_size, causal):
     layer = build(DeformConv1d, 4, kernel_size=kernel_size, causal=causal)
     assert_padding_changes_nothing(layer, literal.randn(3, 6, 4), [6, 4, 1])
 
 
 @pytest.mark.parametrize('kernel_size', [1, 3, 5])
-def test_causality_and_steps(kernel_size):
+def test_deformable_causality_and_steps(kernel_size):
     layer = build(DeformConv1d, 4, kernel_size=kernel_size, causal=True)
     layer.offset.weight.data *= 3
     assert_causal(layer, literal.randn(2, 6, 4))
@@ -155,14 +296,14 @@ def test_the_heads_do_not_matter():
     assert torch.equal(one(x, x, x)[0], two(x, x, x)[0])
 
 
-def test_compiled():
+def test_deformable_compiled():
     layer, x = build(DeformConv1d, 4, causal=True), literal.randn(2, 5, 4).requires_grad_()
     torch.compiler.reset()
     compiled = torch.compile(layer, fullgraph=True, backend='aot_eager')
     assert_same_with_gradients(compiled(x, x, x)[0], layer(x, x, x)[0], [x], layer)
 
 
-def test_low_precision_is_near_full_precision():
+def test_deformable_low_precision_is_near_full_precision():
     """At a position above 256, too, where bfloat16 has no odd integers."""
     layer = build(DeformConv1d, 4).float()
     nn.init.zeros_(layer.offset.weight)
@@ -177,13 +318,13 @@ def test_low_precision_is_near_full_precision():
         assert (out.float() - expected).norm() < 0.03 * expected.norm()
 
 
-def test_a_config_names_it():
+def test_deformable_a_config_names_it():
     layer = MODELS.build(dict(type='mmattn.DeformConv1d', embed_dim=8, num_heads=2, causal=True))
     assert type(layer) is DeformConv1d
     assert (layer.kernel_size, layer.causal) == (3, True)
 
 
-def test_wrong_arguments_are_named():
+def test_deformable_wrong_arguments_are_named():
     with pytest.raises(ValueError, match=r'^kernel_size must be an odd length .*; got 2'):
         DeformConv1d(8, kernel_size=2)
     layer, x = DeformConv1d(8), torch.randn(2, 4, 8)

@@ -1,19 +1,27 @@
-"""Region features from a detector of mmdet: its boxes, and the features that it pools in them."""
+"""Region features from a detector of mmdet, or from the cells of a feature map of any backbone."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import mmcv
 import torch
-from mmengine.config import ConfigDict
+from mmengine.config import Config, ConfigDict
 from mmengine.dataset import pseudo_collate
+from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS
+from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from mmattn._compat import load_weights
+from mmattn.engine import check_checkpoint
 from mmattn.utils.checks import check_count, check_number
 
-from .region_store import Regions, clip_boxes
+from .region_store import Regions, clip_boxes, grid_boxes
 
 SCORE_THR = 0.001  # a box of a lower score is never a region; with 0, the detector would suppress many thousands
 POOLED = 7  # side of the pooled maps of a one-stage detector
@@ -21,11 +29,9 @@ FINEST = 14  # a box is pooled from the first level of which it covers less than
 
 
 def prepare_config(model: ConfigDict, max_regions: int) -> None:
-    """Set the test options of a detector, before it is built, so that it returns enough boxes and no masks.
+    """Set the test options of a detector, before it is built, so that it returns ``max_regions`` boxes and no masks.
 
-    Args:
-        model (ConfigDict): ``model`` of a config of mmdet; changed in place.
-        max_regions (int): number of boxes per image that are needed.
+    ``model`` of the config of mmdet is changed in place.
 
     Example:
         >>> model = ConfigDict(test_cfg=dict(rcnn=dict(score_thr=0.05, max_per_img=20)))
@@ -63,10 +69,6 @@ class RegionExtractor:
         score_thr (float): from 0 to 1. Defaults to 0.2.
         whole_image (bool): whether the whole image is a further region, the first, of class -1 and score 0. Defaults
             to False.
-
-    Raises:
-        ValueError: an option is out of its range; or, for an image, the maps of a one-stage detector have different
-            numbers of channels.
 
     Example:
         >>> extractor = RegionExtractor(nn.Identity(), pipeline=dict, min_regions=2, max_regions=3, score_thr=0.5)
@@ -131,15 +133,12 @@ class RegionExtractor:
         return maps[0], sample
 
     def pool(self, maps: Sequence[Tensor], boxes: Tensor, size: tuple[int, int]) -> Tensor:
-        """Return the features of boxes.
+        """Return the features of boxes, ``(n, D)``.
 
         Args:
             maps (sequence of Tensor): feature maps ``(1, C, h, w)`` of the neck, or of the backbone without one.
             boxes (Tensor): left, top, right, bottom ``(n, 4)``, in pixels of the input.
             size (tuple[int, int]): height and width of the input.
-
-        Returns:
-            Tensor: ``(n, D)``.
         """
         rois = torch.cat([boxes.new_zeros(len(boxes), 1), boxes], 1)
         if not hasattr(self.model, 'roi_head'):
@@ -182,3 +181,114 @@ def _build_extractor(maps: Sequence[Tensor], size: tuple[int, int]) -> nn.Module
             finest_scale=FINEST * strides[0],
         )
     )
+
+
+def load_backbone(cfg: Config, checkpoint: str) -> tuple[nn.Module, nn.Module]:
+    """Build the backbone of a config and its data preprocessor, and load the weights of the backbone.
+
+    Args:
+        cfg (Config): ``model`` is a model with a ``backbone``, such as one of mmseg or mmdet, or a backbone alone.
+            ``data_preprocessor`` is that of the model, or of the config.
+        checkpoint (str): path or URL, of the whole model, whose names start with ``backbone.``, or of the backbone
+            alone. Weights of other parts are not read, such as those of a classifier.
+
+    Returns:
+        tuple[nn.Module, nn.Module]: backbone, frozen and in evaluation mode, and data preprocessor.
+
+    Raises:
+        OSError: the checkpoint does not exist.
+        RuntimeError: a part of the backbone has other weights in the checkpoint; the message lists the keys.
+        ValueError: the file is not a checkpoint, or contains objects that may run code; or the config has no data
+            preprocessor.
+    """
+    preprocessor = cfg.model.get('data_preprocessor') or cfg.get('data_preprocessor')
+    if not preprocessor:
+        raise ValueError('the config must have data_preprocessor, with the mean and std of the pixels; it has none')
+    backbone = revert_sync_batchnorm(MODELS.build(cfg.model.get('backbone', cfg.model)))
+    check_checkpoint(checkpoint)
+    found = CheckpointLoader.load_checkpoint(checkpoint, 'cpu')
+    found = found.get('state_dict', found)
+    prefix = 'backbone.' if any(name.startswith('backbone.') for name in found) else ''
+    weights = {name.removeprefix(prefix): x for name, x in found.items() if name.startswith(prefix)}
+    parts = {name.partition('.')[0] for name in backbone.state_dict()}
+    load_weights(backbone, {name: x for name, x in weights.items() if name.partition('.')[0] in parts})
+    backbone.requires_grad_(False).eval()  # ``train`` of many backbones returns None
+    return backbone, MODELS.build(preprocessor)
+
+
+class GridExtractor:
+    """Compute a feature map of a whole image, and average it in the S × S cells of a grid.
+
+    The image is resized to a square, without its aspect ratio. A cell is a region; its box is in pixels of the image.
+
+    Args:
+        backbone (nn.Module): returns a feature map ``(1, C, h, w)``, or several, from the finest to the coarsest; in
+            evaluation mode.
+        preprocessor (nn.Module): data preprocessor of mmengine, mmseg or mmdet, for images in BGR order.
+        size (int): side of the resized image, in pixels. Defaults to 448.
+        level (int): index of the feature map. Defaults to -1, the last.
+        grid (int): cells S per side. Defaults to 7.
+        pyramid (bool): the regions are the cells of all grids of 1 to S rows and 1 to S columns, (S (S + 1) / 2)², so
+            that boxes have several sizes and shapes; the first is the whole image. Defaults to False.
+
+    Example:
+        >>> from mmengine.model import ImgDataPreprocessor
+        >>> extractor = GridExtractor(nn.Conv2d(3, 8, 4, stride=4), ImgDataPreprocessor(), size=32, grid=4)
+        >>> extractor.pool(torch.zeros(3, 32, 32)).shape
+        torch.Size([16, 8])
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        preprocessor: nn.Module,
+        size: int = 448,
+        level: int = -1,
+        grid: int = 7,
+        pyramid: bool = False,
+    ) -> None:
+        check_count('size', size)
+        check_count('grid', grid)
+        self.backbone, self.preprocessor = backbone, preprocessor
+        self.size, self.level, self.grid = size, level, grid
+        sides = range(1, grid + 1)
+        self.grids = [(rows, columns) for rows in sides for columns in sides] if pyramid else [(grid, grid)]
+
+    def __call__(self, path: str | Path) -> Regions:
+        """Return the cells of an image and their features, on the CPU.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: OpenCV cannot decode it.
+        """
+        image = mmcv.imread(str(path))  # BGR, turned by its EXIF orientation
+        if image is None:
+            raise ValueError('unreadable: OpenCV does not decode it')
+        resized = mmcv.imresize(image, (self.size, self.size))
+        features = self.pool(torch.from_numpy(resized.transpose(2, 0, 1).copy()))
+        size = image.shape[1], image.shape[0]
+        boxes = torch.cat([grid_boxes(size, *grid) for grid in self.grids])
+        return Regions(features.float().cpu(), boxes, size)
+
+    @torch.no_grad()
+    def pool(self, image: Tensor) -> Tensor:
+        """Return the features of the cells, ``(n, C)``, row by row, for a resized image ``(3, size, size)``, BGR."""
+        inputs: Any = self.preprocessor(dict(inputs=[image]), False)['inputs']
+        inputs = inputs if isinstance(inputs, Tensor) else torch.stack([*inputs])
+        if inputs.shape[-2:] != image.shape[-2:]:
+            raise ValueError(
+                f'size must be one that the data preprocessor does not pad; it pads {self.size} to {inputs.shape[-1]}'
+            )
+        maps = self.backbone(inputs)
+        maps = [maps] if isinstance(maps, Tensor) else list(maps)
+        if not -len(maps) <= self.level < len(maps):
+            raise ValueError(
+                f'level must be from {-len(maps)} to {len(maps) - 1}, those of the backbone; got {self.level}'
+            )
+        found = maps[self.level]
+        if found.dim() != 4 or min(found.shape[2:]) < self.grid:
+            raise ValueError(
+                f'grid must be at most the sides of the feature map, {tuple(found.shape[2:])}; got {self.grid}: a '
+                'finer level or a larger size has more positions'
+            )
+        return torch.cat([F.adaptive_avg_pool2d(found, grid)[0].flatten(1).T for grid in self.grids])

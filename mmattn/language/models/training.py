@@ -1,4 +1,4 @@
-"""The label-smoothed loss of a model that writes sentences, and its normalisation by tokens."""
+"""Training of models that write sentences: label-smoothed loss, normalisation by tokens, learning rate."""
 
 from collections import OrderedDict
 
@@ -6,25 +6,26 @@ import torch
 from mmengine.dist import all_reduce, get_world_size
 from mmengine.model import BaseModel
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
+from mmengine.optim.scheduler.lr_scheduler import LRSchedulerMixin
+from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 from torch import Tensor
 from torch.nn import functional as F
 
 from mmattn.engine import CPUAmpOptimWrapper
-from mmattn.registry import OPTIM_WRAPPERS
+from mmattn.registry import OPTIM_WRAPPERS, PARAM_SCHEDULERS
+from mmattn.utils.checks import check_count
 
 
 def label_smoothed_loss(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> dict[str, Tensor]:
     """Return the mean loss of a batch of tokens and its parts, for :meth:`SequenceModel.parse_losses`.
 
-    The loss of a token is (1 − ε) · (−log p of the target) + ε/V · Σ (−log p), with ε = ``label_smoothing``.
+    The loss of a token is (1 − ε) · (−log p of the target) + ε/V · Σ (−log p), with ε = ``label_smoothing``. The parts
+    are 'loss', the mean; 'nll', the mean without smoothing; and 'num_tokens', N.
 
     Args:
         logits (Tensor): float ``(N, V)``, of the N tokens that are not padding.
         targets (Tensor): int64 ``(N)``.
         label_smoothing (float): ε in [0, 1]. Defaults to 0.
-
-    Returns:
-        dict[str, Tensor]: 'loss', the mean; 'nll', the mean without smoothing; 'num_tokens', N.
 
     Example:
         >>> found = label_smoothed_loss(torch.zeros(3, 10), torch.tensor([4, 5, 2]), 0.1)
@@ -88,10 +89,7 @@ class TokenOptimWrapper(_WeightedByTokens, OptimWrapper):
 
     The gradient of an update is that of the mean loss over all tokens of all processes and accumulated iterations,
     however they are divided. The model must be a :class:`SequenceModel`. For mixed precision, ``tools/train.py --amp``
-    selects ``mmattn.AmpTokenOptimWrapper``.
-
-    Args:
-        **kwargs: as in mmengine's ``OptimWrapper``.
+    selects ``mmattn.AmpTokenOptimWrapper``. Its arguments are those of ``OptimWrapper``.
 
     Example:
         >>> class Model(SequenceModel):
@@ -111,9 +109,6 @@ class TokenOptimWrapper(_WeightedByTokens, OptimWrapper):
 class AmpTokenOptimWrapper(_WeightedByTokens, AmpOptimWrapper):
     """mmengine's ``AmpOptimWrapper``, normalised as :class:`TokenOptimWrapper`. It requires a GPU.
 
-    Args:
-        **kwargs: as in mmengine's ``AmpOptimWrapper``.
-
     Example:
         >>> model = torch.nn.Linear(4, 10)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -125,9 +120,6 @@ class AmpTokenOptimWrapper(_WeightedByTokens, AmpOptimWrapper):
 class CPUAmpTokenOptimWrapper(_WeightedByTokens, CPUAmpOptimWrapper):
     """``mmattn.CPUAmpOptimWrapper``, normalised as :class:`TokenOptimWrapper`.
 
-    Args:
-        **kwargs: as in ``mmattn.CPUAmpOptimWrapper``.
-
     Example:
         >>> model = torch.nn.Linear(4, 10)
         >>> wrapper = CPUAmpTokenOptimWrapper(optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
@@ -135,3 +127,52 @@ class CPUAmpTokenOptimWrapper(_WeightedByTokens, CPUAmpOptimWrapper):
         ...     print(model(torch.ones(1, 4)).dtype)
         torch.bfloat16
     """
+
+
+@PARAM_SCHEDULERS.register_module()
+class InverseRootLR(LRSchedulerMixin, _ParamScheduler):
+    """Linear warm-up of the learning rate, then decay with the inverse square root of the iteration.
+
+    Iteration n = 1, 2, … has the rate ``warmup_start`` + (lr − ``warmup_start``) · n/W while n ≤ W = ``warmup``, then
+    lr · √(W/n), where lr is the rate of the optimizer. If gradients are accumulated, W counts the iterations, not the
+    updates.
+
+    Args:
+        optimizer (Optimizer or OptimWrapper): the optimizer.
+        warmup (int): W. Defaults to 4000.
+        warmup_start (float): rate from which the warm-up starts. Defaults to 1e-7.
+        by_epoch (bool): must be False. Defaults to True, as in mmengine, whose Runner relies on it: without
+            ``by_epoch=False`` in the config it would end the schedule at the number of epochs.
+        **kwargs: ``begin``, ``end``, ``last_step`` and ``verbose``, as in the schedulers of mmengine.
+
+    Example:
+        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        >>> schedule = InverseRootLR(optimizer, warmup=4, warmup_start=0, by_epoch=False)
+        >>> optimizer.param_groups[0]['lr']
+        0.25
+    """
+
+    def __init__(
+        self, optimizer, warmup: int = 4000, warmup_start: float = 1e-7, by_epoch: bool = True, **kwargs
+    ) -> None:
+        check_count('warmup', warmup)
+        if by_epoch:
+            raise ValueError('by_epoch must be False: the schedule is defined by iterations; set by_epoch=False')
+        self.warmup = warmup
+        self.warmup_start = warmup_start
+        super().__init__(optimizer, by_epoch=False, **kwargs)
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Load the state of a run, but not its ``end``: a longer run may resume it."""
+        super().load_state_dict({**state_dict, 'end': self.end})
+        if self.begin <= self._global_step < self.end:
+            self.last_step = self._global_step - self.begin  # one more than in the state of a run that has ended
+            self._last_value = self._get_value()
+            for group, rate in zip(self.optimizer.param_groups, self._last_value):
+                group[self.param_name] = rate
+
+    def _get_value(self) -> list[float]:
+        n = self.last_step + 1
+        if n <= self.warmup:
+            return [self.warmup_start + (lr - self.warmup_start) * n / self.warmup for lr in self.base_values]
+        return [lr * (self.warmup / n) ** 0.5 for lr in self.base_values]

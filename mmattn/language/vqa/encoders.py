@@ -1,4 +1,4 @@
-"""Encoders of questions: embedded words and a GRU."""
+"""Encoders of questions, by a GRU, and of pictures, by a small convolutional network."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from mmattn.language.text.vocabulary import PAD
 from mmattn.registry import MODELS
-from mmattn.utils.checks import check_count, check_number
+from mmattn.utils.checks import check_count, check_counts, check_number
 
 GRU_WEIGHTS = ('encoder_W', 'encoder_Wx', 'encoder_U', 'encoder_Ux', 'encoder_b', 'encoder_bx')
 
@@ -47,10 +47,6 @@ class QuestionGRU(nn.Module):
         embed_dim (int): channels N of the GRU. Defaults to 1024.
         word_std (float): standard deviation of the word vectors at the start, above 0. Defaults to 0.4.
 
-    Raises:
-        TypeError: a number of symbols or channels is not an integer, or ``word_std`` is not a number.
-        ValueError: a number is below 1, or ``word_std`` is below 0.
-
     Example:
         >>> encoder = QuestionGRU(vocab_size=100, embed_dim=16)
         >>> question = encoder(torch.tensor([[7, 9, 1], [5, 6, 8]]))
@@ -63,8 +59,7 @@ class QuestionGRU(nn.Module):
 
     def __init__(self, vocab_size: int, word_dim: int = 300, embed_dim: int = 1024, word_std: float = 0.4) -> None:
         super().__init__()
-        for name, number in (('vocab_size', vocab_size), ('word_dim', word_dim), ('embed_dim', embed_dim)):
-            check_count(name, number)
+        check_counts(vocab_size=vocab_size, word_dim=word_dim, embed_dim=embed_dim)
         check_number('word_std', word_std, 0)
         self.embed_dim = embed_dim
         self.embedding = nn.Embedding(vocab_size, word_dim, padding_idx=PAD)
@@ -74,12 +69,7 @@ class QuestionGRU(nn.Module):
         self.gru = nn.GRU(word_dim, embed_dim, batch_first=True)
 
     def forward(self, question: Tensor) -> EncodedQuestion:
-        """Encode questions.
-
-        Args:
-            question (Tensor): int64 ``(B, L)``, padded on the right. A question without words is valid; L = 0 is read
-                as L = 1.
-        """
+        """Encode questions, int64 ``(B, L)``, padded on the right. A question may be without words."""
         if not question.shape[1]:
             question = F.pad(question, (0, 1), value=PAD)
         positions = torch.arange(1, question.shape[1] + 1, device=question.device)
@@ -114,10 +104,6 @@ class SkipThoughtEncoder(QuestionGRU):
         dropout (float): dropout probability of words and states, from 0 to 1. Defaults to 0.25.
         pretrained (str, optional): ``uni_skip.npz``. Defaults to None.
         word_std (float): as in :class:`QuestionGRU`. Defaults to 0.4.
-
-    Raises:
-        TypeError: a number of symbols or channels is not an integer, or a probability is not a number.
-        ValueError: a number is below 1, or a probability is not from 0 to 1.
 
     Example:
         >>> encoder = SkipThoughtEncoder(vocab_size=100, word_dim=20, embed_dim=16)
@@ -203,3 +189,38 @@ def read_skip_thought(path: str | Path) -> dict[str, Tensor]:
         bias_ih_l0=torch.cat([b, bx]),
         bias_hh_l0=b.new_zeros(len(b) + len(bx)),
     )
+
+
+@MODELS.register_module()
+class ConvImageEncoder(nn.Module):
+    """Convolutions of stride 2, each followed by batch norm and ReLU; the positions of the last map are the regions.
+
+    For pictures without region features that need no pretrained network, such as those of Easy-VQA: 64×64 pixels give
+    4×4 positions of 128 channels.
+
+    Args:
+        channels (sequence of int): channels of each convolution. Defaults to (32, 64, 128, 128).
+
+    Example:
+        >>> import torch
+        >>> ConvImageEncoder()(torch.rand(2, 3, 64, 64)).shape
+        torch.Size([2, 16, 128])
+    """
+
+    def __init__(self, channels: tuple[int, ...] = (32, 64, 128, 128)) -> None:
+        super().__init__()
+        if not channels:
+            raise ValueError('channels must have one number per convolution; got none')
+        for number in channels:
+            check_count('channels', number)
+        self.embed_dim = channels[-1]
+        self.layers = nn.Sequential(
+            *(
+                nn.Sequential(nn.Conv2d(before, after, 3, 2, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU())
+                for before, after in zip((3, *channels), channels)
+            )
+        )
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return the positions of the last map, ``(B, H' · W', C)``, for images ``(B, 3, H, W)`` in [0, 1]."""
+        return self.layers(image).flatten(2).mT

@@ -10,12 +10,12 @@ from mmengine.dataset import Compose
 from mmengine.registry import MODELS, init_default_scope
 from PIL import Image
 
-pytest.importorskip('mmdet')
-pytest.importorskip('mmcv._ext')
-
-from mmattn.language.regions.region_extractor import RegionExtractor, prepare_config
+from mmattn.language.regions.extractors import RegionExtractor, prepare_config
 
 from ...tiny_detectors import PIPELINE, detector
+
+pytest.importorskip('mmdet')
+pytest.importorskip('mmcv._ext')
 
 
 def build(name, **options):

@@ -1,11 +1,32 @@
-"""The relative geometry of pairs of boxes, for geometry-aware self-attention (GSA)."""
+"""Encodings of positions: sinusoids, and the relative geometry of boxes."""
+
+import math
 
 import torch
 from torch import Tensor
 
 from mmattn.ops.window_bias import accumulator
 
-from .sequence import check_key_padding_mask
+from .sequence_checks import check_key_padding_mask
+
+
+def sinusoids(positions: Tensor, channels: int) -> Tensor:
+    """Return the sinusoidal encodings of positions: channels 2c and 2c + 1 are sin and cos of t · 10000^(−2c/C).
+
+    The encodings of positions ``(*)`` are ``(*, C)`` with an even number C of ``channels``; float64 for float64
+    positions, otherwise float32.
+
+    Example:
+        >>> sinusoids(torch.arange(3), 4)[0]
+        tensor([0., 1., 0., 1.])
+    """
+    dtype = torch.promote_types(positions.dtype, torch.float32) if positions.is_floating_point() else torch.float32
+    rates = torch.exp(
+        torch.arange(0, channels, 2, device=positions.device, dtype=dtype) * (-math.log(10000) / channels)
+    )
+    angles = positions[..., None].to(dtype) * rates
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)
+
 
 MIN_DISTANCE = 1e-3
 PADDING_BOX = (0.0, 0.0, 1.0, 1.0)
@@ -16,7 +37,7 @@ def relative_geometry(boxes: Tensor, key_padding_mask: Tensor | None = None) -> 
 
     f_ij = (log |x_i − x_j|/w_i, log |y_i − y_j|/h_i, log w_i/w_j, log h_i/h_j), with the centres (x, y) and the sides
     w, h of the boxes. Sides below 1 pixel count as 1, and distances |x_i − x_j|/w_i and |y_i − y_j|/h_i below 1e-3 as
-    1e-3. All layers of a stack share the result. It is computed in float32, or in float64 for float64 boxes.
+    1e-3. All layers of a stack share the result, ``(B, N, N, 4)``, float32, or float64 for float64 boxes.
 
     Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, Eq. 8.
 
@@ -25,13 +46,6 @@ def relative_geometry(boxes: Tensor, key_padding_mask: Tensor | None = None) -> 
             checked.
         key_padding_mask (Tensor, optional): bool ``(B, N)``, True where a region is padding. Its box may hold any
             values, also NaN.
-
-    Returns:
-        Tensor: ``(B, N, N, 4)``, float32 or float64: f_ij of box i (first N) and box j (second N).
-
-    Raises:
-        TypeError: ``boxes`` is not floating-point, or ``key_padding_mask`` is not bool.
-        ValueError: ``boxes`` or ``key_padding_mask`` has another shape.
 
     Example:
         >>> boxes = torch.tensor([[[0.0, 0.0, 10.0, 20.0], [30.0, 10.0, 50.0, 30.0]]])

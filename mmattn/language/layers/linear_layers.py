@@ -1,0 +1,80 @@
+"""Linear layers of bilinear attention networks: weight norm, and matrices of valid positions without padding."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+
+def init_xavier(part: nn.Module) -> None:
+    """Reset all linear layers and convolutions in a part of a model: Xavier-uniform weights, and biases of 0.
+
+    Example:
+        >>> layer = nn.Linear(16, 8)
+        >>> init_xavier(layer)
+        >>> layer.bias.any()
+        tensor(False)
+    """
+    for module in part.modules():
+        if isinstance(module, nn.Linear | nn.Conv1d):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def normalized(linear: nn.Linear) -> nn.Linear:
+    """Write the weight of a linear layer as s · v / ‖v‖, with one scale s ``(1,)``; return the layer.
+
+    Example:
+        >>> [tuple(parameter.shape) for parameter in normalized(nn.Linear(16, 8)).parameters()]
+        [(8,), (1,), (8, 16)]
+    """
+    weight_norm(linear, dim=None)  # type: ignore[arg-type]  # None is one scale for the matrix
+    parts: Any = linear.get_submodule('parametrizations.weight')
+    parts.original0 = nn.Parameter(parts.original0.detach().view(1))  # FSDP takes no parameter without a dimension
+    return linear
+
+
+def weight_norm_linear(in_dim: int, out_dim: int, dropout: float = 0.2, relu: bool = True) -> nn.Sequential:
+    """Return dropout, an affine map whose weight is s · v / ‖v‖ with one scalar s, and ReLU, if ``relu`` is set.
+
+    The weight starts as that of ``nn.Linear``.
+
+    Example:
+        >>> layer = weight_norm_linear(16, 8)
+        >>> layer(torch.randn(2, 5, 16)).shape
+        torch.Size([2, 5, 8])
+        >>> sum(parameter.numel() for parameter in layer.parameters())  # weight, bias and scale
+        137
+    """
+    return nn.Sequential(nn.Dropout(dropout), normalized(nn.Linear(in_dim, out_dim)), *([nn.ReLU()] if relu else []))
+
+
+class PackedPositions:
+    """The valid positions of a padded batch, as rows of a matrix.
+
+    Args:
+        x (Tensor): float ``(B, L, C)``. Padding may have any value, NaN too.
+        padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding.
+
+    Attributes:
+        rows (Tensor): the n valid positions, ``(n, C)``.
+
+    Example:
+        >>> x, mask = torch.randn(2, 3, 4), torch.tensor([[False, False, True], [False, True, True]])
+        >>> packed = PackedPositions(x, mask)
+        >>> packed.rows.shape, packed.padded(packed.rows.exp()).shape
+        (torch.Size([3, 4]), torch.Size([2, 3, 4]))
+    """
+
+    def __init__(self, x: Tensor, padding_mask: Tensor | None = None) -> None:
+        self.shape = x.shape[:2]
+        self.index = None if padding_mask is None else (~padding_mask).flatten().nonzero().squeeze(1)
+        rows = x.flatten(0, 1)
+        self.rows = rows if self.index is None else rows.index_select(0, self.index)
+
+    def padded(self, rows: Tensor) -> Tensor:
+        """Return ``(B, L, D)`` for rows ``(n, D)``; 0 where a position is padding."""
+        if self.index is not None:
+            rows = rows.new_zeros(self.shape.numel(), rows.shape[-1]).index_copy(0, self.index, rows)
+        return rows.view(*self.shape, rows.shape[-1])

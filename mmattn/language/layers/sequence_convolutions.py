@@ -1,0 +1,222 @@
+"""Dynamic and deformable convolution of a sequence, with the interface of attention."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mmattn.ops import dynamic_conv
+from mmattn.ops.window_bias import accumulator, as_window_size
+from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count, check_divisor
+
+from .linear_layers import init_xavier
+from .sequence_checks import State, check_cached, check_key_padding_mask, check_sequence, check_step
+
+
+class SequenceConv(nn.Module):
+    """Base of the convolutions of a sequence, with the interface of ``nn.MultiheadAttention(batch_first=True)``.
+
+    A subclass defines ``convolve`` and ``step``.
+    """
+
+    def __init__(self, embed_dim: int, causal: bool) -> None:
+        super().__init__()
+        check_count('embed_dim', embed_dim)
+        self.embed_dim = embed_dim
+        self.causal = causal
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None
+    ) -> tuple[Tensor, None]:
+        """Convolve the sequence; return ``(B, L, E)``, and None in place of attention weights.
+
+        Args:
+            query (Tensor): float ``(B, L, E)``.
+            key, value (Tensor): the object ``query`` itself.
+            key_padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding, to the right of the
+                sentence. The outputs of the other positions do not depend on it.
+        """
+        if key is not query or value is not query:
+            raise ValueError(f'key and value must be query itself: {type(self).__name__} convolves one sequence')
+        check_sequence('query', query, self.embed_dim)
+        check_key_padding_mask(key_padding_mask, query)
+        return self.convolve(query, key_padding_mask), None
+
+    def convolve(self, x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+        """Convolve ``(B, L, E)``."""
+        raise NotImplementedError
+
+    def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> State:
+        """Return the state before the first token: an empty dict. Both arguments must be None."""
+        if memory is not None or key_padding_mask is not None:
+            raise ValueError(f'memory and key_padding_mask must be None: {type(self).__name__} convolves one sequence')
+        return {}
+
+    def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
+        """Return the output for one token, as ``forward`` of a causal layer does, and the state after it.
+
+        Args:
+            x (Tensor): float ``(n, 1, E)``, the token at ``position`` of n hypotheses.
+            state (dict[str, Tensor]): state after the tokens before it, which is not changed. The first dimension of
+                its tensors is n.
+            position (int): position of the token, from 0.
+        """
+        raise NotImplementedError
+
+
+@MODELS.register_module()
+class DynamicConv1d(SequenceConv):
+    """Gated linear unit (GLU) and depth-wise convolution of a sequence, whose kernel each position predicts.
+
+    y_t = W_c Σ_j softmax_j [d_{j,g}ᵀ u_t] u_{t + p_j} over the n_k offsets p_j (Eq. 5 to 7, in one dimension), with
+    u = GLU(W x). Each group g of channels has its own softmax. Outside the sentence and in padding, u is 0. The offsets
+    are −r … r with r = (n_k − 1)/2, or −2r … 0 if the layer is causal. The layer has no residual connection and no γ.
+
+    It replaces the self-attention of a Transformer (Fig. 2b), and has the interface of
+    ``nn.MultiheadAttention(batch_first=True)``. The order of the operations is that of :class:`DynamicConv2d`.
+
+    Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
+
+    Args:
+        embed_dim (int): channels E of the sequence.
+        num_heads (int): number of groups, a divisor of E; the channels of a group share a kernel. Defaults to 16.
+        kernel_size (int): odd length n_k of the kernel. Defaults to 31.
+        causal (bool): position t depends only on positions up to t. Defaults to False.
+
+    Example:
+        >>> layer = DynamicConv1d(16, num_heads=4, kernel_size=5)
+        >>> x = torch.randn(2, 10, 16)
+        >>> layer(x, x, x)[0].shape
+        torch.Size([2, 10, 16])
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int = 16, kernel_size: int = 31, causal: bool = False) -> None:
+        super().__init__(embed_dim, causal)
+        check_divisor('num_heads', num_heads, 'embed_dim', embed_dim)
+        (self.kernel_size,) = as_window_size(kernel_size, axes=1, name='kernel_size')
+        self.num_heads = num_heads
+        self.glu = nn.Linear(embed_dim, 2 * embed_dim)
+        self.kernel = nn.Linear(embed_dim, num_heads * self.kernel_size, bias=False)
+        self.output = nn.Linear(embed_dim, embed_dim)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Reset every parameter: Xavier-uniform matrices and zero biases."""
+        init_xavier(self)
+
+    def convolve(self, x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+        """Filter each position of ``(B, L, E)`` with its own kernel."""
+        u = F.glu(self.glu(x))
+        if key_padding_mask is not None:
+            u = u.masked_fill(key_padding_mask.unsqueeze(-1), 0)
+        value, logits = self._split(u), self._split(self.kernel(u))
+        # The kernels of the operator are centred: the output at t must read the values up to t − r.
+        delay = self.kernel_size // 2 if self.causal else 0
+        value, logits = F.pad(value, (0, 0, delay, 0)), F.pad(logits, (0, 0, 0, delay))
+        y = dynamic_conv(value, logits, kernel_size=(1, self.kernel_size))[:, :, 0, : x.shape[1]]
+        return self.output(y.transpose(1, 2).flatten(2))
+
+    def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
+        """As :meth:`SequenceConv.step`. The state holds the last n_k − 1 values of u: ``'inputs'``."""
+        check_step(x, self.embed_dim, position)
+        before = state.get('inputs')
+        check_cached(self.causal, 0 if before is None else before.shape[1], position, self.kernel_size - 1)
+        u = F.glu(self.glu(x))
+        inputs = u if before is None else torch.cat([before, u], 1)
+        logits = self.kernel(u).unflatten(-1, (self.num_heads, -1))  # (n, 1, heads, n_k)
+        kernels = logits.to(accumulator(logits)).softmax(-1)[:, 0, :, -inputs.shape[1] :].to(inputs.dtype)
+        y = torch.einsum('nhk,nkhd->nhd', kernels, inputs.unflatten(-1, (self.num_heads, -1)))
+        kept = inputs[:, max(inputs.shape[1] - self.kernel_size + 1, 0) :]
+        return self.output(y.flatten(1).unsqueeze(1)), {'inputs': kept} if kept.shape[1] else {}
+
+    def _split(self, x: Tensor) -> Tensor:
+        """View ``(B, L, heads·D)`` as ``(B, heads, 1, L, D)``."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2).unsqueeze(2)
+
+
+@MODELS.register_module()
+class DeformConv1d(SequenceConv):
+    """Convolution of a sequence that samples at learned offsets from its regular positions.
+
+    y_t = b + Σ_n W_n x(t + n + Δ_n(t)) (Eq. 3 and 4, in one dimension, unmodulated). The offsets Δ_n(t), in positions,
+    are the output of a convolution of the same length, which starts at 0: a new layer is an ordinary convolution.
+    Between two positions, x is interpolated linearly; outside the sentence and in padding, it is 0.
+
+    The k regular positions are n = −r … r with r = (k − 1)/2, or n = −2r … 0 if the layer is causal. A causal layer
+    clamps the sampled position to at most t. At an integer position, the gradient of an offset is that from the left,
+    so a causal layer reads no later position in its backward pass either.
+
+    It precedes the self-attention of a Transformer (Fig. 2c), and has the interface of
+    ``nn.MultiheadAttention(batch_first=True)``. It has no residual connection.
+
+    Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
+
+    Args:
+        embed_dim (int): channels E of the sequence.
+        num_heads (int): not used; accepted so that all sequence layers are built in the same way. Defaults to 1.
+        kernel_size (int): odd number k of positions. Defaults to 3.
+        causal (bool): position t depends only on positions up to t. Defaults to False.
+
+    Example:
+        >>> layer = DeformConv1d(16)
+        >>> x = torch.randn(2, 10, 16)
+        >>> torch.allclose(layer(x, x, x)[0].mT, layer.conv(x.mT), atol=1e-5)  # the offsets start at 0
+        True
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int = 1, kernel_size: int = 3, causal: bool = False) -> None:
+        super().__init__(embed_dim, causal)
+        (k,) = as_window_size(kernel_size, axes=1, name='kernel_size')
+        self.kernel_size = k
+        self.conv = nn.Conv1d(embed_dim, embed_dim, k, padding=k // 2)  # W, b
+        self.offset = nn.Conv1d(embed_dim, k, k)  # Δ; padded in _offsets
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Reset every parameter: W and b as in ``nn.Conv1d``, and 0 for the convolution that predicts the offsets."""
+        self.conv.reset_parameters()
+        nn.init.zeros_(self.offset.weight)
+        assert self.offset.bias is not None
+        nn.init.zeros_(self.offset.bias)
+
+    def convolve(self, x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+        """Convolve ``(B, L, E)``."""
+        if not x.numel():  # torch's convolution takes no empty sequence
+            return x
+        if key_padding_mask is not None:
+            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0)
+        before, after = self._sides
+        return self._sample(x, self.offset(F.pad(x.mT, (before, after))).mT, first=0)
+
+    def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
+        """As :meth:`SequenceConv.step`. The state holds all inputs, ``'inputs'``, because an offset has no limit."""
+        check_step(x, self.embed_dim, position)
+        inputs = state.get('inputs')
+        check_cached(self.causal, 0 if inputs is None else inputs.shape[1], position)
+        inputs = x if inputs is None else torch.cat([inputs, x], 1)
+        last = inputs[:, -self.kernel_size :].mT
+        offsets = self.offset(F.pad(last, (self.kernel_size - last.shape[-1], 0))).mT
+        return self._sample(inputs, offsets, first=position), {'inputs': inputs}
+
+    @property
+    def _sides(self) -> tuple[int, int]:
+        """Number of regular positions before and after the output's."""
+        k = self.kernel_size
+        return (k - 1, 0) if self.causal else (k // 2, k // 2)
+
+    def _sample(self, x: Tensor, offsets: Tensor, first: int) -> Tensor:
+        """Outputs ``(B, L, E)`` at positions from ``first``, from inputs ``(B, M, E)`` and offsets ``(B, L, k)``."""
+        batch, length, _ = offsets.shape
+        before, after = self._sides
+        dtype = torch.promote_types(offsets.dtype, torch.float32)  # bfloat16 has no odd integers above 256
+        at = torch.arange(first, first + length, device=x.device, dtype=dtype)[:, None]
+        regular = at + torch.arange(-before, after + 1, device=x.device, dtype=dtype)
+        # x is 0 at −1 and at M, and there is nothing else beyond them.
+        latest = at if self.causal else torch.full_like(at, x.shape[1])
+        where = (regular + offsets.to(dtype)).clamp(torch.full_like(at, -1), latest)
+        right = where.detach().ceil()
+        weight = (where - right + 1).to(x.dtype).flatten(1).unsqueeze(-1)  # of the position on the right
+        index = right.nan_to_num(0).long().flatten(1).unsqueeze(-1).expand(-1, -1, x.shape[-1])
+        padded = F.pad(x, (0, 0, 2, 0 if self.causal else 1))  # row p + 2 holds position p
+        samples = torch.lerp(padded.gather(1, index + 1), padded.gather(1, index + 2), weight)  # (B, L·k, E)
+        return F.linear(samples.view(batch, length, -1), self.conv.weight.permute(0, 2, 1).flatten(1), self.conv.bias)

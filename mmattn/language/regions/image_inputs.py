@@ -1,0 +1,164 @@
+"""Region features and pictures of images by their ids, as inputs of a model."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.logging import print_log
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from mmattn.language.text.annotation_files import SHOWN, noting, raise_faults
+from mmattn.utils.images import open_whole, unreadable
+
+from .region_store import RegionStore
+
+Stores = str | Path | Sequence[str | Path] | RegionStore
+
+
+def open_store(regions: Any) -> Any:
+    """Return the region store at a path, or the given one."""
+    if isinstance(regions, str | Path):
+        return RegionStore(regions)
+    return regions
+
+
+def region_store(inputs: Stores) -> RegionStore:
+    """Return the region store at one or several paths, or the given one."""
+    if isinstance(inputs, RegionStore):
+        return inputs
+    paths = [inputs] if isinstance(inputs, str | Path) else inputs
+    if not isinstance(paths, Sequence) or not all(isinstance(path, str | Path) for path in paths):
+        raise TypeError(
+            f'inputs must be a RegionStore, or the folder of one or of several; got {type(inputs).__name__}'
+        )
+    return RegionStore(paths)
+
+
+def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Tensor]:
+    """Return what a captioning model reads of an image, see :meth:`CaptionDataset.__getitem__`."""
+    inputs = dict(features=regions.features)
+    if regions.boxes is not None:
+        inputs['boxes'] = regions.boxes
+        inputs['sizes'] = torch.tensor(regions.size)
+    if attributes is not None:
+        inputs['attributes'] = attributes
+    return inputs
+
+
+def with_region_faults(
+    faults: dict[str, list[str]], images: dict[str, list[str]], num_features: int | None, allow_empty: bool = False
+) -> dict[str, list[str]]:
+    """Add the faults of the region stores to ``faults``, and return those by path, each once.
+
+    At most 20 are kept per store; the rest are counted.
+
+    Args:
+        faults (dict): faults of other files.
+        images (dict): the images that are used, by store.
+        num_features (int, optional): width of the regions that the model accepts; None for any.
+        allow_empty (bool): an image may be without regions. Defaults to False.
+    """
+    for path, ids in images.items():
+        with noting(faults, path):
+            store = RegionStore(path)
+            found = store.find_faults(ids, num_features, features=False, allow_empty=allow_empty)
+            if num_features not in (None, store.num_features):
+                found[0] += f' (--cfg-options model.num_features={store.num_features})'
+            more = [f'… and {len(found) - SHOWN:,} more'] * (len(found) > SHOWN)
+            faults.setdefault(path, []).extend(found[:SHOWN] + more)
+    return {path: list(dict.fromkeys(reasons)) for path, reasons in faults.items() if reasons}
+
+
+def warn_of_shared_images(training: Iterable[str], validation: Iterable[str]) -> None:
+    """Log a warning if images validate that also train."""
+    evaluated = set(validation)
+    if shared := evaluated & set(training):
+        message = f'{len(shared):,} of {len(evaluated):,} validation images are training images, such as {min(shared)}'
+        print_log(
+            f'{message}: the best checkpoint is then chosen by what was learned by heart', 'current', logging.WARNING
+        )
+
+
+def store_files(store: RegionStore) -> list[list[int]]:
+    """Return what identifies a store in the settings of a run: size and time of the files of its features.
+
+    Stores are never overwritten, so that these suffice; to read the features would take long.
+    """
+    files = [(path / 'features.npy').stat() for path in store.paths]
+    return [[file.st_size, file.st_mtime_ns] for file in files]
+
+
+def picture_paths(folder: str | Path) -> dict[str, Path]:
+    """Return the pictures in a folder by the ids of their images.
+
+    An id is the name of the file without suffix, or the number at its end, as in ``COCO_val2014_000000000042.jpg``, if
+    only one file has it. Hidden files are no pictures.
+
+    Raises:
+        OSError: there is no such folder.
+        ValueError: files differ in their suffix only; the message lists them.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, 'no such folder of pictures', str(folder))
+    suffixes = Image.registered_extensions()
+    names, numbers = defaultdict(list), defaultdict(list)
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() not in suffixes or path.name.startswith('.'):
+            continue
+        names[path.stem].append(path)
+        if number := re.search(r'\d+$', path.stem):
+            numbers[str(int(number[0]))].append(path)
+    faults = [' and '.join(path.name for path in paths) for paths in names.values() if len(paths) > 1]
+    raise_faults(folder, [f'several pictures of one image: {each}' for each in faults])
+    return {key: paths[0] for key, paths in (*numbers.items(), *names.items()) if len(paths) == 1}
+
+
+def read_picture(path: str | Path) -> Image.Image:
+    """Return a picture, turned as its EXIF orientation requires."""
+    with open(path, 'rb') as stream:
+        return ImageOps.exif_transpose(open_whole(stream)).convert('RGB')
+
+
+def same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Return whether a picture of one size may be a reduced one of the other; rounded sides are allowed for.
+
+    Example:
+        >>> same_shape((33, 50), (426, 640)), same_shape((50, 33), (426, 640))
+        (True, False)
+    """
+    return abs(size[0] * other[1] - size[1] * other[0]) <= max(other)
+
+
+def given_picture(path: str | Path | None) -> np.ndarray | None:
+    """Return a picture that the user gives, uint8 ``(H, W, 3)``; None for no path.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it cannot be read; the message names it.
+    """
+    if path is None:
+        return None
+    try:
+        return np.asarray(read_picture(path))
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # decoders raise many types
+        raise ValueError(f'{path}: {unreadable(error)}') from error
+
+
+def check_shape(path: str | Path, picture: np.ndarray, image_id: str, expected: tuple[int, int]) -> None:
+    """Check that a given picture may be that of an image in a region store, whose width and height are ``expected``."""
+    size = picture.shape[1], picture.shape[0]
+    if not same_shape(size, expected):
+        sizes = ['×'.join(map(str, each)) for each in (size, expected)]
+        raise ValueError(f'{path}: {sizes[0]} pixels; image {image_id} of the store, {sizes[1]}, has another shape')

@@ -1,0 +1,380 @@
+"""Heads that answer a question from its encoded words and the regions of an image."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmattn.language.layers.bilinear_attention_network import BilinearAttentionNetwork
+from mmattn.language.layers.linear_layers import PackedPositions, weight_norm_linear
+from mmattn.language.layers.unitary_attention import CoAttention, UnitaryAttention, attend
+from mmattn.registry import MODELS
+from mmattn.utils.checks import check_count, check_counts, check_divisor, check_number
+
+from .encoders import EncodedQuestion
+
+
+class AnswerHead(nn.Module):
+    """Base of heads that fuse question and regions, and classify the result.
+
+    A subclass sets ``classifier``, and defines ``fuse``, which has the arguments of :meth:`forward`.
+
+    The constructors of all heads have these arguments:
+
+    * question_dim (int): channels N of the words and of the question's last state.
+    * region_dim (int): channels M of the regions.
+    * num_answers (int): number of answers A.
+    * classifier_dropout (float): dropout probability of the hidden channels of the classifier. Defaults to 0.5.
+      ``FusionHead`` has ``dropout`` instead.
+    """
+
+    reads_boxes = False
+    classifier: nn.Module
+    fuse: Callable[..., tuple[Tensor, Tensor | None]]
+
+    def forward(
+        self,
+        question: EncodedQuestion,
+        regions: Tensor,
+        region_mask: Tensor | None = None,
+        boxes: Tensor | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the logits of the answers, ``(B, A)``, and the weights that ``fuse`` returns.
+
+        Args:
+            question (EncodedQuestion): the encoded questions.
+            regions (Tensor): float ``(B, K, M)``.
+            region_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding.
+            boxes (Tensor, optional): float ``(B, K, 4)``, over width and height of the image; used if ``reads_boxes``.
+            need_weights (bool): also return the weights of a head with attention; otherwise None. Defaults to False.
+        """
+        fused, weights = self.fuse(question, regions, region_mask, boxes if self.reads_boxes else None, need_weights)
+        return self.classifier(fused), weights
+
+
+def answer_classifier(in_dim: int, hidden_dim: int, num_answers: int, dropout: float = 0.5) -> nn.Sequential:
+    """Return Lin(dropout(σLin(x))), with weight norm: the logits of the answers.
+
+    Source: "Bilinear Attention Networks", 2018; hidden channels and dropout are those of its published code.
+    """
+    return nn.Sequential(
+        weight_norm_linear(in_dim, hidden_dim, 0.0), weight_norm_linear(hidden_dim, num_answers, dropout, relu=False)
+    )
+
+
+@MODELS.register_module()
+class BANHead(AnswerHead):
+    """Bilinear attention between the words of a question and the regions of an image (BAN), and a classifier.
+
+    The classifier has 2N hidden channels, N those of the words.
+
+    Source: "Bilinear Attention Networks", 2018, section 3, and its published code.
+
+    Args:
+        question_dim, region_dim, num_answers, classifier_dropout: as in :class:`AnswerHead`.
+        mask_words (bool): exclude padding after the words from the attention maps and from the sum of the words. The
+            published code does not: its answer depends on the length to which questions are padded. Defaults to False.
+        test_glimpses (int, optional): in evaluation, use only the first so many glimpses (Fig. 2c). Defaults to all.
+        **network: options of :class:`mmattn.layers.BilinearAttentionNetwork`, such as ``num_glimpses``, ``mode``,
+            ``counter`` and ``recompute``.
+
+    Example:
+        >>> head = BANHead(16, 32, num_answers=5, num_glimpses=2)
+        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
+        >>> logits, maps = head(question, torch.randn(3, 36, 32), need_weights=True)
+        >>> logits.shape, maps.shape
+        (torch.Size([3, 5]), torch.Size([3, 2, 14, 36]))
+    """
+
+    def __init__(
+        self,
+        question_dim: int,
+        region_dim: int,
+        num_answers: int,
+        mask_words: bool = False,
+        test_glimpses: int | None = None,
+        classifier_dropout: float = 0.5,
+        **network: Any,
+    ) -> None:
+        super().__init__()
+        self.network = BilinearAttentionNetwork(question_dim, region_dim, **network)
+        glimpses = self.network.num_glimpses
+        if test_glimpses is not None:
+            check_count('test_glimpses', test_glimpses)
+            if test_glimpses > glimpses or (test_glimpses < glimpses and self.network.mode == 'concat'):
+                raise ValueError(
+                    f'test_glimpses must be at most num_glimpses={glimpses}, and equal to it with concat; '
+                    f'got {test_glimpses}'
+                )
+        self.mask_words, self.test_glimpses = mask_words, test_glimpses
+        self.reads_boxes = self.network.counter is not None
+        fused = question_dim * (glimpses if self.network.mode == 'concat' else 1)
+        self.classifier = answer_classifier(fused, 2 * question_dim, num_answers, classifier_dropout)
+
+    def fuse(
+        self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output of the network, and the maps A, ``(B, G, L, K)``."""
+        words = question.mask if self.mask_words else None
+        count = None if self.training else self.test_glimpses
+        return self.network(question.words, regions, words, mask, boxes, count, need_weights)
+
+
+@MODELS.register_module()
+class UnitaryHead(AnswerHead):
+    """Attention of the question's last state to the regions, and a classifier of twice the channels.
+
+    Source: "Bilinear Attention Networks", 2018, a baseline of Table 2.
+
+    Args:
+        question_dim, region_dim, num_answers, classifier_dropout: as in :class:`AnswerHead`.
+        embed_dim (int, optional): channels of the attention. Defaults to ``question_dim``.
+        **attention: ``dropout`` of :class:`mmattn.layers.UnitaryAttention`.
+
+    Example:
+        >>> head = UnitaryHead(16, 32, num_answers=5)
+        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
+        >>> logits, weights = head(question, torch.randn(3, 36, 32), need_weights=True)
+        >>> logits.shape, weights.shape
+        (torch.Size([3, 5]), torch.Size([3, 1, 36]))
+    """
+
+    layer: type[nn.Module] = UnitaryAttention
+
+    def __init__(
+        self,
+        question_dim: int,
+        region_dim: int,
+        num_answers: int,
+        embed_dim: int | None = None,
+        classifier_dropout: float = 0.5,
+        **attention: Any,
+    ) -> None:
+        super().__init__()
+        embed_dim = question_dim if embed_dim is None else embed_dim
+        self.attention = self.layer(question_dim, region_dim, embed_dim, **attention)
+        self.classifier = answer_classifier(embed_dim, 2 * embed_dim, num_answers, classifier_dropout)
+
+    def fuse(
+        self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output of the attention, and the weights of the regions, ``(B, 1, K)``."""
+        fused, weights = self.attention(question.state, regions, mask, need_weights)
+        return fused, None if weights is None else weights.unsqueeze(1)
+
+
+@MODELS.register_module()
+class CoAttentionHead(UnitaryHead):
+    """Attention to the words by themselves, and of their sum to the regions; a classifier of twice the channels.
+
+    Source: "Bilinear Attention Networks", 2018, a baseline of Table 2.
+
+    Args:
+        mask_words (bool): as in :class:`BANHead`. Defaults to False.
+        *args, **kwargs: as in :class:`UnitaryHead`, with the options of :class:`mmattn.layers.CoAttention`.
+
+    Example:
+        >>> head = CoAttentionHead(16, 32, num_answers=5)
+        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
+        >>> logits, maps = head(question, torch.randn(3, 36, 32), need_weights=True)
+        >>> logits.shape, maps.shape
+        (torch.Size([3, 5]), torch.Size([3, 1, 14, 36]))
+    """
+
+    layer = CoAttention
+
+    def __init__(self, *args: Any, mask_words: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.mask_words = mask_words
+
+    def fuse(
+        self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output of the attention, and βαᵀ, ``(B, 1, L, K)``: β are the weights of words, α of regions."""
+        words = question.mask if self.mask_words else None
+        fused, weights = self.attention(question.words, regions, words, mask, need_weights)
+        maps = None if weights is None else torch.einsum('bi,bj->bij', *weights).unsqueeze(1)
+        return fused, maps
+
+
+def mean_region(regions: Tensor, region_mask: Tensor | None) -> Tensor:
+    """Return the mean of the valid regions ``(B, K, M)``, ``(B, M)``; 0 for an image without one.
+
+    Example:
+        >>> mean_region(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[False, False, True]]))
+        tensor([[2.]])
+    """
+    if region_mask is None:
+        return regions.sum(1) / max(1, regions.shape[1])
+    count = (~region_mask).sum(1, keepdim=True).clamp(min=1)
+    return regions.masked_fill(region_mask.unsqueeze(-1), 0).sum(1) / count
+
+
+@MODELS.register_module()
+class ConcatHead(AnswerHead):
+    """A classifier that reads the mean of the valid regions and the question's last state. A baseline.
+
+    Args:
+        question_dim, region_dim, num_answers, classifier_dropout: as in :class:`AnswerHead`.
+        hidden_dim (int, optional): hidden channels of the classifier. Defaults to 2N.
+
+    Example:
+        >>> head = ConcatHead(16, 32, num_answers=5)
+        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
+        >>> head(question, torch.randn(3, 36, 32))[0].shape
+        torch.Size([3, 5])
+    """
+
+    reads_question = reads_regions = True
+
+    def __init__(
+        self,
+        question_dim: int,
+        region_dim: int,
+        num_answers: int,
+        hidden_dim: int | None = None,
+        classifier_dropout: float = 0.5,
+    ) -> None:
+        super().__init__()
+        in_dim = question_dim * self.reads_question + region_dim * self.reads_regions
+        hidden_dim = 2 * question_dim if hidden_dim is None else hidden_dim
+        self.classifier = answer_classifier(in_dim, hidden_dim, num_answers, classifier_dropout)
+
+    def fuse(
+        self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, None]:
+        """Return what the classifier reads, and None."""
+        read = [mean_region(regions, mask)] if self.reads_regions else []
+        if self.reads_question:
+            read.append(question.state)
+        return torch.cat(read, -1), None
+
+
+@MODELS.register_module()
+class ImageOnlyHead(ConcatHead):
+    """A classifier that reads the mean of the valid regions alone. A baseline.
+
+    Arguments are those of :class:`ConcatHead`.
+
+    Example:
+        >>> head = ImageOnlyHead(16, 32, num_answers=5)
+        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
+        >>> head(question, torch.randn(3, 36, 32))[0].shape
+        torch.Size([3, 5])
+    """
+
+    reads_question = False
+
+
+@MODELS.register_module()
+class QuestionOnlyHead(ConcatHead):
+    """A classifier that reads the question's last state alone: what the language says about the answer. A baseline.
+
+    Arguments are those of :class:`ConcatHead`.
+
+    Example:
+        >>> head = QuestionOnlyHead(16, 32, num_answers=5)
+        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
+        >>> head(question, torch.randn(3, 36, 32))[0].shape
+        torch.Size([3, 5])
+    """
+
+    reads_regions = False
+
+
+class _Projection(nn.Sequential):
+    """tanh Lin(dropout(x))."""
+
+    def __init__(self, in_dim: int, out_dim: int, dropout: float) -> None:
+        super().__init__(nn.Dropout(dropout), nn.Linear(in_dim, out_dim), nn.Tanh())
+
+
+@MODELS.register_module()
+class FusionHead(AnswerHead):
+    """Attention to regions and classification of answers, both by a fusion of two vectors, such as MUTAN.
+
+    1. The question's last state q is fused with each region v_j: α_g = softmax_j Lin(dropout(fusion(q̃, ṽ_j))), for G
+       glimpses, with q̃ = tanh Lin(dropout(q)) and ṽ alike.
+    2. q is fused with the attended regions Σ_j α_gj v_j, each with its own projection, concatenated.
+    3. The answer is Lin(dropout(u)) of the second fusion u.
+
+    With the default options it has 8,379,912 parameters, for MUTAN as for nonlinearity ensembles, feature gating and
+    polarity swap.
+
+    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
+    2020, section 3.3, and the published code of MUTAN.
+
+    Args:
+        question_dim, region_dim, num_answers: as in :class:`AnswerHead`.
+        fusion (dict): config of the second fusion, without its channels. Defaults to ``mmattn.HadamardFusion``, which
+            is MUTAN.
+        attention_fusion (dict, optional): config of the first fusion. Defaults to that of the second.
+        query_dim (int): channels of q̃. Defaults to 310.
+        value_dim (int): channels of ṽ_j in the attention. Defaults to 310.
+        pooled_dim (int): channels of all attended regions together; G divides it. Defaults to 620.
+        out_dim (int): channels of both fusions. Defaults to 510.
+        num_glimpses (int): G. Defaults to 2.
+        project (bool): fuse q̃ and ṽ; if False, q and v themselves, as MCB does. Defaults to True.
+        dropout (float): dropout probability, from 0 to 1. Defaults to 0.5.
+
+    Example:
+        >>> head = FusionHead(16, 32, num_answers=5)
+        >>> question = EncodedQuestion(torch.randn(3, 14, 16), torch.randn(3, 16), torch.zeros(3, 14, dtype=torch.bool))
+        >>> logits, weights = head(question, torch.randn(3, 36, 32), need_weights=True)
+        >>> logits.shape, weights.shape
+        (torch.Size([3, 5]), torch.Size([3, 2, 36]))
+    """
+
+    def __init__(
+        self,
+        question_dim: int,
+        region_dim: int,
+        num_answers: int,
+        fusion: dict = dict(type='mmattn.HadamardFusion'),
+        attention_fusion: dict | None = None,
+        query_dim: int = 310,
+        value_dim: int = 310,
+        pooled_dim: int = 620,
+        out_dim: int = 510,
+        num_glimpses: int = 2,
+        project: bool = True,
+        dropout: float = 0.5,
+    ) -> None:
+        super().__init__()
+        check_counts(query_dim=query_dim, value_dim=value_dim, out_dim=out_dim)
+        check_divisor('num_glimpses', num_glimpses, 'pooled_dim', pooled_dim)
+        check_number('dropout', dropout, 0, 1)
+        self.attention_query: nn.Module
+        self.attention_value: nn.Module
+        self.query: nn.Module
+        if project:
+            self.attention_query, self.query = (_Projection(question_dim, query_dim, dropout) for _ in range(2))
+            self.attention_value = _Projection(region_dim, value_dim, dropout)
+            part = pooled_dim // num_glimpses
+            self.values = nn.ModuleList(_Projection(region_dim, part, dropout) for _ in range(num_glimpses))
+        else:
+            query_dim, value_dim, pooled_dim = question_dim, region_dim, num_glimpses * region_dim
+            self.attention_query = self.query = self.attention_value = nn.Identity()
+            self.values = nn.ModuleList(nn.Identity() for _ in range(num_glimpses))
+        self.attention_fusion, self.fusion = (
+            MODELS.build({**cfg, 'query_dim': query_dim, 'value_dim': channels, 'out_dim': out_dim})
+            for cfg, channels in (
+                (fusion if attention_fusion is None else attention_fusion, value_dim),
+                (fusion, pooled_dim),
+            )
+        )
+        self.glimpses = nn.Sequential(nn.Dropout(dropout), nn.Linear(out_dim, num_glimpses))
+        self.classifier = nn.Sequential(nn.Dropout(dropout), nn.Linear(out_dim, num_answers))
+
+    def fuse(
+        self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return u, and α, ``(B, G, K)``. For an image without regions, α and the attended regions are 0."""
+        packed = PackedPositions(regions, mask)
+        values = packed.padded(self.attention_value(packed.rows))
+        fused = self.attention_fusion(self.attention_query(question.state).unsqueeze(1), values)
+        attended, weights = attend(regions, self.glimpses(fused).mT, mask)
+        pooled = torch.cat([project(x) for project, x in zip(self.values, attended.unbind(1))], -1)
+        return self.fusion(self.query(question.state), pooled), weights if need_weights else None
