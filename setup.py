@@ -21,7 +21,8 @@ if WITH_OPS is None:
     raise SystemExit(f'MMATTN_WITH_OPS must be 0 or 1; got {os.environ["MMATTN_WITH_OPS"]!r}')
 HAS_TORCH = find_spec('torch') is not None
 ARCHITECTURES = '8.0;9.0+PTX'
-CHECKOUT_ONLY = 'environment', 'benchmarks'  # folders of tools that only a checkout needs
+# Of configs and tools: what only a checkout needs, and the pictures of the pages.
+CHECKOUT_ONLY = 'environment', 'benchmarks', 'quickstart.sh', 'run_tests.sh', '*.png', '*.jpg'
 
 
 def architectures(given: str) -> str:
