@@ -64,7 +64,7 @@ def plot_contrasts(compared: Mapping[str, tuple[Difference, list[float]]], title
             axis.plot([interval.mean], [place], '|', color='#4477aa', markersize=15, markeredgewidth=3)
         axis.axvline(0, color='#888888', linewidth=1)
         axis.set_yticks(range(len(compared)), [*compared])
-        axis.invert_yaxis()
+        axis.set_ylim(len(compared) - 0.5, -0.5)
         axis.set_xlabel('difference (dots: seeds, bar: mean, line: interval)')
 
 

@@ -202,10 +202,10 @@ def unit_name(sample: str, units: str | None) -> str:
 
 def _sum_by_unit(scores: Sequence[Score], numbers: np.ndarray) -> np.ndarray:
     """Return the sums of scores over the samples of each unit, ``(units, columns)``; a number is one of one."""
-    rows = np.array([score if isinstance(score, list | tuple) else (score, 1) for score in scores], float)
-    sums = np.zeros((numbers.max() + 1, rows.shape[1]))
-    np.add.at(sums, numbers, rows)
-    return sums
+    rows = np.array(scores, float)
+    if rows.ndim == 1:
+        rows = np.stack([rows, np.ones(len(rows))], -1)
+    return np.stack([np.bincount(numbers, column) for column in rows.T], -1)
 
 
 def bootstrap_interval(
