@@ -76,7 +76,7 @@ def register_formula(name: str, gradients: Callable, differentiable: int | None 
             with torch._C._AutoDispatchBelowAutograd():
                 return op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
 
-        tensors = tensors_of(arguments)
+        tensors = list_tensors(arguments)
         recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         if not recorded and forward_ad._current_level < 0:
             return below(*arguments)
@@ -98,7 +98,7 @@ def register_formula(name: str, gradients: Callable, differentiable: int | None 
         LIBRARY.impl(name, kernel, key, with_keyset=True)
 
 
-def tensors_of(arguments: Sequence) -> list[Tensor]:
+def list_tensors(arguments: Sequence) -> list[Tensor]:
     """Return the tensors among the arguments, including those in lists. This is faster than torch's pytrees."""
     leaves = (y for x in arguments for y in (x if isinstance(x, list | tuple) else (x,)))
     return [x for x in leaves if isinstance(x, Tensor)]

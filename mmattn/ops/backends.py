@@ -67,7 +67,7 @@ def kernels_run() -> Iterator[list[str]]:
             names += torch.ops.mmattn_native.trace(False)
 
 
-def reference_of(name: str, reference: Callable) -> Callable:
+def build_fallback(name: str, reference: Callable) -> Callable:
     """Return the function that runs if no native kernel does: a Triton kernel if one may run, or the reference.
 
     The first call on a GPU decides whether kernels run on it (``gpu/verdict.py``). If native kernels do, the call is
@@ -79,7 +79,7 @@ def reference_of(name: str, reference: Callable) -> Callable:
 
     def run(*arguments: Any) -> Any:
         on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in arguments)
-        if on_gpu and verdict.settled() is None and verdict.decide().get(operator) == '':
+        if on_gpu and verdict.current_choice() is None and verdict.choose_kernels().get(operator) == '':
             return getattr(torch.ops.mmattn, name).default(*arguments)
         if (on_gpu or triton.interpreted()) and verdict.may_run_triton(operator, _chosen):
             found = triton.run(name, arguments)

@@ -58,18 +58,18 @@ def _key_derivative(a: Tensor, p: Tensor, x: Tensor) -> Tensor:
 
 
 @_without_autocast
-def _logits(given: Any) -> Tensor:
-    out = _fake_logits(given)
-    for part, p, x, y in _parts(given.weight, given.query, given.key):
+def _logits(args: Any) -> Tensor:
+    out = _fake_logits(args)
+    for part, p, x, y in _parts(args.weight, args.query, args.key):
         out[part] = _pair_derivative(p, x, y)
     return out
 
 
 @_without_autocast
-def _logits_backward(grad: Tensor, given: Any) -> list[Tensor]:
+def _logits_backward(grad: Tensor, args: Any) -> list[Tensor]:
     """Gradients of query, key and weight."""
-    d_query, d_key, d_weight = (torch.empty_like(x) for x in (given.query, given.key, given.weight))
-    for part, p, x, y, a in _parts(given.weight, given.query, given.key, grad):
+    d_query, d_key, d_weight = (torch.empty_like(x) for x in (args.query, args.key, args.weight))
+    for part, p, x, y, a in _parts(args.weight, args.query, args.key, grad):
         attended = _attended(a, y)
         d_weight[part] = (attended * x.unsqueeze(1)).sum(2)
         d_query[part] = attended.mul_(p.unsqueeze(2)).sum(1)
@@ -78,32 +78,32 @@ def _logits_backward(grad: Tensor, given: Any) -> list[Tensor]:
     return [d_query, d_key, d_weight]
 
 
-def _fake_logits(given: Any) -> Tensor:
-    shape = (*given.weight.shape[:2], given.query.shape[1], given.key.shape[1])
-    return given.query.new_empty(shape, dtype=accumulator(given.query))
+def _fake_logits(args: Any) -> Tensor:
+    shape = (*args.weight.shape[:2], args.query.shape[1], args.key.shape[1])
+    return args.query.new_empty(shape, dtype=accumulator(args.query))
 
 
 @_without_autocast
-def _pooling(given: Any) -> Tensor:
-    out = _fake_pooling(given)
-    for part, a, x, y in _parts(given.weights, given.query, given.value):
+def _pooling(args: Any) -> Tensor:
+    out = _fake_pooling(args)
+    for part, a, x, y in _parts(args.weights, args.query, args.value):
         out[part] = _attended(a, y).mul_(x.unsqueeze(1)).sum(2)
     return out
 
 
 @_without_autocast
-def _pooling_backward(grad: Tensor, given: Any) -> list[Tensor]:
+def _pooling_backward(grad: Tensor, args: Any) -> list[Tensor]:
     """Gradients of weights, query and value."""
-    d_weights, d_query, d_value = (torch.empty_like(x) for x in (given.weights, given.query, given.value))
-    for part, a, x, y, p in _parts(given.weights, given.query, given.value, grad):
+    d_weights, d_query, d_value = (torch.empty_like(x) for x in (args.weights, args.query, args.value))
+    for part, a, x, y, p in _parts(args.weights, args.query, args.value, grad):
         d_query[part] = _attended(a, y).mul_(p.unsqueeze(2)).sum(1)
         d_weights[part] = _pair_derivative(p, x, y)
         d_value[part] = _key_derivative(a, p, x)
     return [d_weights, d_query, d_value]
 
 
-def _fake_pooling(given: Any) -> Tensor:
-    return given.query.new_empty((*given.weights.shape[:2], given.query.shape[-1]))
+def _fake_pooling(args: Any) -> Tensor:
+    return args.query.new_empty((*args.weights.shape[:2], args.query.shape[-1]))
 
 
 def _product(query: Any, key: Any, glimpses: int) -> int:
@@ -118,7 +118,7 @@ LOGITS = Operator(
     reference=_logits,
     backward=_logits_backward,
     fake=_fake_logits,
-    flops=lambda given, backward: (2 if backward else 1) * _product(given.query, given.key, given.weight[1]),
+    flops=lambda args, backward: (2 if backward else 1) * _product(args.query, args.key, args.weight[1]),
     layout=torch.preserve_format,
 )
 POOLING = Operator(
@@ -128,7 +128,7 @@ POOLING = Operator(
     reference=_pooling,
     backward=_pooling_backward,
     fake=_fake_pooling,
-    flops=lambda given, backward: (3 if backward else 1) * _product(given.query, given.value, given.weights[1]),
+    flops=lambda args, backward: (3 if backward else 1) * _product(args.query, args.value, args.weights[1]),
     layout=torch.preserve_format,
 )
 

@@ -14,31 +14,31 @@ from .operator import Operator, products
 from .window_bias import accumulator, as_window_size
 
 
-def _work(given: Any, *others: Tensor) -> Iterator[tuple]:
+def _work(args: Any, *others: Tensor) -> Iterator[tuple]:
     """Yield slices of batch and groups that fit the byte budget, each with its operands.
 
     The operands are the value, the kernels ``(K, B, groups, H, W)`` of all positions, and ``others``.
     """
-    dtype = accumulator(given.value)
-    for part in slices(given.value.shape, 4 * (given.value.shape[-1] + given.logits.shape[-1]) * dtype.itemsize):
-        v, entries, *rest = (x[part].to(dtype) for x in (given.value, given.logits, *others))
+    dtype = accumulator(args.value)
+    for part in slices(args.value.shape, 4 * (args.value.shape[-1] + args.logits.shape[-1]) * dtype.itemsize):
+        v, entries, *rest = (x[part].to(dtype) for x in (args.value, args.logits, *others))
         yield part, v, softmax(entries.movedim(-1, 0), 0), *rest
 
 
-def _reference(given: Any) -> Tensor:
+def _reference(args: Any) -> Tensor:
     """Forward pass in PyTorch: output ``(B, groups, H, W, D)``."""
-    out = torch.empty_like(given.value)
-    area = Neighbourhood(given.value.shape[2:4], given.kernel_size, given.dilation)
-    for part, v, kernels in _work(given):
+    out = torch.empty_like(args.value)
+    area = Neighbourhood(args.value.shape[2:4], args.kernel_size, args.dilation)
+    for part, v, kernels in _work(args):
         out[part] = area.gather(kernels, v)
     return out
 
 
-def _reference_backward(grad: Tensor, given: Any) -> list[Tensor]:
+def _reference_backward(grad: Tensor, args: Any) -> list[Tensor]:
     """Gradients of value and logits."""
-    d_value, d_logits = torch.empty_like(given.value), torch.empty_like(given.logits)
-    area = Neighbourhood(given.value.shape[2:4], given.kernel_size, given.dilation)
-    for part, v, kernels, d_out in _work(given, grad):
+    d_value, d_logits = torch.empty_like(args.value), torch.empty_like(args.logits)
+    area = Neighbourhood(args.value.shape[2:4], args.kernel_size, args.dilation)
+    for part, v, kernels, d_out in _work(args, grad):
         d_value[part] = area.scatter(kernels, d_out)
         d_logits[part] = softmax_backward(area.dot(d_out, v), kernels).movedim(0, -1)
     return [d_value, d_logits]
@@ -50,9 +50,9 @@ OPERATOR = Operator(
     'Tensor',
     reference=_reference,
     backward=_reference_backward,
-    fake=lambda given: torch.empty_like(given.value),
+    fake=lambda args: torch.empty_like(args.value),
     # Border positions count like the others. The prediction of the logits is not part of the operator.
-    flops=lambda given, backward: products((*given.value[:-1], 0), given.value, given.logits[-1], backward),
+    flops=lambda args, backward: products((*args.value[:-1], 0), args.value, args.logits[-1], backward),
     layout=torch.preserve_format,
 )
 

@@ -31,26 +31,26 @@ from .checks import (
     expanded,
 )
 from .chunks import chunks
-from .operator import Operator, empty_laid_out_as, laid_out_as, products
+from .operator import Operator, empty_with_layout, match_layout, products
 from .window_bias import accumulator, window_entries, window_keys
 
 
 class _Rows:
     """The operands of one call, with positions flattened to N queries and M keys, in the dtype of the accumulator."""
 
-    def __init__(self, given: Any) -> None:
-        dtype = accumulator(given.query)
-        self.given = given
-        self.query = given.query.flatten(2, -2).to(dtype)  # (B, heads, N, D)
-        self.key = given.key.flatten(2, -2).to(dtype)  # (B, heads, M, D)
-        self.value = given.value.flatten(2, -2).to(dtype)  # (B, heads, M, Dv)
-        window, outside, bias, mask = given.window_bias, given.outside_bias, given.key_bias, given.key_mask
+    def __init__(self, args: Any) -> None:
+        dtype = accumulator(args.query)
+        self.args = args
+        self.query = args.query.flatten(2, -2).to(dtype)  # (B, heads, N, D)
+        self.key = args.key.flatten(2, -2).to(dtype)  # (B, heads, M, D)
+        self.value = args.value.flatten(2, -2).to(dtype)  # (B, heads, M, Dv)
+        window, outside, bias, mask = args.window_bias, args.outside_bias, args.key_bias, args.key_mask
         self.window_bias = None if window is None else window.flatten(2, -2)  # (B, heads, N, K), any float dtype
         self.outside_bias = None if outside is None else outside.flatten(2).to(dtype)  # (B, heads, N)
-        self.axis_bias = [x.flatten(2, -2) for x in given.axis_bias]  # (B, heads, N, R[a])
+        self.axis_bias = [x.flatten(2, -2) for x in args.axis_bias]  # (B, heads, N, R[a])
         self.key_bias = None if bias is None else bias.flatten(2).to(dtype)  # (B, heads, M)
         self.key_mask = None if mask is None else mask.flatten(1)  # (B, M)
-        self.size, self.key_size = given.query.shape[2:-1], given.key.shape[2:-1]
+        self.size, self.key_size = args.query.shape[2:-1], args.key.shape[2:-1]
         # With a window or is_causal, the queries are at the last positions of the keys.
         self.before = self.key.shape[2] - self.query.shape[2]
 
@@ -64,12 +64,12 @@ class _Rows:
     def realign(self, rows: slice | Tensor) -> tuple[Tensor, Tensor]:
         """Flat key index ``(n, K)`` of each window entry of each query, and whether it exists."""
         queries = torch.arange(self.before, self.key.shape[2], device=self.query.device)[rows]
-        return window_keys(queries, self.key_size, self.given.window_size, self.given.is_causal)
+        return window_keys(queries, self.key_size, self.args.window_size, self.args.is_causal)
 
     def logits(self, rows: slice | Tensor) -> tuple[Tensor, tuple | None]:
         """Logits ``(B, heads, n, M)`` of some queries, and the output of :meth:`realign` for the window's gradient."""
         query = self.query[:, :, rows]
-        count, scale = self.key.shape[2], self.given.scale
+        count, scale = self.key.shape[2], self.args.scale
         realigned = None
         if self.window_bias is None:
             logits = (query * scale) @ self.key.transpose(-1, -2)
@@ -77,7 +77,7 @@ class _Rows:
             where, exists = realigned = self.realign(rows)
             window = self.window_bias[:, :, rows].to(query.dtype)
             if self.outside_bias is None:
-                outside = window.new_full(window.shape[:-1], self.given.outside_value)
+                outside = window.new_full(window.shape[:-1], self.args.outside_value)
             else:
                 outside = self.outside_bias[:, :, rows]
             # One extra column: entries that do not exist are written to it and dropped.
@@ -93,18 +93,18 @@ class _Rows:
             logits += self.key_bias.unsqueeze(2)
         if self.key_mask is not None:
             logits.masked_fill_(~self.key_mask[:, None, None], -math.inf)
-        if self.given.is_causal:
+        if self.args.is_causal:
             keys = torch.arange(count, device=query.device)
             logits.masked_fill_(keys > keys[self.before :][rows, None], -math.inf)
         return logits, realigned
 
 
-def _reference(given: Any) -> tuple[Tensor, Tensor]:
+def _reference(args: Any) -> tuple[Tensor, Tensor]:
     """Forward pass in PyTorch: output ``(B, heads, *S, Dv)`` and log-sum-exp of the logits ``(B, heads, *S)``."""
-    x = _Rows(given)
-    positions = given.query.shape[:-1]
+    x = _Rows(args)
+    positions = args.query.shape[:-1]
     # The outputs are no views: autograd forbids in-place changes of these.
-    outs, lses = given.value.new_empty(*positions, given.value.shape[-1]), x.query.new_empty(positions)
+    outs, lses = args.value.new_empty(*positions, args.value.shape[-1]), x.query.new_empty(positions)
     out, lse = outs.flatten(2, -2), lses.flatten(2)
     with torch.autocast(x.query.device.type, enabled=False):
         for rows in x.slices(tables=1):
@@ -115,12 +115,12 @@ def _reference(given: Any) -> tuple[Tensor, Tensor]:
             out[:, :, rows] = p @ x.value / total.masked_fill(total == 0, 1)
             lse[:, :, rows] = (peak + total.log()).squeeze(-1)
             del p  # free it before the next one is allocated
-    return laid_out_as(given.value, outs), lses
+    return match_layout(args.value, outs), lses
 
 
-def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> list[Tensor | None]:
+def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor | None]:
     """Gradients of the tensors among the arguments, in their order."""
-    x = _Rows(given)
+    x = _Rows(args)
     dtype = x.query.dtype
     grad, out = grad.flatten(2, -2), out.flatten(2, -2)
     lse = lse.flatten(2)
@@ -142,8 +142,8 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> l
             d_value += p.transpose(-1, -2) @ d_out
             mean = (d_out * out[:, :, rows]).sum(-1, keepdim=True)
             d_logits = (d_out @ x.value.transpose(-1, -2)).sub_(mean).mul_(p)
-            d_query[:, :, rows] = d_logits @ x.key * given.scale
-            d_key += d_logits.transpose(-1, -2) @ (x.query[:, :, rows] * given.scale)
+            d_query[:, :, rows] = d_logits @ x.key * args.scale
+            d_key += d_logits.transpose(-1, -2) @ (x.query[:, :, rows] * args.scale)
             if d_window is not None and realigned is not None:
                 where, exists = realigned
                 inside = d_logits.gather(-1, where.expand(*d_logits.shape[:3], -1)).masked_fill_(~exists, 0)
@@ -169,10 +169,10 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> l
     return found if x.key_mask is None else [*found, None]
 
 
-def _fake(given: Any) -> tuple[Tensor, Tensor]:
+def _fake(args: Any) -> tuple[Tensor, Tensor]:
     return (
-        empty_laid_out_as(given.value, (*given.query.shape[:-1], given.value.shape[-1])),
-        given.query.new_empty(given.query.shape[:-1], dtype=accumulator(given.query)),
+        empty_with_layout(args.value, (*args.query.shape[:-1], args.value.shape[-1])),
+        args.query.new_empty(args.query.shape[:-1], dtype=accumulator(args.query)),
     )
 
 
@@ -184,7 +184,7 @@ OPERATOR = Operator(
     reference=_reference,
     backward=_reference_backward,
     fake=_fake,
-    flops=lambda given, backward: products(given.query, given.value, math.prod(given.key[2:-1]), backward),
+    flops=lambda args, backward: products(args.query, args.value, math.prod(args.key[2:-1]), backward),
     kept=('out', 'lse'),
 )
 

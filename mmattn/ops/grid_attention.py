@@ -16,7 +16,7 @@ from torch import Tensor
 from .checks import as_scale, check_device, check_operands, check_positions, check_queries, check_window
 from .chunks import chunks
 from .neighbourhood import softmax
-from .operator import Operator, empty_laid_out_as, laid_out_as, products
+from .operator import Operator, empty_with_layout, match_layout, products
 from .window_bias import accumulator, axis_index
 
 
@@ -29,19 +29,19 @@ class _Positions:
             Defaults to all queries.
     """
 
-    def __init__(self, given: Any, at: tuple[Tensor, ...] = ()) -> None:
-        dtype = accumulator(given.query)
-        self.window_size = given.window_size
-        self.window = given.window_bias[_index(*at)].to(dtype)
-        if given.outside_bias is None:
-            self.outside = self.window.new_full(self.window.shape[:-1], given.outside_value)
+    def __init__(self, args: Any, at: tuple[Tensor, ...] = ()) -> None:
+        dtype = accumulator(args.query)
+        self.window_size = args.window_size
+        self.window = args.window_bias[_index(*at)].to(dtype)
+        if args.outside_bias is None:
+            self.outside = self.window.new_full(self.window.shape[:-1], args.outside_value)
         else:
-            self.outside = given.outside_bias[_index(*at)].to(dtype)
+            self.outside = args.outside_bias[_index(*at)].to(dtype)
 
     @classmethod
-    def of(cls, given: Any, at: tuple[Tensor, ...] = ()) -> _Positions | None:
+    def of(cls, args: Any, at: tuple[Tensor, ...] = ()) -> _Positions | None:
         """Return the position biases of a call, or None if it has none."""
-        return None if given.window_bias is None else cls(given, at)
+        return None if args.window_bias is None else cls(args, at)
 
     def arm(self, axis: int) -> slice:
         """The entries of an axis within K: the last axis comes first, with the centre; the others omit the centre."""
@@ -89,19 +89,19 @@ def _lines(x: Tensor, axis: int) -> Tensor:
     return x.movedim(2 + axis, -2)
 
 
-def _arms(given: Any, positions: _Positions | None) -> Iterator[tuple[int, slice, Tensor]]:
+def _arms(args: Any, positions: _Positions | None) -> Iterator[tuple[int, slice, Tensor]]:
     """Yield axis, lines and logits ``(B, heads, lines, …, L, L)`` of each arm; the lines fit the byte budget.
 
     Only the arm of the last axis contains the self key.
     """
-    dtype, axes = accumulator(given.query), given.query.dim() - 3
+    dtype, axes = accumulator(args.query), args.query.dim() - 3
     for axis in reversed(range(axes)):
-        q, k = _lines(given.query, axis), _lines(given.key, axis)
+        q, k = _lines(args.query, axis), _lines(args.key, axis)
         batch, heads, count, *rest = q.shape[:-1]
-        channels = q.shape[-1] + given.value.shape[-1]
+        channels = q.shape[-1] + args.value.shape[-1]
         each = batch * heads * math.prod(rest) * (4 * q.shape[-2] + 2 * channels) * dtype.itemsize
         for lines in chunks(count, each):
-            logits = (q[:, :, lines].to(dtype) * given.scale) @ k[:, :, lines].to(dtype).transpose(-1, -2)
+            logits = (q[:, :, lines].to(dtype) * args.scale) @ k[:, :, lines].to(dtype).transpose(-1, -2)
             if positions is not None:
                 logits += positions.logits(axis, lines)
             if axis != axes - 1:
@@ -109,13 +109,13 @@ def _arms(given: Any, positions: _Positions | None) -> Iterator[tuple[int, slice
             yield axis, lines, logits
 
 
-def _reference(given: Any) -> tuple[Tensor, Tensor]:
+def _reference(args: Any) -> tuple[Tensor, Tensor]:
     """Forward pass in PyTorch: output ``(B, heads, *S, Dv)`` and log-sum-exp of the logits ``(B, heads, *S)``."""
-    query, value, dtype = given.query, given.value, accumulator(given.query)
+    query, value, dtype = args.query, args.value, accumulator(args.query)
     out = torch.zeros(value.shape, dtype=dtype, device=value.device)
     lse = torch.full(query.shape[:-1], -math.inf, dtype=dtype, device=query.device)
     with torch.autocast(query.device.type, enabled=False):
-        for axis, lines, p in _arms(given, _Positions.of(given)):
+        for axis, lines, p in _arms(args, _Positions.of(args)):
             peak = p.amax(-1, keepdim=True)  # -inf in a line of length 1: its key, self, is not in this arm
             total = p.sub_(peak.masked_fill(peak == -math.inf, 0)).exp_().sum(-1, keepdim=True)
             arm = p @ _lines(value, axis)[:, :, lines].to(dtype)  # unnormalised
@@ -125,29 +125,29 @@ def _reference(given: Any) -> tuple[Tensor, Tensor]:
             finite = merged.masked_fill(merged == -math.inf, 0)  # no arm has had a key so far
             _lines(out, axis)[:, :, lines].mul_((before - finite).exp()).add_(arm.mul_((peak - finite).exp()))
             before.copy_(merged)
-    return (laid_out_as(value, out) if value.stride(-1) == 1 else out.to(value.dtype)), lse
+    return (match_layout(value, out) if value.stride(-1) == 1 else out.to(value.dtype)), lse
 
 
-def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> list[Tensor]:
+def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor]:
     """Gradients of the tensors among the arguments, in their order."""
-    query, key, value, dtype = given.query, given.key, given.value, accumulator(given.query)
+    query, key, value, dtype = args.query, args.key, args.value, accumulator(args.query)
     d_query, d_key, d_value = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (query, key, value))
     with torch.autocast(query.device.type, enabled=False):
-        positions = _Positions.of(given)
-        d_window = None if positions is None else torch.zeros(given.window_bias.shape, dtype=dtype, device=query.device)
+        positions = _Positions.of(args)
+        d_window = None if positions is None else torch.zeros(args.window_bias.shape, dtype=dtype, device=query.device)
         mean = (grad.to(dtype) * out).sum(-1, keepdim=True)
         lse = lse.masked_fill(lse == -math.inf, 0)  # all keys masked
-        for axis, lines, p in _arms(given, positions):
+        for axis, lines, p in _arms(args, positions):
             p.sub_(_lines(lse.unsqueeze(-1), axis)[:, :, lines]).exp_()
             d_out = _lines(grad, axis)[:, :, lines].to(dtype)
             _lines(d_value, axis)[:, :, lines] += p.transpose(-1, -2) @ d_out
             ds = d_out @ _lines(value, axis)[:, :, lines].to(dtype).transpose(-1, -2)
             ds.sub_(_lines(mean, axis)[:, :, lines]).mul_(p)
-            _lines(d_query, axis)[:, :, lines] += ds @ _lines(key, axis)[:, :, lines].to(dtype) * given.scale
-            queries = _lines(query, axis)[:, :, lines].to(dtype) * given.scale
+            _lines(d_query, axis)[:, :, lines] += ds @ _lines(key, axis)[:, :, lines].to(dtype) * args.scale
+            queries = _lines(query, axis)[:, :, lines].to(dtype) * args.scale
             _lines(d_key, axis)[:, :, lines] += ds.transpose(-1, -2) @ queries
             if positions is not None and d_window is not None:
-                where, exists = axis_index(ds.shape[-1], given.window_size[axis], ds.device)
+                where, exists = axis_index(ds.shape[-1], args.window_size[axis], ds.device)
                 entries = ds.gather(-1, where.expand(*ds.shape[:-1], -1)).masked_fill_(~exists, 0)
                 if axis != query.dim() - 4:
                     entries = _without_centre(entries)
@@ -155,14 +155,14 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> l
     grads = [d_query, d_key, d_value]
     if d_window is not None:
         grads.append(d_window)
-        if given.outside_bias is not None:  # the gradients of a softmax's logits sum to zero
+        if args.outside_bias is not None:  # the gradients of a softmax's logits sum to zero
             grads.append(-d_window.sum(-1))
     return grads
 
 
-def _fake(given: Any) -> tuple[Tensor, Tensor]:
-    value, query = given.value, given.query
-    out = empty_laid_out_as(value, value.shape) if value.stride(-1) == 1 else value.new_empty(value.shape)
+def _fake(args: Any) -> tuple[Tensor, Tensor]:
+    value, query = args.value, args.query
+    out = empty_with_layout(value, value.shape) if value.stride(-1) == 1 else value.new_empty(value.shape)
     return out, query.new_empty(query.shape[:-1], dtype=accumulator(query))
 
 
@@ -174,8 +174,8 @@ OPERATOR = Operator(
     reference=_reference,
     backward=_reference_backward,
     fake=_fake,
-    flops=lambda given, backward: products(
-        given.query, given.value, sum(given.query[2:-1]) - (len(given.query) - 4), backward
+    flops=lambda args, backward: products(
+        args.query, args.value, sum(args.query[2:-1]) - (len(args.query) - 4), backward
     ),
     kept=('out', 'lse'),
 )
@@ -275,15 +275,15 @@ def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settin
         >>> weights.shape, int((weights[0, 0, 1] > 0).sum())  # a query has 8 + 8 − 1 keys
         (torch.Size([1, 2, 2, 8, 8]), 15)
     """
-    given = OPERATOR.Arguments(*grid_attention.arguments(query, key, key, **settings))
-    query, key = given.query, given.key
+    args = OPERATOR.Arguments(*grid_attention.arguments(query, key, key, **settings))
+    query, key = args.query, args.key
     size, dtype = query.shape[2:-1], accumulator(query)
     check_queries(queries, size)
     at = queries.to(query.device).unbind(-1)
     row = torch.arange(len(queries), device=query.device)[:, None]
     with torch.autocast(query.device.type, enabled=False):
-        positions = _Positions.of(given, at)
-        rows = query[_index(*at)].to(dtype) * given.scale  # (B, heads, Q, D)
+        positions = _Positions.of(args, at)
+        rows = query[_index(*at)].to(dtype) * args.scale  # (B, heads, Q, D)
         logits = rows.new_full((*rows.shape[:-1], *size), -math.inf)
         for axis, length in enumerate(size):  # the last axis, whose arm contains the self key, is written last
             line = [coordinate[:, None] for coordinate in at]

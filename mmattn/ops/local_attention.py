@@ -58,33 +58,33 @@ def _passes(
     return rounds, softmax(logits, 0)
 
 
-def _work(given: Any, *others: Tensor) -> Iterator[tuple]:
+def _work(args: Any, *others: Tensor) -> Iterator[tuple]:
     """Yield slices of batch and heads that fit the byte budget, each with its operands."""
-    channels = max(x.shape[-1] for x in (given.value, given.query) if x is not None)
-    dtype = accumulator(given.value)
-    kept = (given.iterations + 3) * (channels + math.prod(given.kernel_size))
-    operands = (given.query, given.key, given.value, given.window_bias, *others)
-    for part in slices(given.value.shape, kept * dtype.itemsize):
+    channels = max(x.shape[-1] for x in (args.value, args.query) if x is not None)
+    dtype = accumulator(args.value)
+    kept = (args.iterations + 3) * (channels + math.prod(args.kernel_size))
+    operands = (args.query, args.key, args.value, args.window_bias, *others)
+    for part in slices(args.value.shape, kept * dtype.itemsize):
         yield part, *(None if x is None else x[part].to(dtype) for x in operands)
 
 
-def _reference(given: Any) -> Tensor:
+def _reference(args: Any) -> Tensor:
     """Forward pass in PyTorch: output ``(B, heads, H, W, Dv)``."""
-    out = torch.empty_like(given.value)
-    area = Neighbourhood(given.value.shape[2:4], given.kernel_size, given.dilation)
-    for part, q, k, v, bias in _work(given):
-        _, weights = _passes(area, q, k, v, bias, given.scale, given.iterations)
+    out = torch.empty_like(args.value)
+    area = Neighbourhood(args.value.shape[2:4], args.kernel_size, args.dilation)
+    for part, q, k, v, bias in _work(args):
+        _, weights = _passes(area, q, k, v, bias, args.scale, args.iterations)
         out[part] = area.gather(weights, v)
     return out
 
 
-def _reference_backward(grad: Tensor, given: Any) -> list[Tensor]:
+def _reference_backward(grad: Tensor, args: Any) -> list[Tensor]:
     """Gradients of the operands that are not None, in the order of the operator's arguments."""
-    operands = (given.query, given.key, given.value, given.window_bias)
+    operands = (args.query, args.key, args.value, args.window_bias)
     grads = [None if x is None else torch.empty_like(x) for x in operands]
-    area = Neighbourhood(given.value.shape[2:4], given.kernel_size, given.dilation)
-    for part, q, k, v, bias, d_out in _work(given, grad):
-        rounds, weights = _passes(area, q, k, v, bias, given.scale, given.iterations)
+    area = Neighbourhood(args.value.shape[2:4], args.kernel_size, args.dilation)
+    for part, q, k, v, bias, d_out in _work(args, grad):
+        rounds, weights = _passes(area, q, k, v, bias, args.scale, args.iterations)
         d_value = area.scatter(weights, d_out)
         d_logits = softmax_backward(area.dot(d_out, v), weights)
         d_bias = d_logits
@@ -95,21 +95,21 @@ def _reference_backward(grad: Tensor, given: Any) -> list[Tensor]:
                 d_total = _squash_backward(area.gather(d_logits, k), total)
                 d_key += area.scatter(d_logits, _squash(total)) + area.scatter(p, d_total)
                 d_logits = d_logits + softmax_backward(area.dot(d_total, k), p)
-            d_query = area.gather(d_logits, k).mul_(given.scale)
-            d_key += area.scatter(d_logits, q * given.scale)
+            d_query = area.gather(d_logits, k).mul_(args.scale)
+            d_key += area.scatter(d_logits, q * args.scale)
         for to, found in zip(grads, (d_query, d_key, d_value, d_bias.movedim(0, -1))):
             if to is not None and found is not None:
                 to[part] = found
     return [x for x in grads if x is not None]
 
 
-def _flops(given: Any, backward: bool) -> int:
+def _flops(args: Any, backward: bool) -> int:
     """FLOPs of all passes; each one before the last sums keys. Border positions count as having all k×k neighbours."""
-    keys, value = math.prod(given.kernel_size), given.value
-    flops = products((*value[:-1], 0 if given.query is None else given.query[-1]), value, keys, backward)
-    if given.query is None:
+    keys, value = math.prod(args.kernel_size), args.value
+    flops = products((*value[:-1], 0 if args.query is None else args.query[-1]), value, keys, backward)
+    if args.query is None:
         return flops
-    return flops + (given.iterations - 1) * (3 if backward else 1) * products(given.query, given.query, keys)
+    return flops + (args.iterations - 1) * (3 if backward else 1) * products(args.query, args.query, keys)
 
 
 OPERATOR = Operator(
@@ -119,7 +119,7 @@ OPERATOR = Operator(
     'Tensor',
     reference=_reference,
     backward=_reference_backward,
-    fake=lambda given: torch.empty_like(given.value),
+    fake=lambda args: torch.empty_like(args.value),
     flops=_flops,
     layout=torch.preserve_format,
 )
@@ -240,8 +240,8 @@ def local_attention_weights(
         raise ValueError(NEITHER)
     if key is None and operand.dim() != 5:
         raise ValueError(f'window_bias must be (B, heads, H, W, k0·k1); got {tuple(operand.shape)}')
-    given = OPERATOR.Arguments(*local_attention.arguments(query, key, operand, window_bias=window_bias, **settings))
-    query, key, operand, window_bias, kernel_size, dilation, scale, iterations = given
+    args = OPERATOR.Arguments(*local_attention.arguments(query, key, operand, window_bias=window_bias, **settings))
+    query, key, operand, window_bias, kernel_size, dilation, scale, iterations = args
     if window_bias is not None and key is None:
         operand = window_bias
     size, dtype = operand.shape[2:4], accumulator(operand)

@@ -98,7 +98,7 @@ class Operator:
         """Evaluate the derivative in PyTorch: the gradients that are needed, in the dtypes of the tensors."""
         *before, arguments, needed = *given[: self._given], given[self._given : -1], given[-1]
         grads = self._backward(*before, self.Arguments(*arguments))
-        found = zip(grads, autograd.tensors_of(arguments), needed, strict=True)
+        found = zip(grads, autograd.list_tensors(arguments), needed, strict=True)
         return [grad.to(x.dtype) for grad, x, is_needed in found if is_needed]
 
     def fake(self, *arguments: Any) -> Any:
@@ -107,7 +107,7 @@ class Operator:
 
     def fake_backward(self, *given: Any) -> list[Tensor]:
         """Return gradients without data."""
-        tensors = autograd.tensors_of(given[self._given : -1])
+        tensors = autograd.list_tensors(given[self._given : -1])
         return [torch.empty_like(x, memory_format=self._layout) for x, needed in zip(tensors, given[-1]) if needed]
 
     def public(self, arguments: Callable[..., tuple]) -> PublicOperator:
@@ -140,7 +140,7 @@ class Operator:
 
     def _define(self, name: str, schema: str, reference: Callable, fake: Callable) -> None:
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        otherwise = backends.reference_of(name, reference)
+        otherwise = backends.build_fallback(name, reference)
         LIBRARY.impl(name, otherwise, 'CompositeExplicitAutograd')
         torch.library.register_fake(f'mmattn::{name}', fake, lib=LIBRARY)
         # Native code calls this for tensors that a kernel does not support.
@@ -160,13 +160,13 @@ def count_flops(name: str, formula: Callable[..., int]) -> None:
     flop_registry.setdefault(op, flop_registry.get(op.default))  # torch 2.4 registers the overload
 
 
-def laid_out_as(like: Tensor, x: Tensor) -> Tensor:
+def match_layout(like: Tensor, x: Tensor) -> Tensor:
     """Return ``x`` with the dtype of ``like`` and its order of dimensions in memory."""
-    to = empty_laid_out_as(like, x.shape)
+    to = empty_with_layout(like, x.shape)
     return x if x.dtype == to.dtype and x.stride() == to.stride() else to.copy_(x)
 
 
-def empty_laid_out_as(like: Tensor, size: Sequence[int]) -> Tensor:
+def empty_with_layout(like: Tensor, size: Sequence[int]) -> Tensor:
     """Return an empty tensor with the memory order of dimensions of ``like``; contiguous if ``like`` is expanded."""
     strides = like.stride()
     order = list(range(like.dim()))

@@ -27,7 +27,7 @@ from .checks import (
 )
 from .chunks import chunks
 from .neighbourhood import softmax
-from .operator import Operator, empty_laid_out_as, laid_out_as, products
+from .operator import Operator, empty_with_layout, match_layout, products
 from .support import as_step, check_pattern, check_step, reaches, strided_offsets
 from .window_bias import accumulator
 
@@ -125,14 +125,14 @@ def _parts(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, ...]]
 class _Call:
     """The operands of one call as views of groups: ``(B, heads, *groups, *positions, C)``."""
 
-    def __init__(self, given: Any) -> None:
-        query, key, value, offset_bias, _, pattern, _ = given
-        step = as_step(given.step or None, query.shape[2:-1], key.shape[2:-1])
+    def __init__(self, args: Any) -> None:
+        query, key, value, offset_bias, _, pattern, _ = args
+        step = as_step(args.step or None, query.shape[2:-1], key.shape[2:-1])
         self.rank = len(step)
         self.axes, self.key_axes = zip(
             *(_cut(*side, pattern) for side in zip(query.shape[2:-1], key.shape[2:-1], step))
         )
-        self.dtype, self.scale = accumulator(query), given.scale
+        self.dtype, self.scale = accumulator(query), args.scale
         self.query, *self.tables = (_groups(_pad(x, self.axes), self.axes) for x in (query, *offset_bias))
         self.key, self.value = (_groups(_pad(x, self.key_axes), self.key_axes) for x in (key, value))
         self.keys = self.key.shape[2 + self.rank : -1]
@@ -184,9 +184,9 @@ class _Call:
             to[(*part[:2], *target)] += summands[(slice(None),) * (2 + self.rank) + source]
 
 
-def _reference(given: Any) -> tuple[Tensor, Tensor]:
+def _reference(args: Any) -> tuple[Tensor, Tensor]:
     """Forward pass in PyTorch: output ``(B, heads, *S, Dv)`` and log-sum-exp of the logits ``(B, heads, *S)``."""
-    x, query, value = _Call(given), given.query, given.value
+    x, query, value = _Call(args), args.query, args.value
     out, outs = _zeros(query, x.axes, value.dtype, value.shape[-1])
     lse, lses = _zeros(query, x.axes, x.dtype, 1)
     with torch.autocast(query.device.type, enabled=False):
@@ -196,17 +196,17 @@ def _reference(given: Any) -> tuple[Tensor, Tensor]:
             total = p.sub_(peak).exp_().sum(-1, keepdim=True)
             outs[part] = (p @ v).div_(total.masked_fill(total == 0, 1)).view(outs[part].shape)
             lses[part] = (peak + total.log()).view(lses[part].shape)
-    return laid_out_as(value, _pad(out, x.axes, -1)), _pad(lse, x.axes, -1).squeeze(-1)
+    return match_layout(value, _pad(out, x.axes, -1)), _pad(lse, x.axes, -1).squeeze(-1)
 
 
-def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> list[Tensor]:
+def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor]:
     """Gradients of the tensors among the arguments, in their order."""
-    x = _Call(given)
-    query, key, value = given.query, given.key, given.value
+    x = _Call(args)
+    query, key, value = args.query, args.key, args.value
     d_query, d_queries = _zeros(query, x.axes, query.dtype, query.shape[-1])
     d_key, d_keys = _zeros(key, x.key_axes, x.dtype, key.shape[-1])
     d_value, d_values = _zeros(value, x.key_axes, x.dtype, value.shape[-1])
-    d_offsets = [_zeros(query, x.axes, bias.dtype, bias.shape[-1]) for bias in given.offset_bias]
+    d_offsets = [_zeros(query, x.axes, bias.dtype, bias.shape[-1]) for bias in args.offset_bias]
     mean = (grad.to(x.dtype) * out).sum(-1, keepdim=True)
     lse = lse.masked_fill(lse == -math.inf, 0).unsqueeze(-1)
     groups = [_groups(_pad(y, x.axes), x.axes) for y in (grad, mean, lse)]
@@ -216,7 +216,7 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> l
             p.sub_(lse).exp_()
             x.add_to_keys(d_values, part, p.transpose(-1, -2) @ d_out)
             ds = (d_out @ v.transpose(-1, -2)).sub_(mean).mul_(p)
-            d_queries[part] = (ds @ k).mul_(given.scale).view(d_queries[part].shape)
+            d_queries[part] = (ds @ k).mul_(args.scale).view(d_queries[part].shape)
             x.add_to_keys(d_keys, part, ds.transpose(-1, -2) @ q)
             pairs = ds.view(*x.query[part].shape[:-1], *x.keys)
             for axis, (_, d_table) in enumerate(d_offsets):
@@ -230,22 +230,22 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> l
     return [d_query, d_key, d_value, *d_bias]
 
 
-def _fake(given: Any) -> tuple[Tensor, Tensor]:
-    positions = given.query.shape[:-1]
+def _fake(args: Any) -> tuple[Tensor, Tensor]:
+    positions = args.query.shape[:-1]
     return (
-        empty_laid_out_as(given.value, (*positions, given.value.shape[-1])),
-        given.query.new_empty(positions, dtype=accumulator(given.query)),
+        empty_with_layout(args.value, (*positions, args.value.shape[-1])),
+        args.query.new_empty(positions, dtype=accumulator(args.query)),
     )
 
 
-def _flops(given: Any, backward: bool) -> int:
+def _flops(args: Any, backward: bool) -> int:
     """The pairs of a pattern are the products of the pairs along each axis."""
-    size, key_size = given.query[2:-1], given.key[2:-1]
+    size, key_size = args.query[2:-1], args.key[2:-1]
     pairs = math.prod(
-        sum(reaches(i, j, h, given.pattern) for i in range(queries) for j in range(keys))
-        for queries, keys, h in zip(size, key_size, as_step(given.step or None, size, key_size))
+        sum(reaches(i, j, h, args.pattern) for i in range(queries) for j in range(keys))
+        for queries, keys, h in zip(size, key_size, as_step(args.step or None, size, key_size))
     )
-    return products((*given.query[:2], given.query[-1]), given.value, pairs, backward)
+    return products((*args.query[:2], args.query[-1]), args.value, pairs, backward)
 
 
 OPERATOR = Operator(
@@ -334,8 +334,8 @@ def strided_attention(
     if len(offset_bias):
         offsets = strided_offsets(size, step, pattern, key_size)
         biases = [
-            expanded(f'offset_bias[{axis}]', given, (*query.shape[:-1], len(each)))
-            for axis, (given, each) in enumerate(zip(offset_bias, offsets))
+            expanded(f'offset_bias[{axis}]', bias, (*query.shape[:-1], len(each)))
+            for axis, (bias, each) in enumerate(zip(offset_bias, offsets))
         ]
     check_device(query, key=key, value=value, **{f'offset_bias[{axis}]': x for axis, x in enumerate(biases)})
     return query, key, value, biases, steps, pattern, as_scale(scale, query)
@@ -367,15 +367,15 @@ def strided_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **set
         >>> weights.shape, int((weights[0, 0, 0] > 0).sum())  # a query has 2×2 keys
         (torch.Size([1, 2, 2, 8, 8]), 4)
     """
-    given = OPERATOR.Arguments(*strided_attention.arguments(query, key, key, **settings))
-    query, key, offset_bias, pattern = given.query, given.key, given.offset_bias, given.pattern
-    steps = as_step(given.step or None, query.shape[2:-1], key.shape[2:-1])
+    args = OPERATOR.Arguments(*strided_attention.arguments(query, key, key, **settings))
+    query, key, offset_bias, pattern = args.query, args.key, args.offset_bias, args.pattern
+    steps = as_step(args.step or None, query.shape[2:-1], key.shape[2:-1])
     size, dtype = key.shape[2:-1], accumulator(query)
     check_queries(queries, query.shape[2:-1])
     at = queries.to(query.device).unbind(-1)
     rows: tuple[slice | Tensor, ...] = (slice(None), slice(None), *at)
     with torch.autocast(query.device.type, enabled=False):
-        logits = query[rows].to(dtype) * given.scale @ key.flatten(2, -2).to(dtype).transpose(-1, -2)
+        logits = query[rows].to(dtype) * args.scale @ key.flatten(2, -2).to(dtype).transpose(-1, -2)
         for axis, (i, length, step) in enumerate(zip(at, size, steps)):
             j = torch.arange(length, device=query.device)
             table = offset_bias[axis][rows] if offset_bias else None

@@ -128,7 +128,7 @@ def _dynamic_conv_cases(draw: Draw, quick: bool) -> Iterator[Case]:
 
 def _strided_attention_cases(draw: Draw, quick: bool) -> Iterator[Case]:
     def offsets(at: tuple, size: tuple, step: tuple, pattern: str) -> list[Tensor]:
-        return [draw(*at, *size, len(found)) for found in ops.strided_offsets(size, step, pattern)]
+        return [draw(*at, *size, len(offset)) for offset in ops.strided_offsets(size, step, pattern)]
 
     size, step = ((8, 16, 8) if quick else (16, 64, 64)), (4, 8, 8)
     tensors = draw.operands((1, 1), size, (32, 32)) | {'offset_bias': offsets((1, 1), size, step, 'block')}
@@ -217,7 +217,7 @@ def _dynamic_conv_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
 
 def _strided_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     size, step = ((8, 16, 8) if quick else (16, 64, 64)), (4, 8, 8)
-    widths = [len(found) for found in ops.strided_offsets(size, step, 'block')]
+    widths = [len(offset) for offset in ops.strided_offsets(size, step, 'block')]
 
     def ours(query: Tensor, key: Tensor, value: Tensor, *offset_bias: Tensor) -> Tensor:
         return ops.strided_attention(query, key, value, pattern='block', step=step, offset_bias=offset_bias)

@@ -90,7 +90,7 @@ def _gpus(device: str | None) -> list[str]:
 
 def write(kind: dict[str, str], found: dict[str, dict]) -> None:
     """Write the verdict, and print which implementation each operator uses from now on."""
-    path = verdict.path_of(kind)
+    path = verdict.verdict_path(kind)
     write_text(path, json.dumps({'machine': kind, 'operators': found}, indent=2, ensure_ascii=False) + '\n')
     print(f'\nOn {kind["gpu"]}, according to {path}:')
     for name, each in found.items():
@@ -138,7 +138,7 @@ def check(name: str, device: str, quick: bool) -> dict[str, Any]:
     """Check one kernel, print the measurements, and return its entry of the verdict."""
     operator = name.removesuffix(verdict.TRITON)
     # Of an operator with two kernels, only this one runs in this process.
-    verdict.settle({each: '' if each == name else 'another kernel is checked' for each in verdict.operators()})
+    verdict.apply_choice({each: '' if each == name else 'another kernel is checked' for each in verdict.operators()})
     if device != 'cpu':
         torch.cuda.set_device(device)
     try:

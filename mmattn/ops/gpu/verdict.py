@@ -2,7 +2,7 @@
 
 ``python -m mmattn.utils.check_gpu`` writes a verdict: a file in the cache, valid for one kind of GPU, one torch and one
 build of the kernels. Without a verdict, the references run. A process decides once, for all its GPUs: either at the
-first call of an operator on a GPU, from the files, or in :func:`decide_together`, for all processes of a run. A call of
+first call of an operator on a GPU, from the files, or in :func:`agree_on_kernels`, for all processes of a run. A call of
 an operator never communicates with other processes: that would be a deadlock if they do not make the same call.
 """
 
@@ -30,7 +30,7 @@ DIFFERENT = 'the processes have different GPUs or builds'
 SHIPPED = Path(__file__).parents[1] / 'verdicts'
 
 _lock = threading.RLock()
-_settled: dict[str, str] | None = None
+_choice: dict[str, str] | None = None
 
 
 def operators() -> list[str]:
@@ -65,7 +65,7 @@ def machines() -> list[dict[str, str]]:
     return [found[key] for key in sorted(found)]
 
 
-def path_of(kind: dict[str, str]) -> Path:
+def verdict_path(kind: dict[str, str]) -> Path:
     """Return the path of the verdict for a kind of GPU, in the user's cache."""
     caches = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')  # without a home, a folder named ~
     cache = os.environ.get('MMATTN_CACHE') or Path(caches, 'mmattn')
@@ -75,7 +75,7 @@ def path_of(kind: dict[str, str]) -> Path:
 
 def read(kind: dict[str, str]) -> dict[str, Any] | None:
     """Return the findings of the check for each operator, or None if there is no verdict for this kind of GPU."""
-    for path in (path_of(kind), *sorted(SHIPPED.glob('*.json'))):
+    for path in (verdict_path(kind), *sorted(SHIPPED.glob('*.json'))):
         try:
             found = json.loads(path.read_text(encoding='utf-8'))
         except (OSError, ValueError):  # no file, or not a verdict
@@ -114,34 +114,34 @@ def reasons(kinds: Iterable[dict[str, str]]) -> dict[str, str]:
     return against
 
 
-def settled() -> dict[str, str] | None:
+def current_choice() -> dict[str, str] | None:
     """Return the decision of this process, in the form of :func:`reasons`, or None if it has not decided."""
-    return _settled
+    return _choice
 
 
-def settle(against: dict[str, str]) -> None:
+def apply_choice(against: dict[str, str]) -> None:
     """Run the kernels whose reason is ''; for operators without one, the references."""
-    global _settled
+    global _choice
     for name, reason in against.items():
         for each in (name, f'{name}_backward'):
             if not name.endswith(TRITON):  # `may_run_triton` reads the decision
                 torch.ops.mmattn_native.allow(each, not reason)
-    _settled = against
+    _choice = against
 
 
 def may_run_triton(operator: str, backend: str) -> bool:
     """Return whether the Triton kernel of an operator may run: as decided, unless a backend has been selected."""
     if backend == 'triton':
         return not triton.unavailable_reason()
-    return backend == 'auto' and (settled() or {}).get(f'{operator}{TRITON}') == ''
+    return backend == 'auto' and (current_choice() or {}).get(f'{operator}{TRITON}') == ''
 
 
-def decide() -> dict[str, str]:
+def choose_kernels() -> dict[str, str]:
     """Decide for this process, unless it has decided, and return the decision. Warn if the GPU was not checked."""
     with _lock:
-        if _settled is None:
+        if _choice is None:
             against = reasons(machines())
-            settle(against)
+            apply_choice(against)
             running = {name.removesuffix(TRITON) for name, reason in against.items() if not reason}
             unverified = {name.removesuffix(TRITON) for name, reason in against.items() if reason == NOT_VERIFIED}
             if unverified - running:  # an operator whose CUDA kernel runs does not require Triton's
@@ -154,10 +154,10 @@ def decide() -> dict[str, str]:
                 warnings.warn(
                     f'mmattn: MMATTN_BACKEND=triton has no effect: {triton.unavailable_reason()}', stacklevel=2
                 )
-        return _settled or {}
+        return _choice or {}
 
 
-def decide_together() -> dict[str, str]:
+def agree_on_kernels() -> dict[str, str]:
     """Decide for all processes of a distributed run, and return the decision. All processes must call this function.
 
     Rank 0 decides, so only its machine needs a verdict. If a process has another kind of GPU or another build, the
@@ -171,7 +171,7 @@ def decide_together() -> dict[str, str]:
         same = all(others == gathered[0][0] for others, _ in gathered)
         against = gathered[0][1] if same else dict.fromkeys(against, DIFFERENT)
     with _lock:
-        settle(against)
+        apply_choice(against)
     return against
 
 
