@@ -32,10 +32,6 @@ class DynamicConv2d(nn.Module):
         norm_cfg (dict, optional): norm after each of the three 1×1 convolutions, as in the segmentation networks of
             the paper. Defaults to None.
 
-    Raises:
-        TypeError: ``in_channels`` or ``groups`` is not an integer.
-        ValueError: the kernel is even, or ``groups`` does not divide ``in_channels``.
-
     Example:
         >>> layer = DynamicConv2d(16, kernel_size=3, groups=4)
         >>> x = torch.randn(1, 16, 8, 8)
@@ -58,14 +54,7 @@ class DynamicConv2d(nn.Module):
         self.gamma = nn.Parameter(zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Filter each position with its own kernel.
-
-        Args:
-            x (Tensor): float ``(B, C, H, W)``.
-
-        Returns:
-            Tensor: ``(B, C, H, W)``, dtype of ``x``.
-        """
+        """Filter each position with its own kernel, from float ``(B, C, H, W)`` to ``(B, C, H, W)``."""
         u = F.glu(self.glu(x), 1)
         y = dynamic_conv(self._split(u), self._split(self.kernel(u)), kernel_size=self.kernel_size)
         return x + (self.gamma * self.output(y.movedim(-1, 2).flatten(1, 2))).to(x.dtype)

@@ -1,9 +1,8 @@
 """Bilinear attention between two sets: logits of all pairs, their joint softmax, and bilinear pooling.
 
-Logits and pooling are two derivatives of T = Σ_g Σ_ijk A_g[i,j] p_g[k] x_i[k] y_j[k], which is linear in each of the
-four: logits are ∂T/∂A, and pooling is ∂T/∂p. Their gradients are derivatives of T as well. The products p_g ∘ x_i are
-computed first: they are few, because i runs over words.
-The product of all pairs, (B, Q, K, C), is never formed.
+Logits and pooling are two derivatives of T = Σ_g Σ_ijk A_g[i,j] p_g[k] x_i[k] y_j[k]: logits are ∂T/∂A, and pooling is
+∂T/∂p. T is linear in each of its four factors, so the gradients are derivatives of T as well. The products p_g ∘ x_i
+are computed first: they are few, because i runs over words. The product of all pairs, (B, Q, K, C), is never formed.
 """
 
 import functools
@@ -19,11 +18,11 @@ from .operator import Operator
 from .window_bias import accumulator
 
 
-def _parts(first: Tensor, x: Tensor, y: Tensor, *others: Tensor) -> Iterator[tuple]:
-    """Yield slices of the batch that fit the byte budget, each with its tensors; the first one is A or p."""
+def _parts(first: Tensor, x: Tensor, y: Tensor, *extra: Tensor) -> Iterator[tuple]:
+    """Yield slices of the batch that fit the byte budget, with their tensors; ``first`` is A or p."""
     glimpses, (batch, queries, channels), dtype = first.shape[1], x.shape, accumulator(x)
     for part in chunks(batch, (2 * glimpses * queries + y.shape[1]) * channels * dtype.itemsize):
-        yield part, *(z[part].to(dtype) for z in (first, x, y, *others))
+        yield part, *(z[part].to(dtype) for z in (first, x, y, *extra))
 
 
 def _without_autocast(reference: Callable) -> Callable:
@@ -67,7 +66,6 @@ def _logits(args: Any) -> Tensor:
 
 @_without_autocast
 def _logits_backward(grad: Tensor, args: Any) -> list[Tensor]:
-    """Gradients of query, key and weight."""
     d_query, d_key, d_weight = (torch.empty_like(x) for x in (args.query, args.key, args.weight))
     for part, p, x, y, a in _parts(args.weight, args.query, args.key, grad):
         attended = _attended(a, y)
@@ -93,7 +91,6 @@ def _pooling(args: Any) -> Tensor:
 
 @_without_autocast
 def _pooling_backward(grad: Tensor, args: Any) -> list[Tensor]:
-    """Gradients of weights, query and value."""
     d_weights, d_query, d_value = (torch.empty_like(x) for x in (args.weights, args.query, args.value))
     for part, a, x, y, p in _parts(args.weights, args.query, args.value, grad):
         d_query[part] = _attended(a, y).mul_(p.unsqueeze(2)).sum(1)
@@ -134,7 +131,6 @@ POOLING = Operator(
 
 
 def _check_pair(query: Tensor, key: Tensor, name: str) -> tuple[Tensor, ...]:
-    """Check that the query and the argument ``name`` are ``(B, Q, C)`` and ``(B, K, C)``; return them in one dtype."""
     shapes = query.shape, key.shape
     if query.dim() != 3 or key.dim() != 3 or shapes[0][::2] != shapes[1][::2]:
         raise ValueError(
@@ -148,11 +144,11 @@ def _check_pair(query: Tensor, key: Tensor, name: str) -> tuple[Tensor, ...]:
 
 @LOGITS.public
 def bilinear_logits(query: Tensor, key: Tensor, weight: Tensor) -> tuple:
-    """Logits of all pairs of a query x_i and a key y_j, for G glimpses: L_g[i,j] = Σ_k p_g[k] x_i[k] y_j[k].
+    """Compute the logits of all pairs of a query x_i and a key y_j: L_g[i,j] = Σ_k p_g[k] x_i[k] y_j[k].
 
-    Low-rank bilinear pooling of every pair with one output per glimpse (Eq. 9). The extra memory is that of a slice of
-    the batch; the product of all pairs, ``(B, Q, K, C)``, is never formed. Differentiable in every tensor. float16 and
-    bfloat16 are accumulated in float32.
+    This is low-rank bilinear pooling of every pair with one output for each of G glimpses (Eq. 9). The product of all
+    pairs, ``(B, Q, K, C)``, is never formed. Differentiable in every tensor. float16 and bfloat16 are accumulated in
+    float32.
 
     Source: "Bilinear Attention Networks", 2018.
 
@@ -163,10 +159,6 @@ def bilinear_logits(query: Tensor, key: Tensor, weight: Tensor) -> tuple:
 
     Returns:
         Tensor: ``(B, G, Q, K)``, float64 for float64 operands, otherwise float32.
-
-    Raises:
-        TypeError: a tensor is not floating-point, or ``query`` and ``key`` have different dtypes.
-        ValueError: shapes or devices do not fit.
 
     Example:
         >>> words, regions, weight = torch.randn(2, 14, 64), torch.randn(2, 36, 64), torch.randn(4, 64)
@@ -184,7 +176,7 @@ def bilinear_logits(query: Tensor, key: Tensor, weight: Tensor) -> tuple:
 
 
 def bilinear_softmax(logits: Tensor, query_mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
-    """Softmax over all pairs of a glimpse at once: the weights A_g[i,j] of a sample sum to 1 (Eq. 8).
+    """Apply the softmax over all pairs of a glimpse: the weights A_g[i,j] of a sample sum to 1 (Eq. 8).
 
     Args:
         logits (Tensor): L, float ``(B, G, Q, K)``.
@@ -193,9 +185,6 @@ def bilinear_softmax(logits: Tensor, query_mask: Tensor | None = None, key_mask:
 
     Returns:
         Tensor: A, ``(B, G, Q, K)``, dtype of ``logits``; 0 for pairs that are masked, also if all are.
-
-    Raises:
-        ValueError: ``logits`` has not four dimensions, or a mask is not bool or has another shape.
 
     Example:
         >>> weights = bilinear_softmax(torch.randn(2, 4, 14, 36))
@@ -224,8 +213,8 @@ def bilinear_softmax(logits: Tensor, query_mask: Tensor | None = None, key_mask:
 def bilinear_pooling(weights: Tensor, query: Tensor, value: Tensor) -> tuple:
     """Pool two sets by the weights of their pairs: f_g[k] = Σ_ij A_g[i,j] x_i[k] y_j[k] (Eq. 6 and 12).
 
-    It is computed as Σ_i x_i ∘ Σ_j A_g[i,j] y_j. Differentiable in every tensor. float16 and bfloat16 are accumulated
-    in float32.
+    Computed as Σ_i x_i ∘ Σ_j A_g[i,j] y_j. Differentiable in every tensor. float16 and bfloat16 are accumulated in
+    float32.
 
     Source: "Bilinear Attention Networks", 2018.
 
@@ -236,10 +225,6 @@ def bilinear_pooling(weights: Tensor, query: Tensor, value: Tensor) -> tuple:
 
     Returns:
         Tensor: ``(B, G, C)``, dtype of ``query``.
-
-    Raises:
-        TypeError: a tensor is not floating-point, or ``query`` and ``value`` have different dtypes.
-        ValueError: shapes or devices do not fit.
 
     Example:
         >>> weights = bilinear_softmax(torch.randn(2, 4, 14, 36))
@@ -266,7 +251,7 @@ def bilinear_attention(
     query_mask: Tensor | None = None,
     key_mask: Tensor | None = None,
 ) -> Tensor:
-    """Bilinear attention: :func:`bilinear_logits`, :func:`bilinear_softmax` and :func:`bilinear_pooling` in one call.
+    """Combine :func:`bilinear_logits`, :func:`bilinear_softmax` and :func:`bilinear_pooling` in one call.
 
     A bias of a glimpse has no effect, because the softmax is over all pairs.
 
@@ -280,10 +265,6 @@ def bilinear_attention(
 
     Returns:
         Tensor: ``(B, G, D)``, dtype of ``pooled_query``; 0 without a pair.
-
-    Raises:
-        TypeError: a tensor is not floating-point, or dtypes differ.
-        ValueError: shapes or devices do not fit, or a mask is not bool.
 
     Example:
         >>> words, regions, weight = torch.randn(2, 14, 64), torch.randn(2, 36, 64), torch.randn(4, 64)

@@ -38,7 +38,7 @@ def _composes(name: str) -> Callable:
 
 
 def _exists(length: int, k: int, device: torch.device, dilation: int = 1) -> Tensor:
-    """Return bool ``(length, k)``: whether the key of each entry around each position lies on the axis."""
+    """Mark the entries ``(length, k)`` around each position whose key lies on the axis."""
     key = torch.arange(length, device=device)[:, None] + (torch.arange(k, device=device) - k // 2) * dilation
     return (key >= 0) & (key < length)
 
@@ -46,10 +46,7 @@ def _exists(length: int, k: int, device: torch.device, dilation: int = 1) -> Ten
 def _window(
     size: Sequence[int], key_size: Sequence[int], window_size: Sequence[int], is_causal: bool, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return the flat index of the key ``(N, K)`` of each window entry of each query, and whether it exists.
-
-    As ``window_bias.window_keys``, without the division of symbolic sizes.
-    """
+    """Compute what ``window_bias.window_keys`` does, without a division of symbolic sizes."""
     where, exists = (
         torch.zeros((1, 1), dtype=torch.long, device=device),
         torch.ones((1, 1), dtype=torch.bool, device=device),
@@ -65,7 +62,7 @@ def _window(
 
 
 def _grid_window(size: Sequence[int], window_size: Sequence[int], device: torch.device) -> Tensor:
-    """Return bool ``(N, K)``: whether the key of each window entry of ``grid_attention`` exists."""
+    """Mark the window entries ``(N, K)`` of ``grid_attention`` that have a key."""
     arms = []
     for axis in reversed(range(len(size))):
         k = window_size[axis]
@@ -81,7 +78,7 @@ def _grid_window(size: Sequence[int], window_size: Sequence[int], device: torch.
 @_composes('grid_attention')
 def _grid_attention(args: Any) -> tuple[Tensor, Tensor]:
     """Compose ``grid_attention``: three tables of N·ΣL logits, for axes of lengths L, and one int64 index of N·L."""
-    positions = _Positions.of(args)
+    positions = _Positions.build(args)
     axes = range(args.query.dim() - 3)
     arms = []
     for axis in axes:
@@ -136,9 +133,9 @@ def _global_attention(args: Any) -> tuple[Tensor, Tensor]:
 
 
 def _neighbours(x: Tensor, kernel_size: Sequence[int], dilation: int) -> Iterator[Tensor]:
-    """Yield ``(B, heads, H, W, k1, C)`` for each row of the kernel: the neighbours of each position; 0 outside.
+    """Yield the neighbours of each position, ``(B, heads, H, W, k1, C)``, for each row of the kernel; 0 outside.
 
-    They are parts of one table, which also has (k0 − 1) · dilation rows of zeros.
+    All rows are views of one table, which also has (k0 − 1) · dilation rows of zeros.
     """
     k0, k1 = kernel_size
     width = x.shape[3]
@@ -199,18 +196,18 @@ def _window_zscore(args: Any) -> tuple[Tensor, Tensor, Tensor]:
         valid = torch.ones_like(x[:1, 0, :, 0], dtype=torch.bool) if mask is None else mask.flatten(1)
         exists = (exists & valid[:, where])[:, None]
         count = (valid.cumsum(-1) if args.is_causal else valid.sum(-1, keepdim=True))[:, None]
-    others = count - exists.sum(-1)
+    outer = count - exists.sum(-1)  # keys outside the window
     if args.outside_bias is None:
         outside = x.new_full(x.shape[:-1], args.outside_value)
     else:
         outside = args.outside_bias.flatten(2)
     some = count.clamp(min=1)
-    outside = outside.masked_fill(others == 0, 0)
+    outside = outside.masked_fill(outer == 0, 0)
     x = x.masked_fill(~exists, 0)
-    mean = (x.sum(-1) + others * outside) / some
+    mean = (x.sum(-1) + outer * outside) / some
     x = (x - mean.unsqueeze(-1)).masked_fill(~exists, 0)
-    outside = (outside - mean).masked_fill(others == 0, 0)
-    factor = ((x.square().sum(-1) + others * outside.square()) / some + EPS).rsqrt()
-    found = x * factor.unsqueeze(-1), outside * factor, factor
-    window, outside, rstd = (y.unflatten(2, size) for y in found)
+    outside = (outside - mean).masked_fill(outer == 0, 0)
+    factor = ((x.square().sum(-1) + outer * outside.square()) / some + EPS).rsqrt()
+    outputs = x * factor.unsqueeze(-1), outside * factor, factor
+    window, outside, rstd = (y.unflatten(2, size) for y in outputs)
     return window, outside, rstd

@@ -23,10 +23,7 @@ from .window_bias import accumulator, axis_index
 class _Positions:
     """The window biases of one call, laid out for each arm.
 
-    Args:
-        given: the arguments of the operator.
-        at (tuple[Tensor, ...]): coordinates ``(Q,)`` on each axis of selected queries; ``(Q)`` then replaces ``*S``.
-            Defaults to all queries.
+    ``at`` holds coordinates ``(Q,)`` on each axis of selected queries; ``(Q)`` then replaces ``*S``.
     """
 
     def __init__(self, args: Any, at: tuple[Tensor, ...] = ()) -> None:
@@ -39,16 +36,15 @@ class _Positions:
             self.outside = args.outside_bias[_index(*at)].to(dtype)
 
     @classmethod
-    def of(cls, args: Any, at: tuple[Tensor, ...] = ()) -> _Positions | None:
-        """Return the position biases of a call, or None if it has none."""
+    def build(cls, args: Any, at: tuple[Tensor, ...] = ()) -> _Positions | None:
         return None if args.window_bias is None else cls(args, at)
 
     def arm(self, axis: int) -> slice:
-        """The entries of an axis within K: the last axis comes first, with the centre; the others omit the centre."""
-        own = [k - 1 for k in self.window_size]
-        own[-1] += 1
-        start = sum(own[axis + 1 :])
-        return slice(start, start + own[axis])
+        """Entries of an axis within K: the last axis comes first, with the centre; the other axes omit the centre."""
+        counts = [k - 1 for k in self.window_size]
+        counts[-1] += 1
+        start = sum(counts[axis + 1 :])
+        return slice(start, start + counts[axis])
 
     def logits(self, axis: int, lines: slice) -> Tensor:
         """Position biases of the arm along ``axis``: ``(B, heads, lines, …, L, L)``."""
@@ -57,12 +53,9 @@ class _Positions:
         return self.realign(axis, window, outside, torch.arange(length, device=window.device), length)
 
     def realign(self, axis: int, window: Tensor, outside: Tensor, position: Tensor, length: int) -> Tensor:
-        """Biases ``(…, n, length)`` of the arm along ``axis``, for n queries.
+        """Compute biases ``(…, n, length)`` of the arm along ``axis``, for n queries at ``position`` on the axis.
 
-        Args:
-            window, outside (Tensor): biases of the queries, ``(…, n, K)`` and ``(…, n, 1)``.
-            position (Tensor): coordinates ``(n,)`` of the queries on the axis.
-            length (int): length of the axis.
+        ``window`` is ``(…, n, K)``, ``outside`` is ``(…, n, 1)``.
         """
         k = self.window_size[axis]
         entries = window[..., self.arm(axis)]
@@ -75,7 +68,7 @@ class _Positions:
 
 
 def _index(*coordinates: Tensor) -> tuple[slice | Tensor, ...]:
-    """Index into ``(B, heads, *S, …)`` from one tensor per axis of ``*S``; without tensors, the index of everything."""
+    """Index ``(B, heads, *S, …)`` by one tensor per axis of ``*S``; without tensors, select everything."""
     return slice(None), slice(None), *coordinates
 
 
@@ -85,7 +78,7 @@ def _without_centre(entries: Tensor) -> Tensor:
 
 
 def _lines(x: Tensor, axis: int) -> Tensor:
-    """View ``(B, heads, *S, C)`` as the lines along ``axis``: ``(B, heads, *others, L, C)``."""
+    """View ``(B, heads, *S, C)`` as the lines along ``axis``: ``(B, heads, *rest, L, C)``."""
     return x.movedim(2 + axis, -2)
 
 
@@ -99,8 +92,8 @@ def _arms(args: Any, positions: _Positions | None) -> Iterator[tuple[int, slice,
         q, k = _lines(args.query, axis), _lines(args.key, axis)
         batch, heads, count, *rest = q.shape[:-1]
         channels = q.shape[-1] + args.value.shape[-1]
-        each = batch * heads * math.prod(rest) * (4 * q.shape[-2] + 2 * channels) * dtype.itemsize
-        for lines in chunks(count, each):
+        line_bytes = batch * heads * math.prod(rest) * (4 * q.shape[-2] + 2 * channels) * dtype.itemsize
+        for lines in chunks(count, line_bytes):
             logits = (q[:, :, lines].to(dtype) * args.scale) @ k[:, :, lines].to(dtype).transpose(-1, -2)
             if positions is not None:
                 logits += positions.logits(axis, lines)
@@ -110,12 +103,11 @@ def _arms(args: Any, positions: _Positions | None) -> Iterator[tuple[int, slice,
 
 
 def _reference(args: Any) -> tuple[Tensor, Tensor]:
-    """Forward pass in PyTorch: output ``(B, heads, *S, Dv)`` and log-sum-exp of the logits ``(B, heads, *S)``."""
     query, value, dtype = args.query, args.value, accumulator(args.query)
     out = torch.zeros(value.shape, dtype=dtype, device=value.device)
     lse = torch.full(query.shape[:-1], -math.inf, dtype=dtype, device=query.device)
     with torch.autocast(query.device.type, enabled=False):
-        for axis, lines, p in _arms(args, _Positions.of(args)):
+        for axis, lines, p in _arms(args, _Positions.build(args)):
             peak = p.amax(-1, keepdim=True)  # -inf in a line of length 1: its key, self, is not in this arm
             total = p.sub_(peak.masked_fill(peak == -math.inf, 0)).exp_().sum(-1, keepdim=True)
             arm = p @ _lines(value, axis)[:, :, lines].to(dtype)  # unnormalised
@@ -129,11 +121,10 @@ def _reference(args: Any) -> tuple[Tensor, Tensor]:
 
 
 def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor]:
-    """Gradients of the tensors among the arguments, in their order."""
     query, key, value, dtype = args.query, args.key, args.value, accumulator(args.query)
     d_query, d_key, d_value = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (query, key, value))
     with torch.autocast(query.device.type, enabled=False):
-        positions = _Positions.of(args)
+        positions = _Positions.build(args)
         d_window = None if positions is None else torch.zeros(args.window_bias.shape, dtype=dtype, device=query.device)
         mean = (grad.to(dtype) * out).sum(-1, keepdim=True)
         lse = lse.masked_fill(lse == -math.inf, 0)  # all keys masked
@@ -192,47 +183,31 @@ def grid_attention(
     window_size: int | tuple[int, ...] | None = None,
     outside_bias: Tensor | float = 0.0,
 ) -> tuple:
-    """Softmax attention over the keys on the axes through each position of a 2-D or 3-D map.
+    """Attend over the keys on the axes through each position of a 2-D or 3-D map.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j over the positions j that differ from i on at most one axis,
     with the position biases b. A query has ∑S − (axes − 1) keys.
 
-    Positions are the dimensions between heads and channels: ``(H, W)`` or ``(T, H, W)``, written ``*S``. The operator
-    is differentiable in every tensor. float16 and bfloat16 are accumulated in float32. Under autocast, query, key and
-    value of different dtypes are cast to the dtype of autocast.
+    Positions are the dimensions between heads and channels: ``(H, W)`` or ``(T, H, W)``, written ``*S``. Differentiable
+    in every tensor; dtypes are handled as in :func:`global_attention`.
 
     Sources: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, Eq. 3.12 for the position biases; "Attention and Fusion of Deep Representations for Computer Vision",
     master's thesis, University of Guelph, 2020, Eq. 5.2 to 5.5 for 3-D.
 
     Args:
-        query (Tensor): float ``(B, heads, *S, D)``.
-        key (Tensor): float ``(B, heads, *S, D)``; may have fewer heads, a divisor of the query heads: each is shared by
-            a group of consecutive query heads.
-        value (Tensor): float ``(B, heads, *S, Dv)``, with as many heads as ``key``.
-        scale (float, optional): factor 1/σc of the content logits. Defaults to 1/√D.
+        query, key, value, scale: as in :func:`global_attention`, with one map ``*S``, which must not be empty.
         window_bias (Tensor, optional): float ``(B, heads, *S, K)``, biases of the window of each axis, centred on the
             query. The last axis comes first, including the centre; the other axes follow in reverse order, without
             the centre. In 2-D: k1 horizontal entries, then k0 − 1 vertical ones. The biases are not scaled: divide them
             by σp, or apply :func:`window_zscore`. To exclude a key, use −∞: the float32 gradients of a query whose
             log-sum-exp is ±1e8 or beyond are wrong.
-        window_size (int or tuple[int, ...], optional): odd window length k, for all axes or for each axis of ``*S``.
-            Required with ``window_bias``.
-        outside_bias (Tensor or float): v_i, the bias of keys outside the windows: float ``(B, heads, *S)`` or a number;
-            ``-inf`` restricts attention to the windows. Used only with ``window_bias``. Defaults to 0.
-        return_lse (bool): also return the log-sum-exp of the logits of each query: ``(B, heads, *S)``, float64 for
-            float64 operands, otherwise float32, not differentiable. Defaults to False.
+        window_size, outside_bias, return_lse: as in :func:`global_attention`.
 
     Returns:
         Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``. If the channels of ``value`` are contiguous, the output has
         the same memory order of dimensions; otherwise it is contiguous, because writing another order would take as
         long as criss-cross attention itself. With ``return_lse=True``, a tuple of this tensor and the log-sum-exp.
-
-    Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype, they or the biases are not floating-point, or
-            ``scale`` or ``outside_bias`` is not a number.
-        ValueError: shapes do not fit, the map is empty, a window is even, ``scale`` is not finite, or the number
-            ``outside_bias`` is neither finite nor ``-inf``. The values of tensors are not checked.
 
     Example:
         >>> query, key, value = torch.randn(3, 1, 8, 32, 32, 16).unbind()  # 8 heads of 16 channels, 32×32 positions
@@ -252,22 +227,16 @@ def grid_attention(
 
 @torch.no_grad()
 def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
-    """Return the attention weights of :func:`grid_attention` for selected queries.
-
-    Only the requested rows are computed. Not differentiable.
+    """Compute the weights of :func:`grid_attention` for selected queries only. Not differentiable.
 
     Args:
         query, key (Tensor): as in :func:`grid_attention`.
-        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same for each batch item.
+        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, shared by all batch items.
         **settings: the other arguments of :func:`grid_attention`.
 
     Returns:
         Tensor: ``(B, heads, Q, *S)``, float64 for float64 operands, otherwise float32. Each row sums to 1; the weights
         of keys that are not on the axes through the query are 0.
-
-    Raises:
-        TypeError, ValueError: as :func:`grid_attention`.
-        ValueError: ``queries`` has another dtype or shape, or is outside the map.
 
     Example:
         >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions
@@ -282,7 +251,7 @@ def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settin
     at = queries.to(query.device).unbind(-1)
     row = torch.arange(len(queries), device=query.device)[:, None]
     with torch.autocast(query.device.type, enabled=False):
-        positions = _Positions.of(args, at)
+        positions = _Positions.build(args, at)
         rows = query[_index(*at)].to(dtype) * args.scale  # (B, heads, Q, D)
         logits = rows.new_full((*rows.shape[:-1], *size), -math.inf)
         for axis, length in enumerate(size):  # the last axis, whose arm contains the self key, is written last

@@ -71,17 +71,17 @@ def _reference(args: Any) -> tuple[Tensor, Tensor, Tensor]:
     for rows, exists, count in _Support(args).slices():
         x = window[:, :, rows].to(dtype)
         inside = exists.sum(-1)
-        others = count - inside
+        outer = count - inside  # keys outside the window
         some = count.clamp(min=1)
         v = x.new_full(x.shape[:-1], args.outside_value) if outside is None else outside[:, :, rows]
         middle = x.masked_fill(~exists, 0).sum(-1) / inside.clamp(min=1)
         x = torch.sub(x, middle.unsqueeze(-1), out=out[:, :, rows])
         x.masked_fill_(~exists, 0)
-        v = (v - middle).masked_fill_(others == 0, 0)
-        mean = (x.sum(-1) + others * v) / some
+        v = (v - middle).masked_fill_(outer == 0, 0)
+        mean = (x.sum(-1) + outer * v) / some
         x.sub_(mean.unsqueeze(-1)).masked_fill_(~exists, 0)
-        v = v.sub_(mean).masked_fill_(others == 0, 0)
-        factor = ((x.square().sum(-1) + others * v.square()) / some + EPS).rsqrt()
+        v = v.sub_(mean).masked_fill_(outer == 0, 0)
+        factor = ((x.square().sum(-1) + outer * v.square()) / some + EPS).rsqrt()
         x.mul_(factor.unsqueeze(-1))
         out_outside[:, :, rows], rstd[:, :, rows] = v.mul_(factor), factor
     return outputs
@@ -95,14 +95,14 @@ def _reference_backward(
     d_window, d_outside = torch.empty_like(out), torch.empty_like(out_outside)
     for rows, exists, count in _Support(args).slices():
         z, z_outside, factor = out[:, :, rows], out_outside[:, :, rows], rstd[:, :, rows]
-        others, some = count - exists.sum(-1), count.clamp(min=1)
+        outer, some = count - exists.sum(-1), count.clamp(min=1)
         g = grad[:, :, rows].masked_fill(~exists, 0)
-        g_outside = grad_outside[:, :, rows].masked_fill(others == 0, 0)
+        g_outside = grad_outside[:, :, rows].masked_fill(outer == 0, 0)
         mean = (g.sum(-1) + g_outside) / some
         along = ((g * z).sum(-1) + g_outside * z_outside) / some
         g.sub_(mean.unsqueeze(-1)).sub_(z * along.unsqueeze(-1)).mul_(factor.unsqueeze(-1))
         d_window[:, :, rows] = g.masked_fill_(~exists, 0)
-        d_outside[:, :, rows] = (g_outside - others * (mean + z_outside * along)) * factor
+        d_outside[:, :, rows] = (g_outside - outer * (mean + z_outside * along)) * factor
     size = args.window_bias.shape[2:-1]
     grads: list[Tensor | None] = [d_window.unflatten(2, size)]
     if args.outside_bias is not None:
@@ -142,34 +142,28 @@ def window_zscore(
 ) -> tuple[Tensor, Tensor]:
     """Normalise window biases over the keys of each query: (δp − μ) / √(var + 1e-5).
 
-    μ and var are the mean and the population variance of the biases of all keys of the query, including those outside
+    μ and var are the mean and the population variance of the biases of all keys of the query, including keys outside
     the window (column N(δp) of Table 3.3). Pass the result to :func:`global_attention` or :func:`grid_attention`.
     Queries and keys must have the same positions ``*S``: if the queries are only the last positions of the keys, the
-    statistics differ. The operator is differentiable in both tensors. It computes in float32, or in float64 for float64
-    biases.
+    statistics differ. Differentiable in both tensors. Computed in float32, or in float64 for float64 biases.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, chapter 3.
 
     Args:
         window_bias (Tensor): float ``(B, heads, *S, K)``, as in :func:`global_attention` or :func:`grid_attention`,
-            according to ``support``.
+            according to ``support``. A query with a bias of −∞ gets NaN.
         window_size (int or tuple[int, ...]): odd window length k, for all axes or for each axis.
         outside_bias (Tensor or float): v_i, the bias of keys outside the window: float ``(B, heads, *S)`` or a finite
             number. Defaults to 0.
-        support (str): the keys of a query: 'global', all positions; 'grid', those of :func:`grid_attention`. Defaults
-            to 'global'.
+        support (str): the keys of a query: 'global', all positions; 'grid', the keys of :func:`grid_attention`.
+            Defaults to 'global'.
         key_mask (Tensor, optional): bool ``(B, *S)``, True for keys that may be attended to. Only with 'global'.
         is_causal (bool): use only keys with j ≤ i. Only with 'global'. Defaults to False.
 
     Returns:
         tuple[Tensor, Tensor]: normalised ``window_bias`` and ``outside_bias``, float32 or float64 ``(B, heads, *S, K)``
         and ``(B, heads, *S)``; 0 for entries without a key.
-
-    Raises:
-        TypeError: the biases are not floating-point.
-        ValueError: shapes do not fit, a window is even, ``support`` is unknown, or the number ``outside_bias`` is not
-            finite. The values of tensors are not checked: a query with a bias of −∞ gets NaN.
 
     Example:
         >>> bias, outside = window_zscore(torch.randn(1, 8, 32, 32, 7 * 7), 7)

@@ -1,9 +1,9 @@
-"""Decides which kernels run on a GPU: those that a check found correct and fast enough on the same kind of GPU.
+"""Chooses the kernels that run on a GPU: kernels that a check found correct and fast enough on such a GPU.
 
 ``python -m mmattn.utils.check_gpu`` writes a verdict: a file in the cache, valid for one kind of GPU, one torch and one
-build of the kernels. Without a verdict, the references run. A process decides once, for all its GPUs: either at the
-first call of an operator on a GPU, from the files, or in :func:`agree_on_kernels`, for all processes of a run. A call of
-an operator never communicates with other processes: that would be a deadlock if they do not make the same call.
+build of the kernels. Without a verdict, the references run. A process chooses once, for all its GPUs: either at the
+first call of an operator on a GPU, from the files, or in :func:`agree_on_kernels`, for all processes of a run. A call
+of an operator never communicates with other processes: processes that make different calls would deadlock.
 """
 
 import functools
@@ -34,17 +34,17 @@ _choice: dict[str, str] | None = None
 
 
 def operators() -> list[str]:
-    """Return the names of the kernels for GPUs: those of operators with a CUDA kernel in this build, then Triton's."""
+    """List the kernels for GPUs: the operators with a CUDA kernel in this build, then the Triton kernels."""
     return [name for name in library.KERNELS if library.has_kernel(name, 'cuda')] + triton_kernels()
 
 
 def triton_kernels() -> list[str]:
-    """Return the names of the Triton kernels, whether they can run here or not."""
+    """List the names of the Triton kernels, whether they can run here or not."""
     return [f'{name}{TRITON}' for name in triton.OPERATORS]
 
 
 def machine(device: int) -> dict[str, str]:
-    """Return the key of a verdict, which is valid for exactly this kind of GPU, software and build."""
+    """Describe a GPU, its software and the build. A verdict is valid for exactly this description."""
     properties = torch.cuda.get_device_properties(device)
     return {
         'gpu': properties.name,
@@ -58,11 +58,11 @@ def machine(device: int) -> dict[str, str]:
 
 
 def machines() -> list[dict[str, str]]:
-    """Return :func:`machine` for all GPUs, without duplicates."""
+    """Describe all GPUs, without duplicates."""
     if not torch.cuda.is_available():
         return []
-    found = {str(kind): kind for kind in map(machine, range(torch.cuda.device_count()))}
-    return [found[key] for key in sorted(found)]
+    kinds = {str(kind): kind for kind in map(machine, range(torch.cuda.device_count()))}
+    return [kinds[key] for key in sorted(kinds)]
 
 
 def verdict_path(kind: dict[str, str]) -> Path:
@@ -74,19 +74,19 @@ def verdict_path(kind: dict[str, str]) -> Path:
 
 
 def read(kind: dict[str, str]) -> dict[str, Any] | None:
-    """Return the findings of the check for each operator, or None if there is no verdict for this kind of GPU."""
+    """Read the findings of the check for each operator, or None if there is no verdict for this kind of GPU."""
     for path in (verdict_path(kind), *sorted(SHIPPED.glob('*.json'))):
         try:
-            found = json.loads(path.read_text(encoding='utf-8'))
+            record = json.loads(path.read_text(encoding='utf-8'))
         except (OSError, ValueError):  # no file, or not a verdict
             continue
-        if isinstance(found, dict) and found.get('machine') == kind:
-            return found['operators']
+        if isinstance(record, dict) and record.get('machine') == kind:
+            return record['operators']
     return None
 
 
 def reason_against(found: dict[str, Any] | None) -> str:
-    """Return why a kernel with these findings does not run, or '' if it runs."""
+    """Explain why a kernel with these findings does not run; '' if it runs."""
     if found is None:
         return NOT_VERIFIED
     if not found['correct']:
@@ -99,9 +99,9 @@ def reason_against(found: dict[str, Any] | None) -> str:
 
 
 def reasons(kinds: Iterable[dict[str, str]]) -> dict[str, str]:
-    """Return why each kernel does not run on GPUs of these kinds, or '' if it runs."""
+    """Explain for each kernel why it does not run on these kinds of GPUs; '' if it runs."""
     verdicts = [read(kind) for kind in kinds] or [None]
-    against = {name: _first(reason_against((each or {}).get(name)) for each in verdicts) for name in operators()}
+    against = {name: _first(reason_against((verdict or {}).get(name)) for verdict in verdicts) for name in operators()}
     chosen = os.environ.get('MMATTN_BACKEND', 'auto')
     for name in against:
         operator = name.removesuffix(TRITON)
@@ -115,29 +115,29 @@ def reasons(kinds: Iterable[dict[str, str]]) -> dict[str, str]:
 
 
 def current_choice() -> dict[str, str] | None:
-    """Return the decision of this process, in the form of :func:`reasons`, or None if it has not decided."""
+    """Return what this process has chosen, in the form of :func:`reasons`, or None if it has not chosen."""
     return _choice
 
 
 def apply_choice(against: dict[str, str]) -> None:
-    """Run the kernels whose reason is ''; for operators without one, the references."""
+    """Run the kernels whose reason is ''. The other operators run their references."""
     global _choice
     for name, reason in against.items():
-        for each in (name, f'{name}_backward'):
-            if not name.endswith(TRITON):  # `may_run_triton` reads the decision
-                torch.ops.mmattn_native.allow(each, not reason)
+        if not name.endswith(TRITON):  # `may_run_triton` reads the choice
+            for operator in (name, f'{name}_backward'):
+                torch.ops.mmattn_native.allow(operator, not reason)
     _choice = against
 
 
 def may_run_triton(operator: str, backend: str) -> bool:
-    """Return whether the Triton kernel of an operator may run: as decided, unless a backend has been selected."""
+    """Check whether the Triton kernel of an operator may run: as chosen, unless a backend has been selected."""
     if backend == 'triton':
         return not triton.unavailable_reason()
     return backend == 'auto' and (current_choice() or {}).get(f'{operator}{TRITON}') == ''
 
 
 def choose_kernels() -> dict[str, str]:
-    """Decide for this process, unless it has decided, and return the decision. Warn if the GPU was not checked."""
+    """Choose the kernels for this process, unless it has chosen. Warns if the GPU was not checked."""
     with _lock:
         if _choice is None:
             against = reasons(machines())
@@ -158,9 +158,9 @@ def choose_kernels() -> dict[str, str]:
 
 
 def agree_on_kernels() -> dict[str, str]:
-    """Decide for all processes of a distributed run, and return the decision. All processes must call this function.
+    """Choose the kernels for all processes of a distributed run. All processes must call this function.
 
-    Rank 0 decides, so only its machine needs a verdict. If a process has another kind of GPU or another build, the
+    Rank 0 chooses, so only its machine needs a verdict. If a process has another kind of GPU or another build, the
     references run in all processes.
     """
     kinds = machines()
@@ -168,7 +168,7 @@ def agree_on_kernels() -> dict[str, str]:
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
         gathered: list[Any] = [None] * distributed.get_world_size()
         distributed.all_gather_object(gathered, (kinds, against))
-        same = all(others == gathered[0][0] for others, _ in gathered)
+        same = all(kinds == gathered[0][0] for kinds, _ in gathered)
         against = gathered[0][1] if same else dict.fromkeys(against, DIFFERENT)
     with _lock:
         apply_choice(against)

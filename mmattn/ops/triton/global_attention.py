@@ -68,7 +68,7 @@ class Operands:
         }
 
     def launch(self, kernel: Any, *arguments: Any, owned: int, parts: int = 0) -> None:
-        """Run a kernel whose programs own ``owned`` rows of each map. With ``parts`` > 0, programs share a tile of rows."""
+        """Run a kernel whose programs own ``owned`` rows of each map. If ``parts`` > 0, programs share a tile."""
 
         def programs(config: dict) -> int:
             shares = triton.cdiv(parts, config['STREAM']) if parts else 1
