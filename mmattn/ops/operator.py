@@ -114,8 +114,8 @@ class Operator:
     def public(self, arguments: Callable[..., tuple]) -> PublicOperator:
         """Decorate a function that checks the user's arguments and converts them to the schema.
 
-        The result runs the operator and returns the first output, or the first two with ``return_lse=True``. The original
-        function is its attribute ``arguments``.
+        The result runs the operator and returns the first output, or the first two with ``return_lse=True``.
+        The original function is its attribute ``arguments``.
         """
         run = self.run
         signature = inspect.signature(arguments)
