@@ -11,7 +11,7 @@ POSITION_ARGUMENTS = ('window_bias', 'window_size', 'outside_bias', 'axis_bias')
 
 
 class AttentionWeights:
-    """Mix-in for attention layers: computes attention rows for selected queries; ``forward`` does not store them.
+    """Mix-in for attention layers: computes attention rows for selected queries. ``forward`` does not store them.
 
     A subclass defines ``operands``, which returns the arguments of its operator for the inputs of ``forward``, and
     ``operator_weights``, which computes attention rows from these arguments.
@@ -39,7 +39,7 @@ class AttentionWeights:
                 E4 are position. Defaults to 'bilateral'.
 
         Returns:
-            Tensor: ``(B, heads, Q, *S)`` over the positions ``*S`` of the keys; each row sums to 1.
+            Tensor: ``(B, heads, Q, *S)`` over the positions ``*S`` of the keys. Each row sums to 1.
         """
         if kind not in self.attention_kinds:
             raise ValueError(f'kind must be one of {self.attention_kinds} in this {type(self).__name__}; got {kind!r}')

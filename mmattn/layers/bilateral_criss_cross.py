@@ -23,7 +23,7 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
     column of i (Eq. 3.9 to 3.12).
 
     It extends mmcv's ``CrissCrossAttention``. With ``position='none'`` it has the same ``state_dict`` keys and the same
-    output. γ has shape (1,), mmcv's has shape (); checkpoints load in both directions.
+    output. γ has shape (1,), mmcv's has shape (). Checkpoints load in both directions.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, section 3.4.4.
@@ -38,7 +38,7 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
         padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', or the
             'mean' or 'min' of the logits within the window (Table 3.3). Defaults to 'learned'.
         smoothing (str): with 'bilateral', how position logits are scaled: 'zscore' (normalised over the keys of a
-            query; not with 'neg_inf') or 'sqrt_dim' (divided by √d) (Table 3.3). Defaults to 'zscore'.
+            query, not with 'neg_inf') or 'sqrt_dim' (divided by √d) (Table 3.3). Defaults to 'zscore'.
         max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
 
     Example:

@@ -33,8 +33,8 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
         window_size, padding, smoothing, max_offset: as in :class:`~mmattn.layers.BilateralCrissCrossAttention`.
         position (str): 'bilateral' (Eq. 3.12), 'relative' (decomposed relative encoding of Bello et al., as in
             Table 3.2) or 'none' (content only). Defaults to 'bilateral'.
-        conv_cfg, norm_cfg (dict, optional): as in mmcv; the norm applies to the output projection only.
-        mode (str): pairwise function of mmcv; must be 'embedded_gaussian' unless ``position='none'``. Defaults to
+        conv_cfg, norm_cfg (dict, optional): as in mmcv. The norm applies to the output projection only.
+        mode (str): pairwise function of mmcv. Must be 'embedded_gaussian' unless ``position='none'``. Defaults to
             'embedded_gaussian'.
         use_scale (bool): with ``position='none'``, divide the content logits by √d, d = C / reduction. With positions,
             σc is always √d. Defaults to True.

@@ -20,14 +20,14 @@ class DynamicConv2d(nn.Module):
 
     The order of the operations is that of Wu et al., whom the paper follows: the GLU precedes the dynamic convolution,
     so x of Eq. 5 to 7 is u, which is filtered and also predicts the kernels. W and W_c have biases, unless a norm
-    follows; d_{j,g} has none.
+    follows. There is no bias in d_{j,g}.
 
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
         in_channels (int): channels C of the map.
         kernel_size (int or tuple[int, int]): odd side k of the kernel, or (vertical, horizontal).
-        groups (int): number of groups, a divisor of ``in_channels``; the channels of a group share a kernel. Defaults
+        groups (int): number of groups, a divisor of ``in_channels``. The channels of a group share a kernel. Defaults
             to 16.
         norm_cfg (dict, optional): norm after each of the three 1×1 convolutions, as in the segmentation networks of
             the paper. Defaults to None.

@@ -13,7 +13,7 @@ class GridAttention3d(MultiheadAttention3d):
     """Multi-head attention in which each voxel attends to the voxels on the three axes through it.
 
     A query has T + H + W − 2 keys. Three layers connect any two voxels of a video (Eq. 5.2 to 5.5). The relative
-    encoding of a key belongs to the axis on which the key lies; for the voxel itself, to the x axis.
+    encoding of a key belongs to the axis on which the key lies. The voxel itself uses the encoding of the x axis.
 
     Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
     2020, chapter 5.

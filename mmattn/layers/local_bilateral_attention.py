@@ -27,9 +27,9 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
     """Attention over the k×k neighbourhood of each position, by content, by geometry, or by both.
 
     y_i = W_out Σ_j softmax_j [(W_σ x_i)ᵀ(W_φ x_j) + W_γ[j,·]·(W_σ x_i)] W_β x_j for each of M heads (Eq. 4.2, 4.6 to
-    4.9), over the neighbours j inside the map. The thesis does not specify the following details; they reproduce the
+    4.9), over the neighbours j inside the map. The thesis does not specify the following details. They reproduce the
     ten parameter counts of Table 4.2. W_γ is one 1×1 layer from all channels of the projected query to M·k² logits.
-    Each projection has a bias and a norm. With ``share``, one projection is used for σ, φ and β; this projection and γ
+    Each projection has a bias and a norm. With ``share``, one projection is used for σ, φ and β. This projection and γ
     have no bias and no norm, and the output projection has both.
 
     In evaluation without gradients, large maps are processed in strips of rows: the extra memory does not depend on the
@@ -44,16 +44,16 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         kernel_size (int or tuple[int, int]): odd side k of the neighbourhood, or (vertical, horizontal). Defaults to 3.
         num_heads (int): M, a divisor of ``out_channels``. Defaults to 8.
         content (bool): use the content logits. Defaults to True.
-        geometric (bool): use the geometric logits; required without ``content``. Defaults to True.
-        iterations (int): T, number of softmax passes; passes after the first refine the content logits (Algorithm 1).
+        geometric (bool): use the geometric logits, required without ``content``. Defaults to True.
+        iterations (int): T, number of softmax passes. Passes after the first refine the content logits (Algorithm 1).
             More than one requires ``content``, and ``share``, because keys and values must lie in one space. Defaults
             to 1.
         share (bool): one projection for query, key and value. Defaults to False.
         dilation (int): step between the positions of a neighbourhood. Defaults to 1.
-        scale (float, optional): factor of the content logits; None means 1/√d, d = out_channels / num_heads.
+        scale (float, optional): factor of the content logits. None means 1/√d, d = out_channels / num_heads.
             The thesis uses no factor. Defaults to 1.0.
         norm_cfg (dict, optional): norm of the projections. It must normalise each channel separately: 'BN', 'SyncBN' or
-            'IN'. With None, also pass ``scale=None``; otherwise the content logits are not scaled. Defaults to batch
+            'IN'. With None, also pass ``scale=None``. Otherwise the content logits are not scaled. Defaults to batch
             norm.
         act_cfg (dict, optional): activation of the output. Defaults to ReLU.
 
@@ -154,7 +154,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         return self.activate(self.output(y.movedim(1, -2).flatten(-2).movedim(-1, 1)))
 
     def _rows_of_a_strip(self, x: Tensor) -> int | None:
-        """Choose the number of rows of a strip; None if the map is processed as a whole."""
+        """Choose the number of rows of a strip, or None if the map is processed as a whole."""
         if self.training or torch.is_grad_enabled() or torch.jit.is_tracing() or torch.compiler.is_compiling():
             return None
         norms = [module for name, module in self.named_modules() if name.endswith('.norm')]
@@ -201,7 +201,7 @@ class Pointwise(nn.Conv2d):
 
 
 def pointwise(in_channels: int, out_channels: int, bias: bool, norm_cfg: dict | None = None) -> nn.Sequential:
-    """Build a 1×1 convolution and its norm; ``ConvModule`` would warn about the bias before a norm (Table 4.2)."""
+    """Build a 1×1 convolution and its norm. ``ConvModule`` would warn about the bias before a norm (Table 4.2)."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv=Pointwise(in_channels, out_channels, 1, bias=bias))
     if norm_cfg is not None:
         if type_name(norm_cfg) in GROUPED:

@@ -26,7 +26,7 @@ class MultiheadAttention3d(nn.Module):
         scale (float): factor of the logits. Defaults to 1: the thesis found 1/√C harmful (section 5.3).
         spatial_position (str): 'relative' (learned, in x and y) or 'none'. Defaults to 'relative'.
         temporal_position (str): 'sinusoidal' (sines and cosines of the frame number, for an even C), 'absolute' (a
-            learned vector for each frame number), 'relative' (learned; requires a relative ``spatial_position``) or
+            learned vector for each frame number), 'relative' (learned, requires a relative ``spatial_position``) or
             'none' (Table 5.3). Defaults to 'sinusoidal'.
         max_offset (int): offsets of relative encodings are clipped to ±``max_offset``. Defaults to 96.
         max_frames (int): with 'absolute', frame numbers are clipped to at most ``max_frames`` − 1. Defaults to 256.
@@ -80,7 +80,7 @@ class MultiheadAttention3d(nn.Module):
         """Compute ``query``, ``key`` and ``value`` of an operator, ``(B, heads, T, H, W, C/heads)``, and its ``scale``.
 
         Args:
-            query, key (Tensor): float ``(B, T, H, W, C)``; T, H and W may differ.
+            query, key (Tensor): float ``(B, T, H, W, C)``. T, H and W may differ.
             frame_numbers, key_frame_numbers (Tensor, optional): int64 ``(B, T)``, required by absolute encodings.
         """
         timed = [self._timed(x, numbers) for x, numbers in ((query, frame_numbers), (key, key_frame_numbers))]
@@ -134,7 +134,7 @@ class TemporalEncoding(nn.Module):
     Args:
         kind (str): 'sinusoidal' (*T Sinusoidal*) or 'absolute' (*T Embedding*).
         channels (int): C, even for 'sinusoidal'.
-        max_frames (int): number of learned embeddings; higher frame numbers use the last one.
+        max_frames (int): number of learned embeddings. Higher frame numbers use the last one.
     """
 
     def __init__(self, kind: str, channels: int, max_frames: int) -> None:

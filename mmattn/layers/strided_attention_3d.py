@@ -26,7 +26,7 @@ class StridedAttention3d(nn.Module):
         step (int or tuple[int, int, int], optional): h ≥ 1, for all axes or for (t, y, x). Defaults to ⌈√side⌉ of each
             axis.
         local_pattern (str): 'block' (aligned cubes), 'centred' (|j − i| < h) or 'forward' (0 ≤ j − i < h, literally as
-            in the thesis; it does not connect all voxels). Defaults to 'block'.
+            in the thesis, which does not connect all voxels). Defaults to 'block'.
         **kwargs: ``scale``, ``spatial_position``, ``temporal_position``, ``max_offset`` and ``max_frames`` as in
             :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`. The relative encodings of t, y and x
             are concatenated.

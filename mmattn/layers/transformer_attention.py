@@ -50,7 +50,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
             None.
         position_dim (int, optional): even number of sines and cosines that encode an offset along an axis. Defaults to
             C/2, rounded up to an even number.
-        wavelength (float): positive; the wavelengths of the encoding are at most 2π · ``wavelength``. The paper cites
+        wavelength (float): positive. The wavelengths of the encoding are at most 2π · ``wavelength``. The paper cites
             10000. Defaults to 1000, as in mmcv.
 
     Example:
@@ -186,7 +186,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
         return bias if query is None else query + bias
 
     def _is_local(self, x: Tensor) -> bool:
-        """Check whether the range excludes a key of the map; always while exporting, where the size is symbolic."""
+        """Check whether the range excludes a key of the map, always while exporting, where the size is symbolic."""
         if self.spatial_range is None:
             return False
         exporting = hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()  # torch 2.7 and later

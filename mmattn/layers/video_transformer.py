@@ -19,7 +19,7 @@ class VideoTransformerLayer(nn.Module):
     Args:
         embed_dims (int): channels C.
         attention (dict): config of ``GridAttention3d``, ``StridedAttention3d`` or another layer with the same
-            interface; ``embed_dims`` is added to it.
+            interface. ``embed_dims`` is added to it.
         feedforward_channels (int, optional): hidden channels of the feed-forward network. Defaults to 4 · C.
         dropout (float): dropout probability of the outputs of attention and feed-forward network, from 0 to 1. Defaults
             to 0.

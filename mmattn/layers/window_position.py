@@ -22,12 +22,12 @@ class WindowPosition(nn.Module):
         axes (int): 1 for sequences, 2 for maps.
         in_channels (int): channels of the feature.
         embed_channels (int): channels between the two layers.
-        window_size (tuple[int, ...]): odd window length k of each axis; passed to the operator.
+        window_size (tuple[int, ...]): odd window length k of each axis, passed to the operator.
         entries (int): K, number of logits of a window.
         dim (int): d of σp = √d, the number of channels of query and key.
         padding (str): the logit v_i of keys outside the window: 'learned' (one more output of f), 'zero', 'neg_inf'
             (attention becomes local), 'mean' or 'min' (of all K entries, including those dropped at the border).
-        smoothing (str): 'sqrt_dim' divides the logits by √d; 'zscore' normalises them over the keys of each query, and
+        smoothing (str): 'sqrt_dim' divides the logits by √d. 'zscore' normalises them over the keys of each query, and
             is undefined with 'neg_inf'.
         num_heads (int): number of heads, each with separate logits. Defaults to 1.
         support (str): keys of the z-score, as in :func:`mmattn.ops.window_zscore`. Defaults to 'global'.

@@ -64,7 +64,7 @@ def register_formula(name: str, gradients: Callable, differentiable: int | None 
         gradients (Callable): called with one bool per tensor among the arguments (whether it needs a gradient), the
             gradients of the differentiable outputs, the first ``kept`` outputs, and the arguments. Returns a gradient
             or None for each tensor among the arguments.
-        differentiable (int, optional): number of leading outputs that have a derivative; None for all. Defaults to 1.
+        differentiable (int, optional): number of leading outputs that have a derivative, None for all. Defaults to 1.
         kept (int): number of leading outputs that the derivative needs. Defaults to 0.
     """
     op = getattr(torch.ops.mmattn, name).default

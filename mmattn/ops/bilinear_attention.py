@@ -19,7 +19,7 @@ from .window_bias import accumulator
 
 
 def _parts(first: Tensor, x: Tensor, y: Tensor, *extra: Tensor) -> Iterator[tuple]:
-    """Yield slices of the batch that fit the byte budget, with their tensors; ``first`` is A or p."""
+    """Yield slices of the batch that fit the byte budget, with their tensors. ``first`` is A or p."""
     glimpses, (batch, queries, channels), dtype = first.shape[1], x.shape, accumulator(x)
     for part in chunks(batch, (2 * glimpses * queries + y.shape[1]) * channels * dtype.itemsize):
         yield part, *(z[part].to(dtype) for z in (first, x, y, *extra))
@@ -153,8 +153,8 @@ def bilinear_logits(query: Tensor, key: Tensor, weight: Tensor) -> tuple:
     Source: "Bilinear Attention Networks", 2018.
 
     Args:
-        query (Tensor): x, float ``(B, Q, C)``; the smaller set, for example words.
-        key (Tensor): y, float ``(B, K, C)``, same dtype; for example regions.
+        query (Tensor): x, float ``(B, Q, C)``, the smaller set, for example words.
+        key (Tensor): y, float ``(B, K, C)``, same dtype, for example regions.
         weight (Tensor): p, float ``(G, C)``, or ``(B, G, C)`` with one per sample.
 
     Returns:
@@ -184,7 +184,7 @@ def bilinear_softmax(logits: Tensor, query_mask: Tensor | None = None, key_mask:
         key_mask (Tensor, optional): bool ``(B, K)``, True for keys that may be attended to.
 
     Returns:
-        Tensor: A, ``(B, G, Q, K)``, dtype of ``logits``; 0 for pairs that are masked, also if all are.
+        Tensor: A, ``(B, G, Q, K)``, dtype of ``logits``, 0 for pairs that are masked, also if all are.
 
     Example:
         >>> weights = bilinear_softmax(torch.randn(2, 4, 14, 36))
@@ -264,7 +264,7 @@ def bilinear_attention(
         query_mask, key_mask (Tensor, optional): as in :func:`bilinear_softmax`.
 
     Returns:
-        Tensor: ``(B, G, D)``, dtype of ``pooled_query``; 0 without a pair.
+        Tensor: ``(B, G, D)``, dtype of ``pooled_query``, 0 without a pair.
 
     Example:
         >>> words, regions, weight = torch.randn(2, 14, 64), torch.randn(2, 36, 64), torch.randn(4, 64)

@@ -61,10 +61,10 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, i
     return query, key, value
 
 
-def check_device(first: Tensor, **others: Tensor | None) -> None:
+def check_device(first: Tensor, **more: Tensor | None) -> None:
     """Check that all tensors are on one device, which fake kernels would not detect."""
     device = first.device
-    for name, x in others.items():
+    for name, x in more.items():
         if x is not None and x.device != device:
             raise ValueError(f'all tensors must be on one device; got {name} on {x.device}, and others on {device}')
 

@@ -133,7 +133,7 @@ def _global_attention(args: Any) -> tuple[Tensor, Tensor]:
 
 
 def _neighbours(x: Tensor, kernel_size: Sequence[int], dilation: int) -> Iterator[Tensor]:
-    """Yield the neighbours of each position, ``(B, heads, H, W, k1, C)``, for each row of the kernel; 0 outside.
+    """Yield the neighbours of each position, ``(B, heads, H, W, k1, C)``, for each row of the kernel, 0 outside.
 
     All rows are views of one table, which also has (k0 − 1) · dilation rows of zeros.
     """

@@ -19,9 +19,9 @@ def count_sketch(x: Tensor, index: Tensor, sign: Tensor, size: int) -> Tensor:
 
     Args:
         x (Tensor): float ``(*, C)``.
-        index (Tensor): int64 ``(C)``, from 0 to ``size`` − 1; the output of each channel. The values are checked on a
-            CPU only, where they cause no synchronisation.
-        sign (Tensor): ``(C)``, 1 or −1; the dtype of ``x``.
+        index (Tensor): int64 ``(C)``, the output of each channel, from 0 to ``size`` − 1. The values are checked on a
+            CPU only, where checks cause no synchronisation.
+        sign (Tensor): ``(C)``, 1 or −1, the dtype of ``x``.
         size (int): number of outputs d ≥ 1.
 
     Returns:

@@ -65,7 +65,7 @@ def dynamic_conv(value: Tensor, logits: Tensor, *, kernel_size: int | tuple[int,
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
-        value (Tensor): float ``(B, groups, H, W, D)``; the channels of a group share a kernel.
+        value (Tensor): float ``(B, groups, H, W, D)``. The channels of a group share a kernel.
         logits (Tensor): float ``(B, groups, H, W, k0·k1)``, the kernel of each position before the softmax, row-major
             over the neighbourhood.
         kernel_size (int or tuple[int, int]): odd side k of the kernel, or (vertical, horizontal).

@@ -221,7 +221,7 @@ def global_attention(
         window_size (int or tuple[int, ...], optional): odd window length k, for all axes or for each axis. Required
             with ``window_bias``.
         outside_bias (Tensor or float): v_i, the bias of keys outside the window: float ``(B, heads, *S)`` or a finite
-            number; ``-inf`` restricts attention to the window. Used only with ``window_bias``. Defaults to 0.
+            number. ``-inf`` restricts attention to the window. Used only with ``window_bias``. Defaults to 0.
         axis_bias (sequence of Tensor): empty, or one float tensor per key axis a, broadcastable to
             ``(B, heads, *S, R[a])``: a bias for the absolute coordinate of the key on that axis. Defaults to empty.
         key_bias (Tensor, optional): float, broadcastable to ``(B, heads, *R)``. For padding, use −∞ or ``key_mask``: in

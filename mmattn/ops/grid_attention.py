@@ -1,6 +1,6 @@
-"""Grid attention: every query attends to the keys on the axes through it; in 2-D, the criss-cross of CCNet.
+"""Grid attention: every query attends to the keys on the axes through it. In 2-D, this is the criss-cross of CCNet.
 
-The keys of a query are one line of keys per axis, an arm; the query's own position counts once. Each arm is a small
+The keys of a query are one line of keys per axis, an arm. The query's own position counts once. Each arm is a small
 batched product. The softmaxes of the arms are merged by their log-sum-exp, so the N×(H+W) logits are never stored.
 """
 
@@ -23,7 +23,7 @@ from .window_bias import accumulator, axis_index
 class _Positions:
     """The window biases of one call, laid out for each arm.
 
-    ``at`` holds coordinates ``(Q,)`` on each axis of selected queries; ``(Q)`` then replaces ``*S``.
+    ``at`` holds coordinates ``(Q,)`` on each axis of selected queries. ``(Q)`` then replaces ``*S``.
     """
 
     def __init__(self, args: Any, at: tuple[Tensor, ...] = ()) -> None:
@@ -40,7 +40,7 @@ class _Positions:
         return None if args.window_bias is None else cls(args, at)
 
     def arm(self, axis: int) -> slice:
-        """Entries of an axis within K: the last axis comes first, with the centre; the other axes omit the centre."""
+        """Entries of an axis within K: the last axis comes first, with the centre. The other axes omit the centre."""
         counts = [k - 1 for k in self.window_size]
         counts[-1] += 1
         start = sum(counts[axis + 1 :])
@@ -68,7 +68,7 @@ class _Positions:
 
 
 def _index(*coordinates: Tensor) -> tuple[slice | Tensor, ...]:
-    """Index ``(B, heads, *S, …)`` by one tensor per axis of ``*S``; without tensors, select everything."""
+    """Index ``(B, heads, *S, …)`` by one tensor per axis of ``*S``. Without tensors, select everything."""
     return slice(None), slice(None), *coordinates
 
 
@@ -83,7 +83,7 @@ def _lines(x: Tensor, axis: int) -> Tensor:
 
 
 def _arms(args: Any, positions: _Positions | None) -> Iterator[tuple[int, slice, Tensor]]:
-    """Yield axis, lines and logits ``(B, heads, lines, …, L, L)`` of each arm; the lines fit the byte budget.
+    """Yield axis, lines and logits ``(B, heads, lines, …, L, L)`` of each arm. The lines fit the byte budget.
 
     Only the arm of the last axis contains the self key.
     """
@@ -189,7 +189,7 @@ def grid_attention(
     with the position biases b. A query has ∑S − (axes − 1) keys.
 
     Positions are the dimensions between heads and channels: ``(H, W)`` or ``(T, H, W)``, written ``*S``. Differentiable
-    in every tensor; dtypes are handled as in :func:`global_attention`.
+    in every tensor. Dtypes are handled as in :func:`global_attention`.
 
     Sources: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, Eq. 3.12 for the position biases; "Attention and Fusion of Deep Representations for Computer Vision",
@@ -198,7 +198,7 @@ def grid_attention(
     Args:
         query, key, value, scale: as in :func:`global_attention`, with one map ``*S``, which must not be empty.
         window_bias (Tensor, optional): float ``(B, heads, *S, K)``, biases of the window of each axis, centred on the
-            query. The last axis comes first, including the centre; the other axes follow in reverse order, without
+            query. The last axis comes first, including the centre. The other axes follow in reverse order, without
             the centre. In 2-D: k1 horizontal entries, then k0 − 1 vertical ones. The biases are not scaled: divide them
             by σp, or apply :func:`window_zscore`. To exclude a key, use −∞: the float32 gradients of a query whose
             log-sum-exp is ±1e8 or beyond are wrong.
@@ -206,7 +206,7 @@ def grid_attention(
 
     Returns:
         Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``. If the channels of ``value`` are contiguous, the output has
-        the same memory order of dimensions; otherwise it is contiguous, because writing another order would take as
+        the same memory order of dimensions. Otherwise it is contiguous, because writing another order would take as
         long as criss-cross attention itself. With ``return_lse=True``, a tuple of this tensor and the log-sum-exp.
 
     Example:
@@ -229,13 +229,10 @@ def grid_attention(
 def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
     """Compute the weights of :func:`grid_attention` for selected queries only. Not differentiable.
 
-    Args:
-        query, key (Tensor): as in :func:`grid_attention`.
-        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, shared by all batch items.
-        **settings: the other arguments of :func:`grid_attention`.
+    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`grid_attention`.
 
     Returns:
-        Tensor: ``(B, heads, Q, *S)``, float64 for float64 operands, otherwise float32. Each row sums to 1; the weights
+        Tensor: ``(B, heads, Q, *S)``, float64 for float64 operands, otherwise float32. Each row sums to 1. The weights
         of keys that are not on the axes through the query are 0.
 
     Example:

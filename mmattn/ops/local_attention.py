@@ -20,7 +20,7 @@ NEITHER = 'query and key, or window_bias, must be given; got neither'
 
 
 def _squash(x: Tensor) -> Tensor:
-    """‖x‖²/(1 + ‖x‖²) · x/‖x‖ over the channels; 0 at 0."""
+    """‖x‖²/(1 + ‖x‖²) · x/‖x‖ over the channels, 0 at 0."""
     norm = x.norm(dim=-1, keepdim=True)
     return x * (norm / (1 + norm * norm))
 
@@ -41,7 +41,7 @@ def _passes(
     scale: float,
     iterations: int,
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Weights ``(K, B, heads, H, W)`` and weighted sum of keys of each refining pass; weights of the last pass."""
+    """Weights ``(K, B, heads, H, W)`` and weighted sum of keys of each refining pass, and weights of the last pass."""
     logits = area.logits(value)
     rounds = []
     if query is not None and key is not None:
@@ -137,17 +137,17 @@ def local_attention(
     """Attend over the k×k neighbourhood of each position of a 2-D map.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j (Eq. 4.6 to 4.9), with the window biases b. The sum is over
-    the positions j in the k×k neighbourhood of i; their weights sum to 1. At the border of the map, a neighbourhood is
+    the positions j in the k×k neighbourhood of i. Their weights sum to 1. At the border of the map, a neighbourhood is
     clipped and has fewer positions. (NATTEN shifts it inwards instead, so that it keeps its size.)
 
-    Differentiable in every tensor; dtypes are handled as in :func:`global_attention`.
+    Differentiable in every tensor. Dtypes are handled as in :func:`global_attention`.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, chapter 4.
 
     Args:
         query (Tensor, optional): float ``(B, heads, H, W, D)``. If None, ``window_bias`` determines the weights.
-        key (Tensor, optional): float ``(B, heads, H, W, D)``; None if and only if ``query`` is None. May have fewer
+        key (Tensor, optional): float ``(B, heads, H, W, D)``, None if and only if ``query`` is None. May have fewer
             heads, as in :func:`global_attention`.
         value (Tensor): float ``(B, heads, H, W, Dv)``, with as many heads as ``key``.
         kernel_size (int or tuple[int, int]): odd side k of the neighbourhood, or (vertical, horizontal). Defaults to 3.
@@ -155,7 +155,7 @@ def local_attention(
         scale (float, optional): finite factor of the content logits. Defaults to 1/√D.
         window_bias (Tensor, optional): float ``(B, heads, H, W, k0·k1)``, the geometric logits γ of each query,
             row-major over its neighbourhood. They are not scaled.
-        iterations (int): T ≥ 1, number of softmax passes of iterative refinement (Algorithm 1); above 1 only with
+        iterations (int): T ≥ 1, number of softmax passes of iterative refinement (Algorithm 1), above 1 only with
             ``query``. The first T − 1 passes use content logits only. Each adds uᵀk_j to the logits, where u is the
             squashed sum of the keys, weighted by the softmax of the pass. ``scale`` applies to the first logits only.
             Defaults to 1.
@@ -205,10 +205,7 @@ def local_attention_weights(
 ) -> Tensor:
     """Compute the weights of :func:`local_attention` for selected queries only. Not differentiable.
 
-    Args:
-        query, key, window_bias (Tensor, optional): as in :func:`local_attention`.
-        queries (Tensor): int64 ``(Q, 2)``, row and column, shared by all batch items.
-        **settings: the other arguments of :func:`local_attention`.
+    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`local_attention`.
 
     Returns:
         Tensor: ``(B, heads, Q, H, W)``, float64 for float64 operands, otherwise float32. Each row sums to 1 and is 0

@@ -1,6 +1,6 @@
 """Sums over the k×k neighbourhoods of a 2-D map, for the operators with local weights.
 
-The neighbourhood is never unfolded. For each of its k² offsets, the shifted map is a view; only the product of two
+The neighbourhood is never unfolded. For each of its k² offsets, the shifted map is a view. Only the product of two
 views is stored. The forward and the backward pass consist of three kinds of such sums.
 """
 
@@ -68,7 +68,7 @@ class Neighbourhood:
 def slices(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, slice]]:
     """Yield slices of batch items and heads that fit the byte budget.
 
-    ``shape`` is ``(B, heads, H, W, …)``; one position of one head needs ``bytes_each`` bytes.
+    ``shape`` is ``(B, heads, H, W, …)``. One position of one head needs ``bytes_each`` bytes.
     """
     batch, heads, height, width = shape[:4]
     one = height * width * bytes_each

@@ -44,7 +44,7 @@ class Operator:
         reference (Callable): called with the arguments; returns the outputs.
         backward (Callable): called with the gradient of each differentiable output, the ``kept`` outputs, and the
             arguments. Returns one gradient per tensor among the arguments, or None for a tensor that has none.
-            Gradients that are not needed are dropped; native kernels do not compute them.
+            Gradients that are not needed are dropped. Native kernels do not compute them.
         fake (Callable): called with the arguments; returns outputs without data.
         flops (Callable): called with the arguments, with shapes in place of tensors, and a bool, True for the backward
             pass. Returns the FLOPs, an integer.
@@ -166,7 +166,7 @@ def match_layout(like: Tensor, x: Tensor) -> Tensor:
 
 
 def empty_with_layout(like: Tensor, size: Sequence[int]) -> Tensor:
-    """Allocate a tensor with the memory order of dimensions of ``like``; contiguous if ``like`` is expanded."""
+    """Allocate a tensor with the memory order of dimensions of ``like``, contiguous if ``like`` is expanded."""
     strides = like.stride()
     order = list(range(like.dim()))
     if 0 not in strides:
@@ -181,7 +181,7 @@ def fake_attention(args: Any) -> tuple[Tensor, Tensor]:
 
 
 def products(query: Sequence[int], value: Sequence[int], keys: int, backward: bool = False) -> int:
-    """Count the FLOPs of the products of attention with ``keys`` keys per query; a multiply-accumulate counts as two.
+    """Count the FLOPs of the products of attention with ``keys`` keys per query. A multiply-accumulate counts as two.
 
     The backward pass computes the logits again, and the gradients of query, key, value and weights.
     """

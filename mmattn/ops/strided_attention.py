@@ -71,7 +71,7 @@ class _Axis(NamedTuple):
         return (self.groups - 1) * self.stride + (self.pieces * self.length - 1) * self.dilation + 1
 
     def positions(self) -> Tensor:
-        """Coordinates ``(groups, pieces·length)``; coordinates outside the map are padding."""
+        """Coordinates ``(groups, pieces·length)``. Coordinates outside the map are padding."""
         group = torch.arange(self.groups)[:, None] * self.stride
         return group + torch.arange(self.pieces * self.length) * self.dilation - self.before
 
@@ -273,14 +273,14 @@ def strided_attention(
 
     Positions are the dimensions between heads and channels: ``(L)``, ``(H, W)`` or ``(T, H, W)``, written ``*S`` for
     queries and ``*R`` for keys. Both maps start at the same position and may differ in size: a query beyond the last
-    key can be a key of the second sub-layer. Positions outside the map are not keys; the output of a query without keys
-    is 0. Differentiable in every tensor; dtypes are handled as in :func:`global_attention`.
+    key can be a key of the second sub-layer. Positions outside the map are not keys. The output of a query without keys
+    is 0. Differentiable in every tensor. Dtypes are handled as in :func:`global_attention`.
 
     Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
     2020, chapter 5.
 
     Args:
-        query, key, value, scale: as in :func:`global_attention`; maps must not be empty.
+        query, key, value, scale: as in :func:`global_attention`. Maps must not be empty.
         pattern (str): 'block', 'centred', 'forward' or 'strided'.
         step (int or tuple[int, ...], optional): h ≥ 1, for all axes or for each axis. Defaults to ⌈√side⌉ of each axis,
             which requires keys and queries of the same size.
@@ -321,10 +321,7 @@ def strided_attention(
 def strided_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
     """Compute the weights of :func:`strided_attention` for selected queries only. Not differentiable.
 
-    Args:
-        query, key (Tensor): as in :func:`strided_attention`.
-        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, shared by all batch items.
-        **settings: the other arguments of :func:`strided_attention`.
+    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`strided_attention`.
 
     Returns:
         Tensor: ``(B, heads, Q, *R)``, float64 for float64 operands, otherwise float32. Each row sums to 1, or to 0 if

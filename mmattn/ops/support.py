@@ -97,7 +97,7 @@ def strided_offsets(
 
 
 def reaches(i, j, step: int, pattern: str):
-    """Check whether a query at ``i`` attends to a key at ``j`` along one axis; both are int or Tensor."""
+    """Check whether a query at ``i`` attends to a key at ``j`` along one axis. Both are int or Tensor."""
     offset = j - i
     if pattern == 'block':
         return i // step == j // step
@@ -136,7 +136,7 @@ def as_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: Seq
 
 
 def _pairs(size: Sequence[int], queries: Tensor | None, key_size: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the coordinates of queries and keys on each axis; they broadcast to ``(Q, *key_size)``."""
+    """Yield the coordinates of queries and keys on each axis. They broadcast to ``(Q, *key_size)``."""
     if queries is None:
         queries = torch.cartesian_prod(*map(torch.arange, size)).view(-1, len(size))
     check_queries(queries, tuple(size))

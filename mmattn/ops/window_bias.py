@@ -2,7 +2,7 @@
 
 A query at position i has one bias for each offset o = j − i of an odd window centred on it, and one bias v_i for all
 its keys outside the window (Eq. 3.12 of the bilateral-attention thesis). On an axis with a window of length k = 2r + 1,
-entry r + o belongs to offset o; the axes are in row-major order. Entries without a key (outside the map, or after the
+entry r + o belongs to offset o. The axes are in row-major order. Entries without a key (outside the map, or after the
 query if attention is causal) are dropped.
 """
 

@@ -1,6 +1,6 @@
 """The z-score of window biases: the biases of each query, normalised over its keys before they are added to logits.
 
-The bias outside the window is one number per query; it counts once for each key outside the window. Rows are normalised
+The bias outside the window is one number per query. It counts once for each key outside the window. Rows are normalised
 in slices, so that little memory is needed in addition to the result.
 """
 
@@ -163,7 +163,7 @@ def window_zscore(
 
     Returns:
         tuple[Tensor, Tensor]: normalised ``window_bias`` and ``outside_bias``, float32 or float64 ``(B, heads, *S, K)``
-        and ``(B, heads, *S)``; 0 for entries without a key.
+        and ``(B, heads, *S)``, 0 for entries without a key.
 
     Example:
         >>> bias, outside = window_zscore(torch.randn(1, 8, 32, 32, 7 * 7), 7)

@@ -28,7 +28,7 @@ def window_entry(side: int, k: int, device: str) -> Tensor:
 
 
 def position_table(window_bias: Tensor, outside: Tensor, entry: Tensor) -> Tensor:
-    """Expand the position logits of all pairs, ``(1, 1, N, N)``; ``entry`` comes from :func:`window_entry`."""
+    """Expand the position logits of all pairs, ``(1, 1, N, N)``. ``entry`` comes from :func:`window_entry`."""
     return torch.cat([window_bias, outside.unsqueeze(-1)], -1).flatten(2, 3).gather(-1, entry)
 
 
@@ -61,7 +61,7 @@ def _compiled_flex_attention() -> Callable[..., Tensor]:
 
 @cache
 def criss_cross_attention() -> Any:
-    """Import mmcv's class; None if mmcv is not installed."""
+    """Import mmcv's class, or return None if mmcv is not installed."""
     try:
         from mmcv.ops import CrissCrossAttention
     except ImportError:
@@ -83,7 +83,7 @@ def criss_cross(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def axes_einsum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Grid attention by one product per axis; the position itself is counted once."""
+    """Grid attention by one product per axis. The position itself is counted once."""
     logits = []
     for axis, (keys, pairs) in enumerate((('nyx', 'tyxn'), ('tnx', 'tyxn'), ('tyn', 'tyxn'))):
         arm = torch.einsum(f'bhtyxc,bh{keys}c->bh{pairs}', query, key) * query.shape[-1] ** -0.5
@@ -126,7 +126,7 @@ def unfold_dynamic_conv(value: Tensor, logits: Tensor, *, k: int) -> Tensor:
 
 
 def cubes_sdpa(query: Tensor, key: Tensor, value: Tensor, *, step: tuple[int, ...]) -> Tensor:
-    """Attention within cubes, by ``F.scaled_dot_product_attention``; cubes are moved to the dimension of the heads."""
+    """Attention within cubes, by ``F.scaled_dot_product_attention``. Cubes are moved to the dimension of the heads."""
     counts = [side // length for side, length in zip(query.shape[2:5], step)]
 
     def cubes(x: Tensor) -> Tensor:

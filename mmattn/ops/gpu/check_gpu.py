@@ -176,7 +176,7 @@ def compare_all(operator: str, device: str, quick: bool) -> bool:
 
 
 def compare(operator: str, case: Case, dtype: torch.dtype) -> tuple[bool, str]:
-    """Check whether the kernels ran, and describe the error of their results; '' if they are correct.
+    """Check whether the kernels ran, and describe the error of their results, or return '' without an error.
 
     Kernel and reference receive the same numbers, rounded to ``dtype``. The tolerance of a number x is eps · abs(x)
     plus 2 · eps (1e-5 for float32) times the largest absolute value of its tensor: a result is rounded once, the

@@ -85,21 +85,21 @@ def read(kind: dict[str, str]) -> dict[str, Any] | None:
     return None
 
 
-def reason_against(found: dict[str, Any] | None) -> str:
-    """Explain why a kernel with these findings does not run; '' if it runs."""
-    if found is None:
+def reason_against(finding: dict[str, Any] | None) -> str:
+    """Explain why a kernel with these findings does not run, or return '' if it runs."""
+    if finding is None:
         return NOT_VERIFIED
-    if not found['correct']:
-        return f'incorrect: {found["message"]}'
-    if found['ratio'] is None:
+    if not finding['correct']:
+        return f'incorrect: {finding["message"]}'
+    if finding['ratio'] is None:
         return 'not measured'
-    if found['ratio'] > SLOWEST:
-        return f'slower: {found["ratio"]:.2f} times the time of {found["alternative"]}'
+    if finding['ratio'] > SLOWEST:
+        return f'slower: {finding["ratio"]:.2f} times the time of {finding["alternative"]}'
     return ''
 
 
 def reasons(kinds: Iterable[dict[str, str]]) -> dict[str, str]:
-    """Explain for each kernel why it does not run on these kinds of GPUs; '' if it runs."""
+    """Explain for each kernel why it does not run on these kinds of GPUs, or return '' if it runs."""
     verdicts = [read(kind) for kind in kinds] or [None]
     against = {name: _first(reason_against((verdict or {}).get(name)) for verdict in verdicts) for name in operators()}
     chosen = os.environ.get('MMATTN_BACKEND', 'auto')

@@ -21,7 +21,7 @@ OLDEST = (3, 5)
 
 @functools.cache
 def unavailable_reason() -> str:
-    """Explain why the kernels do not run on this machine; '' if they do. Triton needs a C compiler for its launcher."""
+    """Explain why the kernels do not run on this machine, or return ''. Triton needs a C compiler for its launcher."""
     if find_spec('triton') is None:
         return 'Triton is not installed'
     try:
@@ -52,7 +52,7 @@ def interpreted() -> bool:
 
 @functools.cache
 def build() -> str:
-    """Identify the version of Triton and the sources of the kernels; a verdict is valid for one build only."""
+    """Identify the version of Triton and the sources of the kernels. A verdict is valid for one build only."""
     if unavailable_reason():
         return ''
     sources = b''.join(path.read_bytes() for path in sorted(Path(__file__).parent.glob('*.py')))

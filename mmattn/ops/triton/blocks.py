@@ -88,7 +88,7 @@ def gradients_like(tensors: Sequence[Tensor | None], needed: Sequence[bool]) -> 
 
 
 def supports(args: Any) -> bool:
-    """Check whether the kernels support the operands of a call; the reference runs all other calls.
+    """Check whether the kernels support the operands of a call. The reference runs all other calls.
 
     Not supported: float64, empty operands, maps whose offsets do not fit into 32 bits, and bfloat16 in Triton's
     interpreter, which rounds its products wrongly.

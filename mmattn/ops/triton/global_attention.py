@@ -1,4 +1,4 @@
-"""Launches the kernels of ``global_attention``; ``../global_attention.py`` has the equations.
+"""Launches the kernels of ``global_attention``. ``../global_attention.py`` has the equations.
 
 No kernel uses atomics, and the order of every sum is fixed. The keys in the windows of consecutive queries are a strip
 of consecutive keys, because all axes but the first are complete in it. Only the tiles of this strip load window biases;

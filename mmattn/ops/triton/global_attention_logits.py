@@ -73,7 +73,7 @@ def find_entries(call, queries, keys, DIMS: tl.constexpr):
 
 @triton.jit
 def axis_logits(call, x, table, map, queries, at):
-    """Add the biases of one axis to logits; ``at`` holds the coordinates of the keys."""
+    """Add the biases of one axis to logits. ``at`` holds the coordinates of the keys."""
     from_table = point_to_map(call, table, map) + (queries[:, None] * table.query + at[None, :] * table.entry)
     return x + tl.load(from_table, mask=(queries < call.queries)[:, None], other=0.0).to(tl.float32)
 
@@ -82,7 +82,7 @@ def axis_logits(call, x, table, map, queries, at):
 def compute_logits(
     call, product, outside, map, queries, keys, INSIDE: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr
 ):
-    """Compute logits from products; −∞ where a query does not attend to a key."""
+    """Compute logits from products, −∞ where a query does not attend to a key."""
     x = call.scale * product
     if call.window is not None:
         if INSIDE:

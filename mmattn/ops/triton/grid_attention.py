@@ -55,7 +55,7 @@ def build_calls(args: Any) -> list[Tiles]:
 
 
 def sizes(args: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the sides of the map and of the windows; missing axes come first, with length 1."""
+    """Return the sides of the map and of the windows. Missing axes come first, with length 1."""
     windows = () if args.window_bias is None else args.window_size
     return pad_axes(args.query.shape[2:-1], 1), pad_axes(windows, 1)
 

@@ -5,7 +5,7 @@ over the columns, which are the positions of the same groups on the other side. 
 two groups are masked. Channels of the result are divided among programs, ``MOST_WIDTH`` for each program, and every
 program computes all logits. No kernel uses atomics, and the order of every sum is fixed.
 
-An operator is a sequence of calls. Each call adds to the sums of the previous call; the forward pass continues its
+An operator is a sequence of calls. Each call adds to the sums of the previous call. The forward pass continues its
 online softmax. No kernel changes its operands, so that Triton can time it.
 """
 
@@ -111,9 +111,9 @@ def backward(
         calls: calls of the operator.
         operand: 'query', 'key' or 'value'.
         upstream: the gradient of the output.
-        to: the gradient, contiguous; None if it is not needed.
-        d_outside: for 'query', the gradient of ``outside_bias``, contiguous; None if it is not needed.
-        d_tables: for 'query', the gradients of the tables of each call; None where not needed.
+        to: the gradient, contiguous, None if it is not needed.
+        d_outside: for 'query', the gradient of ``outside_bias``, contiguous, None if it is not needed.
+        d_tables: for 'query', the gradients of the tables of each call, None where not needed.
     """
     if to is d_outside is None and not any(table for tables in d_tables for table in tables):
         return

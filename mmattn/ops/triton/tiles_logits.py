@@ -1,4 +1,4 @@
-"""Groups of positions, the pairs of a tile, and their logits; see ``tiles.py``."""
+"""Groups of positions, the pairs of a tile, and their logits. See ``tiles.py``."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def reached(call, query, key, AXIS: tl.constexpr):
 
 @triton.jit
 def compute_logits(call, product, outside, map, query, key, SKIP_SELF: tl.constexpr, PACKED: tl.constexpr):
-    """Compute logits from products, −∞ where a query does not attend to a key; also return the mask of pairs."""
+    """Compute logits from products, −∞ where a query does not attend to a key. Also return the mask of pairs."""
     x = call.scale * product
     pairs = (query.at < call.queries.positions) & (key.at < call.keys.positions)
     if PACKED:
