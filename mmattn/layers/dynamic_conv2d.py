@@ -18,7 +18,7 @@ class DynamicConv2d(nn.Module):
     u = GLU(W x). Each of the ``groups`` groups g of channels has its own softmax. Outside the map, u is 0. γ is a
     learned scalar that starts at 0: a new block is the identity and does not change the output of a pretrained network.
 
-    The order of the operations is that of Wu et al., whom the paper follows: the GLU precedes the dynamic convolution,
+    The order of the operations follows Wu et al., as in the paper: the GLU precedes the dynamic convolution,
     so x of Eq. 5 to 7 is u, which is filtered and also predicts the kernels. W and W_c have biases, unless a norm
     follows. There is no bias in d_{j,g}.
 

@@ -87,7 +87,7 @@ class WindowPosition(nn.Module):
             Tensor: ``(B, heads, length)``, the logits of all keys of the last position.
         """
         window, outside = self._predicted(x)
-        inside = window[:, :, 0, -length:]  # the last entry is that of the position itself
+        inside = window[:, :, 0, -length:]  # the last entry belongs to the position itself
         outer = length - inside.shape[-1]
         if isinstance(outside, float):
             row = F.pad(inside, (outer, 0), value=outside)

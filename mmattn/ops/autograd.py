@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 from . import library
 
 LIBRARY = torch.library.Library('mmattn', 'FRAGMENT')
-# A kernel for a device takes precedence over that of `custom_op`, which is registered for the alias key Autograd.
+# A kernel for a device takes precedence over the kernel of `custom_op`, which is registered for the alias key Autograd.
 KEYS = [f'Autograd{device}' for device in ('CPU', 'CUDA', 'MPS', 'XPU', 'Meta', 'PrivateUse1', 'Other')]
 
 

@@ -23,7 +23,7 @@ import mmattn
 from mmattn.ops import library, triton
 
 COMMAND = 'python -m mmattn.utils.check_gpu'
-SLOWEST = 1.1  # largest accepted ratio of the kernel's time to that of the best alternative
+SLOWEST = 1.1  # largest accepted ratio of the kernel's time to the time of the best alternative
 TRITON = ' (Triton)'  # ends the names of Triton kernels, which run where the CUDA kernel of the operator does not
 NOT_VERIFIED = 'not verified on this GPU'
 DIFFERENT = 'the processes have different GPUs or builds'
