@@ -15,7 +15,7 @@ def choose_kernels() -> None:
     The tools call it when the Runner has been built: at this point there is a process group, and no operator has run on
     a GPU.
     """
-    against = verdict.decide_together()
+    against = verdict.agree_on_kernels()
     if torch.cuda.is_available():
         print_log(
             f'Operators on the GPU: {describe(against)}',

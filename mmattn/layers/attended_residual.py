@@ -19,9 +19,6 @@ class AttendedResidual(nn.Module):
         in_channels (int): channels of the map.
         attention (dict): config of a layer that accepts the argument ``in_channels`` and keeps the shape of the map.
 
-    Raises:
-        TypeError: ``attention`` is not a dict.
-
     Example:
         >>> layer = AttendedResidual(16, dict(type='mmattn.LocalBilateralAttention', num_heads=2))
         >>> x = torch.randn(1, 16, 8, 8)
@@ -43,12 +40,5 @@ class AttendedResidual(nn.Module):
         nn.init.zeros_(self.gamma)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x + γ · attention(x).
-
-        Args:
-            x (Tensor): float ``(B, C, H, W)``.
-
-        Returns:
-            Tensor: ``(B, C, H, W)``, dtype of ``x``.
-        """
+        """Compute x + γ · attention(x), ``(B, C, H, W)`` in the dtype of ``x``, for float x ``(B, C, H, W)``."""
         return x + (self.gamma * self.attention(x)).to(x.dtype)

@@ -11,7 +11,7 @@ POSITION_ARGUMENTS = ('window_bias', 'window_size', 'outside_bias', 'axis_bias')
 
 
 class AttentionWeights:
-    """Mix-in for attention layers: computes attention rows for selected queries; ``forward`` does not store them.
+    """Mix-in for attention layers: computes attention rows for selected queries. ``forward`` does not store them.
 
     A subclass defines ``operands``, which returns the arguments of its operator for the inputs of ``forward``, and
     ``operator_weights``, which computes attention rows from these arguments.
@@ -28,32 +28,33 @@ class AttentionWeights:
 
     @torch.no_grad()
     def attention_weights(self, *inputs: Tensor | None, queries: Tensor, kind: str = 'bilateral') -> Tensor:
-        """Return the attention weights of selected queries over all keys. Only the requested rows are computed.
+        """Compute the attention weights of selected queries over all keys. Only the requested rows are computed.
 
         Args:
             *inputs: as in ``forward``, with a batch dimension.
-            queries (Tensor): int64 ``(Q, axes)``, coordinates in the map (row first) or in the sequence.
-            kind (str): 'bilateral', the weights that ``forward`` uses (for every position encoding); 'content', the
-                softmax of the content logits only, with the same scale; 'position', the softmax of the position logits
-                only. Defaults to 'bilateral'.
+            queries (Tensor): int64 ``(Q, axes)``, coordinates in the map (row first) or in the sequence of queries.
+            kind (str): one of ``attention_kinds``. 'bilateral', the weights that ``forward`` uses (for every position
+                encoding); 'content', the softmax of the content logits only, with the same scale; 'position', the
+                softmax of the position logits only. In Transformer attention, the terms E1 and E3 are content, E2 and
+                E4 are position. Defaults to 'bilateral'.
 
         Returns:
-            Tensor: ``(B, heads, Q, *S)``; each row sums to 1.
-
-        Raises:
-            ValueError: ``kind`` is not in ``attention_kinds``, for example 'position' with ``position='none'``; or
-                ``queries`` has another shape or dtype, or is outside the map.
+            Tensor: ``(B, heads, Q, *S)`` over the positions ``*S`` of the keys. Each row sums to 1.
         """
         if kind not in self.attention_kinds:
             raise ValueError(f'kind must be one of {self.attention_kinds} in this {type(self).__name__}; got {kind!r}')
-        operands = self.operands(*inputs)
+        operands = self._operands_by_kind(kind, *inputs)
         del operands['value']
+        return self.operator_weights(**operands, queries=queries)
+
+    def _operands_by_kind(self, kind: str, *inputs: Tensor | None) -> dict:
+        operands = self.operands(*inputs)
         if kind == 'content':
             operands = {name: x for name, x in operands.items() if name not in POSITION_ARGUMENTS}
         elif kind == 'position' and operands['query'] is not None:
             operands['query'] = torch.zeros_like(operands['query'])
             operands.pop('iterations', None)  # they refine content
-        return self.operator_weights(**operands, queries=queries)
+        return operands
 
 
 def check_terms(terms: str) -> None:
@@ -62,43 +63,19 @@ def check_terms(terms: str) -> None:
         raise ValueError(f"terms must be a string of four digits '0' or '1'; got {terms!r}")
 
 
-class TermWeights:
+class TermWeights(AttentionWeights):
     """Mix-in for Transformer attention with four terms: E1 and E3 are of content, E2 and E4 of position.
 
-    A subclass defines ``operands``, which returns the arguments of its operator for the inputs of ``forward`` and has
-    the arguments ``content`` and ``position``, and ``operator_weights``, which computes attention rows from these
-    arguments.
+    The method ``operands`` of a subclass also accepts ``content`` and ``position``, which switch terms off.
     """
 
     terms: str
-    operands: Callable[..., dict]
-    operator_weights: Callable[..., Tensor]
 
     @property
     def attention_kinds(self) -> tuple[str, ...]:
-        """The values of ``kind`` that ``attention_weights`` accepts."""
+        """The values of ``kind`` that ``attention_weights`` accepts: those for which ``terms`` has a term."""
         content, position = '1' in self.terms[::2], '1' in self.terms[1::2]
         return tuple(kind for kind, exists in zip(KINDS, (content, position, content and position)) if exists)
 
-    @torch.no_grad()
-    def attention_weights(self, *inputs: Tensor | None, queries: Tensor, kind: str = 'bilateral') -> Tensor:
-        """Return the attention weights of selected queries over all keys. Only the requested rows are computed.
-
-        Args:
-            *inputs: as in ``forward``.
-            queries (Tensor): int64 ``(Q, axes)``, coordinates in the map (row first) or in the sequence of queries.
-            kind (str): 'content', E1 and E3 only; 'position', E2 and E4 only; 'bilateral', all terms. Defaults to
-                'bilateral'.
-
-        Returns:
-            Tensor: ``(B, heads, Q, *S)`` over the positions ``*S`` of the keys; each row sums to 1.
-
-        Raises:
-            ValueError: ``terms`` has no term of this ``kind``; or ``queries`` has another shape or dtype, or is outside
-                the map.
-        """
-        if kind not in self.attention_kinds:
-            raise ValueError(f'kind must be one of {self.attention_kinds} in this {type(self).__name__}; got {kind!r}')
-        operands = self.operands(*inputs, content=kind != 'position', position=kind != 'content')
-        del operands['value']
-        return self.operator_weights(**operands, queries=queries)
+    def _operands_by_kind(self, kind: str, *inputs: Tensor | None) -> dict:
+        return self.operands(*inputs, content=kind != 'position', position=kind != 'content')

@@ -17,29 +17,18 @@ class BAConv2d(LocalBilateralAttention):
     """Local bilateral attention with the interface of ``nn.Conv2d``, for ``conv_cfg=dict(type='mmattn.BAConv2d', …)``.
 
     The call returns a plain ``nn.Conv2d``, which is not an instance of this class, when attention cannot replace the
-    convolution:
-
-    * ``kernel_size`` is 1 in both directions,
-    * ``stride`` is not 1 in a direction, or
-    * ``groups`` is not 1.
-
+    convolution: ``kernel_size`` is 1 in both directions, ``stride`` is not 1 in a direction, or ``groups`` is not 1.
     The arguments of attention are then not used. The ``ConvModule`` around it applies the last norm and the activation.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, chapter 4.
 
     Args:
-        in_channels, out_channels (int): as in ``nn.Conv2d``.
-        kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``. The padding must keep the size of
-            the map, and the dilation must be the same in both directions.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``. The
+            padding must keep the size of the map, and the dilation must be the same in both directions.
         **kwargs: ``num_heads``, ``content``, ``geometric``, ``iterations``, ``share``, ``scale`` and ``norm_cfg`` as in
             :class:`~mmattn.layers.LocalBilateralAttention`. ``norm_cfg`` is the norm of the inner projections. It is
             independent of the norm of ``ConvModule``: in a network with SyncBN, set it here, too.
-
-    Raises:
-        TypeError: an unknown keyword argument, or as :class:`~mmattn.layers.LocalBilateralAttention`.
-        ValueError: the padding changes the size of the map, the dilations of the two directions differ, or as
-            :class:`~mmattn.layers.LocalBilateralAttention`. A plain convolution raises as ``nn.Conv2d`` does.
 
     Example:
         >>> conv = BAConv2d(16, 32, 3, padding=1, num_heads=4)

@@ -23,7 +23,7 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
     column of i (Eq. 3.9 to 3.12).
 
     It extends mmcv's ``CrissCrossAttention``. With ``position='none'`` it has the same ``state_dict`` keys and the same
-    output. γ has shape (1,), mmcv's has shape (); checkpoints load in both directions.
+    output. γ has shape (1,), mmcv's has shape (). Checkpoints load in both directions.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, section 3.4.4.
@@ -35,15 +35,11 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
             31.
         position (str): 'bilateral' (Eq. 3.12), 'relative' (relative encoding of Shaw et al. along row and column, as in
             Table 3.2) or 'none' (content only). Defaults to 'bilateral'.
-        padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', 'mean' or
-            'min' (Table 3.3). Defaults to 'learned'.
+        padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', or the
+            'mean' or 'min' of the logits within the window (Table 3.3). Defaults to 'learned'.
         smoothing (str): with 'bilateral', how position logits are scaled: 'zscore' (normalised over the keys of a
-            query) or 'sqrt_dim' (divided by √d) (Table 3.3). Defaults to 'zscore'.
+            query, not with 'neg_inf') or 'sqrt_dim' (divided by √d) (Table 3.3). Defaults to 'zscore'.
         max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
-
-    Raises:
-        TypeError: ``in_channels``, ``reduction`` or ``max_offset`` is not an integer.
-        ValueError: a count is below 1, an option is unknown, a window is even, or 'zscore' is combined with 'neg_inf'.
 
     Example:
         >>> layer = BilateralCrissCrossAttention(16, window_size=5)
@@ -88,19 +84,12 @@ class BilateralCrissCrossAttention(AttentionWeights, nn.Module):
             self.relative_position = RelativePosition(2, channels, max_offset)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend along the row and the column of each position.
-
-        Args:
-            x (Tensor): float ``(B, C, H, W)``.
-
-        Returns:
-            Tensor: ``(B, C, H, W)``, dtype of ``x``.
-        """
+        """Attend along the row and the column of each position, from float ``(B, C, H, W)`` to ``(B, C, H, W)``."""
         y = grid_attention(**self.operands(x))
         return x + self.gamma(y.squeeze(1).movedim(-1, 1)).to(x.dtype)  # x first: the sum has the strides of x
 
     def operands(self, x: Tensor) -> dict:
-        """Return the arguments of ``grid_attention`` for a map ``x`` of ``(B, C, H, W)``."""
+        """Compute the arguments of ``grid_attention`` for a map ``x`` of ``(B, C, H, W)``."""
         query, key, value = (
             conv(x).movedim(1, -1).unsqueeze(1) for conv in (self.query_conv, self.key_conv, self.value_conv)
         )

@@ -18,7 +18,7 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
     """Non-local attention with position logits: each position attends to all positions of the map.
 
     y_i = x_i + W_out Σ_j softmax_j [θ(x_i)ᵀφ(x_j)/σc + δp(i, j)/σp] g(x_j) over all positions j (Eq. 3.9 to 3.12).
-    δp(i, j) is the position logit, which a 1×1 convolution computes from x_i for offsets within the window; it does not
+    A 1×1 convolution computes the position logits δp(i, j) from x_i for offsets within the window. The window does not
     limit attention: keys outside the window get the logit of ``padding``. σc is √d, and ``smoothing`` determines σp.
 
     It extends mmcv's ``NonLocal2d``, without the N×N table of attention weights. With ``position='none'`` it has the
@@ -30,24 +30,14 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
     Args:
         in_channels (int): channels C of the map.
         reduction (int): θ, φ and g have C / reduction channels. Defaults to 2.
-        window_size (int or tuple[int, int]): odd lengths (vertical, horizontal) of the position window. Defaults to 31.
+        window_size, padding, smoothing, max_offset: as in :class:`~mmattn.layers.BilateralCrissCrossAttention`.
         position (str): 'bilateral' (Eq. 3.12), 'relative' (decomposed relative encoding of Bello et al., as in
             Table 3.2) or 'none' (content only). Defaults to 'bilateral'.
-        padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', or the
-            'mean' or 'min' of the logits within the window (Table 3.3). Defaults to 'learned'.
-        smoothing (str): with 'bilateral', how position logits are scaled: 'zscore' (normalised over the keys of a
-            query) or 'sqrt_dim' (divided by √d) (Table 3.3). Defaults to 'zscore'.
-        max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
-        conv_cfg, norm_cfg (dict, optional): as in mmcv; the norm applies to the output projection only.
-        mode (str): pairwise function of mmcv; must be 'embedded_gaussian' unless ``position='none'``. Defaults to
+        conv_cfg, norm_cfg (dict, optional): as in mmcv. The norm applies to the output projection only.
+        mode (str): pairwise function of mmcv. Must be 'embedded_gaussian' unless ``position='none'``. Defaults to
             'embedded_gaussian'.
         use_scale (bool): with ``position='none'``, divide the content logits by √d, d = C / reduction. With positions,
             σc is always √d. Defaults to True.
-
-    Raises:
-        TypeError: ``in_channels``, ``reduction`` or ``max_offset`` is not an integer.
-        ValueError: a count is below 1, an option is unknown, a window is even, 'zscore' is combined with 'neg_inf', or
-            ``mode`` is not 'embedded_gaussian' although positions are used.
 
     Example:
         >>> layer = BilateralNonLocal2d(16, window_size=5)
@@ -97,25 +87,14 @@ class BilateralNonLocal2d(AttentionWeights, NonLocal2d):
             self.relative_position = RelativePosition(2, channels, max_offset)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend over the whole map.
-
-        Args:
-            x (Tensor): float ``(B, C, H, W)``.
-
-        Returns:
-            Tensor: ``(B, C, H, W)``.
-        """
+        """Attend over the whole map, from float ``(B, C, H, W)`` to ``(B, C, H, W)``."""
         if self.mode != 'embedded_gaussian':
             return super().forward(x)
         y = global_attention(**self.operands(x))
         return x + self.conv_out(y.squeeze(1).movedim(-1, 1))
 
     def operands(self, x: Tensor) -> dict:
-        """Return the arguments of ``global_attention`` for a map ``x`` of ``(B, C, H, W)``.
-
-        Raises:
-            ValueError: ``mode`` is not 'embedded_gaussian': mmcv's implementation runs instead of the operator.
-        """
+        """Compute the arguments of ``global_attention`` for a map ``x`` of ``(B, C, H, W)``."""
         if self.mode != 'embedded_gaussian':
             raise ValueError(f"attention weights require mode='embedded_gaussian'; this layer has {self.mode!r}")
         query, key, value = (conv(x).movedim(1, -1).unsqueeze(1) for conv in (self.theta, self.phi, self.g))

@@ -18,23 +18,19 @@ class DynamicConv2d(nn.Module):
     u = GLU(W x). Each of the ``groups`` groups g of channels has its own softmax. Outside the map, u is 0. γ is a
     learned scalar that starts at 0: a new block is the identity and does not change the output of a pretrained network.
 
-    The order of the operations is that of Wu et al., whom the paper follows: the GLU precedes the dynamic convolution,
+    The order of the operations follows Wu et al., as in the paper: the GLU precedes the dynamic convolution,
     so x of Eq. 5 to 7 is u, which is filtered and also predicts the kernels. W and W_c have biases, unless a norm
-    follows; d_{j,g} has none.
+    follows. There is no bias in d_{j,g}.
 
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
         in_channels (int): channels C of the map.
         kernel_size (int or tuple[int, int]): odd side k of the kernel, or (vertical, horizontal).
-        groups (int): number of groups, a divisor of ``in_channels``; the channels of a group share a kernel. Defaults
+        groups (int): number of groups, a divisor of ``in_channels``. The channels of a group share a kernel. Defaults
             to 16.
         norm_cfg (dict, optional): norm after each of the three 1×1 convolutions, as in the segmentation networks of
             the paper. Defaults to None.
-
-    Raises:
-        TypeError: ``in_channels`` or ``groups`` is not an integer.
-        ValueError: the kernel is even, or ``groups`` does not divide ``in_channels``.
 
     Example:
         >>> layer = DynamicConv2d(16, kernel_size=3, groups=4)
@@ -58,14 +54,7 @@ class DynamicConv2d(nn.Module):
         self.gamma = nn.Parameter(zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Filter each position with its own kernel.
-
-        Args:
-            x (Tensor): float ``(B, C, H, W)``.
-
-        Returns:
-            Tensor: ``(B, C, H, W)``, dtype of ``x``.
-        """
+        """Filter each position with its own kernel, from float ``(B, C, H, W)`` to ``(B, C, H, W)``."""
         u = F.glu(self.glu(x), 1)
         y = dynamic_conv(self._split(u), self._split(self.kernel(u)), kernel_size=self.kernel_size)
         return x + (self.gamma * self.output(y.movedim(-1, 2).flatten(1, 2))).to(x.dtype)

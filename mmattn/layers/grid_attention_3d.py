@@ -13,7 +13,7 @@ class GridAttention3d(MultiheadAttention3d):
     """Multi-head attention in which each voxel attends to the voxels on the three axes through it.
 
     A query has T + H + W − 2 keys. Three layers connect any two voxels of a video (Eq. 5.2 to 5.5). The relative
-    encoding of a key is that of the axis on which the key lies; for the voxel itself, that of x.
+    encoding of a key belongs to the axis on which the key lies. The voxel itself uses the encoding of the x axis.
 
     Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
     2020, chapter 5.
@@ -22,9 +22,6 @@ class GridAttention3d(MultiheadAttention3d):
         embed_dims (int): channels C, a multiple of ``num_heads``.
         num_heads, scale, spatial_position, temporal_position, max_offset, max_frames: as in
             :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`, with the same defaults.
-
-    Raises:
-        TypeError, ValueError: as :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`.
 
     Example:
         >>> layer = GridAttention3d(16, num_heads=2)
@@ -56,10 +53,6 @@ class GridAttention3d(MultiheadAttention3d):
 
         Returns:
             Tensor: ``(B, T, H, W, C)``.
-
-        Raises:
-            ValueError: ``query`` or ``key`` has another shape, or ``frame_numbers`` is required and missing or has
-                another shape.
         """
         key = query if key is None else key
         check_maps(query, key, self.embed_dims)

@@ -27,10 +27,10 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
     """Attention over the k×k neighbourhood of each position, by content, by geometry, or by both.
 
     y_i = W_out Σ_j softmax_j [(W_σ x_i)ᵀ(W_φ x_j) + W_γ[j,·]·(W_σ x_i)] W_β x_j for each of M heads (Eq. 4.2, 4.6 to
-    4.9), over the neighbours j inside the map. The thesis does not specify the following details; they reproduce the
-    ten parameter counts of Table 4.2: W_γ is one 1×1 layer from all channels of the projected query to M·k² logits;
-    each projection has a bias and a norm. With ``share``, one projection is used for σ, φ and β; it and γ have no bias
-    and no norm, and the output projection has both.
+    4.9), over the neighbours j inside the map. The thesis does not specify the following details. They reproduce the
+    ten parameter counts of Table 4.2. W_γ is one 1×1 layer from all channels of the projected query to M·k² logits.
+    Each projection has a bias and a norm. With ``share``, one projection is used for σ, φ and β. This projection and γ
+    have no bias and no norm, and the output projection has both.
 
     In evaluation without gradients, large maps are processed in strips of rows: the extra memory does not depend on the
     height. The values are the same, except for rounding.
@@ -44,23 +44,18 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         kernel_size (int or tuple[int, int]): odd side k of the neighbourhood, or (vertical, horizontal). Defaults to 3.
         num_heads (int): M, a divisor of ``out_channels``. Defaults to 8.
         content (bool): use the content logits. Defaults to True.
-        geometric (bool): use the geometric logits. Defaults to True.
-        iterations (int): T, number of softmax passes; passes after the first refine the content logits (Algorithm 1).
-            More than one requires ``share``, because keys and values must lie in one space. Defaults to 1.
+        geometric (bool): use the geometric logits, required without ``content``. Defaults to True.
+        iterations (int): T, number of softmax passes. Passes after the first refine the content logits (Algorithm 1).
+            More than one requires ``content``, and ``share``, because keys and values must lie in one space. Defaults
+            to 1.
         share (bool): one projection for query, key and value. Defaults to False.
         dilation (int): step between the positions of a neighbourhood. Defaults to 1.
-        scale (float, optional): factor of the content logits; None means 1/√d, d = out_channels / num_heads.
+        scale (float, optional): factor of the content logits. None means 1/√d, d = out_channels / num_heads.
             The thesis uses no factor. Defaults to 1.0.
         norm_cfg (dict, optional): norm of the projections. It must normalise each channel separately: 'BN', 'SyncBN' or
-            'IN'. With None, also pass ``scale=None``; otherwise the content logits are not scaled. Defaults to batch
+            'IN'. With None, also pass ``scale=None``. Otherwise the content logits are not scaled. Defaults to batch
             norm.
         act_cfg (dict, optional): activation of the output. Defaults to ReLU.
-
-    Raises:
-        TypeError: channels, heads, ``dilation`` or ``iterations`` are not integers, or ``scale`` is not a number.
-        ValueError: the kernel is even; ``num_heads`` does not divide ``out_channels``; ``content`` and ``geometric``
-            are both False; ``iterations`` is above 1 without ``share`` or without ``content``; ``iterations`` or
-            ``dilation`` is below 1; or ``norm_cfg`` normalises over groups of channels.
 
     Example:
         >>> layer = LocalBilateralAttention(16, 32, num_heads=4, share=True, iterations=2)
@@ -135,26 +130,19 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         return KINDS if self.content and self.geometric else KINDS[:1] if self.content else KINDS[1:2]
 
     def extra_repr(self) -> str:
-        """Return the settings for ``repr``."""
+        """List the settings for ``repr``."""
         switches = {name: getattr(self, name) for name in ('num_heads', 'content', 'geometric', 'share', 'scale')}
         return ', '.join(f'{name}={value}' for name, value in {**self.settings, **switches}.items())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend to the neighbourhood of each position.
-
-        Args:
-            x (Tensor): float ``(B, in_channels, H, W)``.
-
-        Returns:
-            Tensor: ``(B, out_channels, H, W)``.
-        """
+        """Attend to each neighbourhood, from float ``(B, in_channels, H, W)`` to ``(B, out_channels, H, W)``."""
         rows = self._rows_of_a_strip(x)
         if rows is not None:
             return self._in_strips(x, rows)
         return self._finish(local_attention(**self.operands(x)))
 
     def operands(self, x: Tensor) -> dict:
-        """Return the arguments of ``local_attention`` for a map ``x`` of ``(B, in_channels, H, W)``."""
+        """Compute the arguments of ``local_attention`` for a map ``x`` of ``(B, in_channels, H, W)``."""
         projected = self.projection(x).split(self.out_channels, 1)
         window = self._heads(self.gamma(projected[0])) if self.geometric else None
         heads = [self._heads(part) for part in projected]
@@ -162,28 +150,27 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         return dict(query=query, key=key, value=heads[-1], scale=self.scale, window_bias=window, **self.settings)
 
     def _finish(self, y: Tensor) -> Tensor:
-        """Return the layer's output for that of ``local_attention``, ``(B, M, H, W, C)``."""
+        """Project and activate the output of ``local_attention``, ``(B, M, H, W, C)``."""
         return self.activate(self.output(y.movedim(1, -2).flatten(-2).movedim(-1, 1)))
 
     def _rows_of_a_strip(self, x: Tensor) -> int | None:
-        """Return the number of rows of a strip; None if the map is processed as a whole."""
+        """Choose the number of rows of a strip, or None if the map is processed as a whole."""
         if self.training or torch.is_grad_enabled() or torch.jit.is_tracing() or torch.compiler.is_compiling():
             return None
         norms = [module for name, module in self.named_modules() if name.endswith('.norm')]
-        if not all(isinstance(norm, nn.Identity) or _of_fixed_statistics(norm) for norm in norms):
+        if not all(isinstance(norm, nn.Identity) or _has_fixed_statistics(norm) for norm in norms):
             return None
         row = x.shape[0] * x.shape[3] * self.num_projected * x.element_size()
         whole = row * x.shape[2] <= WHOLE_BYTES
         return None if whole else max(LEAST_ROWS, 2 * self.reach, STRIP_BYTES // row)
 
     def _in_strips(self, x: Tensor, rows: int) -> Tensor:
-        """Return the output for a map ``(B, in_channels, H, W)``, computed in strips of rows."""
         layout = torch.channels_last if x.stride(1) == 1 else torch.contiguous_format
         for top in range(0, x.shape[2], rows):
             first = max(top - self.reach, 0)
             strip = x[:, :, first : top + rows + self.reach].contiguous(memory_format=torch.channels_last)
-            own = slice(top - first, top - first + rows)
-            y = self._finish(local_attention(**self.operands(strip))[:, :, own])
+            inner = slice(top - first, top - first + rows)
+            y = self._finish(local_attention(**self.operands(strip))[:, :, inner])
             if top == 0:  # under autocast, x has another dtype
                 size = len(x), self.out_channels, *x.shape[2:]
                 out = torch.empty(size, dtype=y.dtype, device=y.device, memory_format=layout)
@@ -196,7 +183,7 @@ class LocalBilateralAttention(AttentionWeights, nn.Module):
         return x.movedim(1, -1).unflatten(-1, (self.num_heads, -1)).movedim(-2, 1)
 
 
-def _of_fixed_statistics(norm: nn.Module) -> bool:
+def _has_fixed_statistics(norm: nn.Module) -> bool:
     return not norm.training and getattr(norm, 'running_mean', None) is not None
 
 
@@ -207,14 +194,14 @@ class Pointwise(nn.Conv2d):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the projection ``(B, O, H, W)`` of a map ``(B, C, H, W)``."""
+        """Project a map ``(B, C, H, W)`` to ``(B, O, H, W)``."""
         if x.stride(1) != 1:
             return super().forward(x)
         return projection(x.movedim(1, -1), self.weight.flatten(1), self.bias).movedim(-1, 1)
 
 
 def pointwise(in_channels: int, out_channels: int, bias: bool, norm_cfg: dict | None = None) -> nn.Sequential:
-    """A 1×1 convolution and its norm. Not a ``ConvModule``, which warns about the bias before a norm (Table 4.2)."""
+    """Build a 1×1 convolution and its norm. ``ConvModule`` would warn about the bias before a norm (Table 4.2)."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv=Pointwise(in_channels, out_channels, 1, bias=bias))
     if norm_cfg is not None:
         if type_name(norm_cfg) in GROUPED:

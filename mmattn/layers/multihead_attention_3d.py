@@ -8,33 +8,30 @@ from torch import Tensor, nn
 from mmattn.utils.checks import check_count, check_divisor, check_number
 
 from .relative_position import RelativePosition
-from .temporal_encoding import TEMPORAL_POSITIONS, TemporalEncoding
 
 SPATIAL_POSITIONS = ('relative', 'none')
+TEMPORAL_POSITIONS = ('sinusoidal', 'absolute', 'relative', 'none')
+WAVELENGTH = 10000
 
 
 class MultiheadAttention3d(nn.Module):
     """Base of multi-head attention between voxels: W_out Σ_j softmax_j [scale · q_iᵀ(k_j + E_{j−i})] v_j (Eq. 5.9).
 
-    Absolute temporal encodings are added to the inputs of the query and key projections, not to those of the value
-    projection. The heads share the relative encodings E, of x, y and, if ``temporal_position='relative'``, t.
+    Absolute temporal encodings are added to the inputs of the query and key projections, but not of the value
+    projection. The heads share the relative encodings E of x, y and, if ``temporal_position='relative'``, t.
 
     Args:
         embed_dims (int): channels C, a multiple of ``num_heads``.
         num_heads (int): number of heads. Defaults to 8.
         scale (float): factor of the logits. Defaults to 1: the thesis found 1/√C harmful (section 5.3).
         spatial_position (str): 'relative' (learned, in x and y) or 'none'. Defaults to 'relative'.
-        temporal_position (str): 'sinusoidal' (sines and cosines of the frame number), 'absolute' (a learned vector
-            for each frame number), 'relative' (learned) or 'none' (Table 5.3). Defaults to 'sinusoidal'.
+        temporal_position (str): 'sinusoidal' (sines and cosines of the frame number, for an even C), 'absolute' (a
+            learned vector for each frame number), 'relative' (learned, requires a relative ``spatial_position``) or
+            'none' (Table 5.3). Defaults to 'sinusoidal'.
         max_offset (int): offsets of relative encodings are clipped to ±``max_offset``. Defaults to 96.
         max_frames (int): with 'absolute', frame numbers are clipped to at most ``max_frames`` − 1. Defaults to 256.
-        concatenated (bool): E is the concatenation of one vector per axis, which divide the channels among them; if
+        concatenated (bool): E is the concatenation of one vector per axis, which divide the channels among them. If
             False, each axis has a vector of all channels. Defaults to False.
-
-    Raises:
-        TypeError: channels, heads, ``max_offset`` or ``max_frames`` are not integers, or ``scale`` is not a number.
-        ValueError: ``num_heads`` does not divide ``embed_dims``; a position is unknown; ``temporal_position`` is
-            'relative' and ``spatial_position`` is 'none'; or the number of channels is odd with 'sinusoidal'.
     """
 
     def __init__(
@@ -80,14 +77,11 @@ class MultiheadAttention3d(nn.Module):
     def project(
         self, query: Tensor, key: Tensor, frame_numbers: Tensor | None, key_frame_numbers: Tensor | None
     ) -> dict:
-        """Return ``query``, ``key`` and ``value`` of an operator, ``(B, heads, T, H, W, C/heads)``, and its ``scale``.
+        """Compute ``query``, ``key`` and ``value`` of an operator, ``(B, heads, T, H, W, C/heads)``, and its ``scale``.
 
         Args:
-            query, key (Tensor): float ``(B, T, H, W, C)``; T, H and W may differ.
+            query, key (Tensor): float ``(B, T, H, W, C)``. T, H and W may differ.
             frame_numbers, key_frame_numbers (Tensor, optional): int64 ``(B, T)``, required by absolute encodings.
-
-        Raises:
-            ValueError: the layer has an absolute encoding, and the frame numbers are missing or have another shape.
         """
         timed = [self._timed(x, numbers) for x, numbers in ((query, frame_numbers), (key, key_frame_numbers))]
         q, k, v = (
@@ -132,3 +126,29 @@ def pad_numbers(frame_numbers: Tensor | None, padding: int) -> Tensor | None:
     if frame_numbers is None or not padding:
         return frame_numbers
     return torch.cat([frame_numbers, frame_numbers[:, -1:].expand(-1, padding)], 1)
+
+
+class TemporalEncoding(nn.Module):
+    """A vector for each absolute frame number: its sines and cosines, or a learned embedding (Table 5.3).
+
+    Args:
+        kind (str): 'sinusoidal' (*T Sinusoidal*) or 'absolute' (*T Embedding*).
+        channels (int): C, even for 'sinusoidal'.
+        max_frames (int): number of learned embeddings. Higher frame numbers use the last one.
+    """
+
+    def __init__(self, kind: str, channels: int, max_frames: int) -> None:
+        super().__init__()
+        if kind == 'sinusoidal' and channels % 2:
+            raise ValueError(f'channels must be even for sines and cosines; got {channels}')
+        self.channels = channels
+        self.embedding = nn.Embedding(max_frames, channels) if kind == 'absolute' else None
+
+    def forward(self, frame_numbers: Tensor) -> Tensor:
+        """Encode int64 frame numbers ``(B, T)``, at least 0, as float ``(B, T, C)``."""
+        if self.embedding is not None:
+            return self.embedding(frame_numbers.clamp(0, self.embedding.num_embeddings - 1))
+        half = self.channels // 2
+        exponents = torch.arange(half, dtype=torch.float64, device=frame_numbers.device) / -half
+        angles = frame_numbers.unsqueeze(-1) * WAVELENGTH**exponents
+        return torch.cat([angles.sin(), angles.cos()], -1)

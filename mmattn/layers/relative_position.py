@@ -9,19 +9,15 @@ from mmattn.utils.checks import check_count
 
 
 class RelativePosition(nn.Module):
-    """One table of learned vectors for each axis, indexed by the offset j − i, clipped to ±``max_offset``.
+    """Learned vectors for each axis, indexed by the offset j − i, which is clipped to ±``max_offset``.
 
     Args:
         axes (int): 1 for sequences, 2 for maps, 3 for videos. If the query has more axes, the tables belong to the last
             ones.
         channels (int): D, channels of the query.
-        max_offset (int): largest offset with a separate vector.
-        concatenated (bool): divide the D channels among the axes, for :meth:`offset_bias`; if False, each axis has
+        max_offset (int): largest offset with a separate vector, at least 0.
+        concatenated (bool): divide the D channels among the axes, for :meth:`offset_bias`. If False, each axis has
             vectors of D channels. Defaults to False.
-
-    Raises:
-        TypeError: ``max_offset`` is not an integer.
-        ValueError: ``max_offset`` is below 0.
     """
 
     def __init__(self, axes: int, channels: int, max_offset: int, concatenated: bool = False) -> None:
@@ -37,10 +33,9 @@ class RelativePosition(nn.Module):
         return self.tables[axis][offsets.clamp(-self.max_offset, self.max_offset) + self.max_offset]
 
     def axis_bias(self, query: Tensor) -> dict:
-        """Decomposed logits q·r_W[jx − ix] and q·r_H[jy − iy] of Bello et al. for ``global_attention``.
+        """Compute the decomposed logits q·r_W[jx − ix] and q·r_H[jy − iy] of Bello et al. for ``global_attention``.
 
-        Args:
-            query (Tensor): float ``(B, heads, *S, D)``, already scaled.
+        ``query`` is float ``(B, heads, *S, D)``, already scaled, as in all methods of this class.
         """
         logits = []
         for axis, length in enumerate(query.shape[2:-1]):
@@ -51,7 +46,7 @@ class RelativePosition(nn.Module):
         return dict(axis_bias=logits)
 
     def last_row(self, query: Tensor, length: int) -> Tensor:
-        """Logits q·r_{j−i} of the last position i of a sequence, for incremental decoding.
+        """Compute the logits q·r_{j−i} of the last position i of a sequence, for incremental decoding.
 
         Args:
             query (Tensor): float ``(B, heads, 1, D)``, already scaled.
@@ -64,15 +59,9 @@ class RelativePosition(nn.Module):
         return query.squeeze(2) @ self._vectors(0, offsets).to(query.dtype).T
 
     def arm_bias(self, query: Tensor) -> dict:
-        """Logits q·r_{j−i} of Shaw et al. along each axis, as windows over the whole map, for ``grid_attention``.
+        """Compute the logits q·r_{j−i} of Shaw et al. for ``grid_attention``, as windows over each axis of the map.
 
         The self key uses the table of the last axis. Keys on an axis without a table have logit 0.
-
-        Args:
-            query (Tensor): float ``(B, heads, *S, D)``, already scaled.
-
-        Raises:
-            ValueError: the network is exported for any size: the windows depend on the size of the map.
         """
         size = query.shape[2:-1]
         if not all(isinstance(length, int) for length in size):  # symbolic, in an export
@@ -91,11 +80,9 @@ class RelativePosition(nn.Module):
         return dict(window_bias=query @ torch.cat(vectors).to(query.dtype).T, window_size=window_size)
 
     def offset_bias(self, query: Tensor, offsets: Sequence[Tensor]) -> dict:
-        """Logits q·[r_t, r_y, r_x] with the concatenated vectors of the axes (Eq. 5.9), for ``strided_attention``.
+        """Compute the logits q·[r_t, r_y, r_x] with concatenated vectors (Eq. 5.9), for ``strided_attention``.
 
-        Args:
-            query (Tensor): float ``(B, heads, *S, D)``, already scaled.
-            offsets (sequence of Tensor): output of ``strided_offsets``: one int64 tensor ``(K)`` per axis.
+        ``offsets`` is the output of ``strided_offsets``: one int64 tensor ``(K)`` per axis.
         """
         axes_without_table = len(offsets) - len(self.tables)
         logits = [query.new_zeros(len(offset)) for offset in offsets[:axes_without_table]]

@@ -23,18 +23,13 @@ class StridedAttention3d(nn.Module):
     Args:
         embed_dims (int): channels C, a multiple of ``num_heads``.
         num_heads (int): number of heads. Defaults to 8.
-        step (int or tuple[int, int, int], optional): h, for all axes or for (t, y, x). Defaults to ⌈√side⌉ of each
+        step (int or tuple[int, int, int], optional): h ≥ 1, for all axes or for (t, y, x). Defaults to ⌈√side⌉ of each
             axis.
         local_pattern (str): 'block' (aligned cubes), 'centred' (|j − i| < h) or 'forward' (0 ≤ j − i < h, literally as
-            in the thesis; it does not connect all voxels). Defaults to 'block'.
+            in the thesis, which does not connect all voxels). Defaults to 'block'.
         **kwargs: ``scale``, ``spatial_position``, ``temporal_position``, ``max_offset`` and ``max_frames`` as in
             :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`. The relative encodings of t, y and x
             are concatenated.
-
-    Raises:
-        TypeError: as :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`.
-        ValueError: as :class:`~mmattn.layers.multihead_attention_3d.MultiheadAttention3d`; ``local_pattern`` is unknown
-            or 'strided'; or ``step`` is not an integer or is below 1.
 
     Example:
         >>> layer = StridedAttention3d(16, num_heads=2, step=(2, 4, 4))
@@ -71,15 +66,10 @@ class StridedAttention3d(nn.Module):
             query (Tensor): float ``(B, T, H, W, C)``.
             key (Tensor, optional): float ``(B, T, H, W, C)``, keys and values. If None (self-attention), ``query``
                 provides them, and its sum with the output of the first attention is the query of the second.
-            frame_numbers (Tensor, optional): int64 ``(B, T)``, index of each frame in its clip, at least 0. Required
-                if ``temporal_position`` is 'sinusoidal' or 'absolute'.
+            frame_numbers (Tensor, optional): as in :class:`~mmattn.layers.GridAttention3d`.
 
         Returns:
             Tensor: ``(B, T, H, W, C)``, the sum of the outputs of both attentions.
-
-        Raises:
-            ValueError: ``query`` or ``key`` has another shape; ``frame_numbers`` is required and missing or has another
-                shape; or ``step`` does not have one length per axis.
         """
         keys = query if key is None else key
         check_maps(query, keys, self.embed_dims)
@@ -87,12 +77,12 @@ class StridedAttention3d(nn.Module):
         step = as_step(self.step, size, size)
         padding = [-side % h if self.local_pattern == 'block' else 0 for side, h in zip(size, step)]
         numbers, padded = frame_numbers, pad_numbers(frame_numbers, padding[0])
-        found = self._attend(
+        gathered = self._attend(
             self.local_attention, self.local_pattern, pad_maps(query, padding), keys, padded, numbers, step
         )
-        relays = pad_maps(keys, padding) + found
-        found, cropped = (x[:, : size[0], : size[1], : size[2]] for x in (found, relays))
-        return found + self._attend(
+        relays = pad_maps(keys, padding) + gathered
+        gathered, cropped = (x[:, : size[0], : size[1], : size[2]] for x in (gathered, relays))
+        return gathered + self._attend(
             self.strided_attention, 'strided', cropped if key is None else query, relays, numbers, padded, step
         )
 

@@ -33,11 +33,10 @@ class TransformerAttention2d(TermWeights, nn.Module):
     need one table of logits for the row of the key and one for its column. γ is a learned scalar that starts at 0: a
     new block is the identity.
 
-    It replaces mmcv's ``GeneralizedAttention``, without the N×N table of attention weights. The keys and shapes of the
-    ``state_dict`` are the same, and the outputs are those of mmcv with ``kv_stride=1``, except for these errors of
-    mmcv: it uses the transposed query for 0100, 0110, 1100 and 1110; it averages the map for 0000; and its
-    ``spatial_range`` reaches one key further to the right and down than to the left and up (and adds a mask to the
-    ``state_dict``).
+    It replaces mmcv's ``GeneralizedAttention``, without the N×N table of attention weights. The ``state_dict`` has the
+    same keys and shapes, and the outputs equal mmcv's with ``kv_stride=1``, except for these errors of mmcv: it uses
+    the transposed query for 0100, 0110, 1100 and 1110; it averages the map for 0000; and its ``spatial_range`` reaches
+    one key further to the right and down than to the left and up (and adds a mask to the ``state_dict``).
 
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
@@ -51,14 +50,8 @@ class TransformerAttention2d(TermWeights, nn.Module):
             None.
         position_dim (int, optional): even number of sines and cosines that encode an offset along an axis. Defaults to
             C/2, rounded up to an even number.
-        wavelength (float): positive; the wavelengths of the encoding are at most 2π · ``wavelength``. The paper cites
+        wavelength (float): positive. The wavelengths of the encoding are at most 2π · ``wavelength``. The paper cites
             10000. Defaults to 1000, as in mmcv.
-
-    Raises:
-        TypeError: ``in_channels``, ``num_heads`` or ``position_dim`` is not an integer, or ``wavelength`` is not a
-            number.
-        ValueError: ``terms`` is not a string of four '0' and '1', ``num_heads`` does not divide ``in_channels``,
-            ``spatial_range`` is even, ``position_dim`` is odd, or ``wavelength`` is not positive.
 
     Example:
         >>> layer = TransformerAttention2d(16, num_heads=4, terms='0010')
@@ -125,14 +118,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
             nn.init.zeros_(parameter) if name == 'gamma' else nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend over the map.
-
-        Args:
-            x (Tensor): float ``(B, C, H, W)``.
-
-        Returns:
-            Tensor: ``(B, C, H, W)``, dtype of ``x``.
-        """
+        """Attend over the map, from float ``(B, C, H, W)`` to ``(B, C, H, W)``."""
         if self.terms == '0000':
             return x
         operands = self.operands(x)
@@ -147,12 +133,9 @@ class TransformerAttention2d(TermWeights, nn.Module):
         return x + (self.gamma * y).to(x.dtype)
 
     def operands(self, x: Tensor, content: bool = True, position: bool = True) -> dict:
-        """Return the arguments of ``global_attention``, or of ``local_attention`` if the layer has a range.
+        """Compute the arguments of ``global_attention``, or of ``local_attention`` if the layer has a range.
 
-        Args:
-            x (Tensor): float ``(B, C, H, W)``.
-            content (bool): use E1 and E3, if ``terms`` has them. Defaults to True.
-            position (bool): use E2 and E4, if ``terms`` has them. Defaults to True.
+        ``content`` uses the terms E1 and E3, ``position`` the terms E2 and E4, if ``terms`` has them.
         """
         e1, e2, e3, e4 = (term == '1' and used for term, used in zip(self.terms, (content, position) * 2))
         local = self._is_local(x)
@@ -203,7 +186,7 @@ class TransformerAttention2d(TermWeights, nn.Module):
         return bias if query is None else query + bias
 
     def _is_local(self, x: Tensor) -> bool:
-        """Whether the range excludes any key of the map; always while exporting, since the size is then symbolic."""
+        """Check whether the range excludes a key of the map, always while exporting, where the size is symbolic."""
         if self.spatial_range is None:
             return False
         exporting = hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()  # torch 2.7 and later

@@ -19,17 +19,13 @@ class VideoTransformerLayer(nn.Module):
     Args:
         embed_dims (int): channels C.
         attention (dict): config of ``GridAttention3d``, ``StridedAttention3d`` or another layer with the same
-            interface; ``embed_dims`` is added to it.
+            interface. ``embed_dims`` is added to it.
         feedforward_channels (int, optional): hidden channels of the feed-forward network. Defaults to 4 · C.
         dropout (float): dropout probability of the outputs of attention and feed-forward network, from 0 to 1. Defaults
             to 0.
-        query (str): which input provides the queries in cross-attention: 'memory' (x provides keys and values, as in
+        query (str): the input that provides the queries in cross-attention: 'memory' (x provides keys and values, as in
             the signature of section 5.3 and in Eq. 5.5) or 'x' (the memory provides keys and values, as in the text
             below Eq. 5.1). Defaults to 'memory'.
-
-    Raises:
-        TypeError: ``embed_dims`` or ``feedforward_channels`` is not an integer, or ``dropout`` is not a number.
-        ValueError: ``query`` is unknown, a number of channels is below 1, or ``dropout`` is not from 0 to 1.
 
     Example:
         >>> attention = dict(type='mmattn.GridAttention3d', num_heads=2, temporal_position='none')

@@ -16,24 +16,22 @@ SMOOTHINGS = ('zscore', 'sqrt_dim')
 
 
 class WindowPosition(nn.Module):
-    """The compatibility function f: two linear layers that predict the logits of the window around a position.
+    """Predict the logits of the window around a position with two linear layers, the compatibility function f.
 
     Args:
         axes (int): 1 for sequences, 2 for maps.
         in_channels (int): channels of the feature.
         embed_channels (int): channels between the two layers.
-        window_size (tuple[int, ...]): odd window length k of each axis; passed to the operator.
+        window_size (tuple[int, ...]): odd window length k of each axis, passed to the operator.
         entries (int): K, number of logits of a window.
         dim (int): d of σp = √d, the number of channels of query and key.
         padding (str): the logit v_i of keys outside the window: 'learned' (one more output of f), 'zero', 'neg_inf'
             (attention becomes local), 'mean' or 'min' (of all K entries, including those dropped at the border).
-        smoothing (str): 'sqrt_dim' divides the logits by √d; 'zscore' normalises them over the keys of each query.
+        smoothing (str): 'sqrt_dim' divides the logits by √d. 'zscore' normalises them over the keys of each query, and
+            is undefined with 'neg_inf'.
         num_heads (int): number of heads, each with separate logits. Defaults to 1.
         support (str): keys of the z-score, as in :func:`mmattn.ops.window_zscore`. Defaults to 'global'.
         is_causal (bool): position i attends only to positions j ≤ i. Defaults to False.
-
-    Raises:
-        ValueError: ``padding`` or ``smoothing`` is unknown, or 'zscore' is combined with 'neg_inf'.
     """
 
     def __init__(
@@ -67,7 +65,7 @@ class WindowPosition(nn.Module):
         self.logits = conv(embed_channels, num_heads * (entries + (padding == 'learned')), 1)
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> dict:
-        """Return the position arguments of the operator: ``window_bias``, ``window_size`` and ``outside_bias``.
+        """Compute the position arguments of the operator: ``window_bias``, ``window_size`` and ``outside_bias``.
 
         Args:
             x (Tensor): float ``(B, in_channels, *S)``.
@@ -79,7 +77,7 @@ class WindowPosition(nn.Module):
         return dict(window_bias=window, window_size=self.window_size, outside_bias=outside)
 
     def last_row(self, x: Tensor, length: int) -> Tensor:
-        """Return the position logits of the last position of a causal sequence, for incremental decoding.
+        """Compute the position logits of the last position of a causal sequence, for incremental decoding.
 
         Args:
             x (Tensor): float ``(B, in_channels, 1)``, the feature of the last position.
@@ -89,18 +87,18 @@ class WindowPosition(nn.Module):
             Tensor: ``(B, heads, length)``, the logits of all keys of the last position.
         """
         window, outside = self._predicted(x)
-        inside = window[:, :, 0, -length:]  # the last entry is that of the position itself
-        others = length - inside.shape[-1]
+        inside = window[:, :, 0, -length:]  # the last entry belongs to the position itself
+        outer = length - inside.shape[-1]
         if isinstance(outside, float):
-            row = F.pad(inside, (others, 0), value=outside)
+            row = F.pad(inside, (outer, 0), value=outside)
         else:
-            row = torch.cat([outside.expand(*outside.shape[:2], others), inside], -1)
+            row = torch.cat([outside.expand(*outside.shape[:2], outer), inside], -1)
         if self.support is not None:
             row = F.layer_norm(row.to(accumulator(row)), (length,), eps=EPS)  # the z-score over all keys
         return row
 
     def _predicted(self, x: Tensor) -> tuple[Tensor, Tensor | float]:
-        """Return the logits of the windows, ``(B, heads, *S, K)``, and those of keys outside, divided by σp."""
+        """Predict the logits of the windows, ``(B, heads, *S, K)``, and of keys outside, divided by σp."""
         if x.dim() == 3:  # a sequence: nn.Linear is faster than nn.Conv1d
             logits = x.transpose(1, 2)
             for conv in (self.embedding, self.logits):

@@ -1,9 +1,8 @@
 """Derivatives of the operators, and their batching under ``torch.vmap``.
 
-``torch.library.register_autograd`` supports gradients only: forward-mode derivatives are silently 0,
-``torch.func.grad`` raises an error about an internal class, and so does a second derivative about a missing
-registration. This module therefore registers autograd kernels, for calls of the public functions and of
-``torch.ops.mmattn``.
+``torch.library.register_autograd`` supports gradients only: forward-mode derivatives are silently 0, and
+``torch.func.grad`` and second derivatives raise obscure errors. This module therefore registers autograd kernels, for
+calls of the public functions and of ``torch.ops.mmattn``.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from torch.utils._pytree import tree_map
 from . import library
 
 LIBRARY = torch.library.Library('mmattn', 'FRAGMENT')
-# A kernel for a device takes precedence over that of `custom_op`, which is registered for the alias key Autograd.
+# A kernel for a device takes precedence over the kernel of `custom_op`, which is registered for the alias key Autograd.
 KEYS = [f'Autograd{device}' for device in ('CPU', 'CUDA', 'MPS', 'XPU', 'Meta', 'PrivateUse1', 'Other')]
 
 
@@ -27,21 +26,21 @@ def register(name: str, differentiable: int = 1) -> None:
 
     The first ``differentiable`` outputs have a derivative. The arguments of the backward operator are their gradients,
     the outputs that it needs, the arguments of the operator, and one bool per tensor among these: whether it needs a
-    gradient. The backward operator returns the needed gradients, in the order of the tensors. The first dimension of
-    every tensor is the batch. A second derivative raises a NotImplementedError. If native code is built, it registers
-    the same derivative, with less overhead per call.
+    gradient. It returns the needed gradients, in the order of the tensors. The first dimension of every tensor is the
+    batch. A second derivative raises a NotImplementedError. If native code is built, it registers the same derivative,
+    with less overhead per call.
     """
     op, backward = (getattr(torch.ops.mmattn, x).default for x in (name, f'{name}_backward'))
-    for each in (op, backward):
-        register_vmap(each, _fold_into_batch(each))
+    for overload in (op, backward):
+        register_vmap(overload, _fold_into_batch(overload))
     if library.UNAVAILABLE_REASON is None:
         torch.ops.mmattn_native.register_derivative(name, differentiable)
         return
 
     def gradients(needed: Sequence[bool], grads: Sequence[Tensor | None], kept: Sequence[Tensor], *arguments: Any):
-        given = [torch.zeros_like(kept[i]) if grad is None else grad for i, grad in enumerate(grads)]
-        found = iter(backward(*given, *kept, *arguments, needed))
-        return [next(found) if is_needed else None for is_needed in needed]
+        filled = [torch.zeros_like(kept[i]) if grad is None else grad for i, grad in enumerate(grads)]
+        results = iter(backward(*filled, *kept, *arguments, needed))
+        return [next(results) if is_needed else None for is_needed in needed]
 
     def twice(*_: Any) -> list[Tensor]:
         raise NotImplementedError(f'mmattn::{name} is not twice differentiable')
@@ -65,9 +64,8 @@ def register_formula(name: str, gradients: Callable, differentiable: int | None 
         gradients (Callable): called with one bool per tensor among the arguments (whether it needs a gradient), the
             gradients of the differentiable outputs, the first ``kept`` outputs, and the arguments. Returns a gradient
             or None for each tensor among the arguments.
-        differentiable (int, optional): number of outputs that have a derivative, the first ones; None for all. Defaults
-            to 1.
-        kept (int): number of outputs that the derivative needs, the first ones. Defaults to 0.
+        differentiable (int, optional): number of leading outputs that have a derivative, None for all. Defaults to 1.
+        kept (int): number of leading outputs that the derivative needs. Defaults to 0.
     """
     op = getattr(torch.ops.mmattn, name).default
 
@@ -76,15 +74,15 @@ def register_formula(name: str, gradients: Callable, differentiable: int | None 
             with torch._C._AutoDispatchBelowAutograd():
                 return op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
 
-        tensors = tensors_of(arguments)
+        tensors = list_tensors(arguments)
         recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         if not recorded and forward_ad._current_level < 0:
             return below(*arguments)
-        others = _replace(arguments, lambda x: Tensor if isinstance(x, Tensor) else x)  # without references to tensors
+        template = _replace(arguments, lambda x: Tensor if isinstance(x, Tensor) else x)  # keeps no tensors
 
         def fill(tensors: Sequence[Tensor]) -> Sequence:
-            given = iter(tensors)
-            return _replace(others, lambda x: next(given) if x is Tensor else x)
+            remaining = iter(tensors)
+            return _replace(template, lambda x: next(remaining) if x is Tensor else x)
 
         # The dispatcher calls this kernel once for each active transform of torch.func, so it must handle one level;
         # `Function.apply` would apply all transforms again.
@@ -98,8 +96,8 @@ def register_formula(name: str, gradients: Callable, differentiable: int | None 
         LIBRARY.impl(name, kernel, key, with_keyset=True)
 
 
-def tensors_of(arguments: Sequence) -> list[Tensor]:
-    """Return the tensors among the arguments, including those in lists. This is faster than torch's pytrees."""
+def list_tensors(arguments: Sequence) -> list[Tensor]:
+    """List the tensors among the arguments, including tensors in lists. This is faster than torch's pytrees."""
     leaves = (y for x in arguments for y in (x if isinstance(x, list | tuple) else (x,)))
     return [x for x in leaves if isinstance(x, Tensor)]
 
@@ -116,8 +114,8 @@ class _Call(torch.autograd.Function):
         ctx.name, ctx.gradients, ctx.differentiable, ctx.kept, ctx.fill = name, gradients, differentiable, kept, fill
         # Autograd is disabled inside `forward`, but the next transform of torch.func requires it.
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-            found = below(*fill(tensors))
-        outputs = (found,) if isinstance(found, Tensor) else tuple(found)
+            results = below(*fill(tensors))
+        outputs = (results,) if isinstance(results, Tensor) else tuple(results)
         ctx.save_for_backward(*outputs[:kept], *tensors)
         ctx.mark_non_differentiable(*([] if differentiable is None else outputs[differentiable:]))
         ctx.set_materialize_grads(False)
@@ -130,8 +128,8 @@ class _Call(torch.autograd.Function):
         saved = ctx.saved_tensors  # read once: activation checkpointing does not allow unpacking them twice
         tensors = saved[ctx.kept :]
         needed = [flag and x.is_floating_point() for flag, x in zip(ctx.needs_input_grad[-len(tensors) :], tensors)]
-        found = ctx.gradients(needed, grads[: ctx.differentiable], saved[: ctx.kept], *ctx.fill(tensors))
-        return *[None] * 6, *found
+        gradients = ctx.gradients(needed, grads[: ctx.differentiable], saved[: ctx.kept], *ctx.fill(tensors))
+        return *[None] * 6, *gradients
 
     @staticmethod
     def jvp(ctx, *_):  # type: ignore[override]
@@ -142,7 +140,7 @@ class _Call(torch.autograd.Function):
 
 
 def _as_returned(op: torch._ops.OpOverload, outputs: tuple[Tensor, ...]) -> Tensor | list[Tensor] | tuple[Tensor, ...]:
-    """Return the flat outputs in the structure of the schema."""
+    """Arrange the flat outputs in the structure of the schema."""
     returns = op._schema.returns
     if len(returns) > 1:
         return outputs
@@ -150,7 +148,7 @@ def _as_returned(op: torch._ops.OpOverload, outputs: tuple[Tensor, ...]) -> Tens
 
 
 def _fold_into_batch(op: torch._ops.OpOverload) -> Callable:
-    """Return the vmap rule of an operator whose tensors have the batch first: one call for all samples."""
+    """Build the vmap rule of an operator whose tensors have the batch first: one call for all samples."""
 
     def rule(info: Any, in_dims: tuple, *arguments: Any) -> tuple:
         def fold(x: Any, dim: int | None) -> Any:

@@ -1,4 +1,4 @@
-"""Selects whether native kernels, Triton's kernels or the references run: the only place that chooses."""
+"""Selects whether native kernels, Triton kernels or references run. No other module chooses."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ _traced: list[str] | None = None  # names of the operators whose Triton kernels 
 
 @contextmanager
 def backend(name: str) -> Iterator[None]:
-    """Context manager that selects the implementation of the operators, for all threads.
+    """Select the implementation of the operators in a ``with`` block, for all threads.
 
     Args:
         name (str): 'native', the kernels; 'triton', Triton's kernels where there are some, otherwise the references;
@@ -24,8 +24,7 @@ def backend(name: str) -> Iterator[None]:
             'auto' runs the references on the CPU.
 
     Raises:
-        ValueError: ``name`` is unknown.
-        RuntimeError: ``name`` is 'native' or 'triton', and these kernels are not available.
+        RuntimeError: ``name`` is 'native' or 'triton', and these kernels are not available. The message says why.
 
     Example:
         >>> with backend('reference'), kernels_run() as kernels:
@@ -53,7 +52,7 @@ def backend(name: str) -> Iterator[None]:
 
 @contextmanager
 def kernels_run() -> Iterator[list[str]]:
-    """Yield a list that contains, after the block, the names of the operators whose kernels ran in the block."""
+    """Record the operators whose kernels run in a ``with`` block: the list is filled when the block ends."""
     global _traced
     names: list[str] = []
     _traced = names
@@ -67,11 +66,11 @@ def kernels_run() -> Iterator[list[str]]:
             names += torch.ops.mmattn_native.trace(False)
 
 
-def reference_of(name: str, reference: Callable) -> Callable:
-    """Return the function that runs if no native kernel does: a Triton kernel if one may run, or the reference.
+def build_fallback(name: str, reference: Callable) -> Callable:
+    """Build the function that runs if no native kernel does: a Triton kernel if one may run, or the reference.
 
-    The first call on a GPU decides whether kernels run on it (``gpu/verdict.py``). If native kernels do, the call is
-    repeated, so that the kernel runs.
+    The first call on a GPU chooses the kernels that run on it (``gpu/verdict.py``). If this includes the native kernel
+    of the operator, the call is repeated, so that the kernel runs.
     """
     operator = name.removesuffix('_backward')
     if not library.has_kernel(name, 'cuda') and operator not in triton.OPERATORS:
@@ -79,14 +78,14 @@ def reference_of(name: str, reference: Callable) -> Callable:
 
     def run(*arguments: Any) -> Any:
         on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in arguments)
-        if on_gpu and verdict.settled() is None and verdict.decide().get(operator) == '':
+        if on_gpu and verdict.current_choice() is None and verdict.choose_kernels().get(operator) == '':
             return getattr(torch.ops.mmattn, name).default(*arguments)
         if (on_gpu or triton.interpreted()) and verdict.may_run_triton(operator, _chosen):
-            found = triton.run(name, arguments)
-            if found is not NotImplemented:
+            outputs = triton.run(name, arguments)
+            if outputs is not NotImplemented:
                 if _traced is not None:
                     _traced.append(name)
-                return found
+                return outputs
         return reference(*arguments)
 
     return run

@@ -1,9 +1,8 @@
 """Bilinear attention between two sets: logits of all pairs, their joint softmax, and bilinear pooling.
 
-Logits and pooling are two derivatives of T = Σ_g Σ_ijk A_g[i,j] p_g[k] x_i[k] y_j[k], which is linear in each of the
-four: logits are ∂T/∂A, and pooling is ∂T/∂p. Their gradients are derivatives of T as well. The products p_g ∘ x_i are
-computed first: they are few, because i runs over words.
-The product of all pairs, (B, Q, K, C), is never formed.
+Logits and pooling are two derivatives of T = Σ_g Σ_ijk A_g[i,j] p_g[k] x_i[k] y_j[k]: logits are ∂T/∂A, and pooling is
+∂T/∂p. T is linear in each of its four factors, so the gradients are derivatives of T as well. The products p_g ∘ x_i
+are computed first: they are few, because i runs over words. The product of all pairs, (B, Q, K, C), is never formed.
 """
 
 import functools
@@ -19,11 +18,11 @@ from .operator import Operator
 from .window_bias import accumulator
 
 
-def _parts(first: Tensor, x: Tensor, y: Tensor, *others: Tensor) -> Iterator[tuple]:
-    """Yield slices of the batch that fit the byte budget, each with its tensors; the first one is A or p."""
+def _parts(first: Tensor, x: Tensor, y: Tensor, *extra: Tensor) -> Iterator[tuple]:
+    """Yield slices of the batch that fit the byte budget, with their tensors. ``first`` is A or p."""
     glimpses, (batch, queries, channels), dtype = first.shape[1], x.shape, accumulator(x)
     for part in chunks(batch, (2 * glimpses * queries + y.shape[1]) * channels * dtype.itemsize):
-        yield part, *(z[part].to(dtype) for z in (first, x, y, *others))
+        yield part, *(z[part].to(dtype) for z in (first, x, y, *extra))
 
 
 def _without_autocast(reference: Callable) -> Callable:
@@ -58,18 +57,17 @@ def _key_derivative(a: Tensor, p: Tensor, x: Tensor) -> Tensor:
 
 
 @_without_autocast
-def _logits(given: Any) -> Tensor:
-    out = _fake_logits(given)
-    for part, p, x, y in _parts(given.weight, given.query, given.key):
+def _logits(args: Any) -> Tensor:
+    out = _fake_logits(args)
+    for part, p, x, y in _parts(args.weight, args.query, args.key):
         out[part] = _pair_derivative(p, x, y)
     return out
 
 
 @_without_autocast
-def _logits_backward(grad: Tensor, given: Any) -> list[Tensor]:
-    """Gradients of query, key and weight."""
-    d_query, d_key, d_weight = (torch.empty_like(x) for x in (given.query, given.key, given.weight))
-    for part, p, x, y, a in _parts(given.weight, given.query, given.key, grad):
+def _logits_backward(grad: Tensor, args: Any) -> list[Tensor]:
+    d_query, d_key, d_weight = (torch.empty_like(x) for x in (args.query, args.key, args.weight))
+    for part, p, x, y, a in _parts(args.weight, args.query, args.key, grad):
         attended = _attended(a, y)
         d_weight[part] = (attended * x.unsqueeze(1)).sum(2)
         d_query[part] = attended.mul_(p.unsqueeze(2)).sum(1)
@@ -78,32 +76,31 @@ def _logits_backward(grad: Tensor, given: Any) -> list[Tensor]:
     return [d_query, d_key, d_weight]
 
 
-def _fake_logits(given: Any) -> Tensor:
-    shape = (*given.weight.shape[:2], given.query.shape[1], given.key.shape[1])
-    return given.query.new_empty(shape, dtype=accumulator(given.query))
+def _fake_logits(args: Any) -> Tensor:
+    shape = (*args.weight.shape[:2], args.query.shape[1], args.key.shape[1])
+    return args.query.new_empty(shape, dtype=accumulator(args.query))
 
 
 @_without_autocast
-def _pooling(given: Any) -> Tensor:
-    out = _fake_pooling(given)
-    for part, a, x, y in _parts(given.weights, given.query, given.value):
+def _pooling(args: Any) -> Tensor:
+    out = _fake_pooling(args)
+    for part, a, x, y in _parts(args.weights, args.query, args.value):
         out[part] = _attended(a, y).mul_(x.unsqueeze(1)).sum(2)
     return out
 
 
 @_without_autocast
-def _pooling_backward(grad: Tensor, given: Any) -> list[Tensor]:
-    """Gradients of weights, query and value."""
-    d_weights, d_query, d_value = (torch.empty_like(x) for x in (given.weights, given.query, given.value))
-    for part, a, x, y, p in _parts(given.weights, given.query, given.value, grad):
+def _pooling_backward(grad: Tensor, args: Any) -> list[Tensor]:
+    d_weights, d_query, d_value = (torch.empty_like(x) for x in (args.weights, args.query, args.value))
+    for part, a, x, y, p in _parts(args.weights, args.query, args.value, grad):
         d_query[part] = _attended(a, y).mul_(p.unsqueeze(2)).sum(1)
         d_weights[part] = _pair_derivative(p, x, y)
         d_value[part] = _key_derivative(a, p, x)
     return [d_weights, d_query, d_value]
 
 
-def _fake_pooling(given: Any) -> Tensor:
-    return given.query.new_empty((*given.weights.shape[:2], given.query.shape[-1]))
+def _fake_pooling(args: Any) -> Tensor:
+    return args.query.new_empty((*args.weights.shape[:2], args.query.shape[-1]))
 
 
 def _product(query: Any, key: Any, glimpses: int) -> int:
@@ -118,7 +115,7 @@ LOGITS = Operator(
     reference=_logits,
     backward=_logits_backward,
     fake=_fake_logits,
-    flops=lambda given, backward: (2 if backward else 1) * _product(given.query, given.key, given.weight[1]),
+    flops=lambda args, backward: (2 if backward else 1) * _product(args.query, args.key, args.weight[1]),
     layout=torch.preserve_format,
 )
 POOLING = Operator(
@@ -128,13 +125,12 @@ POOLING = Operator(
     reference=_pooling,
     backward=_pooling_backward,
     fake=_fake_pooling,
-    flops=lambda given, backward: (3 if backward else 1) * _product(given.query, given.value, given.weights[1]),
+    flops=lambda args, backward: (3 if backward else 1) * _product(args.query, args.value, args.weights[1]),
     layout=torch.preserve_format,
 )
 
 
 def _check_pair(query: Tensor, key: Tensor, name: str) -> tuple[Tensor, ...]:
-    """Check that the query and the argument ``name`` are ``(B, Q, C)`` and ``(B, K, C)``; return them in one dtype."""
     shapes = query.shape, key.shape
     if query.dim() != 3 or key.dim() != 3 or shapes[0][::2] != shapes[1][::2]:
         raise ValueError(
@@ -148,25 +144,21 @@ def _check_pair(query: Tensor, key: Tensor, name: str) -> tuple[Tensor, ...]:
 
 @LOGITS.public
 def bilinear_logits(query: Tensor, key: Tensor, weight: Tensor) -> tuple:
-    """Logits of all pairs of a query x_i and a key y_j, for G glimpses: L_g[i,j] = Σ_k p_g[k] x_i[k] y_j[k].
+    """Compute the logits of all pairs of a query x_i and a key y_j: L_g[i,j] = Σ_k p_g[k] x_i[k] y_j[k].
 
-    Low-rank bilinear pooling of every pair with one output per glimpse (Eq. 9). The extra memory is that of a slice of
-    the batch; the product of all pairs, ``(B, Q, K, C)``, is never formed. Differentiable in every tensor. float16 and
-    bfloat16 are accumulated in float32.
+    This is low-rank bilinear pooling of every pair with one output for each of G glimpses (Eq. 9). The product of all
+    pairs, ``(B, Q, K, C)``, is never formed. Differentiable in every tensor. float16 and bfloat16 are accumulated in
+    float32.
 
     Source: "Bilinear Attention Networks", 2018.
 
     Args:
-        query (Tensor): x, float ``(B, Q, C)``; the smaller set, for example words.
-        key (Tensor): y, float ``(B, K, C)``, same dtype; for example regions.
+        query (Tensor): x, float ``(B, Q, C)``, the smaller set, for example words.
+        key (Tensor): y, float ``(B, K, C)``, same dtype, for example regions.
         weight (Tensor): p, float ``(G, C)``, or ``(B, G, C)`` with one per sample.
 
     Returns:
         Tensor: ``(B, G, Q, K)``, float64 for float64 operands, otherwise float32.
-
-    Raises:
-        TypeError: a tensor is not floating-point, or ``query`` and ``key`` have different dtypes.
-        ValueError: shapes or devices do not fit.
 
     Example:
         >>> words, regions, weight = torch.randn(2, 14, 64), torch.randn(2, 36, 64), torch.randn(4, 64)
@@ -184,7 +176,7 @@ def bilinear_logits(query: Tensor, key: Tensor, weight: Tensor) -> tuple:
 
 
 def bilinear_softmax(logits: Tensor, query_mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
-    """Softmax over all pairs of a glimpse at once: the weights A_g[i,j] of a sample sum to 1 (Eq. 8).
+    """Apply the softmax over all pairs of a glimpse: the weights A_g[i,j] of a sample sum to 1 (Eq. 8).
 
     Args:
         logits (Tensor): L, float ``(B, G, Q, K)``.
@@ -192,10 +184,7 @@ def bilinear_softmax(logits: Tensor, query_mask: Tensor | None = None, key_mask:
         key_mask (Tensor, optional): bool ``(B, K)``, True for keys that may be attended to.
 
     Returns:
-        Tensor: A, ``(B, G, Q, K)``, dtype of ``logits``; 0 for pairs that are masked, also if all are.
-
-    Raises:
-        ValueError: ``logits`` has not four dimensions, or a mask is not bool or has another shape.
+        Tensor: A, ``(B, G, Q, K)``, dtype of ``logits``, 0 for pairs that are masked, also if all are.
 
     Example:
         >>> weights = bilinear_softmax(torch.randn(2, 4, 14, 36))
@@ -224,8 +213,8 @@ def bilinear_softmax(logits: Tensor, query_mask: Tensor | None = None, key_mask:
 def bilinear_pooling(weights: Tensor, query: Tensor, value: Tensor) -> tuple:
     """Pool two sets by the weights of their pairs: f_g[k] = Σ_ij A_g[i,j] x_i[k] y_j[k] (Eq. 6 and 12).
 
-    It is computed as Σ_i x_i ∘ Σ_j A_g[i,j] y_j. Differentiable in every tensor. float16 and bfloat16 are accumulated
-    in float32.
+    Computed as Σ_i x_i ∘ Σ_j A_g[i,j] y_j. Differentiable in every tensor. float16 and bfloat16 are accumulated in
+    float32.
 
     Source: "Bilinear Attention Networks", 2018.
 
@@ -236,10 +225,6 @@ def bilinear_pooling(weights: Tensor, query: Tensor, value: Tensor) -> tuple:
 
     Returns:
         Tensor: ``(B, G, C)``, dtype of ``query``.
-
-    Raises:
-        TypeError: a tensor is not floating-point, or ``query`` and ``value`` have different dtypes.
-        ValueError: shapes or devices do not fit.
 
     Example:
         >>> weights = bilinear_softmax(torch.randn(2, 4, 14, 36))
@@ -266,7 +251,7 @@ def bilinear_attention(
     query_mask: Tensor | None = None,
     key_mask: Tensor | None = None,
 ) -> Tensor:
-    """Bilinear attention: :func:`bilinear_logits`, :func:`bilinear_softmax` and :func:`bilinear_pooling` in one call.
+    """Combine :func:`bilinear_logits`, :func:`bilinear_softmax` and :func:`bilinear_pooling` in one call.
 
     A bias of a glimpse has no effect, because the softmax is over all pairs.
 
@@ -279,11 +264,7 @@ def bilinear_attention(
         query_mask, key_mask (Tensor, optional): as in :func:`bilinear_softmax`.
 
     Returns:
-        Tensor: ``(B, G, D)``, dtype of ``pooled_query``; 0 without a pair.
-
-    Raises:
-        TypeError: a tensor is not floating-point, or dtypes differ.
-        ValueError: shapes or devices do not fit, or a mask is not bool.
+        Tensor: ``(B, G, D)``, dtype of ``pooled_query``, 0 without a pair.
 
     Example:
         >>> words, regions, weight = torch.randn(2, 14, 64), torch.randn(2, 36, 64), torch.randn(4, 64)

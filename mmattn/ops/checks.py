@@ -1,4 +1,4 @@
-"""Argument checks of the public operators. Each error names the argument, the accepted values and the given value."""
+"""Argument checks of the public operators. Errors name the argument, the accepted values and the actual value."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from .window_bias import accumulator, as_window_size
 
 
 def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return tensors of different dtypes in that of autocast if it is enabled, as torch does for its attention."""
+    """Cast tensors of different dtypes to the dtype of autocast if it is enabled, as torch does for its attention."""
     device = tensors[0].device.type
     if len({x.dtype for x in tensors}) == 1 or not torch.amp.is_autocast_available(device):
         return tensors
@@ -25,13 +25,8 @@ def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
     """Check that query, key and value, ``(B, heads, *positions, channels)``, fit together.
 
-    Args:
-        query, key, value (Tensor): as in the operators.
-        axes (tuple[int, int]): least and greatest number of position axes.
-
-    Returns:
-        tuple[Tensor, Tensor, Tensor]: query, key and value of one dtype (under autocast, possibly its dtype), with key
-        and value heads repeated to the number of query heads.
+    ``axes`` is the least and greatest number of position axes. Returns the tensors in one dtype (under autocast, its
+    dtype if theirs differ), with key and value heads repeated to the number of query heads.
     """
     fewest, most = axes
     if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
@@ -66,10 +61,10 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor, axes: tuple[int, i
     return query, key, value
 
 
-def check_device(first: Tensor, **others: Tensor | None) -> None:
-    """Check that all tensors are on one device. Fake kernels, such as those of 'meta', would not detect this."""
+def check_device(first: Tensor, **more: Tensor | None) -> None:
+    """Check that all tensors are on one device, which fake kernels would not detect."""
     device = first.device
-    for name, x in others.items():
+    for name, x in more.items():
         if x is not None and x.device != device:
             raise ValueError(f'all tensors must be on one device; got {name} on {x.device}, and others on {device}')
 
@@ -89,13 +84,8 @@ def check_window(
 ) -> tuple[tuple[int, ...], Tensor | None, float]:
     """Check the arguments of window biases.
 
-    Args:
-        query, window_bias, window_size, outside_bias: as in the operators.
-        entries (Callable): returns the number of window biases K for a window size.
-
-    Returns:
-        tuple[tuple[int, ...], Tensor | None, float]: window length of each axis; ``outside_bias`` if it is a tensor,
-        otherwise None; ``outside_bias`` if it is a number, otherwise 0.
+    ``entries`` counts the window biases K of a window size. Returns the window length of each axis; ``outside_bias``
+    if it is a tensor, otherwise None; ``outside_bias`` if it is a number, otherwise 0.
     """
     if window_bias is None:
         return (), None, 0.0
@@ -128,7 +118,7 @@ def check_mask(key_mask: Tensor | None, shape: tuple[int, ...]) -> None:
 
 
 def expanded(name: str, bias: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return the floating-point tensor ``bias`` expanded to ``shape``. ``name`` is used in the error messages."""
+    """Expand the floating-point tensor ``bias`` to ``shape``. Error messages call the argument ``name``."""
     if not isinstance(bias, Tensor):
         raise TypeError(f'{name} must be a tensor; got {bias!r}')
     if not bias.is_floating_point():
@@ -147,7 +137,7 @@ def check_one_per_axis(name: str, biases: Sequence[Tensor], axes: int) -> None:
 
 
 def as_scale(scale: float | None, query: Tensor) -> float:
-    """Return the factor of the content logits as a number: 1/√D for None and a query of D channels."""
+    """Convert the factor of the content logits to a number: 1/√D for None and a query of D channels."""
     if scale is None:
         return float((query.shape[-1] or 1) ** -0.5)
     check_number('scale', scale)

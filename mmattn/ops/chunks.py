@@ -6,12 +6,9 @@ CHUNK_BYTES = 64 * 2**20
 
 
 def chunks(length: int, bytes_each: int, budget: int | None = None) -> Iterator[slice]:
-    """Yield slices that cover ``range(length)``, each of the most items that fit the budget, but at least one.
+    """Yield slices that cover ``range(length)``, with as many items as fit the budget, but at least one.
 
-    Args:
-        length (int): number of items.
-        bytes_each (int): bytes of memory that an item needs.
-        budget (int, optional): bytes of memory of a slice. Defaults to ``CHUNK_BYTES``.
+    Every item needs ``bytes_each`` bytes. The budget of a slice defaults to ``CHUNK_BYTES``.
     """
     step = max(1, (CHUNK_BYTES if budget is None else budget) // max(1, bytes_each))
     for start in range(0, length, step):

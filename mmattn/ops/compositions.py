@@ -38,7 +38,7 @@ def _composes(name: str) -> Callable:
 
 
 def _exists(length: int, k: int, device: torch.device, dilation: int = 1) -> Tensor:
-    """Return bool ``(length, k)``: whether the key of each entry around each position lies on the axis."""
+    """Mark the entries ``(length, k)`` around each position whose key lies on the axis."""
     key = torch.arange(length, device=device)[:, None] + (torch.arange(k, device=device) - k // 2) * dilation
     return (key >= 0) & (key < length)
 
@@ -46,10 +46,7 @@ def _exists(length: int, k: int, device: torch.device, dilation: int = 1) -> Ten
 def _window(
     size: Sequence[int], key_size: Sequence[int], window_size: Sequence[int], is_causal: bool, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return the flat index of the key ``(N, K)`` of each window entry of each query, and whether it exists.
-
-    As ``window_bias.window_keys``, without the division of symbolic sizes.
-    """
+    """Compute what ``window_bias.window_keys`` does, without a division of symbolic sizes."""
     where, exists = (
         torch.zeros((1, 1), dtype=torch.long, device=device),
         torch.ones((1, 1), dtype=torch.bool, device=device),
@@ -65,7 +62,7 @@ def _window(
 
 
 def _grid_window(size: Sequence[int], window_size: Sequence[int], device: torch.device) -> Tensor:
-    """Return bool ``(N, K)``: whether the key of each window entry of ``grid_attention`` exists."""
+    """Mark the window entries ``(N, K)`` of ``grid_attention`` that have a key."""
     arms = []
     for axis in reversed(range(len(size))):
         k = window_size[axis]
@@ -79,14 +76,14 @@ def _grid_window(size: Sequence[int], window_size: Sequence[int], device: torch.
 
 
 @_composes('grid_attention')
-def _grid_attention(given: Any) -> tuple[Tensor, Tensor]:
+def _grid_attention(args: Any) -> tuple[Tensor, Tensor]:
     """Compose ``grid_attention``: three tables of N·ΣL logits, for axes of lengths L, and one int64 index of N·L."""
-    positions = _Positions.of(given)
-    axes = range(given.query.dim() - 3)
+    positions = _Positions.build(args)
+    axes = range(args.query.dim() - 3)
     arms = []
     for axis in axes:
-        query, key = (_lines(x, axis) for x in (given.query, given.key))
-        arm = (query * given.scale) @ key.transpose(-1, -2)
+        query, key = (_lines(x, axis) for x in (args.query, args.key))
+        arm = (query * args.scale) @ key.transpose(-1, -2)
         if positions is not None:
             arm = arm + positions.logits(axis, slice(None))
         if axis != axes[-1]:  # only the arm of the last axis contains the self key
@@ -94,26 +91,26 @@ def _grid_attention(given: Any) -> tuple[Tensor, Tensor]:
             arm = arm.masked_fill(position == position[:, None], -torch.inf)
         arms.append(arm.movedim(-2, 2 + axis))
     logits = torch.cat(arms, -1)
-    out = torch.zeros_like(given.value)
+    out = torch.zeros_like(args.value)
     for axis, weights in zip(axes, logits.softmax(-1).split([arm.shape[-1] for arm in arms], -1)):
-        sums = weights.movedim(2 + axis, -2) @ _lines(given.value, axis)
+        sums = weights.movedim(2 + axis, -2) @ _lines(args.value, axis)
         out = out + sums.movedim(-2, 2 + axis)
     return out, logits.logsumexp(-1)
 
 
 @_composes('global_attention')
-def _global_attention(given: Any) -> tuple[Tensor, Tensor]:
+def _global_attention(args: Any) -> tuple[Tensor, Tensor]:
     """Compose ``global_attention``: three tables of N·M logits, and with windows one int64 index of N·K."""
-    x = _Rows(given)
+    x = _Rows(args)
     count = x.key.shape[2]
     if x.query.shape[-1]:
-        logits = (x.query * given.scale) @ x.key.transpose(-1, -2)
+        logits = (x.query * args.scale) @ x.key.transpose(-1, -2)
     else:  # no content
         logits = x.query.new_zeros((*x.query.shape[:-1], count))
     if x.window_bias is not None:
-        where, exists = _window(x.size, x.key_size, given.window_size, given.is_causal, logits.device)
+        where, exists = _window(x.size, x.key_size, args.window_size, args.is_causal, logits.device)
         if x.outside_bias is None:
-            outside = x.window_bias.new_full(x.window_bias.shape[:-1], given.outside_value)
+            outside = x.window_bias.new_full(x.window_bias.shape[:-1], args.outside_value)
         else:
             outside = x.outside_bias
         # One extra column: entries that do not exist are written to it and dropped.
@@ -128,7 +125,7 @@ def _global_attention(given: Any) -> tuple[Tensor, Tensor]:
         logits = logits + x.key_bias.unsqueeze(2)
     if x.key_mask is not None:
         logits = logits.masked_fill(~x.key_mask[:, None, None], -torch.inf)
-    if given.is_causal:
+    if args.is_causal:
         keys = torch.arange(count, device=logits.device)
         logits = logits.masked_fill(keys > keys[x.before :, None], -torch.inf)
     weights = logits.softmax(-1) if x.key_mask is None and x.key_bias is None else softmax(logits, -1)
@@ -136,9 +133,9 @@ def _global_attention(given: Any) -> tuple[Tensor, Tensor]:
 
 
 def _neighbours(x: Tensor, kernel_size: Sequence[int], dilation: int) -> Iterator[Tensor]:
-    """Yield ``(B, heads, H, W, k1, C)`` for each row of the kernel: the neighbours of each position; 0 outside.
+    """Yield the neighbours of each position, ``(B, heads, H, W, k1, C)``, for each row of the kernel, 0 outside.
 
-    They are parts of one table, which also has (k0 − 1) · dilation rows of zeros.
+    All rows are views of one table, which also has (k0 − 1) · dilation rows of zeros.
     """
     k0, k1 = kernel_size
     width = x.shape[3]
@@ -162,55 +159,55 @@ def _weighted(weights: Tensor, x: Tensor, kernel_size: Sequence[int], dilation: 
 
 
 @_composes('local_attention')
-def _local_attention(given: Any) -> Tensor:
+def _local_attention(args: Any) -> Tensor:
     """Compose ``local_attention`` with kernels of K = k0·k1: two tables of N·k1·D neighbours, two of N·K logits."""
-    area = given.kernel_size, given.dilation
-    value, key = given.value, given.key
-    rows, columns = (_exists(n, k, value.device, given.dilation) for n, k in zip(value.shape[2:4], given.kernel_size))
+    area = args.kernel_size, args.dilation
+    value, key = args.value, args.key
+    rows, columns = (_exists(n, k, value.device, args.dilation) for n, k in zip(value.shape[2:4], args.kernel_size))
     outside = ~(rows[:, None, :, None] & columns[None, :, None]).flatten(2)  # (H, W, K)
     logits = value.new_zeros(()).masked_fill(outside, -torch.inf)
     if key is not None:
-        towards = given.query * given.scale
-        for pass_ in range(given.iterations):
+        towards = args.query * args.scale
+        for pass_ in range(args.iterations):
             if pass_:
                 towards = _squash(_weighted(logits.softmax(-1), key, *area))
             dots = [(towards.unsqueeze(-2) * neighbours).sum(-1) for neighbours in _neighbours(key, *area)]
             logits = logits + torch.cat(dots, -1)
-    if given.window_bias is not None:
-        logits = logits + given.window_bias
+    if args.window_bias is not None:
+        logits = logits + args.window_bias
     return _weighted(softmax(logits, -1), value, *area)
 
 
 @_composes('dynamic_conv')
-def _dynamic_conv(given: Any) -> Tensor:
+def _dynamic_conv(args: Any) -> Tensor:
     """Compose ``dynamic_conv`` with kernels of K = k0·k1: two tables of N·k1·D neighbours, one of N·K weights."""
-    return _weighted(softmax(given.logits, -1), given.value, given.kernel_size, given.dilation)
+    return _weighted(softmax(args.logits, -1), args.value, args.kernel_size, args.dilation)
 
 
 @_composes('window_zscore')
-def _window_zscore(given: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _window_zscore(args: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Compose ``window_zscore``: four tables of N·K biases, and one bool table of N·K."""
-    x, size, mask = given.window_bias.flatten(2, -2), given.window_bias.shape[2:-1], given.key_mask
-    if given.support == 'grid':
-        exists = _grid_window(size, given.window_size, x.device)[None, None]
+    x, size, mask = args.window_bias.flatten(2, -2), args.window_bias.shape[2:-1], args.key_mask
+    if args.support == 'grid':
+        exists = _grid_window(size, args.window_size, x.device)[None, None]
         count = torch.full((1, 1, 1), sum(size) - len(size) + 1, device=x.device)
     else:
-        where, exists = _window(size, size, given.window_size, given.is_causal, x.device)
+        where, exists = _window(size, size, args.window_size, args.is_causal, x.device)
         valid = torch.ones_like(x[:1, 0, :, 0], dtype=torch.bool) if mask is None else mask.flatten(1)
         exists = (exists & valid[:, where])[:, None]
-        count = (valid.cumsum(-1) if given.is_causal else valid.sum(-1, keepdim=True))[:, None]
-    others = count - exists.sum(-1)
-    if given.outside_bias is None:
-        outside = x.new_full(x.shape[:-1], given.outside_value)
+        count = (valid.cumsum(-1) if args.is_causal else valid.sum(-1, keepdim=True))[:, None]
+    outer = count - exists.sum(-1)  # keys outside the window
+    if args.outside_bias is None:
+        outside = x.new_full(x.shape[:-1], args.outside_value)
     else:
-        outside = given.outside_bias.flatten(2)
+        outside = args.outside_bias.flatten(2)
     some = count.clamp(min=1)
-    outside = outside.masked_fill(others == 0, 0)
+    outside = outside.masked_fill(outer == 0, 0)
     x = x.masked_fill(~exists, 0)
-    mean = (x.sum(-1) + others * outside) / some
+    mean = (x.sum(-1) + outer * outside) / some
     x = (x - mean.unsqueeze(-1)).masked_fill(~exists, 0)
-    outside = (outside - mean).masked_fill(others == 0, 0)
-    factor = ((x.square().sum(-1) + others * outside.square()) / some + EPS).rsqrt()
-    found = x * factor.unsqueeze(-1), outside * factor, factor
-    window, outside, rstd = (y.unflatten(2, size) for y in found)
+    outside = (outside - mean).masked_fill(outer == 0, 0)
+    factor = ((x.square().sum(-1) + outer * outside.square()) / some + EPS).rsqrt()
+    outputs = x * factor.unsqueeze(-1), outside * factor, factor
+    window, outside, rstd = (y.unflatten(2, size) for y in outputs)
     return window, outside, rstd

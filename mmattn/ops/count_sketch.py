@@ -19,19 +19,13 @@ def count_sketch(x: Tensor, index: Tensor, sign: Tensor, size: int) -> Tensor:
 
     Args:
         x (Tensor): float ``(*, C)``.
-        index (Tensor): int64 ``(C)``, from 0 to ``size`` − 1; the output of each channel. The values are checked on a
-            CPU only, where they cause no synchronisation.
-        sign (Tensor): ``(C)``, 1 or −1; the dtype of ``x``.
-        size (int): number of outputs d.
+        index (Tensor): int64 ``(C)``, the output of each channel, from 0 to ``size`` − 1. The values are checked on a
+            CPU only, where checks cause no synchronisation.
+        sign (Tensor): ``(C)``, 1 or −1, the dtype of ``x``.
+        size (int): number of outputs d ≥ 1.
 
     Returns:
         Tensor: ``(*, size)``, dtype of ``x``.
-
-    Raises:
-        TypeError: ``x`` is not floating-point, ``index`` is not int64, ``sign`` has another dtype than ``x``, or
-            ``size`` is not an integer.
-        ValueError: shapes or devices do not fit, or ``size`` is below 1.
-        IndexError or RuntimeError: an index is out of range, on a CPU.
 
     Example:
         >>> x, index, sign = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 1, 0]), torch.tensor([1.0, 1.0, -1.0])

@@ -5,9 +5,8 @@ Every query attends to every key, with logits
     scale · qᵢᵀkⱼ + δp(i, j) + Σₐ Aₐ[i, jₐ] + B[j]
 
 where δp are window biases with one value for all keys outside the window (Eq. 3.12 of the bilateral-attention thesis),
-Aₐ are biases per axis of the position of the key (decomposed relative encodings), and B are biases per key. All of them
-are small compared with the N×N table of all pairs, which is never stored: logits are computed for slices of queries,
-and again in the backward pass.
+Aₐ are biases per axis of the position of the key, and B are biases per key. The N×N table of all pairs is never stored:
+logits are computed for slices of queries, and again in the backward pass.
 """
 
 from __future__ import annotations
@@ -31,45 +30,44 @@ from .checks import (
     expanded,
 )
 from .chunks import chunks
-from .operator import Operator, empty_laid_out_as, laid_out_as, products
+from .operator import Operator, fake_attention, match_layout, products
 from .window_bias import accumulator, window_entries, window_keys
 
 
 class _Rows:
     """The operands of one call, with positions flattened to N queries and M keys, in the dtype of the accumulator."""
 
-    def __init__(self, given: Any) -> None:
-        dtype = accumulator(given.query)
-        self.given = given
-        self.query = given.query.flatten(2, -2).to(dtype)  # (B, heads, N, D)
-        self.key = given.key.flatten(2, -2).to(dtype)  # (B, heads, M, D)
-        self.value = given.value.flatten(2, -2).to(dtype)  # (B, heads, M, Dv)
-        window, outside, bias, mask = given.window_bias, given.outside_bias, given.key_bias, given.key_mask
+    def __init__(self, args: Any) -> None:
+        dtype = accumulator(args.query)
+        self.args = args
+        self.query = args.query.flatten(2, -2).to(dtype)  # (B, heads, N, D)
+        self.key = args.key.flatten(2, -2).to(dtype)  # (B, heads, M, D)
+        self.value = args.value.flatten(2, -2).to(dtype)  # (B, heads, M, Dv)
+        window, outside, bias, mask = args.window_bias, args.outside_bias, args.key_bias, args.key_mask
         self.window_bias = None if window is None else window.flatten(2, -2)  # (B, heads, N, K), any float dtype
         self.outside_bias = None if outside is None else outside.flatten(2).to(dtype)  # (B, heads, N)
-        self.axis_bias = [x.flatten(2, -2) for x in given.axis_bias]  # (B, heads, N, R[a])
+        self.axis_bias = [x.flatten(2, -2) for x in args.axis_bias]  # (B, heads, N, R[a])
         self.key_bias = None if bias is None else bias.flatten(2).to(dtype)  # (B, heads, M)
         self.key_mask = None if mask is None else mask.flatten(1)  # (B, M)
-        self.size, self.key_size = given.query.shape[2:-1], given.key.shape[2:-1]
+        self.size, self.key_size = args.query.shape[2:-1], args.key.shape[2:-1]
         # With a window or is_causal, the queries are at the last positions of the keys.
         self.before = self.key.shape[2] - self.query.shape[2]
 
-    def slices(self, tables: int):
-        """Return slices of queries for which ``tables`` rows of logits over all keys fit the byte budget."""
+    def slices(self, tables: int):  # of queries, with `tables` rows of logits over all keys
         batch, heads, _, _ = self.query.shape
         entries = 0 if self.window_bias is None else self.window_bias.shape[-1]
         row = batch * heads * (tables * self.key.shape[2] + 4 * entries) + 2 * entries
         return chunks(self.query.shape[2], row * self.query.element_size())
 
     def realign(self, rows: slice | Tensor) -> tuple[Tensor, Tensor]:
-        """Flat key index ``(n, K)`` of each window entry of each query, and whether it exists."""
+        """Compute the flat key index ``(n, K)`` of each window entry of each query, and whether it exists."""
         queries = torch.arange(self.before, self.key.shape[2], device=self.query.device)[rows]
-        return window_keys(queries, self.key_size, self.given.window_size, self.given.is_causal)
+        return window_keys(queries, self.key_size, self.args.window_size, self.args.is_causal)
 
     def logits(self, rows: slice | Tensor) -> tuple[Tensor, tuple | None]:
-        """Logits ``(B, heads, n, M)`` of some queries, and the output of :meth:`realign` for the window's gradient."""
+        """Compute logits ``(B, heads, n, M)`` of some queries. Also returns the result of :meth:`realign`."""
         query = self.query[:, :, rows]
-        count, scale = self.key.shape[2], self.given.scale
+        count, scale = self.key.shape[2], self.args.scale
         realigned = None
         if self.window_bias is None:
             logits = (query * scale) @ self.key.transpose(-1, -2)
@@ -77,7 +75,7 @@ class _Rows:
             where, exists = realigned = self.realign(rows)
             window = self.window_bias[:, :, rows].to(query.dtype)
             if self.outside_bias is None:
-                outside = window.new_full(window.shape[:-1], self.given.outside_value)
+                outside = window.new_full(window.shape[:-1], self.args.outside_value)
             else:
                 outside = self.outside_bias[:, :, rows]
             # One extra column: entries that do not exist are written to it and dropped.
@@ -93,18 +91,17 @@ class _Rows:
             logits += self.key_bias.unsqueeze(2)
         if self.key_mask is not None:
             logits.masked_fill_(~self.key_mask[:, None, None], -math.inf)
-        if self.given.is_causal:
+        if self.args.is_causal:
             keys = torch.arange(count, device=query.device)
             logits.masked_fill_(keys > keys[self.before :][rows, None], -math.inf)
         return logits, realigned
 
 
-def _reference(given: Any) -> tuple[Tensor, Tensor]:
-    """Forward pass in PyTorch: output ``(B, heads, *S, Dv)`` and log-sum-exp of the logits ``(B, heads, *S)``."""
-    x = _Rows(given)
-    positions = given.query.shape[:-1]
+def _reference(args: Any) -> tuple[Tensor, Tensor]:
+    x = _Rows(args)
+    positions = args.query.shape[:-1]
     # The outputs are no views: autograd forbids in-place changes of these.
-    outs, lses = given.value.new_empty(*positions, given.value.shape[-1]), x.query.new_empty(positions)
+    outs, lses = args.value.new_empty(*positions, args.value.shape[-1]), x.query.new_empty(positions)
     out, lse = outs.flatten(2, -2), lses.flatten(2)
     with torch.autocast(x.query.device.type, enabled=False):
         for rows in x.slices(tables=1):
@@ -115,12 +112,11 @@ def _reference(given: Any) -> tuple[Tensor, Tensor]:
             out[:, :, rows] = p @ x.value / total.masked_fill(total == 0, 1)
             lse[:, :, rows] = (peak + total.log()).squeeze(-1)
             del p  # free it before the next one is allocated
-    return laid_out_as(given.value, outs), lses
+    return match_layout(args.value, outs), lses
 
 
-def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> list[Tensor | None]:
-    """Gradients of the tensors among the arguments, in their order."""
-    x = _Rows(given)
+def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor | None]:
+    x = _Rows(args)
     dtype = x.query.dtype
     grad, out = grad.flatten(2, -2), out.flatten(2, -2)
     lse = lse.flatten(2)
@@ -142,8 +138,8 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> l
             d_value += p.transpose(-1, -2) @ d_out
             mean = (d_out * out[:, :, rows]).sum(-1, keepdim=True)
             d_logits = (d_out @ x.value.transpose(-1, -2)).sub_(mean).mul_(p)
-            d_query[:, :, rows] = d_logits @ x.key * given.scale
-            d_key += d_logits.transpose(-1, -2) @ (x.query[:, :, rows] * given.scale)
+            d_query[:, :, rows] = d_logits @ x.key * args.scale
+            d_key += d_logits.transpose(-1, -2) @ (x.query[:, :, rows] * args.scale)
             if d_window is not None and realigned is not None:
                 where, exists = realigned
                 inside = d_logits.gather(-1, where.expand(*d_logits.shape[:3], -1)).masked_fill_(~exists, 0)
@@ -151,8 +147,8 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> l
                 if d_outside is not None:  # the gradients of a softmax's logits sum to zero
                     d_outside[:, :, rows] = -inside.sum(-1)
             for axis, d_axis in enumerate(d_axes):
-                others = [3 + a for a in range(len(x.key_size)) if a != axis]
-                d_axis[:, :, rows] = d_logits.unflatten(-1, x.key_size).sum(others) if others else d_logits
+                dims = [3 + a for a in range(len(x.key_size)) if a != axis]
+                d_axis[:, :, rows] = d_logits.unflatten(-1, x.key_size).sum(dims) if dims else d_logits
             if d_keys is not None:
                 d_keys += d_logits.sum(2)
             del p, d_logits, realigned
@@ -165,15 +161,8 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> l
         *((d_axis, x.size) for d_axis in d_axes),
         (d_keys, x.key_size),
     ]
-    found: list[Tensor | None] = [g.unflatten(2, size) for g, size in grads if g is not None]
-    return found if x.key_mask is None else [*found, None]
-
-
-def _fake(given: Any) -> tuple[Tensor, Tensor]:
-    return (
-        empty_laid_out_as(given.value, (*given.query.shape[:-1], given.value.shape[-1])),
-        given.query.new_empty(given.query.shape[:-1], dtype=accumulator(given.query)),
-    )
+    unflattened: list[Tensor | None] = [g.unflatten(2, size) for g, size in grads if g is not None]
+    return unflattened if x.key_mask is None else [*unflattened, None]
 
 
 OPERATOR = Operator(
@@ -183,8 +172,8 @@ OPERATOR = Operator(
     '(Tensor, Tensor)',
     reference=_reference,
     backward=_reference_backward,
-    fake=_fake,
-    flops=lambda given, backward: products(given.query, given.value, math.prod(given.key[2:-1]), backward),
+    fake=fake_attention,
+    flops=lambda args, backward: products(args.query, args.value, math.prod(args.key[2:-1]), backward),
     kept=('out', 'lse'),
 )
 
@@ -204,7 +193,7 @@ def global_attention(
     key_mask: Tensor | None = None,
     is_causal: bool = False,
 ) -> tuple:
-    """Softmax attention over all positions of a 1-D, 2-D or 3-D map, with structured position biases.
+    """Attend over all positions of a 1-D, 2-D or 3-D map, with structured position biases.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + δp(i, j) + Σₐ Aₐ[i, jₐ] + B[j]] v_j over all keys j, where δp is given by
     ``window_bias`` and ``outside_bias`` (Eq. 3.12), Aₐ by ``axis_bias``, and B by ``key_bias``. Extra memory is linear
@@ -212,27 +201,27 @@ def global_attention(
 
     Positions are the dimensions between heads and channels: ``(L)``, ``(H, W)`` or ``(T, H, W)``, written ``*S`` for
     queries and ``*R`` for keys, which may differ. With ``window_bias`` or ``is_causal``, the queries are at the last
-    positions of the keys: only the lengths of the first axis may differ, and that of ``*S`` must not be larger. The
-    output of a query without keys (all masked) is 0. The operator is differentiable in every floating-point tensor.
-    float16 and bfloat16 are accumulated in float32. Under autocast, query, key and value of different dtypes are cast
-    to the dtype of autocast.
+    positions of the keys: the sides of ``*S`` and ``*R`` must be equal, except that the first side of ``*S`` may be
+    smaller. The output of a query without keys (all masked) is 0. The operator is differentiable in every
+    floating-point tensor. float16 and bfloat16 are accumulated in float32. Under autocast, query, key and value of
+    different dtypes are cast to the dtype of autocast.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, section 3.4.
 
     Args:
         query (Tensor): float ``(B, heads, *S, D)``.
-        key (Tensor): float ``(B, heads, *R, D)``; may have fewer heads, a divisor of the query heads: each is shared by
-            a group of consecutive query heads.
+        key (Tensor): float ``(B, heads, *R, D)``. May have fewer heads, a divisor of the query heads: each key head is
+            shared by a group of consecutive query heads.
         value (Tensor): float ``(B, heads, *R, Dv)``, with as many heads as ``key``.
-        scale (float, optional): factor 1/σc of the content logits. Defaults to 1/√D.
+        scale (float, optional): finite factor 1/σc of the content logits. Defaults to 1/√D.
         window_bias (Tensor, optional): float ``(B, heads, *S, K)``, biases of the window centred on each query,
-            row-major, K = ∏k; with ``is_causal`` only the first (∏k + 1)/2, those with j ≤ i. The biases are not
-            scaled: divide them by σp, or apply :func:`window_zscore`.
+            row-major, K = ∏k. With ``is_causal``, only the first (∏k + 1)/2 biases, for keys with j ≤ i. The biases are
+            not scaled: divide them by σp, or apply :func:`window_zscore`.
         window_size (int or tuple[int, ...], optional): odd window length k, for all axes or for each axis. Required
             with ``window_bias``.
-        outside_bias (Tensor or float): v_i, the bias of keys outside the window: float ``(B, heads, *S)`` or a number;
-            ``-inf`` restricts attention to the window. Used only with ``window_bias``. Defaults to 0.
+        outside_bias (Tensor or float): v_i, the bias of keys outside the window: float ``(B, heads, *S)`` or a finite
+            number. ``-inf`` restricts attention to the window. Used only with ``window_bias``. Defaults to 0.
         axis_bias (sequence of Tensor): empty, or one float tensor per key axis a, broadcastable to
             ``(B, heads, *S, R[a])``: a bias for the absolute coordinate of the key on that axis. Defaults to empty.
         key_bias (Tensor, optional): float, broadcastable to ``(B, heads, *R)``. For padding, use −∞ or ``key_mask``: in
@@ -246,12 +235,6 @@ def global_attention(
     Returns:
         Tensor: ``(B, heads, *S, Dv)``, with dtype and memory order of the dimensions of ``value``. With
         ``return_lse=True``, a tuple of this tensor and the log-sum-exp.
-
-    Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype, they or the biases are not floating-point, or
-            ``scale`` or ``outside_bias`` is not a number.
-        ValueError: shapes do not fit, there are queries but no keys, a window is even, ``scale`` is not finite, or the
-            number ``outside_bias`` is neither finite nor ``-inf``. The values of tensors are not checked.
 
     Example:
         >>> query, key, value = torch.randn(3, 1, 8, 32, 32, 16).unbind()  # 8 heads of 16 channels, 32×32 positions
@@ -287,22 +270,16 @@ def global_attention(
 
 @torch.no_grad()
 def global_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
-    """Return the attention weights of :func:`global_attention` for selected queries.
-
-    Only the requested rows are computed. Not differentiable.
+    """Compute the weights of :func:`global_attention` for selected queries only. Not differentiable.
 
     Args:
         query, key (Tensor): as in :func:`global_attention`.
-        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same for each batch item.
+        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, shared by all batch items.
         **settings: the other arguments of :func:`global_attention`.
 
     Returns:
         Tensor: ``(B, heads, Q, *R)``, float64 for float64 operands, otherwise float32. Each row sums to 1, or to 0 if
         the query has no keys.
-
-    Raises:
-        TypeError, ValueError: as :func:`global_attention`.
-        ValueError: ``queries`` has another dtype or shape, or is outside the map.
 
     Example:
         >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions

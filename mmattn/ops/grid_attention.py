@@ -1,6 +1,6 @@
-"""Grid attention: every query attends to the keys on the axes through it; in 2-D, the criss-cross of CCNet.
+"""Grid attention: every query attends to the keys on the axes through it. In 2-D, this is the criss-cross of CCNet.
 
-The keys of a query are one line of keys per axis, an arm; the query's own position counts once. Each arm is a small
+The keys of a query are one line of keys per axis, an arm. The query's own position counts once. Each arm is a small
 batched product. The softmaxes of the arms are merged by their log-sum-exp, so the N×(H+W) logits are never stored.
 """
 
@@ -16,39 +16,35 @@ from torch import Tensor
 from .checks import as_scale, check_device, check_operands, check_positions, check_queries, check_window
 from .chunks import chunks
 from .neighbourhood import softmax
-from .operator import Operator, empty_laid_out_as, laid_out_as, products
+from .operator import Operator, empty_with_layout, match_layout, products
 from .window_bias import accumulator, axis_index
 
 
 class _Positions:
     """The window biases of one call, laid out for each arm.
 
-    Args:
-        given: the arguments of the operator.
-        at (tuple[Tensor, ...]): coordinates ``(Q,)`` on each axis of selected queries; ``(Q)`` then replaces ``*S``.
-            Defaults to all queries.
+    ``at`` holds coordinates ``(Q,)`` on each axis of selected queries. ``(Q)`` then replaces ``*S``.
     """
 
-    def __init__(self, given: Any, at: tuple[Tensor, ...] = ()) -> None:
-        dtype = accumulator(given.query)
-        self.window_size = given.window_size
-        self.window = given.window_bias[_index(*at)].to(dtype)
-        if given.outside_bias is None:
-            self.outside = self.window.new_full(self.window.shape[:-1], given.outside_value)
+    def __init__(self, args: Any, at: tuple[Tensor, ...] = ()) -> None:
+        dtype = accumulator(args.query)
+        self.window_size = args.window_size
+        self.window = args.window_bias[_index(*at)].to(dtype)
+        if args.outside_bias is None:
+            self.outside = self.window.new_full(self.window.shape[:-1], args.outside_value)
         else:
-            self.outside = given.outside_bias[_index(*at)].to(dtype)
+            self.outside = args.outside_bias[_index(*at)].to(dtype)
 
     @classmethod
-    def of(cls, given: Any, at: tuple[Tensor, ...] = ()) -> _Positions | None:
-        """Return the position biases of a call, or None if it has none."""
-        return None if given.window_bias is None else cls(given, at)
+    def build(cls, args: Any, at: tuple[Tensor, ...] = ()) -> _Positions | None:
+        return None if args.window_bias is None else cls(args, at)
 
     def arm(self, axis: int) -> slice:
-        """The entries of an axis within K: the last axis comes first, with the centre; the others omit the centre."""
-        own = [k - 1 for k in self.window_size]
-        own[-1] += 1
-        start = sum(own[axis + 1 :])
-        return slice(start, start + own[axis])
+        """Entries of an axis within K: the last axis comes first, with the centre. The other axes omit the centre."""
+        counts = [k - 1 for k in self.window_size]
+        counts[-1] += 1
+        start = sum(counts[axis + 1 :])
+        return slice(start, start + counts[axis])
 
     def logits(self, axis: int, lines: slice) -> Tensor:
         """Position biases of the arm along ``axis``: ``(B, heads, lines, …, L, L)``."""
@@ -57,12 +53,9 @@ class _Positions:
         return self.realign(axis, window, outside, torch.arange(length, device=window.device), length)
 
     def realign(self, axis: int, window: Tensor, outside: Tensor, position: Tensor, length: int) -> Tensor:
-        """Biases ``(…, n, length)`` of the arm along ``axis``, for n queries.
+        """Compute biases ``(…, n, length)`` of the arm along ``axis``, for n queries at ``position`` on the axis.
 
-        Args:
-            window, outside (Tensor): biases of the queries, ``(…, n, K)`` and ``(…, n, 1)``.
-            position (Tensor): coordinates ``(n,)`` of the queries on the axis.
-            length (int): length of the axis.
+        ``window`` is ``(…, n, K)``, ``outside`` is ``(…, n, 1)``.
         """
         k = self.window_size[axis]
         entries = window[..., self.arm(axis)]
@@ -75,7 +68,7 @@ class _Positions:
 
 
 def _index(*coordinates: Tensor) -> tuple[slice | Tensor, ...]:
-    """Index into ``(B, heads, *S, …)`` from one tensor per axis of ``*S``; without tensors, the index of everything."""
+    """Index ``(B, heads, *S, …)`` by one tensor per axis of ``*S``. Without tensors, select everything."""
     return slice(None), slice(None), *coordinates
 
 
@@ -85,23 +78,23 @@ def _without_centre(entries: Tensor) -> Tensor:
 
 
 def _lines(x: Tensor, axis: int) -> Tensor:
-    """View ``(B, heads, *S, C)`` as the lines along ``axis``: ``(B, heads, *others, L, C)``."""
+    """View ``(B, heads, *S, C)`` as the lines along ``axis``: ``(B, heads, *rest, L, C)``."""
     return x.movedim(2 + axis, -2)
 
 
-def _arms(given: Any, positions: _Positions | None) -> Iterator[tuple[int, slice, Tensor]]:
-    """Yield axis, lines and logits ``(B, heads, lines, …, L, L)`` of each arm; the lines fit the byte budget.
+def _arms(args: Any, positions: _Positions | None) -> Iterator[tuple[int, slice, Tensor]]:
+    """Yield axis, lines and logits ``(B, heads, lines, …, L, L)`` of each arm. The lines fit the byte budget.
 
     Only the arm of the last axis contains the self key.
     """
-    dtype, axes = accumulator(given.query), given.query.dim() - 3
+    dtype, axes = accumulator(args.query), args.query.dim() - 3
     for axis in reversed(range(axes)):
-        q, k = _lines(given.query, axis), _lines(given.key, axis)
+        q, k = _lines(args.query, axis), _lines(args.key, axis)
         batch, heads, count, *rest = q.shape[:-1]
-        channels = q.shape[-1] + given.value.shape[-1]
-        each = batch * heads * math.prod(rest) * (4 * q.shape[-2] + 2 * channels) * dtype.itemsize
-        for lines in chunks(count, each):
-            logits = (q[:, :, lines].to(dtype) * given.scale) @ k[:, :, lines].to(dtype).transpose(-1, -2)
+        channels = q.shape[-1] + args.value.shape[-1]
+        line_bytes = batch * heads * math.prod(rest) * (4 * q.shape[-2] + 2 * channels) * dtype.itemsize
+        for lines in chunks(count, line_bytes):
+            logits = (q[:, :, lines].to(dtype) * args.scale) @ k[:, :, lines].to(dtype).transpose(-1, -2)
             if positions is not None:
                 logits += positions.logits(axis, lines)
             if axis != axes - 1:
@@ -109,13 +102,12 @@ def _arms(given: Any, positions: _Positions | None) -> Iterator[tuple[int, slice
             yield axis, lines, logits
 
 
-def _reference(given: Any) -> tuple[Tensor, Tensor]:
-    """Forward pass in PyTorch: output ``(B, heads, *S, Dv)`` and log-sum-exp of the logits ``(B, heads, *S)``."""
-    query, value, dtype = given.query, given.value, accumulator(given.query)
+def _reference(args: Any) -> tuple[Tensor, Tensor]:
+    query, value, dtype = args.query, args.value, accumulator(args.query)
     out = torch.zeros(value.shape, dtype=dtype, device=value.device)
     lse = torch.full(query.shape[:-1], -math.inf, dtype=dtype, device=query.device)
     with torch.autocast(query.device.type, enabled=False):
-        for axis, lines, p in _arms(given, _Positions.of(given)):
+        for axis, lines, p in _arms(args, _Positions.build(args)):
             peak = p.amax(-1, keepdim=True)  # -inf in a line of length 1: its key, self, is not in this arm
             total = p.sub_(peak.masked_fill(peak == -math.inf, 0)).exp_().sum(-1, keepdim=True)
             arm = p @ _lines(value, axis)[:, :, lines].to(dtype)  # unnormalised
@@ -125,29 +117,28 @@ def _reference(given: Any) -> tuple[Tensor, Tensor]:
             finite = merged.masked_fill(merged == -math.inf, 0)  # no arm has had a key so far
             _lines(out, axis)[:, :, lines].mul_((before - finite).exp()).add_(arm.mul_((peak - finite).exp()))
             before.copy_(merged)
-    return (laid_out_as(value, out) if value.stride(-1) == 1 else out.to(value.dtype)), lse
+    return (match_layout(value, out) if value.stride(-1) == 1 else out.to(value.dtype)), lse
 
 
-def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> list[Tensor]:
-    """Gradients of the tensors among the arguments, in their order."""
-    query, key, value, dtype = given.query, given.key, given.value, accumulator(given.query)
+def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor]:
+    query, key, value, dtype = args.query, args.key, args.value, accumulator(args.query)
     d_query, d_key, d_value = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (query, key, value))
     with torch.autocast(query.device.type, enabled=False):
-        positions = _Positions.of(given)
-        d_window = None if positions is None else torch.zeros(given.window_bias.shape, dtype=dtype, device=query.device)
+        positions = _Positions.build(args)
+        d_window = None if positions is None else torch.zeros(args.window_bias.shape, dtype=dtype, device=query.device)
         mean = (grad.to(dtype) * out).sum(-1, keepdim=True)
         lse = lse.masked_fill(lse == -math.inf, 0)  # all keys masked
-        for axis, lines, p in _arms(given, positions):
+        for axis, lines, p in _arms(args, positions):
             p.sub_(_lines(lse.unsqueeze(-1), axis)[:, :, lines]).exp_()
             d_out = _lines(grad, axis)[:, :, lines].to(dtype)
             _lines(d_value, axis)[:, :, lines] += p.transpose(-1, -2) @ d_out
             ds = d_out @ _lines(value, axis)[:, :, lines].to(dtype).transpose(-1, -2)
             ds.sub_(_lines(mean, axis)[:, :, lines]).mul_(p)
-            _lines(d_query, axis)[:, :, lines] += ds @ _lines(key, axis)[:, :, lines].to(dtype) * given.scale
-            queries = _lines(query, axis)[:, :, lines].to(dtype) * given.scale
+            _lines(d_query, axis)[:, :, lines] += ds @ _lines(key, axis)[:, :, lines].to(dtype) * args.scale
+            queries = _lines(query, axis)[:, :, lines].to(dtype) * args.scale
             _lines(d_key, axis)[:, :, lines] += ds.transpose(-1, -2) @ queries
             if positions is not None and d_window is not None:
-                where, exists = axis_index(ds.shape[-1], given.window_size[axis], ds.device)
+                where, exists = axis_index(ds.shape[-1], args.window_size[axis], ds.device)
                 entries = ds.gather(-1, where.expand(*ds.shape[:-1], -1)).masked_fill_(~exists, 0)
                 if axis != query.dim() - 4:
                     entries = _without_centre(entries)
@@ -155,14 +146,14 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> l
     grads = [d_query, d_key, d_value]
     if d_window is not None:
         grads.append(d_window)
-        if given.outside_bias is not None:  # the gradients of a softmax's logits sum to zero
+        if args.outside_bias is not None:  # the gradients of a softmax's logits sum to zero
             grads.append(-d_window.sum(-1))
     return grads
 
 
-def _fake(given: Any) -> tuple[Tensor, Tensor]:
-    value, query = given.value, given.query
-    out = empty_laid_out_as(value, value.shape) if value.stride(-1) == 1 else value.new_empty(value.shape)
+def _fake(args: Any) -> tuple[Tensor, Tensor]:
+    value, query = args.value, args.query
+    out = empty_with_layout(value, value.shape) if value.stride(-1) == 1 else value.new_empty(value.shape)
     return out, query.new_empty(query.shape[:-1], dtype=accumulator(query))
 
 
@@ -174,8 +165,8 @@ OPERATOR = Operator(
     reference=_reference,
     backward=_reference_backward,
     fake=_fake,
-    flops=lambda given, backward: products(
-        given.query, given.value, sum(given.query[2:-1]) - (len(given.query) - 4), backward
+    flops=lambda args, backward: products(
+        args.query, args.value, sum(args.query[2:-1]) - (len(args.query) - 4), backward
     ),
     kept=('out', 'lse'),
 )
@@ -192,47 +183,31 @@ def grid_attention(
     window_size: int | tuple[int, ...] | None = None,
     outside_bias: Tensor | float = 0.0,
 ) -> tuple:
-    """Softmax attention over the keys on the axes through each position of a 2-D or 3-D map.
+    """Attend over the keys on the axes through each position of a 2-D or 3-D map.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j over the positions j that differ from i on at most one axis,
     with the position biases b. A query has ∑S − (axes − 1) keys.
 
-    Positions are the dimensions between heads and channels: ``(H, W)`` or ``(T, H, W)``, written ``*S``. The operator
-    is differentiable in every tensor. float16 and bfloat16 are accumulated in float32. Under autocast, query, key and
-    value of different dtypes are cast to the dtype of autocast.
+    Positions are the dimensions between heads and channels: ``(H, W)`` or ``(T, H, W)``, written ``*S``. Differentiable
+    in every tensor. Dtypes are handled as in :func:`global_attention`.
 
     Sources: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, Eq. 3.12 for the position biases; "Attention and Fusion of Deep Representations for Computer Vision",
     master's thesis, University of Guelph, 2020, Eq. 5.2 to 5.5 for 3-D.
 
     Args:
-        query (Tensor): float ``(B, heads, *S, D)``.
-        key (Tensor): float ``(B, heads, *S, D)``; may have fewer heads, a divisor of the query heads: each is shared by
-            a group of consecutive query heads.
-        value (Tensor): float ``(B, heads, *S, Dv)``, with as many heads as ``key``.
-        scale (float, optional): factor 1/σc of the content logits. Defaults to 1/√D.
+        query, key, value, scale: as in :func:`global_attention`, with one map ``*S``, which must not be empty.
         window_bias (Tensor, optional): float ``(B, heads, *S, K)``, biases of the window of each axis, centred on the
-            query. The last axis comes first, including the centre; the other axes follow in reverse order, without
+            query. The last axis comes first, including the centre. The other axes follow in reverse order, without
             the centre. In 2-D: k1 horizontal entries, then k0 − 1 vertical ones. The biases are not scaled: divide them
             by σp, or apply :func:`window_zscore`. To exclude a key, use −∞: the float32 gradients of a query whose
             log-sum-exp is ±1e8 or beyond are wrong.
-        window_size (int or tuple[int, ...], optional): odd window length k, for all axes or for each axis of ``*S``.
-            Required with ``window_bias``.
-        outside_bias (Tensor or float): v_i, the bias of keys outside the windows: float ``(B, heads, *S)`` or a number;
-            ``-inf`` restricts attention to the windows. Used only with ``window_bias``. Defaults to 0.
-        return_lse (bool): also return the log-sum-exp of the logits of each query: ``(B, heads, *S)``, float64 for
-            float64 operands, otherwise float32, not differentiable. Defaults to False.
+        window_size, outside_bias, return_lse: as in :func:`global_attention`.
 
     Returns:
         Tensor: ``(B, heads, *S, Dv)``, dtype of ``value``. If the channels of ``value`` are contiguous, the output has
-        the same memory order of dimensions; otherwise it is contiguous, because writing another order would take as
+        the same memory order of dimensions. Otherwise it is contiguous, because writing another order would take as
         long as criss-cross attention itself. With ``return_lse=True``, a tuple of this tensor and the log-sum-exp.
-
-    Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype, they or the biases are not floating-point, or
-            ``scale`` or ``outside_bias`` is not a number.
-        ValueError: shapes do not fit, the map is empty, a window is even, ``scale`` is not finite, or the number
-            ``outside_bias`` is neither finite nor ``-inf``. The values of tensors are not checked.
 
     Example:
         >>> query, key, value = torch.randn(3, 1, 8, 32, 32, 16).unbind()  # 8 heads of 16 channels, 32×32 positions
@@ -252,22 +227,13 @@ def grid_attention(
 
 @torch.no_grad()
 def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
-    """Return the attention weights of :func:`grid_attention` for selected queries.
+    """Compute the weights of :func:`grid_attention` for selected queries only. Not differentiable.
 
-    Only the requested rows are computed. Not differentiable.
-
-    Args:
-        query, key (Tensor): as in :func:`grid_attention`.
-        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same for each batch item.
-        **settings: the other arguments of :func:`grid_attention`.
+    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`grid_attention`.
 
     Returns:
-        Tensor: ``(B, heads, Q, *S)``, float64 for float64 operands, otherwise float32. Each row sums to 1; the weights
+        Tensor: ``(B, heads, Q, *S)``, float64 for float64 operands, otherwise float32. Each row sums to 1. The weights
         of keys that are not on the axes through the query are 0.
-
-    Raises:
-        TypeError, ValueError: as :func:`grid_attention`.
-        ValueError: ``queries`` has another dtype or shape, or is outside the map.
 
     Example:
         >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions
@@ -275,15 +241,15 @@ def grid_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settin
         >>> weights.shape, int((weights[0, 0, 1] > 0).sum())  # a query has 8 + 8 − 1 keys
         (torch.Size([1, 2, 2, 8, 8]), 15)
     """
-    given = OPERATOR.Arguments(*grid_attention.arguments(query, key, key, **settings))
-    query, key = given.query, given.key
+    args = OPERATOR.Arguments(*grid_attention.arguments(query, key, key, **settings))
+    query, key = args.query, args.key
     size, dtype = query.shape[2:-1], accumulator(query)
     check_queries(queries, size)
     at = queries.to(query.device).unbind(-1)
     row = torch.arange(len(queries), device=query.device)[:, None]
     with torch.autocast(query.device.type, enabled=False):
-        positions = _Positions.of(given, at)
-        rows = query[_index(*at)].to(dtype) * given.scale  # (B, heads, Q, D)
+        positions = _Positions.build(args, at)
+        rows = query[_index(*at)].to(dtype) * args.scale  # (B, heads, Q, D)
         logits = rows.new_full((*rows.shape[:-1], *size), -math.inf)
         for axis, length in enumerate(size):  # the last axis, whose arm contains the self key, is written last
             line = [coordinate[:, None] for coordinate in at]

@@ -12,13 +12,7 @@ BUILD = 'pip install --no-build-isolation .'
 KERNELS = ('dynamic_conv', 'global_attention', 'grid_attention', 'local_attention', 'strided_attention')
 
 
-def _load() -> tuple[str | None, str | None]:
-    """Load the kernels. Return their file, and the reason if they are not used.
-
-    Raises:
-        ValueError: an environment variable of ``ENVIRONMENT`` has an unknown value.
-        RuntimeError: MMATTN_BACKEND=native, and the kernels are not built or do not load.
-    """
+def _load() -> tuple[str | None, str | None]:  # file of the kernels; reason if they are not used
     for name, values in ENVIRONMENT.items():
         value = os.environ.get(name, values[0])
         if value not in values:
@@ -49,7 +43,7 @@ FILE, UNAVAILABLE_REASON = _load()
 
 
 def has_kernel(name: str, device: str = 'cpu') -> bool:
-    """Return whether this build has a native kernel of an operator, for the device 'cpu' or 'cuda'."""
+    """Check whether this build has a native kernel of an operator, for the device 'cpu' or 'cuda'."""
     return UNAVAILABLE_REASON is None and torch._C._dispatch_has_kernel_for_dispatch_key(
         f'mmattn::{name}', device.upper()
     )

@@ -20,7 +20,7 @@ NEITHER = 'query and key, or window_bias, must be given; got neither'
 
 
 def _squash(x: Tensor) -> Tensor:
-    """‖x‖²/(1 + ‖x‖²) · x/‖x‖, 0 at 0, over the channels."""
+    """‖x‖²/(1 + ‖x‖²) · x/‖x‖ over the channels, 0 at 0."""
     norm = x.norm(dim=-1, keepdim=True)
     return x * (norm / (1 + norm * norm))
 
@@ -41,7 +41,7 @@ def _passes(
     scale: float,
     iterations: int,
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Weights ``(K, B, heads, H, W)`` and weighted sum of keys of each refining pass; weights of the last pass."""
+    """Weights ``(K, B, heads, H, W)`` and weighted sum of keys of each refining pass, and weights of the last pass."""
     logits = area.logits(value)
     rounds = []
     if query is not None and key is not None:
@@ -58,33 +58,30 @@ def _passes(
     return rounds, softmax(logits, 0)
 
 
-def _work(given: Any, *others: Tensor) -> Iterator[tuple]:
-    """Yield slices of batch and heads that fit the byte budget, each with its operands."""
-    channels = max(x.shape[-1] for x in (given.value, given.query) if x is not None)
-    dtype = accumulator(given.value)
-    kept = (given.iterations + 3) * (channels + math.prod(given.kernel_size))
-    operands = (given.query, given.key, given.value, given.window_bias, *others)
-    for part in slices(given.value.shape, kept * dtype.itemsize):
+def _work(args: Any, *extra: Tensor) -> Iterator[tuple]:
+    channels = max(x.shape[-1] for x in (args.value, args.query) if x is not None)
+    dtype = accumulator(args.value)
+    kept = (args.iterations + 3) * (channels + math.prod(args.kernel_size))
+    operands = (args.query, args.key, args.value, args.window_bias, *extra)
+    for part in slices(args.value.shape, kept * dtype.itemsize):
         yield part, *(None if x is None else x[part].to(dtype) for x in operands)
 
 
-def _reference(given: Any) -> Tensor:
-    """Forward pass in PyTorch: output ``(B, heads, H, W, Dv)``."""
-    out = torch.empty_like(given.value)
-    area = Neighbourhood(given.value.shape[2:4], given.kernel_size, given.dilation)
-    for part, q, k, v, bias in _work(given):
-        _, weights = _passes(area, q, k, v, bias, given.scale, given.iterations)
+def _reference(args: Any) -> Tensor:
+    out = torch.empty_like(args.value)
+    area = Neighbourhood(args.value.shape[2:4], args.kernel_size, args.dilation)
+    for part, q, k, v, bias in _work(args):
+        _, weights = _passes(area, q, k, v, bias, args.scale, args.iterations)
         out[part] = area.gather(weights, v)
     return out
 
 
-def _reference_backward(grad: Tensor, given: Any) -> list[Tensor]:
-    """Gradients of the operands that are not None, in the order of the operator's arguments."""
-    operands = (given.query, given.key, given.value, given.window_bias)
+def _reference_backward(grad: Tensor, args: Any) -> list[Tensor]:
+    operands = (args.query, args.key, args.value, args.window_bias)
     grads = [None if x is None else torch.empty_like(x) for x in operands]
-    area = Neighbourhood(given.value.shape[2:4], given.kernel_size, given.dilation)
-    for part, q, k, v, bias, d_out in _work(given, grad):
-        rounds, weights = _passes(area, q, k, v, bias, given.scale, given.iterations)
+    area = Neighbourhood(args.value.shape[2:4], args.kernel_size, args.dilation)
+    for part, q, k, v, bias, d_out in _work(args, grad):
+        rounds, weights = _passes(area, q, k, v, bias, args.scale, args.iterations)
         d_value = area.scatter(weights, d_out)
         d_logits = softmax_backward(area.dot(d_out, v), weights)
         d_bias = d_logits
@@ -95,21 +92,21 @@ def _reference_backward(grad: Tensor, given: Any) -> list[Tensor]:
                 d_total = _squash_backward(area.gather(d_logits, k), total)
                 d_key += area.scatter(d_logits, _squash(total)) + area.scatter(p, d_total)
                 d_logits = d_logits + softmax_backward(area.dot(d_total, k), p)
-            d_query = area.gather(d_logits, k).mul_(given.scale)
-            d_key += area.scatter(d_logits, q * given.scale)
-        for to, found in zip(grads, (d_query, d_key, d_value, d_bias.movedim(0, -1))):
-            if to is not None and found is not None:
-                to[part] = found
+            d_query = area.gather(d_logits, k).mul_(args.scale)
+            d_key += area.scatter(d_logits, q * args.scale)
+        for to, grad_part in zip(grads, (d_query, d_key, d_value, d_bias.movedim(0, -1))):
+            if to is not None and grad_part is not None:
+                to[part] = grad_part
     return [x for x in grads if x is not None]
 
 
-def _flops(given: Any, backward: bool) -> int:
-    """FLOPs of all passes; each one before the last sums keys. Border positions count as having all k×k neighbours."""
-    keys, value = math.prod(given.kernel_size), given.value
-    flops = products((*value[:-1], 0 if given.query is None else given.query[-1]), value, keys, backward)
-    if given.query is None:
+def _flops(args: Any, backward: bool) -> int:
+    """Every pass before the last sums keys. Border positions count as having all k×k neighbours."""
+    keys, value = math.prod(args.kernel_size), args.value
+    flops = products((*value[:-1], 0 if args.query is None else args.query[-1]), value, keys, backward)
+    if args.query is None:
         return flops
-    return flops + (given.iterations - 1) * (3 if backward else 1) * products(given.query, given.query, keys)
+    return flops + (args.iterations - 1) * (3 if backward else 1) * products(args.query, args.query, keys)
 
 
 OPERATOR = Operator(
@@ -119,7 +116,7 @@ OPERATOR = Operator(
     'Tensor',
     reference=_reference,
     backward=_reference_backward,
-    fake=lambda given: torch.empty_like(given.value),
+    fake=lambda args: torch.empty_like(args.value),
     flops=_flops,
     layout=torch.preserve_format,
 )
@@ -137,41 +134,35 @@ def local_attention(
     window_bias: Tensor | None = None,
     iterations: int = 1,
 ) -> tuple:
-    """Softmax attention over the k×k neighbourhood of each position of a 2-D map.
+    """Attend over the k×k neighbourhood of each position of a 2-D map.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + b_{i, j−i}] v_j (Eq. 4.6 to 4.9), with the window biases b. The sum is over
-    the positions j in the k×k neighbourhood of i; their weights sum to 1. At the border of the map, a neighbourhood is
+    the positions j in the k×k neighbourhood of i. Their weights sum to 1. At the border of the map, a neighbourhood is
     clipped and has fewer positions. (NATTEN shifts it inwards instead, so that it keeps its size.)
 
-    The operator is differentiable in every tensor. float16 and bfloat16 are accumulated in float32. Under autocast,
-    query, key and value of different dtypes are cast to the dtype of autocast.
+    Differentiable in every tensor. Dtypes are handled as in :func:`global_attention`.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, chapter 4.
 
     Args:
         query (Tensor, optional): float ``(B, heads, H, W, D)``. If None, ``window_bias`` determines the weights.
-        key (Tensor, optional): float ``(B, heads, H, W, D)``; None if and only if ``query`` is None. May have fewer
-            heads, a divisor of the query heads: each is shared by a group of consecutive query heads.
+        key (Tensor, optional): float ``(B, heads, H, W, D)``, None if and only if ``query`` is None. May have fewer
+            heads, as in :func:`global_attention`.
         value (Tensor): float ``(B, heads, H, W, Dv)``, with as many heads as ``key``.
         kernel_size (int or tuple[int, int]): odd side k of the neighbourhood, or (vertical, horizontal). Defaults to 3.
-        dilation (int): step between the positions of a neighbourhood. Defaults to 1.
-        scale (float, optional): factor of the content logits. Defaults to 1/√D.
+        dilation (int): step ≥ 1 between the positions of a neighbourhood. Defaults to 1.
+        scale (float, optional): finite factor of the content logits. Defaults to 1/√D.
         window_bias (Tensor, optional): float ``(B, heads, H, W, k0·k1)``, the geometric logits γ of each query,
             row-major over its neighbourhood. They are not scaled.
-        iterations (int): T, number of softmax passes of iterative refinement (Algorithm 1). The first T − 1 passes use
-            content logits only. Each adds uᵀk_j to the logits, where u is the squashed sum of the keys, weighted by
-            the softmax of the pass. ``scale`` applies to the first logits only. Defaults to 1.
+        iterations (int): T ≥ 1, number of softmax passes of iterative refinement (Algorithm 1), above 1 only with
+            ``query``. The first T − 1 passes use content logits only. Each adds uᵀk_j to the logits, where u is the
+            squashed sum of the keys, weighted by the softmax of the pass. ``scale`` applies to the first logits only.
+            Defaults to 1.
 
     Returns:
         Tensor: ``(B, heads, H, W, Dv)``, dtype of ``value``, and its strides if they are dense. The output of a query
         is 0 if the logits of all its neighbours are −∞.
-
-    Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype, ``window_bias`` is not floating-point, ``dilation``
-            or ``iterations`` is not an integer, or ``scale`` is not a number.
-        ValueError: shapes do not fit, the kernel is even, both ``query`` and ``window_bias`` are None, ``dilation`` or
-            ``iterations`` is below 1, ``iterations`` is above 1 without ``query``, or ``scale`` is not finite.
 
     Example:
         >>> query, key, value = torch.randn(3, 1, 8, 32, 32, 16).unbind()  # 8 heads of 16 channels, 32×32 positions
@@ -212,22 +203,13 @@ def local_attention(
 def local_attention_weights(
     query: Tensor | None, key: Tensor | None, queries: Tensor, *, window_bias: Tensor | None = None, **settings: Any
 ) -> Tensor:
-    """Return the attention weights of :func:`local_attention` for selected queries.
+    """Compute the weights of :func:`local_attention` for selected queries only. Not differentiable.
 
-    Only the neighbourhoods of the requested queries are read. Not differentiable.
-
-    Args:
-        query, key, window_bias (Tensor, optional): as in :func:`local_attention`.
-        queries (Tensor): int64 ``(Q, 2)``, row and column, the same for each batch item.
-        **settings: the other arguments of :func:`local_attention`.
+    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`local_attention`.
 
     Returns:
         Tensor: ``(B, heads, Q, H, W)``, float64 for float64 operands, otherwise float32. Each row sums to 1 and is 0
         outside the neighbourhood of its query.
-
-    Raises:
-        TypeError, ValueError: as :func:`local_attention`.
-        ValueError: ``queries`` has another dtype or shape, or is outside the map.
 
     Example:
         >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions
@@ -240,8 +222,8 @@ def local_attention_weights(
         raise ValueError(NEITHER)
     if key is None and operand.dim() != 5:
         raise ValueError(f'window_bias must be (B, heads, H, W, k0·k1); got {tuple(operand.shape)}')
-    given = OPERATOR.Arguments(*local_attention.arguments(query, key, operand, window_bias=window_bias, **settings))
-    query, key, operand, window_bias, kernel_size, dilation, scale, iterations = given
+    args = OPERATOR.Arguments(*local_attention.arguments(query, key, operand, window_bias=window_bias, **settings))
+    query, key, operand, window_bias, kernel_size, dilation, scale, iterations = args
     if window_bias is not None and key is None:
         operand = window_bias
     size, dtype = operand.shape[2:4], accumulator(operand)

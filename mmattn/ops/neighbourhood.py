@@ -1,6 +1,6 @@
 """Sums over the k×k neighbourhoods of a 2-D map, for the operators with local weights.
 
-The neighbourhood is never unfolded. For each of its k² offsets, the shifted map is a view; only the product of two
+The neighbourhood is never unfolded. For each of its k² offsets, the shifted map is a view. Only the product of two
 views is stored. The forward and the backward pass consist of three kinds of such sums.
 """
 
@@ -31,7 +31,7 @@ class Neighbourhood:
                 self.pairs.append((entry, (slice(None), slice(None), *here), (slice(None), slice(None), *there)))
 
     def logits(self, like: Tensor) -> Tensor:
-        """Return logits of 0 for all pairs, and of −∞ for offsets that leave the map."""
+        """Allocate logits of 0 for all pairs, and of −∞ for offsets that leave the map."""
         logits = like.new_full((self.count, *like.shape[:-1]), -torch.inf)
         for entry, here, _ in self.pairs:
             logits[entry][here] = 0
@@ -68,9 +68,7 @@ class Neighbourhood:
 def slices(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, slice]]:
     """Yield slices of batch items and heads that fit the byte budget.
 
-    Args:
-        shape (sequence of int): shape of a map, ``(B, heads, H, W, …)``.
-        bytes_each (int): bytes of memory that one position of one head needs.
+    ``shape`` is ``(B, heads, H, W, …)``. One position of one head needs ``bytes_each`` bytes.
     """
     batch, heads, height, width = shape[:4]
     one = height * width * bytes_each
@@ -80,11 +78,11 @@ def slices(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, slice
 
 
 def softmax(logits: Tensor, dim: int) -> Tensor:
-    """Softmax; all weights are 0 if all logits are −∞."""
+    """Apply the softmax. All weights are 0 if all logits are −∞."""
     empty = logits.amax(dim, keepdim=True) == -torch.inf
     return logits.masked_fill(empty, 0).softmax(dim).masked_fill(empty, 0)
 
 
 def softmax_backward(grad: Tensor, p: Tensor) -> Tensor:
-    """Gradient of the logits from the gradient of the weights, both ``(K, …)``."""
+    """Compute the gradient of the logits from the gradient of the weights, both ``(K, …)``."""
     return p * (grad - (grad * p).sum(0))

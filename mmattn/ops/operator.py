@@ -1,4 +1,4 @@
-"""The declaration of an operator: its schema, references, fake implementation, derivative and FLOPs, in one place."""
+"""The declaration of an operator: its schema, references, fake implementation, derivative and FLOPs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from . import autograd, backends
+from .window_bias import accumulator
 
 LIBRARY = autograd.LIBRARY
 OPERATORS: dict[str, Operator] = {}
@@ -32,8 +33,8 @@ class PublicOperator(Protocol):
 class Operator:
     """An operator ``mmattn::<name>`` and its derivative ``mmattn::<name>_backward``.
 
-    The dispatcher runs a native kernel if one supports the tensors (``csrc/operator.cpp`` decides), otherwise a Triton
-    kernel if one may run (``backends.py`` decides), otherwise the reference, which is written in PyTorch. The callables
+    The dispatcher runs a native kernel if one supports the tensors (``csrc/operator.cpp`` decides). Otherwise it runs a
+    Triton kernel if one may run (``backends.py`` decides), or the reference, which is written in PyTorch. The callables
     below receive the arguments as one object, whose attributes have the names of the schema.
 
     Args:
@@ -43,12 +44,12 @@ class Operator:
         reference (Callable): called with the arguments; returns the outputs.
         backward (Callable): called with the gradient of each differentiable output, the ``kept`` outputs, and the
             arguments. Returns one gradient per tensor among the arguments, or None for a tensor that has none.
-            Gradients that are not needed are dropped; native kernels do not compute them.
+            Gradients that are not needed are dropped. Native kernels do not compute them.
         fake (Callable): called with the arguments; returns outputs without data.
         flops (Callable): called with the arguments, with shapes in place of tensors, and a bool, True for the backward
             pass. Returns the FLOPs, an integer.
         kept (sequence of str): names of the first outputs, which the derivative needs. Defaults to none.
-        differentiable (int): number of outputs that have a derivative, the first ones. Defaults to 1.
+        differentiable (int): the first ``differentiable`` outputs have a derivative. Defaults to 1.
         layout (torch.memory_format): memory format of the gradients, for ``torch.empty_like``. Defaults to contiguous.
 
     Example:
@@ -79,42 +80,42 @@ class Operator:
         self._reference, self._backward = reference, backward
         self._fake, self._layout = fake, layout
         self._returns_lse = outputs != 'Tensor'
-        self._given = differentiable + len(kept)  # arguments of the backward operator before those of the operator
-        given = [f'Tensor grad{i or ""}' for i in range(differentiable)] + [f'Tensor {x}' for x in kept]
-        derivative = f'({", ".join(given)}, {arguments}, bool[] needed) -> Tensor[]'
+        self._leading = differentiable + len(kept)  # arguments of the backward operator that come first
+        leading = [f'Tensor grad{i or ""}' for i in range(differentiable)] + [f'Tensor {x}' for x in kept]
+        derivative = f'({", ".join(leading)}, {arguments}, bool[] needed) -> Tensor[]'
         self._define(name, f'({arguments}) -> {outputs}', self.reference, self.fake)
         self._define(f'{name}_backward', derivative, self.reference_backward, self.fake_backward)
         self.run = getattr(torch.ops.mmattn, name).default
         autograd.register(name, differentiable)
         count_flops(name, lambda *shapes: flops(self.Arguments(*shapes), False))
-        count_flops(f'{name}_backward', lambda *shapes: flops(self.Arguments(*shapes[self._given : -1]), True))
+        count_flops(f'{name}_backward', lambda *shapes: flops(self.Arguments(*shapes[self._leading : -1]), True))
         OPERATORS[name] = self
 
     def reference(self, *arguments: Any) -> Any:
         """Evaluate the operator in PyTorch."""
         return self._reference(self.Arguments(*arguments))
 
-    def reference_backward(self, *given: Any) -> list[Tensor]:
-        """Evaluate the derivative in PyTorch: the gradients that are needed, in the dtypes of the tensors."""
-        *before, arguments, needed = *given[: self._given], given[self._given : -1], given[-1]
-        grads = self._backward(*before, self.Arguments(*arguments))
-        found = zip(grads, autograd.tensors_of(arguments), needed, strict=True)
-        return [grad.to(x.dtype) for grad, x, is_needed in found if is_needed]
+    def reference_backward(self, *arguments: Any) -> list[Tensor]:
+        """Evaluate the derivative in PyTorch: the needed gradients, in the dtypes of the tensors."""
+        operands, needed = arguments[self._leading : -1], arguments[-1]
+        grads = self._backward(*arguments[: self._leading], self.Arguments(*operands))
+        tensors = autograd.list_tensors(operands)
+        return [grad.to(x.dtype) for grad, x, is_needed in zip(grads, tensors, needed, strict=True) if is_needed]
 
     def fake(self, *arguments: Any) -> Any:
-        """Return outputs without data."""
+        """Allocate outputs without data."""
         return self._fake(self.Arguments(*arguments))
 
-    def fake_backward(self, *given: Any) -> list[Tensor]:
-        """Return gradients without data."""
-        tensors = autograd.tensors_of(given[self._given : -1])
-        return [torch.empty_like(x, memory_format=self._layout) for x, needed in zip(tensors, given[-1]) if needed]
+    def fake_backward(self, *arguments: Any) -> list[Tensor]:
+        """Allocate gradients without data."""
+        tensors = autograd.list_tensors(arguments[self._leading : -1])
+        return [torch.empty_like(x, memory_format=self._layout) for x, needed in zip(tensors, arguments[-1]) if needed]
 
     def public(self, arguments: Callable[..., tuple]) -> PublicOperator:
-        """Decorate a function that checks the user's arguments and returns those of the schema: run the operator.
+        """Decorate a function that checks the user's arguments and converts them to the schema.
 
-        The public function returns the first output, or the first two with ``return_lse=True``. Its attribute
-        ``arguments`` is the decorated function.
+        The result runs the operator and returns the first output, or the first two with ``return_lse=True``.
+        The original function is its attribute ``arguments``.
         """
         run = self.run
         signature = inspect.signature(arguments)
@@ -123,8 +124,8 @@ class Operator:
 
             @functools.wraps(arguments)
             def operator(*args: Any, return_lse: bool = False, **kwargs: Any) -> Any:
-                found = run(*arguments(*args, **kwargs))
-                return found if return_lse else found[0]
+                outputs = run(*arguments(*args, **kwargs))
+                return outputs if return_lse else outputs[0]
 
             lse = inspect.Parameter('return_lse', inspect.Parameter.KEYWORD_ONLY, default=False, annotation='bool')
             signature = signature.replace(parameters=[*signature.parameters.values(), lse])
@@ -140,34 +141,32 @@ class Operator:
 
     def _define(self, name: str, schema: str, reference: Callable, fake: Callable) -> None:
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        otherwise = backends.reference_of(name, reference)
-        LIBRARY.impl(name, otherwise, 'CompositeExplicitAutograd')
+        fallback = backends.build_fallback(name, reference)
+        LIBRARY.impl(name, fallback, 'CompositeExplicitAutograd')
         torch.library.register_fake(f'mmattn::{name}', fake, lib=LIBRARY)
         # Native code calls this for tensors that a kernel does not support.
         LIBRARY.define(f'_reference_{name}{schema}')
-        LIBRARY.impl(f'_reference_{name}', otherwise, 'CompositeExplicitAutograd')
+        LIBRARY.impl(f'_reference_{name}', fallback, 'CompositeExplicitAutograd')
 
 
 def count_flops(name: str, formula: Callable[..., int]) -> None:
-    """Register the FLOPs of ``mmattn::<name>``, those of its matrix products, with PyTorch's ``FlopCounterMode``.
+    """Register the FLOPs of the matrix products of ``mmattn::<name>`` with PyTorch's ``FlopCounterMode``.
 
-    Args:
-        name (str): name of the operator.
-        formula (Callable): called with the arguments, with shapes in place of tensors; returns the FLOPs.
+    ``formula`` is called with the arguments, with shapes in place of tensors.
     """
     op = getattr(torch.ops.mmattn, name)
     register_flop_formula(op)(lambda *shapes, out_shape=None, **_: formula(*shapes))
     flop_registry.setdefault(op, flop_registry.get(op.default))  # torch 2.4 registers the overload
 
 
-def laid_out_as(like: Tensor, x: Tensor) -> Tensor:
-    """Return ``x`` with the dtype of ``like`` and its order of dimensions in memory."""
-    to = empty_laid_out_as(like, x.shape)
+def match_layout(like: Tensor, x: Tensor) -> Tensor:
+    """Copy ``x``, if needed, to the dtype of ``like`` and its order of dimensions in memory."""
+    to = empty_with_layout(like, x.shape)
     return x if x.dtype == to.dtype and x.stride() == to.stride() else to.copy_(x)
 
 
-def empty_laid_out_as(like: Tensor, size: Sequence[int]) -> Tensor:
-    """Return an empty tensor with the memory order of dimensions of ``like``; contiguous if ``like`` is expanded."""
+def empty_with_layout(like: Tensor, size: Sequence[int]) -> Tensor:
+    """Allocate a tensor with the memory order of dimensions of ``like``, contiguous if ``like`` is expanded."""
     strides = like.stride()
     order = list(range(like.dim()))
     if 0 not in strides:
@@ -175,8 +174,14 @@ def empty_laid_out_as(like: Tensor, size: Sequence[int]) -> Tensor:
     return torch.empty_permuted(size, order, dtype=like.dtype, device=like.device)
 
 
+def fake_attention(args: Any) -> tuple[Tensor, Tensor]:
+    """Allocate output ``(B, heads, *S, Dv)`` and log-sum-exp ``(B, heads, *S)`` of attention, without data."""
+    out = empty_with_layout(args.value, (*args.query.shape[:-1], args.value.shape[-1]))
+    return out, args.query.new_empty(args.query.shape[:-1], dtype=accumulator(args.query))
+
+
 def products(query: Sequence[int], value: Sequence[int], keys: int, backward: bool = False) -> int:
-    """FLOPs of the products of attention with ``keys`` keys per query; a multiply-accumulate counts as two.
+    """Count the FLOPs of the products of attention with ``keys`` keys per query. A multiply-accumulate counts as two.
 
     The backward pass computes the logits again, and the gradients of query, key, value and weights.
     """

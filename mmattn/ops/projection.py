@@ -17,9 +17,9 @@ ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, '_li
 
 
 def projection(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return W x_i + b for each position i, like ``F.linear``.
+    """Compute W x_i + b for each position i, like ``F.linear``.
 
-    float32 tensors on a CPU are multiplied by oneDNN if torch has it. All others, and calls under autocast, use
+    float32 tensors on a CPU are multiplied by oneDNN if torch has it. Other tensors, and calls under autocast, use
     ``F.linear``. Differentiable in every tensor.
 
     Args:
@@ -29,9 +29,6 @@ def projection(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Returns:
         Tensor: ``(…, O)``, dtype of ``x``, or of autocast.
-
-    Raises:
-        RuntimeError: shapes, dtypes or devices do not fit, as in ``F.linear``.
 
     Example:
         >>> x, weight = torch.ones(1, 8, 8, 3), torch.ones(2, 3)
@@ -60,10 +57,7 @@ def _projection(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _dense(matrix: Tensor) -> Tensor:
-    """Copy a matrix unless its rows or its columns are contiguous: oneDNN would take 100 times as long otherwise.
-
-    Rows that overlap, which oneDNN rejects, are copied, too.
-    """
+    """Copy a matrix unless its rows or columns are contiguous and do not overlap: oneDNN would be 100 times slower."""
     rows = matrix.stride(1) == 1 and not 0 < matrix.stride(0) < matrix.shape[1]
     return matrix if rows or matrix.t().is_contiguous() else matrix.t().contiguous().t()
 
@@ -95,17 +89,16 @@ def _weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
 def _vmap(
     info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, int]:
-    dim, *others = in_dims
-    if dim is not None and others == [None, None]:
-        return _projection(x.movedim(dim, 0), weight, bias), 0
+    if in_dims[0] is not None and in_dims[1:] == (None, None):
+        return _projection(x.movedim(in_dims[0], 0), weight, bias), 0
     x, weight, *biases = (
         operand.expand(info.batch_size, *operand.shape) if dim is None else operand.movedim(dim, 0)
         for operand, dim in zip((x, weight, bias), in_dims)
         if operand is not None
     )
     y = x.reshape(info.batch_size, -1, x.shape[-1]) @ weight.transpose(1, 2)
-    for given in biases:
-        y = y + given.unsqueeze(1)
+    for batched_bias in biases:
+        y = y + batched_bias.unsqueeze(1)
     return y.view(*x.shape[:-1], weight.shape[1]), 0
 
 

@@ -1,8 +1,8 @@
 """Strided attention: every query attends to a cube of keys around it, or to the keys at multiples of a step from it.
 
 The map is divided into groups of queries with (nearly) the same keys: blocks, or positions with the same remainder.
-Each group is a small dense product whose keys and values are views; keys that a query does not attend to are masked.
-Groups are processed in slices, and again in the backward pass, so the N×N table of all pairs is never stored.
+Each group is a small dense product whose keys and values are views, and keys that a query does not attend to are
+masked. Groups are processed in slices, and again in the backward pass: the N×N table of all pairs is never stored.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .checks import (
 )
 from .chunks import chunks
 from .neighbourhood import softmax
-from .operator import Operator, empty_laid_out_as, laid_out_as, products
+from .operator import Operator, fake_attention, match_layout, products
 from .support import as_step, check_pattern, check_step, reaches, strided_offsets
 from .window_bias import accumulator
 
 
 def _alone(size: int, axis: int, axes: int) -> list[int]:
-    """A shape that is ``size`` on one of ``axes`` axes and 1 on the others."""
+    """Return a shape that is ``size`` on one of ``axes`` axes, and 1 on the other axes."""
     return [size if a == axis else 1 for a in range(axes)]
 
 
 def _entries(i: Tensor, j: Tensor, keys: int, step: int, pattern: str, table: Tensor | None) -> Tensor:
-    """Index of the offset j − i in the K logits of an axis (one logit without a table); K if i does not attend to j."""
+    """Index the K logits of an axis by the offset j − i (one logit without a table). K if i does not attend to j."""
     attended = (j >= 0) & (j < keys) & reaches(i, j, step, pattern)
     if table is None:
         return (~attended).long()
@@ -48,7 +48,7 @@ def _entries(i: Tensor, j: Tensor, keys: int, step: int, pattern: str, table: Te
 
 
 def _along(entry: Tensor, table: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Logits of an axis ``(…, keys)`` from those by offset ``(…, K)``, or 0 without a table; −∞ if there is no key."""
+    """Look up the logits of an axis ``(…, keys)`` by offset, or 0 without a table. −∞ if there is no key."""
     if table is None:
         return torch.tensor([0, -math.inf], dtype=dtype, device=entry.device)[entry]
     table = F.pad(table.to(dtype), (0, 1), value=-math.inf)
@@ -71,13 +71,13 @@ class _Axis(NamedTuple):
         return (self.groups - 1) * self.stride + (self.pieces * self.length - 1) * self.dilation + 1
 
     def positions(self) -> Tensor:
-        """Coordinates ``(groups, pieces·length)``; those outside the map are padding."""
+        """Coordinates ``(groups, pieces·length)``. Coordinates outside the map are padding."""
         group = torch.arange(self.groups)[:, None] * self.stride
         return group + torch.arange(self.pieces * self.length) * self.dilation - self.before
 
 
 def _cut(size: int, key_size: int, step: int, pattern: str) -> tuple[_Axis, _Axis]:
-    """Divide an axis of the queries, and the same axis of the keys."""
+    """Divide an axis of the queries, and the same axis of the keys, into groups."""
     if pattern == 'strided':  # one group for each remainder
         return _Axis(size, step, 1, step, -(-size // step)), _Axis(key_size, step, 1, step, -(-key_size // step))
     pieces, before = {'block': (1, 0), 'centred': (3, step), 'forward': (2, 0)}[pattern]  # with the adjacent blocks
@@ -88,7 +88,7 @@ def _cut(size: int, key_size: int, step: int, pattern: str) -> tuple[_Axis, _Axi
 
 
 def _pad(x: Tensor, axes: Sequence[_Axis], sign: int = 1) -> Tensor:
-    """Pad ``(B, heads, *S, C)`` with zeros to whole groups, and drop positions of no group; ``sign=-1`` undoes this."""
+    """Pad ``(B, heads, *S, C)`` with zeros to whole groups, and drop positions of no group. ``sign=-1`` undoes this."""
     padding = [0, 0]
     for axis in reversed(axes):
         padding += [sign * axis.before, sign * (axis.padded - axis.before - axis.size)]
@@ -99,7 +99,7 @@ def _pad(x: Tensor, axes: Sequence[_Axis], sign: int = 1) -> Tensor:
 
 
 def _groups(x: Tensor, axes: Sequence[_Axis], pieces: bool = True) -> Tensor:
-    """View a padded map as ``(B, heads, *groups, *positions, C)``; with ``pieces=False``, each piece is a group."""
+    """View a padded map as ``(B, heads, *groups, *positions, C)``. With ``pieces=False``, each piece is a group."""
     for dim, axis in enumerate(axes, 2):
         length = axis.length * (axis.pieces if pieces else 1)
         x = x.unfold(dim, (length - 1) * axis.dilation + 1, axis.stride)[..., :: axis.dilation]
@@ -107,13 +107,13 @@ def _groups(x: Tensor, axes: Sequence[_Axis], pieces: bool = True) -> Tensor:
 
 
 def _zeros(like: Tensor, axes: Sequence[_Axis], dtype: torch.dtype, channels: int) -> tuple[Tensor, Tensor]:
-    """Return a padded map of zeros, and the view of its pieces."""
+    """Allocate a padded map of zeros, and view its pieces."""
     x = like.new_zeros((*like.shape[:2], *(axis.padded for axis in axes), channels), dtype=dtype)
     return x, _groups(x, axes, pieces=False)
 
 
 def _parts(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, ...]]:
-    """Yield :func:`chunks` of all dimensions; later dimensions are split only if one item of the first is too large."""
+    """Yield :func:`chunks` of all dimensions. Later dimensions are split only if one item of the first is too large."""
     if not shape:
         yield ()
         return
@@ -125,14 +125,14 @@ def _parts(shape: Sequence[int], bytes_each: int) -> Iterator[tuple[slice, ...]]
 class _Call:
     """The operands of one call as views of groups: ``(B, heads, *groups, *positions, C)``."""
 
-    def __init__(self, given: Any) -> None:
-        query, key, value, offset_bias, _, pattern, _ = given
-        step = as_step(given.step or None, query.shape[2:-1], key.shape[2:-1])
+    def __init__(self, args: Any) -> None:
+        query, key, value, offset_bias, _, pattern, _ = args
+        step = as_step(args.step or None, query.shape[2:-1], key.shape[2:-1])
         self.rank = len(step)
         self.axes, self.key_axes = zip(
             *(_cut(*side, pattern) for side in zip(query.shape[2:-1], key.shape[2:-1], step))
         )
-        self.dtype, self.scale = accumulator(query), given.scale
+        self.dtype, self.scale = accumulator(query), args.scale
         self.query, *self.tables = (_groups(_pad(x, self.axes), self.axes) for x in (query, *offset_bias))
         self.key, self.value = (_groups(_pad(x, self.key_axes), self.key_axes) for x in (key, value))
         self.keys = self.key.shape[2 + self.rank : -1]
@@ -146,7 +146,7 @@ class _Call:
         self.entries = [entry.to(query.device) for entry in entries]  # (groups, positions, keys) for each axis
 
     def entry(self, axis: int, part: tuple[slice, ...]) -> Tensor:
-        """Indices into the logits of an axis, ``(*groups, *positions, keys)``; the other axes have length 1."""
+        """Return logit indices of an axis, ``(*groups, *positions, keys)``, where the other axes have length 1."""
         entry = self.entries[axis][part[2 + axis], part[2 + self.rank + axis]]
         groups, positions, keys = entry.shape
         return entry.view(*_alone(groups, axis, self.rank), *_alone(positions, axis, self.rank), keys)
@@ -154,16 +154,15 @@ class _Call:
     def work(self, tables: int) -> Iterator[tuple]:
         """Yield parts of the queries for which ``tables`` rows of logits over the keys fit the byte budget.
 
-        Yields:
-            tuple: slices of the first dimensions of ``query``; the scaled queries ``(B, heads, *groups, n, D)``; their
-            keys and values ``(B, heads, *groups, m, C)``; the logits ``(B, heads, *groups, n, m)``.
+        A part is a tuple of slices of the first dimensions of ``query``, scaled queries ``(B, heads, *groups, n, D)``,
+        keys and values ``(B, heads, *groups, m, C)``, and logits ``(B, heads, *groups, n, m)``.
         """
         keys = math.prod(self.keys)
         copies = 1 + keys // math.prod(self.query.shape[2 + self.rank : -1])
-        each = tables * keys + 2 * copies * (self.query.shape[-1] + self.value.shape[-1])
-        each += sum(2 * table.shape[-1] + length for table, length in zip(self.tables, self.keys))
+        numbers = tables * keys + 2 * copies * (self.query.shape[-1] + self.value.shape[-1])
+        numbers += sum(2 * table.shape[-1] + length for table, length in zip(self.tables, self.keys))
         share = 16 if self.query.is_cpu else 1  # use 1/16 of the budget on a CPU, so that a part stays in the cache
-        for part in _parts(self.query.shape[:-1], share * each * self.dtype.itemsize):
+        for part in _parts(self.query.shape[:-1], share * numbers * self.dtype.itemsize):
             query = self.query[part]
             q = query.flatten(2 + self.rank, -2).to(self.dtype) * self.scale
             k, v = (x[part[: 2 + self.rank]].flatten(2 + self.rank, -2).to(self.dtype) for x in (self.key, self.value))
@@ -184,9 +183,8 @@ class _Call:
             to[(*part[:2], *target)] += summands[(slice(None),) * (2 + self.rank) + source]
 
 
-def _reference(given: Any) -> tuple[Tensor, Tensor]:
-    """Forward pass in PyTorch: output ``(B, heads, *S, Dv)`` and log-sum-exp of the logits ``(B, heads, *S)``."""
-    x, query, value = _Call(given), given.query, given.value
+def _reference(args: Any) -> tuple[Tensor, Tensor]:
+    x, query, value = _Call(args), args.query, args.value
     out, outs = _zeros(query, x.axes, value.dtype, value.shape[-1])
     lse, lses = _zeros(query, x.axes, x.dtype, 1)
     with torch.autocast(query.device.type, enabled=False):
@@ -196,17 +194,16 @@ def _reference(given: Any) -> tuple[Tensor, Tensor]:
             total = p.sub_(peak).exp_().sum(-1, keepdim=True)
             outs[part] = (p @ v).div_(total.masked_fill(total == 0, 1)).view(outs[part].shape)
             lses[part] = (peak + total.log()).view(lses[part].shape)
-    return laid_out_as(value, _pad(out, x.axes, -1)), _pad(lse, x.axes, -1).squeeze(-1)
+    return match_layout(value, _pad(out, x.axes, -1)), _pad(lse, x.axes, -1).squeeze(-1)
 
 
-def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> list[Tensor]:
-    """Gradients of the tensors among the arguments, in their order."""
-    x = _Call(given)
-    query, key, value = given.query, given.key, given.value
+def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, args: Any) -> list[Tensor]:
+    x = _Call(args)
+    query, key, value = args.query, args.key, args.value
     d_query, d_queries = _zeros(query, x.axes, query.dtype, query.shape[-1])
     d_key, d_keys = _zeros(key, x.key_axes, x.dtype, key.shape[-1])
     d_value, d_values = _zeros(value, x.key_axes, x.dtype, value.shape[-1])
-    d_offsets = [_zeros(query, x.axes, bias.dtype, bias.shape[-1]) for bias in given.offset_bias]
+    d_offsets = [_zeros(query, x.axes, bias.dtype, bias.shape[-1]) for bias in args.offset_bias]
     mean = (grad.to(x.dtype) * out).sum(-1, keepdim=True)
     lse = lse.masked_fill(lse == -math.inf, 0).unsqueeze(-1)
     groups = [_groups(_pad(y, x.axes), x.axes) for y in (grad, mean, lse)]
@@ -216,12 +213,12 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> l
             p.sub_(lse).exp_()
             x.add_to_keys(d_values, part, p.transpose(-1, -2) @ d_out)
             ds = (d_out @ v.transpose(-1, -2)).sub_(mean).mul_(p)
-            d_queries[part] = (ds @ k).mul_(given.scale).view(d_queries[part].shape)
+            d_queries[part] = (ds @ k).mul_(args.scale).view(d_queries[part].shape)
             x.add_to_keys(d_keys, part, ds.transpose(-1, -2) @ q)
             pairs = ds.view(*x.query[part].shape[:-1], *x.keys)
             for axis, (_, d_table) in enumerate(d_offsets):
-                others = [a - x.rank for a in range(x.rank) if a != axis]
-                along = pairs.sum(others) if others else pairs
+                dims = [a - x.rank for a in range(x.rank) if a != axis]
+                along = pairs.sum(dims) if dims else pairs
                 entries = along.new_zeros(*along.shape[:-1], d_table.shape[-1] + 1)
                 entries.scatter_(-1, x.entry(axis, part).expand_as(along), along)  # the last entry: no key
                 d_table[part] = entries[..., :-1]
@@ -230,22 +227,13 @@ def _reference_backward(grad: Tensor, out: Tensor, lse: Tensor, given: Any) -> l
     return [d_query, d_key, d_value, *d_bias]
 
 
-def _fake(given: Any) -> tuple[Tensor, Tensor]:
-    positions = given.query.shape[:-1]
-    return (
-        empty_laid_out_as(given.value, (*positions, given.value.shape[-1])),
-        given.query.new_empty(positions, dtype=accumulator(given.query)),
-    )
-
-
-def _flops(given: Any, backward: bool) -> int:
-    """The pairs of a pattern are the products of the pairs along each axis."""
-    size, key_size = given.query[2:-1], given.key[2:-1]
+def _flops(args: Any, backward: bool) -> int:
+    size, key_size = args.query[2:-1], args.key[2:-1]
     pairs = math.prod(
-        sum(reaches(i, j, h, given.pattern) for i in range(queries) for j in range(keys))
-        for queries, keys, h in zip(size, key_size, as_step(given.step or None, size, key_size))
+        sum(reaches(i, j, h, args.pattern) for i in range(queries) for j in range(keys))
+        for queries, keys, h in zip(size, key_size, as_step(args.step or None, size, key_size))
     )
-    return products((*given.query[:2], given.query[-1]), given.value, pairs, backward)
+    return products((*args.query[:2], args.query[-1]), args.value, pairs, backward)
 
 
 OPERATOR = Operator(
@@ -254,7 +242,7 @@ OPERATOR = Operator(
     '(Tensor, Tensor)',
     reference=_reference,
     backward=_reference_backward,
-    fake=_fake,
+    fake=fake_attention,
     flops=_flops,
     kept=('out', 'lse'),
 )
@@ -271,7 +259,7 @@ def strided_attention(
     scale: float | None = None,
     offset_bias: Sequence[Tensor] = (),
 ) -> tuple:
-    """Softmax attention over a cube of keys, or over the keys at multiples of a step.
+    """Attend over a cube of keys, or over the keys at multiples of a step.
 
     y_i = Σ_j softmax_j [scale · q_iᵀk_j + Σₐ Oₐ[i, jₐ − iₐ]] v_j (Eq. 5.7 and 5.9, where K stands for V). The
     sum is over the positions j that satisfy the condition of ``pattern`` on each axis, with the step h of that axis:
@@ -285,38 +273,26 @@ def strided_attention(
 
     Positions are the dimensions between heads and channels: ``(L)``, ``(H, W)`` or ``(T, H, W)``, written ``*S`` for
     queries and ``*R`` for keys. Both maps start at the same position and may differ in size: a query beyond the last
-    key can be a key of the second sub-layer. Positions outside the map are not keys; the output of a query without keys
-    is 0. The operator is differentiable in every tensor. float16 and bfloat16 are accumulated in float32. Under
-    autocast, query, key and value of different dtypes are cast to the dtype of autocast.
+    key can be a key of the second sub-layer. Positions outside the map are not keys. The output of a query without keys
+    is 0. Differentiable in every tensor. Dtypes are handled as in :func:`global_attention`.
 
     Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
     2020, chapter 5.
 
     Args:
-        query (Tensor): float ``(B, heads, *S, D)``.
-        key (Tensor): float ``(B, heads, *R, D)``; may have fewer heads, a divisor of the query heads: each is shared by
-            a group of consecutive query heads.
-        value (Tensor): float ``(B, heads, *R, Dv)``, with as many heads as ``key``.
+        query, key, value, scale: as in :func:`global_attention`. Maps must not be empty.
         pattern (str): 'block', 'centred', 'forward' or 'strided'.
-        step (int or tuple[int, ...], optional): h, for all axes or for each axis. Defaults to ⌈√side⌉ of each axis,
+        step (int or tuple[int, ...], optional): h ≥ 1, for all axes or for each axis. Defaults to ⌈√side⌉ of each axis,
             which requires keys and queries of the same size.
-        scale (float, optional): factor of the content logits. Defaults to 1/√D.
         offset_bias (sequence of Tensor): empty, or one float tensor per axis a, broadcastable to ``(B, heads, *S, K)``:
             a bias for each offset of ``strided_offsets(...)[a]``, q_iᵀE of Eq. 5.9. Offsets without a key are ignored.
             To exclude a key, use −∞: the float32 gradients of a query whose log-sum-exp is ±1e8 or beyond are wrong.
             Defaults to empty.
-        return_lse (bool): also return the log-sum-exp of the logits of each query: ``(B, heads, *S)``, float64 for
-            float64 operands, otherwise float32, not differentiable. Defaults to False.
+        return_lse (bool): as in :func:`global_attention`. Defaults to False.
 
     Returns:
         Tensor: ``(B, heads, *S, Dv)``, with dtype and memory order of the dimensions of ``value``. With
         ``return_lse=True``, a tuple of this tensor and the log-sum-exp.
-
-    Raises:
-        TypeError: ``query``, ``key`` and ``value`` differ in dtype, ``offset_bias`` is not floating-point, or
-            ``scale`` is not a number.
-        ValueError: shapes do not fit, a map is empty, ``pattern`` is unknown, ``step`` is not an integer or is below 1,
-            or ``scale`` is not finite.
 
     Example:
         >>> query, key, value = torch.randn(3, 1, 2, 4, 32, 32, 16).unbind()  # 2 heads of 16 channels, 4 frames
@@ -334,8 +310,8 @@ def strided_attention(
     if len(offset_bias):
         offsets = strided_offsets(size, step, pattern, key_size)
         biases = [
-            expanded(f'offset_bias[{axis}]', given, (*query.shape[:-1], len(each)))
-            for axis, (given, each) in enumerate(zip(offset_bias, offsets))
+            expanded(f'offset_bias[{axis}]', bias, (*query.shape[:-1], len(offset)))
+            for axis, (bias, offset) in enumerate(zip(offset_bias, offsets))
         ]
     check_device(query, key=key, value=value, **{f'offset_bias[{axis}]': x for axis, x in enumerate(biases)})
     return query, key, value, biases, steps, pattern, as_scale(scale, query)
@@ -343,22 +319,13 @@ def strided_attention(
 
 @torch.no_grad()
 def strided_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **settings: Any) -> Tensor:
-    """Return the attention weights of :func:`strided_attention` for selected queries.
+    """Compute the weights of :func:`strided_attention` for selected queries only. Not differentiable.
 
-    Only the requested rows are computed. Not differentiable.
-
-    Args:
-        query, key (Tensor): as in :func:`strided_attention`.
-        queries (Tensor): int64 ``(Q, axes)``, coordinates in ``*S``, the same for each batch item.
-        **settings: the other arguments of :func:`strided_attention`.
+    Takes the arguments of :func:`global_attention_weights`, with the settings of :func:`strided_attention`.
 
     Returns:
         Tensor: ``(B, heads, Q, *R)``, float64 for float64 operands, otherwise float32. Each row sums to 1, or to 0 if
-        the query has no keys; the weights of keys outside the pattern are 0.
-
-    Raises:
-        TypeError, ValueError: as :func:`strided_attention`.
-        ValueError: ``queries`` has another dtype or shape, or is outside the map.
+        the query has no keys. The weights of keys outside the pattern are 0.
 
     Example:
         >>> query, key = torch.randn(2, 1, 2, 8, 8, 16).unbind()  # 2 heads of 16 channels, 8×8 positions
@@ -367,15 +334,15 @@ def strided_attention_weights(query: Tensor, key: Tensor, queries: Tensor, **set
         >>> weights.shape, int((weights[0, 0, 0] > 0).sum())  # a query has 2×2 keys
         (torch.Size([1, 2, 2, 8, 8]), 4)
     """
-    given = OPERATOR.Arguments(*strided_attention.arguments(query, key, key, **settings))
-    query, key, offset_bias, pattern = given.query, given.key, given.offset_bias, given.pattern
-    steps = as_step(given.step or None, query.shape[2:-1], key.shape[2:-1])
+    args = OPERATOR.Arguments(*strided_attention.arguments(query, key, key, **settings))
+    query, key, offset_bias, pattern = args.query, args.key, args.offset_bias, args.pattern
+    steps = as_step(args.step or None, query.shape[2:-1], key.shape[2:-1])
     size, dtype = key.shape[2:-1], accumulator(query)
     check_queries(queries, query.shape[2:-1])
     at = queries.to(query.device).unbind(-1)
     rows: tuple[slice | Tensor, ...] = (slice(None), slice(None), *at)
     with torch.autocast(query.device.type, enabled=False):
-        logits = query[rows].to(dtype) * given.scale @ key.flatten(2, -2).to(dtype).transpose(-1, -2)
+        logits = query[rows].to(dtype) * args.scale @ key.flatten(2, -2).to(dtype).transpose(-1, -2)
         for axis, (i, length, step) in enumerate(zip(at, size, steps)):
             j = torch.arange(length, device=query.device)
             table = offset_bias[axis][rows] if offset_bias else None

@@ -16,9 +16,9 @@ PATTERNS = ('block', 'centred', 'forward', 'strided')
 
 
 def grid_support(size: Sequence[int], queries: Tensor | None = None) -> Tensor:
-    """Return a mask of the keys that a query of :func:`grid_attention` attends to (Ψ in Eq. 5.3).
+    """Mark the keys that a query of :func:`grid_attention` attends to (Ψ in Eq. 5.3).
 
-    These are the keys whose coordinates differ from those of the query on at most one axis.
+    The coordinates of these keys differ from the coordinates of the query on at most one axis.
 
     Args:
         size (sequence of int): size of the map.
@@ -26,9 +26,6 @@ def grid_support(size: Sequence[int], queries: Tensor | None = None) -> Tensor:
 
     Returns:
         Tensor: bool ``(Q, *size)``, True for keys. ``.flatten(1)`` is the mask of all pairs.
-
-    Raises:
-        ValueError: ``queries`` has another dtype or shape, or is outside the map.
 
     Example:
         >>> grid_support((3, 4), torch.tensor([[0, 1]])).int()
@@ -46,21 +43,18 @@ def strided_support(
     queries: Tensor | None = None,
     key_size: Sequence[int] | None = None,
 ) -> Tensor:
-    """Return a mask of the keys that a query of :func:`strided_attention` attends to (I_p in Eq. 5.7).
+    """Mark the keys that a query of :func:`strided_attention` attends to (I_p in Eq. 5.7).
 
     Args:
         size (sequence of int): size of the map of queries.
-        step (int or sequence of int, optional): h, for all axes or for each axis; None means ⌈√side⌉ of each axis.
+        step (int or sequence of int, optional): h ≥ 1, for all axes or for each axis. None means ⌈√side⌉ of each axis,
+            which requires maps of one size.
         pattern (str): 'block', 'centred', 'forward' or 'strided', as in :func:`strided_attention`.
         queries (Tensor, optional): int64 ``(Q, axes)``, coordinates of some queries. Defaults to all positions.
         key_size (sequence of int, optional): size of the map of keys. Defaults to ``size``.
 
     Returns:
         Tensor: bool ``(Q, *key_size)``, True for keys. ``.flatten(1)`` is the mask of all pairs.
-
-    Raises:
-        ValueError: ``pattern`` is unknown; ``step`` is not an integer or is below 1, or is None although the sizes
-            differ; or ``queries`` has another dtype or shape, or is outside the map.
 
     Example:
         >>> strided_support((3, 4), 2, 'strided', torch.tensor([[0, 1]])).int()
@@ -79,7 +73,7 @@ def strided_support(
 def strided_offsets(
     size: Sequence[int], step: int | Sequence[int] | None, pattern: str, key_size: Sequence[int] | None = None
 ) -> list[Tensor]:
-    """Return the offsets j − i along each axis, in the order of ``offset_bias`` of :func:`strided_attention`.
+    """List the offsets j − i along each axis, in the order of ``offset_bias`` of :func:`strided_attention`.
 
     Args:
         size, step, pattern, key_size: as in :func:`strided_support`.
@@ -87,9 +81,6 @@ def strided_offsets(
     Returns:
         list[Tensor]: one int64 tensor ``(K)`` per axis, ascending: −(h−1) … h−1 for 'block' and 'centred', 0 … h−1 for
         'forward', and the multiples of h within the map for 'strided'. h is clipped to the size of the map.
-
-    Raises:
-        ValueError: as :func:`strided_support`.
 
     Example:
         >>> strided_offsets((3, 8), (2, 4), 'strided')
@@ -106,7 +97,7 @@ def strided_offsets(
 
 
 def reaches(i, j, step: int, pattern: str):
-    """Return whether a query at ``i`` attends to a key at ``j`` along one axis; ``i`` and ``j`` are int or Tensor."""
+    """Check whether a query at ``i`` attends to a key at ``j`` along one axis. Both are int or Tensor."""
     offset = j - i
     if pattern == 'block':
         return i // step == j // step
@@ -124,12 +115,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def check_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: Sequence[int]) -> tuple[int, ...]:
-    """Return the step h of each axis, or an empty tuple for None; :func:`as_step` then computes it from the sizes.
-
-    Raises:
-        ValueError: ``step`` does not have one length per axis, a length is not an integer or is below 1, or ``step`` is
-            None and the sizes of the maps differ.
-    """
+    """Expand the step to one length per axis. An empty tuple stands for None, which requires maps of one size."""
     if step is None:
         if tuple(size) != tuple(key_size):
             raise ValueError(
@@ -144,13 +130,13 @@ def check_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: 
 
 
 def as_step(step: int | Sequence[int] | None, size: Sequence[int], key_size: Sequence[int]) -> tuple[int, ...]:
-    """Return the step h of each axis, clipped to the map (which has no effect on the result); ⌈√side⌉ for None."""
+    """Compute the step h of each axis, ⌈√side⌉ for None. It is clipped to the map, which does not change the result."""
     steps = check_step(step, size, key_size) or tuple(math.ceil(math.sqrt(side)) for side in size)
     return tuple(min(h, max(sides)) for h, *sides in zip(steps, size, key_size))
 
 
 def _pairs(size: Sequence[int], queries: Tensor | None, key_size: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the coordinates of queries and keys on each axis; they broadcast to ``(Q, *key_size)``."""
+    """Yield the coordinates of queries and keys on each axis. They broadcast to ``(Q, *key_size)``."""
     if queries is None:
         queries = torch.cartesian_prod(*map(torch.arange, size)).view(-1, len(size))
     check_queries(queries, tuple(size))

@@ -1,6 +1,6 @@
 """The z-score of window biases: the biases of each query, normalised over its keys before they are added to logits.
 
-The bias outside the window is one number per query; it counts once for each key outside the window. Rows are normalised
+The bias outside the window is one number per query. It counts once for each key outside the window. Rows are normalised
 in slices, so that little memory is needed in addition to the result.
 """
 
@@ -26,14 +26,14 @@ SUPPORTS = ('global', 'grid')
 class _Support:
     """The window entries that have a key, and the number of keys of each query, for slices of queries."""
 
-    def __init__(self, given: Any) -> None:
-        self.given, self.device = given, given.window_bias.device
-        self.size, self.window_size = given.window_bias.shape[2:-1], given.window_size
+    def __init__(self, args: Any) -> None:
+        self.args, self.device = args, args.window_bias.device
+        self.size, self.window_size = args.window_bias.shape[2:-1], args.window_size
 
     def slices(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield slices of the N queries, whether each entry has a key ``(B or 1, 1, n, K)``, and the number of keys."""
-        batch, heads, *_, entries = self.given.window_bias.shape
-        support = self._grid if self.given.support == 'grid' else self._global
+        batch, heads, *_, entries = self.args.window_bias.shape
+        support = self._grid if self.args.support == 'grid' else self._global
         for rows in chunks(math.prod(self.size), 4 * batch * heads * entries, SLICE_BYTES):
             yield rows, *support(torch.arange(rows.start, rows.stop, device=self.device))
 
@@ -50,7 +50,7 @@ class _Support:
         return torch.cat(arms, -1)[None, None], torch.full((1, 1, 1), keys, device=self.device)
 
     def _global(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        causal, mask = self.given.is_causal, self.given.key_mask
+        causal, mask = self.args.is_causal, self.args.key_mask
         where, exists = window_keys(rows, self.size, self.window_size, causal)
         if mask is None:
             count = rows + 1 if causal else torch.full_like(rows, math.prod(self.size))
@@ -60,58 +60,58 @@ class _Support:
         return (exists & flat[:, where])[:, None], counts[:, None]
 
 
-def _reference(given: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _reference(args: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Two passes relative to the mean of the window: E[x²] − μ² would cancel if biases are far from 0."""
-    window = given.window_bias.flatten(2, -2)
+    window = args.window_bias.flatten(2, -2)
     dtype = accumulator(window)
-    outside = None if given.outside_bias is None else given.outside_bias.flatten(2).to(dtype)
+    outside = None if args.outside_bias is None else args.outside_bias.flatten(2).to(dtype)
     # The outputs are no views: autograd forbids in-place changes of these.
-    outputs = _fake(given)
+    outputs = _fake(args)
     out, (out_outside, rstd) = outputs[0].flatten(2, -2), (x.flatten(2) for x in outputs[1:])
-    for rows, exists, count in _Support(given).slices():
+    for rows, exists, count in _Support(args).slices():
         x = window[:, :, rows].to(dtype)
         inside = exists.sum(-1)
-        others = count - inside
+        outer = count - inside  # keys outside the window
         some = count.clamp(min=1)
-        v = x.new_full(x.shape[:-1], given.outside_value) if outside is None else outside[:, :, rows]
+        v = x.new_full(x.shape[:-1], args.outside_value) if outside is None else outside[:, :, rows]
         middle = x.masked_fill(~exists, 0).sum(-1) / inside.clamp(min=1)
         x = torch.sub(x, middle.unsqueeze(-1), out=out[:, :, rows])
         x.masked_fill_(~exists, 0)
-        v = (v - middle).masked_fill_(others == 0, 0)
-        mean = (x.sum(-1) + others * v) / some
+        v = (v - middle).masked_fill_(outer == 0, 0)
+        mean = (x.sum(-1) + outer * v) / some
         x.sub_(mean.unsqueeze(-1)).masked_fill_(~exists, 0)
-        v = v.sub_(mean).masked_fill_(others == 0, 0)
-        factor = ((x.square().sum(-1) + others * v.square()) / some + EPS).rsqrt()
+        v = v.sub_(mean).masked_fill_(outer == 0, 0)
+        factor = ((x.square().sum(-1) + outer * v.square()) / some + EPS).rsqrt()
         x.mul_(factor.unsqueeze(-1))
         out_outside[:, :, rows], rstd[:, :, rows] = v.mul_(factor), factor
     return outputs
 
 
 def _reference_backward(
-    grad: Tensor, grad_outside: Tensor, out: Tensor, out_outside: Tensor, rstd: Tensor, given: Any
+    grad: Tensor, grad_outside: Tensor, out: Tensor, out_outside: Tensor, rstd: Tensor, args: Any
 ) -> list[Tensor | None]:
     out, grad = out.flatten(2, -2), grad.flatten(2, -2)
     out_outside, grad_outside, rstd = (x.flatten(2) for x in (out_outside, grad_outside, rstd))
     d_window, d_outside = torch.empty_like(out), torch.empty_like(out_outside)
-    for rows, exists, count in _Support(given).slices():
+    for rows, exists, count in _Support(args).slices():
         z, z_outside, factor = out[:, :, rows], out_outside[:, :, rows], rstd[:, :, rows]
-        others, some = count - exists.sum(-1), count.clamp(min=1)
+        outer, some = count - exists.sum(-1), count.clamp(min=1)
         g = grad[:, :, rows].masked_fill(~exists, 0)
-        g_outside = grad_outside[:, :, rows].masked_fill(others == 0, 0)
+        g_outside = grad_outside[:, :, rows].masked_fill(outer == 0, 0)
         mean = (g.sum(-1) + g_outside) / some
         along = ((g * z).sum(-1) + g_outside * z_outside) / some
         g.sub_(mean.unsqueeze(-1)).sub_(z * along.unsqueeze(-1)).mul_(factor.unsqueeze(-1))
         d_window[:, :, rows] = g.masked_fill_(~exists, 0)
-        d_outside[:, :, rows] = (g_outside - others * (mean + z_outside * along)) * factor
-    size = given.window_bias.shape[2:-1]
+        d_outside[:, :, rows] = (g_outside - outer * (mean + z_outside * along)) * factor
+    size = args.window_bias.shape[2:-1]
     grads: list[Tensor | None] = [d_window.unflatten(2, size)]
-    if given.outside_bias is not None:
+    if args.outside_bias is not None:
         grads.append(d_outside.unflatten(2, size))
-    return grads if given.key_mask is None else [*grads, None]
+    return grads if args.key_mask is None else [*grads, None]
 
 
-def _fake(given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    window = given.window_bias
+def _fake(args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    window = args.window_bias
     dtype = accumulator(window)
     one, two = (window.new_empty(window.shape[:-1], dtype=dtype) for _ in range(2))
     return window.new_empty(window.shape, dtype=dtype), one, two
@@ -125,7 +125,7 @@ OPERATOR = Operator(
     reference=_reference,
     backward=_reference_backward,
     fake=_fake,
-    flops=lambda given, backward: 0,  # no matrix products
+    flops=lambda args, backward: 0,  # no matrix products
     kept=('out', 'out_outside', 'rstd'),
     differentiable=2,
 )
@@ -142,34 +142,28 @@ def window_zscore(
 ) -> tuple[Tensor, Tensor]:
     """Normalise window biases over the keys of each query: (δp − μ) / √(var + 1e-5).
 
-    μ and var are the mean and the population variance of the biases of all keys of the query, including those outside
+    μ and var are the mean and the population variance of the biases of all keys of the query, including keys outside
     the window (column N(δp) of Table 3.3). Pass the result to :func:`global_attention` or :func:`grid_attention`.
     Queries and keys must have the same positions ``*S``: if the queries are only the last positions of the keys, the
-    statistics differ. The operator is differentiable in both tensors. It computes in float32, or in float64 for float64
-    biases.
+    statistics differ. Differentiable in both tensors. Computed in float32, or in float64 for float64 biases.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, chapter 3.
 
     Args:
         window_bias (Tensor): float ``(B, heads, *S, K)``, as in :func:`global_attention` or :func:`grid_attention`,
-            according to ``support``.
+            according to ``support``. A query with a bias of −∞ gets NaN.
         window_size (int or tuple[int, ...]): odd window length k, for all axes or for each axis.
         outside_bias (Tensor or float): v_i, the bias of keys outside the window: float ``(B, heads, *S)`` or a finite
             number. Defaults to 0.
-        support (str): the keys of a query: 'global', all positions; 'grid', those of :func:`grid_attention`. Defaults
-            to 'global'.
+        support (str): the keys of a query: 'global', all positions; 'grid', the keys of :func:`grid_attention`.
+            Defaults to 'global'.
         key_mask (Tensor, optional): bool ``(B, *S)``, True for keys that may be attended to. Only with 'global'.
         is_causal (bool): use only keys with j ≤ i. Only with 'global'. Defaults to False.
 
     Returns:
         tuple[Tensor, Tensor]: normalised ``window_bias`` and ``outside_bias``, float32 or float64 ``(B, heads, *S, K)``
-        and ``(B, heads, *S)``; 0 for entries without a key.
-
-    Raises:
-        TypeError: the biases are not floating-point.
-        ValueError: shapes do not fit, a window is even, ``support`` is unknown, or the number ``outside_bias`` is not
-            finite. The values of tensors are not checked: a query with a bias of −∞ gets NaN.
+        and ``(B, heads, *S)``, 0 for entries without a key.
 
     Example:
         >>> bias, outside = window_zscore(torch.randn(1, 8, 32, 32, 7 * 7), 7)

@@ -29,7 +29,7 @@ threads = pytest.fixture(autouse=True, scope='module')(one_thread)
 
 @pytest.fixture(autouse=True)
 def undecided(monkeypatch, tmp_path):
-    monkeypatch.setattr(verdict, '_settled', None)
+    monkeypatch.setattr(verdict, '_choice', None)
     monkeypatch.setenv('MMATTN_CACHE', str(tmp_path / 'cache'))
     return tmp_path / 'cache'
 

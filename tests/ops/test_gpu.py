@@ -27,12 +27,12 @@ CALLS = [
 @pytest.fixture(autouse=True)
 def kernels_run(monkeypatch, request):
     """The kernel of the test runs, regardless of verdicts, and no other one."""
-    before = verdict.settled()
+    before = verdict.current_choice()
     kernel = request.getfixturevalue('kernel')
-    verdict.settle({each: '' if each == kernel else verdict.NOT_VERIFIED for each in verdict.operators()})
+    verdict.apply_choice({each: '' if each == kernel else verdict.NOT_VERIFIED for each in verdict.operators()})
     yield
-    verdict.settle(dict.fromkeys(verdict.operators(), verdict.NOT_VERIFIED) if before is None else before)
-    monkeypatch.setattr(verdict, '_settled', before)
+    verdict.apply_choice(dict.fromkeys(verdict.operators(), verdict.NOT_VERIFIED) if before is None else before)
+    monkeypatch.setattr(verdict, '_choice', before)
 
 
 def case_of(call, device):

@@ -36,7 +36,7 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setattr(fake_tensor, name, lambda *_: None, raising=False)
     monkeypatch.setattr(library, 'has_kernel', lambda name, device='cpu': name.removesuffix('_backward') in NAMES)
     monkeypatch.setattr(triton, 'OPERATORS', ())
-    monkeypatch.setattr(verdict, '_settled', None)
+    monkeypatch.setattr(verdict, '_choice', None)
     monkeypatch.setattr(torch.ops.mmattn_native, 'allow', allowed.__setitem__)
     return SimpleNamespace(gpus=gpus, allowed=allowed)
 
@@ -63,7 +63,7 @@ def reason():
 )
 def test_a_kernel_runs_where_it_is_correct_and_at_most_a_tenth_slower(machine, changes, expected):
     write(**changes)
-    assert verdict.decide() == {'local_attention': expected, 'dynamic_conv': ''}
+    assert verdict.choose_kernels() == {'local_attention': expected, 'dynamic_conv': ''}
     runs = not expected
     assert machine.allowed == {
         'local_attention': runs,
@@ -106,7 +106,7 @@ def test_every_kind_of_gpu_of_a_machine_needs_a_verdict(machine):
 
 def test_a_verdict_of_the_package_holds_too(monkeypatch, tmp_path):
     write()
-    path = verdict.path_of(verdict.machine(0))
+    path = verdict.verdict_path(verdict.machine(0))
     monkeypatch.setattr(verdict, 'SHIPPED', tmp_path)
     path.rename(tmp_path / 'any.json')
     assert reason() == ''
@@ -126,7 +126,7 @@ def test_where_no_gpu_is_seen_nothing_is_verified(machine):
 
 def test_a_failed_write_leaves_the_verdict_as_it_was(monkeypatch):
     write()
-    path = verdict.path_of(verdict.machine(0))
+    path = verdict.verdict_path(verdict.machine(0))
     before = path.read_bytes()
 
     def fails(*_):
@@ -142,10 +142,10 @@ def test_a_failed_write_leaves_the_verdict_as_it_was(monkeypatch):
 def test_the_cache_is_that_of_the_system(monkeypatch, tmp_path):
     monkeypatch.delenv('MMATTN_CACHE')
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'xdg'))
-    assert verdict.path_of(verdict.machine(0)).parent == tmp_path / 'xdg/mmattn/verdicts'
+    assert verdict.verdict_path(verdict.machine(0)).parent == tmp_path / 'xdg/mmattn/verdicts'
     monkeypatch.delenv('XDG_CACHE_HOME')
     monkeypatch.setenv('HOME', str(tmp_path))
-    assert verdict.path_of(verdict.machine(0)).parent == tmp_path / '.cache/mmattn/verdicts'
+    assert verdict.verdict_path(verdict.machine(0)).parent == tmp_path / '.cache/mmattn/verdicts'
 
 
 # The first call
@@ -159,8 +159,8 @@ def made(monkeypatch):
     return made
 
 
-def reference_of(name, made):
-    return backends.reference_of(name, lambda x: made.append('reference'))
+def build_fallback(name, made):
+    return backends.build_fallback(name, lambda x: made.append('reference'))
 
 
 def on_gpu():
@@ -170,11 +170,11 @@ def on_gpu():
 
 def test_a_first_call_on_a_gpu_goes_to_the_kernel_that_the_verdict_allows(made):
     write()
-    reference = reference_of('local_attention', made)
+    reference = build_fallback('local_attention', made)
     reference(torch.empty(2))  # on the CPU: nothing to decide
-    assert verdict.settled() is None
+    assert verdict.current_choice() is None
     reference(on_gpu())
-    assert verdict.settled() == {'local_attention': '', 'dynamic_conv': ''}
+    assert verdict.current_choice() == {'local_attention': '', 'dynamic_conv': ''}
     reference(on_gpu())  # of tensors that the kernel does not take: no second attempt
     assert made == ['reference', 'operator', 'reference']
 
@@ -183,7 +183,7 @@ def test_without_a_verdict_the_reference_runs_and_one_line_names_the_command(mad
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter('always')
         for name in ('local_attention', 'local_attention_backward', 'dynamic_conv', 'local_attention'):
-            reference_of(name, made)(on_gpu())
+            build_fallback(name, made)(on_gpu())
     assert made == ['reference'] * 4
     (line,) = said
     assert str(line.message).endswith('to check them, run: python -m mmattn.utils.check_gpu')
@@ -192,7 +192,7 @@ def test_without_a_verdict_the_reference_runs_and_one_line_names_the_command(mad
 
 def test_a_gpu_that_was_checked_is_not_warned_of(made, recwarn):
     write(ratio=2.0)
-    reference_of('local_attention', made)(on_gpu())
+    build_fallback('local_attention', made)(on_gpu())
     assert made == ['reference']
     assert not recwarn.list
 
@@ -200,7 +200,7 @@ def test_a_gpu_that_was_checked_is_not_warned_of(made, recwarn):
 def test_a_build_without_kernels_runs_the_reference_itself(monkeypatch):
     monkeypatch.setattr(library, 'has_kernel', lambda name, device='cpu': device == 'cpu')
     reference = object()
-    assert backends.reference_of('local_attention', reference) is reference
+    assert backends.build_fallback('local_attention', reference) is reference
 
 
 def test_whoever_asks_for_the_kernels_gets_them(monkeypatch):
@@ -227,11 +227,11 @@ def of_triton(monkeypatch):
 def test_a_triton_kernel_needs_a_verdict_of_its_own(of_triton, made):
     check_gpu.write(verdict.machine(0), {KERNEL: FOUND})
     with backends.kernels_run() as kernels:
-        reference_of('global_attention', made)(on_gpu())
-        reference_of('dynamic_conv', made)(on_gpu())
-        reference_of('global_attention', made)(torch.empty(2))
-    assert verdict.settled()[KERNEL] == ''
-    assert verdict.settled()['dynamic_conv (Triton)'] == verdict.NOT_VERIFIED
+        build_fallback('global_attention', made)(on_gpu())
+        build_fallback('dynamic_conv', made)(on_gpu())
+        build_fallback('global_attention', made)(torch.empty(2))
+    assert verdict.current_choice()[KERNEL] == ''
+    assert verdict.current_choice()['dynamic_conv (Triton)'] == verdict.NOT_VERIFIED
     assert of_triton == kernels == ['global_attention']
     assert made == ['reference'] * 2
 
@@ -240,7 +240,7 @@ def test_a_call_that_a_triton_kernel_does_not_support_runs_the_reference(monkeyp
     check_gpu.write(verdict.machine(0), {KERNEL: FOUND})
     monkeypatch.setattr(triton, 'run', lambda name, arguments: NotImplemented)
     with backends.kernels_run() as kernels:
-        reference_of('global_attention', made)(on_gpu())
+        build_fallback('global_attention', made)(on_gpu())
     assert made == ['reference']
     assert kernels == []
 
@@ -248,7 +248,7 @@ def test_a_call_that_a_triton_kernel_does_not_support_runs_the_reference(monkeyp
 def test_the_reference_runs_where_it_is_selected(of_triton, made):
     check_gpu.write(verdict.machine(0), {KERNEL: FOUND})
     with backends.backend('reference'):
-        reference_of('global_attention', made)(on_gpu())
+        build_fallback('global_attention', made)(on_gpu())
     assert made == ['reference']
     assert of_triton == []
 
@@ -257,7 +257,7 @@ def test_the_environment_selects_triton_for_the_operators_that_it_has(monkeypatc
     """Without a verdict on it; the others are decided as usual."""
     write()
     monkeypatch.setenv('MMATTN_BACKEND', 'triton')
-    assert verdict.decide() == {
+    assert verdict.choose_kernels() == {
         'local_attention': '',
         'dynamic_conv': 'MMATTN_BACKEND=triton',
         KERNEL: '',
@@ -274,7 +274,7 @@ def test_where_triton_cannot_run_the_reason_is_reported(monkeypatch, of_triton, 
     monkeypatch.setattr(triton, 'unavailable_reason', lambda: 'Triton requires a C compiler')
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter('always')
-        found = verdict.decide()
+        found = verdict.choose_kernels()
     assert found[KERNEL] == 'Triton requires a C compiler'
     assert found['dynamic_conv'] == ''
     assert f'{KERNEL}: not used (Triton requires a C compiler)' in describe(found)
@@ -357,8 +357,8 @@ torch.cuda.get_device_properties = lambda index: gpu
 library.has_kernel = lambda name, device='cpu': name in ('local_attention', 'dynamic_conv')
 triton.OPERATORS = ()
 distributed.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
-found = verdict.decide_together()
-assert found == verdict.settled()
+found = verdict.agree_on_kernels()
+assert found == verdict.current_choice()
 print(found['local_attention'], flush=True)
 os._exit(0)  # destroy_process_group() of torch 2.4 hangs with the functions above
 """

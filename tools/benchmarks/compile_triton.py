@@ -25,7 +25,7 @@ import torch
 
 from mmattn import ops
 from mmattn.ops import triton
-from mmattn.ops.autograd import tensors_of
+from mmattn.ops.autograd import list_tensors
 
 DTYPES = {'float32': torch.float32, 'float16': torch.float16, 'bfloat16': torch.bfloat16}
 CHANNELS = (32, 64, 128, 256)
@@ -93,7 +93,7 @@ def compile_call(
     launches: dict[str, tuple] = {}
 
     def record(kernel: Any, _: Any, *arguments: Any, **constants: Any) -> None:
-        title = ', '.join(filter(None, (kernel.base_fn.__name__, constants.get('OF'))))
+        title = ', '.join(filter(None, (kernel.base_fn.__name__, constants.get('OPERAND'))))
         launches[title] = kernel, arguments, constants
 
     module = importlib.import_module(f'mmattn.ops.triton.{operator}')
@@ -101,14 +101,14 @@ def compile_call(
         for tensors, settings in calls(operator, dtype, channels, positions):
             arguments = getattr(ops, operator).arguments(*tensors, **settings)
             out, lse = module.forward(*arguments)
-            module.backward(out, out, lse, *arguments, [True] * len(tensors_of(arguments)))
+            module.backward(out, out, lse, *arguments, [True] * len(list_tensors(arguments)))
     target = SimpleNamespace(
         get_current_device=lambda: capability,  # Triton keeps the first target of a device, and its kernels
         get_current_stream=lambda device: 0,
         get_current_target=lambda: GPUTarget('cuda', capability, 32),
     )
     for name, (kernel, arguments, constants) in launches.items():
-        for config in launch.configs_of(kernel, **constants)[: None if all_configs else 1]:
+        for config in launch.select_configs(kernel, **constants)[: None if all_configs else 1]:
             with mock.patch.object(driver, '_active', target), ptxas_log() as log:
                 built = kernel.fn.warmup(*arguments, **constants, **config.all_kwargs(), grid=(1,))
             stores, loads = re.search(r'(\d+) bytes spill stores, (\d+) bytes spill loads', log.getvalue()).groups()

@@ -20,7 +20,7 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def window_entry(side: int, k: int, device: str) -> Tensor:
-    """Return the index of each key in each query's window, or k² outside of it: ``(1, 1, N, N)``."""
+    """Index each key in each query's window, or k² outside the window: ``(1, 1, N, N)``."""
     y, x = (c.flatten() for c in torch.meshgrid(*[torch.arange(side, device=device)] * 2, indexing='ij'))
     dy, dx = y - y[:, None] + k // 2, x - x[:, None] + k // 2
     inside = (dy >= 0) & (dy < k) & (dx >= 0) & (dx < k)
@@ -28,7 +28,7 @@ def window_entry(side: int, k: int, device: str) -> Tensor:
 
 
 def position_table(window_bias: Tensor, outside: Tensor, entry: Tensor) -> Tensor:
-    """Return the position logits of all pairs, ``(1, 1, N, N)``; ``entry`` comes from :func:`window_entry`."""
+    """Expand the position logits of all pairs, ``(1, 1, N, N)``. ``entry`` comes from :func:`window_entry`."""
     return torch.cat([window_bias, outside.unsqueeze(-1)], -1).flatten(2, 3).gather(-1, entry)
 
 
@@ -61,7 +61,7 @@ def _compiled_flex_attention() -> Callable[..., Tensor]:
 
 @cache
 def criss_cross_attention() -> Any:
-    """Return mmcv's class, or None if mmcv is not installed."""
+    """Import mmcv's class, or return None if mmcv is not installed."""
     try:
         from mmcv.ops import CrissCrossAttention
     except ImportError:
@@ -83,7 +83,7 @@ def criss_cross(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def axes_einsum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Grid attention by one product per axis; the position itself is counted once."""
+    """Grid attention by one product per axis. The position itself is counted once."""
     logits = []
     for axis, (keys, pairs) in enumerate((('nyx', 'tyxn'), ('tnx', 'tyxn'), ('tyn', 'tyxn'))):
         arm = torch.einsum(f'bhtyxc,bh{keys}c->bh{pairs}', query, key) * query.shape[-1] ** -0.5
@@ -98,7 +98,7 @@ def axes_einsum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _unfolded(x: Tensor, k: int) -> Tensor:
-    """Return the k² neighbours ``(B, heads, C, k², H, W)`` of ``(B, heads, H, W, C)``."""
+    """Copy the k² neighbours ``(B, heads, C, k², H, W)`` of ``(B, heads, H, W, C)``."""
     batch, heads, height, width, channels = x.shape
     maps = F.unfold(x.movedim(-1, 2).flatten(1, 2), k, padding=k // 2)
     return maps.view(batch, heads, channels, k * k, height, width)
@@ -126,7 +126,7 @@ def unfold_dynamic_conv(value: Tensor, logits: Tensor, *, k: int) -> Tensor:
 
 
 def cubes_sdpa(query: Tensor, key: Tensor, value: Tensor, *, step: tuple[int, ...]) -> Tensor:
-    """Attention within cubes, by ``F.scaled_dot_product_attention``; cubes are moved to the dimension of the heads."""
+    """Attention within cubes, by ``F.scaled_dot_product_attention``. Cubes are moved to the dimension of the heads."""
     counts = [side // length for side, length in zip(query.shape[2:5], step)]
 
     def cubes(x: Tensor) -> Tensor:

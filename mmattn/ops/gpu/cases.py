@@ -27,7 +27,7 @@ class Case:
 
 @dataclass
 class Workload:
-    """A call whose time is compared. ``rivals`` compute the same; those in ``less`` compute it without positions."""
+    """A call whose time is compared with alternatives. Alternatives in ``less`` compute it without positions."""
 
     title: str
     ours: Callable[..., Tensor]
@@ -44,16 +44,16 @@ class Draw:
         self.generator = torch.Generator(device).manual_seed(0)
 
     def __call__(self, *shape: int) -> Tensor:
-        """Return a tensor of this shape."""
+        """Draw a tensor of this shape."""
         return torch.randn(*shape, generator=self.generator, device=self.device, dtype=self.dtype)
 
     def maps(self, *shape: int) -> Tensor:
-        """Return a tensor ``(B, heads, H, W, C)`` with the strides of a convolution's output."""
+        """Draw a tensor ``(B, heads, H, W, C)`` with the strides of a convolution's output."""
         *positions, channels = shape
         return self(*positions[:2], channels, *positions[2:]).movedim(2, -1)
 
     def operands(self, at: tuple, size: tuple, channels: tuple, key_size: tuple = ()) -> Tensors:
-        """Return query, key and value for ``at = (B, heads)``."""
+        """Draw query, key and value for ``at = (B, heads)``."""
         keys = key_size or size
         return {
             'query': self(*at, *size, channels[0]),
@@ -62,7 +62,7 @@ class Draw:
         }
 
     def mask(self, *shape: int) -> Tensor:
-        """Return a mask that is mostly True."""
+        """Draw a mask that is mostly True."""
         return self(*shape) > -1
 
 
@@ -128,7 +128,7 @@ def _dynamic_conv_cases(draw: Draw, quick: bool) -> Iterator[Case]:
 
 def _strided_attention_cases(draw: Draw, quick: bool) -> Iterator[Case]:
     def offsets(at: tuple, size: tuple, step: tuple, pattern: str) -> list[Tensor]:
-        return [draw(*at, *size, len(found)) for found in ops.strided_offsets(size, step, pattern)]
+        return [draw(*at, *size, len(offset)) for offset in ops.strided_offsets(size, step, pattern)]
 
     size, step = ((8, 16, 8) if quick else (16, 64, 64)), (4, 8, 8)
     tensors = draw.operands((1, 1), size, (32, 32)) | {'offset_bias': offsets((1, 1), size, step, 'block')}
@@ -217,7 +217,7 @@ def _dynamic_conv_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
 
 def _strided_attention_workloads(draw: Draw, quick: bool) -> Iterator[Workload]:
     size, step = ((8, 16, 8) if quick else (16, 64, 64)), (4, 8, 8)
-    widths = [len(found) for found in ops.strided_offsets(size, step, 'block')]
+    widths = [len(offset) for offset in ops.strided_offsets(size, step, 'block')]
 
     def ours(query: Tensor, key: Tensor, value: Tensor, *offset_bias: Tensor) -> Tensor:
         return ops.strided_attention(query, key, value, pattern='block', step=step, offset_bias=offset_bias)

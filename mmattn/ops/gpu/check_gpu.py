@@ -1,9 +1,9 @@
 """Check the kernels for GPUs on the GPUs of this machine: ``python -m mmattn.utils.check_gpu``.
 
-For each CUDA and each Triton kernel, values and gradients are compared with those of the reference in float64. Then its
-times are compared with those of the reference, and of alternatives in PyTorch and mmcv. The verdict is written to the
-cache: from then on, kernels that are correct and take at most 1.1 times the time of the best alternative on every
-workload run on such GPUs. The exit code is 1 if the check cannot run, or if a kernel is incorrect.
+For each CUDA and each Triton kernel, the check compares values and gradients with the reference in float64. Then it
+compares times with the reference, and with alternatives in PyTorch and mmcv. The verdict is written to the cache: from
+then on, kernels that are correct and take at most 1.1 times the time of the best alternative on every workload run on
+such GPUs. The exit code is 1 if the check cannot run, or if a kernel is incorrect.
 
 The check requires only torch. Each operator is checked in a separate process, because a kernel that crashes makes the
 GPU unusable for the whole process.
@@ -55,22 +55,22 @@ def main() -> int:
     correct = True
     for device in devices:
         if device == 'cpu':  # tests the check itself
-            found = check_all(device, args.quick)
+            findings = check_all(device, args.quick)
         else:
             kind = verdict.machine(torch.device(device).index)
             if args.once and verdict.read(kind) is not None:
                 print(f'{kind["gpu"]} already has a verdict')
                 continue
             print(', '.join(f'{name} {value}' for name, value in kind.items() if name != 'library'))
-            found = check_all(device, args.quick)
+            findings = check_all(device, args.quick)
             if not args.quick:
-                write(kind, found)
-        correct = correct and all(each['correct'] for each in found.values())
+                write(kind, findings)
+        correct = correct and all(finding['correct'] for finding in findings.values())
     return 0 if correct else 1
 
 
 def _gpus(device: str | None) -> list[str]:
-    """Return this GPU, or the first GPU of each kind."""
+    """Return the selected GPU, or the first GPU of each kind."""
     if not torch.cuda.is_available():
         raise SystemExit(f'torch {torch.__version__} finds no usable GPU')
     if not _kernels():
@@ -88,13 +88,13 @@ def _gpus(device: str | None) -> list[str]:
     return [f'cuda:{index}']
 
 
-def write(kind: dict[str, str], found: dict[str, dict]) -> None:
+def write(kind: dict[str, str], findings: dict[str, dict]) -> None:
     """Write the verdict, and print which implementation each operator uses from now on."""
-    path = verdict.path_of(kind)
-    write_text(path, json.dumps({'machine': kind, 'operators': found}, indent=2, ensure_ascii=False) + '\n')
+    path = verdict.verdict_path(kind)
+    write_text(path, json.dumps({'machine': kind, 'operators': findings}, indent=2, ensure_ascii=False) + '\n')
     print(f'\nOn {kind["gpu"]}, according to {path}:')
-    for name, each in found.items():
-        reason = verdict.reason_against(each)
+    for name, finding in findings.items():
+        reason = verdict.reason_against(finding)
         otherwise = 'not used' if name.endswith(verdict.TRITON) else 'reference'
         print(f'{name}: {f"{otherwise}; the kernel is {reason}" if reason else "kernel"}')
 
@@ -105,7 +105,7 @@ def check_all(device: str, quick: bool) -> dict[str, dict]:
 
 
 def _kernels() -> list[str]:
-    """Return the names of the kernels for GPUs that can run."""
+    """List the kernels for GPUs that can run."""
     return [name for name in verdict.operators() if not (name.endswith(verdict.TRITON) and triton.unavailable_reason())]
 
 
@@ -138,7 +138,7 @@ def check(name: str, device: str, quick: bool) -> dict[str, Any]:
     """Check one kernel, print the measurements, and return its entry of the verdict."""
     operator = name.removesuffix(verdict.TRITON)
     # Of an operator with two kernels, only this one runs in this process.
-    verdict.settle({each: '' if each == name else 'another kernel is checked' for each in verdict.operators()})
+    verdict.apply_choice({x: '' if x == name else 'another kernel is checked' for x in verdict.operators()})
     if device != 'cpu':
         torch.cuda.set_device(device)
     try:
@@ -160,11 +160,7 @@ def _finding(correct: bool, ratio: float | None = None, alternative: str = '', m
 
 
 def compare_all(operator: str, device: str, quick: bool) -> bool:
-    """Compare all cases in all dtypes. Return whether the kernel supports any of them.
-
-    Raises:
-        ArithmeticError: results differ.
-    """
+    """Compare all cases in all dtypes, and check whether the kernel supports any. ArithmeticError if results differ."""
     wrong, taken = [], False
     for case in cases.cases(operator, device, quick):
         for dtype in DTYPES[device.partition(':')[0]]:
@@ -180,7 +176,7 @@ def compare_all(operator: str, device: str, quick: bool) -> bool:
 
 
 def compare(operator: str, case: Case, dtype: torch.dtype) -> tuple[bool, str]:
-    """Return whether the kernels ran, and the error of their results, or an empty text.
+    """Check whether the kernels ran, and describe the error of their results, or return '' without an error.
 
     Kernel and reference receive the same numbers, rounded to ``dtype``. The tolerance of a number x is eps · abs(x)
     plus 2 · eps (1e-5 for float32) times the largest absolute value of its tensor: a result is rounded once, the
@@ -204,7 +200,7 @@ def compare(operator: str, case: Case, dtype: torch.dtype) -> tuple[bool, str]:
 
 
 def evaluate(operator: str, case: Case, dtype: torch.dtype, computed: torch.dtype) -> dict[str, Tensor]:
-    """Return the output and the gradients of all tensors, for inputs rounded to ``dtype``, computed in ``computed``."""
+    """Compute the output and the gradients of all tensors, in dtype ``computed``, for inputs rounded to ``dtype``."""
     leaves: dict[str, Tensor] = {}
 
     def leaf(name: str, x: Tensor) -> Tensor:
@@ -214,8 +210,8 @@ def evaluate(operator: str, case: Case, dtype: torch.dtype, computed: torch.dtyp
         return leaves[f'gradient of {name}']
 
     arguments = {
-        name: [leaf(f'{name}[{i}]', x) for i, x in enumerate(given)] if isinstance(given, list) else leaf(name, given)
-        for name, given in case.tensors.items()
+        name: [leaf(f'{name}[{i}]', x) for i, x in enumerate(value)] if isinstance(value, list) else leaf(name, value)
+        for name, value in case.tensors.items()
     }
     output = getattr(mmattn.ops, operator)(**arguments, **case.settings)
     # Generated on the CPU, so that it is the same for every device.
@@ -228,31 +224,32 @@ def evaluate(operator: str, case: Case, dtype: torch.dtype, computed: torch.dtyp
 
 
 def time_all(operator: str, device: str, quick: bool) -> tuple[float | None, str]:
-    """Time all workloads in float32 and in 16 bits. Return the worst ratio to the best alternative, and its name."""
+    """Time all workloads in float32 and in 16 bits. Returns the worst ratio to the best alternative, and its name."""
     print(' ratio  kernel/ms  workload: alternatives/ms', flush=True)
     worst: tuple[float, str] | None = None
     for dtype in DTYPES[device.partition(':')[0]][:2]:
         for work in cases.workloads(operator, device, dtype, quick):
-            for of in (FORWARD, FORWARD_AND_BACKWARD):
+            for passes in (FORWARD, FORWARD_AND_BACKWARD):
                 with backends.kernels_run() as kernels:
-                    timed(work.ours, work.inputs, of)()
+                    timed(work.ours, work.inputs, passes)()
                 if operator not in kernels:
                     continue
-                rivals, times = measure(work, of, device, QUICK_REPEATS if quick else REPEATS)
+                rivals, times = measure(work, passes, device, QUICK_REPEATS if quick else REPEATS)
                 best = min(rivals, key=lambda name: times[name])
-                ratio, where = times['kernel'] / times[best], f'{work.title}, {_name(dtype)}, {of}'
-                others = ', '.join(f'{name} {1e3 * t:.3f}' for name, t in times.items() if name != 'kernel')
-                print(f'{ratio:6.2f} {1e3 * times["kernel"]:10.3f}  {operator}, {where}: {others}', flush=True)
+                ratio, where = times['kernel'] / times[best], f'{work.title}, {_name(dtype)}, {passes}'
+                alternatives = ', '.join(f'{name} {1e3 * t:.3f}' for name, t in times.items() if name != 'kernel')
+                print(f'{ratio:6.2f} {1e3 * times["kernel"]:10.3f}  {operator}, {where}: {alternatives}', flush=True)
                 worst = max(worst or (0.0, ''), (ratio, f'{best} ({where})'))
     return worst or (None, '')
 
 
-def measure(work: Workload, of: str, device: str, repeats: int) -> tuple[list[str], dict[str, float]]:
-    """Return the names of the alternatives that compute the same as the kernel, and the times of all calls in s."""
-    calls = {'kernel': timed(work.ours, work.inputs, of), 'reference': _by_reference(timed(work.ours, work.inputs, of))}
+def measure(work: Workload, passes: str, device: str, repeats: int) -> tuple[list[str], dict[str, float]]:
+    """Time all calls in seconds. Also returns the names of the alternatives that compute the same as the kernel."""
+    ours = timed(work.ours, work.inputs, passes)
+    calls = {'kernel': ours, 'reference': _by_reference(ours)}
     rivals = ['reference']
     for name, function in [*work.rivals.items(), *work.less.items()]:
-        call = timed(function, work.inputs if name in work.rivals else work.inputs[:3], of)
+        call = timed(function, work.inputs if name in work.rivals else work.inputs[:3], passes)
         try:
             call()
         except Exception as error:  # not enough memory, or not in this version: no alternative
@@ -266,8 +263,8 @@ def measure(work: Workload, of: str, device: str, repeats: int) -> tuple[list[st
     return rivals, medians(calls, device, repeats)
 
 
-def timed(function: Callable[..., Tensor], inputs: list[Tensor], of: str) -> Callable[[], Any]:
-    """Return the call to be timed: the forward pass, or forward and backward pass."""
+def timed(function: Callable[..., Tensor], inputs: list[Tensor], passes: str) -> Callable[[], Any]:
+    """Build the call to be timed: the forward pass, or the forward and backward pass."""
 
     def forward() -> Tensor:
         with torch.no_grad():
@@ -277,7 +274,7 @@ def timed(function: Callable[..., Tensor], inputs: list[Tensor], of: str) -> Cal
         out = function(*inputs)
         return torch.autograd.grad(out, inputs, torch.ones_like(out))
 
-    return forward if of == FORWARD else both
+    return forward if passes == FORWARD else both
 
 
 def _by_reference(call: Callable[[], Any]) -> Callable[[], Any]:
@@ -289,7 +286,7 @@ def _by_reference(call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def medians(calls: dict[str, Callable[[], Any]], device: str, repeats: int) -> dict[str, float]:
-    """Return the median time of each call in seconds, after two warm-up calls. The calls alternate."""
+    """Measure the median time of each call in seconds, after two warm-up calls. The calls alternate."""
     for call in [*calls.values()] * 2:
         call()
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -298,7 +295,7 @@ def medians(calls: dict[str, Callable[[], Any]], device: str, repeats: int) -> d
             with _clock(device) as seconds:
                 call()
             times[name].append(seconds())
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 @contextmanager

@@ -22,7 +22,7 @@ DISTRIBUTIONS = {
 
 
 def collect_env() -> dict[str, str]:
-    """Return versions, available kernels, instruction set, and the implementation of each operator on CPU and GPU."""
+    """Collect versions, available kernels, instruction set, and the implementation of each operator on CPU and GPU."""
     env = {
         'mmattn': f'{mmattn.__version__} ({os.path.dirname(mmattn.__file__)})',
         'Python': platform.python_version(),

@@ -1,9 +1,9 @@
-"""Decides which kernels run on a GPU: those that a check found correct and fast enough on the same kind of GPU.
+"""Chooses the kernels that run on a GPU: kernels that a check found correct and fast enough on such a GPU.
 
 ``python -m mmattn.utils.check_gpu`` writes a verdict: a file in the cache, valid for one kind of GPU, one torch and one
-build of the kernels. Without a verdict, the references run. A process decides once, for all its GPUs: either at the
-first call of an operator on a GPU, from the files, or in :func:`decide_together`, for all processes of a run. A call of
-an operator never communicates with other processes: that would be a deadlock if they do not make the same call.
+build of the kernels. Without a verdict, the references run. A process chooses once, for all its GPUs: either at the
+first call of an operator on a GPU, from the files, or in :func:`agree_on_kernels`, for all processes of a run. A call
+of an operator never communicates with other processes: processes that make different calls would deadlock.
 """
 
 import functools
@@ -23,28 +23,28 @@ import mmattn
 from mmattn.ops import library, triton
 
 COMMAND = 'python -m mmattn.utils.check_gpu'
-SLOWEST = 1.1  # largest accepted ratio of the kernel's time to that of the best alternative
+SLOWEST = 1.1  # largest accepted ratio of the kernel's time to the time of the best alternative
 TRITON = ' (Triton)'  # ends the names of Triton kernels, which run where the CUDA kernel of the operator does not
 NOT_VERIFIED = 'not verified on this GPU'
 DIFFERENT = 'the processes have different GPUs or builds'
 SHIPPED = Path(__file__).parents[1] / 'verdicts'
 
 _lock = threading.RLock()
-_settled: dict[str, str] | None = None
+_choice: dict[str, str] | None = None
 
 
 def operators() -> list[str]:
-    """Return the names of the kernels for GPUs: those of operators with a CUDA kernel in this build, then Triton's."""
+    """List the kernels for GPUs: the operators with a CUDA kernel in this build, then the Triton kernels."""
     return [name for name in library.KERNELS if library.has_kernel(name, 'cuda')] + triton_kernels()
 
 
 def triton_kernels() -> list[str]:
-    """Return the names of the Triton kernels, whether they can run here or not."""
+    """List the names of the Triton kernels, whether they can run here or not."""
     return [f'{name}{TRITON}' for name in triton.OPERATORS]
 
 
 def machine(device: int) -> dict[str, str]:
-    """Return the key of a verdict, which is valid for exactly this kind of GPU, software and build."""
+    """Describe a GPU, its software and the build. A verdict is valid for exactly this description."""
     properties = torch.cuda.get_device_properties(device)
     return {
         'gpu': properties.name,
@@ -58,14 +58,14 @@ def machine(device: int) -> dict[str, str]:
 
 
 def machines() -> list[dict[str, str]]:
-    """Return :func:`machine` for all GPUs, without duplicates."""
+    """Describe all GPUs, without duplicates."""
     if not torch.cuda.is_available():
         return []
-    found = {str(kind): kind for kind in map(machine, range(torch.cuda.device_count()))}
-    return [found[key] for key in sorted(found)]
+    kinds = {str(kind): kind for kind in map(machine, range(torch.cuda.device_count()))}
+    return [kinds[key] for key in sorted(kinds)]
 
 
-def path_of(kind: dict[str, str]) -> Path:
+def verdict_path(kind: dict[str, str]) -> Path:
     """Return the path of the verdict for a kind of GPU, in the user's cache."""
     caches = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')  # without a home, a folder named ~
     cache = os.environ.get('MMATTN_CACHE') or Path(caches, 'mmattn')
@@ -74,34 +74,34 @@ def path_of(kind: dict[str, str]) -> Path:
 
 
 def read(kind: dict[str, str]) -> dict[str, Any] | None:
-    """Return the findings of the check for each operator, or None if there is no verdict for this kind of GPU."""
-    for path in (path_of(kind), *sorted(SHIPPED.glob('*.json'))):
+    """Read the findings of the check for each operator, or None if there is no verdict for this kind of GPU."""
+    for path in (verdict_path(kind), *sorted(SHIPPED.glob('*.json'))):
         try:
-            found = json.loads(path.read_text(encoding='utf-8'))
+            record = json.loads(path.read_text(encoding='utf-8'))
         except (OSError, ValueError):  # no file, or not a verdict
             continue
-        if isinstance(found, dict) and found.get('machine') == kind:
-            return found['operators']
+        if isinstance(record, dict) and record.get('machine') == kind:
+            return record['operators']
     return None
 
 
-def reason_against(found: dict[str, Any] | None) -> str:
-    """Return why a kernel with these findings does not run, or '' if it runs."""
-    if found is None:
+def reason_against(finding: dict[str, Any] | None) -> str:
+    """Explain why a kernel with these findings does not run, or return '' if it runs."""
+    if finding is None:
         return NOT_VERIFIED
-    if not found['correct']:
-        return f'incorrect: {found["message"]}'
-    if found['ratio'] is None:
+    if not finding['correct']:
+        return f'incorrect: {finding["message"]}'
+    if finding['ratio'] is None:
         return 'not measured'
-    if found['ratio'] > SLOWEST:
-        return f'slower: {found["ratio"]:.2f} times the time of {found["alternative"]}'
+    if finding['ratio'] > SLOWEST:
+        return f'slower: {finding["ratio"]:.2f} times the time of {finding["alternative"]}'
     return ''
 
 
 def reasons(kinds: Iterable[dict[str, str]]) -> dict[str, str]:
-    """Return why each kernel does not run on GPUs of these kinds, or '' if it runs."""
+    """Explain for each kernel why it does not run on these kinds of GPUs, or return '' if it runs."""
     verdicts = [read(kind) for kind in kinds] or [None]
-    against = {name: _first(reason_against((each or {}).get(name)) for each in verdicts) for name in operators()}
+    against = {name: _first(reason_against((verdict or {}).get(name)) for verdict in verdicts) for name in operators()}
     chosen = os.environ.get('MMATTN_BACKEND', 'auto')
     for name in against:
         operator = name.removesuffix(TRITON)
@@ -114,34 +114,34 @@ def reasons(kinds: Iterable[dict[str, str]]) -> dict[str, str]:
     return against
 
 
-def settled() -> dict[str, str] | None:
-    """Return the decision of this process, in the form of :func:`reasons`, or None if it has not decided."""
-    return _settled
+def current_choice() -> dict[str, str] | None:
+    """Return what this process has chosen, in the form of :func:`reasons`, or None if it has not chosen."""
+    return _choice
 
 
-def settle(against: dict[str, str]) -> None:
-    """Run the kernels whose reason is ''; for operators without one, the references."""
-    global _settled
+def apply_choice(against: dict[str, str]) -> None:
+    """Run the kernels whose reason is ''. The other operators run their references."""
+    global _choice
     for name, reason in against.items():
-        for each in (name, f'{name}_backward'):
-            if not name.endswith(TRITON):  # `may_run_triton` reads the decision
-                torch.ops.mmattn_native.allow(each, not reason)
-    _settled = against
+        if not name.endswith(TRITON):  # `may_run_triton` reads the choice
+            for operator in (name, f'{name}_backward'):
+                torch.ops.mmattn_native.allow(operator, not reason)
+    _choice = against
 
 
 def may_run_triton(operator: str, backend: str) -> bool:
-    """Return whether the Triton kernel of an operator may run: as decided, unless a backend has been selected."""
+    """Check whether the Triton kernel of an operator may run: as chosen, unless a backend has been selected."""
     if backend == 'triton':
         return not triton.unavailable_reason()
-    return backend == 'auto' and (settled() or {}).get(f'{operator}{TRITON}') == ''
+    return backend == 'auto' and (current_choice() or {}).get(f'{operator}{TRITON}') == ''
 
 
-def decide() -> dict[str, str]:
-    """Decide for this process, unless it has decided, and return the decision. Warn if the GPU was not checked."""
+def choose_kernels() -> dict[str, str]:
+    """Choose the kernels for this process, unless it has chosen. Warns if the GPU was not checked."""
     with _lock:
-        if _settled is None:
+        if _choice is None:
             against = reasons(machines())
-            settle(against)
+            apply_choice(against)
             running = {name.removesuffix(TRITON) for name, reason in against.items() if not reason}
             unverified = {name.removesuffix(TRITON) for name, reason in against.items() if reason == NOT_VERIFIED}
             if unverified - running:  # an operator whose CUDA kernel runs does not require Triton's
@@ -154,13 +154,13 @@ def decide() -> dict[str, str]:
                 warnings.warn(
                     f'mmattn: MMATTN_BACKEND=triton has no effect: {triton.unavailable_reason()}', stacklevel=2
                 )
-        return _settled or {}
+        return _choice or {}
 
 
-def decide_together() -> dict[str, str]:
-    """Decide for all processes of a distributed run, and return the decision. All processes must call this function.
+def agree_on_kernels() -> dict[str, str]:
+    """Choose the kernels for all processes of a distributed run. All processes must call this function.
 
-    Rank 0 decides, so only its machine needs a verdict. If a process has another kind of GPU or another build, the
+    Rank 0 chooses, so only its machine needs a verdict. If a process has another kind of GPU or another build, the
     references run in all processes.
     """
     kinds = machines()
@@ -168,10 +168,10 @@ def decide_together() -> dict[str, str]:
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
         gathered: list[Any] = [None] * distributed.get_world_size()
         distributed.all_gather_object(gathered, (kinds, against))
-        same = all(others == gathered[0][0] for others, _ in gathered)
+        same = all(kinds == gathered[0][0] for kinds, _ in gathered)
         against = gathered[0][1] if same else dict.fromkeys(against, DIFFERENT)
     with _lock:
-        settle(against)
+        apply_choice(against)
     return against
 
 

@@ -21,7 +21,7 @@ OLDEST = (3, 5)
 
 @functools.cache
 def unavailable_reason() -> str:
-    """Return why the kernels do not run on this machine, or ''. Triton compiles its launcher with a C compiler."""
+    """Explain why the kernels do not run on this machine, or return ''. Triton needs a C compiler for its launcher."""
     if find_spec('triton') is None:
         return 'Triton is not installed'
     try:
@@ -41,18 +41,18 @@ def unavailable_reason() -> str:
 
 
 def version() -> str:
-    """Return the version of Triton."""
+    """Import Triton and return its version."""
     return importlib.import_module('triton').__version__
 
 
 def interpreted() -> bool:
-    """Return whether Triton's interpreter runs the kernels, on the CPU."""
+    """Check whether Triton's interpreter runs the kernels, on the CPU."""
     return os.environ.get('TRITON_INTERPRET') == '1'
 
 
 @functools.cache
 def build() -> str:
-    """Return what a verdict on the kernels is valid for: the version of Triton, and a digest of the kernels."""
+    """Identify the version of Triton and the sources of the kernels. A verdict is valid for one build only."""
     if unavailable_reason():
         return ''
     sources = b''.join(path.read_bytes() for path in sorted(Path(__file__).parent.glob('*.py')))
@@ -60,7 +60,7 @@ def build() -> str:
 
 
 def run(name: str, arguments: tuple) -> Any:
-    """Run the kernel of an operator, or of its backward operator; NotImplemented if it does not support the call."""
+    """Run the forward or backward kernels of an operator. Returns NotImplemented if they do not support the call."""
     operator = name.removesuffix('_backward')
     module = importlib.import_module(f'{__name__}.{operator}')
     return getattr(module, 'backward' if name != operator else 'forward')(*arguments)

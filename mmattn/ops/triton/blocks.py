@@ -10,13 +10,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..autograd import tensors_of
+from ..autograd import list_tensors
 
 DTYPES = {torch.float32, torch.float16, torch.bfloat16}
 
 
 class Table(NamedTuple):
-    """Position biases ``(batch, heads, queries, entries)`` in memory: the first one, and the strides."""
+    """Position biases ``(batch, heads, queries, entries)`` in memory, with their strides."""
 
     data: Tensor
     batch: int
@@ -26,7 +26,7 @@ class Table(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """The gradient of the output, and sums of the forward pass."""
+    """The gradient of the output, and the sums that the backward pass needs."""
 
     rows: Tensor  # (maps, N, Dv), contiguous
     lse: Tensor  # (maps, N); 0 for a query without keys
@@ -35,7 +35,7 @@ class Gradient(NamedTuple):
 
 @triton.jit
 def load_rows(data, map, numbers, count, channels, WIDTH: tl.constexpr, first=0):
-    """Load rows ``(len(numbers), WIDTH)`` of a map, from a channel on; 0 where there is none."""
+    """Load rows ``(len(numbers), WIDTH)`` of a map, starting at channel ``first``. Missing rows and channels are 0."""
     at = first + tl.arange(0, WIDTH)
     there = (numbers < count)[:, None] & (at < channels)[None, :]
     return tl.load(data + map * count * channels + (numbers[:, None] * channels + at[None, :]), mask=there, other=0.0)
@@ -43,7 +43,7 @@ def load_rows(data, map, numbers, count, channels, WIDTH: tl.constexpr, first=0)
 
 @triton.jit
 def store_rows(data, map, numbers, count, channels, rows, WIDTH: tl.constexpr, first=0):
-    """Store rows in the dtype of ``data``, from a channel on."""
+    """Store rows in the dtype of ``data``, starting at channel ``first``."""
     at = first + tl.arange(0, WIDTH)
     there = (numbers < count)[:, None] & (at < channels)[None, :]
     to = data + map * count * channels + (numbers[:, None] * channels + at[None, :])
@@ -51,34 +51,34 @@ def store_rows(data, map, numbers, count, channels, rows, WIDTH: tl.constexpr, f
 
 
 @triton.jit
-def start_of(call, table, map):
-    """Return a pointer to the entries of a map."""
+def point_to_map(call, table, map):
+    """Return a pointer to the entries of one map in a table."""
     return table.data + (map // call.heads * table.batch + map % call.heads * table.head)
 
 
 def rows(x: Tensor) -> Tensor:
-    """Return ``(maps, positions, channels)``, contiguous, from ``(batch, heads, *positions, channels)``."""
+    """View ``(batch, heads, *positions, channels)`` as contiguous ``(maps, positions, channels)``."""
     return x.flatten(2, -2).flatten(0, 1).contiguous()
 
 
 def table(x: Tensor | None) -> Table | None:
-    """Return position biases ``(batch, heads, *positions, entries)``, without a copy where strides allow."""
+    """Describe position biases ``(batch, heads, *positions, entries)``, without a copy where strides allow."""
     if x is None:
         return None
     flat = x.flatten(2, -2)
     return Table(flat, *flat.stride())
 
 
-def sums_of(grad: Tensor, out: Tensor, lse: Tensor) -> Gradient:
-    """Return what the backward pass requires of the output, its gradient, and the log-sum-exp."""
+def prepare_gradient(grad: Tensor, out: Tensor, lse: Tensor) -> Gradient:
+    """Compute the sums that the backward pass needs from the output, its gradient and the log-sum-exp."""
     along = (grad.float() * out).sum(-1)
     return Gradient(rows(grad), lse.masked_fill(lse == -torch.inf, 0).contiguous(), along.contiguous())
 
 
 def gradients_like(tensors: Sequence[Tensor | None], needed: Sequence[bool]) -> list[Tensor | None]:
-    """Return an empty gradient for each tensor, contiguous; None where there is no tensor, or no need.
+    """Allocate a contiguous gradient for each tensor that needs one, otherwise None.
 
-    ``needed`` has an item for each tensor that is not None.
+    ``needed`` has one item for each tensor that is not None.
     """
     flags = iter(needed)
     return [
@@ -87,18 +87,18 @@ def gradients_like(tensors: Sequence[Tensor | None], needed: Sequence[bool]) -> 
     ]
 
 
-def supports(given: Any) -> bool:
-    """Return whether the kernels support the operands of a call; all others run the reference.
+def supports(args: Any) -> bool:
+    """Check whether the kernels support the operands of a call. The reference runs all other calls.
 
-    Not supported: float64, because tensor cores have no such product that is of use here; empty operands; maps whose
-    offsets do not fit into 32 bits; and bfloat16 in Triton's interpreter, which rounds its products wrongly.
+    Not supported: float64, empty operands, maps whose offsets do not fit into 32 bits, and bfloat16 in Triton's
+    interpreter, which rounds its products wrongly.
     """
-    dtypes = DTYPES if given.query.is_cuda else DTYPES - {torch.bfloat16}
+    dtypes = DTYPES if args.query.is_cuda else DTYPES - {torch.bfloat16}
     return all(
         x.dtype in dtypes
         and x.numel() > 0
         and x.shape[2:].numel() < 2**31
         and sum((n - 1) * stride for n, stride in zip(x.shape[2:], x.stride()[2:])) < 2**31
-        for x in tensors_of(given)
+        for x in list_tensors(args)
         if x.dtype != torch.bool
     )

@@ -1,4 +1,4 @@
-"""The operands of ``global_attention``, and the logits of a tile, which is always queries × keys."""
+"""The operands of ``global_attention``, and the logits of a tile of queries × keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .blocks import Table, start_of
+from .blocks import Table, point_to_map
 
 
 class Call(NamedTuple):
@@ -37,26 +37,26 @@ class Call(NamedTuple):
 
 
 @triton.jit
-def place(numbers, size):
-    """Return the coordinates of positions."""
+def locate(numbers, size):
+    """Compute the coordinates of flat positions."""
     return numbers // (size[1] * size[2]), numbers // size[2] % size[1], numbers % size[2]
 
 
 @triton.jit
-def outside_of(call, map, queries):
-    """Return the bias of each query for keys outside the window."""
+def load_outside(call, map, queries):
+    """Load the bias of each query for keys outside the window."""
     x = tl.full(queries.shape, call.outside_value, tl.float32)
     if call.outside is not None:
-        from_table = start_of(call, call.outside, map) + queries * call.outside.query
+        from_table = point_to_map(call, call.outside, map) + queries * call.outside.query
         x = tl.load(from_table, mask=queries < call.queries, other=0.0).to(tl.float32)
     return x
 
 
 @triton.jit
-def entries_of(call, queries, keys, DIMS: tl.constexpr):
-    """Return the window entry of each pair, and whether it exists."""
-    q0, q1, q2 = place(queries, call.size)
-    k0, k1, k2 = place(keys, call.key_size)
+def find_entries(call, queries, keys, DIMS: tl.constexpr):
+    """Compute the window entry of each pair, and whether it exists."""
+    q0, q1, q2 = locate(queries, call.size)
+    k0, k1, k2 = locate(keys, call.key_size)
     entry = k0[None, :] - (q0 + call.before[0] - call.reach[0])[:, None]
     inside = (entry >= 0) & (entry <= 2 * call.reach[0])
     if DIMS > 1:
@@ -73,26 +73,26 @@ def entries_of(call, queries, keys, DIMS: tl.constexpr):
 
 @triton.jit
 def axis_logits(call, x, table, map, queries, at):
-    """Add the biases of one axis to logits; ``at`` are the coordinates of the keys."""
-    from_table = start_of(call, table, map) + (queries[:, None] * table.query + at[None, :] * table.entry)
+    """Add the biases of one axis to logits. ``at`` holds the coordinates of the keys."""
+    from_table = point_to_map(call, table, map) + (queries[:, None] * table.query + at[None, :] * table.entry)
     return x + tl.load(from_table, mask=(queries < call.queries)[:, None], other=0.0).to(tl.float32)
 
 
 @triton.jit
-def logits_of(
+def compute_logits(
     call, product, outside, map, queries, keys, INSIDE: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr
 ):
-    """Return logits from products; −∞ where a query does not attend to a key."""
+    """Compute logits from products, −∞ where a query does not attend to a key."""
     x = call.scale * product
     if call.window is not None:
         if INSIDE:
-            entry, inside = entries_of(call, queries, keys, DIMS)
+            entry, inside = find_entries(call, queries, keys, DIMS)
             at = queries[:, None] * call.window.query + entry * call.window.entry
-            window = tl.load(start_of(call, call.window, map) + at, mask=inside, other=0.0)
+            window = tl.load(point_to_map(call, call.window, map) + at, mask=inside, other=0.0)
             x += tl.where(inside, window.to(tl.float32), outside[:, None])
         else:
             x += outside[:, None]
-    at = place(tl.minimum(keys, call.keys - 1), call.key_size)
+    at = locate(tl.minimum(keys, call.keys - 1), call.key_size)
     if call.axis_bias[0] is not None:
         x = axis_logits(call, x, call.axis_bias[0], map, queries, at[0])
     if call.axis_bias[1] is not None:
@@ -112,9 +112,9 @@ def logits_of(
 
 @triton.jit
 def strip(first, last, size, other_size, before, reach, end, STREAM: tl.constexpr):
-    """Return begin and end of the tiles of the others that contain the windows of positions ``first`` to ``last``.
+    """Compute begin and end of the tiles that contain the windows of the owned positions ``first`` to ``last``.
 
-    ``before`` is the offset from a position of the owned axis to the one of the others at the same place.
+    ``before`` is the offset on the first axis from an owned position to the same position on the other side.
     """
     plane = other_size[1] * other_size[2]
     of_first = first // (size[1] * size[2]) + before - reach

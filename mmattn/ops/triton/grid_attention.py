@@ -1,4 +1,4 @@
-"""The calls of ``grid_attention``: one for each arm, the last axis first; ``tiles.py`` runs the kernels."""
+"""Launches the kernels of ``grid_attention``: one call for each arm, the last axis first."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from torch import Tensor
 
 from ..grid_attention import OPERATOR
 from . import blocks, tiles
-from .blocks import Table, gradients_like, sums_of, table
-from .tiles import AXES, MOST_POSITIONS, Tiles, of_all_axes, vectors
+from .blocks import Table, gradients_like, prepare_gradient, table
+from .tiles import AXES, MOST_POSITIONS, Tiles, pad_axes, vectors
 from .tiles_logits import Call, Division
 
 LAST = AXES - 1
 
 
-def arms(given: Any) -> list[Tiles]:
-    """Return the calls of the arms."""
-    query, key, value = (vectors(x) for x in (given.query, given.key, given.value))
-    outside = table(None if given.outside_bias is None else given.outside_bias.unsqueeze(-1))
-    size, window_size = sizes(given)
-    found = []
-    for axis, tables in zip(axes_of(given), tables_of(given, given.window_bias)):
+def build_calls(args: Any) -> list[Tiles]:
+    """Describe one call for each arm."""
+    query, key, value = (vectors(x) for x in (args.query, args.key, args.value))
+    outside = table(None if args.outside_bias is None else args.outside_bias.unsqueeze(-1))
+    size, window_size = sizes(args)
+    calls = []
+    for axis, tables in zip(list_axes(args), split_tables(args, args.window_bias)):
         reach = window_size[axis] // 2
         line = Division(
             size,
-            stride=along(axis, 0, 1),
+            stride=on_axis(axis, 0, 1),
             dilation=(1,) * AXES,
-            length=along(axis, size[axis], 1),
+            length=on_axis(axis, size[axis], 1),
             before=(0,) * AXES,
             group_size=size[axis],
             positions=math.prod(size),
@@ -42,68 +42,69 @@ def arms(given: Any) -> list[Tiles]:
             centre=(reach,) * AXES,
             most=reach,
             outside=outside,
-            outside_value=float(given.outside_value),
+            outside_value=float(args.outside_value),
             reach=None,
             groups=tuple(1 if other == axis else side for other, side in enumerate(size)),
             queries=line,
             keys=line,
-            heads=given.query.shape[1],
-            scale=float(given.scale),
+            heads=args.query.shape[1],
+            scale=float(args.scale),
         )
-        found.append(Tiles(call, others=axis != LAST))
-    return found
+        calls.append(Tiles(call, skip_self=axis != LAST))
+    return calls
 
 
-def sizes(given: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the lengths of the map and of the windows; missing axes come first, with length 1."""
-    windows = () if given.window_bias is None else given.window_size
-    return of_all_axes(given.query.shape[2:-1], 1), of_all_axes(windows, 1)
+def sizes(args: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the sides of the map and of the windows. Missing axes come first, with length 1."""
+    windows = () if args.window_bias is None else args.window_size
+    return pad_axes(args.query.shape[2:-1], 1), pad_axes(windows, 1)
 
 
-def axes_of(given: Any) -> list[int]:
-    """Return the axes of the arms. An axis with one position has no arm, because only the last arm has the self key."""
-    size, _ = sizes(given)
+def list_axes(args: Any) -> list[int]:
+    """List the axes of the arms. An axis with one position has no arm, because only the last arm has the self key."""
+    size, _ = sizes(args)
     return [axis for axis in reversed(range(AXES)) if axis == LAST or size[axis] > 1]
 
 
-def along(axis: int, here: int, elsewhere: int) -> tuple[int, ...]:
-    """Return one number per axis."""
+def on_axis(axis: int, here: int, elsewhere: int) -> tuple[int, ...]:
+    """Return one number per axis: ``here`` on ``axis``, ``elsewhere`` on the other axes."""
     return tuple(here if other == axis else elsewhere for other in range(AXES))
 
 
-def tables_of(given: Any, window: Tensor | None) -> list[tuple[Table | None, ...]]:
-    """Return the tables of each arm: parts of the window biases, or of their gradients."""
-    _, window_size = sizes(given)
+def split_tables(args: Any, window: Tensor | None) -> list[tuple[Table | None, ...]]:
+    """Split the window biases, or their gradients, into one table for each arm."""
+    _, window_size = sizes(args)
     entries = [length - (axis != LAST) for axis, length in enumerate(window_size)]
-    found = []
-    for axis in axes_of(given):
+    tables: list[tuple[Table | None, ...]] = []
+    for axis in list_axes(args):
         first = sum(entries[axis + 1 :])
         part = None if window is None else table(window[..., first : first + entries[axis]])
-        found.append(tuple(part if other == axis else None for other in range(AXES)))
-    return found
+        tables.append(tuple(part if other == axis else None for other in range(AXES)))
+    return tables
 
 
 def forward(*arguments: Any) -> Any:
-    """Compute the outputs of the operator; return NotImplemented if the kernels do not support the call."""
-    given = OPERATOR.Arguments(*arguments)
-    return tiles.forward(arms(given), *OPERATOR.fake(*arguments)) if supports(given) else NotImplemented
+    """Compute the outputs, or return NotImplemented if the kernels do not support the call."""
+    args = OPERATOR.Arguments(*arguments)
+    return tiles.forward(build_calls(args), *OPERATOR.fake(*arguments)) if supports(args) else NotImplemented
 
 
 def backward(grad: Tensor, out: Tensor, lse: Tensor, *arguments: Any) -> Any:
-    """Compute the needed gradients; return NotImplemented if the kernels do not support the call."""
-    given = OPERATOR.Arguments(*arguments[:-1])
-    if not supports(given):
+    """Compute the needed gradients, or return NotImplemented if the kernels do not support the call."""
+    args = OPERATOR.Arguments(*arguments[:-1])
+    if not supports(args):
         return NotImplemented
-    calls, grad_of = arms(given), sums_of(grad, out, lse)
-    d_query, d_key, d_value, d_window, d_outside = found = gradients_like(given[:5], arguments[-1])
+    calls, upstream = build_calls(args), prepare_gradient(grad, out, lse)
+    grads = gradients_like(args[:5], arguments[-1])
+    d_query, d_key, d_value, d_window, d_outside = grads
     if d_window is not None:
         d_window.zero_()  # entries without a key are not written
-    tiles.backward(calls, 'query', grad_of, d_query, d_outside, tables_of(given, d_window))
-    tiles.backward(calls, 'key', grad_of, d_key)
-    tiles.backward(calls, 'value', grad_of, d_value)
-    return [x for x in found if x is not None]
+    tiles.backward(calls, 'query', upstream, d_query, d_outside, split_tables(args, d_window))
+    tiles.backward(calls, 'key', upstream, d_key)
+    tiles.backward(calls, 'value', upstream, d_value)
+    return [x for x in grads if x is not None]
 
 
-def supports(given: Any) -> bool:
-    """Return whether the kernels support a call; the lines of its map must have fewer than 2²⁰ positions."""
-    return max(given.query.shape[2:-1]) < MOST_POSITIONS and blocks.supports(given)
+def supports(args: Any) -> bool:
+    """Check whether the kernels support a call: the lines of the map must have fewer than 2²⁰ positions."""
+    return max(args.query.shape[2:-1]) < MOST_POSITIONS and blocks.supports(args)

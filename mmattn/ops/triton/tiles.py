@@ -1,13 +1,12 @@
-"""The calls of attention between groups of queries and groups of keys: an arm of ``grid_attention``, or all of
-``strided_attention``.
+"""Attention between groups of positions: one arm of ``grid_attention``, or all of ``strided_attention``.
 
 A program owns rows of a tile: queries in the forward pass and for the gradients of queries, otherwise keys. It loops
-over the columns, the other positions of the same groups. Small groups share a tile; pairs of two groups are masked.
-Channels of the result are divided among programs, ``MOST_WIDTH`` each; every one computes all logits. No kernel uses
-atomics, and the order of every sum is fixed.
+over the columns, which are the positions of the same groups on the other side. Small groups share a tile, and pairs of
+two groups are masked. Channels of the result are divided among programs, ``MOST_WIDTH`` for each program, and every
+program computes all logits. No kernel uses atomics, and the order of every sum is fixed.
 
-An operator is a sequence of calls. Each adds to the sums of the previous ones; the forward pass continues their online
-softmax. No kernel changes its operands, so that Triton can time it.
+An operator is a sequence of calls. Each call adds to the sums of the previous call. The forward pass continues its
+online softmax. No kernel changes its operands, so that Triton can time it.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from torch import Tensor
 from . import blocks, launch
 from .blocks import Gradient, Table, table
 from .launch import precision, width
-from .tiles_backward import gradients, offset_gradients
-from .tiles_forward import forward_kernel
+from .tiles_kernels import forward_kernel, gradients, offset_gradients
 from .tiles_logits import Call, Division, Rows
 
 AXES = 3
@@ -35,29 +33,29 @@ MOST_PACKED = 16  # groups of up to this size share tiles; every tile has at lea
 
 
 def vectors(x: Tensor) -> Rows:
-    """Return the vectors of ``(batch, heads, *positions, channels)``."""
+    """Flatten the vectors of ``(batch, heads, *positions, channels)``."""
     flat = blocks.rows(x)
     return Rows(flat, *flat.shape[1:])
 
 
-def of_all_axes(given: Sequence[int], missing: int) -> tuple[int, ...]:
-    """Return one number per axis; missing axes come first."""
-    return (*[missing] * (AXES - len(given)), *given)
+def pad_axes(numbers: Sequence[int], missing: int) -> tuple[int, ...]:
+    """Add missing axes at the front."""
+    return (*[missing] * (AXES - len(numbers)), *numbers)
 
 
 class Tiles:
-    """A call, and how its kernels are compiled. With ``others``, no query attends to its own position."""
+    """The operands of one call, and the constants of its kernels. ``skip_self`` removes each query's own position."""
 
-    def __init__(self, call: Call, others: bool = False) -> None:
-        self.call = call
-        channels, value_channels = call.query.channels, call.value.channels
+    def __init__(self, operands: Call, skip_self: bool = False) -> None:
+        self.operands = operands
+        channels, value_channels = operands.query.channels, operands.value.channels
         self.constants = {
             'D': min(width(channels), MOST_WIDTH),
             'DV': min(width(value_channels), MOST_WIDTH),
             'CHUNKS': triton.cdiv(channels, MOST_WIDTH),
             'VALUE_CHUNKS': triton.cdiv(value_channels, MOST_WIDTH),
-            'OTHERS': others,
-            'PRECISION': precision(call.query.data.dtype),
+            'SKIP_SELF': skip_self,
+            'PRECISION': precision(operands.query.data.dtype),
         }
 
     def launch(
@@ -66,11 +64,11 @@ class Tiles:
         """Run a kernel.
 
         Args:
-            kernel: kernel.
-            *arguments: its arguments after the call.
+            kernel: the kernel.
+            *arguments: its arguments after the operands.
             owned: the positions that programs own.
-            parts: number of programs that share a tile of them.
-            length: for a kernel that owns pairs, the number of coordinates of a group; programs share these, too.
+            parts: number of programs that share a tile of owned positions.
+            length: for a kernel that owns pairs, the number of coordinates of a group, which programs also share.
             **constants: further constants.
         """
         constants |= self.constants | {'PACKED': owned.group_size <= MOST_PACKED}
@@ -78,31 +76,31 @@ class Tiles:
         def programs(config: dict) -> int:
             packed = config['OWN'] // owned.group_size if constants['PACKED'] else 1
             tiles = triton.cdiv(packed * owned.group_size, config['OWN'])
-            packs = triton.cdiv(math.prod(self.call.groups), packed)
+            packs = triton.cdiv(math.prod(self.operands.groups), packed)
             shared = triton.cdiv(packed * length, config['STREAM']) if length else parts
-            return len(self.call.query.data) * packs * tiles * shared
+            return len(self.operands.query.data) * packs * tiles * shared
 
-        with torch.cuda.device_of(self.call.query.data):  # no effect on CPUs
-            launch.launch(kernel, programs, self.call, *arguments, **constants)
+        with torch.cuda.device_of(self.operands.query.data):  # no effect on CPUs
+            launch.launch(kernel, programs, self.operands, *arguments, **constants)
 
 
 def forward(calls: Sequence[Tiles], out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the outputs of an operator, and return them."""
+    """Compute the outputs of an operator."""
     to = torch.empty_like(out, memory_format=torch.contiguous_format)
     before = None
-    for each in calls:
-        last = each is calls[-1]
+    for call in calls:
+        last = call is calls[-1]
         sums = vectors(to if last else torch.empty_like(to, dtype=torch.float32))
         after = sums, lse if last else torch.empty_like(lse)
-        each.launch(forward_kernel, before, after, owned=each.call.queries, parts=each.constants['VALUE_CHUNKS'])
+        call.launch(forward_kernel, before, after, owned=call.operands.queries, parts=call.constants['VALUE_CHUNKS'])
         before = after
     return (to if out.is_contiguous() else out.copy_(to)), lse
 
 
 def backward(
     calls: Sequence[Tiles],
-    of: str,
-    grad_of: Gradient,
+    operand: str,
+    upstream: Gradient,
     to: Tensor | None,
     d_outside: Tensor | None = None,
     d_tables: Sequence[tuple[Table | None, ...]] = (),
@@ -111,31 +109,30 @@ def backward(
 
     Args:
         calls: calls of the operator.
-        of: 'query', 'key' or 'value'.
-        grad_of: the gradient of the output.
-        to: the gradient, contiguous; None if it is not needed.
-        d_outside: with ``of='query'``, the gradient of ``outside_bias``, contiguous; None if it is not needed.
-        d_tables: with ``of='query'``, the gradients of the tables of each call; None for those that are not needed.
+        operand: 'query', 'key' or 'value'.
+        upstream: the gradient of the output.
+        to: the gradient, contiguous, None if it is not needed.
+        d_outside: for 'query', the gradient of ``outside_bias``, contiguous, None if it is not needed.
+        d_tables: for 'query', the gradients of the tables of each call, None where not needed.
     """
-    if to is d_outside is None and not any(table for each in d_tables for table in each):
+    if to is d_outside is None and not any(table for tables in d_tables for table in tables):
         return
-    gradient = Rows(grad_of.rows, *grad_of.rows.shape[1:])
+    gradient = Rows(upstream.rows, *upstream.rows.shape[1:])
     before: tuple = (None, None)
-    for n, each in enumerate(calls):
-        last = each is calls[-1]
+    for n, call in enumerate(calls):
+        last = call is calls[-1]
         sums = [x if last or x is None else torch.empty_like(x, dtype=torch.float32) for x in (to, d_outside)]
         after = None if sums[0] is None else vectors(sums[0]), sums[1]
         tables = d_tables[n] if d_tables else (None,) * AXES
-        owned = each.call.queries if of == 'query' else each.call.keys
-        parts = each.constants['VALUE_CHUNKS' if of == 'value' else 'CHUNKS']
-        each.launch(gradients, gradient, grad_of, before, after, tables, owned=owned, parts=parts, OF=of)
+        owned = call.operands.queries if operand == 'query' else call.operands.keys
+        parts = call.constants['VALUE_CHUNKS' if operand == 'value' else 'CHUNKS']
+        call.launch(gradients, gradient, upstream, before, after, tables, owned=owned, parts=parts, OPERAND=operand)
         before = after
 
 
-def backward_of_offsets(each: Tiles, axis: int, grad_of: Gradient, to: Tensor) -> None:
+def backward_offsets(call: Tiles, axis: int, upstream: Gradient, to: Tensor) -> None:
     """Compute the gradient of the table of an axis, ``(batch, heads, *positions, entries)``, contiguous."""
     to.zero_()  # entries without a key are not written
-    keys, gradient = each.call.keys, Rows(grad_of.rows, *grad_of.rows.shape[1:])
-    each.launch(
-        offset_gradients, gradient, grad_of, table(to), owned=each.call.queries, length=keys.length[axis], AXIS=axis
-    )
+    operands, gradient = call.operands, Rows(upstream.rows, *upstream.rows.shape[1:])
+    owned, length = operands.queries, operands.keys.length[axis]
+    call.launch(offset_gradients, gradient, upstream, table(to), owned=owned, length=length, AXIS=axis)

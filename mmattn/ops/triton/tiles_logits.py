@@ -1,4 +1,4 @@
-"""Groups of positions, the pairs of a tile, and their logits; see ``tiles.py``."""
+"""Groups of positions, the pairs of a tile, and their logits. See ``tiles.py``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .blocks import Table, load_rows, start_of
+from .blocks import Table, load_rows, point_to_map
 
 
 class Rows(NamedTuple):
@@ -51,8 +51,8 @@ class Call(NamedTuple):
     scale: float
 
 
-class Place(NamedTuple):
-    """Positions of a tile. All but ``flat`` are rows ``(n, 1)`` or columns ``(1, n)``."""
+class Location(NamedTuple):
+    """Positions of a tile. All fields but ``flat`` are rows ``(n, 1)`` or columns ``(1, n)``."""
 
     flat: Any  # (n), index in the map; the number of positions where there is none
     at: Any
@@ -61,14 +61,14 @@ class Place(NamedTuple):
 
 
 @triton.jit
-def facing(x, ROWS: tl.constexpr):
-    """Return a vector as the rows or as the columns of a tile."""
+def orient(x, ROWS: tl.constexpr):
+    """View a vector as the rows or as the columns of a tile."""
     return x[:, None] if ROWS else x[None, :]
 
 
 @triton.jit
 def quotient(n, d):
-    """Return n // d for 0 ≤ n < 2²⁰, several times faster than a division of integers.
+    """Compute n // d for 0 ≤ n < 2²⁰, several times faster than a division of integers.
 
     (n + ½)/d is at least 1/(2d) away from an integer. The computed value differs by less than (n + ½)/d · 2⁻²¹, because
     the division may be wrong by two units in the last place, and the product is rounded.
@@ -77,8 +77,8 @@ def quotient(n, d):
 
 
 @triton.jit
-def place(division, groups, first, last, numbers, ROWS: tl.constexpr, PACKED: tl.constexpr):
-    """Return the places with some numbers, counted from group ``first`` to group ``last`` − 1."""
+def locate(division, groups, first, last, numbers, ROWS: tl.constexpr, PACKED: tl.constexpr):
+    """Locate positions by their numbers, counted from group ``first`` to group ``last`` − 1."""
     group, n = first, numbers
     if PACKED:
         group, n = first + numbers // division.group_size, numbers % division.group_size
@@ -94,13 +94,13 @@ def place(division, groups, first, last, numbers, ROWS: tl.constexpr, PACKED: tl
     there &= (x0 < division.size[0]) & (x1 < division.size[1]) & (x2 < division.size[2])
     at = tl.where(there, (x0 * division.size[1] + x1) * division.size[2] + x2, division.positions)
     if PACKED:
-        group = facing(group, ROWS)
-    return Place(at, facing(at, ROWS), group, (facing(x0, ROWS), facing(x1, ROWS), facing(x2, ROWS)))
+        group = orient(group, ROWS)
+    return Location(at, orient(at, ROWS), group, (orient(x0, ROWS), orient(x1, ROWS), orient(x2, ROWS)))
 
 
 @triton.jit
 def groups_per_tile(division, OWN: tl.constexpr, PACKED: tl.constexpr):
-    """Return the number of groups that share a tile."""
+    """Count the groups that share a tile."""
     packed = 1
     if PACKED:
         packed = OWN // division.group_size
@@ -109,7 +109,7 @@ def groups_per_tile(division, OWN: tl.constexpr, PACKED: tl.constexpr):
 
 @triton.jit
 def own_groups(division, groups, number, OWN: tl.constexpr, PACKED: tl.constexpr):
-    """Return map, first and last group, and the first owned position of a program, counted from the first group."""
+    """Return the map of a program, its first and last group, and its first position, counted from the first group."""
     packed = groups_per_tile(division, OWN, PACKED)
     tiles = tl.cdiv(packed * division.group_size, OWN)
     count = groups[0] * groups[1] * groups[2]
@@ -119,14 +119,14 @@ def own_groups(division, groups, number, OWN: tl.constexpr, PACKED: tl.constexpr
 
 
 @triton.jit
-def load(rows, map, place, WIDTH: tl.constexpr, chunk=0):
-    """Load ``WIDTH`` channels of the vectors of some places."""
-    return load_rows(rows.data, map, place.flat, rows.positions, rows.channels, WIDTH, chunk * WIDTH)
+def load(rows, map, location, WIDTH: tl.constexpr, chunk=0):
+    """Load ``WIDTH`` channels of the vectors at some positions."""
+    return load_rows(rows.data, map, location.flat, rows.positions, rows.channels, WIDTH, chunk * WIDTH)
 
 
 @triton.jit
 def product(first, rows, row, columns, column, map, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, PRECISION: tl.constexpr):
-    """Return the scalar products of a tile; ``first`` are the channels of the rows, if they are a single chunk."""
+    """Compute the scalar products of a tile. ``first`` holds the channels of the rows if they are a single chunk."""
     if CHUNKS == 1:
         x = tl.dot(first, load(columns, map, column, WIDTH).T, input_precision=PRECISION)
     else:
@@ -138,48 +138,48 @@ def product(first, rows, row, columns, column, map, WIDTH: tl.constexpr, CHUNKS:
 
 
 @triton.jit
-def outside_of(call, map, query, ROWS: tl.constexpr):
-    """Return the bias of each query for keys outside the window."""
+def load_outside(call, map, query, ROWS: tl.constexpr):
+    """Load the bias of each query for keys outside the window."""
     x = tl.full(query.flat.shape, call.outside_value, tl.float32)
     if call.outside is not None:
-        from_table = start_of(call, call.outside, map) + query.flat * call.outside.query
+        from_table = point_to_map(call, call.outside, map) + query.flat * call.outside.query
         x = tl.load(from_table, mask=query.flat < call.queries.positions, other=0.0).to(tl.float32)
-    return facing(x, ROWS)
+    return orient(x, ROWS)
 
 
 @triton.jit
-def entries_of(call, query, key, AXIS: tl.constexpr, OTHERS: tl.constexpr):
-    """Return the entry of each pair in the table of an axis, and whether there is one."""
+def find_entries(call, query, key, AXIS: tl.constexpr, SKIP_SELF: tl.constexpr):
+    """Compute the entry of each pair in the table of an axis, and whether it exists."""
     offset = key.axis[AXIS] - query.axis[AXIS]
     entry = offset // call.unit[AXIS] + call.centre[AXIS]
-    if OTHERS:  # the centre has no entry
+    if SKIP_SELF:  # the centre has no entry
         entry -= (offset > 0).to(tl.int32)
     return entry, (offset >= -call.most) & (offset <= call.most)
 
 
 @triton.jit
 def reached(call, query, key, AXIS: tl.constexpr):
-    """Return whether queries attend to keys, by the coordinates on one axis."""
+    """Check whether queries attend to keys, by the coordinates on one axis."""
     offset = key.axis[AXIS] - query.axis[AXIS]
     return (offset >= call.reach[AXIS][0]) & (offset <= call.reach[AXIS][1])
 
 
 @triton.jit
-def logits_of(call, product, outside, map, query, key, OTHERS: tl.constexpr, PACKED: tl.constexpr):
-    """Return logits from products, −∞ where a query does not attend to a key; and where it does."""
+def compute_logits(call, product, outside, map, query, key, SKIP_SELF: tl.constexpr, PACKED: tl.constexpr):
+    """Compute logits from products, −∞ where a query does not attend to a key. Also return the mask of pairs."""
     x = call.scale * product
     pairs = (query.at < call.queries.positions) & (key.at < call.keys.positions)
     if PACKED:
         pairs &= query.group == key.group
-    if OTHERS:
+    if SKIP_SELF:
         pairs &= query.at != key.at
     for axis in tl.static_range(3):
         if call.reach is not None:
             pairs &= reached(call, query, key, axis)
     for axis in tl.static_range(3):
         if call.tables[axis] is not None:
-            entry, inside = entries_of(call, query, key, axis, OTHERS)
+            entry, inside = find_entries(call, query, key, axis, SKIP_SELF)
             at = query.at * call.tables[axis].query + entry * call.tables[axis].entry
-            found = tl.load(start_of(call, call.tables[axis], map) + at, mask=pairs & inside, other=0.0)
-            x += tl.where(inside, found.to(tl.float32), outside)
+            bias = tl.load(point_to_map(call, call.tables[axis], map) + at, mask=pairs & inside, other=0.0)
+            x += tl.where(inside, bias.to(tl.float32), outside)
     return tl.where(pairs, x, float('-inf')), pairs

@@ -1,7 +1,7 @@
-"""The backward kernels of ``global_attention``.
+"""The kernels of ``global_attention``: the forward pass, and the gradients.
 
-A program owns the rows that it writes: keys in :func:`key_gradients`, queries in the others. It computes the weights of
-a tile again, from the log-sum-exp.
+A program owns the rows that it writes: keys in :func:`key_gradients`, queries in the other kernels. It loops over tiles
+of the other side. A backward kernel computes the weights of a tile again, from the log-sum-exp.
 """
 
 from __future__ import annotations
@@ -10,8 +10,65 @@ import triton
 import triton.language as tl
 
 from .blocks import load_rows, store_rows
-from .global_attention_logits import entries_of, logits_of, outside_of, strip
-from .launch import tuned
+from .global_attention_logits import compute_logits, find_entries, load_outside, strip
+from .launch import autotuned
+
+
+@triton.jit
+def attend(
+    call, query, outside, acc, peak, total, map, queries, keys,
+    INSIDE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Add a tile of keys to the sums of the online softmax."""
+    key = load_rows(call.key, map, keys, call.keys, call.channels, D)
+    value = load_rows(call.value, map, keys, call.keys, call.value_channels, DV)
+    product = tl.dot(query, key.T, input_precision=PRECISION)
+    x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS)
+    highest = tl.maximum(peak, tl.max(x, 1))
+    zero = tl.where(highest == float('-inf'), 0.0, highest)  # all keys masked
+    weights = tl.exp(x - zero[:, None])
+    factor = tl.exp(peak - zero)
+    total = total * factor + tl.sum(weights, 1)
+    acc = tl.dot(weights.to(value.dtype), value, acc * factor[:, None], input_precision=PRECISION)
+    return acc, highest, total
+
+
+@autotuned
+def forward_kernel(
+    call, out, lse,
+    D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
+    OWN: tl.constexpr, STREAM: tl.constexpr,
+):  # fmt: skip
+    """Compute the output ``(maps, N, Dv)`` and the log-sum-exp ``(maps, N)``."""
+    tiles = tl.cdiv(call.queries, OWN)
+    map = (tl.program_id(0) // tiles).to(tl.int64)
+    first = tl.program_id(0) % tiles * OWN
+    last = tl.minimum(first + OWN, call.queries) - 1
+    queries = first + tl.arange(0, OWN)
+    query = load_rows(call.query, map, queries, call.queries, call.channels, D)
+    outside = load_outside(call, map, queries)
+    acc = tl.zeros([OWN, DV], tl.float32)
+    peak = tl.full([OWN], float('-inf'), tl.float32)
+    total = tl.zeros([OWN], tl.float32)
+    end = tl.cdiv(call.keys - call.queries + last + 1 if CAUSAL else call.keys, STREAM) * STREAM
+    enter, leave = 0, 0
+    if call.window is not None:
+        enter, leave = strip(first, last, call.size, call.key_size, call.before[0], call.reach[0], end, STREAM)
+        for start in range(enter, leave, STREAM):
+            keys = start + tl.arange(0, STREAM)
+            acc, peak, total = attend(
+                call, query, outside, acc, peak, total, map, queries, keys, True, D, DV, CAUSAL, DIMS, PRECISION
+            )
+    for start in range(0, end - (leave - enter), STREAM):
+        keys = tl.where(start < enter, start, start + leave - enter) + tl.arange(0, STREAM)
+        acc, peak, total = attend(
+            call, query, outside, acc, peak, total, map, queries, keys, False, D, DV, CAUSAL, DIMS, PRECISION
+        )
+    acc = acc / tl.where(total == 0, 1.0, total)[:, None]
+    store_rows(out, map, queries, call.queries, call.value_channels, acc, DV)
+    log = tl.where(total == 0, float('-inf'), peak + tl.log(tl.where(total == 0, 1.0, total)))
+    tl.store(lse + map * call.queries + queries, log, mask=queries < call.queries)
 
 
 @triton.jit
@@ -19,41 +76,41 @@ def differentiate(
     call, query, key, value, grad, outside, lse, along, map, queries, keys,
     INSIDE: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return the weights of a tile, and the gradients of its logits."""
+    """Compute the weights of a tile, and the gradients of its logits."""
     product = tl.dot(query, key.T, input_precision=PRECISION)
-    x = logits_of(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS)
+    x = compute_logits(call, product, outside, map, queries, keys, INSIDE, CAUSAL, DIMS)
     weights = tl.exp(x - lse[:, None])
     d_weights = tl.dot(grad, value.T, input_precision=PRECISION)
     return weights, weights * (d_weights - along[:, None])
 
 
 @triton.jit
-def load_queries(call, grad_of, map, queries, D: tl.constexpr, DV: tl.constexpr):
-    """Load queries, and their gradient of the output, bias outside the window, lse and Σ gradient · output."""
+def load_queries(call, upstream, map, queries, D: tl.constexpr, DV: tl.constexpr):
+    """Load queries, their gradients, their biases outside the window, log-sum-exps and Σ gradient · output."""
     query = load_rows(call.query, map, queries, call.queries, call.channels, D)
-    grad = load_rows(grad_of.rows, map, queries, call.queries, call.value_channels, DV)
+    grad = load_rows(upstream.rows, map, queries, call.queries, call.value_channels, DV)
     at, there = map * call.queries + queries, queries < call.queries
-    lse = tl.load(grad_of.lse + at, mask=there, other=0.0)
-    along = tl.load(grad_of.along + at, mask=there, other=0.0)
-    return query, grad, outside_of(call, map, queries), lse, along
+    lse = tl.load(upstream.lse + at, mask=there, other=0.0)
+    along = tl.load(upstream.along + at, mask=there, other=0.0)
+    return query, grad, load_outside(call, map, queries), lse, along
 
 
-@tuned
+@autotuned
 def query_gradients(
-    call, grad_of, d_query, d_window, d_outside,
+    call, upstream, d_query, d_window, d_outside,
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of queries, of window biases ``(maps, N, K)``, and of ``outside_bias`` ``(maps, N)``.
+    """Compute the gradients of queries, window biases ``(maps, N, K)`` and ``outside_bias`` ``(maps, N)``.
 
-    A window entry belongs to one pair; entries without a key are not written.
+    Each window entry belongs to one pair. Entries without a key are not written.
     """
     tiles = tl.cdiv(call.queries, OWN)
     map = (tl.program_id(0) // tiles).to(tl.int64)
     first = tl.program_id(0) % tiles * OWN
     last = tl.minimum(first + OWN, call.queries) - 1
     queries = first + tl.arange(0, OWN)
-    query, grad, outside, lse, along = load_queries(call, grad_of, map, queries, D, DV)
+    query, grad, outside, lse, along = load_queries(call, upstream, map, queries, D, DV)
     acc = tl.zeros([OWN, D], tl.float32)
     end = tl.cdiv(call.keys - call.queries + last + 1 if CAUSAL else call.keys, STREAM) * STREAM
     enter, leave = 0, 0
@@ -69,7 +126,7 @@ def query_gradients(
             )
             if d_query is not None:
                 acc = tl.dot(d_logits.to(key.dtype), key, acc, input_precision=PRECISION)
-            entry, inside = entries_of(call, queries, keys, DIMS)
+            entry, inside = find_entries(call, queries, keys, DIMS)
             inside_sum += tl.sum(tl.where(inside, d_logits, 0.0), 1)
             if d_window is not None:
                 to = d_window + map * call.queries * call.entries + (queries[:, None] * call.entries + entry)
@@ -91,12 +148,12 @@ def query_gradients(
 
 @triton.jit
 def accumulate(
-    call, grad_of, key, value, d_key, d_value, d_bias, map, queries, keys,
+    call, upstream, key, value, d_key, d_value, d_bias, map, queries, keys,
     INSIDE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add a tile of queries to the gradients of keys, values and key biases."""
-    query, grad, outside, lse, along = load_queries(call, grad_of, map, queries, D, DV)
+    query, grad, outside, lse, along = load_queries(call, upstream, map, queries, D, DV)
     weights, d_logits = differentiate(
         call, query, key, value, grad, outside, lse, along, map, queries, keys, INSIDE, CAUSAL, DIMS, PRECISION
     )
@@ -105,13 +162,13 @@ def accumulate(
     return d_key, d_value, d_bias + tl.sum(d_logits, 0)
 
 
-@tuned
+@autotuned
 def key_gradients(
-    call, grad_of, d_key, d_value, d_bias,
+    call, upstream, d_key, d_value, d_bias,
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of keys and values, and of key biases ``(maps, M)``."""
+    """Compute the gradients of keys, values and key biases ``(maps, M)``."""
     tiles = tl.cdiv(call.keys, OWN)
     map = (tl.program_id(0) // tiles).to(tl.int64)
     first = tl.program_id(0) % tiles * OWN
@@ -134,13 +191,13 @@ def key_gradients(
         for start in range(enter, leave, STREAM):
             queries = start + tl.arange(0, STREAM)
             key_sum, value_sum, bias_sum = accumulate(
-                call, grad_of, key, value, key_sum, value_sum, bias_sum, map, queries, keys,
+                call, upstream, key, value, key_sum, value_sum, bias_sum, map, queries, keys,
                 True, D, DV, CAUSAL, DIMS, PRECISION,
             )  # fmt: skip
     for start in range(begin, end - (leave - enter), STREAM):
         queries = tl.where(start < enter, start, start + leave - enter) + tl.arange(0, STREAM)
         key_sum, value_sum, bias_sum = accumulate(
-            call, grad_of, key, value, key_sum, value_sum, bias_sum, map, queries, keys,
+            call, upstream, key, value, key_sum, value_sum, bias_sum, map, queries, keys,
             False, D, DV, CAUSAL, DIMS, PRECISION,
         )  # fmt: skip
     if d_key is not None:
@@ -152,22 +209,22 @@ def key_gradients(
         tl.store(to, bias_sum.to(d_bias.dtype.element_ty), mask=keys < call.keys)
 
 
-@tuned
+@autotuned
 def axis_gradients(
-    call, grad_of, d_bias, length, inner,
+    call, upstream, d_bias, length, inner,
     D: tl.constexpr, DV: tl.constexpr, CAUSAL: tl.constexpr, DIMS: tl.constexpr, PRECISION: tl.constexpr,
     OWN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of the biases of one axis, ``(maps, N, length)``.
 
-    A program owns queries × coordinates on this axis, and loops over the positions on the other axes. ``inner`` is the
+    A program owns queries × coordinates on this axis, and loops over positions on the other axes. ``inner`` is the
     number of positions on the axes after this one.
     """
     tiles, parts = tl.cdiv(call.queries, OWN), tl.cdiv(length, STREAM)
     map = (tl.program_id(0) // (tiles * parts)).to(tl.int64)
     queries = tl.program_id(0) // parts % tiles * OWN + tl.arange(0, OWN)
     at = tl.program_id(0) % parts * STREAM + tl.arange(0, STREAM)
-    query, grad, outside, lse, along = load_queries(call, grad_of, map, queries, D, DV)
+    query, grad, outside, lse, along = load_queries(call, upstream, map, queries, D, DV)
     acc = tl.zeros([OWN, STREAM], tl.float32)
     for other in range(0, call.keys // length):
         keys = tl.where(at < length, (other // inner * length + at) * inner + other % inner, call.keys)
