@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def default_scopes() -> list[str]:
-    """Return the names of the default scopes, the latest first; mmengine's public function returns only the latest."""
+    """List all default scopes, the latest first. mmengine's public function returns only the latest."""
     return [scope.scope_name for scope in reversed(DefaultScope._instance_dict.values())]
 
 
@@ -38,7 +38,7 @@ def has_loaded(runner: Runner) -> bool:
 
 
 def checkpoint_path(runner: Runner) -> str | None:
-    """Return the checkpoint that a run starts from; the Runner has no public attribute for it."""
+    """Return the checkpoint that a run starts from. The Runner has no public attribute for it."""
     return runner._load_from
 
 
@@ -48,11 +48,7 @@ def set_checkpoint_path(runner: Runner, path: str | None) -> None:
 
 
 def load_weights(model: nn.Module, checkpoint: dict) -> None:
-    """Load every weight of a checkpoint that is in memory; mmengine's public function reads a file.
-
-    Raises:
-        RuntimeError: the checkpoint has other weights than the model.
-    """
+    """Load weights strictly from memory. mmengine's public function reads a file."""
     from mmengine.runner.checkpoint import _load_checkpoint_to_model  # lazy: it imports the Runner
 
     _load_checkpoint_to_model(model, checkpoint, strict=True)
@@ -64,13 +60,13 @@ def set_position(loop: BaseLoop, epoch: int, iteration: int) -> None:
 
 
 def forget_info(message_hub: MessageHub, key: str) -> None:
-    """Remove runtime information; mmengine's ``pop_info`` keeps the entry that marks it for saving."""
+    """Remove runtime information. mmengine's ``pop_info`` keeps the entry that marks it for saving."""
     message_hub.pop_info(key)
     message_hub._resumed_keys.pop(key, None)
 
 
 def replace_batch_sampler(loader: DataLoader, batch_sampler: Any) -> None:
-    """Replace the batch sampler of a data loader, which torch forbids; a new loader would start new workers."""
+    """Replace the batch sampler of a data loader, which torch forbids. A new loader would start new workers."""
     vars(loader)['batch_sampler'] = batch_sampler
 
 
@@ -81,15 +77,15 @@ def copy_versions(source: dict, target: dict) -> None:
 
 
 def before_loading(module: nn.Module, hook: Callable[..., None]) -> None:
-    """Call ``hook(state_dict, prefix, …)`` before weights are loaded; torch 2.4 has no public function for it."""
+    """Call ``hook(state_dict, prefix, …)`` before weights are loaded. torch 2.4 has no public function for it."""
     module._register_load_state_dict_pre_hook(hook)
 
 
 def process_store(distributed: Any) -> Any:
-    """Return the store that the processes of a group share; torch has no public function for it."""
+    """Return the store that the processes of a group share. torch has no public function for it."""
     return distributed.distributed_c10d._get_default_store()
 
 
 def loads_masks_as(transform: object, stock: Any) -> bool:
-    """Return whether a transform reads masks with the code of ``stock``; subclasses that override the method do not."""
+    """Return whether a transform reads masks with the code of ``stock``, and does not override it."""
     return getattr(type(transform), '_load_seg_map', None) is stock._load_seg_map

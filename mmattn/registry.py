@@ -43,12 +43,8 @@ FOLDERS: dict[str, tuple[str, ...]] = {
 }
 
 
-def folder_of(name: str) -> str | None:
-    """Return the folder whose ``__init__`` lists a name, or None if there is none.
-
-    Raises:
-        ImportError: no folder lists the name, and a folder is broken.
-    """
+def find_folder(name: str) -> str | None:
+    """Find the folder whose ``__init__`` lists a name. A broken folder raises only if no other folder lists it."""
     broken = None
     for folder in FOLDERS:
         try:
@@ -62,7 +58,6 @@ def folder_of(name: str) -> str | None:
 
 
 def _missing(folder: str) -> list[str]:
-    """Return the packages that a folder requires and that are not installed."""
     return [package for package in FOLDERS[folder] if find_spec(package) is None]
 
 
@@ -92,8 +87,8 @@ class FolderRegistry(Registry):
         """Return the class that is registered as ``key`` here or in the scope of the config.
 
         The second lookup is for configs with ``_base_ = 'mmattn::…'``: mmengine builds these in the scope ``mmattn``,
-        but their ``default_scope`` is mmseg or mmdet, whose ``LoadAnnotations``, for example, differs from that of
-        mmengine.
+        but their ``default_scope`` is mmseg or mmdet, whose ``LoadAnnotations``, for example, differs from
+        mmengine's.
 
         Raises:
             ImportError: a package that the folder of ``key`` requires is not installed; the message gives the command
@@ -101,7 +96,7 @@ class FolderRegistry(Registry):
         """
         scope, _, name = key.rpartition('.')
         if scope in ('', 'mmattn'):
-            if name not in self.module_dict and (folder := folder_of(name)):
+            if name not in self.module_dict and (folder := find_folder(name)):
                 _import_from(folder, name)
             if name in self.module_dict:
                 return self.module_dict[name]
@@ -113,11 +108,6 @@ class FolderRegistry(Registry):
 
 
 def _import_from(folder: str, name: str) -> None:
-    """Import a name from its folder.
-
-    Raises:
-        ImportError: a package that the folder requires is not installed.
-    """
     missing = _missing(folder)
     if missing:
         continued, original = (' '.join(names) for names in zip(*(DISTRIBUTIONS[p] for p in missing)))

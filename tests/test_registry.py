@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import mmattn
-from mmattn.registry import FOLDERS, folder_of
+from mmattn.registry import FOLDERS, find_folder
 
 PACKAGE = Path(mmattn.__file__).parent
 # The registry of each name, and the packages that it needs.
 RECORDED = Path(__file__).with_name('golden') / 'registered.txt'
 REGISTRY = {name: registry for registry, name in map(str.split, RECORDED.read_text(encoding='utf-8').splitlines())}
-NEEDS = {name: FOLDERS[folder] for name in REGISTRY if (folder := folder_of(name.removeprefix('mmattn.')))}
+NEEDS = {name: FOLDERS[folder] for name in REGISTRY if (folder := find_folder(name.removeprefix('mmattn.')))}
 ENGINE, MMCV, HEADS, DETECTION = (
     [name for name, needs in NEEDS.items() if needs == packages]
     for packages in ((), ('mmcv',), ('mmcv', 'mmseg'), ('mmcv', 'mmdet'))

@@ -41,8 +41,8 @@ CORNERS = ('xmin', 'ymin', 'xmax', 'ymax')
 class DetDataCheckHook(DataCheckHook):
     """Checks annotations and images of mmdet's data sets before the first iteration, and lists all faults in one error.
 
-    The hook checks data sets that derive from mmdet's ``BaseDetDataset``, also within wrappers: before training, those
-    of ``train_dataloader`` and ``val_dataloader``; before testing, those of ``test_dataloader``. Faults are:
+    The hook checks data sets that derive from mmdet's ``BaseDetDataset``, also within wrappers. Before training, it
+    checks ``train_dataloader`` and ``val_dataloader``; before testing, ``test_dataloader``. Faults are:
 
     * an annotation file that is missing or cannot be parsed; a data set whose ``filter_cfg`` leaves no image;
     * in a COCO file: repeated image ids, boxes that are not four finite numbers, boxes of no image, boxes
@@ -51,7 +51,7 @@ class DetDataCheckHook(DataCheckHook):
     * an image that is missing, truncated or unreadable, or whose size differs from that in its annotations;
     * categories of a COCO file in another order than ``metainfo['classes']``: mmdet numbers labels in the order of the
       file;
-    * a class without a box in the training set, except those in ``allow_absent``. Ignored boxes do not count.
+    * a class without a box in the training set that is not in ``allow_absent``. Ignored boxes do not count.
 
     The hook logs a warning for unused boxes (no area, outside the image, or a class that is not in
     ``metainfo['classes']``), and for a class without a box in validation or test. mmdet's ``NumClassCheckHook`` checks
@@ -81,7 +81,7 @@ class DetDataCheckHook(DataCheckHook):
         self.allow_absent = [allow_absent] if isinstance(allow_absent, str) else list(allow_absent)
 
     def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
-        """Check annotations and images of the data sets of these data loaders, and that each class has a box."""
+        """Check annotations and images of the data loaders, and that every class has a box."""
         parts: list[Part] = []
         faults: list[Fault] = []
         for where, dataset in data_sets(runner.cfg, loaders, BaseDetDataset):
@@ -98,7 +98,7 @@ class DetDataCheckHook(DataCheckHook):
 
 
 def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[Fault]:
-    """Append a data set, with the samples that its ``filter_cfg`` keeps, to ``parts``, and yield its faults."""
+    """Append a data set to ``parts``, with the samples that its ``filter_cfg`` keeps, and yield its faults."""
     dataset = content = None
     try:
         dataset = DATASETS.build({**cfg, 'lazy_init': True, 'serialize_data': False})
@@ -141,7 +141,7 @@ def _read(where: str, cfg: dict, parts: list[Part]) -> Iterator[Fault]:
 
 
 def _coco_faults(content: dict) -> Iterator[str]:
-    """Yield what mmdet would drop or misread in a COCO file without a message, with the number of cases."""
+    """Count what mmdet would drop or misread in a COCO file without a message."""
     images: dict[object, dict] = {}
     repeated = []
     for image in content['images']:
@@ -202,10 +202,10 @@ BOX_FAULTS: dict[str, Callable[[dict, dict], bool]] = {
 
 
 def load_json(path: str) -> dict:
-    """Return the content of a COCO file.
+    """Read a COCO file.
 
     Raises:
-        ValueError: the file is not JSON, or not in COCO's format; the message names the file.
+        ValueError: the file is not JSON, or not in COCO's format. The message names the file.
     """
     try:
         content = load(path)
@@ -221,7 +221,6 @@ def _kind(content: object) -> str:
 
 
 def _evaluator_faults(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
-    """Yield metrics that compare with another annotation file than their data set reads."""
     for split in ('val', 'test'):
         files = {part.dataset.ann_file for part in parts if part.loader == f'{split}_dataloader'}
         for metric in dicts(cfg.get(f'{split}_evaluator')):
@@ -234,7 +233,7 @@ def _evaluator_faults(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
 
 
 def _xml_files(dataset: BaseDetDataset | None) -> list[str]:
-    """Return the XML files that a data set's ``ann_file`` lists. Empty for other data sets, or if they are remote."""
+    """List the XML files of a data set. Empty for other data sets, and for remote files."""
     if not isinstance(dataset, XMLDataset) or not is_local(dataset, dataset.ann_file):
         return []
     names = list_from_file(dataset.ann_file) if os.path.isfile(dataset.ann_file) else []
@@ -242,7 +241,6 @@ def _xml_files(dataset: BaseDetDataset | None) -> list[str]:
 
 
 def _broken_annotations(paths: Iterable[str]) -> Iterator[Fault]:
-    """Yield XML files that are not well-formed, or that lack an element or a number, with the reason."""
     for path in paths:
         try:
             root = ElementTree.parse(path).getroot()
@@ -260,7 +258,6 @@ def _broken_annotations(paths: Iterable[str]) -> Iterator[Fault]:
 
 
 def _text_fault(element: ElementTree.Element, tag: str, parse: Callable[[str], object]) -> str:
-    """Return what is wrong with the text of an element, or ''."""
     text = element.findtext(tag)
     if not text:
         return f'{element.tag} without {tag}'
@@ -272,19 +269,16 @@ def _text_fault(element: ElementTree.Element, tag: str, parse: Callable[[str], o
 
 
 def _box_counts(dataset: BaseDetDataset, listed: Sequence[dict], content: dict | None) -> tuple[str, int]:
-    """Return the number of unused boxes for each reason, and that of boxes which leave their images by over a pixel.
+    """Describe the unused boxes by reason, and count boxes that leave their images by more than a pixel.
 
-    Args:
-        dataset (BaseDetDataset): the data set.
-        listed (sequence of dict): its samples before filtering.
-        content (dict, optional): the content of a COCO file.
+    ``listed`` has the samples before filtering, ``content`` a COCO file.
     """
     reasons: Counter[str] = Counter()
     beyond = 0
-    others: Counter[str] = Counter()  # names that are not classes
+    foreign: Counter[str] = Counter()  # names that are not classes
     for name, size, (left, top, right, bottom) in _boxes(dataset, listed, content):
         if name not in (dataset.metainfo.get('classes') or ()):
-            others[name] += 1
+            foreign[name] += 1
         elif right <= left or bottom <= top:
             reasons['without an area'] += 1
         elif size is not None and (right <= 0 or bottom <= 0 or left >= size[0] or top >= size[1]):
@@ -292,15 +286,15 @@ def _box_counts(dataset: BaseDetDataset, listed: Sequence[dict], content: dict |
         elif size is not None and (min(left, top) < -1 or right > size[0] + 1 or bottom > size[1] + 1):
             beyond += 1
     unused = [f'{count} {reason}' for reason, count in reasons.items()]
-    if others:
-        unused.append(f'{sum(others.values())} of names that are not among the classes: {_names(others)}')
+    if foreign:
+        unused.append(f'{sum(foreign.values())} of names that are not among the classes: {_names(foreign)}')
     return '; '.join(unused), beyond
 
 
 def _boxes(
     dataset: BaseDetDataset, listed: Sequence[dict], content: dict | None
 ) -> Iterator[tuple[str, tuple[int, int] | None, list[float]]]:
-    """Yield class name, image size and corners of each box in COCO or XML files, including unused boxes."""
+    """Yield class name, image size and corners of all boxes, including unused boxes."""
     if content is not None:
         names = {category['id']: category['name'] for category in content.get('categories', ())}
         sizes = {image['id']: (image['width'], image['height']) for image in content['images']}
@@ -316,7 +310,6 @@ def _boxes(
 
 
 def _order_faults(part: Part, content: dict | None) -> Iterator[Fault]:
-    """Yield COCO data sets whose categories have another order than ``metainfo['classes']``."""
     dataset = part.dataset
     labels: dict[int, int] = getattr(dataset, 'cat2label', {})
     if content is None or not labels:
@@ -332,7 +325,6 @@ def _order_faults(part: Part, content: dict | None) -> Iterator[Fault]:
 
 
 def _image_files(part: Part) -> list[ImageFile]:
-    """Return the local images of a data set, one for each sample, and how its pipeline decodes them."""
     if not is_local(part.dataset, part.dataset.ann_file):
         return []
     loader = next((step for step in part.dataset.pipeline.transforms if hasattr(step, 'imdecode_backend')), None)
@@ -341,7 +333,6 @@ def _image_files(part: Part) -> list[ImageFile]:
 
 
 def _image_faults(part: Part, files: Sequence[ImageFile], facts: dict[ImageFile, Facts]) -> Iterator[Fault]:
-    """Yield images that are missing, unreadable, or of another size than in their annotations."""
     for info, file in zip(part.samples, files):
         size, image = (info.get('width'), info.get('height')), facts[file]
         if image.fault:
@@ -352,7 +343,7 @@ def _image_faults(part: Part, files: Sequence[ImageFile], facts: dict[ImageFile,
 
 
 def _absent(parts: Sequence[Part], allow_absent: Collection[str]) -> Iterator[Fault]:
-    """Yield the training set if a class has no box in it. Missing classes of validation and test are logged."""
+    """Yield classes without a box in training. Missing classes of validation and test are logged."""
     present = {
         part.where: {
             part.classes[box['bbox_label']]
@@ -376,7 +367,6 @@ def _has_area(box: dict) -> bool:
 
 
 def _names(names: Iterable[str]) -> str:
-    """Join names, at most ten."""
     listed = list(names)
     return ', '.join(
         [*map(repr, listed[:10]), f'… and {len(listed) - 10} more'] if len(listed) > 10 else map(repr, listed)

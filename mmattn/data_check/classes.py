@@ -21,14 +21,9 @@ IGNORED = None  # instead of a class index
 
 
 def classes_of_labels(dataset: Any) -> dict[float, int | None]:
-    """Return the class index to which ``LoadAnnotations`` maps each label of a file.
+    """Map labels of files to class indices, as mmseg's ``LoadAnnotations`` does.
 
-    Args:
-        dataset (BaseSegDataset): the data set of the file.
-
-    Returns:
-        dict: label → class index, or None for an ignored label. Invalid labels are absent. A data set without
-        ``classes`` has 255 of them.
+    Ignored labels become None. Invalid labels are absent. A data set without ``classes`` has 255 classes.
     """
     classes = dataset.metainfo.get('classes')
     indices = range(255 if classes is None else len(classes))
@@ -58,7 +53,7 @@ def class_faults(
     Args:
         cfg (Config): the whole config.
         parts (sequence of Part): the data sets.
-        labels (mapping): the labels in all masks of each data set, by its place in the config.
+        labels (mapping): place of a data set in the config → labels in its masks.
         incomplete (collection of str): data loaders with a data set that could not be read.
         allow_absent (collection of str): classes that may be missing from all masks.
     """
@@ -72,7 +67,6 @@ def class_faults(
 
 
 def _wrong_names(part: Part) -> Iterator[Fault]:
-    """Yield faults in the class names and the palette of a data set."""
     meta = part.dataset.metainfo
     if isinstance(meta.get('classes'), str):
         yield part.where, f'classes must be a list of names; got {meta["classes"]!r}'
@@ -85,7 +79,6 @@ def _wrong_names(part: Part) -> Iterator[Fault]:
 
 
 def _differing_names(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
-    """Yield data sets without classes that a metric requires, or with the first one's classes in another order."""
     first = next((part for part in parts if part.classes), None)
     for part in parts:
         metrics = map(type_name, dicts(cfg.get(_evaluator(part.loader))))
@@ -101,7 +94,6 @@ def _differing_names(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
 
 
 def _wrong_heads(heads: Iterable[tuple[str, dict]], parts: Sequence[Part]) -> Iterator[Fault]:
-    """Yield the heads with another number of classes than the data, or than weights of classes in a loss."""
     by_count = {len(part.classes): part for part in reversed(parts) if part.classes}
     for where, head in heads:
         for count, part in by_count.items():
@@ -116,10 +108,7 @@ def _wrong_heads(heads: Iterable[tuple[str, dict]], parts: Sequence[Part]) -> It
 
 
 def _wrong_ignored(cfg: Config, heads: Iterable[tuple[str, dict]], parts: Sequence[Part]) -> Iterator[Fault]:
-    """Yield heads, metrics and data sets whose ``ignore_index`` differs from the first one's.
-
-    The default value of a data set is not compared: it only permits that label in the masks.
-    """
+    """Compare all values of ``ignore_index``, except a data set's default: it only permits that label in masks."""
     ignored = {f'{where}.ignore_index': head.get('ignore_index', IGNORE_INDEX) for where, head in heads}
     for evaluator in dict.fromkeys(_evaluator(part.loader) for part in parts):
         for metric in dicts(cfg.get(evaluator)):
@@ -141,7 +130,6 @@ def _wrong_masks(
     incomplete: Collection[str],
     allow_absent: Collection[str],
 ) -> Iterator[Fault]:
-    """Yield data sets whose masks contain only 0 and 255, and the training data if their masks lack a class."""
     names = dict.fromkeys(name for part in parts for name in part.classes)
     unknown = [name for name in allow_absent if name not in names]
     if unknown and parts:
@@ -171,12 +159,10 @@ def _wrong_masks(
 
 
 def _evaluator(loader: str) -> str:
-    """Return the key of the metrics of a data loader in the config."""
     return loader.replace('dataloader', 'evaluator')
 
 
 def _heads(cfg: object, where: str, in_head: bool = False) -> Iterator[tuple[str, dict]]:
-    """Yield ``(place, config)`` of all heads with ``num_classes`` in a model's config, including nested heads."""
     if isinstance(cfg, list | tuple):
         for i, part in enumerate(cfg):
             yield from _heads(part, f'{where}.{i}', in_head)
@@ -188,14 +174,13 @@ def _heads(cfg: object, where: str, in_head: bool = False) -> Iterator[tuple[str
 
 
 def _present(part: Part, labels: set[float]) -> set[str]:
-    """Return the names of the classes that occur in the masks of a data set, given all labels of the masks."""
     classes = classes_of_labels(part.dataset)
     indices = {classes.get(label) for label in labels}
     return {name for i, name in enumerate(part.classes) if i in indices}
 
 
 def _binary_reason(part: Part, binary: Sequence[Part]) -> str:
-    """Describe the fault of binary masks; for the first data set of a ``data_root``, with the conversion command."""
+    """Describe binary masks. The first data set of a ``data_root`` also gets the command that converts them."""
     reason = 'its masks contain only 0 and 255, but labels are 0, 1, … and 255 is ignored'
     together = [other for other in binary if other.dataset.data_root == part.dataset.data_root]
     if part is not together[0]:
@@ -211,6 +196,5 @@ def _binary_reason(part: Part, binary: Sequence[Part]) -> str:
 
 
 def _names(classes: Iterable[str]) -> str:
-    """Join the names of classes, at most ten."""
     names = [*map(str, classes)]
     return ', '.join([*names[:10], '…'] if len(names) > 10 else names)

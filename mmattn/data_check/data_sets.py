@@ -24,7 +24,7 @@ class CheckableDataset(Protocol):
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Return the faults of the data sets with these configs, and what does not fit the model, by path.
+        """Check the data sets of this class, and whether they fit the model. Return path → faults.
 
         Args:
             cfgs (sequence of dict): the configs of all data sets of this class.
@@ -33,15 +33,9 @@ class CheckableDataset(Protocol):
 
 
 class Part(NamedTuple):
-    """A data set of a config.
+    """A data set of a config, and its samples. Without samples, its files cannot be checked."""
 
-    Attributes:
-        where (str): its place in the config, such as ``train_dataloader.dataset``.
-        dataset (BaseDataset): the data set.
-        samples (sequence): the samples to check. Empty if its files cannot be checked.
-    """
-
-    where: str
+    where: str  # place in the config, such as 'train_dataloader.dataset'
     dataset: Any
     samples: Sequence[Any]
 
@@ -62,10 +56,7 @@ def loader_name(where: str) -> str:
 
 
 def data_sets(cfg: Mapping, loaders: Sequence[str], base: type) -> Iterator[tuple[str, dict]]:
-    """Yield the place and the config of each data set that derives from ``base`` in some data loaders of a config.
-
-    Data sets inside wrappers, such as ``ConcatDataset``, are included.
-    """
+    """Yield place and config of data sets that derive from ``base``, also inside wrappers such as ``ConcatDataset``."""
     for loader in loaders:
         yield from _nested_data_sets(cfg.get(loader), loader, base)
 
@@ -84,12 +75,12 @@ def _nested_data_sets(cfg: object, where: str, base: type) -> Iterator[tuple[str
 
 
 def dicts(cfg: Any) -> list[dict]:
-    """Return the dictionaries in a list, or a single dictionary as a list."""
+    """List the dictionaries in a list, or a single dictionary."""
     return [part for part in (cfg if isinstance(cfg, list | tuple) else [cfg]) if isinstance(part, dict)]
 
 
 def is_local(reader: Any, *paths: str) -> bool:
-    """Return whether a data set or a transform, and further paths of it, are on a local disk. True for None."""
+    """Return whether a data set or a transform reads local files, and whether ``paths`` are local. True for None."""
     arguments = getattr(reader, 'backend_args', None) or getattr(reader, 'file_client_args', None) or {}
     paths = (*paths, *getattr(reader, 'data_prefix', {}).values())
     return arguments.get('backend', 'local') in ('local', 'disk') and not any('://' in path for path in paths if path)
@@ -98,27 +89,24 @@ def is_local(reader: Any, *paths: str) -> bool:
 def absent_classes(
     parts: Sequence[Part], present: Mapping[str, Collection[str]], allow_absent: Collection[str]
 ) -> dict[str, list[str]]:
-    """Return the classes that no data set of a data loader contains.
+    """List the classes that no data set of a data loader contains, in their order, by data loader.
 
     Args:
-        parts (sequence of Part): the data sets, those of a data loader next to each other.
-        present (mapping): the names of the classes that occur in each data set, by its place in the config.
+        parts (sequence of Part): the data sets, sorted by data loader.
+        present (mapping): place of a data set in the config → names of the classes that occur in the data set.
         allow_absent (collection of str): classes that may be absent.
-
-    Returns:
-        dict: data loader → names, in the order of the classes. Data loaders without an absent class are left out.
     """
     absent = {}
     for loader, group in groupby(parts, lambda part: part.loader):
-        of_loader = [*group]
-        occurring = {name for part in of_loader for name in present[part.where]}.union(allow_absent)
-        names = dict.fromkeys(name for part in of_loader for name in part.classes)
+        loader_parts = [*group]
+        occurring = {name for part in loader_parts for name in present[part.where]}.union(allow_absent)
+        names = dict.fromkeys(name for part in loader_parts for name in part.classes)
         absent[loader] = [name for name in names if name not in occurring]
     return {loader: names for loader, names in absent.items() if names}
 
 
 def allow_absent_hint(names: Sequence[str]) -> str:
-    """Return the sentence that tells how to train without some classes."""
+    """Tell how to train without some classes."""
     return (
         'if the subset lacks these classes on purpose, run with --cfg-options '
         f"default_hooks.data_check.allow_absent='[{','.join(names)}]'"

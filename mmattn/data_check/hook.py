@@ -34,15 +34,14 @@ class DataCheckHook(Hook):
     A subclass checks the data sets of one library. A class of data sets can also bring a check of its own, see
     :class:`~mmattn.data_check.data_sets.CheckableDataset`.
 
-    All faults are written to ``data_check.txt`` in the work dir. The main process checks, all processes raise.
+    All faults are written to ``data_check.txt`` in the work dir. The main process checks. All processes raise.
 
     mmengine builds data sets before it calls any hook, and raises an error that does not name the data set if one is
     empty. Therefore, ``tools/train.py`` first calls ``before_loops``, and ``tools/test.py`` first calls
     ``before_test_loop``. In other tools, the check runs in ``before_train``, ``before_val`` or ``before_test``.
 
-    A checkpoint of another model, for example with another attention, whose weights fit nevertheless, is a warning that
-    names the difference. So are, in a test, other classes than those of the checkpoint: another order exchanges rows of
-    the results.
+    The log warns if the checkpoint was trained with another model, for example with another attention, even if its
+    weights fit. Before a test, it also warns if the checkpoint was trained on other classes.
 
     Args:
         enabled (bool): False disables the check. Defaults to True.
@@ -63,14 +62,11 @@ class DataCheckHook(Hook):
         """Yield path, or place in the config, and reason for the data loaders with these keys in the config."""
 
     def faults_by_path(self, runner: Runner, loaders: tuple[str, ...]) -> dict[str, list[str]]:
-        """Return the faults of this hook, of the data sets' own checks, and of the config: each reason once.
+        """Collect the faults of files, data sets and config: path, or place in the config → reasons.
 
         Args:
             runner (Runner): it has config, work dir and model.
             loaders (tuple of str): keys of the config, such as 'train_dataloader'.
-
-        Returns:
-            dict: path, or place in the config → reasons.
         """
         faults: dict[str, dict[str, None]] = {}
         for path, reason in (
@@ -114,11 +110,6 @@ class DataCheckHook(Hook):
     before_test_loop = before_test
 
     def _check(self, runner: Runner, *loaders: str) -> None:
-        """Check data loaders, each once.
-
-        Raises:
-            ValueError: there are faults.
-        """
         loaders = tuple(loader for loader in loaders if loader not in self._checked)
         if not self.enabled or not loaders:
             return
@@ -150,7 +141,7 @@ class DataCheckHook(Hook):
 
 
 def data_set_faults(runner: Runner, loaders: Sequence[str]) -> Iterator[Fault]:
-    """Yield what data sets that are :class:`CheckableDataset` find. All data sets of a class are checked together."""
+    """Run the checks of :class:`CheckableDataset` classes. All data sets of a class are checked together."""
     configs: dict[Any, list[dict]] = {}
     for _, cfg in data_sets(runner.cfg, loaders, CheckableDataset):
         configs.setdefault(component_class(cfg, DATASETS, cfg.get('_scope_')), []).append(cfg)

@@ -44,7 +44,7 @@ class ImageFile(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Width and height, and the labels of a mask (at most 257, more than a data set can have); or only the fault."""
+    """Width and height, and the labels of a mask (at most 257, more than a data set can have), or only the fault."""
 
     size: tuple[int, ...] = ()
     labels: tuple[float, ...] = ()
@@ -56,11 +56,11 @@ def inspect_files(files: Collection[ImageFile], cache: Path) -> tuple[dict[Image
 
     Args:
         files (collection of ImageFile): without duplicates.
-        cache (Path): JSON file, read if it exists, and replaced. Entries of other files are kept; faults are not
+        cache (Path): JSON file, read if it exists, and replaced. Entries of other files are kept. Faults are not
             stored.
 
     Returns:
-        tuple: the facts of each file, and the number of files that were inspected.
+        tuple: facts by file, and the number of files that were inspected.
     """
     cached = {}
     with suppress(OSError, ValueError):
@@ -97,7 +97,7 @@ def inspect_files(files: Collection[ImageFile], cache: Path) -> tuple[dict[Image
 
 
 def look(file: ImageFile) -> Facts:
-    """Decode a mask; read the size of an image, and check that it is complete."""
+    """Decode a mask. Read the size of an image, and check that the image is complete."""
     try:
         if os.path.getsize(file.path) == 0:
             raise ValueError('the file is empty')
@@ -122,7 +122,7 @@ def _look_at_image(file: ImageFile) -> Facts:
 
 
 def _bands_fault(stream: BinaryIO) -> str:
-    """Return the fault of a grey or RGB TIFF with bands that loading drops, or ''. PIL does not open all such files."""
+    # Without PIL, which does not open all such files.
     header = stream.read(8)
     if header[:4] not in (b'II*\0', b'MM\0*'):
         return ''
@@ -137,7 +137,6 @@ def _bands_fault(stream: BinaryIO) -> str:
 
 
 def _tiff_fault(image: Image.Image) -> str:
-    """Return what loading would change in a TIFF without a message, or ''."""
     if image.format != 'TIFF':
         return ''
     if image.mode in ('F', 'LAB'):
@@ -149,7 +148,7 @@ def _tiff_fault(image: Image.Image) -> str:
 
 
 def _too_dark(path: str, image: Image.Image) -> str:
-    """Return the fault of a 16-bit image whose upper 8 bits, the ones that loading keeps, are almost empty, or ''."""
+    """Check that the upper 8 of 16 bits, which loading keeps, are not almost empty."""
     tiles = getattr(image, 'tile', None)  # PIL's decoder arguments, such as 'RGB;16B'
     if not tiles or '16' not in str(tiles[0][3]):
         return ''
@@ -201,18 +200,14 @@ def unread_files(folder: str, suffix: str, read: Collection[str]) -> Iterator[tu
         folder (str): folder to search, including subfolders, as ``BaseSegDataset`` does.
         suffix (str): ``img_suffix`` or ``seg_map_suffix``, such as '.png' or '_leftImg8bit.png'.
         read (collection of str): paths of the files that are read.
-
-    Yields:
-        tuple: path, and reason: a folder, a broken link, a file with another suffix, or a file with ``suffix`` that is
-        not in ``read``.
     """
     tag = _stem(f'_{suffix}')[1:]
-    known = {_stem(path) for path in read}
+    read_stems = {_stem(path) for path in read}
     for parent, folders, files in os.walk(folder, followlinks=True):
         for name in sorted(folders + files):
             path = os.path.join(parent, name)
             looks_read = os.path.splitext(name)[1].lower() in SUFFIXES and _stem(path).endswith(tag)
-            if name.startswith('.') or not looks_read or _stem(path) in known:
+            if name.startswith('.') or not looks_read or _stem(path) in read_stems:
                 continue
             if name in folders:
                 yield path, 'a folder that is named like an image'
@@ -225,5 +220,4 @@ def unread_files(folder: str, suffix: str, read: Collection[str]) -> Iterator[tu
 
 
 def _stem(path: str) -> str:
-    """Return a normalized, lower-case path without its last suffix."""
     return os.path.splitext(os.path.normpath(path))[0].lower()

@@ -43,8 +43,8 @@ class Sample(NamedTuple):
 class SegDataCheckHook(DataCheckHook):
     """Checks images and masks of mmseg's data sets before the first iteration, and lists all faults in one error.
 
-    The hook checks data sets that derive from mmseg's ``BaseSegDataset``, also within wrappers: before training, those
-    of ``train_dataloader`` and ``val_dataloader``; before testing, those of ``test_dataloader``. Faults are:
+    The hook checks data sets that derive from mmseg's ``BaseSegDataset``, also within wrappers. Before training, it
+    checks ``train_dataloader`` and ``val_dataloader``; before testing, ``test_dataloader``. Faults are:
 
     * an empty data set; an image without a mask; an unreadable file; an image and a mask of different sizes; a mask in
       a lossy format or with more than one value per pixel; a 16-bit image with values of 12 bits or fewer; a
@@ -55,7 +55,7 @@ class SegDataCheckHook(DataCheckHook):
       masks without an image. This is not checked with ``ann_file``, which selects images;
     * ``num_classes`` of a head that differs from the number of classes of the data; ``class_weight`` of another
       length; different values of ``ignore_index`` in heads, metrics and data; duplicate class names; validation
-      classes in another order than those of training.
+      classes in another order than the training classes.
 
     The hook logs a warning for a class without a pixel in validation or test, for test masks with only ignored pixels,
     and for images that are listed twice or are in both training and validation.
@@ -94,7 +94,7 @@ class SegDataCheckHook(DataCheckHook):
         self.allow_ignored = allow_ignored
 
     def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
-        """Check all files of the data sets of these data loaders, and compare their classes with those of the model."""
+        """Check all files of the data loaders, and compare their classes with the model."""
         start = time.monotonic()
         cfg = runner.cfg
         parts: list[Part] = []
@@ -121,12 +121,6 @@ class SegDataCheckHook(DataCheckHook):
 
 
 def _read(where: str, cfg: dict) -> Part:
-    """List the samples that a data set's pipeline reads.
-
-    Raises:
-        EmptyError: the data set is empty.
-        OSError, AssertionError: raised by the data set for a missing folder or list.
-    """
     dataset = _build(cfg)
     transforms = list(_flat(dataset.pipeline))
     image_loader = next(
@@ -158,7 +152,6 @@ def _read(where: str, cfg: dict) -> Part:
 
 
 def _build(cfg: dict) -> BaseSegDataset:
-    """Build a data set with ``lazy_init``, if its class supports it."""
     cfg = copy.deepcopy(cfg)
     try:  # mmengine cannot serialize an empty list
         return DATASETS.build({**cfg, 'lazy_init': True, 'serialize_data': False})
@@ -167,7 +160,7 @@ def _build(cfg: dict) -> BaseSegDataset:
 
 
 def _flat(transforms: object) -> Iterator[Any]:
-    """Yield transforms, including nested ones, such as those of ``TestTimeAug``."""
+    """Yield transforms and the transforms inside them, as in ``TestTimeAug``."""
     if isinstance(transforms, list | tuple):
         for transform in transforms:
             yield from _flat(transform)
@@ -188,13 +181,12 @@ def _why_empty(dataset: BaseSegDataset) -> str:
 
 
 def _reads_whole_folders(dataset: BaseSegDataset) -> bool:
-    """Return whether a data set reads all images of a folder, not a list of them."""
+    """Return whether a data set reads all images of a folder, not a list."""
     stock = type(dataset).load_data_list is BaseSegDataset.load_data_list
     return stock and (not dataset.ann_file or os.path.isdir(dataset.ann_file))
 
 
 def _unread(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
-    """Yield files in the folders of data sets that no data set reads, and the reason."""
     folders = {
         (part.dataset.data_prefix.get(key), suffix): key == 'seg_map_path'
         for part in parts
@@ -215,7 +207,6 @@ def _unread(cfg: Config, parts: Sequence[Part]) -> Iterator[Fault]:
 
 
 def _file_faults(part: Part, facts: dict[ImageFile, Facts], allow_ignored: bool) -> Iterator[Fault]:
-    """Yield ``(path, fault)`` for the files of a data set."""
     classes = classes_of_labels(part.dataset)
     ignored = []
     for sample in part.samples:
@@ -245,7 +236,7 @@ def _file_faults(part: Part, facts: dict[ImageFile, Facts], allow_ignored: bool)
 
 
 def _listed(part: Part, path: str) -> str:
-    """Quote the line of ``ann_file`` for an image that does not exist, so that unusual characters are visible."""
+    """Quote the line of ``ann_file``, so that unusual characters are visible."""
     if not part.dataset.ann_file or _reads_whole_folders(part.dataset):
         return ''
     suffix = part.dataset.img_suffix
@@ -261,7 +252,6 @@ def _spans(numbers: Collection[float]) -> str:
 
 
 def _warn_of_repetitions(parts: Sequence[Part]) -> None:
-    """Log images that a data set lists more than once, and training images that are also in validation or test."""
     training: set[str] = set()
     for part in parts:
         counts = Counter(sample.image.path for sample in part.samples if sample.image)

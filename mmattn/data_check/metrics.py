@@ -37,7 +37,6 @@ def metric_faults(cfg: Config) -> Iterator[Fault]:
 
 
 def _computed(metric: dict) -> set[str] | None:
-    """Return the keys that a metric computes, or None if its type is not known."""
     kind = type_name(metric)
     if kind == 'IoUMetric':
         names = _list(metric.get('iou_metrics', ['mIoU']))

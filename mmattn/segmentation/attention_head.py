@@ -30,7 +30,6 @@ class AttentionHead(FCNHead):
         self.attention = None if attention is None else MODELS.build(dict(attention, in_channels=self.channels))
 
     def _forward_feature(self, inputs: list[Tensor]) -> Tensor:
-        """Return the features before the classifier: ``(B, channels, H, W)``."""
         x = self._transform_inputs(inputs)
         y = self.convs[0](x)
         if self.attention is not None:

@@ -23,11 +23,7 @@ def take_position_options(kwargs: dict) -> dict:
 
 
 def build_block(head: BaseDecodeHead, cfg: dict, in_channels: int, out_channels: int) -> nn.Module:
-    """Build a block of a head from its config.
-
-    ``norm_cfg``, ``act_cfg`` and, if the block has convolutions (such as ``ConvModule``), ``conv_cfg`` default to those
-    of the head.
-    """
+    """Build a block whose ``norm_cfg``, ``act_cfg`` and, for convolutions, ``conv_cfg`` default to the head's."""
     kind = component_class(cfg, MODELS)
     defaults = dict(norm_cfg=head.norm_cfg, act_cfg=head.act_cfg)
     if kind is not None and 'conv_cfg' in signature(kind).parameters:

@@ -31,7 +31,7 @@ work_dir = {work_dir!r}
 
 @contextmanager
 def label_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterator[Path]:
-    """Yield a temporary folder for images and masks as :func:`mmattn.utils.conversion.output_folder` does."""
+    """Open an :func:`~mmattn.utils.conversion.output_folder` for images and masks, and print how many it contains."""
     with output_folder(out, overwrite, sources, WRITTEN) as scratch:
         yield scratch
     images = (out / 'img_dir').rglob('*')
@@ -39,11 +39,7 @@ def label_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterato
 
 
 def read_image(path: Path, mode: str | None = None) -> np.ndarray:
-    """Decode an image, rotated by its EXIF orientation, as in mmcv, and converted to PIL's ``mode``.
-
-    Returns:
-        np.ndarray: shape (H, W) or (H, W, C).
-    """
+    """Decode an image to shape (H, W) or (H, W, C), rotated by its EXIF orientation, in PIL's ``mode``."""
     try:
         with Image.open(path) as image:
             turned = ImageOps.exif_transpose(image)
@@ -62,11 +58,9 @@ def size_text(image: np.ndarray) -> str:
 def read_together(
     image: Path, labels: Iterable[Path], read_label: Callable[[Path], np.ndarray]
 ) -> tuple[np.ndarray | None, list[np.ndarray], list[str]]:
-    """Read an image and all files of its labels. Continue after a fault.
+    """Read an RGB image and all files of its labels, even after a fault.
 
-    Args:
-        image (Path): read as RGB.
-        labels (iterable of Path): read by ``read_label``, which raises ``Fault`` or returns shape (H, W) or (H, W, C).
+    ``read_label`` returns shape (H, W) or (H, W, C), or raises ``Fault``.
 
     Returns:
         tuple: the image, uint8 of shape (H, W, 3), or None; the labels; and the faults, the image's first.
@@ -142,13 +136,9 @@ def divide(source: Path, target: Path, validation: Collection[Path]) -> None:
 
 
 def config_text(name: str, suffix: str, classes: Sequence[str], palette: Sequence[Sequence[int]]) -> str:
-    """Return a config for the data in its own folder, in the layout of :func:`divide`.
+    """Write a config for data in the layout of :func:`divide`. The config file lies in the folder of the data.
 
-    Args:
-        name (str): name of the work dir.
-        suffix (str): suffix of the images, such as '.jpg'.
-        classes (sequence of str): names of the classes, in the order of their labels.
-        palette (sequence): colours of the classes, RGB.
+    ``name`` is the name of the work dir. ``palette`` has the RGB colours of ``classes``, in the order of their labels.
     """
     return CONFIG.format(
         classes=tuple(classes), palette=palette, suffix=suffix, count=len(classes), work_dir=f'work_dirs/{name}'

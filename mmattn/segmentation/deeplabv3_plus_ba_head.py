@@ -21,15 +21,11 @@ class DeepLabV3PlusBAHead(DepthwiseSeparableASPPHead):
 
     Args:
         block (dict): config of a layer with arguments ``in_channels`` and ``out_channels`` that keeps the map's size.
-            ``norm_cfg``, ``act_cfg`` and, for a block of convolutions, ``conv_cfg`` default to those of the head.
+            ``norm_cfg``, ``act_cfg`` and, for a block of convolutions, ``conv_cfg`` default to the head's.
             ``dict(type='ConvModule', kernel_size=3, padding=1)`` is the table's baseline. Defaults to local bilateral
             attention as in row e.
-        c1_channels (int): channels of the projected low-level map. The thesis uses 48.
+        c1_channels (int): channels of the projected low-level map, at least 1. The thesis uses 48.
         **kwargs: as in mmseg's ``DepthwiseSeparableASPPHead``.
-
-    Raises:
-        TypeError: ``c1_channels`` is not an integer.
-        ValueError: ``c1_channels`` is below 1, or the block raises it for its arguments.
 
     Example:
         >>> channels = dict(in_channels=16, channels=8, c1_in_channels=4, c1_channels=2)

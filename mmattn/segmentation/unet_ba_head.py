@@ -36,15 +36,10 @@ class UNetBAHead(BaseDecodeHead):
         up_channels (Sequence[int]): output channels of the M - 1 blocks, from the highest level down. Defaults to
             Table 4.5.
         block (dict or Sequence[dict]): config of the blocks, one for all, or one per block from the highest level
-            down: a layer with arguments ``in_channels`` and ``out_channels`` that keeps the map's size. ``norm_cfg``,
-            ``act_cfg`` and, for a block of convolutions, ``conv_cfg`` default to those of the head. Defaults to
-            Table 4.5: BA with 8, 8, 4 and 4 heads, the first with T=3 and shared projections.
+            down, as in :class:`~mmattn.segmentation.DeepLabV3PlusBAHead`. Defaults to Table 4.5: BA with 8, 8, 4 and
+            4 heads, the first with T=3 and shared projections.
         in_index (Sequence[int], optional): indices of the backbone's maps to use. Defaults to all, in order.
         **kwargs: as in mmseg's ``BaseDecodeHead``, except ``channels`` and ``input_transform``.
-
-    Raises:
-        ValueError: ``up_channels`` is not one shorter than ``in_channels``, or ``block`` does not have one config per
-            block.
 
     Example:
         >>> block = dict(type='mmattn.LocalBilateralAttention', num_heads=2)
@@ -84,14 +79,7 @@ class UNetBAHead(BaseDecodeHead):
             channels = out
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Fuse the maps from the highest level down.
-
-        Args:
-            inputs (Sequence[Tensor]): the backbone's maps, ``(B, C, H, W)`` each.
-
-        Returns:
-            Tensor: logits ``(B, num_classes, H, W)`` at the size of the first map.
-        """
+        """Fuse maps ``(B, C, H, W)``. Return logits ``(B, num_classes, H, W)`` at the size of the first map."""
         *lower, x = self._transform_inputs(inputs)
         for up_block, low in zip(self.up_blocks, reversed(lower)):
             x = resize(x, size=low.shape[2:], mode='bilinear', align_corners=self.align_corners)

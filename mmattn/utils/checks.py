@@ -1,4 +1,4 @@
-"""Checks of numbers among the arguments. Each error names the argument, the accepted values and the given value."""
+"""Checks of numbers among the arguments. Errors name the argument, the accepted values and the given value."""
 
 import sys
 from numbers import Real
@@ -27,10 +27,7 @@ def check_divisor(name: str, number: int, of: str, channels: int) -> None:
 
 
 def check_number(name: str, number: float, least: float | None = None, most: float | None = None) -> None:
-    """Check that an argument is a finite number from ``least`` to ``most``.
-
-    A tensor is not accepted, because its gradient would be lost.
-    """
+    """Check that an argument is a finite number from ``least`` to ``most``. A tensor would lose its gradient."""
     if not isinstance(number, Real) or isinstance(number, bool):
         raise TypeError(f'{name} must be a number; got {number!r}')
     # torch.compile does not trace math.isfinite of a dynamic number. A larger integer is not a float.

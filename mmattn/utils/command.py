@@ -45,15 +45,12 @@ HEAD_START = 3.0  # seconds by which the other processes delay their messages
 
 
 def run(main: Callable[[], int | None]) -> None:
-    """Run the ``main`` function of a tool and exit with its code, unless that is 0.
+    """Run the ``main`` function of a tool, which returns an exit code or None. Exit unless the code is 0.
 
     On an error, print one message and exit with code 1. The code is 130 for Ctrl-C, and 2 for usage errors, as in
     argparse. With the environment variable ``MMATTN_DEBUG=1``, the traceback is printed instead. The log file of a run,
     if there is one, always gets the traceback. Without a log file, the traceback of an exception that users cannot
     cause is printed. If several processes fail, the first prints its message.
-
-    Args:
-        main (Callable): a function without arguments that returns the exit code; None is 0.
     """
     use_utf8()
     logging.raiseExceptions = os.environ.get(DEBUG, '0') not in ('', '0')  # of a log file on a full disk
@@ -99,11 +96,7 @@ def use_utf8() -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Return the message of an error, with its file or its component in the config.
-
-    Args:
-        error (BaseException): a caught exception, with its traceback.
-    """
+    """Describe a caught error with its message, and with its file or its component in the config."""
     message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     if 'Original Traceback (most recent call last)' in message:  # raised in a worker of a data loader
         message = re.split(r'\n[\w.]+(?:Error|Exception): ', message)[-1].strip()
@@ -136,14 +129,14 @@ def _is_expected(error: BaseException) -> bool:
 
 
 def _component(error: BaseException) -> str | None:
-    """Return the ``type`` of the innermost component of the config that was being built, or None."""
-    found = [frame.f_locals.get('cfg') for frame in _frames(error) if frame.f_code.co_name == 'build_from_cfg']
-    kind = found[-1].get('type') if found and isinstance(found[-1], dict) else None
+    """Find the ``type`` of the innermost component of the config that was being built."""
+    cfgs = [frame.f_locals.get('cfg') for frame in _frames(error) if frame.f_code.co_name == 'build_from_cfg']
+    kind = cfgs[-1].get('type') if cfgs and isinstance(cfgs[-1], dict) else None
     return kind if kind is None or isinstance(kind, str) else getattr(kind, '__name__', str(kind))
 
 
 def _open_file(error: BaseException) -> Any:
-    """Return the name of the file that the innermost function has open; a failed write does not name its file."""
+    """Find the file that the innermost function has open: a failed write does not name its file."""
     for frame in reversed([*_frames(error)]):
         for value in frame.f_locals.values():
             name = getattr(value, 'name', None) if isinstance(value, io.IOBase) else None
@@ -161,7 +154,7 @@ def _text(path: Any) -> str:
 
 
 def _log(error: BaseException) -> str | None:
-    """Write the traceback to the log file of the run, and return its path; None if there is no log file."""
+    """Write the traceback to the log file of the run, if there is one, and return its path."""
     if 'mmengine.logging' not in sys.modules:
         return None
     from mmengine.logging import MMLogger

@@ -34,19 +34,14 @@ else:
 
 
 def count(cfg: Config, shape: tuple[int, ...], frames: int = 8, module: str = '') -> tuple[int, float]:
-    """Return parameters and multiply-accumulates of a config's model in inference, without auxiliary heads.
+    """Count parameters and multiply-accumulates of a config's model in inference, without auxiliary heads.
 
     Args:
-        cfg (Config): the config; it is not changed.
-        shape (tuple[int, ...]): shape of one input, ``(channels, height, width)``; for a model that translates, the
-            last two are the lengths of source and target in tokens; for a model that reads regions, the numbers of
-            regions and words.
+        cfg (Config): the config. It is not changed.
+        shape (tuple[int, ...]): shape of one input, ``(channels, height, width)``. The last two are the numbers of
+            source and target tokens for a translation model, and of regions and words for a model that reads regions.
         frames (int): length of a clip, for video models. Defaults to 8.
-        module (str): name of the submodule to count; ``shape`` is then the shape of its input. Defaults to '', the
-            whole model.
-
-    Returns:
-        tuple[int, float]: the number of parameters and the number of multiply-accumulates.
+        module (str): name of a submodule to count, with an input of ``shape``. Defaults to '', the whole model.
 
     Example:
         >>> from mmattn.utils import config_path
@@ -58,7 +53,7 @@ def count(cfg: Config, shape: tuple[int, ...], frames: int = 8, module: str = ''
 
 
 def table_by_module(cfg: Config, shape: tuple[int, ...], frames: int = 8, depth: int = 3) -> str:
-    """Return the counts of :func:`count` as text, with a table of modules down to ``depth`` levels."""
+    """Format the counts of :func:`count`, with a table of modules down to ``depth`` levels."""
     model, counter = _count(cfg, shape, frames)
     table = PrettyTable(['module', 'G multiply-accumulates'], align='l')
     for name, flops in sorted(counter.get_flop_counts().items()):
@@ -73,7 +68,7 @@ def table_by_module(cfg: Config, shape: tuple[int, ...], frames: int = 8, depth:
 def table_with_paper(
     metafile: Path, name: str | None = None, options: dict[str, Any] | None = None
 ) -> PrettyTable | None:
-    """Return a table of our counts and those of the paper, which a metafile has under ``Complexity`` of a model.
+    """Compare our counts with the paper's, which a metafile lists under ``Complexity`` of a model.
 
     An entry is a config, or a config with ``Options``. It counts one ``Module`` ('' is the model) for one ``Input``
     (channels, height, width). With a ``Base``, our count is the paper's figure for the base config plus the difference
@@ -85,7 +80,7 @@ def table_with_paper(
         options (dict, optional): the options with which this model is counted. Defaults to None, without options.
 
     Returns:
-        PrettyTable or None: None if there are no figures of the paper.
+        PrettyTable or None: None without figures of the paper.
     """
     entries = [
         (Path(model['Config']).name, entry)
@@ -128,9 +123,9 @@ def table_with_paper(
 
 
 def input_size(cfg: Config) -> tuple[int, int] | None:
-    """Return height and width of the training crops, or of scaled training images; None if there are neither.
+    """Find height and width of the training crops, or of scaled training images. Of several scales, take the last one.
 
-    Of several scales, the last one counts. Crops relative to the image are left out.
+    Crops relative to the image are left out.
     """
     for key in ('crop_size', 'scale'):
         for transform in dicts(cfg.get('train_dataloader')):
@@ -158,7 +153,6 @@ def _parameters(module: nn.Module) -> int:
 
 
 def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -> tuple[nn.Module, FlopCounterMode]:
-    """Return a submodule of a config's model, with fake tensors, and the counter of one forward pass through it."""
     # The layers of nn.Transformer are copied, which fake tensors do not support; images become tensors on the CPU.
     with torch.device('meta') if 'vocab_size' in cfg.model else FakeTensorMode():
         counted = _build(cfg).get_submodule(module)
@@ -184,7 +178,6 @@ def _count(cfg: Config, shape: tuple[int, ...], frames: int, module: str = '') -
 
 
 def _build(cfg: Config) -> nn.Module:
-    """Build the model of a config for inference, without auxiliary heads."""
     init_default_scope(cfg.get('default_scope', 'mmseg'))
     model_cfg = {key: value for key, value in cfg.model.items() if key not in ('auxiliary_head', 'pretrained')}
     model = revert_sync_batchnorm(MODELS.build(model_cfg)).eval()
@@ -195,13 +188,12 @@ def _build(cfg: Config) -> nn.Module:
 
 
 def _as_convolution(module: Any, x: Tensor) -> Tensor:
-    """Run the offsets of a deformable convolution, and a standard convolution in its place."""
     module.conv_offset(x)
     return F.conv2d(x, module.weight, None, module.stride, module.padding, module.dilation, module.groups)
 
 
 def _detect(model: Any, x: Tensor) -> None:
-    """Run a detector without the steps that depend on the image: the choice of proposals."""
+    """Run a detector without the choice of proposals, which depends on the image."""
     features = model.extract_feat(x)
     (model.rpn_head if hasattr(model, 'rpn_head') else model.bbox_head)(features)
     if hasattr(model, 'roi_head'):
@@ -212,7 +204,6 @@ def _detect(model: Any, x: Tensor) -> None:
 
 
 def _follow(model: Any, frames: Tensor) -> None:
-    """Follow one object through a clip."""
     features, fine = model.extract_feat(frames)
     numbers, first, clip = torch.arange(len(frames)).unsqueeze(0), features[:1], torch.zeros(1, dtype=torch.long)
     streams = model.object_streams(features.unsqueeze(0), numbers, first, first[..., 0], clip)
@@ -220,13 +211,12 @@ def _follow(model: Any, frames: Tensor) -> None:
 
 
 def _translate(model: Any, source: int, target: int) -> None:
-    """Compute the logits of a translation for sentences without padding."""
     memory = model.encoder(model.embedding(torch.zeros(1, source, dtype=torch.long)))
     model.embedding.logits(model.decoder(model.embedding(torch.zeros(1, target, dtype=torch.long)), memory))
 
 
 def _ground(model: Any, features: int, regions: int, words: int) -> None:
-    """Compute the logits of the phrases of a caption, of which there are four."""
+    """Compute the logits of a caption with four phrases."""
     inputs = dict(
         caption=torch.zeros(1, words, dtype=torch.long),
         phrases=torch.zeros(1, 4, dtype=torch.long),
@@ -238,7 +228,7 @@ def _ground(model: Any, features: int, regions: int, words: int) -> None:
 
 
 def _describe(model: Any, features: int, regions: int, words: int) -> None:
-    """Compute the logits of a caption; attributes, if the model reads them, are 20."""
+    """Compute the logits of a caption, with 20 attributes."""
     inputs = dict(
         features=torch.zeros(1, regions, features),
         boxes=torch.zeros(1, regions, 4),
@@ -250,7 +240,7 @@ def _describe(model: Any, features: int, regions: int, words: int) -> None:
 
 
 def _answer(model: Any, regions: int, words: int) -> None:
-    """Compute the logits of the answers to a question; a model that reads pictures reads 64×64 pixels."""
+    """Compute the logits of the answers to a question, with a picture of 64×64 pixels or region features."""
     inputs = dict(question=torch.zeros(1, words, dtype=torch.long))
     if model.num_features is None:
         inputs['image'] = torch.zeros(1, 3, 64, 64)

@@ -8,11 +8,7 @@ TOOLS = 'tools/image_demo.py runs segmentors, tools/video_demo.py SST, and mmdet
 
 
 def type_name(cfg: Mapping, default: str = '') -> str:
-    """Return the name of the ``type`` of a config, without its scope.
-
-    Args:
-        cfg (Mapping): the config of a component. In a pure-Python config, its ``type`` is a class.
-        default (str): the name if there is no ``type``. Defaults to ''.
+    """Return the ``type`` of a component's config as a name without scope, or ``default`` if there is none.
 
     Example:
         >>> type_name(dict(type='mmattn.BiCCHead')), type_name(dict(type=dict))
@@ -23,10 +19,10 @@ def type_name(cfg: Mapping, default: str = '') -> str:
 
 
 def component_class(cfg: Mapping, registry: Registry, scope: str | None = None) -> type | None:
-    """Return the class, or the function, that the ``type`` of a config names; None if the registry does not have it.
+    """Look up the class or function that the ``type`` of a component's config names. None if it is not registered.
 
     Args:
-        cfg (Mapping): the config of a component.
+        cfg (Mapping): the config. In a pure-Python config, its ``type`` is a class.
         registry (Registry): one of mmengine's registries.
         scope (str, optional): where names without a scope are looked up. Defaults to None, the default scope.
 
@@ -38,8 +34,8 @@ def component_class(cfg: Mapping, registry: Registry, scope: str | None = None) 
     kind = cfg.get('type')
     if not isinstance(kind, str):
         return kind
-    with registry.switch_scope_and_registry(scope) as found:
-        return found.get(kind)
+    with registry.switch_scope_and_registry(scope) as scoped:
+        return scoped.get(kind)
 
 
 def check_model(cfg: Mapping, base: type, name: str) -> None:
@@ -49,9 +45,6 @@ def check_model(cfg: Mapping, base: type, name: str) -> None:
         cfg (Mapping): the whole config.
         base (type): class from which the model must derive.
         name (str): what such a model is called, for the message.
-
-    Raises:
-        ValueError: the model is of another class.
     """
     kind = component_class(cfg['model'], MODELS, cfg.get('default_scope'))
     if isinstance(kind, type) and not issubclass(kind, base):

@@ -35,10 +35,7 @@ def run_converter(
     argv: Sequence[str] | None,
     overwrites: bool = True,
 ) -> int:
-    """Run a converter's command and return its exit code. All faults and their count are printed on stderr.
-
-    ``overwrites`` is whether it has the option ``--overwrite``.
-    """
+    """Run a converter, print its faults to stderr, and return its exit code. ``overwrites`` adds ``--overwrite``."""
     if overwrites:
         parser.add_argument('--overwrite', action='store_true', help='replace an existing output folder')
     args = parser.parse_args(argv)
@@ -68,8 +65,8 @@ def run_converter(
 def output_folder(out: Path, overwrite: bool, sources: Iterable[Path], written: Collection[str]) -> Iterator[Path]:
     """Yield a temporary folder next to ``out``. Its subfolder ``new`` becomes ``out`` when the block ends.
 
-    It is a fault if ``out`` exists without ``overwrite``, or contains one of the ``sources`` or other files than
-    ``written``, the names of files and folders that ``overwrite`` may delete.
+    ``out`` must not contain any of the ``sources``. With ``overwrite``, it may exist if it has no other files than
+    ``written``, the names of files and folders that may be deleted.
     """
     out = out.resolve()
     if any(out in (source.resolve(), *source.resolve().parents) for source in sources):
@@ -89,8 +86,8 @@ def check_replaceable(out: Path, overwrite: bool, written: Collection[str]) -> N
         raise Fault(f'{out}: already exists; --overwrite replaces it')
     if not (out / MARK).is_file():
         raise Fault(f'{out}: not written by a converter (it has no {MARK}); --overwrite would delete it')
-    if others := {path.name for path in out.iterdir()} - {*written, MARK}:
-        raise Fault(f'{out}: also contains {min(others)}, which --overwrite would delete')
+    if foreign := {path.name for path in out.iterdir()} - {*written, MARK}:
+        raise Fault(f'{out}: also contains {min(foreign)}, which --overwrite would delete')
 
 
 def check_folder(folder: Path) -> None:
@@ -100,14 +97,14 @@ def check_folder(folder: Path) -> None:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Return the files of a folder and its subfolders, in the order of their paths; links to folders are followed."""
+    """List the files of a folder and its subfolders, sorted by path. Links to folders are followed."""
     return sorted(Path(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
 
 
 def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
-    """Return ``source`` if it is a folder, else a folder in ``scratch`` with the content of the zip or tar archive.
+    """Unpack a zip or tar archive to a new folder in ``scratch``, and return the folder. Return a folder as it is.
 
-    Nothing is written outside of that folder.
+    Nothing is written outside of the new folder.
 
     Raises:
         Fault: the archive is damaged, has links, or lacks a file of ``names``, which may be ``.gz``.
@@ -167,7 +164,7 @@ def find(folder: Path, pattern: str) -> Path:
 def convert_all(samples: Sequence[T], convert: Callable[[T], None]) -> list[str]:
     """Call ``convert`` on every sample, in threads, with a progress bar. Return the lines of all faults."""
 
-    def faults_of(sample: T) -> tuple[str, ...]:
+    def collect_faults(sample: T) -> tuple[str, ...]:
         try:
             convert(sample)
         except Fault as fault:
@@ -176,7 +173,7 @@ def convert_all(samples: Sequence[T], convert: Callable[[T], None]) -> list[str]
 
     with ThreadPoolExecutor(THREADS) as pool:
         try:
-            results = track(pool.map(faults_of, samples), 'Converting', len(samples))
+            results = track(pool.map(collect_faults, samples), 'Converting', len(samples))
             return [line for lines in results for line in lines]
         except BaseException:  # a full disk, or Ctrl-C: do not convert the others first
             pool.shutdown(cancel_futures=True)

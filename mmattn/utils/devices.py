@@ -5,7 +5,7 @@ from mmengine.device import get_device
 
 
 def check_device(device: str | torch.device | None = None) -> torch.device:
-    """Return the device of this name, after a test computation on it.
+    """Test that torch can compute on a device, and return the device.
 
     Args:
         device (str or torch.device, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
@@ -19,24 +19,19 @@ def check_device(device: str | torch.device | None = None) -> torch.device:
         ValueError: device must be one of cpu; got 'cuda': Torch not compiled with CUDA enabled
     """
     try:
-        found = torch.device(get_device() if device is None else device)
-        torch.zeros(1, device=found).item()  # fails on a GPU for which this build of torch has no code
+        tested = torch.device(get_device() if device is None else device)
+        torch.zeros(1, device=tested).item()  # fails on a GPU for which this build of torch has no code
     except (AssertionError, RuntimeError) as error:
-        known = ', '.join(['cpu', *(f'cuda:{i}' for i in range(torch.cuda.device_count()))])
+        available = ', '.join(['cpu', *(f'cuda:{i}' for i in range(torch.cuda.device_count()))])
         reason = str(error).strip().partition('\n')[0]
-        raise ValueError(f'device must be one of {known}; got {str(device)!r}: {reason}') from None
-    return found
+        raise ValueError(f'device must be one of {available}; got {str(device)!r}: {reason}') from None
+    return tested
 
 
 def check_display(argument: str, instead: str) -> None:
-    """Check that Matplotlib can open windows; without a display, it shows nothing, and reports no error.
+    """Check that Matplotlib can open windows. Without a display, it shows nothing, and reports no error.
 
-    Args:
-        argument (str): the argument that opens windows, for the message.
-        instead (str): the argument that writes files.
-
-    Raises:
-        ValueError: there is no display.
+    The message names ``argument``, which opens windows, and ``instead``, which writes files.
     """
     from matplotlib import pyplot  # lazy: it takes half a second
 

@@ -21,11 +21,10 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     many libraries choose the format by suffix. If the block raises, the temporary file is removed and ``path`` is not
     changed. If a library reports no error when a write fails, check the file at the end of the block.
 
-    Args:
-        path (str or Path): the file; its folder is created.
+    The folder of ``path`` is created.
 
     Raises:
-        OSError: the file cannot be written; the error names ``path``.
+        OSError: the file cannot be written. The error names ``path``.
 
     Example:
         >>> with atomic_write('scores.csv') as temporary:
@@ -55,15 +54,9 @@ def write_text(path: str | Path, text: str) -> None:
 
 @contextmanager
 def replace_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a scratch folder in the same folder; its subfolder ``new`` becomes ``path`` when the block ends.
+    """Yield a scratch folder next to ``path``. Its subfolder ``new`` replaces ``path`` when the block ends.
 
-    A folder ``path`` that exists is removed only after that. If the block raises, it stays as it is.
-
-    Args:
-        path (str or Path): the folder; the folder that it is in is created.
-
-    Raises:
-        OSError: the folder cannot be created, or the block left no ``new``.
+    If the block raises, ``path`` stays as it is. The parent of ``path`` is created.
 
     Example:
         >>> with replace_folder('pictures') as scratch:
@@ -85,16 +78,16 @@ def replace_folder(path: str | Path) -> Iterator[Path]:
 
 
 def remove_temporary_files(folder: str | Path) -> None:
-    """Remove temporary files of :func:`atomic_write` that killed processes left; the caller must hold the folder."""
+    """Remove temporary files of :func:`atomic_write` that killed processes left. The caller must hold the folder."""
     for path in Path(folder).glob(f'.*.{"[0-9a-f]" * 12}.part*'):
         path.unlink(missing_ok=True)
 
 
 def check_writable(folder: str | Path) -> None:
-    """Check that files can be created in a folder, or in its nearest existing parent; create nothing.
+    """Check that files can be created in a folder, or in its nearest existing parent. Create nothing.
 
     Raises:
-        OSError: files cannot be created; the error names ``folder``.
+        OSError: files cannot be created. The error names ``folder``.
     """
     folder = Path(folder)
     # a dangling link counts as existing, because no folder can be created in its place
@@ -108,26 +101,19 @@ def check_writable(folder: str | Path) -> None:
 
 
 def check_path(argument: str, value: object) -> Path:
-    """Return the path that an argument gives.
-
-    Raises:
-        TypeError: the argument is not a path, such as an image, an open file or None.
-    """
+    """Check that an argument is a path, not for example an image, an open file or None. Return it as a ``Path``."""
     if not isinstance(value, str | Path):
         raise TypeError(f'{argument} must be a path (str or Path); got {type(value).__name__}')
     return Path(value)
 
 
 def check_not_input(argument: str, output: str | Path, inputs: Iterable[str | Path]) -> None:
-    """Check that an output is none of the inputs, and is not in an input folder; links are followed.
+    """Check that an output is none of the inputs, and is not in an input folder. Links are followed.
 
     Args:
         argument (str): name of the output's argument, for the message.
         output (str or Path): the file or folder that will be written.
-        inputs (iterable of str or Path): files and folders that are read; those that do not exist are ignored.
-
-    Raises:
-        ValueError: the output is an input.
+        inputs (iterable of str or Path): files and folders that are read. They need not exist.
     """
     target = Path(output).resolve()
     for source in map(Path, inputs):
@@ -137,7 +123,7 @@ def check_not_input(argument: str, output: str | Path, inputs: Iterable[str | Pa
 
 
 def input_files(args: Namespace) -> list[Path]:
-    """Return the existing files that the arguments of a tool name, except ``--out``, and the base files of configs."""
+    """List the existing files among the arguments of a tool, except ``--out``, and the base files of configs."""
     values = [value for name, value in vars(args).items() if name != 'out']
     items = [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
     files = [Path(item) for item in items if isinstance(item, str | Path) and os.path.isfile(item)]
@@ -147,7 +133,6 @@ def input_files(args: Namespace) -> list[Path]:
 
 
 def _base_files(config: Path) -> list[Path]:
-    """Return the existing files that ``_base_`` of a config names; none for another file."""
     if config.suffix != '.py':
         return []
     try:
@@ -163,12 +148,12 @@ def _base_files(config: Path) -> list[Path]:
 def hold(folder: str | Path) -> IO[str]:
     """Lock ``.lock`` in a folder until this process ends or the returned file is closed.
 
-    Unlike the lock of :func:`exclusive`, forked processes do not inherit this one: the workers of a data loader outlive
-    a process that is killed, and must not block its successor. On a file system without locks, nothing is locked.
+    Unlike the lock of :func:`exclusive`, forked processes do not inherit this lock. The workers of a data loader
+    outlive a process that is killed, and must not block its successor. On a file system without locks, nothing is
+    locked.
 
     Raises:
-        BlockingIOError: another process holds the folder; the error names the folder.
-        OSError: the lock file cannot be created.
+        BlockingIOError: another process holds the folder. The error names the folder.
     """
     file = open(Path(folder, '.lock'), 'a+', encoding='utf-8')  # noqa: SIM115
     try:
@@ -182,17 +167,13 @@ def hold(folder: str | Path) -> IO[str]:
 
 @contextmanager
 def exclusive(folder: str | Path) -> Iterator[int]:
-    """Lock ``.lock`` in a folder for this process, and yield the file descriptor of the lock.
+    """Create a folder, lock ``.lock`` in it for this process, and yield the file descriptor of the lock.
 
     The operating system releases the lock when the process ends for any reason. Child processes that inherit the file
     descriptor also hold the lock. On a file system without locks, nothing is locked.
 
-    Args:
-        folder (str or Path): the folder; it is created.
-
     Raises:
-        BlockingIOError: another process holds the folder; the error names the folder and the process.
-        OSError: the folder or the lock file cannot be created.
+        BlockingIOError: another process holds the folder. The error names the folder and the process.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -14,13 +14,10 @@ LOSSY_COMPRESSIONS = frozenset(('jpeg', 'tiff_jpeg', 'webp'))  # within TIFF
 
 
 def lossy_mask_fault(image: Image.Image) -> str:
-    """Return a fault if the compression of a mask may have changed its pixels, else ''.
+    """Describe the fault if a mask's compression may have changed its pixels, and thereby its labels. Else return ''.
 
-    Compression artefacts would become labels.
-
-    Args:
-        image (PIL.Image.Image): as returned by ``Image.open``, which only reads the header. The content determines the
-            format, not the suffix.
+    ``image`` is as returned by ``Image.open``, which reads only the header. The content determines the format, not the
+    suffix.
     """
     compression = image.info.get('compression', '') if image.format == 'TIFF' else ''
     if image.format in LOSSY_FORMATS or compression in LOSSY_COMPRESSIONS:
@@ -30,21 +27,17 @@ def lossy_mask_fault(image: Image.Image) -> str:
 
 
 def deep_picture_fault(image: Image.Image) -> str:
-    """Return a fault if a channel has more than 8 bits, which PIL clips at 255 when it converts, else ''.
-
-    Args:
-        image (PIL.Image.Image): as returned by ``Image.open``.
-    """
+    """Describe the fault if a channel has more than 8 bits, which PIL clips at 255 when it converts. Else return ''."""
     if image.mode.startswith(('I', 'F')):
         return f'pictures must have 8 bits per channel; this one is of mode {image.mode} (16 or 32 bits)'
     return ''
 
 
 def open_whole(stream: BinaryIO) -> Image.Image:
-    """Open an image with PIL; decode it only if the end marker of its format is missing.
+    """Open an image with PIL, and decode it only if the end marker of its format is missing.
 
     Args:
-        stream (BinaryIO): the file, open for reading; it must stay open while the image is used.
+        stream (BinaryIO): the file, open for reading. It must stay open while the image is used.
 
     Raises:
         OSError: PIL does not recognise the format, or the file is truncated or ends in zeros.
@@ -64,7 +57,7 @@ def open_whole(stream: BinaryIO) -> Image.Image:
 
 
 def unreadable(error: Exception) -> str:
-    """Return in one line why an image cannot be read, from what its decoder raised."""
+    """Describe in one line what the decoder of an image raised."""
     if isinstance(error, UnidentifiedImageError):  # its message contains only the address of an object
         return 'unreadable: PIL does not recognise the image format'
     return f'unreadable: {" ".join(str(error).split()) or repr(error)}'

@@ -16,7 +16,7 @@ def launch(arguments: list[str]) -> int:
     """Run the processes. Return the exit code: 128 plus the signal's number if a signal ended the process.
 
     SIGUSR1 ends the processes as SIGTERM does. They have five minutes to save a checkpoint, unless the environment
-    variable ``TORCH_ELASTIC_SHUTDOWN_TIMEOUT`` is set, in seconds; older versions of torch wait for 30 seconds.
+    variable ``TORCH_ELASTIC_SHUTDOWN_TIMEOUT`` is set, in seconds. Older versions of torch wait for 30 seconds.
     """
     os.environ.setdefault('TORCH_ELASTIC_SHUTDOWN_TIMEOUT', '300')
     args = parse_args(arguments)

@@ -6,12 +6,12 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], list[str]]:
-    """Return ``__getattr__`` and ``__all__`` of a package whose public names are those of its modules.
+    """Make ``__getattr__`` and ``__all__`` of a package that imports its public names from modules at their first use.
 
     Args:
         package (str): ``__name__`` of the package.
         modules (mapping of str to str): public names, separated by spaces, by module. A module is relative to the
-            package, or starts with ``mmattn.``. No name may be that of a module of the package.
+            package, or starts with ``mmattn.``. No name may also name a module of the package.
 
     Example:
         >>> load, names = lazy_names('mmattn.layers', {'attended_residual': 'AttendedResidual'})

@@ -4,16 +4,13 @@ from pathlib import Path
 
 
 def config_path(name: str = '') -> Path:
-    """Return the path of a config, or the folder of all configs.
-
-    It works in an installed wheel (``mmattn/.mim/configs``) and in a source checkout, editable or not.
+    """Find a config of an installed wheel or a source checkout.
 
     Args:
-        name (str): path relative to ``configs``, such as ``bi_cc/bi-cc_r50-d8_4xb2-80k_cityscapes-769x769.py``.
-            Defaults to '': the folder of all configs.
+        name (str): path relative to ``configs``. Defaults to '', the folder of all configs.
 
     Raises:
-        FileNotFoundError: the config does not exist. The message lists those of its folder.
+        FileNotFoundError: the config does not exist. The message lists the configs in its folder.
 
     Example:
         >>> config_path('bi_cc/bi-cc_r50-d8_4xb2-80k_cityscapes-769x769.py').parent.name
@@ -25,6 +22,6 @@ def config_path(name: str = '') -> Path:
     path = root / name
     if not path.exists():
         folder = path.parent if path.parent.is_dir() else root
-        known = ', '.join(sorted(entry.name for entry in folder.iterdir())) if folder.is_dir() else 'nothing'
-        raise FileNotFoundError(f"no config '{name}' in {root}; {folder} contains {known}")
+        names = ', '.join(sorted(entry.name for entry in folder.iterdir())) if folder.is_dir() else 'nothing'
+        raise FileNotFoundError(f"no config '{name}' in {root}; {folder} contains {names}")
     return path

@@ -15,14 +15,11 @@ MIB = 2**20
 
 
 def extra_memory(call: Callable[[], Any]) -> tuple[Any, float]:
-    """Run ``call``. Return its result, and its peak tensor memory beyond that result, in MiB.
+    """Run ``call``, which returns a tensor or a tuple. Return the result, and the peak memory beyond it in MiB.
 
     For a result on a GPU, this is the peak of the caching allocator. On a CPU, it is computed from the allocations that
     the profiler records, to the byte. (The peak resident set size would include memory that libraries allocate besides
     tensors, but pages that malloc retains, or that have not been touched yet, distort it more.)
-
-    Args:
-        call (Callable): function that returns a tensor or a tuple of tensors.
     """
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -48,7 +45,7 @@ def extra_memory(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def median_time(call: Callable[[], Any], repeats: int = 5) -> float:
-    """Return the median time of ``call`` over ``repeats`` runs, in seconds, after one warm-up run."""
+    """Measure the median time of ``repeats`` runs in seconds, after one warm-up run."""
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
@@ -60,9 +57,9 @@ def median_time(call: Callable[[], Any], repeats: int = 5) -> float:
 
 
 def interleaved_times(calls: dict[Any, Callable[[], Any]], repeats: int = 5) -> dict[Any, float]:
-    """Return the median time of each call over ``repeats`` runs, in seconds. Calls alternate to share other load."""
+    """Measure the median times of calls over ``repeats`` runs, in seconds. Calls alternate to share other load."""
     times: dict[Any, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
             times[name].append(median_time(call, 1))
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(seconds) for name, seconds in times.items()}

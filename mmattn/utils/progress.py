@@ -11,10 +11,7 @@ T = TypeVar('T')
 
 
 class SlowLines(io.TextIOBase):
-    """Text stream for a progress bar in a log: its latest text becomes a line of stderr, at most every 10 seconds.
-
-    Args:
-        title (str): begins each line. Defaults to ''.
+    """Stream for a progress bar in a log. Writes its latest text after ``title`` to stderr, at most every 10 seconds.
 
     Example:
         >>> stream = SlowLines('Converting: ')
@@ -40,12 +37,7 @@ def progress_stream(title: str = '') -> TextIO:
 
 
 def track(items: Iterable[T], title: str, total: int | None = None) -> Iterator[T]:
-    """Yield items, and show how many are done.
-
-    Args:
-        items (iterable): any objects.
-        title (str): what is done.
-        total (int, optional): number of items. Defaults to their length, if they have one.
+    """Yield items, and show with ``title`` how many are done. ``total`` defaults to the length of ``items``.
 
     Example:
         >>> [*track('ab', 'Converting')]

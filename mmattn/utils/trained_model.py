@@ -25,15 +25,9 @@ ABSENT = 'not set'
 
 
 def trained_model(meta: Mapping[str, Any]) -> dict | None:
-    """Return the config of the model with which a checkpoint was trained.
+    """Parse the config of the model from a checkpoint's ``meta``. None if there is none, or it is not all constants.
 
     The text of the config is read, not run: a checkpoint may come from anywhere.
-
-    Args:
-        meta (Mapping): the entry 'meta' of a checkpoint.
-
-    Returns:
-        dict or None: None if there is no config, or its model is not written in constants.
 
     Example:
         >>> trained_model(dict(cfg="a = 1\\nmodel = dict(type='SAN', layers=[dict(dropout=0.1)])"))
@@ -42,18 +36,18 @@ def trained_model(meta: Mapping[str, Any]) -> dict | None:
     try:
         for statement in ast.parse(str(meta.get('cfg', ''))).body:
             if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == 'model':
-                found = _value(statement.value)
-                return found if isinstance(found, dict) else None
+                model = _value(statement.value)
+                return model if isinstance(model, dict) else None
     except (SyntaxError, ValueError):
         pass
     return None
 
 
 def model_differences(model: Mapping[str, Any], trained: Mapping[str, Any]) -> list[str]:
-    """Compare a model's config with that of the training, but for what does not change the trained function.
+    """Compare a model's config with its training config, except settings that do not change what weights compute.
 
     Returns:
-        list[str]: one text per difference; empty for models of different types, whose weights differ in their names.
+        list[str]: one text per difference. Empty for models of different types, whose weights have different names.
 
     Example:
         >>> attention = dict(type='mmattn.BilateralMultiheadAttention', window_size=5)
@@ -66,14 +60,9 @@ def model_differences(model: Mapping[str, Any], trained: Mapping[str, Any]) -> l
 
 
 def warn_of_differences(path: str, meta: Mapping[str, Any], model: Mapping[str, Any]) -> None:
-    """Log a warning if a checkpoint was trained with another model than that of the config.
+    """Log a warning if the checkpoint ``path`` with this ``meta`` was trained with another model than ``model``.
 
     Weights of another kind of attention may have the same names and shapes, and would load without a word.
-
-    Args:
-        path (str): the checkpoint, for the message.
-        meta (Mapping): its entry 'meta'.
-        model (Mapping): the config of the model that loads it.
     """
     if differences := model_differences(model, trained_model(meta) or {}):
         print_log(
@@ -90,21 +79,21 @@ def _differences(where: str, a: Any, b: Any) -> Iterator[str]:
         for i, pair in enumerate(zip(a, b)):
             yield from _differences(f'{where}.{i}', *pair)
     elif a != b and not (where.endswith('.type') and _kind(a) == _kind(b)):
-        x, y = (each if each is ABSENT else repr(each) for each in (a, b))
+        x, y = (value if value is ABSENT else repr(value) for value in (a, b))
         yield f'{where} is {x} (in training: {y})'
 
 
 def _kind(value: Any) -> str:
-    """Return the name of a type; in use, SyncBN is BN."""
+    # in use, SyncBN is BN
     return type_name(dict(type=value)).replace('SyncBN', 'BN')
 
 
 def _value(node: ast.expr) -> Any:
-    """Return the value of an expression of constants, lists, dicts and calls of ``dict``."""
+    """Evaluate an expression of constants, lists, dicts and calls of ``dict``."""
     if isinstance(node, ast.Call) and ast.unparse(node.func) == 'dict' and not node.args:
-        return {each.arg: _value(each.value) for each in node.keywords}
+        return {keyword.arg: _value(keyword.value) for keyword in node.keywords}
     if isinstance(node, ast.Dict):
         return {_value(key): _value(value) for key, value in zip(node.keys, node.values)}  # type: ignore[arg-type]
     if isinstance(node, ast.List | ast.Tuple):
-        return [_value(each) for each in node.elts]
+        return [_value(element) for element in node.elts]
     return ast.literal_eval(node)

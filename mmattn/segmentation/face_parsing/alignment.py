@@ -21,11 +21,10 @@ def read_landmarks(path: Path) -> tuple[str, np.ndarray]:
     """Read HELEN's own format (the image's name in the first line, then ``x , y``), iBUG's ``.pts``, or bare ``x y``.
 
     Returns:
-        tuple: the image's name (that in the file, else the file's name), and its points, complex of shape (P,).
+        tuple: the image's name (from the first line, else from the file's name), and points, complex of shape (P,).
 
     Raises:
-        Fault: the file cannot be read, the number of points differs from its header, or points are not finite, all
-            equal, or missing.
+        Fault: the file is not readable or not valid.
     """
     try:
         text, count = path.read_text(encoding='utf-8-sig'), None
@@ -47,10 +46,9 @@ def read_landmarks(path: Path) -> tuple[str, np.ndarray]:
 
 
 def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Read the landmarks of images from the ``.txt`` and ``.pts`` files of a folder and its subfolders.
+    """Read landmarks, name → complex array of shape (P,), from all ``.txt`` and ``.pts`` files below a folder.
 
-    Returns:
-        tuple: name → complex array of shape (P,), with the same P; and the faults.
+    Returns also the faults, such as images without landmarks, or with another P.
     """
     if not folder.is_dir():
         return {}, [f'{folder}: no such folder']
@@ -80,10 +78,7 @@ def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, 
 
 
 def mean_shape(shapes: np.ndarray) -> np.ndarray:
-    """Return the full Procrustes mean, with the orientation of the average face.
-
-    Args:
-        shapes (np.ndarray): complex, shape (N, P).
+    """Compute the full Procrustes mean of complex shapes (N, P), with the orientation of the average face.
 
     Returns:
         np.ndarray: complex, shape (P,), with mean 0 and norm 1.
@@ -96,7 +91,7 @@ def mean_shape(shapes: np.ndarray) -> np.ndarray:
 
 
 def fit_similarity(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return the least-squares similarity from ``source`` to ``target``, both complex of shape (P,).
+    """Fit a similarity to complex points ``(P,)`` by least squares.
 
     Returns:
         np.ndarray: float64, shape (2, 3), as in ``cv2.warpAffine``.
@@ -134,10 +129,9 @@ class Alignment:
         self.done: dict[str, dict] = {}
 
     def __call__(self, name: str, key: str, image: np.ndarray, soft: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Warp an image (H, W, 3) and its soft labels (H, W, C), uint8, bilinearly. Outside the image, all are 0.
+        """Warp an image (H, W, 3) and its soft labels (H, W, C), uint8, bilinearly to ``size``×``size`` pixels.
 
-        Returns:
-            tuple: uint8, shapes (size, size, 3) and (size, size, C). ``record`` stores the transform as ``key``.
+        Pixels outside the image become 0. ``record`` stores the transform as ``key``.
         """
         matrix = fit_similarity(self.landmarks[name], self.mean)
         self.done[key] = dict(size=[image.shape[1], image.shape[0]], matrix=matrix.tolist())
@@ -149,7 +143,7 @@ class Alignment:
         return warp(image), np.dstack([warp(plane) for plane in np.moveaxis(soft, -1, 0).copy()])
 
     def record(self) -> dict:
-        """Return the transforms, in which ``matrix`` maps pixels of the original image, of ``size``, to aligned pixels.
+        """Return the transforms. ``matrix`` maps pixels of the original image, which has ``size``, to aligned pixels.
 
         ``cv2.warpAffine(prediction, matrix, size, flags=cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP)`` maps a prediction
         back to the original image.

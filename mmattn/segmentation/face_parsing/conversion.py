@@ -52,10 +52,9 @@ def fill_in(args: argparse.Namespace) -> None:
 def read_lists(
     folder: Path, lists: Mapping[str, tuple[str, int]], parse: Callable[[str], str | None], allow_other_counts: bool
 ) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Read the split lists. ``lists`` maps a split to its file and the number of images in the release.
+    """Read split, name and ``file:line`` of every image, and collect faults.
 
-    Returns:
-        tuple: split, name and ``file:line`` of each image; and the faults.
+    ``lists`` maps a split to its file and the number of images in the release.
     """
     images: dict[str, tuple[str, str, str]] = {}
     faults = []
@@ -96,9 +95,9 @@ def convert_faces(
 
     Args:
         faces (sequence of Face): the images of the lists.
-        faults (sequence of str): faults found so far. Nothing is written if there are any.
-        read_label (Callable): returns the soft labels of a file, uint8 of shape (H, W) or (H, W, C), or raises
-            ``Fault``. The files of a face together have one channel per colour of the palette.
+        faults (sequence of str): faults of the lists. Nothing is written if there are any.
+        read_label (Callable): reads the soft labels of a file, uint8 of shape (H, W) or (H, W, C), or raises ``Fault``.
+            The files of a face together have one channel per colour of the palette.
         palette (sequence): colours of the labels.
         out (Path): folder to create.
         landmarks (Path, optional): folder of landmarks, to align the faces.

@@ -10,7 +10,7 @@ class HELENDataset(BaseSegDataset):
     """HELEN with the 11 labels of Smith et al. (2013), in the order of their release.
 
     Left and right are as in the release. A horizontal flip must swap them: augment with
-    ``dict(type='RandomFlip', prob=0.5, swap_seg_labels=[(2, 3), (4, 5)])``. The arguments are those of mmseg's
+    ``dict(type='RandomFlip', prob=0.5, swap_seg_labels=[(2, 3), (4, 5)])``. The arguments are as in mmseg's
     ``BaseSegDataset``.
 
     Example:
@@ -53,7 +53,7 @@ class HELENDataset(BaseSegDataset):
 class LFWPLDataset(BaseSegDataset):
     """LFW-PL, the part labels of Kae et al. (2013), with their colours.
 
-    The release defines colours, not label numbers. mmattn uses background 0, skin 1, hair 2. The arguments are those of
+    The release defines colours, not label numbers. mmattn uses background 0, skin 1, hair 2. The arguments are as in
     mmseg's ``BaseSegDataset``.
 
     Example:

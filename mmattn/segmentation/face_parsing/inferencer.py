@@ -38,7 +38,7 @@ class FaceParsingInferencer(MMSegInferencer):
     Differences from ``MMSegInferencer``:
 
     * Outputs are named after the inputs, and the index map contains its palette.
-    * Classes and palette are those of the checkpoint, else those of the config's test set, never those of Cityscapes.
+    * Classes and palette come from the checkpoint, else from the config's test set, never from Cityscapes.
     * A checkpoint that does not fit the model is an error.
     * Images of different sizes are supported.
     * Memory does not grow with the number of files.
@@ -54,8 +54,7 @@ class FaceParsingInferencer(MMSegInferencer):
     Raises:
         OSError: the config or the checkpoint does not exist.
         RuntimeError: the checkpoint does not fit the model. The message lists the keys.
-        ValueError: classes and palette are in neither the checkpoint nor the config, do not match the model, or are
-            fewer than 2 or more than 256; or the device does not exist.
+        ValueError: the checkpoint and the config have no classes and palette, or they do not match the model.
 
     Example::
 
@@ -71,13 +70,13 @@ class FaceParsingInferencer(MMSegInferencer):
         scope: str = 'mmseg',
         show_progress: bool = True,
     ) -> None:
-        found = check_device(device)
+        device = str(check_device(device))
         if weights is not None:
             check_checkpoint(weights)
         cfg = model if isinstance(model, Config) else Config.fromfile(model)
         check_model(cfg, BaseSegmentor, 'a segmentor')
         self.weights = str(weights)  # read during the construction
-        super().__init__(cfg, weights, device=str(found), scope=scope)
+        super().__init__(cfg, weights, device=device, scope=scope)
         self.visualizer.set_dataset_meta(**self.model.dataset_meta)
         self.show_progress = show_progress
         self._load = next(t for t in self.pipeline.transforms if isinstance(t, InferencerLoader))
@@ -90,13 +89,13 @@ class FaceParsingInferencer(MMSegInferencer):
         ``pred`` has the labels as indices into the palette, ``vis`` the class colours over the image. Both have the
         image's height and width, after rotation by its EXIF orientation if the pipeline's loader applies it (the
         default of mmcv's). Files are written atomically. An image that cannot be read or segmented does not stop the
-        others; an error at the end lists such images.
+        run. An error at the end lists such images.
 
         Args:
             inputs (str, Path or sequence of them): image, folder, or list of images on a local disk. In a folder, all
-                files with the suffix of an image are read in the order of their names, except hidden ones and those in
-                subfolders. The log names the other files.
-            out_dir (str or Path): output folder. It is created if it does not exist.
+                files with the suffix of an image are read in the order of their names, except hidden files. Subfolders
+                are not read. The log names skipped files.
+            out_dir (str or Path): output folder, created if it does not exist.
             batch_size (int): maximum number of images per batch. Only consecutive images of the same size share a
                 batch. Defaults to 1.
             opacity (float): opacity of the colours over the image, 0 to 1. Defaults to 0.5.
@@ -105,11 +104,9 @@ class FaceParsingInferencer(MMSegInferencer):
             list of Path: the index maps, in the order of the inputs.
 
         Raises:
-            ValueError: before the model runs: there is no input; two inputs would have the same output; an output would
-                overwrite an input; ``batch_size`` or ``opacity`` is out of range. At the end: some images cannot be
-                read or segmented; the message lists them.
-            TypeError: ``inputs`` or ``out_dir`` is not a path, such as an array.
-            OSError: ``out_dir`` is not writable, or a result cannot be written. The message names the path.
+            ValueError: before the model runs, if there is no input, two inputs would have the same output, or an output
+                would overwrite an input. At the end, if images cannot be read or segmented; the message lists them.
+            OSError: a result cannot be written. The message names the path.
         """
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f'batch_size must be an integer, at least 1; got {batch_size}')
@@ -142,12 +139,11 @@ class FaceParsingInferencer(MMSegInferencer):
                 Image.fromarray(np.rint(overlay).astype(np.uint8)).save(temporary)
             written.append(pred_dir / name)
         if faults:
-            others = f'; the results of the others are in {pred_dir} and {vis_dir}' if written else ''
-            raise ValueError(f'{len(faults)} of {len(paths)} images cannot be segmented{others}:{_lines(faults)}')
+            rest = f'; the results of the others are in {pred_dir} and {vis_dir}' if written else ''
+            raise ValueError(f'{len(faults)} of {len(paths)} images cannot be segmented{rest}:{_lines(faults)}')
         return written
 
     def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Config) -> None:
-        """Load the weights strictly, and set the model's ``dataset_meta``."""
         if checkpoint is None:
             raise ValueError('weights must be the path or URL of a checkpoint; got None')
         load_weights(model, checkpoint)
@@ -178,18 +174,16 @@ class FaceParsingInferencer(MMSegInferencer):
         model.dataset_meta = dict(classes=classes, palette=palette)  # type: ignore[assignment]
 
     def _init_visualizer(self, cfg: Config | ConfigDict) -> Visualizer:
-        """Return mmseg's visualizer without backends, in place of the config's."""
-        return SegLocalVisualizer()
+        return SegLocalVisualizer()  # without the config's backends
 
     def _inputs_to_list(self, inputs: str | Path | Sequence[str | Path]) -> list[str]:
-        """Return the paths of the images."""
         if isinstance(inputs, Iterable) and not isinstance(inputs, str | Path | bytes):
             paths = [str(check_path('inputs', path)) for path in inputs]
         elif (folder := check_path('inputs', inputs)).is_dir():
-            found = sorted(path for path in folder.iterdir() if not path.name.startswith('.'))
+            entries = sorted(path for path in folder.iterdir() if not path.name.startswith('.'))
             # includes folders and broken links that are named like images: they are reported as faults
-            paths = [str(path) for path in found if path.suffix.lower() in SUFFIXES]
-            rest = [path.name for path in found if path.suffix.lower() not in SUFFIXES]
+            paths = [str(path) for path in entries if path.suffix.lower() in SUFFIXES]
+            rest = [path.name for path in entries if path.suffix.lower() not in SUFFIXES]
             if rest:
                 more = f' and {len(rest) - MANY} more' if len(rest) > MANY else ''
                 print_log(f'{inputs}: skipped, no suffix of an image: {", ".join(rest[:MANY])}{more}', 'current')
@@ -200,10 +194,7 @@ class FaceParsingInferencer(MMSegInferencer):
         return paths
 
     def _predict(self, paths: list[str], batch_size: int) -> Iterator[SegDataSample | str]:
-        """Yield the prediction of each image, or its fault.
-
-        Consecutive images of the same size share a batch: mmseg's models do not support different sizes in a batch.
-        """
+        """Yield predictions or faults. Only images of the same size share a batch, as mmseg's models require."""
 
         def size(item: dict | str) -> tuple:
             return () if isinstance(item, str) else (item['inputs'].shape, item['data_samples'].ori_shape)
@@ -213,7 +204,6 @@ class FaceParsingInferencer(MMSegInferencer):
                 yield from batch if isinstance(batch[0], str) else self._segment(batch)
 
     def _read(self, path: str) -> dict | str:
-        """Return the output of the pipeline for a file, or the fault of the file."""
         loader = self._load.from_file
         fault = look(ImageFile(path, loader.imdecode_backend, loader.color_type)).fault
         try:
@@ -225,18 +215,16 @@ class FaceParsingInferencer(MMSegInferencer):
             return f'{loader.imdecode_backend} cannot decode it, or the pipeline cannot process it: {_reason(error)}'
 
     def _segment(self, batch: list[dict]) -> list[SegDataSample | str]:
-        """Return the prediction or the fault of each image. If a batch fails, its images are run one by one."""
         try:
             return self.forward(self.collate_fn(batch))
         except Exception as error:  # models raise many types
-            if len(batch) > 1:
+            if len(batch) > 1:  # segment the images one by one
                 return [result for item in batch for result in self._segment([item])]
             height, width = batch[0]['data_samples'].ori_shape
             return [f'the model fails on {width}×{height} pixels: {_reason(error)}']
 
 
 def _check_names(paths: list[str], names: list[str], *folders: Path) -> None:
-    """Raise a ValueError if an output, a file of this name in each folder, would overwrite another or an input."""
     sources = defaultdict(list)
     for path, name in zip(paths, names):
         sources[name].append(path)

@@ -21,7 +21,7 @@ class FaceParsingMetric(BaseMetric):
 
     F1 = 2TP / (2TP + FP + FN), with the pixels of the whole set pooled. The classes of a group are merged before
     counting: a left brow that is predicted as a right brow is correct for the group of brows. For 'overall', TP, FP and
-    FN are summed over the components; a pixel of one component that is predicted as another is a false negative of the
+    FN are summed over the components. A pixel of one component that is predicted as another is a false negative of the
     first and a false positive of the second. 'accuracy' is the share of pixels whose class is correct, without groups.
 
     The metrics are named 'F1.<name>', 'overall' and 'accuracy', for example for ``save_best='overall',
@@ -42,10 +42,6 @@ class FaceParsingMetric(BaseMetric):
             Defaults to False.
         keep_results (bool): no effect. It exists because ``tools/test.py --out`` sets it, as for mmseg's metrics.
         **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
-
-    Raises:
-        ValueError: an argument is invalid. Arguments that depend on the classes are checked when ``dataset_meta`` is
-            set, before the first batch.
 
     Example:
         >>> from mmattn.registry import METRICS
@@ -87,7 +83,7 @@ class FaceParsingMetric(BaseMetric):
 
     @property
     def dataset_meta(self) -> dict | None:
-        """Meta information of the data set. Only 'classes', the names of the classes, is used."""
+        """Meta information of the data set, with the names of 'classes'. The arguments are checked against them."""
         return self._dataset_meta
 
     @dataset_meta.setter
@@ -113,23 +109,22 @@ class FaceParsingMetric(BaseMetric):
                 f"overall must name components without common classes, or overall_mode must be 'union'; got "
                 f'{list(self.overall)}'
             )
-        known = [*members, *(['overall'] if self.overall else []), 'accuracy']
-        _check_names('columns', self.columns or (), known)
+        metrics = [*members, *(['overall'] if self.overall else []), 'accuracy']
+        _check_names('columns', self.columns or (), metrics)
         self._members = members
-        self._columns = list(self.columns or known)
+        self._columns = list(self.columns or metrics)
 
     def process(self, data_batch: dict | None, data_samples: Sequence[dict]) -> None:
-        """Count the pixels of each image, and write its prediction.
+        """Count the pixels of every image, and write its prediction.
 
         Args:
             data_batch (dict, optional): not used.
-            data_samples (sequence of dict): ``pred_sem_seg`` and ``gt_sem_seg``, each with ``data`` ``(1, H, W)`` of
-                any numeric dtype, and ``img_path``.
+            data_samples (sequence of dict): ``img_path``, and ``pred_sem_seg`` and ``gt_sem_seg`` with ``data``
+                ``(1, H, W)`` of any numeric dtype.
 
         Raises:
-            ValueError: ground truth and prediction differ in size or contain a label that is neither a class nor
-                ignored, or two images have the same name in ``output_dir``. The message names the image.
-            OSError: the prediction cannot be written. The message names its file.
+            ValueError: ground truth and prediction differ in size, have a label that is neither a class nor ignored, or
+                two images have the same name in ``output_dir``. The message names the image.
         """
         for sample in data_samples:
             predicted = sample['pred_sem_seg']['data'].long()
@@ -148,7 +143,6 @@ class FaceParsingMetric(BaseMetric):
                     Image.fromarray(labels.astype(np.uint8)).save(temporary)
 
     def _count(self, sample: dict, predicted: torch.Tensor) -> np.ndarray:
-        """Return the confusion matrix, int64 ``(classes, classes)``, with one row per class of the ground truth."""
         truth = sample['gt_sem_seg']['data'].to(predicted)
         path = sample.get('img_path')
         if truth.shape != predicted.shape:
@@ -169,10 +163,11 @@ class FaceParsingMetric(BaseMetric):
         return torch.bincount(pairs, minlength=classes**2).view(classes, classes).cpu().numpy()
 
     def count_pixels(self, confusion: np.ndarray) -> dict[str, np.ndarray]:
-        """Return numerator and denominator of each metric, int64 ``(2, )``: 2TP and 2TP + FP + FN for F1.
+        """Compute numerator and denominator of every metric, int64 ``(2, )``: 2TP and 2TP + FP + FN for F1.
 
         Args:
-            confusion (np.ndarray): of one image, or the sum over several, int64 ``(classes, classes)``.
+            confusion (np.ndarray): int64 ``(classes, classes)``, with one row per class of the ground truth, of one
+                image or summed over several.
         """
         counts = {name: _f1_counts(confusion, members) for name, members in self._members.items()}
         counts['accuracy'] = np.array([np.trace(confusion), confusion.sum()])
@@ -184,13 +179,9 @@ class FaceParsingMetric(BaseMetric):
         return counts
 
     def compute_metrics(self, results: list[np.ndarray]) -> dict[str, float]:
-        """Pool the counts of all images, compute the metrics and print them.
+        """Print and return the metrics in percent, rounded to two decimals. With ``format_only``, return ``{}``.
 
-        Args:
-            results (list of np.ndarray): one confusion matrix per image, int64 ``(classes, classes)``.
-
-        Returns:
-            dict: metrics in percent, rounded to two decimals. Empty with ``format_only``.
+        ``results`` has one confusion matrix per image, int64 ``(classes, classes)``.
         """
         if self.format_only:
             print_log(f'The predictions were written to {self.output_dir}', 'current')
@@ -211,7 +202,6 @@ def _check_names(argument: str, names: Iterable[str], known: Collection[str]) ->
 
 
 def _f1_counts(confusion: np.ndarray, classes: list[int]) -> np.ndarray:
-    """Return 2TP and 2TP + FP + FN of the union of some classes, int64 ``(2, )``."""
     true_positive = confusion[np.ix_(classes, classes)].sum()
     return np.array([2 * true_positive, confusion[classes].sum() + confusion[:, classes].sum()])
 
