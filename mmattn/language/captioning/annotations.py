@@ -20,7 +20,7 @@ PUNCTUATION = re.compile(r"""[.?!,:;`"(){}\[\]\n]|''|--""")
 
 
 def caption_words(text: str) -> list[str]:
-    """Return the words of a caption, in lower case and without punctuation.
+    """Split a caption into words, in lower case and without punctuation.
 
     Example:
         >>> caption_words("A man's T-shirt - it is (nearly) white.")
@@ -50,17 +50,16 @@ class Annotation(NamedTuple):
 
 
 def read_annotations(path: str | Path) -> list[Annotation]:
-    """Return the images of a file, in its order.
+    """Read the images of an annotation file, in its order.
 
-    Layouts: ``dataset_*.json`` of Karpathy's splits, whose words are those of the file and whose ids are ``cocoid``, or
-    the name of the image without suffix; ``captions_*.json`` of COCO, also its ``image_info_*.json`` without captions;
-    and VATEX's list of videos. The words of the last two are those of
-    :func:`mmattn.language.captioning.caption_words`.
+    Three layouts are accepted. ``dataset_*.json`` of Karpathy's splits has words; ids are ``cocoid``, or the name of
+    the image without suffix. ``captions_*.json`` of COCO, also ``image_info_*.json`` without captions, and VATEX's list
+    of videos are split by :func:`mmattn.language.captioning.caption_words`.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: it has another layout, an image twice, a caption without a word or with a reserved word, or some
-            images without a caption, but others with; the message lists all faults.
+        ValueError: it has another layout, an image twice, a caption without a word or with a reserved word, or captions
+            of some images only. The message lists all faults.
     """
     data = read_json(path)
     faults: list[str] = []
@@ -89,11 +88,7 @@ def read_annotations(path: str | Path) -> list[Annotation]:
 def select_splits(
     name: str, annotations: Sequence[Annotation], splits: Sequence[str] | None, path: str | Path, every: bool = False
 ) -> list[Annotation]:
-    """Return the annotations of some splits; with None, those of a file without splits, or of ``every`` split.
-
-    Raises:
-        ValueError: the file does not have one of them, or has splits and none is requested.
-    """
+    """Select the annotations of some splits. None selects a file without splits, or, with ``every``, all splits."""
     if splits is None and every:
         return list(annotations)
     in_file = {_merged_split(annotation) for annotation in annotations}
@@ -109,7 +104,7 @@ def _merged_split(annotation: Annotation) -> str | None:
 
 
 def frequent_words(annotations: Sequence[Annotation], min_count: int) -> list[str]:
-    """Return the words that occur more than ``min_count`` times, the most frequent first."""
+    """Count words: return those that occur more than ``min_count`` times, the most frequent first."""
     counts = Counter(word for each in annotations for words in each.words for word in words)
     symbols = sorted((word for word in counts if counts[word] > min_count), key=lambda word: (-counts[word], word))
     unknown = sum(counts.values()) - sum(counts[word] for word in symbols)
@@ -122,7 +117,7 @@ def frequent_words(annotations: Sequence[Annotation], min_count: int) -> list[st
 
 
 def _parse(data: Any, faults: list[str]) -> Iterable[Annotation]:
-    """Yield the images of a file; add what does not fit its layout to ``faults``."""
+    """Parse the images of a file, and add what does not fit its layout to ``faults``."""
     if isinstance(data, list):
         return parse_each(data, _parse_video, faults, 'entry')
     images = data.get('images') if isinstance(data, dict) else None
@@ -168,21 +163,21 @@ def _with_words(name: str, captions: list[str]) -> Annotation:
 def read_attributes(
     path: str | Path, image_ids: Sequence[str], vocabulary: Vocabulary, num_attributes: int = 20
 ) -> dict[str, list[int]]:
-    """Return the best attributes of each image as numbers of the vocabulary, the best first.
+    """Read the best attributes of each image as numbers of the vocabulary, the best first.
 
-    The log has the number of attributes among them that are not in the vocabulary, which are left out, and the number
-    of images without attributes.
+    Attributes outside the vocabulary are left out. The log has their number, and the number of images without
+    attributes.
 
     Args:
-        path (str or Path): JSON, possibly ``.gz``: ``{image id: [[word, score], …]}``. Scores have no other use than
-            the order; equal scores keep the order of the file.
+        path (str or Path): JSON, possibly ``.gz``: ``{image id: [[word, score], …]}``. Only the order of the scores is
+            used. Equal scores keep the order of the file.
         image_ids (sequence of str): the images to return.
-        vocabulary (Vocabulary): that of the captions.
+        vocabulary (Vocabulary): vocabulary of the captions.
         num_attributes (int): how many at most. Defaults to 20.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: it has no attribute of these images, or another layout; the message lists all faults.
+        ValueError: it has no attribute of these images, or another layout. The message lists all faults.
 
     Example:
         >>> from mmattn.utils.files import write_text
@@ -214,7 +209,6 @@ def read_attributes(
 
 
 def _is_valid(entry: Any) -> bool:
-    """Return whether an entry is a list of pairs of a word and a finite score."""
     return isinstance(entry, list) and all(
         isinstance(pair, list)
         and len(pair) == 2

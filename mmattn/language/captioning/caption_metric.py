@@ -26,7 +26,7 @@ LEFT_OUT = {"''", "'", '``', '`', '-LRB-', '-RRB-', '-LCB-', '-RCB-', '.', '?', 
 
 
 def ptb_words(texts: Sequence[str]) -> list[list[str]]:
-    """Return the words of captions as the evaluation of COCO captions does: by Stanford's PTBTokenizer 3.4.1.
+    """Split captions into words as the evaluation of COCO captions does: by Stanford's PTBTokenizer 3.4.1.
 
     One start of the program, which takes about a second, is enough for any number of captions.
 
@@ -34,10 +34,6 @@ def ptb_words(texts: Sequence[str]) -> list[list[str]]:
         ImportError: pycocoevalcap is not installed.
         FileNotFoundError: there is no Java.
         RuntimeError: the program failed.
-
-    Example:
-        >>> ptb_words(["A man's T-shirt."])  # doctest: +SKIP
-        [['a', 'man', "'s", 't-shirt']]
     """
     command = java_command('tokenizer/stanford-corenlp-3.4.1.jar')
     command += ['edu.stanford.nlp.process.PTBTokenizer', '-preserveLines', '-lowerCase']
@@ -55,18 +51,18 @@ Words = Sequence[str]
 
 
 def caption_bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return BLEU-1 to BLEU-4 of a corpus, float64 ``(4)``, and of each of I captions, ``(I, 4)``, from 0 to 1.
+    """Compute BLEU-1 to BLEU-4 of a corpus, float64 ``(4)``, and of each of its I captions, ``(I, 4)``, from 0 to 1.
 
     BLEU-n is the geometric mean of the clipped precisions (m + 1e-15)/(t + 1e-9) of 1- to n-grams, where m of t n-grams
-    match, times the brevity penalty e^(1 - r/c) if c < r; r is the closest length of a reference, the shorter one of
+    match, times the brevity penalty e^(1 - r/c) if c < r. r is the closest length of a reference, the shorter one of
     two.
 
     Args:
         hypotheses (sequence of sequence of str): the words of I captions.
-        references (sequence of sequence of sequence of str): the words of the references of each.
+        references (sequence of sequence of sequence of str): the words of the references of each caption.
 
     Example:
-        >>> corpus, each = caption_bleu(['a cat on a mat'.split()], [['a cat sits on a mat'.split()]])
+        >>> corpus, captions = caption_bleu(['a cat on a mat'.split()], [['a cat sits on a mat'.split()]])
         >>> corpus.round(4).tolist()
         [0.8187, 0.709, 0.5158, 0.0001]
     """
@@ -75,7 +71,7 @@ def caption_bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Word
 
 
 def _counts(hypothesis: Words, references: Sequence[Words]) -> list[int]:
-    """Return the number of n-grams and of those that match, for each n, the length and that of the reference."""
+    """Count the n-grams for each n, the matching ones for each n, the words, and the words of the closest reference."""
     matches = []
     for n in range(1, 5):
         most: Counter[tuple[str, ...]] = Counter()
@@ -98,10 +94,10 @@ def _bleu(counts: np.ndarray) -> np.ndarray:
 
 
 def rouge_l(hypothesis: Words, references: Sequence[Words], beta: float = 1.2) -> float:
-    """Return ROUGE-L of a caption, from 0 to 1: (1 + β²) P R / (R + β² P).
+    """Compute ROUGE-L of a caption, from 0 to 1: (1 + β²) P R / (R + β² P).
 
-    P and R are the length of the longest common subsequence divided by that of the hypothesis and of the reference, P
-    the highest of all references, R also, possibly of another one.
+    P and R are the length of the longest common subsequence divided by the length of the hypothesis and of the
+    reference. Each is the highest of all references, possibly of different ones.
 
     Args:
         hypothesis (sequence of str): the words of the caption.
@@ -120,7 +116,7 @@ def rouge_l(hypothesis: Words, references: Sequence[Words], beta: float = 1.2) -
 
 
 def _common(first: Words, second: Words) -> int:
-    """Return the length of the longest common subsequence."""
+    """Compute the length of the longest common subsequence."""
     previous = [0] * (len(second) + 1)
     for word in first:
         row = [0]
@@ -137,18 +133,18 @@ TOKENIZERS = ('auto', 'PTB', 'simple')
 class CaptionMetric(UniqueMetric):
     """BLEU-1 to BLEU-4, METEOR, ROUGE-L and CIDEr-D of captions, as in the evaluation of COCO captions.
 
-    'BLEU-1' … 'BLEU-4' are those of the corpus, the others means over images; all are times 100, as in the papers'
-    tables. The document frequencies of CIDEr-D are those of the evaluated references.
+    'BLEU-1' … 'BLEU-4' are computed over the corpus. 'METEOR', 'ROUGE-L' and 'CIDEr-D' are means over images. All are
+    times 100, as in the papers' tables. CIDEr-D takes its document frequencies from the evaluated references.
 
-    The published figures are of words by Stanford's PTBTokenizer. It and METEOR 1.5 are Java programs of the package
-    pycocoevalcap. Without Java or this package, words are those of :func:`mmattn.language.captioning.caption_words`,
-    METEOR is absent, and a warning says why; the log always names the tokenizer. The two tokenizers differ in a
-    few captions per thousand. SPICE is left out: its package downloads models when it runs.
+    Papers split words by Stanford's PTBTokenizer. It and METEOR 1.5 are Java programs of the package pycocoevalcap.
+    Without Java or this package, :func:`mmattn.language.captioning.caption_words` splits words, METEOR is absent, and a
+    warning says why. The two tokenizers differ in a few captions per thousand, and the log names the one used. SPICE is
+    left out: its package downloads models when it runs.
 
     Images without references, as in the test set of COCO's server, have no figures, but can be written to a file.
 
     Args:
-        tokenizer (str): 'PTB'; 'simple', our own rule; or 'auto', 'PTB' if it can run. Defaults to 'auto'.
+        tokenizer (str): 'PTB', 'simple' (our own rule) or 'auto', which is 'PTB' if it can run. Defaults to 'auto'.
         use_meteor (bool): compute METEOR, if the tokenizer is 'PTB'. It takes about ten seconds to start. Defaults to
             True.
         output_dir (str, optional): folder for ``captions.json``, in the format of COCO's server, ``[{"image_id": 42,
@@ -159,8 +155,7 @@ class CaptionMetric(UniqueMetric):
 
     Raises:
         ImportError: the tokenizer is 'PTB', and pycocoevalcap is not installed.
-        OSError: the tokenizer is 'PTB', and there is no Java; or the folder of a file is not writable.
-        ValueError: the tokenizer is unknown.
+        OSError: the tokenizer is 'PTB', and there is no Java, or ``output_dir`` is not writable.
 
     Example:
         >>> metric = CaptionMetric(tokenizer='simple')
@@ -190,8 +185,10 @@ class CaptionMetric(UniqueMetric):
         self.use_meteor = use_meteor
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """Keep the captions of a batch: samples with ``image_id`` (str), ``pred_tokens`` (sequence of int, numbers of
-        the vocabulary up to and with the end token or without it) and ``captions`` (list of str), the references.
+        """Keep the captions of a batch.
+
+        Samples have ``image_id`` (str), ``pred_tokens`` (sequence of int, up to and with the end token or without it)
+        and ``captions`` (list of str), the references.
         """
         vocabulary = Vocabulary((self.dataset_meta or {})['symbols'])
         for sample in data_samples:
@@ -204,7 +201,7 @@ class CaptionMetric(UniqueMetric):
             )
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Return the figures by name, times 100, or none without references; write the requested files."""
+        """Compute the figures by name, times 100, or none without references. Write the requested files."""
         ids = coco_ids([result['image_id'] for result in results])
         self.write('captions.json', [dict(image_id=i, caption=result['caption']) for i, result in zip(ids, results)])
         without = [result['image_id'] for result in results if not result['captions']]
@@ -231,7 +228,6 @@ class CaptionMetric(UniqueMetric):
         return {name: 100 * value for name, value in found.items()}
 
     def _words(self, results: list[dict]) -> tuple[list[list[str]], list[list[list[str]]]]:
-        """Return the words of hypotheses and references."""
         texts = [text for result in results for text in (result['caption'], *result['captions'])]
         print_log(f'words of captions by the tokenizer {self.tokenizer!r}', 'current')
         words = iter(ptb_words(texts) if self.tokenizer == 'PTB' else map(caption_words, texts))
@@ -239,7 +235,6 @@ class CaptionMetric(UniqueMetric):
         return [each[0] for each in captions], [each[1:] for each in captions]
 
     def _reports_meteor(self) -> bool:
-        """Return whether METEOR is computed, and log why not."""
         if self.use_meteor and self.tokenizer == 'simple':
             reason = self.missing or "it requires the tokenizer 'PTB'"
             print_log(f'METEOR is absent: {reason}', 'current', logging.WARNING)
@@ -247,7 +242,7 @@ class CaptionMetric(UniqueMetric):
 
 
 def coco_ids(image_ids: Sequence[str]) -> list[int | str]:
-    """Return the ids of images as COCO's server reads them: decimal ones as integers, unless two would be the same.
+    """Convert ids of images to the form of COCO's server: decimal ones to integers, unless two would become equal.
 
     Example:
         >>> coco_ids(['42', 'dog']), coco_ids(['7', '007'])

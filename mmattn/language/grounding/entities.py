@@ -23,7 +23,7 @@ class Phrase(NamedTuple):
     """A phrase of a caption.
 
     Attributes:
-        entity (str): id of what it names; '0' is not visible.
+        entity (str): id of the object that it names. '0' is not visible.
         types (list of str): one or more, such as 'people', 'clothing' or 'scene'.
         start, end (int): the words ``start`` to ``end`` - 1 of the caption, at least one.
     """
@@ -35,12 +35,7 @@ class Phrase(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """A caption.
-
-    Attributes:
-        words (list of str): the words that a model reads.
-        phrases (list of Phrase): in their order.
-    """
+    """The words of a caption, as a model reads them, and its phrases in order."""
 
     words: list[str]
     phrases: list[Phrase]
@@ -90,17 +85,16 @@ class Entities(NamedTuple):
     boxes: dict[str, dict[str, list[Box]]]
 
     def grounded(self, each: ImageCaption) -> list[Phrase]:
-        """Return the phrases of a caption that have a box."""
+        """Select the phrases of a caption that have a box."""
         boxes = self.boxes[each.image_id]
         return [phrase for phrase in each.caption.phrases if phrase.entity in boxes]
 
 
 def parse_caption(text: str) -> Caption:
-    """Return words and phrases of a caption with brackets, ``[/EN#id/type words]``.
+    """Split a caption with brackets, ``[/EN#id/type words]``, into words and phrases.
 
-    The words are those of :func:`mmattn.language.text.words.ban_words`. Those inside and outside brackets are split
-    separately, so that a phrase has its place among the words that are read: a repeated phrase has the place of its own
-    bracket, and removed characters do not shift it.
+    :func:`mmattn.language.text.words.ban_words` splits the text inside and outside brackets separately. So a repeated
+    phrase has the position of its own bracket, and removed characters do not shift it.
 
     Example:
         >>> caption = parse_caption('[/EN#7/people A man], on [/EN#8/vehicles/other a bike] .')
@@ -115,7 +109,7 @@ def parse_caption(text: str) -> Caption:
 
 
 def parse_phrases(text: str) -> Caption:
-    """Return words and phrases of a caption whose phrases are in brackets; entities are '' and types empty.
+    """Split a caption whose phrases are in brackets into words and phrases, without entities and types.
 
     Example:
         >>> parse_phrases('[A man] runs')
@@ -126,7 +120,7 @@ def parse_phrases(text: str) -> Caption:
 
 
 def _parse(text: str, pattern: re.Pattern[str], form: str) -> tuple[list[str], list[tuple[re.Match[str], int, int]]]:
-    """Return all words, and the matches of phrases with the range of their words."""
+    """Split all words, and match phrases with the range of their words."""
     words: list[str] = []
     found = []
     place = 0
@@ -145,10 +139,10 @@ def _parse(text: str, pattern: re.Pattern[str], form: str) -> tuple[list[str], l
 
 
 def parse_sentences(text: str, path: str | Path) -> list[Caption]:
-    """Return the captions of a file in ``Sentences``, one per line.
+    """Parse the captions of a file in ``Sentences``, one per line.
 
     Raises:
-        ValueError: lines cannot be read; the message names ``path`` and lists all.
+        ValueError: lines cannot be read. The message names ``path`` and lists all of them.
     """
     captions, faults = [], []
     for number, line in enumerate(text.removesuffix('\n').split('\n'), 1):
@@ -161,13 +155,13 @@ def parse_sentences(text: str, path: str | Path) -> list[Caption]:
 
 
 def parse_annotation(data: bytes | str, path: str | Path) -> EntityBoxes:
-    """Return the boxes of a file in ``Annotations``.
+    """Parse the boxes of a file in ``Annotations``.
 
-    An object may have several ids, and an entity several objects. The published coordinates count pixels from 1; here,
-    they count from 0.
+    An object may have several ids, and an entity several objects. The published coordinates count pixels from 1. The
+    result counts from 0.
 
     Raises:
-        ValueError: the file is not XML or has another layout; the message names ``path`` and lists all faults.
+        ValueError: the file is not XML or has another layout. The message names ``path`` and lists all faults.
 
     Example:
         >>> box = '<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>50</xmax><ymax>40</ymax></bndbox>'
@@ -212,7 +206,7 @@ def _box(element: ElementTree.Element, size: tuple[int, int]) -> Box:
 
 
 def box_faults(boxes: Any, size: tuple[int, int]) -> list[str]:
-    """Return why the boxes of an entity cannot be used in an image with this width and height.
+    """List why the boxes of an entity cannot be used in an image with this width and height.
 
     Example:
         >>> box_faults([[0, 0, 9, 9], [0, 0, 60, 9]], (50, 40))
@@ -240,7 +234,7 @@ def _number(element: ElementTree.Element, name: str) -> int:
 
 
 def prepared(images: Iterable[tuple[str, Sequence[Caption], EntityBoxes]]) -> dict[str, Any]:
-    """Return the content of a prepared file for images: id, captions and boxes of each.
+    """Build the content of a prepared file from images: id, captions and boxes of each.
 
     Example:
         >>> caption = parse_caption('[/EN#7/people A man] runs')
@@ -264,11 +258,11 @@ def prepared(images: Iterable[tuple[str, Sequence[Caption], EntityBoxes]]) -> di
 
 
 def read_entities(path: str | Path) -> Entities:
-    """Return the content of a file that ``tools/dataset_converters/flickr_entities.py`` has written.
+    """Read a file that ``tools/dataset_converters/flickr_entities.py`` has written.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: it has another layout, a caption twice, or a box that is malformed or outside its image; the message
+        ValueError: it has another layout, a caption twice, or a box that is malformed or outside its image. The message
             lists all faults.
     """
     data = read_json(path)
@@ -306,6 +300,6 @@ def read_entities(path: str | Path) -> Entities:
 
 
 def words_of(entities: Entities) -> list[str]:
-    """Return all words of the captions, the most frequent first, those of the same frequency by alphabet."""
+    """Count all words of the captions: return them, the most frequent first, equally frequent ones by alphabet."""
     counts = Counter(word for each in entities.captions for word in each.caption.words)
     return sorted(counts.keys() - set(SPECIALS), key=lambda word: (-counts[word], word))

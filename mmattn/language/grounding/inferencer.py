@@ -1,4 +1,4 @@
-"""The regions that phrases of captions describe, with a trained model."""
+"""Find the regions that phrases of captions describe, with a trained model."""
 
 from __future__ import annotations
 
@@ -24,14 +24,7 @@ from .phrase_grounder import PhraseGrounder
 
 
 class GroundedCaption(NamedTuple):
-    """A caption, and the store that has the regions of its image.
-
-    Attributes:
-        image_id (str): id of the image.
-        text (str): the caption with brackets.
-        caption (Caption): its words and phrases.
-        store (RegionStore): the store.
-    """
+    """A caption as text with brackets, its words and phrases, and the store that has the regions of its image."""
 
     image_id: str
     text: str
@@ -39,11 +32,11 @@ class GroundedCaption(NamedTuple):
     store: RegionStore
 
     def phrases(self) -> list[str]:
-        """Return the words of each phrase, separated by spaces."""
+        """Join the words of each phrase by spaces."""
         return [' '.join(self.caption.words[each.start : each.end]) for each in self.caption.phrases]
 
     def inputs(self, vocabulary: Vocabulary) -> dict[str, Tensor]:
-        """Return what a model reads, as :class:`EntitiesDataset` does in tests."""
+        """Load what a model reads, as :class:`EntitiesDataset` does in tests."""
         return dict(
             image_inputs(self.store[self.image_id]),
             caption=torch.tensor(word_numbers(vocabulary, self.caption.words)),
@@ -54,9 +47,9 @@ class GroundedCaption(NamedTuple):
 class GroundingInferencer(LanguageInferencer):
     """Find the regions that phrases of captions describe, in the images of a region store.
 
-    Arguments and errors are those of :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a
-    :class:`PhraseGrounder`, and the checkpoint was trained with :class:`EntitiesDataset`. A word that is not in its
-    vocabulary is read as padding; predictions list such words.
+    The arguments are as in :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a
+    :class:`PhraseGrounder`, trained with :class:`EntitiesDataset`. A word that is not in its vocabulary is read as
+    padding, and predictions list such words.
 
     Example::
 
@@ -83,7 +76,7 @@ class GroundingInferencer(LanguageInferencer):
             inputs (str, Path, sequence of them, or RegionStore): folder of a region store, folders of several, or a
                 store.
             captions (sequence of tuple[str, str]): id of the image, and caption with its phrases in brackets, such as
-                '[a man] rides [a red bike]'; at least one pair.
+                '[a man] rides [a red bike]', at least one pair.
             top_k (int): number of regions per phrase, at least 1. Defaults to 5.
             progress_file, resume: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`.
 
@@ -92,9 +85,10 @@ class GroundingInferencer(LanguageInferencer):
 
             * image_id (str) and caption (str).
             * unknown (list[str]): the words that are not in the vocabulary.
-            * phrases (list[dict]): one per phrase, with phrase (str); box (list of float), left, top, right, bottom of
-              the best region, in pixels; score (float), its probability; and regions (list[dict]), up to ``top_k`` with
-              region (int, its number in the store), box and score, the best first.
+            * phrases (list[dict]): one per phrase. phrase (str) is its text, and regions (list[dict]) are up to
+              ``top_k`` regions, the best first, with region (int, its number in the store), box (left, top, right,
+              bottom in pixels) and score (float, its probability). box and score of the best region are also in the
+              phrase itself.
         """
         top_k = plain(top_k)
         check_count('top_k', top_k)
@@ -119,7 +113,7 @@ class GroundingInferencer(LanguageInferencer):
         )
 
     def captions(self, inputs: Stores, captions: Sequence[tuple[str, str]]) -> list[GroundedCaption]:
-        """Return the captions of a call, after all checks that do not run the model; arguments and errors as there."""
+        """Parse the captions of a call, with its arguments, after all checks that do not run the model."""
         pairs = read_pairs('captions', captions)
         store = region_store(inputs)
         found, faults = [], []
@@ -138,7 +132,7 @@ class GroundingInferencer(LanguageInferencer):
 
     @torch.no_grad()
     def forward(self, inputs: Batch) -> list[tuple[Tensor, Tensor]]:  # type: ignore[override]
-        """Return the logits ``(P, N)`` and the boxes ``(N, 4)`` of each caption of a batch."""
+        """Score a batch: return the logits ``(P, N)`` and the boxes ``(N, 4)`` of each caption."""
         samples = [each.inputs(self.vocabulary) for each in inputs.inputs]
         found = self.model(self._collated(samples), mode='predict')
         return [(each.pred_scores.cpu(), sample['boxes']) for each, sample in zip(found, samples)]
@@ -146,7 +140,7 @@ class GroundingInferencer(LanguageInferencer):
     def postprocess(  # type: ignore[override]
         self, preds: Sequence[tuple[Tensor, Tensor]], top_k: int = 5
     ) -> list[dict]:
-        """Return the best regions of the phrases of each caption, the best first."""
+        """Select the best regions of the phrases of each caption, the best first."""
         return [dict(phrases=[best_regions(scores, boxes, top_k) for scores in logits]) for logits, boxes in preds]
 
     def visualize(  # type: ignore[override]
@@ -171,7 +165,7 @@ class GroundingInferencer(LanguageInferencer):
 
 
 def best_regions(scores: Tensor, boxes: Tensor, top_k: int) -> list[dict[str, Any]]:
-    """Return the best regions of a phrase, the best first, for the logits of all regions ``(N)``.
+    """Select the best regions of a phrase, the best first, by the logits of all regions ``(N)``.
 
     Example:
         >>> boxes = torch.tensor([[0.0, 0.0, 50.0, 40.0], [0.0, 0.0, 9.0, 9.0]])

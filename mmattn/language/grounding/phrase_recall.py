@@ -20,20 +20,19 @@ TOP = (1, 5, 10)
 class PhraseRecall(UniqueMetric):
     """R@1, R@5 and R@10 of phrase grounding: how often one of the k best regions of a phrase is correct.
 
-    A region is correct if its IoU with any of the boxes of the phrase's entity is at least 0.5. 'upper bound' is the
-    recall of all regions, and 'whole image' that of the box of the whole image. A phrase without a correct region is a
-    miss. All are in percent of the phrases with a box. Of regions with the same score, the first is better.
+    A region is correct if its IoU with any box of the phrase's entity is at least 0.5. 'upper bound' is the recall of
+    all regions, and 'whole image' the recall of the box of the whole image. All are in percent of the phrases with a
+    box. Of regions with equal scores, the first is better.
 
-    With several boxes per entity, other papers take the smallest box around all of them. 'R@1 union', 'upper bound
-    union' and so on are the figures by that rule. 'R@1/people' and so on are those of the phrases of a type; a phrase
-    of several types counts in each.
+    Some papers take the smallest box around all boxes of an entity: 'R@1 union', 'upper bound union' and so on follow
+    this rule. 'R@1/people' and so on are figures for one type of phrases. A phrase of several types counts in each.
 
     Source: "Bilinear Attention Networks", 2018, section 5.
 
     Args:
-        output_dir (str, optional): folder for ``scores.json``, the scores of each phrase for paired statistics,
-            ``{"scores": {"42#0/1": {"R@1": 100.0, …}}}``, by id of the caption and number of the phrase. Defaults
-            to None, no file. ``tools/test.py --out`` sets it.
+        output_dir (str, optional): folder for ``scores.json``, the scores by caption id and number of the phrase, for
+            paired statistics: ``{"scores": {"42#0/1": {"R@1": 100.0, …}}}``. ``tools/test.py --out`` sets it. Defaults
+            to None, no file.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
     Example:
@@ -73,7 +72,7 @@ class PhraseRecall(UniqueMetric):
             )
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Return the figures by name, in percent, and write the requested file."""
+        """Compute the figures by name, in percent, and write the requested file."""
         phrases = [
             (f'{result["caption_id"]}/{number}', types, scores)
             for result in results
@@ -89,9 +88,9 @@ class PhraseRecall(UniqueMetric):
 
 
 def phrase_scores(regions: Tensor, phrase: dict[str, Any], scores: Tensor, size: tuple[int, int]) -> dict[str, float]:
-    """Return the scores of a phrase, each 0 or 100, by the names of :class:`PhraseRecall`.
+    """Score a phrase: 0 or 100 for each figure of :class:`PhraseRecall`.
 
-    ``regions`` are boxes ``(N, 4)``, and ``scores`` theirs, ``(N)``. The phrase has 'boxes', ``(M, 4)``.
+    ``regions`` are boxes ``(N, 4)`` with ``scores`` ``(N)``. The phrase has 'boxes', ``(M, 4)``.
     """
     order = scores.sort(descending=True, stable=True).indices
     boxes = phrase['boxes']

@@ -1,4 +1,4 @@
-"""Pictures of the attention with which a model reads a sentence and writes its translation."""
+"""Draw the attention with which a model reads a sentence and writes its translation."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class SentenceAttention:
     Attributes:
         layer (str): name of the layer in the model.
         part (str): 'encoder self-attention', 'decoder self-attention' or 'cross-attention'.
-        weights (dict[str, Tensor]): kind → float ``(heads, queries, keys)`` on the CPU. The kinds are those of
-            'content', 'position' and 'bilateral' that the layer has. Each row sums to 1.
+        weights (dict[str, Tensor]): kind → float ``(heads, queries, keys)`` on the CPU. The kinds are 'content',
+            'position' and 'bilateral', as far as the layer has them. Each row sums to 1.
     """
 
     layer: str
@@ -40,7 +40,7 @@ class SentenceAttention:
 
 
 def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str, nn.Module]]:
-    """Return the parts and layers of encoder and decoder with ``attention_weights``, at one depth, by name.
+    """Find the attention layers at one depth of encoder and decoder: map names to parts and modules.
 
     Args:
         model (nn.Module): a model with stacks ``encoder`` and ``decoder``, such as :class:`TranslationTransformer`.
@@ -69,18 +69,14 @@ def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str
 
 @torch.no_grad()
 def sentence_attention(model: Any, source: Tensor, target: Tensor, layer: int | None = None) -> list[SentenceAttention]:
-    """Run a model on a sentence and its translation, and return the attention weights of all pieces.
+    """Run a model on a sentence and its translation, and return the attention weights of each layer at one depth.
 
     Args:
-        model (nn.Module): a model with ``encoder``, ``decoder`` and ``hidden(source, target)``, such as
-            :class:`TranslationTransformer`, in evaluation mode.
-        source (Tensor): int64 ``(M)``, the sentence, which ends in ``</s>``.
-        target (Tensor): int64 ``(L)``, its translation, which ends in ``</s>``. A query of the decoder is the position
-            that writes a piece; a key of its self-attention is a piece that it has read, the first one is ``</s>``.
+        model (nn.Module): a model with ``encoder``, ``decoder`` and ``hidden(source, target)``, in evaluation mode.
+        source (Tensor): int64 ``(M)``, the sentence with ``</s>``.
+        target (Tensor): int64 ``(L)``, its translation with ``</s>``. A query of the decoder is the position that
+            writes a piece. A key of its self-attention is a piece that it has read, first ``</s>``.
         layer (int, optional): number of the layer in encoder and decoder, from 1. Defaults to the last.
-
-    Returns:
-        list[SentenceAttention]: one per attention layer at this depth, in the order of the model.
 
     Example:
         >>> from mmattn.language.translation import TranslationTransformer
@@ -100,7 +96,7 @@ def sentence_attention(model: Any, source: Tensor, target: Tensor, layer: int | 
 
 
 def attention_figure(attention: Sequence[SentenceAttention], source: Sequence[str], target: Sequence[str]) -> Figure:
-    """Return the figure of :func:`draw_sentence_attention`; the arguments are the same."""
+    """Build the figure of :func:`draw_sentence_attention` from the same arguments."""
     read = [END, *target[:-1]]
     labels = dict(zip(PARTS, ((source, source), (target, read), (target, source))))
     rows = [(each, kind, weights) for each in attention for kind, weights in each.weights.items()]
@@ -159,23 +155,16 @@ def draw_sentence_attention(
 ) -> np.ndarray:
     """Draw attention weights as tables: one row of tables per layer and kind, one column per head.
 
-    In a table, a row is a query and a column is a key, labelled with their pieces. The rows of the decoder's tables are
-    the pieces that it writes; the columns of its self-attention are the pieces that it has read. Colours show the share
-    of the largest weight of the row. The largest weight of a table is printed above it.
+    In a table, a row is a query and a column is a key, labelled with their pieces. The decoder's rows are the pieces
+    that it writes. The columns of its self-attention are the pieces that it has read. Colours show the share of the
+    largest weight of the row, and the largest weight of a table is printed above it.
 
     Args:
         attention (sequence of SentenceAttention): output of :func:`sentence_attention`.
-        source (sequence of str): M pieces of the sentence, ``</s>`` included.
-        target (sequence of str): L pieces of the translation, ``</s>`` included.
+        source, target (sequence of str): M and L pieces of the sentence and of its translation, with ``</s>``.
 
     Returns:
         np.ndarray: uint8 ``(height, width, 3)``, RGB.
-
-    Example:
-        >>> table = torch.eye(3).expand(2, 3, 3)
-        >>> attention = [SentenceAttention('encoder.layers.0', 'encoder self-attention', dict(content=table))]
-        >>> draw_sentence_attention(attention, ['a', 'do@@', 'g'], ['</s>']).shape[2]
-        3
     """
     sizes = dict(zip(PARTS, ((len(source), len(source)), (len(target), len(target)), (len(target), len(source)))))
     for each in attention:

@@ -30,16 +30,15 @@ Inputs = str | Path | Sequence[str]
 class TranslationInferencer(SentenceInferencer):
     """Translate raw text of any length.
 
-    The checkpoint contains everything else that is needed: the languages, the options of the tokenizer, the codes of
-    the subword segmentation and the vocabulary. No folder of data is read. Sentences of similar lengths share a batch;
-    the longest are first, so that a lack of memory shows at once. The results have the order of the input.
+    The checkpoint contains languages, tokenizer options, subword codes and vocabulary, so no folder of data is read.
+    Sentences of similar lengths share a batch. The longest come first, so that a lack of memory shows at once. The
+    results have the order of the input.
 
     Args:
-        model, weights, device, show_progress: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`, and
-            so are the errors. The model is a :class:`TranslationTransformer`, and the checkpoint was trained with
-            :class:`ParallelTextDataset`.
-        batch_tokens (int): bound on the pieces of a batch: its longest sentence, with ``</s>``, times its number of
-            sentences. Defaults to 4096.
+        model, weights, device, show_progress: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`. The
+            model is a :class:`TranslationTransformer`, trained with :class:`ParallelTextDataset`.
+        batch_tokens (int): most pieces of a batch: its longest sentence, with ``</s>``, times its number of sentences.
+            Defaults to 4096.
 
     Raises:
         ImportError: a package of the extra ``language`` is not installed.
@@ -81,12 +80,11 @@ class TranslationInferencer(SentenceInferencer):
     ) -> dict[str, list[dict]]:
         """Translate text.
 
-        A sentence without a piece, such as an empty line, has the empty translation with score 0. The model does not
-        receive it.
+        A sentence without a piece, such as an empty line, has the empty translation with score 0.
 
         Args:
-            inputs (str, Path or sequence of str): a sentence; a UTF-8 text file (as ``Path``) with one sentence per
-                line; or sentences.
+            inputs (str, Path or sequence of str): a sentence, a UTF-8 text file (as ``Path``) with one sentence per
+                line, or sentences.
             beam, length_penalty, n_best, progress_file, resume: as in
                 :class:`mmattn.language.models.inferencer.SentenceInferencer`.
             max_source_length (int): the most pieces of a sentence, without ``</s>``. Defaults to 250.
@@ -156,10 +154,6 @@ class TranslationInferencer(SentenceInferencer):
             inputs (sequence of str): raw sentences.
             max_source_length (int): the most pieces of a sentence, without ``</s>``. Defaults to 250.
             name (str): name of the input in messages. Defaults to 'inputs'.
-
-        Raises:
-            ValueError: a sentence is longer than ``max_source_length`` or ``batch_tokens``, or has a line break in it.
-                The message gives its line.
         """
         for number, line in enumerate(inputs, 1):
             if re.search('[\r\n]', line.strip()):
@@ -186,7 +180,7 @@ class TranslationInferencer(SentenceInferencer):
 
     @torch.no_grad()
     def forward(self, inputs: Batch, **options: Any) -> list[list[Hypothesis]]:  # type: ignore[override]
-        """Return the hypotheses for each sentence of a batch; ``options`` replace those of ``test_cfg``."""
+        """Translate a batch: return hypotheses per sentence. ``options`` replace ``test_cfg``."""
         source = [torch.tensor(self.vocabulary.encode(' '.join(each))) for each in inputs.inputs]
         data = self.model.data_preprocessor(dict(inputs=dict(source=source)), False)
         return self.model.translate(data['inputs']['source'], **options)
@@ -194,7 +188,7 @@ class TranslationInferencer(SentenceInferencer):
     def postprocess(  # type: ignore[override]
         self, preds: Sequence[Sequence[Hypothesis]], n_best: int = 1
     ) -> list[dict]:
-        """Return the predictions of sentences, as :meth:`__call__`, for their hypotheses, the best first."""
+        """Convert the hypotheses of sentences, the best first, to predictions as in :meth:`__call__`."""
         found = []
         for hypotheses in preds:
             symbols = self.vocabulary.symbols
@@ -210,7 +204,7 @@ class TranslationInferencer(SentenceInferencer):
 
         Args:
             inputs (str): the raw sentence.
-            pieces (sequence of str): 'pieces' of its prediction, or those of another translation.
+            pieces (sequence of str): 'pieces' of its prediction, or of another translation.
             layer (int, optional): number of the layer in encoder and decoder, from 1. Defaults to the last.
 
         Returns:
@@ -229,18 +223,15 @@ class TranslationInferencer(SentenceInferencer):
         return draw_sentence_attention(attention, [*read, '</s>'], [*pieces, '</s>'])
 
     def _read_meta(self) -> None:
-        """Set the vocabulary, and the tokenizers of both languages."""
         super()._read_meta()
         common = dict(lowercase=self.meta['lowercase'], **self.meta['moses'])
         self._source = TextProcessor(self.meta['source'], self.meta['codes'], **common)
         self._target = TextProcessor(self.meta['target'], None, **common)
 
     def _init_pipeline(self, cfg: Any) -> Any:
-        """Return the function from a raw sentence to its pieces."""
         return self._source.pieces
 
     def _inputs_to_list(self, inputs: Inputs) -> list[str]:  # type: ignore[override]
-        """Return the sentences."""
         if isinstance(inputs, Path):
             return read_lines(inputs)
         if isinstance(inputs, str) and os.path.isfile(inputs):
@@ -253,6 +244,5 @@ class TranslationInferencer(SentenceInferencer):
 
 
 def _prediction(n_best: Sequence[tuple[str, float]], pieces: Sequence[str] = ()) -> dict:
-    """Return the prediction with these translations; without one, that of an empty line."""
     found = [dict(text=text, score=score) for text, score in n_best or [('', 0.0)]]
     return dict(found[0], pieces=list(pieces), n_best=found)

@@ -1,4 +1,4 @@
-"""Answers to questions about images with a trained model, by the features of their regions or by their pixels."""
+"""Answer questions about images with a trained model, by the features of their regions or by their pixels."""
 
 from __future__ import annotations
 
@@ -27,18 +27,13 @@ from .vqa_model import VQAModel
 
 
 class AskedQuestion(NamedTuple):
-    """A question, and what the model reads of its image.
-
-    Attributes:
-        question (Question): the question.
-        place (RegionStore or Path): the store that has the regions of the image, or the path of its picture.
-    """
+    """A question, and where its image is: the store that has its regions, or the path of its picture."""
 
     question: Question
     place: RegionStore | Path
 
     def inputs(self, tokenizer: QuestionTokenizer) -> dict[str, Tensor]:
-        """Return what a model reads, as :class:`VQADataset` does in tests."""
+        """Load what a model reads, as :class:`VQADataset` does in tests."""
         question = tokenizer(self.question.question)
         if isinstance(self.place, Path):
             return dict(image=read_picture(self.place), question=question)
@@ -48,12 +43,12 @@ class AskedQuestion(NamedTuple):
 class VQAInferencer(LanguageInferencer):
     """Answer questions about the images of a region store, or about pictures.
 
-    Arguments and errors are those of :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a
-    :class:`VQAModel` or :class:`MCAN`; the checkpoint was trained with :class:`VQADataset`, and contains vocabulary and
-    answers. A model with an image encoder reads pictures; they must have the size of those of its training.
+    The arguments are as in :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a
+    :class:`VQAModel` or :class:`MCAN`, trained with :class:`VQADataset`. A model with an image encoder reads pictures,
+    which must have the size of its training pictures.
 
-    A word that is not in the vocabulary is read as the training did: as padding, or as ``<unk>``. Predictions list such
-    words. A question without a word is answered, too: from the image and the frequencies of the answers.
+    An unknown word is read as in training, as padding or ``<unk>``, and predictions list it. A question without a word
+    is answered from the image and the frequencies of the answers.
 
     Attributes:
         answers (list[str]): the answers that the model can give.
@@ -81,9 +76,9 @@ class VQAInferencer(LanguageInferencer):
 
         Args:
             inputs (str, Path, sequence of them, or RegionStore): folder of a region store, folders of several, or a
-                store; for a model that reads pictures, their folder. The id of an image is the name of its picture
-                without suffix.
-            questions (sequence of tuple[str, str], str or Path): id of the image and question, at least one pair; or a
+                store. For a model that reads pictures, their folder: the id of an image is the name of its file without
+                suffix.
+            questions (sequence of tuple[str, str], str or Path): id of the image and question, at least one pair, or a
                 prepared file, see :func:`mmattn.language.vqa.questions.read_questions`.
             top_k (int): number of answers per question, at least 1. Defaults to 5.
             progress_file, resume: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`.
@@ -91,7 +86,7 @@ class VQAInferencer(LanguageInferencer):
         Returns:
             dict: 'predictions', one dict per question, in their order:
 
-            * question_id (int): that of the file, or the index of the pair.
+            * question_id (int): from the file, or the index of the pair.
             * image_id (str) and question (str).
             * answer (str) and score (float): the best answer, and its probability.
             * answers (list[dict]): up to ``top_k`` answers with answer and score, the best first.
@@ -107,7 +102,7 @@ class VQAInferencer(LanguageInferencer):
         return dict(predictions=[self._described(each.question) | found[i] for i, each in enumerate(asked)])
 
     def questions(self, inputs: Stores, questions: Sequence[tuple[str, str]] | str | Path) -> list[AskedQuestion]:
-        """Return the questions of a call, after all checks that do not run the model; arguments and errors as there."""
+        """Look up the questions of a call, with its arguments, after all checks that do not run the model."""
         if isinstance(questions, str | Path):
             found = read_questions(questions)
         else:
@@ -128,12 +123,12 @@ class VQAInferencer(LanguageInferencer):
 
     @torch.no_grad()
     def forward(self, inputs: Batch) -> Tensor:  # type: ignore[override]
-        """Return the scores of all answers, ``(B, A)``, for a batch."""
+        """Score all answers for a batch: ``(B, A)``."""
         batch = self._collated([each.inputs(self.tokenizer) for each in inputs.inputs])
         return torch.stack([sample.pred_scores for sample in self.model(batch, mode='predict')])
 
     def postprocess(self, preds: Tensor, top_k: int = 5) -> list[dict]:  # type: ignore[override]
-        """Return the best answers, as :meth:`__call__` without the questions, for the scores of all answers."""
+        """Select the best answers by the scores of all answers, as :meth:`__call__` without the questions."""
         found = []
         for scores in preds.cpu():
             answers = [dict(zip(('answer', 'score'), pair)) for pair in best_answers(scores, self.answers, top_k)]
@@ -145,7 +140,8 @@ class VQAInferencer(LanguageInferencer):
     ) -> np.ndarray:
         """Draw the attention with which the model answers a question.
 
-        See :func:`mmattn.language.vqa.attention_pictures.draw_question_attention`.
+        See :func:`mmattn.language.vqa.attention_pictures.draw_question_attention`. The model must return attention
+        weights, and the image must have a region.
 
         Args:
             inputs (AskedQuestion): the question, from :meth:`questions`.
@@ -155,9 +151,6 @@ class VQAInferencer(LanguageInferencer):
 
         Returns:
             np.ndarray: uint8 ``(height, width, 3)``, RGB.
-
-        Raises:
-            ValueError: the model returns no attention weights; or the image has no region.
         """
         from .attention_pictures import picture_of_answer  # late: it imports matplotlib
 
@@ -170,7 +163,6 @@ class VQAInferencer(LanguageInferencer):
         return self.model.num_features is None
 
     def _described(self, question: Question) -> dict[str, Any]:
-        """Return what a prediction says of its question."""
         return dict(
             question_id=question.question_id,
             image_id=question.image_id,
@@ -180,13 +172,11 @@ class VQAInferencer(LanguageInferencer):
         )
 
     def _read_meta(self) -> None:
-        """Set the tokenizer, its vocabulary and the answers."""
         self.tokenizer = QuestionTokenizer(self.meta['symbols'], self.meta['tokens'], self.meta['max_words'])
         self.vocabulary, self.answers = self.tokenizer.vocabulary, list(self.meta['answers'])
         self._known = {*self.vocabulary.symbols[len(SPECIALS) :]}
 
     def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Any) -> None:
-        """Load the weights strictly, the vocabulary and the answers."""
         super()._load_weights_to_model(model, checkpoint, cfg)
         if len(self.answers) != model.num_answers:
             raise ValueError(
@@ -196,10 +186,7 @@ class VQAInferencer(LanguageInferencer):
 
 
 def _check_sizes(folder: Any, asked: Sequence[AskedQuestion], trained: Sequence[int] | None) -> None:
-    """Raise a ValueError if pictures cannot be read, or differ in size from those of the training or from each other.
-
-    Pictures of different sizes have no batch. Older checkpoints do not have the size of the training.
-    """
+    """Check that pictures have the size of the training, or, for older checkpoints, one size: others have no batch."""
     faults: list[str] = []
     first = trained and ('the training', tuple(trained))
     for path in dict.fromkeys(each.place for each in asked):
@@ -218,7 +205,6 @@ def _check_sizes(folder: Any, asked: Sequence[AskedQuestion], trained: Sequence[
 
 
 def _described(asked: Sequence[AskedQuestion]) -> dict[str, Any]:
-    """Return what identifies questions and images in the settings of a run."""
     place = asked[0].place
     if isinstance(place, Path):
         paths = dict.fromkeys(each.place for each in asked)

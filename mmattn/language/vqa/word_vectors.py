@@ -20,10 +20,10 @@ from mmattn.registry import HOOKS
 def read_word_vectors(
     path: str | Path, words: Collection[str], dim: int, dictionary: str | Path | None = None
 ) -> dict[str, Tensor]:
-    """Return the vectors of some words; words without one are left out.
+    """Read the vectors of some words. Words without a vector are left out.
 
-    A text file, which may be compressed (``.gz``), has one word per line and its numbers, separated by spaces, as those
-    of GloVe. A file ``.npy`` has one row per line of ``dictionary``, as ``utable.npy`` of Skip-Thought.
+    A text file, possibly ``.gz``, has one word per line and its numbers, separated by spaces, as GloVe. A file ``.npy``
+    has one row per line of ``dictionary``, as ``utable.npy`` of Skip-Thought.
 
     Args:
         path (str or Path): the file.
@@ -91,11 +91,11 @@ UNKNOWN = 'UNK'
 
 @HOOKS.register_module()
 class WordVectorHook(Hook):
-    """Fills the embedding of a model with word vectors from a file, before the first iteration.
+    """Fill the embedding of a model with word vectors from a file, before the first iteration.
 
-    It fills the first ``nn.Embedding`` of the model, that of the question encoder. A word without a vector has 0, as in
-    the published code of the bilinear attention network, or the vector of the word 'UNK', if the file has it, as
-    Skip-Thought; so has ``<unk>``. The vector of padding stays 0. All vectors are trained further.
+    It fills the first ``nn.Embedding`` of the model. A word without a vector, also ``<unk>``, gets the vector of the
+    word 'UNK', if the file has it, as Skip-Thought; otherwise 0, as in the code of the bilinear attention network. The
+    vector of padding stays 0. All vectors are trained further.
 
     A training that starts from a checkpoint, or is resumed, keeps the vectors of the checkpoint.
 
@@ -105,9 +105,9 @@ class WordVectorHook(Hook):
         dictionary (str, optional): the words of an ``.npy`` file. Defaults to None.
 
     Raises:
-        OSError: before the first iteration, if a file cannot be read.
-        ValueError: before the first iteration, if the vectors are not as wide as the embedding, the file has none of
-            the words, or the model has no embedding of the words of the training data.
+        OSError: a file cannot be read.
+        ValueError: the vectors are not as wide as the embedding, the file has none of the words, or the model has no
+            embedding of the words of the training data.
 
     Example:
         >>> from mmattn.registry import HOOKS
