@@ -63,26 +63,26 @@ def read_annotations(path: str | Path) -> list[Annotation]:
     """
     data = read_json(path)
     faults: list[str] = []
-    found = list(_parse(data, faults))
-    counts = Counter(each.image_id for each in found)
+    annotations = list(_parse(data, faults))
+    counts = Counter(annotation.image_id for annotation in annotations)
     faults += [f'image {name}: {count} times in the file' for name, count in counts.items() if count > 1]
-    captioned = any(each.captions for each in found)
-    for each in found:
-        where = f'image {each.image_id}'
-        if each.split not in (None, *SPLITS):
-            faults.append(f'{where}: its split must be one of {", ".join(SPLITS)}; got {each.split!r}')
-        if not each.captions and captioned:
+    captioned = any(annotation.captions for annotation in annotations)
+    for annotation in annotations:
+        where = f'image {annotation.image_id}'
+        if annotation.split not in (None, *SPLITS):
+            faults.append(f'{where}: its split must be one of {", ".join(SPLITS)}; got {annotation.split!r}')
+        if not annotation.captions and captioned:
             faults.append(f'{where}: no caption')
-        for text, words in zip(each.captions, each.words):
+        for text, words in zip(annotation.captions, annotation.words):
             if not words:
                 faults.append(f'{where}: the caption {text!r} has no words')
             wrong = [word for word in words if not word or ' ' in word or word in SPECIALS]
             if wrong:
                 faults.append(f'{where}: {wrong[0]!r} is not a word or is reserved, in the caption {text!r}')
-    if not found and not faults:
+    if not annotations and not faults:
         faults.append('no image')
     raise_faults(path, faults)
-    return found
+    return annotations
 
 
 def select_splits(
@@ -105,7 +105,7 @@ def _merged_split(annotation: Annotation) -> str | None:
 
 def frequent_words(annotations: Sequence[Annotation], min_count: int) -> list[str]:
     """Count words: return those that occur more than ``min_count`` times, the most frequent first."""
-    counts = Counter(word for each in annotations for words in each.words for word in words)
+    counts = Counter(word for annotation in annotations for words in annotation.words for word in words)
     symbols = sorted((word for word in counts if counts[word] > min_count), key=lambda word: (-counts[word], word))
     unknown = sum(counts.values()) - sum(counts[word] for word in symbols)
     print_log(
@@ -140,7 +140,7 @@ def _parse_karpathy(image: dict) -> Annotation:
     name = str(image['cocoid']) if 'cocoid' in image else Path(image['filename']).stem
     sentences = image['sentences']
     words = [sentence['tokens'] for sentence in sentences]
-    if not all(isinstance(each, list) and all(isinstance(word, str) for word in each) for each in words):
+    if not all(isinstance(caption, list) and all(isinstance(word, str) for word in caption) for caption in words):
         raise ValueError("'tokens' must be lists of str")
     return Annotation(name, check_text(image['split']), [check_text(sentence['raw']) for sentence in sentences], words)
 
@@ -189,23 +189,26 @@ def read_attributes(
     data = read_json(path)
     if not isinstance(data, dict):
         raise_faults(path, ['not an object {image id: [[word, score], …]}'])
-    raise_faults(path, [f'image {name}: not [[word, score], …]' for name, each in data.items() if not _is_valid(each)])
-    found: dict[str, list[int]] = {}
+    raise_faults(
+        path, [f'image {name}: not [[word, score], …]' for name, pairs in data.items() if not _is_valid(pairs)]
+    )
+    attributes: dict[str, list[int]] = {}
     dropped = 0
     for name in image_ids:
         best = sorted(data.get(name, []), key=lambda pair: -pair[1])[:num_attributes]
         numbers = dict.fromkeys(vocabulary.encode(word)[0] for word, _ in best)
-        found[name] = [number for number in numbers if number != UNK]
+        attributes[name] = [number for number in numbers if number != UNK]
         dropped += sum(vocabulary.encode(word)[0] == UNK for word, _ in best)
-    empty = [name for name, numbers in found.items() if not numbers]
-    if len(empty) == len(found):
-        raise_faults(path, [f'no attribute of any of the {len(found):,} images that is in the vocabulary'])
+    empty = [name for name, numbers in attributes.items() if not numbers]
+    if len(empty) == len(attributes):
+        raise_faults(path, [f'no attribute of any of the {len(attributes):,} images that is in the vocabulary'])
+    count = sum(map(len, attributes.values()))
     print_log(
-        f'{path}: {sum(map(len, found.values())):,} attributes of {len(found):,} images; {dropped:,} are left out '
-        f'because they are not in the vocabulary; {len(empty):,} images have none',
+        f'{path}: {count:,} attributes of {len(attributes):,} images; {dropped:,} are left out because they are not in '
+        f'the vocabulary; {len(empty):,} images have none',
         'current',
     )
-    return found
+    return attributes
 
 
 def _is_valid(entry: Any) -> bool:

@@ -4,25 +4,42 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mmengine.logging import print_log
 
 from mmattn.language.models.unique_metric import UniqueMetric
-from mmattn.language.text.subwords import normalized
+from mmattn.language.text.subwords import import_optional, normalized
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import METRICS
 
 from .annotations import caption_words
 from .cider import CiderD
-from .java import java_command, meteor
 
 # Those of the tokenizer's tokens that the evaluation leaves out.
 LEFT_OUT = {"''", "'", '``', '`', '-LRB-', '-RRB-', '-LCB-', '-RCB-', '.', '?', '!', ',', ':', '-', '--', '...', ';'}
+
+
+def java_command(jar: str) -> list[str]:
+    """Build the start of the command that runs a program of pycocoevalcap, from the path ``jar`` in this package.
+
+    Raises:
+        ImportError: pycocoevalcap is not installed. The message gives the command that installs it.
+        FileNotFoundError: ``java`` is not on the PATH, or the program is not in the package.
+    """
+    path = Path(next(iter(import_optional('pycocoevalcap').__path__)), jar)
+    java = shutil.which('java')
+    if java is None:
+        raise FileNotFoundError('java: not on the PATH; a Java runtime (8 or later) is required')
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: no such file; reinstall pycocoevalcap')
+    return [java, '-cp', str(path)]
 
 
 def ptb_words(texts: Sequence[str]) -> list[list[str]]:
@@ -31,8 +48,7 @@ def ptb_words(texts: Sequence[str]) -> list[list[str]]:
     One start of the program, which takes about a second, is enough for any number of captions.
 
     Raises:
-        ImportError: pycocoevalcap is not installed.
-        FileNotFoundError: there is no Java.
+        ImportError, FileNotFoundError: as :func:`java_command`.
         RuntimeError: the program failed.
     """
     command = java_command('tokenizer/stanford-corenlp-3.4.1.jar')
@@ -40,11 +56,11 @@ def ptb_words(texts: Sequence[str]) -> list[list[str]]:
     command += ['-encoding', 'UTF-8']
     lines = [' '.join(normalized(text).split()) for text in texts]  # a line of input is a line of output
     done = subprocess.run(command, input=''.join(f'{line}\n' for line in lines).encode(), capture_output=True)
-    found = done.stdout.decode(errors='replace').split('\n')[:-1]
-    if done.returncode or len(found) != len(lines):
+    outputs = done.stdout.decode(errors='replace').split('\n')[:-1]
+    if done.returncode or len(outputs) != len(lines):
         message = done.stderr.decode(errors='replace').strip()[-500:]
-        raise RuntimeError(f'PTBTokenizer returned {len(found)} lines for {len(lines)} captions: {message}')
-    return [[word for word in line.split() if word not in LEFT_OUT] for line in found]
+        raise RuntimeError(f'PTBTokenizer returned {len(outputs)} lines for {len(lines)} captions: {message}')
+    return [[word for word in line.split() if word not in LEFT_OUT] for line in outputs]
 
 
 Words = Sequence[str]
@@ -66,7 +82,7 @@ def caption_bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Word
         >>> corpus.round(4).tolist()
         [0.8187, 0.709, 0.5158, 0.0001]
     """
-    counts = np.array([_counts(*each) for each in zip(hypotheses, references, strict=True)], np.float64).reshape(-1, 10)
+    counts = np.array([_counts(*pair) for pair in zip(hypotheses, references, strict=True)], np.float64).reshape(-1, 10)
     return _bleu(counts.sum(0)), _bleu(counts)
 
 
@@ -79,7 +95,7 @@ def _counts(hypothesis: Words, references: Sequence[Words]) -> list[int]:
             most |= _ngrams(reference, n)
         matches.append((_ngrams(hypothesis, n) & most).total())
     length = len(hypothesis)
-    closest = min((abs(len(each) - length), len(each)) for each in references)[1]
+    closest = min((abs(len(reference) - length), len(reference)) for reference in references)[1]
     return [*(max(0, length - n) for n in range(4)), *matches, length, closest]
 
 
@@ -109,7 +125,7 @@ def rouge_l(hypothesis: Words, references: Sequence[Words], beta: float = 1.2) -
         0.8944
     """
     hypothesis = hypothesis or ['']  # a caption without words has the empty word, as in the evaluation of COCO
-    pairs = [(_common(hypothesis, each or ['']), len(each) or 1) for each in references]
+    pairs = [(_common(hypothesis, reference or ['']), len(reference) or 1) for reference in references]
     precision = max(common for common, _ in pairs) / len(hypothesis)
     recall = max(common / length for common, length in pairs)
     return (1 + beta**2) * precision * recall / (recall + beta**2 * precision) if precision else 0.0
@@ -124,6 +140,33 @@ def _common(first: Words, second: Words) -> int:
             row.append(previous[i] + 1 if word == other else max(row[i], previous[i + 1]))
         previous = row
     return previous[-1]
+
+
+def meteor(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, list[float]]:
+    """Compute METEOR 1.5 of a corpus and of each caption, from 0 to 1, as the evaluation of COCO captions does.
+
+    Args:
+        hypotheses (sequence of str): captions whose words are separated by spaces.
+        references (sequence of sequence of str): the references of each caption.
+
+    Raises:
+        ImportError, FileNotFoundError: as :func:`java_command`.
+        RuntimeError: the program failed.
+    """
+    java_command('meteor/meteor-1.5.jar')
+    scorer = import_optional('pycocoevalcap.meteor.meteor').Meteor()
+    try:
+        return scorer.compute_score(
+            {i: [text.replace('|||', ' ') for text in captions] for i, captions in enumerate(references)},
+            {i: [text] for i, text in enumerate(hypotheses)},
+        )
+    except (OSError, ValueError) as error:  # the program has ended
+        scorer.meteor_p.kill()
+        errors = scorer.meteor_p.communicate()[1].decode(errors='replace')
+        raise RuntimeError(f'METEOR failed: {error} {errors.strip()[-500:]}') from error
+    finally:
+        if scorer.lock.locked():  # after an error; the scorer would wait for itself when it is deleted
+            scorer.lock.release()
 
 
 TOKENIZERS = ('auto', 'PTB', 'simple')
@@ -209,30 +252,30 @@ class CaptionMetric(UniqueMetric):
             print_log(f'no figures: {len(without)} images without references, such as {without[0]}', 'current')
             return {}
         hypotheses, references = self._words(results)
-        bleu, bleu_each = caption_bleu(hypotheses, references)
-        each = {f'BLEU-{n}': list(bleu_each[:, n - 1]) for n in range(1, 5)}
-        found = {f'BLEU-{n}': float(bleu[n - 1]) for n in range(1, 5)}
+        bleu, image_bleu = caption_bleu(hypotheses, references)
+        by_image = {f'BLEU-{n}': list(image_bleu[:, n - 1]) for n in range(1, 5)}
+        figures = {f'BLEU-{n}': float(bleu[n - 1]) for n in range(1, 5)}
         if self._reports_meteor():
-            found['METEOR'], each['METEOR'] = meteor(
+            figures['METEOR'], by_image['METEOR'] = meteor(
                 [' '.join(words) for words in hypotheses],
                 [[' '.join(words) for words in captions] for captions in references],
             )
-        each['ROUGE-L'] = [rouge_l(*pair) for pair in zip(hypotheses, references)]
-        each['CIDEr-D'] = list(CiderD(references).score(hypotheses, range(len(results))))
-        found.update((name, math.fsum(each[name]) / len(results)) for name in ('ROUGE-L', 'CIDEr-D'))
+        by_image['ROUGE-L'] = [rouge_l(*pair) for pair in zip(hypotheses, references)]
+        by_image['CIDEr-D'] = list(CiderD(references).score(hypotheses, range(len(results))))
+        figures.update((name, math.fsum(by_image[name]) / len(results)) for name in ('ROUGE-L', 'CIDEr-D'))
         scores = {
-            result['image_id']: {name: 100 * float(values[i]) for name, values in each.items()}
+            result['image_id']: {name: 100 * float(values[i]) for name, values in by_image.items()}
             for i, result in enumerate(results)
         }
         self.write('scores.json', dict(tokenizer=self.tokenizer, scores=scores))
-        return {name: 100 * value for name, value in found.items()}
+        return {name: 100 * value for name, value in figures.items()}
 
     def _words(self, results: list[dict]) -> tuple[list[list[str]], list[list[list[str]]]]:
         texts = [text for result in results for text in (result['caption'], *result['captions'])]
         print_log(f'words of captions by the tokenizer {self.tokenizer!r}', 'current')
         words = iter(ptb_words(texts) if self.tokenizer == 'PTB' else map(caption_words, texts))
         captions = [[next(words) for _ in range(1 + len(result['captions']))] for result in results]
-        return [each[0] for each in captions], [each[1:] for each in captions]
+        return [group[0] for group in captions], [group[1:] for group in captions]
 
     def _reports_meteor(self) -> bool:
         if self.use_meteor and self.tokenizer == 'simple':

@@ -175,11 +175,11 @@ class Captioner(SentenceGenerator):
         training = [module for module in self.modules() if module.training]  # not those that are frozen
         self.eval()
         try:
-            found = self.describe(inputs, beam=1)
+            predictions = self.describe(inputs, beam=1)
         finally:
             for module in training:
                 module.training = True
-        captions = [torch.tensor([*hypotheses[0].tokens, EOS]) for hypotheses in found]
+        captions = [torch.tensor([*hypotheses[0].tokens, EOS]) for hypotheses in predictions]
         padded = nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=PAD)
         return padded.to(self.embedding.weight.device)
 
@@ -187,7 +187,7 @@ class Captioner(SentenceGenerator):
 def repeat(x: Any, count: int) -> Any:
     """Repeat each image ``count`` times, in a tensor or in nested tuples of tensors and None."""
     if isinstance(x, tuple):
-        return tuple(repeat(each, count) for each in x)
+        return tuple(repeat(part, count) for part in x)
     return None if x is None else x.repeat_interleave(count, 0)
 
 
@@ -261,6 +261,6 @@ class CaptionEnsemble(SentenceGenerator):
 
     def step(self, tokens: Tensor, state: _States) -> tuple[Tensor, _States]:  # type: ignore[override]
         """Average the models' probabilities of the next token: return the logarithms ``(n, V)`` and the state."""
-        found = [member.step(tokens, own) for member, own in zip(self.members, state.states)]
-        log_p = torch.stack([log_p for log_p, _ in found])
-        return log_p.logsumexp(0) - torch.log(log_p.new_tensor(len(found))), _States([own for _, own in found])
+        outputs, states = zip(*(member.step(tokens, part) for member, part in zip(self.members, state.states)))
+        log_p = torch.stack(outputs)
+        return log_p.logsumexp(0) - torch.log(log_p.new_tensor(len(outputs))), _States(list(states))

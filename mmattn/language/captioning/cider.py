@@ -51,7 +51,7 @@ class CiderD:
         self.num_images = len(counts)
         self._first = np.append(0, counts.cumsum())  # index of the first reference of an image
         self._numbers: dict[Hashable, int] = {}
-        captions = [caption for each in references for caption in each]
+        captions = [caption for image_captions in references for caption in image_captions]
         words = [self._numbers.setdefault(word, len(self._numbers)) for caption in captions for word in caption]
         text = _Text(captions, words)
         image = np.repeat(np.arange(self.num_images), counts)
@@ -90,15 +90,15 @@ class CiderD:
         pairs = _ranges(self._first[image], self._first[image + 1])
         total = np.zeros(len(pairs[0]))
         # Numbers of the n-gram that starts at a position: among the hypotheses; among the references, or -1.
-        number, known = np.zeros((2, len(words)), np.int64)
+        number, in_references = np.zeros((2, len(words)), np.int64)
         for n, order in enumerate(self._orders):
             positions, last = text.ngrams(n)
-            known[positions] = _find(order.keys, known[positions] << BITS | last)
+            in_references[positions] = _find(order.keys, in_references[positions] << BITS | last)
             _, at, number[positions] = np.unique(
                 number[positions] << BITS | last, return_index=True, return_inverse=True
             )
             row, gram, count = _count(text.caption[positions], number[positions])
-            gram = known[positions[at]][gram]
+            gram = in_references[positions[at]][gram]
             value = count * np.append(order.weight, np.log(self.num_images))[gram]  # -1: in no reference
             norm = np.sqrt(np.bincount(row, value**2, minlength=len(hypotheses)))
             total += order.similarity(row, gram, value, norm, *pairs)
@@ -150,10 +150,10 @@ class _Order(NamedTuple):
         keys = row << BITS | gram  # negative for an n-gram without a reference
         order = np.argsort(keys)
         pair, index = _ranges(self.first[theirs], self.first[theirs + 1])
-        found = _find(keys[order], mine[pair] << BITS | self.gram[index])
-        pair, index, found = (each[found >= 0] for each in (pair, index, found))
+        match = _find(keys[order], mine[pair] << BITS | self.gram[index])
+        pair, index, match = (x[match >= 0] for x in (pair, index, match))
         component = self.counts[index] * self.weight[self.gram[index]]
-        product = np.minimum(value[order[found]], component) * component
+        product = np.minimum(value[order[match]], component) * component
         norms = norm[mine] * self.norm[theirs]
         sums = np.bincount(pair, product, len(mine))
         return np.divide(sums, norms, out=np.zeros_like(norms), where=norms != 0)
@@ -165,12 +165,12 @@ def _count(rows: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return pairs >> BITS, pairs & MASK, counts
 
 
-def _find(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _find(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Look up numbers in sorted keys: return indices, or -1 for an absent number."""
     if not len(keys):
-        return np.full(len(wanted), -1)
-    index = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[index] == wanted, index, -1)
+        return np.full(len(numbers), -1)
+    index = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)
+    return np.where(keys[index] == numbers, index, -1)
 
 
 def _ranges(first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

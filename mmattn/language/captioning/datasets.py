@@ -46,7 +46,7 @@ class CaptionDataset(TextDataset):
         if oracle_attributes and (attributes is not None or not test_mode):
             raise ValueError('oracle_attributes requires test_mode=True and attributes=None')
         self.store = open_store(regions)
-        self.ids = [each.image_id for each in annotations]
+        self.ids = [annotation.image_id for annotation in annotations]
         faults = [f'image {name}: not in the region store' for name in self.ids if name not in self.store]
         if not annotations:
             faults.append('no image')
@@ -58,19 +58,21 @@ class CaptionDataset(TextDataset):
         self.metainfo = dict(symbols=symbols, max_words=max_words)
         self.captions_per_image = captions_per_image
         self.test_mode = test_mode
-        self._captions = [each.captions for each in annotations] if test_mode else None
+        self._captions = [annotation.captions for annotation in annotations] if test_mode else None
         self._first = [0]
-        for each in annotations:
-            self._first.append(self._first[-1] + len(each.words))
+        for annotation in annotations:
+            self._first.append(self._first[-1] + len(annotation.words))
         self._numbers = PackedSequences(
-            self.vocabulary.encode(' '.join(words[:max_words])) for each in annotations for words in each.words
+            self.vocabulary.encode(' '.join(words[:max_words]))
+            for annotation in annotations
+            for words in annotation.words
         )
         self._attributes: PackedSequences | None = None
         if attributes is not None:
-            found = read_attributes(attributes, self.ids, self.vocabulary, num_attributes)
-            self._attributes = PackedSequences(found[name] for name in self.ids)
+            numbers = read_attributes(attributes, self.ids, self.vocabulary, num_attributes)
+            self._attributes = PackedSequences(numbers[name] for name in self.ids)
         elif oracle_attributes:
-            self._attributes = PackedSequences(self._words_of(each) for each in annotations)
+            self._attributes = PackedSequences(self._encode_words(annotation) for annotation in annotations)
 
     @classmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
@@ -125,10 +127,10 @@ class CaptionDataset(TextDataset):
         warn_of_shared_images(used[False], used[True])
         return with_region_faults(faults, images, model.num_features)
 
-    def _words_of(self, annotation: Annotation) -> list[int]:
+    def _encode_words(self, annotation: Annotation) -> list[int]:
         """Convert all words of an image's captions to numbers, once per word, without unknown words."""
         numbers = (self.vocabulary.encode(' '.join(words))[:-1] for words in annotation.words)
-        return [number for number in dict.fromkeys(n for each in numbers for n in each) if number != UNK]
+        return [number for number in dict.fromkeys(n for caption in numbers for n in caption) if number != UNK]
 
     def __len__(self) -> int:
         return len(self.ids)

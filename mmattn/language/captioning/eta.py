@@ -136,17 +136,17 @@ class ETACaptioner(Captioner):
 
         An image may have no attribute: attention to them is then the bias of the output layer.
         """
-        found = []
+        encoded = []
         if self.sources != 'semantic':
             mask = inputs.get('region_mask')
             x = self.region_embedding(inputs['features'])
-            found.append((x if self.visual_encoder is None else self.visual_encoder(x, mask), mask))
+            encoded.append((x if self.visual_encoder is None else self.visual_encoder(x, mask), mask))
         if self.sources != 'visual':
             attributes = inputs['attributes']
             mask = padding_mask(attributes)
             x = self.embedding.vectors(attributes)
-            found.append((x if self.semantic_encoder is None else self.semantic_encoder(x, mask), mask))
-        if len(found) == 1:
-            return found[0]
-        memories, masks = zip(*found)
+            encoded.append((x if self.semantic_encoder is None else self.semantic_encoder(x, mask), mask))
+        if len(encoded) == 1:
+            return encoded[0]
+        memories, masks = zip(*encoded)
         return memories, masks

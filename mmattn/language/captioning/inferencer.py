@@ -94,11 +94,11 @@ class CaptionInferencer(SentenceInferencer):
         n_best = plain(n_best)
         options = self._options(beam, length_penalty, n_best)
         images = self.images(inputs, image_ids, attributes, num_attributes)
-        settings = dict(batch_size=self.batch_size, **_described(images))
-        found = self._run(
+        settings = dict(batch_size=self.batch_size, **_run_settings(images))
+        captions = self._run(
             self.preprocess(images), 'Captions', progress_file, resume, options, dict(n_best=n_best), **settings
         )
-        return dict(predictions=[dict(image_id=each.image_id, **found[i]) for i, each in enumerate(images)])
+        return dict(predictions=[dict(image_id=image.image_id, **captions[i]) for i, image in enumerate(images)])
 
     def images(
         self,
@@ -135,13 +135,14 @@ class CaptionInferencer(SentenceInferencer):
         self, preds: Sequence[Sequence[Hypothesis]], n_best: int = 1
     ) -> list[dict]:
         """Convert the hypotheses of images, the best first, to predictions as in :meth:`__call__`, without ids."""
-        found = []
+        predictions = []
         for hypotheses in preds:
             captions = [
-                dict(caption=self.vocabulary.decode(each.tokens), score=each.score) for each in hypotheses[:n_best]
+                dict(caption=self.vocabulary.decode(hypothesis.tokens), score=hypothesis.score)
+                for hypothesis in hypotheses[:n_best]
             ]
-            found.append(dict(captions[0], n_best=captions))
-        return found
+            predictions.append(dict(captions[0], n_best=captions))
+        return predictions
 
     def visualize(  # type: ignore[override]
         self, inputs: StoredImage, caption: str, picture: Image.Image, references: Sequence[str] = ()
@@ -165,7 +166,7 @@ class CaptionInferencer(SentenceInferencer):
         return caption_figure(picture, regions, caption.split(), weights, inputs.image_id, references)
 
 
-def _described(images: Sequence[StoredImage]) -> dict[str, Any]:
+def _run_settings(images: Sequence[StoredImage]) -> dict[str, Any]:
     return dict(
         image_ids=digest([image.image_id for image in images]),
         regions=store_files(images[0].store),

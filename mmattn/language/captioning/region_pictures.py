@@ -63,7 +63,7 @@ def region_layers(model: Any) -> list[tuple[Any, nn.Module]]:
     With entangled attention, this is the sub-layer whose output is v of Eq. 2.10, or, if the mode has none, g_v. Layers
     without ``attention_weights``, such as ``stack='Torch'``, are a ValueError.
     """
-    found = []
+    layers = []
     for member in getattr(model, 'members', [model]):
         if member.num_features is None:
             continue
@@ -74,10 +74,10 @@ def region_layers(model: Any) -> list[tuple[Any, nn.Module]]:
             layer = sublayers['visual' if 'visual' in sublayers else 'visual_guide'].attention
         if not getattr(layer, 'attention_kinds', ()):
             raise ValueError(f'the attention of this {type(member).__name__} to the regions has no attention_weights')
-        found.append((member, layer))
-    if not found:
+        layers.append((member, layer))
+    if not layers:
         raise ValueError(f'this {type(model).__name__} reads no regions')
-    return found
+    return layers
 
 
 @torch.no_grad()
@@ -97,12 +97,12 @@ def region_attention(model: Any, inputs: dict[str, Tensor], tokens: Tensor) -> T
         >>> region_attention(model.eval(), dict(features=torch.randn(1, 9, 32)), torch.tensor([7, 50, 2])).shape
         torch.Size([3, 9])
     """
-    found = []
+    weights = []
     for member, layer in region_layers(model):
         with record_attention({'regions': layer}) as rows:
             member.decode(*member.encode(inputs), tokens[None])
-        found.append(rows[0][1]['content'].mean(0))
-    return torch.stack(found).mean(0)
+        weights.append(rows[0][1]['content'].mean(0))
+    return torch.stack(weights).mean(0)
 
 
 def caption_figure(

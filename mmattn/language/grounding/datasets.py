@@ -18,7 +18,7 @@ from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_number
 
-from .entities import Entities, read_entities, words_of
+from .entities import Entities, rank_words, read_entities
 
 
 @DATASETS.register_module()
@@ -74,12 +74,12 @@ class EntitiesDataset(TextDataset):
             raise ValueError('min_iou must be above 0; got 0')
         path, words_path, regions = in_folder(data_root, ann_file, vocab_file, regions)
         entities = read_entities(path)
-        symbols = words_of(entities if vocab_file is None else read_entities(words_path))
+        symbols = rank_words(entities if vocab_file is None else read_entities(words_path))
         self.vocabulary = Vocabulary(symbols)
         self.metainfo = dict(symbols=symbols)
         self.min_iou, self.test_mode = min_iou, test_mode
-        captions = [each for each in entities.captions if entities.grounded(each)]
-        self.ids = [(each.caption_id, each.image_id) for each in captions]
+        captions = [caption for caption in entities.captions if entities.grounded(caption)]
+        self.ids = [(caption.caption_id, caption.image_id) for caption in captions]
         self.sizes = entities.sizes
         self.store = open_store(regions)
         missing = dict.fromkeys(name for _, name in self.ids if name not in self.store)
@@ -89,14 +89,14 @@ class EntitiesDataset(TextDataset):
             if captions
             else ['no caption with a phrase that has a box'],
         )
-        self._words = PackedSequences(word_numbers(self.vocabulary, each.caption.words) for each in captions)
-        phrases = [entities.grounded(each) for each in captions]
-        self._ends = PackedSequences([phrase.end - 1 for phrase in each] for each in phrases)
+        self._words = PackedSequences(word_numbers(self.vocabulary, caption.caption.words) for caption in captions)
+        phrases = [entities.grounded(caption) for caption in captions]
+        self._ends = PackedSequences([phrase.end - 1 for phrase in group] for group in phrases)
         # The coordinates of the boxes of each phrase, phrase by phrase.
         self._boxes = PackedSequences(
-            [int(x) for box in entities.boxes[each.image_id][phrase.entity] for x in box]
-            for each, found in zip(captions, phrases)
-            for phrase in found
+            [int(x) for box in entities.boxes[caption.image_id][phrase.entity] for x in box]
+            for caption, group in zip(captions, phrases)
+            for phrase in group
         )
         self._captions = list(zip(captions, phrases)) if test_mode else None
 
@@ -108,7 +108,7 @@ class EntitiesDataset(TextDataset):
     @classmethod
     def read_vocabulary(cls, cfg: dict) -> Vocabulary:
         """Read the vocabulary of a data set with this config."""
-        return Vocabulary(words_of(read_entities(cls.vocabulary_source(cfg)[0])))
+        return Vocabulary(rank_words(read_entities(cls.vocabulary_source(cfg)[0])))
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
@@ -123,8 +123,8 @@ class EntitiesDataset(TextDataset):
                 files[path] = files.get(path) or read_entities(path)
                 used[cfg.get('test_mode', False)] += files[path].sizes
                 if isinstance(regions, str):
-                    found = [each.image_id for each in files[path].captions if files[path].grounded(each)]
-                    images.setdefault(regions, []).extend(found)
+                    image_ids = [caption.image_id for caption in files[path].captions if files[path].grounded(caption)]
+                    images.setdefault(regions, []).extend(image_ids)
         warn_of_shared_images(used[False], used[True])
         return with_region_faults(faults, images, model.num_features, allow_empty=True)
 
@@ -150,19 +150,19 @@ class EntitiesDataset(TextDataset):
             raise ValueError(f'image {image_id}: {width}×{height} in the annotations, {w}×{h} in the region store')
         inputs = dict(image_inputs(regions), caption=self._words[number], phrases=self._ends[number])
         sample = BaseDataElement(metainfo=dict(caption_id=caption_id, image_id=image_id, size=regions.size))
-        boxes = self._boxes_of(number)
+        boxes = self._phrase_boxes(number)
         if self._captions is None:
             inputs['targets'] = phrase_targets(regions.boxes, boxes, self.min_iou)
         else:
             caption, phrases = self._captions[number]
             sample.regions = regions.boxes
             sample.phrases = [
-                dict(text=' '.join(caption.caption.words[each.start : each.end]), types=each.types, boxes=box)
-                for each, box in zip(phrases, boxes)
+                dict(text=' '.join(caption.caption.words[phrase.start : phrase.end]), types=phrase.types, boxes=box)
+                for phrase, box in zip(phrases, boxes)
             ]
         return dict(inputs=inputs, data_samples=sample)
 
-    def _boxes_of(self, number: int) -> list[Tensor]:
+    def _phrase_boxes(self, number: int) -> list[Tensor]:
         first, last = self._ends.ends[number : number + 2].tolist()
         return [self._boxes[i].float().view(-1, 4) for i in range(first, last)]
 
@@ -189,4 +189,4 @@ def phrase_targets(regions: Tensor, boxes: Sequence[Tensor], min_iou: float = 0.
         tensor([[1., 1.],
                 [0., 1.]])
     """
-    return torch.stack([(box_iou(regions, each).amax(1) >= min_iou).float() for each in boxes])
+    return torch.stack([(box_iou(regions, phrase_boxes).amax(1) >= min_iou).float() for phrase_boxes in boxes])

@@ -33,14 +33,14 @@ class GroundedCaption(NamedTuple):
 
     def phrases(self) -> list[str]:
         """Join the words of each phrase by spaces."""
-        return [' '.join(self.caption.words[each.start : each.end]) for each in self.caption.phrases]
+        return [' '.join(self.caption.words[phrase.start : phrase.end]) for phrase in self.caption.phrases]
 
     def inputs(self, vocabulary: Vocabulary) -> dict[str, Tensor]:
         """Load what a model reads, as :class:`EntitiesDataset` does in tests."""
         return dict(
             image_inputs(self.store[self.image_id]),
             caption=torch.tensor(word_numbers(vocabulary, self.caption.words)),
-            phrases=torch.tensor([each.end - 1 for each in self.caption.phrases]),
+            phrases=torch.tensor([phrase.end - 1 for phrase in self.caption.phrases]),
         )
 
 
@@ -92,23 +92,23 @@ class GroundingInferencer(LanguageInferencer):
         """
         top_k = plain(top_k)
         check_count('top_k', top_k)
-        found = self.captions(inputs, captions)
-        pairs = [(each.image_id, each.text) for each in found]
-        settings = dict(batch_size=self.batch_size, captions=digest(pairs), images=store_files(found[0].store))
-        batches = self.preprocess(found)
+        grounded = self.captions(inputs, captions)
+        pairs = [(caption.image_id, caption.text) for caption in grounded]
+        settings = dict(batch_size=self.batch_size, captions=digest(pairs), images=store_files(grounded[0].store))
+        batches = self.preprocess(grounded)
         predictions = self._run(batches, 'Phrases', progress_file, resume, {}, dict(top_k=top_k), **settings)
         return dict(
             predictions=[
                 dict(
-                    image_id=each.image_id,
-                    caption=each.text,
-                    unknown=[word for word in dict.fromkeys(each.caption.words) if word not in self.vocabulary],
+                    image_id=caption.image_id,
+                    caption=caption.text,
+                    unknown=[word for word in dict.fromkeys(caption.caption.words) if word not in self.vocabulary],
                     phrases=[
                         dict(phrase=text, **regions[0], regions=regions)
-                        for text, regions in zip(each.phrases(), predictions[i]['phrases'])
+                        for text, regions in zip(caption.phrases(), predictions[i]['phrases'])
                     ],
                 )
-                for i, each in enumerate(found)
+                for i, caption in enumerate(grounded)
             ]
         )
 
@@ -116,26 +116,26 @@ class GroundingInferencer(LanguageInferencer):
         """Parse the captions of a call, with its arguments, after all checks that do not run the model."""
         pairs = read_pairs('captions', captions)
         store = region_store(inputs)
-        found, faults = [], []
+        grounded, faults = [], []
         for number, (image_id, text) in enumerate(pairs, 1):
             try:
                 caption = parse_phrases(text)
                 if not caption.phrases:
                     raise ValueError('no phrase in brackets, such as [a man] rides [a red bike]')
-                found.append(GroundedCaption(image_id, text, caption, store))
+                grounded.append(GroundedCaption(image_id, text, caption, store))
             except ValueError as error:
                 faults.append(f'caption {number}, {text!r}: {error}')
         raise_faults('captions', faults)
         name = ', '.join(map(str, store.paths))
         raise_faults(name, store.find_faults([image for image, _ in pairs], self.model.num_features, features=False))
-        return found
+        return grounded
 
     @torch.no_grad()
     def forward(self, inputs: Batch) -> list[tuple[Tensor, Tensor]]:  # type: ignore[override]
         """Score a batch: return the logits ``(P, N)`` and the boxes ``(N, 4)`` of each caption."""
-        samples = [each.inputs(self.vocabulary) for each in inputs.inputs]
-        found = self.model(self._collated(samples), mode='predict')
-        return [(each.pred_scores.cpu(), sample['boxes']) for each, sample in zip(found, samples)]
+        samples = [caption.inputs(self.vocabulary) for caption in inputs.inputs]
+        predictions = self.model(self._collated(samples), mode='predict')
+        return [(prediction.pred_scores.cpu(), sample['boxes']) for prediction, sample in zip(predictions, samples)]
 
     def postprocess(  # type: ignore[override]
         self, preds: Sequence[tuple[Tensor, Tensor]], top_k: int = 5
@@ -159,8 +159,8 @@ class GroundingInferencer(LanguageInferencer):
         """
         from .phrase_pictures import draw_phrases  # late: it imports matplotlib
 
-        phrases = [(each['phrase'], each['score']) for each in prediction['phrases']]
-        boxes = [each['box'] for each in prediction['phrases']]
+        phrases = [(phrase['phrase'], phrase['score']) for phrase in prediction['phrases']]
+        boxes = [phrase['box'] for phrase in prediction['phrases']]
         return draw_phrases(phrases, boxes, inputs.store[inputs.image_id].size, picture, inputs.text)
 
 

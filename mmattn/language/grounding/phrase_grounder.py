@@ -45,14 +45,14 @@ class PhraseDataPreprocessor(RegionDataPreprocessor):
         result = super().forward({**data, 'inputs': inputs}, training)
         counts = torch.tensor([len(x) for x in phrases])
         mask = torch.arange(int(counts.max())) >= counts[:, None]
-        found = dict(phrases=pad_sequence(phrases, batch_first=True), phrase_mask=mask)
+        padded = dict(phrases=pad_sequence(phrases, batch_first=True), phrase_mask=mask)
         if targets is not None:
             regions = result['inputs']['region_mask'].shape[1]
             size = len(targets), mask.shape[1], regions
-            found['targets'] = targets[0].new_zeros(size)
-            for row, x in zip(found['targets'], targets):
+            padded['targets'] = targets[0].new_zeros(size)
+            for row, x in zip(padded['targets'], targets):
                 row[: x.shape[0], : x.shape[1]] = x
-        result['inputs'].update(self.cast_data(found))
+        result['inputs'].update(self.cast_data(padded))
         return result
 
 

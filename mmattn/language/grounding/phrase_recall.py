@@ -62,12 +62,12 @@ class PhraseRecall(UniqueMetric):
                     f'caption {sample["caption_id"]}: pred_scores must be {(len(phrases), len(regions))} numbers, '
                     f'phrases and regions; got {tuple(scores.shape)}, {int(scores.isnan().sum())} of them NaN'
                 )
-            found = [phrase_scores(regions, *pair, sample['size']) for pair in zip(phrases, scores)]
+            phrase_figures = [phrase_scores(regions, *pair, sample['size']) for pair in zip(phrases, scores)]
             self.results.append(
                 dict(
                     caption_id=sample['caption_id'],
                     types=[list(phrase['types']) for phrase in phrases],
-                    scores=found,
+                    scores=phrase_figures,
                 )
             )
 
@@ -81,9 +81,9 @@ class PhraseRecall(UniqueMetric):
         self.write('scores.json', dict(scores={name: scores for name, _, scores in phrases}))
         every = [scores for *_, scores in phrases]
         figures = {name: _mean(every, name) for name in every[0]}
-        for kind in sorted({each for _, types, _ in phrases for each in types}):
-            of_kind = [scores for _, types, scores in phrases if kind in types]
-            figures.update((f'{name}/{kind}', _mean(of_kind, name)) for name in every[0])
+        for kind in sorted({kind for _, types, _ in phrases for kind in types}):
+            kind_scores = [scores for _, types, scores in phrases if kind in types]
+            figures.update((f'{name}/{kind}', _mean(kind_scores, name)) for name in every[0])
         return figures
 
 
@@ -96,15 +96,15 @@ def phrase_scores(regions: Tensor, phrase: dict[str, Any], scores: Tensor, size:
     boxes = phrase['boxes']
     union = torch.cat([boxes[:, :2].amin(0), boxes[:, 2:].amax(0)])[None]
     image = boxes.new_tensor([[0, 0, *size]])
-    found = {}
+    figures = {}
     for rule, targets in (('', boxes), (' union', union)):
         correct = (box_iou(regions.to(targets), targets) >= 0.5).any(1)
         ranked = correct[order]
         hits = {f'R@{k}': ranked[:k] for k in TOP}
         hits.update({'upper bound': correct, 'whole image': box_iou(image, targets) >= 0.5})
-        found.update({f'{name}{rule}': 100.0 * bool(hit.any()) for name, hit in hits.items()})
-    return found
+        figures.update({f'{name}{rule}': 100.0 * bool(hit.any()) for name, hit in hits.items()})
+    return figures
 
 
 def _mean(scores: Sequence[dict[str, float]], name: str) -> float:
-    return math.fsum(each[name] for each in scores) / len(scores)
+    return math.fsum(figures[name] for figures in scores) / len(scores)

@@ -150,8 +150,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             if key_padding_mask.dtype != torch.bool and not key_padding_mask.is_floating_point():
                 raise TypeError(f'key_padding_mask must be bool or float; got {key_padding_mask.dtype}')
             if key_padding_mask.shape != key.shape[:-1]:
-                found = tuple(key_padding_mask.shape)
-                raise ValueError(f'key_padding_mask must be {tuple(key.shape[:-1])}, one entry per key; got {found}')
+                shape = tuple(key_padding_mask.shape)
+                raise ValueError(f'key_padding_mask must be {tuple(key.shape[:-1])}, one entry per key; got {shape}')
         if query.dim() == 2:
             mask = None if key_padding_mask is None else key_padding_mask[None]
             x = query[None]

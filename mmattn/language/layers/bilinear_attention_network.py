@@ -75,9 +75,9 @@ class BilinearLogits(nn.Module):
         check_sequence('words', words, self.word_dim)
         check_sequence('regions', regions, self.region_dim)
         check_key_padding_mask(region_padding_mask, regions, 'region_padding_mask')
-        return self.of_packed(words, PackedPositions(regions, region_padding_mask))
+        return self.compute_packed(words, PackedPositions(regions, region_padding_mask))
 
-    def of_packed(self, words: Tensor, regions: PackedPositions) -> Tensor:
+    def compute_packed(self, words: Tensor, regions: PackedPositions) -> Tensor:
         """Compute the logits for regions without their padding."""
         key = regions.padded(self.region_dropout(self.region_proj(regions.rows)))
         logits = bilinear_logits(self.word_proj(words), key, self.glimpses.weight)
@@ -153,15 +153,15 @@ class BilinearAttentionNetwork(nn.Module):
         )
         pooled_dim = pool_factor * embed_dim
 
-        def of_glimpses(in_dim: int, out_dim: int, *options: Any) -> nn.ModuleList:
+        def build_projections(in_dim: int, out_dim: int, *options: Any) -> nn.ModuleList:
             return nn.ModuleList(weight_norm_linear(in_dim, out_dim, *options) for _ in range(num_glimpses))
 
-        self.word_proj = of_glimpses(word_dim, pooled_dim, dropout)
-        self.region_proj = of_glimpses(region_dim, pooled_dim, dropout)
-        self.out_proj = of_glimpses(embed_dim, word_dim, dropout, False)
+        self.word_proj = build_projections(word_dim, pooled_dim, dropout)
+        self.region_proj = build_projections(region_dim, pooled_dim, dropout)
+        self.out_proj = build_projections(embed_dim, word_dim, dropout, False)
         self.counter = None if counter is None else MODELS.build(counter)
         if self.counter is not None:
-            self.count_proj = of_glimpses(self.counter.num_objects + 1, word_dim, 0.0)
+            self.count_proj = build_projections(self.counter.num_objects + 1, word_dim, 0.0)
 
     def forward(
         self,
@@ -196,8 +196,8 @@ class BilinearAttentionNetwork(nn.Module):
         check_key_padding_mask(word_padding_mask, words, 'word_padding_mask')
         check_key_padding_mask(region_padding_mask, regions, 'region_padding_mask')
         if (self.counter is None) != (boxes is None):
-            found = None if boxes is None else tuple(boxes.shape)
-            raise ValueError(f'boxes must be given with counter, and only then; got {found}')
+            shape = None if boxes is None else tuple(boxes.shape)
+            raise ValueError(f'boxes must be given with counter, and only then; got {shape}')
         count = self.num_glimpses if num_glimpses is None else num_glimpses
         check_count('num_glimpses', count)
         if count > self.num_glimpses or (count < self.num_glimpses and self.mode == 'concat'):
@@ -208,7 +208,7 @@ class BilinearAttentionNetwork(nn.Module):
         if word_padding_mask is not None:
             words = words.masked_fill(word_padding_mask.unsqueeze(-1), 0)
         packed = PackedPositions(regions, region_padding_mask)
-        logits = self.logits.of_packed(words, packed)
+        logits = self.logits.compute_packed(words, packed)
         masks = [None if mask is None else ~mask for mask in (word_padding_mask, region_padding_mask)]
         weights = bilinear_softmax(logits, *masks)
         state, updates = words, []

@@ -175,11 +175,11 @@ class EntangledAttention(nn.Module):
         memories = dict(visual=(visual, visual_padding_mask), semantic=(semantic, semantic_padding_mask))
         for name, x in (('query', query), ('visual', visual), ('semantic', semantic)):
             check_sequence(name, x, self.embed_dim)
-        found = {'query': query}
+        outputs = {'query': query}
         for name, sublayer in self.sublayers.items():
             source, memory = SUBLAYERS[name]
-            found[name] = sublayer(found[source], *memories[memory])
-        return self._combined(found)
+            outputs[name] = sublayer(outputs[source], *memories[memory])
+        return self._combined(outputs)
 
     def start(
         self,
@@ -210,15 +210,15 @@ class EntangledAttention(nn.Module):
             state (dict[str, Tensor]): from :meth:`start`.
             position (int): position of the token, from 0.
         """
-        found = {'query': x}
+        outputs = {'query': x}
         for name, sublayer in self.sublayers.items():
-            own = {key.partition('.')[2]: y for key, y in state.items() if key.partition('.')[0] == name}
-            found[name] = sublayer.step(found[SUBLAYERS[name][0]], own, position)
-        return self._combined(found), state
+            sublayer_state = {key.partition('.')[2]: y for key, y in state.items() if key.partition('.')[0] == name}
+            outputs[name] = sublayer.step(outputs[SUBLAYERS[name][0]], sublayer_state, position)
+        return self._combined(outputs), state
 
-    def _combined(self, found: dict[str, Tensor]) -> Tensor:
+    def _combined(self, outputs: dict[str, Tensor]) -> Tensor:
         if self.controller is None:
-            return found[MODES[self.mode][-1]]
-        guides = found['semantic_guide'], found['visual_guide']
-        visual, semantic = found.get('visual', guides[1]), found.get('semantic', guides[0])
-        return self.controller(found['query'], *guides, visual, semantic)
+            return outputs[MODES[self.mode][-1]]
+        guides = outputs['semantic_guide'], outputs['visual_guide']
+        visual, semantic = outputs.get('visual', guides[1]), outputs.get('semantic', guides[0])
+        return self.controller(outputs['query'], *guides, visual, semantic)

@@ -62,13 +62,13 @@ class PostFusionNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute ``(*, C)`` for ``(*, C)``."""
-        found = [x]
+        outputs = [x]
         for block in self.blocks:
-            h = found[-1]
+            h = outputs[-1]
             for layer in block:  # type: ignore[attr-defined]
                 h = self.activation(layer(h))
-            found.append(h)
-        return sum(found[1:], x) if self.out_proj is None else self.out_proj(torch.cat(found, -1))
+            outputs.append(h)
+        return sum(outputs[1:], x) if self.out_proj is None else self.out_proj(torch.cat(outputs, -1))
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -89,12 +89,12 @@ RELATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 SQUASHES = ('identity', 'sigmoid', 'tanh')
 
 
-def _of_branches(name: str, names: str | Sequence[str], count: int, choices: Sequence[str]) -> tuple[str, ...]:
+def _choose_per_branch(name: str, names: str | Sequence[str], count: int, choices: Sequence[str]) -> tuple[str, ...]:
     """Repeat a single choice for all branches."""
-    found = (names,) * count if isinstance(names, str) else tuple(names)
-    if len(found) != count or any(x not in choices for x in found):
+    chosen = (names,) * count if isinstance(names, str) else tuple(names)
+    if len(chosen) != count or any(x not in choices for x in chosen):
         raise ValueError(f'{name} must be one of {tuple(choices)}, or one for each of {count} branches; got {names!r}')
-    return found
+    return chosen
 
 
 @MODELS.register_module()
@@ -179,9 +179,9 @@ class HadamardFusion(nn.Module):
                 f'{query_dim}, {value_dim} and {out_dim}'
             )
         self.query_dim, self.value_dim = query_dim, value_dim
-        self.query_activation = _of_branches('query_activation', query_activation, num_branches, [*ACTIVATIONS])
-        self.value_activation = _of_branches('value_activation', value_activation, num_branches, [*ACTIVATIONS])
-        self.squash = _of_branches('squash', squash, num_branches, SQUASHES)
+        self.query_activation = _choose_per_branch('query_activation', query_activation, num_branches, [*ACTIVATIONS])
+        self.value_activation = _choose_per_branch('value_activation', value_activation, num_branches, [*ACTIVATIONS])
+        self.squash = _choose_per_branch('squash', squash, num_branches, SQUASHES)
         self.relations, self.groups, self.chunk_size = tuple(relations), groups, chunk_size
         # One product for all branches.
         self.query_proj = nn.Linear(query_dim, num_branches * out_dim) if project else None
@@ -212,8 +212,8 @@ class HadamardFusion(nn.Module):
         fused = []
         for start in range(0, max(1, value.shape[-2]), self.chunk_size):
             part = slice(start, start + self.chunk_size)
-            own = q if q.shape[-3] == 1 else q[..., part, :, :]
-            fused.append(again(own, value[..., part, :]))
+            factors = q if q.shape[-3] == 1 else q[..., part, :, :]
+            fused.append(again(factors, value[..., part, :]))
         return torch.cat(fused, -2)
 
     def _branches(self, projection: nn.Linear | None, x: Tensor) -> Tensor:
@@ -233,7 +233,10 @@ class HadamardFusion(nn.Module):
         # The folds start without the identities of the relations, so that no infinity occurs.
         relations = [RELATIONS[name] for name in self.relations]
         folded = [functools.reduce(f, [branches[r] for r in group]) for f, group in zip(relations, self.groups)]
-        return functools.reduce(lambda u, given: given[0](u, given[1]), zip(relations[1:], folded[1:]), folded[0])
+        out = folded[0]
+        for relation, group in zip(relations[1:], folded[1:]):
+            out = relation(out, group)
+        return out
 
 
 @MODELS.register_module()

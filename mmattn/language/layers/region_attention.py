@@ -206,9 +206,9 @@ class RegionAttention(nn.Module):
         if self.geometry:
             expected = (*x.shape[:2], x.shape[1], 4)
             if relative_geometry is None or relative_geometry.shape != expected:
-                found = None if relative_geometry is None else tuple(relative_geometry.shape)
+                shape = None if relative_geometry is None else tuple(relative_geometry.shape)
                 raise ValueError(
-                    f'relative_geometry must be {tuple(expected)} with geometry={self.geometry}; got {found}'
+                    f'relative_geometry must be {tuple(expected)} with geometry={self.geometry}; got {shape}'
                 )
             for term in self.geometry:
                 # Each term frees its G and computes it again in the backward pass.

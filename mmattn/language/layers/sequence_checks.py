@@ -21,8 +21,8 @@ def check_key_padding_mask(key_padding_mask: Tensor | None, key: Tensor, name: s
     if key_padding_mask.dtype != torch.bool:
         raise TypeError(f'{name} must be bool; got {key_padding_mask.dtype}')
     if key_padding_mask.shape != key.shape[:-1]:
-        found = tuple(key_padding_mask.shape)
-        raise ValueError(f'{name} must be {tuple(key.shape[:-1])}, one entry per key; got {found}')
+        shape = tuple(key_padding_mask.shape)
+        raise ValueError(f'{name} must be {tuple(key.shape[:-1])}, one entry per key; got {shape}')
 
 
 def check_step(x: Tensor, channels: int, position: int) -> None:

@@ -51,20 +51,20 @@ def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str
         >>> list(attention_parts(TranslationTransformer(vocab_size=10, size='tiny'), layer=1))
         ['encoder.layers.0.self_attention.0', 'decoder.layers.0.self_attention.0', 'decoder.layers.0.cross_attention']
     """
-    found: dict[str, tuple[str, nn.Module]] = {}
+    parts: dict[str, tuple[str, nn.Module]] = {}
     layers = attention_layers(model)
-    for stack, own in zip(('encoder', 'decoder'), PARTS):
+    for stack, part in zip(('encoder', 'decoder'), PARTS):
         depth = len(getattr(model, stack).layers)
         if layer is not None and not 1 <= layer <= depth:
             raise ValueError(f'layer must be from 1 to {depth}, the layers of the {stack}; got {layer}')
         prefix = f'{stack}.layers.{(depth if layer is None else layer) - 1}.'
         for name, module in layers.items():
             if name.startswith(prefix):
-                found[name] = (PARTS[2] if '.cross_attention' in name else own, module)
-    if not found:
+                parts[name] = (PARTS[2] if '.cross_attention' in name else part, module)
+    if not parts:
         which = 'the last' if layer is None else f'number {layer}'
         raise ValueError(f'layer must have attention weights; {which} has none, these have: {", ".join(layers)}')
-    return found
+    return parts
 
 
 @torch.no_grad()
@@ -99,7 +99,7 @@ def attention_figure(attention: Sequence[SentenceAttention], source: Sequence[st
     """Build the figure of :func:`draw_sentence_attention` from the same arguments."""
     read = [END, *target[:-1]]
     labels = dict(zip(PARTS, ((source, source), (target, read), (target, source))))
-    rows = [(each, kind, weights) for each in attention for kind, weights in each.weights.items()]
+    rows = [(entry, kind, weights) for entry in attention for kind, weights in entry.weights.items()]
     heads = max(len(weights) for _, _, weights in rows)
     largest = min(PANEL[1], WIDEST / heads)
 
@@ -113,17 +113,17 @@ def attention_figure(attention: Sequence[SentenceAttention], source: Sequence[st
         return 0.08 + max(map(len, pieces)) * size(pieces) / 72 * 0.75
 
     # Inches; a layout that matplotlib computes takes ten times as long.
-    left = 0.5 + max(margin(labels[each.part][0]) for each in attention)
-    across = max(side(labels[each.part][1]) for each in attention)
+    left = 0.5 + max(margin(labels[entry.part][0]) for entry in attention)
+    across = max(side(labels[entry.part][1]) for entry in attention)
     width = left + heads * (across + GAP)
-    last = [kind == [*each.weights][-1] for each, kind, _ in rows]  # has the labels of its keys
-    below = [margin(labels[each.part][1]) if end else 0.0 for (each, _, _), end in zip(rows, last)]
-    height = 0.3 + sum(side(labels[each.part][0]) + 0.3 for each, _, _ in rows) + sum(below)
+    last = [kind == [*entry.weights][-1] for entry, kind, _ in rows]  # has the labels of its keys
+    below = [margin(labels[entry.part][1]) if end else 0.0 for (entry, _, _), end in zip(rows, last)]
+    height = 0.3 + sum(side(labels[entry.part][0]) + 0.3 for entry, _, _ in rows) + sum(below)
     figure = Figure((width, height))
-    figure.text(0.05 / width, 1 - 0.05 / height, '; '.join(each.layer for each in attention), fontsize=8, va='top')
+    figure.text(0.05 / width, 1 - 0.05 / height, '; '.join(entry.layer for entry in attention), fontsize=8, va='top')
     top = height - 0.3
-    for (each, kind, weights), end, space in zip(rows, last, below):
-        queries, keys = labels[each.part]
+    for (entry, kind, weights), end, space in zip(rows, last, below):
+        queries, keys = labels[entry.part]
         top -= 0.3 + side(queries)
         for head, table in enumerate(weights):
             x = left + head * (across + GAP)
@@ -140,7 +140,7 @@ def attention_figure(attention: Sequence[SentenceAttention], source: Sequence[st
                 figure.text(
                     0.05 / width,
                     (top + side(queries) / 2) / height,
-                    f'{each.part}\n{kind}',
+                    f'{entry.part}\n{kind}',
                     fontsize=8,
                     rotation=90,
                     va='center',
@@ -167,11 +167,11 @@ def draw_sentence_attention(
         np.ndarray: uint8 ``(height, width, 3)``, RGB.
     """
     sizes = dict(zip(PARTS, ((len(source), len(source)), (len(target), len(target)), (len(target), len(source)))))
-    for each in attention:
-        for weights in each.weights.values():
-            if tuple(weights.shape[1:]) != sizes[each.part]:
+    for entry in attention:
+        for weights in entry.weights.values():
+            if tuple(weights.shape[1:]) != sizes[entry.part]:
                 raise ValueError(
-                    f'{each.layer} must have weights of {sizes[each.part]} queries and keys, as source and target; got '
-                    f'{tuple(weights.shape[1:])}'
+                    f'{entry.layer} must have weights of {sizes[entry.part]} queries and keys, as source and target; '
+                    f'got {tuple(weights.shape[1:])}'
                 )
     return rendered(attention_figure(attention, source, target))

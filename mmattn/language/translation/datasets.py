@@ -147,11 +147,12 @@ class ParallelTextDataset(TextDataset):
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
         """Find data sets that do not translate as the first one. The data set itself reports missing folders."""
-        found = [(cfg['data_root'], _direction(cfg)) for cfg in cfgs if Path(cfg['data_root'], 'corpus.json').is_file()]
+        roots = [cfg['data_root'] for cfg in cfgs if Path(cfg['data_root'], 'corpus.json').is_file()]
+        pairs = [_direction(cfg) for cfg in cfgs if cfg['data_root'] in roots]
         return {
-            str(Path(root, 'corpus.json')): [f'{" → ".join(pair)}, but {found[0][0]} is {" → ".join(found[0][1])}']
-            for root, pair in found
-            if pair != found[0][1]
+            str(Path(root, 'corpus.json')): [f'{" → ".join(pair)}, but {roots[0]} is {" → ".join(pairs[0])}']
+            for root, pair in zip(roots, pairs)
+            if pair != pairs[0]
         }
 
     @classmethod

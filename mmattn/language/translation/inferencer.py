@@ -123,12 +123,12 @@ class TranslationInferencer(SentenceInferencer):
                 'current',
                 logging.WARNING,
             )
-        found = self._run(batches, 'Translation', progress_file, resume, options, dict(n_best=n_best), **settings)
+        predictions = self._run(batches, 'Translation', progress_file, resume, options, dict(n_best=n_best), **settings)
         long = [
             index + 1
             for batch in batches
             for index, pieces in zip(batch.indices, batch.inputs)
-            if len(found[index]['pieces']) >= longest(self.model.test_cfg['max_length'], len(pieces))
+            if len(predictions[index]['pieces']) >= longest(self.model.test_cfg['max_length'], len(pieces))
         ]
         if long:
             print_log(
@@ -139,7 +139,8 @@ class TranslationInferencer(SentenceInferencer):
             )
         return dict(
             predictions=[
-                dict(found.get(index) or _prediction([]), unknown=unknown.get(index, [])) for index in range(len(lines))
+                dict(predictions.get(index) or _prediction([]), unknown=unknown.get(index, []))
+                for index in range(len(lines))
             ]
         )
 
@@ -162,18 +163,18 @@ class TranslationInferencer(SentenceInferencer):
                     r'a file, which end in \n or \r\n, are translated one by one'
                 )
         pieces = [self.pipeline(line) for line in inputs]
-        for number, each in enumerate(pieces, 1):
-            if len(each) > max_source_length:
+        for number, sentence in enumerate(pieces, 1):
+            if len(sentence) > max_source_length:
                 raise ValueError(
-                    f'{name}, line {number}: a sentence of {len(each)} pieces, but max_source_length is '
+                    f'{name}, line {number}: a sentence of {len(sentence)} pieces, but max_source_length is '
                     f'{max_source_length}: divide the line into sentences, or raise max_source_length'
                 )
-            if len(each) + 1 > self.batch_tokens:
+            if len(sentence) + 1 > self.batch_tokens:
                 raise ValueError(
-                    f'{name}, line {number}: batch_tokens must be at least {len(each) + 1}, the pieces of this '
+                    f'{name}, line {number}: batch_tokens must be at least {len(sentence) + 1}, the pieces of this '
                     f'sentence with the end token; got {self.batch_tokens}'
                 )
-        indices = [index for index, each in enumerate(pieces) if each]
+        indices = [index for index, sentence in enumerate(pieces) if sentence]
         batches = token_batches([(len(pieces[index]) + 1,) for index in indices], self.batch_tokens)
         batches = [[indices[position] for position in batch] for batch in reversed(batches)]
         return [Batch(batch, [pieces[index] for index in batch]) for batch in batches]
@@ -181,7 +182,7 @@ class TranslationInferencer(SentenceInferencer):
     @torch.no_grad()
     def forward(self, inputs: Batch, **options: Any) -> list[list[Hypothesis]]:  # type: ignore[override]
         """Translate a batch: return hypotheses per sentence. ``options`` replace ``test_cfg``."""
-        source = [torch.tensor(self.vocabulary.encode(' '.join(each))) for each in inputs.inputs]
+        source = [torch.tensor(self.vocabulary.encode(' '.join(sentence))) for sentence in inputs.inputs]
         data = self.model.data_preprocessor(dict(inputs=dict(source=source)), False)
         return self.model.translate(data['inputs']['source'], **options)
 
@@ -189,13 +190,13 @@ class TranslationInferencer(SentenceInferencer):
         self, preds: Sequence[Sequence[Hypothesis]], n_best: int = 1
     ) -> list[dict]:
         """Convert the hypotheses of sentences, the best first, to predictions as in :meth:`__call__`."""
-        found = []
+        predictions = []
         for hypotheses in preds:
             symbols = self.vocabulary.symbols
             pieces = [[symbols[number] for number in hypothesis.tokens] for hypothesis in hypotheses[:n_best]]
-            texts = [self._target.detokenize(undo_bpe(' '.join(each))) for each in pieces]
-            found.append(_prediction([*zip(texts, (hypothesis.score for hypothesis in hypotheses))], pieces[0]))
-        return found
+            texts = [self._target.detokenize(undo_bpe(' '.join(translation))) for translation in pieces]
+            predictions.append(_prediction([*zip(texts, (hypothesis.score for hypothesis in hypotheses))], pieces[0]))
+        return predictions
 
     def visualize(  # type: ignore[override]
         self, inputs: str, pieces: Sequence[str], layer: int | None = None
@@ -217,7 +218,7 @@ class TranslationInferencer(SentenceInferencer):
             raise ValueError(f'inputs must have at least one piece; got {inputs!r}')
         device = next(self.model.parameters()).device
         source, target = (
-            torch.tensor(self.vocabulary.encode(' '.join(each)), device=device) for each in (read, pieces)
+            torch.tensor(self.vocabulary.encode(' '.join(sentence)), device=device) for sentence in (read, pieces)
         )
         attention = sentence_attention(self.model, source, target, layer)
         return draw_sentence_attention(attention, [*read, '</s>'], [*pieces, '</s>'])
@@ -244,5 +245,5 @@ class TranslationInferencer(SentenceInferencer):
 
 
 def _prediction(n_best: Sequence[tuple[str, float]], pieces: Sequence[str] = ()) -> dict:
-    found = [dict(text=text, score=score) for text, score in n_best or [('', 0.0)]]
-    return dict(found[0], pieces=list(pieces), n_best=found)
+    translations = [dict(text=text, score=score) for text, score in n_best or [('', 0.0)]]
+    return dict(translations[0], pieces=list(pieces), n_best=translations)

@@ -57,13 +57,13 @@ def normalize_answer(text: str) -> str:
         >>> [normalize_answer(text) for text in ('Two dogs.', 'red/white', '10,000', 'dont know', 'the U.S.')]
         ['2 dogs', 'red white', '10000', "don't know", 'us']
     """
-    text = found = strip_answer(text)
+    text = normalized = strip_answer(text)
     in_number = re.search(r'\d,\d', text) is not None
     for mark in PUNCTUATION:
         at_space = f'{mark} ' in text or f' {mark}' in text
-        found = found.replace(mark, '' if at_space or in_number else ' ')
-    found = re.sub(r'\.(?!\d)', '', found, count=PERIODS)
-    words = (NUMBERS.get(word, word) for word in found.lower().split())
+        normalized = normalized.replace(mark, '' if at_space or in_number else ' ')
+    normalized = re.sub(r'\.(?!\d)', '', normalized, count=PERIODS)
+    words = (NUMBERS.get(word, word) for word in normalized.lower().split())
     return ' '.join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
 
 
@@ -107,10 +107,10 @@ def frequent_answers(
         >>> frequent_answers(questions), frequent_answers(questions, num_answers=2, normalize=True)
         (['sky', 'red', 'Two', '2'], ['2', 'sky'])
     """
-    counts = Counter(normalize_answer(each.answer) if normalize else each.answer for each in questions)
+    counts = Counter(normalize_answer(question.answer) if normalize else question.answer for question in questions)
     del counts['']
-    found = sorted((text for text in counts if counts[text] >= min_answers), reverse=True)
-    return sorted(found, key=lambda text: -counts[text])[:num_answers]
+    frequent = sorted((text for text in counts if counts[text] >= min_answers), reverse=True)
+    return sorted(frequent, key=lambda text: -counts[text])[:num_answers]
 
 
 def best_answers(scores: Tensor, answers: Sequence[str], top_k: int) -> list[tuple[str, float]]:
@@ -150,8 +150,8 @@ class AnswerIndex:
         A question's only answer is normalised as the majority answers are.
         """
         normalize = self.normalize_counts or (len(question.answers) == 1 and self.normalize_answers)
-        given = Counter(map(normalize_answer, question.answers) if normalize else question.answers)
-        return {self.numbers[text]: count for text, count in given.items() if text in self.numbers}
+        counts = Counter(map(normalize_answer, question.answers) if normalize else question.answers)
+        return {self.numbers[text]: count for text, count in counts.items() if text in self.numbers}
 
     def samples(self, question: Question) -> bool:
         """Check whether sampled training uses a question: the list has its majority answer and one of its answers."""
@@ -160,11 +160,11 @@ class AnswerIndex:
 
     def best_score(self, question: Question) -> float:
         """Compute the largest official accuracy that these answers allow for a question with answers."""
-        given = [strip_answer(answer) for answer in question.answers]
-        if len(set(given)) == 1:
-            return float(given[0] in self.numbers)
-        counts = Counter(map(normalize_answer, given))
-        return answer_score(max((counts[text] for text in counts.keys() & self._normalized), default=0), len(given))
+        answers = [strip_answer(answer) for answer in question.answers]
+        if len(set(answers)) == 1:
+            return float(answers[0] in self.numbers)
+        counts = Counter(map(normalize_answer, answers))
+        return answer_score(max((counts[text] for text in counts.keys() & self._normalized), default=0), len(answers))
 
 
 @METRICS.register_module()

@@ -116,7 +116,7 @@ class BilinearMapHook(Hook):
         self._left -= len(samples)
         if not samples or not is_main_process():
             return
-        from .attention_pictures import picture_of_answer  # late: it imports matplotlib
+        from .attention_pictures import draw_answer_attention  # late: it imports matplotlib
 
         model, meta = find_attention(runner.model), runner.val_dataloader.dataset.metainfo
         tokenizer = QuestionTokenizer(meta['symbols'], meta['tokens'], meta['max_words'])
@@ -124,7 +124,9 @@ class BilinearMapHook(Hook):
             inputs = {name: values[i] for name, values in data_batch['inputs'].items()}
             path = self._paths.get(sample.image_id)
             picture = None if path is None else np.asarray(read_picture(path))
-            drawn = picture_of_answer(model, inputs, sample.question, tokenizer, meta['answers'], picture, self.top_k)
+            drawn = draw_answer_attention(
+                model, inputs, sample.question, tokenizer, meta['answers'], picture, self.top_k
+            )
             runner.visualizer.add_image(f'attention_{sample.question_id}', drawn, runner.iter)
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:

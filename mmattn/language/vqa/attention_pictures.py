@@ -63,7 +63,7 @@ def question_attention(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, T
     raise ValueError(f'the model must return attention weights; {kind} returns none')
 
 
-def picture_of_answer(
+def draw_answer_attention(
     model: Any,
     inputs: dict[str, Tensor],
     question: str,

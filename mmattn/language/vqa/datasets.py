@@ -61,9 +61,9 @@ class Recipe(NamedTuple):
 
     def files(self) -> tuple[list[str], list[str], list[str]]:
         """List three sets of paths: question files, files whose words are counted, files whose answers are counted."""
-        own = [self.ann_file] if isinstance(self.ann_file, str) else self.ann_file
-        found = (own, self.vocab_files or own, self.answer_files or own)
-        return tuple(in_folder(self.data_root, *each) for each in found)  # type: ignore[return-value]
+        questions = [self.ann_file] if isinstance(self.ann_file, str) else self.ann_file
+        groups = (questions, self.vocab_files or questions, self.answer_files or questions)
+        return tuple(in_folder(self.data_root, *group) for group in groups)  # type: ignore[return-value]
 
     def check(self) -> None:
         """Check the options."""
@@ -88,32 +88,32 @@ class Recipe(NamedTuple):
 
 def _stamps(paths: Sequence[str]) -> Stamps:
     """Stamp paths with time and size of their files, so that results can be kept until a file changes."""
-    found = ((path, Path(path).stat()) for path in paths)
-    return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in found)
+    stats = ((path, Path(path).stat()) for path in paths)
+    return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
 
 
 @lru_cache(maxsize=8)
 def _read_answers(stamps: Stamps, min_answers: int, num_answers: int | None, normalize: bool) -> tuple[str, ...]:
-    questions = [each for path, *_ in stamps for each in read_questions(path)]
-    found = frequent_answers(questions, min_answers, num_answers, normalize)
-    if not found:
+    questions = [question for path, *_ in stamps for question in read_questions(path)]
+    answers = frequent_answers(questions, min_answers, num_answers, normalize)
+    if not answers:
         paths = ', '.join(path for path, *_ in stamps)
         raise ValueError(f'{paths}: no answer of at least {min_answers} questions; see answer_files and min_answers')
-    print_log(f'answers: {len(found):,} of at least {min_answers} of {len(questions):,} questions', 'current')
-    return tuple(found)
+    print_log(f'answers: {len(answers):,} of at least {min_answers} of {len(questions):,} questions', 'current')
+    return tuple(answers)
 
 
 @lru_cache(maxsize=8)
 def _read_symbols(
     stamps: Stamps, tokens: str, answers: tuple[str, ...] | None, normalize: tuple[bool, bool]
 ) -> tuple[str, ...]:
-    questions = [each for path, *_ in stamps for each in read_questions(path)]
+    questions = [question for path, *_ in stamps for question in read_questions(path)]
     if answers is not None:
-        given = AnswerIndex(answers, *normalize)
-        questions = [each for each in questions if given.samples(each)]
-    found = question_words((each.question for each in questions), tokens)
-    print_log(f'vocabulary of questions: {len(found):,} words of {len(questions):,} questions', 'current')
-    return tuple(found)
+        index = AnswerIndex(answers, *normalize)
+        questions = [question for question in questions if index.samples(question)]
+    words = question_words((question.question for question in questions), tokens)
+    print_log(f'vocabulary of questions: {len(words):,} words of {len(questions):,} questions', 'current')
+    return tuple(words)
 
 
 @DATASETS.register_module()
@@ -221,37 +221,37 @@ class VQADataset(TextDataset):
         self._places: Any = picture_paths(images) if images is not None else open_store(regions)
         self._pictures = images is not None
         self._questions: list[Question] = []
-        given = AnswerIndex(self.answers, normalize_answers, normalize_counts)
-        for each in [*paths, *([] if test_mode else in_folder(data_root, *extra_files))]:
-            questions = read_questions(each)
-            raise_faults(each, image_faults(questions, self._places, images))
+        index = AnswerIndex(self.answers, normalize_answers, normalize_counts)
+        for path in [*paths, *([] if test_mode else in_folder(data_root, *extra_files))]:
+            questions = read_questions(path)
+            raise_faults(path, image_faults(questions, self._places, images))
             kept = None
             if not test_mode:
                 if not questions[0].answers:
-                    raise ValueError(f'{each}: no answers, which training requires')
-                if each not in paths:
-                    kept = [bool(given.counts(question)) for question in questions]
+                    raise ValueError(f'{path}: no answers, which training requires')
+                if path not in paths:
+                    kept = [bool(index.counts(question)) for question in questions]
                 else:
-                    kept = [target == 'soft' or given.samples(question) for question in questions]
+                    kept = [target == 'soft' or index.samples(question) for question in questions]
                 kept = [keep and int((i + 1) * fraction) > int(i * fraction) for i, keep in enumerate(kept)]
             if kept is not None or questions[0].answers:
-                _report(each, questions, given, kept)
+                _report(path, questions, index, kept)
             self._questions += questions if kept is None else compress(questions, kept)
         if not self._questions:
             raise ValueError(f'{", ".join(paths)}: no question is left: no majority answer can be given')
         if self._pictures:
             width, height = read_picture(self._places[self._questions[0].image_id]).shape[:0:-1]
             self.metainfo['picture_size'] = [width, height]
-        counts = [given.counts(each) for each in self._questions]
-        self._numbers = PackedSequences(self.tokenizer.numbers(each.question) for each in self._questions)
+        counts = [index.counts(question) for question in self._questions]
+        self._numbers = PackedSequences(self.tokenizer.numbers(question.question) for question in self._questions)
         self._labels, self._counts = (
             PackedSequences(map(list, counts)),
-            PackedSequences(list(each.values()) for each in counts),
+            PackedSequences(list(counted.values()) for counted in counts),
         )
-        self._answers = [each.answers for each in self._questions] if test_mode else None
+        self._answers = [question.answers for question in self._questions] if test_mode else None
         self.published = not test_mode or any(self._answers or ())
-        self._given = np.array([len(each.answers) for each in self._questions])
-        self._questions = [each._replace(answers=[], answer='') for each in self._questions]
+        self._given = np.array([len(question.answers) for question in self._questions])
+        self._questions = [question._replace(answers=[], answer='') for question in self._questions]
 
     @classmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
@@ -376,14 +376,14 @@ class VQADataset(TextDataset):
         return generator.choices(labels, counts)[0]
 
 
-def _report(path: str, questions: list[Question], given: AnswerIndex, kept: list[bool] | None) -> None:
+def _report(path: str, questions: list[Question], index: AnswerIndex, kept: list[bool] | None) -> None:
     """Log what the answers that can be given allow, or which questions are kept for training."""
     total = len(questions)
     if kept is None:
-        best = 100 * sum(map(given.best_score, questions)) / total
+        best = 100 * sum(map(index.best_score, questions)) / total
         print_log(f'{path}: the answers that can be given allow an accuracy of {best:.1f}', 'current')
         return
-    without = sum(not given.counts(question) for question in questions)
+    without = sum(not index.counts(question) for question in questions)
     left_out = f', and {kept.count(False):,} are left out' if not all(kept) else ''
     message = f'{sum(kept):,} of {total:,} questions; {without:,} have no answer that can be given{left_out}'
     print_log(f'{path}: {message}', 'current')
@@ -392,7 +392,7 @@ def _report(path: str, questions: list[Question], given: AnswerIndex, kept: list
 def image_faults(questions: Sequence[Question], places: Any, images: str | None) -> list[str]:
     """List the images of questions that have no regions, or no picture in the folder ``images``."""
     where = 'not in the region store' if images is None else f'no picture in {images}'
-    names = dict.fromkeys(each.image_id for each in questions)
+    names = dict.fromkeys(question.image_id for question in questions)
     return [f'image {name}: {where}' for name in names if name not in places]
 
 

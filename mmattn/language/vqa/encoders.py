@@ -133,37 +133,37 @@ class SkipThoughtEncoder(QuestionGRU):
                 'Skip-Thought encoder: no pretrained GRU (uni_skip.npz), it is trained from scratch', logger='current'
             )
             return
-        found = read_skip_thought(self.pretrained)
-        for name, weight in found.items():
+        weights = read_skip_thought(self.pretrained)
+        for name, weight in weights.items():
             expected = getattr(self.gru, name).shape
             if weight.shape != expected:
                 raise ValueError(
                     f'{self.pretrained}: {name} must be {tuple(expected)} (word_dim and embed_dim of the encoder); got '
                     f'{tuple(weight.shape)}'
                 )
-        self.gru.load_state_dict(found)
+        self.gru.load_state_dict(weights)
 
     def outputs(self, words: Tensor) -> Tensor:
         """Run the GRU with dropout, as :meth:`QuestionGRU.outputs`."""
         if not self.training or not self.dropout:
             return super().outputs(words)
         count, length, _ = words.shape
-        of_words, of_state = (
+        word_mask, state_mask = (
             F.dropout(words.new_ones(3, count, channels), self.dropout)
             for channels in (words.shape[-1], self.embed_dim)
         )
         # One product for the three gates, which read different inputs: (3, B·L, ·) and (3, B, ·).
         w, u, b, c = (x.unflatten(0, (3, -1)) for x in self.gru.parameters())
-        masked = (words * of_words.unsqueeze(2)).flatten(1, 2)
-        given = torch.baddbmm(b.unsqueeze(1), masked, w.mT).unflatten(1, (count, length))
-        state, found = given.new_zeros(count, self.embed_dim), []
-        for step in given.unbind(2):
+        masked = (words * word_mask.unsqueeze(2)).flatten(1, 2)
+        projected = torch.baddbmm(b.unsqueeze(1), masked, w.mT).unflatten(1, (count, length))
+        state, states = projected.new_zeros(count, self.embed_dim), []
+        for step in projected.unbind(2):
             r_x, z_x, n_x = step.unbind()
-            r_h, z_h, n_h = torch.baddbmm(c.unsqueeze(1), state * of_state, u.mT).unbind()
+            r_h, z_h, n_h = torch.baddbmm(c.unsqueeze(1), state * state_mask, u.mT).unbind()
             r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
             state = torch.lerp(torch.tanh(n_x + r * n_h), state, z)  # (1 − z)·n + z·h
-            found.append(state)
-        return torch.stack(found, 1)
+            states.append(state)
+        return torch.stack(states, 1)
 
 
 def read_skip_thought(path: str | Path) -> dict[str, Tensor]:

@@ -95,45 +95,46 @@ class VQAInferencer(LanguageInferencer):
         """
         top_k = plain(top_k)
         check_count('top_k', top_k)
-        asked = self.questions(inputs, questions)
-        settings = dict(batch_size=self.batch_size, **_described(asked))
-        batches = self.preprocess(asked)
-        found = self._run(batches, 'Answers', progress_file, resume, {}, dict(top_k=top_k), **settings)
-        return dict(predictions=[self._described(each.question) | found[i] for i, each in enumerate(asked)])
+        asked_questions = self.questions(inputs, questions)
+        settings = dict(batch_size=self.batch_size, **_run_settings(asked_questions))
+        batches = self.preprocess(asked_questions)
+        answers = self._run(batches, 'Answers', progress_file, resume, {}, dict(top_k=top_k), **settings)
+        about = [self._describe(asked.question) for asked in asked_questions]
+        return dict(predictions=[description | answers[i] for i, description in enumerate(about)])
 
     def questions(self, inputs: Stores, questions: Sequence[tuple[str, str]] | str | Path) -> list[AskedQuestion]:
         """Look up the questions of a call, with its arguments, after all checks that do not run the model."""
         if isinstance(questions, str | Path):
-            found = read_questions(questions)
+            listed = read_questions(questions)
         else:
-            found = [Question(index, *pair) for index, pair in enumerate(read_pairs('questions', questions))]
+            listed = [Question(index, *pair) for index, pair in enumerate(read_pairs('questions', questions))]
         if self.reads_pictures:
             if not isinstance(inputs, str | Path):
                 raise TypeError(f'inputs must be a folder: this model reads pictures; got {inputs!r}')
             pictures = picture_paths(str(inputs))
-            raise_faults(inputs, image_faults(found, pictures, str(inputs)))
-            asked = [AskedQuestion(each, pictures[each.image_id]) for each in found]
-            _check_sizes(inputs, asked, self.meta.get('picture_size'))
-            return asked
+            raise_faults(inputs, image_faults(listed, pictures, str(inputs)))
+            asked_questions = [AskedQuestion(question, pictures[question.image_id]) for question in listed]
+            _check_sizes(inputs, asked_questions, self.meta.get('picture_size'))
+            return asked_questions
         store = region_store(inputs)
-        names = [each.image_id for each in found]
+        names = [question.image_id for question in listed]
         name = ', '.join(map(str, store.paths))
         raise_faults(name, store.find_faults(names, self.model.num_features, features=False, allow_empty=True))
-        return [AskedQuestion(each, store) for each in found]
+        return [AskedQuestion(question, store) for question in listed]
 
     @torch.no_grad()
     def forward(self, inputs: Batch) -> Tensor:  # type: ignore[override]
         """Score all answers for a batch: ``(B, A)``."""
-        batch = self._collated([each.inputs(self.tokenizer) for each in inputs.inputs])
+        batch = self._collated([asked.inputs(self.tokenizer) for asked in inputs.inputs])
         return torch.stack([sample.pred_scores for sample in self.model(batch, mode='predict')])
 
     def postprocess(self, preds: Tensor, top_k: int = 5) -> list[dict]:  # type: ignore[override]
         """Select the best answers by the scores of all answers, as :meth:`__call__` without the questions."""
-        found = []
+        predictions = []
         for scores in preds.cpu():
             answers = [dict(zip(('answer', 'score'), pair)) for pair in best_answers(scores, self.answers, top_k)]
-            found.append(dict(answers[0], answers=answers))
-        return found
+            predictions.append(dict(answers[0], answers=answers))
+        return predictions
 
     def visualize(  # type: ignore[override]
         self, inputs: AskedQuestion, picture: np.ndarray | None = None, top_k: int = 5
@@ -152,17 +153,17 @@ class VQAInferencer(LanguageInferencer):
         Returns:
             np.ndarray: uint8 ``(height, width, 3)``, RGB.
         """
-        from .attention_pictures import picture_of_answer  # late: it imports matplotlib
+        from .attention_pictures import draw_answer_attention  # late: it imports matplotlib
 
         text, sample = inputs.question.question, inputs.inputs(self.tokenizer)
-        return picture_of_answer(self.model, sample, text, self.tokenizer, self.answers, picture, top_k)
+        return draw_answer_attention(self.model, sample, text, self.tokenizer, self.answers, picture, top_k)
 
     @property
     def reads_pictures(self) -> bool:
         """Whether the model reads pictures in place of regions."""
         return self.model.num_features is None
 
-    def _described(self, question: Question) -> dict[str, Any]:
+    def _describe(self, question: Question) -> dict[str, Any]:
         return dict(
             question_id=question.question_id,
             image_id=question.image_id,
@@ -185,11 +186,11 @@ class VQAInferencer(LanguageInferencer):
             )
 
 
-def _check_sizes(folder: Any, asked: Sequence[AskedQuestion], trained: Sequence[int] | None) -> None:
+def _check_sizes(folder: Any, asked_questions: Sequence[AskedQuestion], trained: Sequence[int] | None) -> None:
     """Check that pictures have the size of the training, or, for older checkpoints, one size: others have no batch."""
     faults: list[str] = []
     first = trained and ('the training', tuple(trained))
-    for path in dict.fromkeys(each.place for each in asked):
+    for path in dict.fromkeys(asked.place for asked in asked_questions):
         assert isinstance(path, Path)
         try:
             with Image.open(path) as picture:
@@ -199,17 +200,17 @@ def _check_sizes(folder: Any, asked: Sequence[AskedQuestion], trained: Sequence[
             continue
         first = first or (path.name, size)
         if size != first[1]:
-            sizes = ['×'.join(map(str, each)) for each in (size, first[1])]
+            sizes = ['×'.join(map(str, pair)) for pair in (size, first[1])]
             faults.append(f'{path.name}: {sizes[0]} pixels, but {first[0]} has {sizes[1]}')
     raise_faults(folder, faults)
 
 
-def _described(asked: Sequence[AskedQuestion]) -> dict[str, Any]:
-    place = asked[0].place
+def _run_settings(asked_questions: Sequence[AskedQuestion]) -> dict[str, Any]:
+    place = asked_questions[0].place
     if isinstance(place, Path):
-        paths = dict.fromkeys(each.place for each in asked)
+        paths = dict.fromkeys(asked.place for asked in asked_questions)
         stats = [path.stat() for path in paths if isinstance(path, Path)]
         images: Any = digest([[stat.st_size, stat.st_mtime_ns] for stat in stats])
     else:
         images = store_files(place)
-    return dict(questions=digest([each.question for each in asked]), images=images)
+    return dict(questions=digest([asked.question for asked in asked_questions]), images=images)
