@@ -10,7 +10,7 @@ import torch
 
 from mmattn.language import RegionStore
 from mmattn.language.grounding import EntitiesDataset, PhraseRecall
-from mmattn.language.grounding.entities import read_entities, words_of
+from mmattn.language.grounding.entities import rank_words, read_entities
 
 from ..real_data import missing, real_data
 from .conftest import content, scripts
@@ -179,7 +179,7 @@ def test_figures_of_flickr8k(command, tmp_path):
     images, captions, grounded, phrases, *_, without, _ = map(sum, zip(*numbers))
     assert (images, captions, grounded, phrases, without) == (500, 2500, 2495, 6502, 1224)
     folder = tmp_path / 'data/out'
-    assert len(words_of(read_entities(folder / 'entities_train.json'))) == 7720
+    assert len(rank_words(read_entities(folder / 'entities_train.json'))) == 7720
     metric, count = PhraseRecall(), 0
     for split in ('val', 'test'):
         data = EntitiesDataset(

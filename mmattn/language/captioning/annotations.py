@@ -20,7 +20,7 @@ PUNCTUATION = re.compile(r"""[.?!,:;`"(){}\[\]\n]|''|--""")
 
 
 def caption_words(text: str) -> list[str]:
-    """Return the words of a caption, in lower case and without punctuation.
+    """Split a caption into words, in lower case and without punctuation.
 
     Example:
         >>> caption_words("A man's T-shirt - it is (nearly) white.")
@@ -50,50 +50,45 @@ class Annotation(NamedTuple):
 
 
 def read_annotations(path: str | Path) -> list[Annotation]:
-    """Return the images of a file, in its order.
+    """Read the images of an annotation file, in its order.
 
-    Layouts: ``dataset_*.json`` of Karpathy's splits, whose words are those of the file and whose ids are ``cocoid``, or
-    the name of the image without suffix; ``captions_*.json`` of COCO, also its ``image_info_*.json`` without captions;
-    and VATEX's list of videos. The words of the last two are those of
-    :func:`mmattn.language.captioning.caption_words`.
+    Three layouts are accepted. ``dataset_*.json`` of Karpathy's splits has words; ids are ``cocoid``, or the name of
+    the image without suffix. ``captions_*.json`` of COCO, also ``image_info_*.json`` without captions, and VATEX's list
+    of videos are split by :func:`mmattn.language.captioning.caption_words`.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: it has another layout, an image twice, a caption without a word or with a reserved word, or some
-            images without a caption, but others with; the message lists all faults.
+        ValueError: it has another layout, an image twice, a caption without a word or with a reserved word, or captions
+            of some images only. The message lists all faults.
     """
     data = read_json(path)
     faults: list[str] = []
-    found = list(_parse(data, faults))
-    counts = Counter(each.image_id for each in found)
+    annotations = list(_parse(data, faults))
+    counts = Counter(annotation.image_id for annotation in annotations)
     faults += [f'image {name}: {count} times in the file' for name, count in counts.items() if count > 1]
-    captioned = any(each.captions for each in found)
-    for each in found:
-        where = f'image {each.image_id}'
-        if each.split not in (None, *SPLITS):
-            faults.append(f'{where}: its split must be one of {", ".join(SPLITS)}; got {each.split!r}')
-        if not each.captions and captioned:
+    captioned = any(annotation.captions for annotation in annotations)
+    for annotation in annotations:
+        where = f'image {annotation.image_id}'
+        if annotation.split not in (None, *SPLITS):
+            faults.append(f'{where}: its split must be one of {", ".join(SPLITS)}; got {annotation.split!r}')
+        if not annotation.captions and captioned:
             faults.append(f'{where}: no caption')
-        for text, words in zip(each.captions, each.words):
+        for text, words in zip(annotation.captions, annotation.words):
             if not words:
                 faults.append(f'{where}: the caption {text!r} has no words')
             wrong = [word for word in words if not word or ' ' in word or word in SPECIALS]
             if wrong:
                 faults.append(f'{where}: {wrong[0]!r} is not a word or is reserved, in the caption {text!r}')
-    if not found and not faults:
+    if not annotations and not faults:
         faults.append('no image')
     raise_faults(path, faults)
-    return found
+    return annotations
 
 
 def select_splits(
     name: str, annotations: Sequence[Annotation], splits: Sequence[str] | None, path: str | Path, every: bool = False
 ) -> list[Annotation]:
-    """Return the annotations of some splits; with None, those of a file without splits, or of ``every`` split.
-
-    Raises:
-        ValueError: the file does not have one of them, or has splits and none is requested.
-    """
+    """Select the annotations of some splits. None selects a file without splits, or, with ``every``, all splits."""
     if splits is None and every:
         return list(annotations)
     in_file = {_merged_split(annotation) for annotation in annotations}
@@ -109,8 +104,8 @@ def _merged_split(annotation: Annotation) -> str | None:
 
 
 def frequent_words(annotations: Sequence[Annotation], min_count: int) -> list[str]:
-    """Return the words that occur more than ``min_count`` times, the most frequent first."""
-    counts = Counter(word for each in annotations for words in each.words for word in words)
+    """Count words: return those that occur more than ``min_count`` times, the most frequent first."""
+    counts = Counter(word for annotation in annotations for words in annotation.words for word in words)
     symbols = sorted((word for word in counts if counts[word] > min_count), key=lambda word: (-counts[word], word))
     unknown = sum(counts.values()) - sum(counts[word] for word in symbols)
     print_log(
@@ -122,7 +117,7 @@ def frequent_words(annotations: Sequence[Annotation], min_count: int) -> list[st
 
 
 def _parse(data: Any, faults: list[str]) -> Iterable[Annotation]:
-    """Yield the images of a file; add what does not fit its layout to ``faults``."""
+    """Parse the images of a file, and add what does not fit its layout to ``faults``."""
     if isinstance(data, list):
         return parse_each(data, _parse_video, faults, 'entry')
     images = data.get('images') if isinstance(data, dict) else None
@@ -145,7 +140,7 @@ def _parse_karpathy(image: dict) -> Annotation:
     name = str(image['cocoid']) if 'cocoid' in image else Path(image['filename']).stem
     sentences = image['sentences']
     words = [sentence['tokens'] for sentence in sentences]
-    if not all(isinstance(each, list) and all(isinstance(word, str) for word in each) for each in words):
+    if not all(isinstance(caption, list) and all(isinstance(word, str) for word in caption) for caption in words):
         raise ValueError("'tokens' must be lists of str")
     return Annotation(name, check_text(image['split']), [check_text(sentence['raw']) for sentence in sentences], words)
 
@@ -168,21 +163,21 @@ def _with_words(name: str, captions: list[str]) -> Annotation:
 def read_attributes(
     path: str | Path, image_ids: Sequence[str], vocabulary: Vocabulary, num_attributes: int = 20
 ) -> dict[str, list[int]]:
-    """Return the best attributes of each image as numbers of the vocabulary, the best first.
+    """Read the best attributes of each image as numbers of the vocabulary, the best first.
 
-    The log has the number of attributes among them that are not in the vocabulary, which are left out, and the number
-    of images without attributes.
+    Attributes outside the vocabulary are left out. The log has their number, and the number of images without
+    attributes.
 
     Args:
-        path (str or Path): JSON, possibly ``.gz``: ``{image id: [[word, score], …]}``. Scores have no other use than
-            the order; equal scores keep the order of the file.
+        path (str or Path): JSON, possibly ``.gz``: ``{image id: [[word, score], …]}``. Only the order of the scores is
+            used. Equal scores keep the order of the file.
         image_ids (sequence of str): the images to return.
-        vocabulary (Vocabulary): that of the captions.
+        vocabulary (Vocabulary): vocabulary of the captions.
         num_attributes (int): how many at most. Defaults to 20.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: it has no attribute of these images, or another layout; the message lists all faults.
+        ValueError: it has no attribute of these images, or another layout. The message lists all faults.
 
     Example:
         >>> from mmattn.utils.files import write_text
@@ -194,27 +189,29 @@ def read_attributes(
     data = read_json(path)
     if not isinstance(data, dict):
         raise_faults(path, ['not an object {image id: [[word, score], …]}'])
-    raise_faults(path, [f'image {name}: not [[word, score], …]' for name, each in data.items() if not _is_valid(each)])
-    found: dict[str, list[int]] = {}
+    raise_faults(
+        path, [f'image {name}: not [[word, score], …]' for name, pairs in data.items() if not _is_valid(pairs)]
+    )
+    attributes: dict[str, list[int]] = {}
     dropped = 0
     for name in image_ids:
         best = sorted(data.get(name, []), key=lambda pair: -pair[1])[:num_attributes]
         numbers = dict.fromkeys(vocabulary.encode(word)[0] for word, _ in best)
-        found[name] = [number for number in numbers if number != UNK]
+        attributes[name] = [number for number in numbers if number != UNK]
         dropped += sum(vocabulary.encode(word)[0] == UNK for word, _ in best)
-    empty = [name for name, numbers in found.items() if not numbers]
-    if len(empty) == len(found):
-        raise_faults(path, [f'no attribute of any of the {len(found):,} images that is in the vocabulary'])
+    empty = [name for name, numbers in attributes.items() if not numbers]
+    if len(empty) == len(attributes):
+        raise_faults(path, [f'no attribute of any of the {len(attributes):,} images that is in the vocabulary'])
+    count = sum(map(len, attributes.values()))
     print_log(
-        f'{path}: {sum(map(len, found.values())):,} attributes of {len(found):,} images; {dropped:,} are left out '
-        f'because they are not in the vocabulary; {len(empty):,} images have none',
+        f'{path}: {count:,} attributes of {len(attributes):,} images; {dropped:,} are left out because they are not in '
+        f'the vocabulary; {len(empty):,} images have none',
         'current',
     )
-    return found
+    return attributes
 
 
 def _is_valid(entry: Any) -> bool:
-    """Return whether an entry is a list of pairs of a word and a finite score."""
     return isinstance(entry, list) and all(
         isinstance(pair, list)
         and len(pair) == 2

@@ -4,78 +4,90 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mmengine.logging import print_log
 
 from mmattn.language.models.unique_metric import UniqueMetric
-from mmattn.language.text.subwords import normalized
+from mmattn.language.text.subwords import import_optional, normalized
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.registry import METRICS
 
 from .annotations import caption_words
 from .cider import CiderD
-from .java import java_command, meteor
 
 # Those of the tokenizer's tokens that the evaluation leaves out.
 LEFT_OUT = {"''", "'", '``', '`', '-LRB-', '-RRB-', '-LCB-', '-RCB-', '.', '?', '!', ',', ':', '-', '--', '...', ';'}
 
 
+def java_command(jar: str) -> list[str]:
+    """Build the start of the command that runs a program of pycocoevalcap, from the path ``jar`` in this package.
+
+    Raises:
+        ImportError: pycocoevalcap is not installed. The message gives the command that installs it.
+        FileNotFoundError: ``java`` is not on the PATH, or the program is not in the package.
+    """
+    path = Path(next(iter(import_optional('pycocoevalcap').__path__)), jar)
+    java = shutil.which('java')
+    if java is None:
+        raise FileNotFoundError('java: not on the PATH; a Java runtime (8 or later) is required')
+    if not path.is_file():
+        raise FileNotFoundError(f'{path}: no such file; reinstall pycocoevalcap')
+    return [java, '-cp', str(path)]
+
+
 def ptb_words(texts: Sequence[str]) -> list[list[str]]:
-    """Return the words of captions as the evaluation of COCO captions does: by Stanford's PTBTokenizer 3.4.1.
+    """Split captions into words as the evaluation of COCO captions does: by Stanford's PTBTokenizer 3.4.1.
 
     One start of the program, which takes about a second, is enough for any number of captions.
 
     Raises:
-        ImportError: pycocoevalcap is not installed.
-        FileNotFoundError: there is no Java.
+        ImportError, FileNotFoundError: as :func:`java_command`.
         RuntimeError: the program failed.
-
-    Example:
-        >>> ptb_words(["A man's T-shirt."])  # doctest: +SKIP
-        [['a', 'man', "'s", 't-shirt']]
     """
     command = java_command('tokenizer/stanford-corenlp-3.4.1.jar')
     command += ['edu.stanford.nlp.process.PTBTokenizer', '-preserveLines', '-lowerCase']
     command += ['-encoding', 'UTF-8']
     lines = [' '.join(normalized(text).split()) for text in texts]  # a line of input is a line of output
     done = subprocess.run(command, input=''.join(f'{line}\n' for line in lines).encode(), capture_output=True)
-    found = done.stdout.decode(errors='replace').split('\n')[:-1]
-    if done.returncode or len(found) != len(lines):
+    outputs = done.stdout.decode(errors='replace').split('\n')[:-1]
+    if done.returncode or len(outputs) != len(lines):
         message = done.stderr.decode(errors='replace').strip()[-500:]
-        raise RuntimeError(f'PTBTokenizer returned {len(found)} lines for {len(lines)} captions: {message}')
-    return [[word for word in line.split() if word not in LEFT_OUT] for line in found]
+        raise RuntimeError(f'PTBTokenizer returned {len(outputs)} lines for {len(lines)} captions: {message}')
+    return [[word for word in line.split() if word not in LEFT_OUT] for line in outputs]
 
 
 Words = Sequence[str]
 
 
 def caption_bleu(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return BLEU-1 to BLEU-4 of a corpus, float64 ``(4)``, and of each of I captions, ``(I, 4)``, from 0 to 1.
+    """Compute BLEU-1 to BLEU-4 of a corpus, float64 ``(4)``, and of each of its I captions, ``(I, 4)``, from 0 to 1.
 
     BLEU-n is the geometric mean of the clipped precisions (m + 1e-15)/(t + 1e-9) of 1- to n-grams, where m of t n-grams
-    match, times the brevity penalty e^(1 - r/c) if c < r; r is the closest length of a reference, the shorter one of
+    match, times the brevity penalty e^(1 - r/c) if c < r. r is the closest length of a reference, the shorter one of
     two.
 
     Args:
         hypotheses (sequence of sequence of str): the words of I captions.
-        references (sequence of sequence of sequence of str): the words of the references of each.
+        references (sequence of sequence of sequence of str): the words of the references of each caption.
 
     Example:
-        >>> corpus, each = caption_bleu(['a cat on a mat'.split()], [['a cat sits on a mat'.split()]])
+        >>> corpus, captions = caption_bleu(['a cat on a mat'.split()], [['a cat sits on a mat'.split()]])
         >>> corpus.round(4).tolist()
         [0.8187, 0.709, 0.5158, 0.0001]
     """
-    counts = np.array([_counts(*each) for each in zip(hypotheses, references, strict=True)], np.float64).reshape(-1, 10)
+    counts = np.array([_counts(*pair) for pair in zip(hypotheses, references, strict=True)], np.float64).reshape(-1, 10)
     return _bleu(counts.sum(0)), _bleu(counts)
 
 
 def _counts(hypothesis: Words, references: Sequence[Words]) -> list[int]:
-    """Return the number of n-grams and of those that match, for each n, the length and that of the reference."""
+    """Count the n-grams for each n, the matching ones for each n, the words, and the words of the closest reference."""
     matches = []
     for n in range(1, 5):
         most: Counter[tuple[str, ...]] = Counter()
@@ -83,7 +95,7 @@ def _counts(hypothesis: Words, references: Sequence[Words]) -> list[int]:
             most |= _ngrams(reference, n)
         matches.append((_ngrams(hypothesis, n) & most).total())
     length = len(hypothesis)
-    closest = min((abs(len(each) - length), len(each)) for each in references)[1]
+    closest = min((abs(len(reference) - length), len(reference)) for reference in references)[1]
     return [*(max(0, length - n) for n in range(4)), *matches, length, closest]
 
 
@@ -98,10 +110,10 @@ def _bleu(counts: np.ndarray) -> np.ndarray:
 
 
 def rouge_l(hypothesis: Words, references: Sequence[Words], beta: float = 1.2) -> float:
-    """Return ROUGE-L of a caption, from 0 to 1: (1 + β²) P R / (R + β² P).
+    """Compute ROUGE-L of a caption, from 0 to 1: (1 + β²) P R / (R + β² P).
 
-    P and R are the length of the longest common subsequence divided by that of the hypothesis and of the reference, P
-    the highest of all references, R also, possibly of another one.
+    P and R are the length of the longest common subsequence divided by the length of the hypothesis and of the
+    reference. Each is the highest of all references, possibly of different ones.
 
     Args:
         hypothesis (sequence of str): the words of the caption.
@@ -113,14 +125,14 @@ def rouge_l(hypothesis: Words, references: Sequence[Words], beta: float = 1.2) -
         0.8944
     """
     hypothesis = hypothesis or ['']  # a caption without words has the empty word, as in the evaluation of COCO
-    pairs = [(_common(hypothesis, each or ['']), len(each) or 1) for each in references]
+    pairs = [(_common(hypothesis, reference or ['']), len(reference) or 1) for reference in references]
     precision = max(common for common, _ in pairs) / len(hypothesis)
     recall = max(common / length for common, length in pairs)
     return (1 + beta**2) * precision * recall / (recall + beta**2 * precision) if precision else 0.0
 
 
 def _common(first: Words, second: Words) -> int:
-    """Return the length of the longest common subsequence."""
+    """Compute the length of the longest common subsequence."""
     previous = [0] * (len(second) + 1)
     for word in first:
         row = [0]
@@ -130,6 +142,33 @@ def _common(first: Words, second: Words) -> int:
     return previous[-1]
 
 
+def meteor(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, list[float]]:
+    """Compute METEOR 1.5 of a corpus and of each caption, from 0 to 1, as the evaluation of COCO captions does.
+
+    Args:
+        hypotheses (sequence of str): captions whose words are separated by spaces.
+        references (sequence of sequence of str): the references of each caption.
+
+    Raises:
+        ImportError, FileNotFoundError: as :func:`java_command`.
+        RuntimeError: the program failed.
+    """
+    java_command('meteor/meteor-1.5.jar')
+    scorer = import_optional('pycocoevalcap.meteor.meteor').Meteor()
+    try:
+        return scorer.compute_score(
+            {i: [text.replace('|||', ' ') for text in captions] for i, captions in enumerate(references)},
+            {i: [text] for i, text in enumerate(hypotheses)},
+        )
+    except (OSError, ValueError) as error:  # the program has ended
+        scorer.meteor_p.kill()
+        errors = scorer.meteor_p.communicate()[1].decode(errors='replace')
+        raise RuntimeError(f'METEOR failed: {error} {errors.strip()[-500:]}') from error
+    finally:
+        if scorer.lock.locked():  # after an error; the scorer would wait for itself when it is deleted
+            scorer.lock.release()
+
+
 TOKENIZERS = ('auto', 'PTB', 'simple')
 
 
@@ -137,18 +176,18 @@ TOKENIZERS = ('auto', 'PTB', 'simple')
 class CaptionMetric(UniqueMetric):
     """BLEU-1 to BLEU-4, METEOR, ROUGE-L and CIDEr-D of captions, as in the evaluation of COCO captions.
 
-    'BLEU-1' … 'BLEU-4' are those of the corpus, the others means over images; all are times 100, as in the papers'
-    tables. The document frequencies of CIDEr-D are those of the evaluated references.
+    'BLEU-1' … 'BLEU-4' are computed over the corpus. 'METEOR', 'ROUGE-L' and 'CIDEr-D' are means over images. All are
+    times 100, as in the papers' tables. CIDEr-D takes its document frequencies from the evaluated references.
 
-    The published figures are of words by Stanford's PTBTokenizer. It and METEOR 1.5 are Java programs of the package
-    pycocoevalcap. Without Java or this package, words are those of :func:`mmattn.language.captioning.caption_words`,
-    METEOR is absent, and a warning says why; the log always names the tokenizer. The two tokenizers differ in a
-    few captions per thousand. SPICE is left out: its package downloads models when it runs.
+    Papers split words by Stanford's PTBTokenizer. It and METEOR 1.5 are Java programs of the package pycocoevalcap.
+    Without Java or this package, :func:`mmattn.language.captioning.caption_words` splits words, METEOR is absent, and a
+    warning says why. The two tokenizers differ in a few captions per thousand, and the log names the one used. SPICE is
+    left out: its package downloads models when it runs.
 
     Images without references, as in the test set of COCO's server, have no figures, but can be written to a file.
 
     Args:
-        tokenizer (str): 'PTB'; 'simple', our own rule; or 'auto', 'PTB' if it can run. Defaults to 'auto'.
+        tokenizer (str): 'PTB', 'simple' (our own rule) or 'auto', which is 'PTB' if it can run. Defaults to 'auto'.
         use_meteor (bool): compute METEOR, if the tokenizer is 'PTB'. It takes about ten seconds to start. Defaults to
             True.
         output_dir (str, optional): folder for ``captions.json``, in the format of COCO's server, ``[{"image_id": 42,
@@ -159,8 +198,7 @@ class CaptionMetric(UniqueMetric):
 
     Raises:
         ImportError: the tokenizer is 'PTB', and pycocoevalcap is not installed.
-        OSError: the tokenizer is 'PTB', and there is no Java; or the folder of a file is not writable.
-        ValueError: the tokenizer is unknown.
+        OSError: the tokenizer is 'PTB', and there is no Java, or ``output_dir`` is not writable.
 
     Example:
         >>> metric = CaptionMetric(tokenizer='simple')
@@ -190,8 +228,10 @@ class CaptionMetric(UniqueMetric):
         self.use_meteor = use_meteor
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        """Keep the captions of a batch: samples with ``image_id`` (str), ``pred_tokens`` (sequence of int, numbers of
-        the vocabulary up to and with the end token or without it) and ``captions`` (list of str), the references.
+        """Keep the captions of a batch.
+
+        Samples have ``image_id`` (str), ``pred_tokens`` (sequence of int, up to and with the end token or without it)
+        and ``captions`` (list of str), the references.
         """
         vocabulary = Vocabulary((self.dataset_meta or {})['symbols'])
         for sample in data_samples:
@@ -204,7 +244,7 @@ class CaptionMetric(UniqueMetric):
             )
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Return the figures by name, times 100, or none without references; write the requested files."""
+        """Compute the figures by name, times 100, or none without references. Write the requested files."""
         ids = coco_ids([result['image_id'] for result in results])
         self.write('captions.json', [dict(image_id=i, caption=result['caption']) for i, result in zip(ids, results)])
         without = [result['image_id'] for result in results if not result['captions']]
@@ -212,34 +252,32 @@ class CaptionMetric(UniqueMetric):
             print_log(f'no figures: {len(without)} images without references, such as {without[0]}', 'current')
             return {}
         hypotheses, references = self._words(results)
-        bleu, bleu_each = caption_bleu(hypotheses, references)
-        each = {f'BLEU-{n}': list(bleu_each[:, n - 1]) for n in range(1, 5)}
-        found = {f'BLEU-{n}': float(bleu[n - 1]) for n in range(1, 5)}
+        bleu, image_bleu = caption_bleu(hypotheses, references)
+        by_image = {f'BLEU-{n}': list(image_bleu[:, n - 1]) for n in range(1, 5)}
+        figures = {f'BLEU-{n}': float(bleu[n - 1]) for n in range(1, 5)}
         if self._reports_meteor():
-            found['METEOR'], each['METEOR'] = meteor(
+            figures['METEOR'], by_image['METEOR'] = meteor(
                 [' '.join(words) for words in hypotheses],
                 [[' '.join(words) for words in captions] for captions in references],
             )
-        each['ROUGE-L'] = [rouge_l(*pair) for pair in zip(hypotheses, references)]
-        each['CIDEr-D'] = list(CiderD(references).score(hypotheses, range(len(results))))
-        found.update((name, math.fsum(each[name]) / len(results)) for name in ('ROUGE-L', 'CIDEr-D'))
+        by_image['ROUGE-L'] = [rouge_l(*pair) for pair in zip(hypotheses, references)]
+        by_image['CIDEr-D'] = list(CiderD(references).score(hypotheses, range(len(results))))
+        figures.update((name, math.fsum(by_image[name]) / len(results)) for name in ('ROUGE-L', 'CIDEr-D'))
         scores = {
-            result['image_id']: {name: 100 * float(values[i]) for name, values in each.items()}
+            result['image_id']: {name: 100 * float(values[i]) for name, values in by_image.items()}
             for i, result in enumerate(results)
         }
         self.write('scores.json', dict(tokenizer=self.tokenizer, scores=scores))
-        return {name: 100 * value for name, value in found.items()}
+        return {name: 100 * value for name, value in figures.items()}
 
     def _words(self, results: list[dict]) -> tuple[list[list[str]], list[list[list[str]]]]:
-        """Return the words of hypotheses and references."""
         texts = [text for result in results for text in (result['caption'], *result['captions'])]
         print_log(f'words of captions by the tokenizer {self.tokenizer!r}', 'current')
         words = iter(ptb_words(texts) if self.tokenizer == 'PTB' else map(caption_words, texts))
         captions = [[next(words) for _ in range(1 + len(result['captions']))] for result in results]
-        return [each[0] for each in captions], [each[1:] for each in captions]
+        return [group[0] for group in captions], [group[1:] for group in captions]
 
     def _reports_meteor(self) -> bool:
-        """Return whether METEOR is computed, and log why not."""
         if self.use_meteor and self.tokenizer == 'simple':
             reason = self.missing or "it requires the tokenizer 'PTB'"
             print_log(f'METEOR is absent: {reason}', 'current', logging.WARNING)
@@ -247,7 +285,7 @@ class CaptionMetric(UniqueMetric):
 
 
 def coco_ids(image_ids: Sequence[str]) -> list[int | str]:
-    """Return the ids of images as COCO's server reads them: decimal ones as integers, unless two would be the same.
+    """Convert ids of images to the form of COCO's server: decimal ones to integers, unless two would become equal.
 
     Example:
         >>> coco_ids(['42', 'dog']), coco_ids(['7', '007'])

@@ -25,18 +25,17 @@ BASELINES = ('greedy', 'mean')
 class Captioner(SentenceGenerator):
     """Base of the models that describe images: word embedding, decoder, output layer, losses and beam search.
 
-    A subclass sets ``decoder``, ``num_features`` (None if it reads no region) and ``reads_attributes``. It defines
-    ``encode(inputs)``, which returns memory and padding mask of the decoder; both may be tuples. Embedding and output
-    layer are not shared.
+    A subclass sets ``decoder``, ``num_features`` (None if it reads no region) and ``reads_attributes``, and defines
+    ``encode(inputs)``. Embedding and output layer are not shared.
 
     Args:
-        vocab_size (int): number of symbols of the vocabulary, the four special ones included.
+        vocab_size (int): number of symbols, with the four special ones.
         embed_dim (int): channels E.
         dropout (float): dropout probability of the embedded words, in [0, 1).
         label_smoothing (float): ε of the cross-entropy, in [0, 1]. Defaults to 0.
-        self_critical (dict, optional): train with the reward CIDEr-D in place of cross-entropy: ``samples``, captions
-            drawn per image (default 5), and ``baseline``, 'greedy' (default), the reward of the best caption of the
-            model, or 'mean', the mean of the other samples of the image. ``mmattn.SelfCriticalHook`` sets the reward.
+        self_critical (dict, optional): train with the reward CIDEr-D in place of cross-entropy. ``samples`` captions
+            are drawn per image (default 5). ``baseline`` is 'greedy' (default), the reward of the model's best caption,
+            or 'mean', the mean of the other samples of the image. ``mmattn.SelfCriticalHook`` sets the reward.
         test_cfg (dict, optional): options of the beam search: ``beam`` (default 3), ``length_penalty`` and
             ``penalty_kind`` (default 0, 'power': none), ``max_length`` (default 20 words) and ``banned`` (default
             ``<unk>``).
@@ -82,11 +81,11 @@ class Captioner(SentenceGenerator):
         self.reward: CiderReward | None = None
 
     def encode(self, inputs: dict[str, Tensor]) -> tuple[Any, Any]:
-        """Return memory and padding mask of the decoder for a batch of images."""
+        """Encode a batch of images: return memory and padding mask of the decoder. Both may be tuples."""
         raise NotImplementedError
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logits of all symbols, ``(*, V)``, for the output of the decoder, ``(*, E)``."""
+        """Compute the logits of all symbols, ``(*, V)``, for the output of the decoder, ``(*, E)``."""
         return self.output(x)
 
     def forward(
@@ -95,9 +94,9 @@ class Captioner(SentenceGenerator):
         """Run the model on a batch of images.
 
         Args:
-            inputs (dict[str, Tensor]): 'features', float ``(B, N, D)``; 'boxes', float ``(B, N, 4)``, if they are used;
-                'region_mask', bool ``(B, N)``, True where padded; 'attributes', int64 ``(B, A)``, padded, if they are
-                used; and, except in mode 'predict', 'captions', int64 ``(B, K, L)``, each with ``</s>``, padded.
+            inputs (dict[str, Tensor]): 'features', float ``(B, N, D)``, and 'region_mask', bool ``(B, N)``, True where
+                padded; if they are used, 'boxes', float ``(B, N, 4)``, and 'attributes', int64 ``(B, A)``, padded; and,
+                except in mode 'predict', 'captions', int64 ``(B, K, L)``, padded, with ``</s>``.
             data_samples (list[BaseDataElement], optional): one per image; predictions are added to them. Self-critical
                 training reads ``index``, the number of the image in the data set.
             mode (str): 'tensor', the logits ``(B·K, L, V)``; 'loss', a dict; 'predict', the data samples with
@@ -114,11 +113,11 @@ class Captioner(SentenceGenerator):
         return self.label_smoothed(x, captions) if mode == 'loss' else self.logits(x)
 
     def describe(self, inputs: dict[str, Tensor], **options: Any) -> list[list[Hypothesis]]:
-        """Caption a batch of images by beam search; for each, return up to ``beam`` hypotheses, the best first.
+        """Caption a batch of images by beam search: return up to ``beam`` hypotheses per image, the best first.
 
         Args:
             inputs (dict[str, Tensor]): as in :meth:`forward`, without captions.
-            **options: replace those of ``test_cfg``.
+            **options: replace ``test_cfg``.
         """
         limit = options.pop('max_length', self.test_cfg['max_length'])
         return self.search(self.decoder.start(*self.encode(inputs)), limit, **options)
@@ -127,9 +126,8 @@ class Captioner(SentenceGenerator):
     def sample(self, memory: Any, mask: Any, count: int) -> Tensor:
         """Draw ``count`` captions of each of B images from the distribution of the model, word by word.
 
-        Returns:
-            Tensor: int64 ``(B·count, L)``, those of an image adjacent, padded with ``<pad>`` after ``</s>``. A caption
-            of ``max_length`` + 1 words has no ``</s>``.
+        Returns int64 ``(B·count, L)``, padded with ``<pad>`` after ``</s>``. The captions of an image are adjacent. A
+        caption of ``max_length`` + 1 words has no ``</s>``.
         """
         state = self.decoder.start(memory, mask)
         device = self.embedding.weight.device
@@ -148,7 +146,7 @@ class Captioner(SentenceGenerator):
         return torch.stack(words, 1)
 
     def self_critical_loss(self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement]) -> dict[str, Tensor]:
-        """Return the loss of self-critical training; see :func:`self_critical_loss`. It requires a reward."""
+        """Compute the loss of self-critical training; see :func:`self_critical_loss`. It requires a reward."""
         if self.reward is None or self.self_critical is None:
             raise RuntimeError('self-critical training requires a reward: add dict(type="mmattn.SelfCriticalHook")')
         count = self.self_critical['samples']
@@ -173,15 +171,15 @@ class Captioner(SentenceGenerator):
 
     @torch.no_grad()
     def greedy(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Return the most probable words of each image in evaluation mode, int64 ``(B, L)``, each with ``</s>``."""
+        """Write the most probable words of each image in evaluation mode, int64 ``(B, L)``, each with ``</s>``."""
         training = [module for module in self.modules() if module.training]  # not those that are frozen
         self.eval()
         try:
-            found = self.describe(inputs, beam=1)
+            predictions = self.describe(inputs, beam=1)
         finally:
             for module in training:
                 module.training = True
-        captions = [torch.tensor([*hypotheses[0].tokens, EOS]) for hypotheses in found]
+        captions = [torch.tensor([*hypotheses[0].tokens, EOS]) for hypotheses in predictions]
         padded = nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=PAD)
         return padded.to(self.embedding.weight.device)
 
@@ -189,7 +187,7 @@ class Captioner(SentenceGenerator):
 def repeat(x: Any, count: int) -> Any:
     """Repeat each image ``count`` times, in a tensor or in nested tuples of tensors and None."""
     if isinstance(x, tuple):
-        return tuple(repeat(each, count) for each in x)
+        return tuple(repeat(part, count) for part in x)
     return None if x is None else x.repeat_interleave(count, 0)
 
 
@@ -209,13 +207,13 @@ class _States:
 
 @MODELS.register_module()
 class CaptionEnsemble(SentenceGenerator):
-    """Captioning models with one vocabulary; a word has the mean of the probabilities that the models assign to it.
+    """Captioning models with one vocabulary, whose probabilities of each word are averaged.
 
-    It is for tests only. ``tools/misc/ensemble_checkpoints.py`` makes its checkpoint from those of the models.
+    It is for tests only. ``tools/misc/ensemble_checkpoints.py`` merges the checkpoints of the models.
 
     Args:
         members (sequence of dict): configs of the models: captioners that read the same inputs.
-        test_cfg (dict, optional): options of the beam search. Defaults to that of the first model.
+        test_cfg (dict, optional): options of the beam search. Defaults to the first model's.
         data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
             ``mmattn.RegionDataPreprocessor``.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
@@ -250,7 +248,7 @@ class CaptionEnsemble(SentenceGenerator):
     def forward(
         self, inputs: dict[str, Tensor], data_samples: list[BaseDataElement] | None = None, mode: str = 'predict'
     ) -> Any:
-        """Return the data samples with the captions; see :meth:`Captioner.forward`. ``mode`` must be 'predict'."""
+        """Caption images, see :meth:`Captioner.forward`. ``mode`` must be 'predict'."""
         if mode != 'predict':
             raise ValueError(f"mode must be 'predict': the models of an ensemble are trained one by one; got {mode!r}")
         return predictions(self.describe(inputs), data_samples)
@@ -262,7 +260,7 @@ class CaptionEnsemble(SentenceGenerator):
         return self.search(states, limit, **options)
 
     def step(self, tokens: Tensor, state: _States) -> tuple[Tensor, _States]:  # type: ignore[override]
-        """Return the logarithms of the mean probabilities of the next token, ``(n, V)``, and the next state."""
-        found = [member.step(tokens, own) for member, own in zip(self.members, state.states)]
-        log_p = torch.stack([log_p for log_p, _ in found])
-        return log_p.logsumexp(0) - torch.log(log_p.new_tensor(len(found))), _States([own for _, own in found])
+        """Average the models' probabilities of the next token: return the logarithms ``(n, V)`` and the state."""
+        outputs, states = zip(*(member.step(tokens, part) for member, part in zip(self.members, state.states)))
+        log_p = torch.stack(outputs)
+        return log_p.logsumexp(0) - torch.log(log_p.new_tensor(len(outputs))), _States(list(states))

@@ -22,18 +22,18 @@ class CiderD:
         CIDEr-D = 10 · mean over r and n = 1…4 of e^(−Δ²/72) · Σ_w min(g_h(w), g_r(w)) g_r(w) / (‖g_h‖ ‖g_r‖),
         g(w) = count(w) · (ln N − ln max(1, number of images whose references contain w)),
 
-    where N is the number of images, and a quotient with a norm of 0 is 0. The references are converted to sparse
-    vectors once, so that the scores of a batch take a few milliseconds.
+    where N is the number of images, and a quotient with a norm of 0 is 0. The references are converted once, so the
+    scores of a batch take a few milliseconds.
 
-    As a metric, the references are those of the evaluated images. As a reward, they are those of the training images,
-    and each caption, hypotheses included, has the end token as its last word: without it, captions that end in "with a"
-    have a high reward.
+    For a metric, pass the references of the evaluated images. For a reward, pass the references of the training images,
+    and end each caption, hypotheses included, with the end token: without it, captions that end in "with a" have a high
+    reward.
 
-    Source: R. Vedantam, C. L. Zitnick, D. Parikh: "CIDEr: Consensus-based Image Description Evaluation", CVPR 2015; Δ
+    Source: R. Vedantam, C. L. Zitnick, D. Parikh: "CIDEr: Consensus-based Image Description Evaluation", CVPR 2015. Δ
     counts bigrams as the evaluation code of COCO does.
 
     Args:
-        references (sequence of sequence of captions): the references of each image; a caption is a sequence of words,
+        references (sequence of sequence of captions): the references of each image. A caption is a sequence of words,
             either str or int.
 
     Example:
@@ -51,7 +51,7 @@ class CiderD:
         self.num_images = len(counts)
         self._first = np.append(0, counts.cumsum())  # index of the first reference of an image
         self._numbers: dict[Hashable, int] = {}
-        captions = [caption for each in references for caption in each]
+        captions = [caption for image_captions in references for caption in image_captions]
         words = [self._numbers.setdefault(word, len(self._numbers)) for caption in captions for word in caption]
         text = _Text(captions, words)
         image = np.repeat(np.arange(self.num_images), counts)
@@ -69,10 +69,10 @@ class CiderD:
             self._orders.append(_Order(keys, weight, first, gram.astype(np.int32), count.astype(np.int32), norm))
 
     def score(self, hypotheses: Sequence[Caption], images: Sequence[int]) -> np.ndarray:
-        """Return the CIDEr-D of each hypothesis, float64 ``(H)``, from 0 to 10.
+        """Compute the CIDEr-D of each hypothesis, float64 ``(H)``, from 0 to 10.
 
         Args:
-            hypotheses (sequence of captions): any number for an image, in any order; a caption may be empty.
+            hypotheses (sequence of captions): any number for an image, in any order. A caption may be empty.
             images (sequence of int): the index in ``references`` of the image of each hypothesis.
         """
         image = np.asarray(images, np.int64)
@@ -90,15 +90,15 @@ class CiderD:
         pairs = _ranges(self._first[image], self._first[image + 1])
         total = np.zeros(len(pairs[0]))
         # Numbers of the n-gram that starts at a position: among the hypotheses; among the references, or -1.
-        number, known = np.zeros((2, len(words)), np.int64)
+        number, in_references = np.zeros((2, len(words)), np.int64)
         for n, order in enumerate(self._orders):
             positions, last = text.ngrams(n)
-            known[positions] = _find(order.keys, known[positions] << BITS | last)
+            in_references[positions] = _find(order.keys, in_references[positions] << BITS | last)
             _, at, number[positions] = np.unique(
                 number[positions] << BITS | last, return_index=True, return_inverse=True
             )
             row, gram, count = _count(text.caption[positions], number[positions])
-            gram = known[positions[at]][gram]
+            gram = in_references[positions[at]][gram]
             value = count * np.append(order.weight, np.log(self.num_images))[gram]  # -1: in no reference
             norm = np.sqrt(np.bincount(row, value**2, minlength=len(hypotheses)))
             total += order.similarity(row, gram, value, norm, *pairs)
@@ -119,7 +119,7 @@ class _Text:
         self.bigrams = np.maximum(lengths - 1, 0)
 
     def ngrams(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions where an n-gram of n + 1 words starts, and its last word."""
+        """Locate n-grams of n + 1 words: return where each starts, and its last word."""
         positions = np.flatnonzero(self.left > n)
         return positions, self.words[positions + n]
 
@@ -143,38 +143,38 @@ class _Order(NamedTuple):
         mine: np.ndarray,
         theirs: np.ndarray,
     ) -> np.ndarray:
-        """Return the clipped cosine of hypothesis ``mine[p]`` and reference ``theirs[p]``, ``(P)``.
+        """Compute the clipped cosine of hypothesis ``mine[p]`` and reference ``theirs[p]``, ``(P)``.
 
-        Hypothesis ``row[i]`` has component ``value[i]`` at n-gram ``gram[i]``; hypothesis h has norm ``norm[h]``.
+        Hypothesis ``row[i]`` has component ``value[i]`` at n-gram ``gram[i]``. Hypothesis h has norm ``norm[h]``.
         """
         keys = row << BITS | gram  # negative for an n-gram without a reference
         order = np.argsort(keys)
         pair, index = _ranges(self.first[theirs], self.first[theirs + 1])
-        found = _find(keys[order], mine[pair] << BITS | self.gram[index])
-        pair, index, found = (each[found >= 0] for each in (pair, index, found))
+        match = _find(keys[order], mine[pair] << BITS | self.gram[index])
+        pair, index, match = (x[match >= 0] for x in (pair, index, match))
         component = self.counts[index] * self.weight[self.gram[index]]
-        product = np.minimum(value[order[found]], component) * component
+        product = np.minimum(value[order[match]], component) * component
         norms = norm[mine] * self.norm[theirs]
         sums = np.bincount(pair, product, len(mine))
         return np.divide(sums, norms, out=np.zeros_like(norms), where=norms != 0)
 
 
 def _count(rows: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the distinct pairs of row and number, sorted, and how often each occurs."""
+    """Count distinct pairs of row and number: return rows and numbers, sorted, and counts."""
     pairs, counts = np.unique(rows << BITS | numbers, return_counts=True)
     return pairs >> BITS, pairs & MASK, counts
 
 
-def _find(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the index of each wanted number in sorted keys; -1 if it is not there."""
+def _find(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Look up numbers in sorted keys: return indices, or -1 for an absent number."""
     if not len(keys):
-        return np.full(len(wanted), -1)
-    index = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[index] == wanted, index, -1)
+        return np.full(len(numbers), -1)
+    index = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)
+    return np.where(keys[index] == numbers, index, -1)
 
 
 def _ranges(first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of all ranges [first, last), and for each number the index of its range, first."""
+    """Concatenate the ranges [first, last): return the index of its range for each number, and the numbers."""
     lengths = last - first
     owner = np.repeat(np.arange(len(first)), lengths)
     return owner, np.arange(len(owner)) - np.repeat(lengths.cumsum() - lengths - first, lengths)

@@ -22,10 +22,9 @@ from .annotations import MIN_COUNT, Annotation, frequent_words, read_annotations
 
 
 class CaptionDataset(TextDataset):
-    """Images, or videos, with region features and captions; the base of the data sets of this folder.
+    """Images, or videos, with region features and captions: the base of the data sets of this folder.
 
-    A subclass passes the annotations of the requested images and those whose words make the vocabulary. The paths of
-    files are relative to ``data_root``.
+    A subclass passes the annotations of the requested images, and ``counted``, whose words make the vocabulary.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class CaptionDataset(TextDataset):
         if oracle_attributes and (attributes is not None or not test_mode):
             raise ValueError('oracle_attributes requires test_mode=True and attributes=None')
         self.store = open_store(regions)
-        self.ids = [each.image_id for each in annotations]
+        self.ids = [annotation.image_id for annotation in annotations]
         faults = [f'image {name}: not in the region store' for name in self.ids if name not in self.store]
         if not annotations:
             faults.append('no image')
@@ -59,50 +58,43 @@ class CaptionDataset(TextDataset):
         self.metainfo = dict(symbols=symbols, max_words=max_words)
         self.captions_per_image = captions_per_image
         self.test_mode = test_mode
-        self._captions = [each.captions for each in annotations] if test_mode else None
+        self._captions = [annotation.captions for annotation in annotations] if test_mode else None
         self._first = [0]
-        for each in annotations:
-            self._first.append(self._first[-1] + len(each.words))
+        for annotation in annotations:
+            self._first.append(self._first[-1] + len(annotation.words))
         self._numbers = PackedSequences(
-            self.vocabulary.encode(' '.join(words[:max_words])) for each in annotations for words in each.words
+            self.vocabulary.encode(' '.join(words[:max_words]))
+            for annotation in annotations
+            for words in annotation.words
         )
         self._attributes: PackedSequences | None = None
         if attributes is not None:
-            found = read_attributes(attributes, self.ids, self.vocabulary, num_attributes)
-            self._attributes = PackedSequences(found[name] for name in self.ids)
+            numbers = read_attributes(attributes, self.ids, self.vocabulary, num_attributes)
+            self._attributes = PackedSequences(numbers[name] for name in self.ids)
         elif oracle_attributes:
-            self._attributes = PackedSequences(self._words_of(each) for each in annotations)
+            self._attributes = PackedSequences(self._encode_words(annotation) for annotation in annotations)
 
     @classmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Return the annotation file whose words are counted, and the splits and counts that are requested."""
+        """Locate the annotation file whose words are counted, and return it with the splits and the least count."""
         path = Path(cfg.get('data_root', ''), cfg.get('vocab_file') or cfg['ann_file'])
         return path, (cfg.get('vocab_splits'), cfg.get('min_count', MIN_COUNT))
 
     @classmethod
     def read_vocabulary(cls, cfg: dict) -> Vocabulary:
-        """Return the vocabulary of a data set with this config."""
+        """Read the vocabulary of a data set with this config."""
         path, (splits, min_count) = cls.vocabulary_source(cfg)
         counted = select_splits('vocab_splits', read_annotations(path), splits, path, every=True)
         return Vocabulary(frequent_words(counted, min_count))
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Return the faults of data sets, and what does not fit the model, by path. Region features are not read.
+        """Find the faults of data sets, and what does not fit the model, by path. Region features are not read.
 
         Args:
             cfgs (sequence of dict): configs of data sets of captions.
-            model (object): ``num_features``, the width of the regions that it accepts, or None, and
-                ``reads_attributes``.
-
-        Returns:
-            dict[str, list[str]]: faults of annotation files, region stores and attribute files.
-
-        Example:
-            >>> from types import SimpleNamespace
-            >>> model = SimpleNamespace(num_features=2048, reads_attributes=False)
-            >>> CaptionDataset.find_faults([dict(ann_file='captions.json', regions='regions')], model)['captions.json']
-            ['No such file or directory']
+            model (object): with ``reads_attributes`` and ``num_features``, the width of the regions that it accepts, or
+                None.
         """
         faults: dict[str, list[str]] = {}
         files: dict[str, list[Annotation]] = {}
@@ -135,32 +127,27 @@ class CaptionDataset(TextDataset):
         warn_of_shared_images(used[False], used[True])
         return with_region_faults(faults, images, model.num_features)
 
-    def _words_of(self, annotation: Annotation) -> list[int]:
-        """Return the numbers of all words of an image's captions, each once, without unknown words."""
+    def _encode_words(self, annotation: Annotation) -> list[int]:
+        """Convert all words of an image's captions to numbers, once per word, without unknown words."""
         numbers = (self.vocabulary.encode(' '.join(words))[:-1] for words in annotation.words)
-        return [number for number in dict.fromkeys(n for each in numbers for n in each) if number != UNK]
+        return [number for number in dict.fromkeys(n for caption in numbers for n in caption) if number != UNK]
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def references(self) -> list[list[list[int]]]:
-        """Return the captions of each image as numbers, cut as in training and with ``</s>``, for the reward."""
+        """Convert the captions of each image to numbers, cut as in training and with ``</s>``, for the reward."""
         captions = [self._numbers[i].tolist() for i in range(self._first[-1])]
         return [captions[first:last] for first, last in zip(self._first, self._first[1:])]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return a sample.
+        """Return a sample: ``inputs`` and ``data_samples``.
 
-        Returns:
-            dict: 'inputs', a dict with 'features', float32 ``(N, D)``; 'boxes', float32 ``(N, 4)``, and 'sizes', width
-            and height, int64 ``(2)``, if the store has them; 'attributes', int64 ``(A)``, if requested, possibly empty;
-            and, in training, 'captions', int64 ``(captions_per_image, L)``, each with ``</s>``, padded. 'data_samples',
-            a data sample with ``image_id``, ``index`` in the data set, ``size`` (width, height) and, in tests,
-            ``captions``, the published references.
-
-        Raises:
-            IndexError: the index is outside the data set.
-            ValueError: the image has no region.
+        ``inputs`` has 'features', float32 ``(N, D)``; if the store has them, 'boxes', float32 ``(N, 4)``, and 'sizes',
+        width and height, int64 ``(2)``; if requested, 'attributes', int64 ``(A)``, possibly empty; and, in training,
+        'captions', int64 ``(captions_per_image, L)``, padded, with ``</s>``. The data sample has ``image_id``,
+        ``index`` in the data set, ``size`` (width, height) and, in tests, ``captions``, the published references. An
+        image without a region is a ValueError.
         """
         number = range(len(self))[index]
         name = self.ids[number]
@@ -177,7 +164,7 @@ class CaptionDataset(TextDataset):
         return dict(inputs=inputs, data_samples=sample)
 
     def _choose(self, index: int, number: int) -> list[int]:
-        """Return the captions of a training sample: all, and if they are too few or too many, random ones."""
+        """Choose the captions of a training sample: all, and random ones if they are too few or too many."""
         captions = range(self._first[number], self._first[number + 1])
         times, rest = divmod(self.captions_per_image, len(captions))
         generator: Any = random
@@ -190,40 +177,37 @@ class CaptionDataset(TextDataset):
 class COCOCaptionDataset(CaptionDataset):
     """Images with captions: COCO, Flickr8k and Flickr30k, in Karpathy's splits or in the layout of COCO.
 
-    A training sample is an image with ``captions_per_image`` captions; if it has fewer or more, all are repeated as
+    A training sample is an image with ``captions_per_image`` captions. If it has fewer or more, all are repeated as
     often as they fit, and the rest are chosen at random. With the samplers of mmattn, the choice depends only on seed
     and position. A test sample is an image with its published captions.
 
-    The vocabulary has the words that occur more than ``min_count`` times, the most frequent first, after the four
-    special symbols. Other words are ``<unk>``. ``metainfo`` holds it, and checkpoints contain it.
+    The vocabulary has the four special symbols and the words that occur more than ``min_count`` times. Other words are
+    ``<unk>``. ``metainfo`` holds the vocabulary, and checkpoints contain it.
 
     Args:
         ann_file (str): ``dataset_*.json`` of Karpathy's splits, or ``captions_*.json`` of COCO; may be ``.gz``.
-        regions (str or object): path of a region store; or a store, which has ``image_id in store`` and
-            ``store[image_id]`` with ``features``, float32 ``(N, D)``, ``boxes``, float32 ``(N, 4)`` or None, and
-            ``size``.
-        split (str, optional): 'train', with the images of 'restval'; 'val' or 'test'. None for a file without splits.
-        vocab_file (str, optional): annotation file whose words make the vocabulary. Defaults to ``ann_file``; required
-            for the validation data if they are in another file than the training data.
-        vocab_splits (sequence of str, optional): splits of ``vocab_file`` whose words are counted; 'train' includes
-            'restval'. Defaults to all, as in the published code, so that the counts include the captions of the test;
-            ``('train',)`` avoids this.
-        min_count (int): words that occur at most so often are unknown. Defaults to 5.
-        max_words (int): captions of the training are cut after so many words. Defaults to 16.
+        regions (str or object): path of a region store, or a store: ``store[image_id]`` has ``features``, float32 ``(N,
+            D)``, ``boxes``, float32 ``(N, 4)`` or None, and ``size``, and ``image_id in store`` works.
+        split (str, optional): 'train', which includes 'restval', 'val' or 'test'. None for a file without splits.
+        vocab_file (str, optional): annotation file whose words make the vocabulary. Set it if validation data are in
+            another file than training data. Defaults to ``ann_file``.
+        vocab_splits (sequence of str, optional): splits of ``vocab_file`` whose words are counted, such as
+            ``('train',)``. Defaults to all, as in the published code, with the captions of the test.
+        min_count (int): words that occur ``min_count`` times or less are unknown. Defaults to 5.
+        max_words (int): training captions are cut after ``max_words`` words. Defaults to 16.
         captions_per_image (int): captions of a training sample. Defaults to 5.
         attributes (str, optional): file of detected attributes; see
-            :func:`mmattn.language.captioning.annotations.read_attributes`. An image may have none. Defaults to None, no
-            attributes.
-        num_attributes (int): the best so many are used. Defaults to 20.
-        oracle_attributes (bool): the attributes are all words of the image's captions, each once. Only with
-            ``test_mode``. Defaults to False.
+            :func:`mmattn.language.captioning.annotations.read_attributes`. Defaults to None.
+        num_attributes (int): the most attributes of an image, the best ones. Defaults to 20.
+        oracle_attributes (bool): use all words of the image's captions as attributes. Only with ``test_mode``. Defaults
+            to False.
         test_mode (bool): samples for tests. Captions may be absent from the whole file. Defaults to False.
         data_root (str): folder of the files. Defaults to '', the working directory.
 
     Raises:
         FileNotFoundError: a file does not exist.
-        ValueError: there are faults: another layout, an empty caption, an image twice or not in the region store; the
-            message lists all of a file. Or an argument is invalid.
+        ValueError: a file has faults, such as another layout, an empty caption, or an image twice or not in the region
+            store. The message lists all faults of the file.
 
     Example:
         >>> import json
@@ -270,9 +254,9 @@ class VATEXDataset(CaptionDataset):
 
     Args:
         ann_file (str): VATEX's list of videos, such as ``vatex_training_v1.0.json``.
-        regions (str or object): as in :class:`COCOCaptionDataset`, by the ``videoID``.
-        vocab_file (str, optional): the file of the training data, whose words make the vocabulary. Defaults to
-            ``ann_file``; required for validation and test.
+        regions (str or object): as in :class:`COCOCaptionDataset`; ids are ``videoID``.
+        vocab_file (str, optional): the training file, whose words make the vocabulary. Set it for validation and test.
+            Defaults to ``ann_file``.
         data_root (str): folder of the files. Defaults to '', the working directory.
         **options: ``min_count``, ``max_words``, ``captions_per_image`` and ``test_mode`` of
             :class:`COCOCaptionDataset`.

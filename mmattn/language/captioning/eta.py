@@ -18,10 +18,10 @@ ENTANGLED = dict(type='mmattn.EntangledAttention')
 
 
 class EntangledDecoderLayer(TransformerDecoderLayer):
-    """Decoder layer with two memories: ``cross_attention`` includes the residuals and norms of its parts.
+    """Decoder layer with two memories: memory and mask are pairs (regions, attributes).
 
-    The arguments are those of :class:`mmattn.language.TransformerDecoderLayer`; memory and mask are pairs: (regions,
-    attributes).
+    ``cross_attention`` includes the residuals and norms of its parts. Other arguments are as in
+    :class:`mmattn.language.TransformerDecoderLayer`.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class EntangledDecoderLayer(TransformerDecoderLayer):
         return self.cross_attention(x, *memory, *memory_padding_mask)
 
     def start(self, memory: Any, memory_padding_mask: Any) -> dict[str, Tensor]:
-        """Return what ``step`` requires of both memories; the first dimension of every tensor is S."""
+        """Project both memories for ``step``. The first dimension of every tensor is S."""
         return self.cross_attention.start(*memory, *memory_padding_mask)
 
     def _crossed_step(self, x: Tensor, memory: dict[str, Tensor], position: int) -> Tensor:
@@ -45,7 +45,7 @@ class EntangledDecoderLayer(TransformerDecoderLayer):
 
 @MODELS.register_module()
 class EntangledDecoder(SequenceDecoder):
-    """Stack of decoder layers with entangled attention; its memory is a pair (regions, attributes), as is its mask.
+    """Stack of decoder layers with entangled attention. Memory and mask are pairs (regions, attributes).
 
     Args:
         num_layers (int): number of layers.
@@ -63,7 +63,7 @@ class EntangledDecoder(SequenceDecoder):
 
 @MODELS.register_module()
 class ETACaptioner(Captioner):
-    """Transformer that describes an image by its regions and by attributes, words that another model has predicted.
+    """Transformer that describes an image by its regions and by attributes (predicted words).
 
     Two encoders of plain attention read the regions (after a linear layer) and the attributes (embedded as the words of
     the captions, without positions). Each decoder layer attends to both by ``mmattn.EntangledAttention``, in both
@@ -79,12 +79,12 @@ class ETACaptioner(Captioner):
         num_layers (int): layers of each encoder, and of the decoder. Defaults to 6.
         num_heads (int): number of heads. Defaults to 8.
         feedforward_dim (int): channels of the feed-forward networks. Defaults to 2048.
-        sources (str): 'both'; or one of them with a plain decoder: 'visual', the regions (T_v), or 'semantic', the
-            attributes (T_s). Defaults to 'both'.
-        encoders (bool): False: the decoder attends to the embedded regions and attributes themselves (Table 2.4).
+        sources (str): 'both'; or, with a plain decoder, 'visual', the regions (T_v), or 'semantic', the attributes
+            (T_s). Defaults to 'both'.
+        encoders (bool): if False, the decoder attends to the embedded regions and attributes themselves (Table 2.4).
             Defaults to True.
-        entangled (dict): config of the attention to both, without ``embed_dim``, ``num_heads`` and ``dropout``: its
-            ``mode`` and ``controller`` are those of Tables 2.5 and 2.6. Defaults to ``mmattn.EntangledAttention``.
+        entangled (dict): config of the attention to both, without ``embed_dim``, ``num_heads`` and ``dropout``. Its
+            ``mode`` and ``controller`` select rows of Tables 2.5 and 2.6. Defaults to ``mmattn.EntangledAttention``.
 
     Example:
         >>> model = ETACaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32)
@@ -132,21 +132,21 @@ class ETACaptioner(Captioner):
         )
 
     def encode(self, inputs: dict[str, Tensor]) -> tuple[Any, Any]:
-        """Return the encoded regions and attributes and their padding masks: pairs, or one of both.
+        """Encode regions and attributes: return memories and padding masks, as pairs if the model reads both.
 
-        An image may have no attribute: attention to them is then 0, plus the bias of the output layer.
+        An image may have no attribute: attention to them is then the bias of the output layer.
         """
-        found = []
+        encoded = []
         if self.sources != 'semantic':
             mask = inputs.get('region_mask')
             x = self.region_embedding(inputs['features'])
-            found.append((x if self.visual_encoder is None else self.visual_encoder(x, mask), mask))
+            encoded.append((x if self.visual_encoder is None else self.visual_encoder(x, mask), mask))
         if self.sources != 'visual':
             attributes = inputs['attributes']
             mask = padding_mask(attributes)
             x = self.embedding.vectors(attributes)
-            found.append((x if self.semantic_encoder is None else self.semantic_encoder(x, mask), mask))
-        if len(found) == 1:
-            return found[0]
-        memories, masks = zip(*found)
+            encoded.append((x if self.semantic_encoder is None else self.semantic_encoder(x, mask), mask))
+        if len(encoded) == 1:
+            return encoded[0]
+        memories, masks = zip(*encoded)
         return memories, masks

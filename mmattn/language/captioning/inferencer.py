@@ -27,7 +27,7 @@ class StoredImage(NamedTuple):
     Attributes:
         store (RegionStore): the store.
         image_id (str): its id in the store.
-        attributes (list[int], optional): numbers of the vocabulary; None for a model that reads none.
+        attributes (list[int], optional): numbers of the vocabulary, or None for a model without attributes.
     """
 
     store: RegionStore
@@ -35,7 +35,7 @@ class StoredImage(NamedTuple):
     attributes: list[int] | None
 
     def inputs(self) -> dict[str, Tensor]:
-        """Return what a captioning model reads of the image."""
+        """Load what a captioning model reads of the image."""
         attributes = None if self.attributes is None else torch.tensor(self.attributes, dtype=torch.int64)
         return image_inputs(self.store[self.image_id], attributes)
 
@@ -43,9 +43,8 @@ class StoredImage(NamedTuple):
 class CaptionInferencer(SentenceInferencer):
     """Caption the images of a region store.
 
-    Arguments and errors are those of :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a
-    captioning model or a :class:`CaptionEnsemble`; the checkpoint was trained with :class:`COCOCaptionDataset`, or made
-    by ``tools/misc/ensemble_checkpoints.py``.
+    The arguments are as in :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a captioning
+    model or a :class:`CaptionEnsemble`, trained with :class:`COCOCaptionDataset`.
 
     Example::
 
@@ -78,7 +77,7 @@ class CaptionInferencer(SentenceInferencer):
                 store.
             image_ids (sequence of str, optional): ids of the images, each once. Defaults to all, in the order of the
                 store.
-            attributes (str or Path, optional): file of the attributes of images; see
+            attributes (str or Path, optional): file of attributes; see
                 :func:`mmattn.language.captioning.annotations.read_attributes`. Required if the model reads attributes.
             num_attributes (int): at most so many attributes of an image are used. Defaults to 20.
             beam, length_penalty, n_best, progress_file, resume: as in
@@ -95,11 +94,11 @@ class CaptionInferencer(SentenceInferencer):
         n_best = plain(n_best)
         options = self._options(beam, length_penalty, n_best)
         images = self.images(inputs, image_ids, attributes, num_attributes)
-        settings = dict(batch_size=self.batch_size, **_described(images))
-        found = self._run(
+        settings = dict(batch_size=self.batch_size, **_run_settings(images))
+        captions = self._run(
             self.preprocess(images), 'Captions', progress_file, resume, options, dict(n_best=n_best), **settings
         )
-        return dict(predictions=[dict(image_id=each.image_id, **found[i]) for i, each in enumerate(images)])
+        return dict(predictions=[dict(image_id=image.image_id, **captions[i]) for i, image in enumerate(images)])
 
     def images(
         self,
@@ -108,7 +107,7 @@ class CaptionInferencer(SentenceInferencer):
         attributes: str | Path | None = None,
         num_attributes: int = 20,
     ) -> list[StoredImage]:
-        """Return the images of a call, after all checks that do not run the model; arguments and errors as there."""
+        """Look up the images of a call, with its arguments, after all checks that do not run the model."""
         store = region_store(regions)
         names = store.image_ids if image_ids is None else list(image_ids)
         if isinstance(image_ids, str) or not names or not all(isinstance(name, str) for name in names):
@@ -129,20 +128,21 @@ class CaptionInferencer(SentenceInferencer):
 
     @torch.no_grad()
     def forward(self, inputs: Batch, **options: Any) -> list[list[Hypothesis]]:  # type: ignore[override]
-        """Return the hypotheses for each image of a batch; ``options`` replace those of ``test_cfg``."""
+        """Caption a batch: return hypotheses per image. ``options`` replace ``test_cfg``."""
         return self.model.describe(self._collated([image.inputs() for image in inputs.inputs]), **options)
 
     def postprocess(  # type: ignore[override]
         self, preds: Sequence[Sequence[Hypothesis]], n_best: int = 1
     ) -> list[dict]:
-        """Return the predictions of images, as :meth:`__call__` without ids, for their hypotheses, the best first."""
-        found = []
+        """Convert the hypotheses of images, the best first, to predictions as in :meth:`__call__`, without ids."""
+        predictions = []
         for hypotheses in preds:
             captions = [
-                dict(caption=self.vocabulary.decode(each.tokens), score=each.score) for each in hypotheses[:n_best]
+                dict(caption=self.vocabulary.decode(hypothesis.tokens), score=hypothesis.score)
+                for hypothesis in hypotheses[:n_best]
             ]
-            found.append(dict(captions[0], n_best=captions))
-        return found
+            predictions.append(dict(captions[0], n_best=captions))
+        return predictions
 
     def visualize(  # type: ignore[override]
         self, inputs: StoredImage, caption: str, picture: Image.Image, references: Sequence[str] = ()
@@ -166,8 +166,7 @@ class CaptionInferencer(SentenceInferencer):
         return caption_figure(picture, regions, caption.split(), weights, inputs.image_id, references)
 
 
-def _described(images: Sequence[StoredImage]) -> dict[str, Any]:
-    """Return what identifies images in the settings of a run."""
+def _run_settings(images: Sequence[StoredImage]) -> dict[str, Any]:
     return dict(
         image_ids=digest([image.image_id for image in images]),
         regions=store_files(images[0].store),

@@ -58,21 +58,12 @@ WORD = """\
 
 
 def region_layers(model: Any) -> list[tuple[Any, nn.Module]]:
-    """Return the models that read regions, and the attention to the regions in the last decoder layer of each.
+    """Find the models that read regions, and the attention to the regions in the last decoder layer of each.
 
-    With entangled attention, this is the one whose output is v of Eq. 2.10, or, if the mode has none, g_v. Layers
-    without ``attention_weights``, such as those of ``stack='Torch'``, are a ValueError.
-
-    Args:
-        model (nn.Module): a :class:`Captioner` or a :class:`CaptionEnsemble`.
-
-    Example:
-        >>> from mmattn.language.captioning import ETACaptioner
-        >>> model = ETACaptioner(100, num_features=32, num_layers=1, embed_dim=16, num_heads=4, feedforward_dim=32)
-        >>> region_layers(model) == [(model, model.decoder.layers[0].cross_attention.sublayers['visual'].attention)]
-        True
+    With entangled attention, this is the sub-layer whose output is v of Eq. 2.10, or, if the mode has none, g_v. Layers
+    without ``attention_weights``, such as ``stack='Torch'``, are a ValueError.
     """
-    found = []
+    layers = []
     for member in getattr(model, 'members', [model]):
         if member.num_features is None:
             continue
@@ -83,21 +74,21 @@ def region_layers(model: Any) -> list[tuple[Any, nn.Module]]:
             layer = sublayers['visual' if 'visual' in sublayers else 'visual_guide'].attention
         if not getattr(layer, 'attention_kinds', ()):
             raise ValueError(f'the attention of this {type(member).__name__} to the regions has no attention_weights')
-        found.append((member, layer))
-    if not found:
+        layers.append((member, layer))
+    if not layers:
         raise ValueError(f'this {type(model).__name__} reads no regions')
-    return found
+    return layers
 
 
 @torch.no_grad()
 def region_attention(model: Any, inputs: dict[str, Tensor], tokens: Tensor) -> Tensor:
-    """Return the weights of each word over the regions, the mean over heads and models, ``(L, N)`` on the CPU.
+    """Compute the weights of each word over the regions, the mean over heads and models, ``(L, N)`` on the CPU.
 
     Each row sums to 1.
 
     Args:
         model (nn.Module): a :class:`Captioner`, or a :class:`CaptionEnsemble`, in evaluation mode.
-        inputs (dict[str, Tensor]): those of one image, as in :meth:`Captioner.forward`.
+        inputs (dict[str, Tensor]): inputs of one image, as in :meth:`Captioner.forward`.
         tokens (Tensor): int64 ``(L)``, the caption with ``</s>``.
 
     Example:
@@ -106,12 +97,12 @@ def region_attention(model: Any, inputs: dict[str, Tensor], tokens: Tensor) -> T
         >>> region_attention(model.eval(), dict(features=torch.randn(1, 9, 32)), torch.tensor([7, 50, 2])).shape
         torch.Size([3, 9])
     """
-    found = []
+    weights = []
     for member, layer in region_layers(model):
         with record_attention({'regions': layer}) as rows:
             member.decode(*member.encode(inputs), tokens[None])
-        found.append(rows[0][1]['content'].mean(0))
-    return torch.stack(found).mean(0)
+        weights.append(rows[0][1]['content'].mean(0))
+    return torch.stack(weights).mean(0)
 
 
 def caption_figure(
@@ -122,21 +113,15 @@ def caption_figure(
     name: str = '',
     references: Sequence[str] = (),
 ) -> str:
-    """Return the figure of an image for :func:`caption_page`: the picture with boxes, and the caption in colours.
+    """Build the figure of an image for :func:`caption_page`: the picture with boxes, and the caption in colours.
 
     Args:
-        picture (PIL.Image.Image): of any mode. It may be reduced: its sides correspond to those of ``regions``.
+        picture (PIL.Image.Image): of any mode. It may be smaller than the image to which ``regions`` refer.
         regions (Regions): N regions.
         words (sequence of str): T words of the caption.
         weights (Tensor): ``(T, N)``, the attention weights of each word.
         name (str): printed below the picture. Defaults to ''.
         references (sequence of str): captions by people. Defaults to none.
-
-    Example:
-        >>> regions = Regions(torch.zeros(1, 8), torch.tensor([[0.0, 0.0, 8.0, 8.0]]), (20, 10))
-        >>> figure = caption_figure(Image.new('RGB', (10, 5)), regions, ['dog'], torch.ones(1, 1))
-        >>> '<span class="w0" tabindex="0" title="1.00">dog</span>' in figure
-        True
     """
     boxes, (width, height) = regions.boxes, regions.size
     if weights.shape != (len(words), len(boxes)):
@@ -164,19 +149,13 @@ def caption_figure(
 
 
 def caption_page(figures: Sequence[str], title: str, num_words: int) -> str:
-    """Return a self-contained HTML page without scripts, for figures of captions with at most ``num_words`` words.
-
-    Example:
-        >>> caption_page([], 'Captions', 20).startswith('<!DOCTYPE html>')
-        True
-    """
+    """Build a self-contained HTML page without scripts, for figures of captions with at most ``num_words`` words."""
     # Multiples of the golden angle: the colours of neighbours, and of any few words, are far apart.
     words = '\n'.join(WORD.format(k=k, hue=round(137.508 * k) % 360) for k in range(num_words))
     return PAGE.format(title=escape(title), words=words, figures='\n'.join(figures), strongest=STRONGEST)
 
 
 def _data_url(picture: Image.Image) -> str:
-    """Return a reduced picture as JPEG in a data URL."""
     picture = picture.convert('RGB')
     picture.thumbnail((SIDE, SIDE))
     file = BytesIO()

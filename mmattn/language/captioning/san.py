@@ -21,9 +21,8 @@ SCALE = 100  # of relative coordinates, before their sinusoids
 class SANCaptioner(Captioner):
     """Transformer from regions to words, whose encoder attention the config chooses.
 
-    With ``mmattn.RegionAttention`` as it is, this is SAN; ``query_norm='instance'`` makes it N-SAN,
-    ``geometry='query_dependent'`` G-SAN, both NG-SAN. The regions pass a linear layer, ReLU and dropout; they have no
-    order, so no positions are added.
+    With plain ``mmattn.RegionAttention``, this is SAN. ``query_norm='instance'`` makes it N-SAN,
+    ``geometry='query_dependent'`` G-SAN, and both together NG-SAN. The regions pass a linear layer, ReLU and dropout.
 
     Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020.
 
@@ -36,12 +35,12 @@ class SANCaptioner(Captioner):
         feedforward_dim (int): channels of the feed-forward networks. Defaults to 2048.
         encoder_attention (dict): attention between the regions, without ``embed_dim`` and ``num_heads``. Defaults to
             plain ``mmattn.RegionAttention``.
-        positions (str): 'none'; 'absolute', sinusoids of centre and size of the boxes, relative to the image, are added
-            to the regions (Table 4); or 'sinusoidal', those of the number of a region, for the frames of a video.
-            Defaults to 'none'.
+        positions (str): sinusoids added to the regions. 'absolute' encodes centre and size of the boxes, relative to
+            the image (Table 4). 'sinusoidal' encodes the number of a region, for the frames of a video. 'none' adds
+            nothing. Defaults to 'none'.
         norm_first (bool): the norms precede the sub-layers (pre-norm). Defaults to False.
-        stack (str): 'Sequence', the layers of mmattn; or 'Torch', those of ``nn.Transformer``, which accept no other
-            attention. Defaults to 'Sequence'.
+        stack (str): 'Sequence', the layers of mmattn, or 'Torch', the layers of ``nn.Transformer``, which accept no
+            other attention. Defaults to 'Sequence'.
 
     Example:
         >>> attention = dict(type='mmattn.RegionAttention', query_norm='instance', geometry='query_dependent')
@@ -94,11 +93,10 @@ class SANCaptioner(Captioner):
         self.decoder = MODELS.build(dict(type=f'mmattn.{stack}Decoder', num_layers=num_layers, layer=layer))
 
     def encode(self, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return the encoded regions, float ``(B, N, E)``, and their padding mask, bool ``(B, N)``.
+        """Encode the regions: return float ``(B, N, E)`` and their padding mask, bool ``(B, N)``.
 
-        Args:
-            inputs (dict[str, Tensor]): see :meth:`Captioner.forward`; with 'absolute' positions also 'sizes', float or
-                int ``(B, 2)``, width and height of the images.
+        ``inputs`` are as in :meth:`Captioner.forward`. 'absolute' positions also need 'sizes', ``(B, 2)``, width and
+        height of the images.
         """
         mask = inputs.get('region_mask')
         x = self.region_embedding(inputs['features'])
@@ -111,10 +109,10 @@ class SANCaptioner(Captioner):
 
 
 def box_sinusoids(boxes: Tensor, sizes: Tensor, channels: int) -> Tensor:
-    """Return the sinusoidal encoding of boxes: a quarter of the channels each for 100 · (x, y, width, height).
+    """Encode boxes by sinusoids: a quarter of the channels each for 100 · (x, y, width, height).
 
-    ``boxes`` are ``(B, N, 4)``, left, top, right, bottom in pixels; ``sizes`` are width and height of the images, to
-    which centre and sides are relative. The result is ``(B, N, channels)``, a multiple of 8.
+    ``boxes`` are ``(B, N, 4)``, left, top, right, bottom in pixels. Centre and sides are relative to ``sizes``, width
+    and height of the images. The result is ``(B, N, channels)``, a multiple of 8.
 
     Example:
         >>> box_sinusoids(torch.tensor([[[0.0, 0.0, 20.0, 10.0]]]), torch.tensor([[20, 10]]), 8).shape

@@ -19,7 +19,7 @@ from .cider import CiderD
 
 
 class CiderReward:
-    """CIDEr-D of sampled captions of training images; the end token counts as a word.
+    """CIDEr-D of sampled captions of training images. The end token counts as a word.
 
     Args:
         references (sequence of sequence of sequence of int): the references of each training image, numbers of the
@@ -39,11 +39,11 @@ class CiderReward:
         self.cider = CiderD(references)
 
     def __call__(self, tokens: Tensor, index: Tensor) -> Tensor:
-        """Return the reward of each caption, float64 ``(n)``, from 0 to 10, on the device of ``tokens``.
+        """Score each caption: float64 ``(n)``, from 0 to 10, on the device of ``tokens``.
 
         Args:
-            tokens (Tensor): int64 ``(n, T)``; what follows the first ``</s>`` has no effect. A caption without one is
-                scored without an end token.
+            tokens (Tensor): int64 ``(n, T)``. Tokens after the first ``</s>`` have no effect. A caption without
+                ``</s>`` is scored without an end token.
             index (Tensor): int64 ``(n)``, the index in ``references`` of the image of each caption.
         """
         lengths = end_mask(tokens).sum(1).tolist()
@@ -52,7 +52,7 @@ class CiderReward:
 
 
 def end_mask(tokens: Tensor) -> Tensor:
-    """Return bool ``(n, T)``, True up to and including the first ``</s>`` of each caption.
+    """Mark the tokens up to and including the first ``</s>`` of each caption: bool ``(n, T)``.
 
     Example:
         >>> end_mask(torch.tensor([[4, 2, 2], [4, 5, 6]])).int()
@@ -64,17 +64,13 @@ def end_mask(tokens: Tensor) -> Tensor:
 
 
 def mean_baseline(reward: Tensor, num_samples: int) -> Tensor:
-    """Return, for each caption, the mean reward of the other captions of its image, ``(n)``.
+    """Compute, for each caption, the mean reward of the other captions of its image, ``(n)``.
 
     The advantages of an image's captions then sum to 0.
 
     Args:
-        reward (Tensor): float ``(n)``; the ``num_samples`` captions of an image follow each other.
+        reward (Tensor): float ``(n)``. The ``num_samples`` captions of an image are adjacent.
         num_samples (int): captions per image, at least 2.
-
-    Example:
-        >>> mean_baseline(torch.tensor([1.0, 2.0, 6.0]), 3)
-        tensor([4.0000, 3.5000, 1.5000])
     """
     check_count('num_samples', num_samples, 2)
     if reward.dim() != 1 or len(reward) % num_samples:
@@ -84,7 +80,7 @@ def mean_baseline(reward: Tensor, num_samples: int) -> Tensor:
 
 
 def self_critical_loss(log_p: Tensor, tokens: Tensor, reward: Tensor, baseline: Tensor) -> dict[str, Tensor]:
-    """Return the loss whose gradient is the policy gradient of the expected reward, and its parts for the log.
+    """Compute the loss whose gradient is the policy gradient of the expected reward, and figures for the log.
 
     The loss is -Σ (r - b) log p(w) / number of tokens, over all captions and their tokens w up to and including the
     first ``</s>``. Rewards and baselines have no gradient.
@@ -100,12 +96,6 @@ def self_critical_loss(log_p: Tensor, tokens: Tensor, reward: Tensor, baseline: 
     Returns:
         dict[str, Tensor]: 'loss'; 'reward' and 'baseline', their means; 'num_tokens', for
         :meth:`mmattn.language.SequenceModel.parse_losses`.
-
-    Example:
-        >>> tokens = torch.tensor([[4, 2, 1]])
-        >>> log_p = torch.tensor([[-1.0, -2.0, -9.0]], requires_grad=True)
-        >>> self_critical_loss(log_p, tokens, torch.tensor([1.5]), torch.tensor([1.0]))['loss'].item()
-        0.75
     """
     n = len(tokens)
     if log_p.shape != tokens.shape or tokens.dim() != 2 or not tokens.numel():
@@ -123,14 +113,10 @@ def self_critical_loss(log_p: Tensor, tokens: Tensor, reward: Tensor, baseline: 
 
 @HOOKS.register_module()
 class SelfCriticalHook(Hook):
-    """Sets the reward of a captioner, CIDEr-D with the references of the training images, before training.
+    """Set the reward of a captioner, CIDEr-D with the references of the training images, before training.
 
-    It also requires that training starts from a checkpoint: a model that was not trained by cross-entropy draws
-    captions whose reward is 0.
-
-    Raises:
-        ValueError: before the first iteration, if no checkpoint has been loaded, the model has no
-            ``self_critical``, or the training data have no ``references``.
+    Training must start from a checkpoint: a model that was not trained by cross-entropy draws captions whose reward is
+    0. The model needs ``self_critical`` and the training data ``references``, as :class:`COCOCaptionDataset` has.
 
     Example:
         >>> custom_hooks = [dict(type='mmattn.SelfCriticalHook')]  # in a config

@@ -18,32 +18,32 @@ from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
 from mmattn.registry import DATASETS
 from mmattn.utils.checks import check_number
 
-from .entities import Entities, read_entities, words_of
+from .entities import Entities, rank_words, read_entities
 
 
 @DATASETS.register_module()
 class EntitiesDataset(TextDataset):
     """Captions with phrases and their boxes: Flickr30k Entities.
 
-    A sample is a caption with its phrases that have a box; captions without one are left out. The vocabulary has all
-    words of the captions in ``vocab_file``, the most frequent first, after the four special symbols. Another word is
-    padding, whose vector is 0. ``metainfo`` holds the vocabulary, and checkpoints contain it.
+    A sample is a caption with its phrases that have a box. Captions without such a phrase are left out. The vocabulary
+    has the four special symbols and all words of the captions in ``vocab_file``. An unknown word is read as padding,
+    whose vector is 0. ``metainfo`` holds the vocabulary, and checkpoints contain it.
 
     Args:
         ann_file (str): prepared file of ``tools/dataset_converters/flickr_entities.py``.
-        regions (str or object): path of a region store; or a store, which has ``image_id in store`` and
-            ``store[image_id]`` with ``features``, float32 ``(N, D)``, ``boxes``, float32 ``(N, 4)``, and ``size``.
-        vocab_file (str, optional): prepared file whose words make the vocabulary, that of the training data. Defaults
-            to ``ann_file``.
-        min_iou (float): a region is a target of a phrase if its IoU with one of the entity's boxes is at least so
-            large, above 0 and up to 1. Defaults to 0.5.
+        regions (str or object): path of a region store, or a store, as in
+            :class:`mmattn.language.captioning.COCOCaptionDataset`, with boxes.
+        vocab_file (str, optional): prepared file of the training data, whose words make the vocabulary. Defaults to
+            ``ann_file``.
+        min_iou (float): a region is a target of a phrase if its IoU with a box of the entity is at least ``min_iou``,
+            above 0 and up to 1. Defaults to 0.5.
         test_mode (bool): samples for tests. Defaults to False.
         data_root (str): folder of the files. Defaults to '', the working directory.
 
     Raises:
         FileNotFoundError: a file does not exist.
-        ValueError: there are faults: another layout, no phrase with a box, or images that are not in the region store;
-            the message lists all of a file. Or ``min_iou`` is out of range.
+        ValueError: a file has faults, such as another layout, no phrase with a box, or images that are not in the
+            region store. The message lists all faults of the file.
 
     Example:
         >>> import json
@@ -74,12 +74,12 @@ class EntitiesDataset(TextDataset):
             raise ValueError('min_iou must be above 0; got 0')
         path, words_path, regions = in_folder(data_root, ann_file, vocab_file, regions)
         entities = read_entities(path)
-        symbols = words_of(entities if vocab_file is None else read_entities(words_path))
+        symbols = rank_words(entities if vocab_file is None else read_entities(words_path))
         self.vocabulary = Vocabulary(symbols)
         self.metainfo = dict(symbols=symbols)
         self.min_iou, self.test_mode = min_iou, test_mode
-        captions = [each for each in entities.captions if entities.grounded(each)]
-        self.ids = [(each.caption_id, each.image_id) for each in captions]
+        captions = [caption for caption in entities.captions if entities.grounded(caption)]
+        self.ids = [(caption.caption_id, caption.image_id) for caption in captions]
         self.sizes = entities.sizes
         self.store = open_store(regions)
         missing = dict.fromkeys(name for _, name in self.ids if name not in self.store)
@@ -89,30 +89,30 @@ class EntitiesDataset(TextDataset):
             if captions
             else ['no caption with a phrase that has a box'],
         )
-        self._words = PackedSequences(word_numbers(self.vocabulary, each.caption.words) for each in captions)
-        phrases = [entities.grounded(each) for each in captions]
-        self._ends = PackedSequences([phrase.end - 1 for phrase in each] for each in phrases)
+        self._words = PackedSequences(word_numbers(self.vocabulary, caption.caption.words) for caption in captions)
+        phrases = [entities.grounded(caption) for caption in captions]
+        self._ends = PackedSequences([phrase.end - 1 for phrase in group] for group in phrases)
         # The coordinates of the boxes of each phrase, phrase by phrase.
         self._boxes = PackedSequences(
-            [int(x) for box in entities.boxes[each.image_id][phrase.entity] for x in box]
-            for each, found in zip(captions, phrases)
-            for phrase in found
+            [int(x) for box in entities.boxes[caption.image_id][phrase.entity] for x in box]
+            for caption, group in zip(captions, phrases)
+            for phrase in group
         )
         self._captions = list(zip(captions, phrases)) if test_mode else None
 
     @classmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Return the file whose words are the vocabulary, which depends on nothing else."""
+        """Locate the file whose words are the vocabulary, which depends on nothing else."""
         return Path(cfg.get('data_root', ''), cfg.get('vocab_file') or cfg['ann_file']), None
 
     @classmethod
     def read_vocabulary(cls, cfg: dict) -> Vocabulary:
-        """Return the vocabulary of a data set with this config."""
-        return Vocabulary(words_of(read_entities(cls.vocabulary_source(cfg)[0])))
+        """Read the vocabulary of a data set with this config."""
+        return Vocabulary(rank_words(read_entities(cls.vocabulary_source(cfg)[0])))
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Return the faults of prepared files and regions, and what does not fit ``num_features`` of the model."""
+        """Find the faults of prepared files and regions, and what does not fit ``num_features`` of the model."""
         faults: dict[str, list[str]] = {}
         images: dict[str, list[str]] = {}  # by region store
         files: dict[str, Entities] = {}
@@ -123,8 +123,8 @@ class EntitiesDataset(TextDataset):
                 files[path] = files.get(path) or read_entities(path)
                 used[cfg.get('test_mode', False)] += files[path].sizes
                 if isinstance(regions, str):
-                    found = [each.image_id for each in files[path].captions if files[path].grounded(each)]
-                    images.setdefault(regions, []).extend(found)
+                    image_ids = [caption.image_id for caption in files[path].captions if files[path].grounded(caption)]
+                    images.setdefault(regions, []).extend(image_ids)
         warn_of_shared_images(used[False], used[True])
         return with_region_faults(faults, images, model.num_features, allow_empty=True)
 
@@ -132,15 +132,13 @@ class EntitiesDataset(TextDataset):
         return len(self.ids)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return a sample.
+        """Return a sample: ``inputs`` and ``data_samples``.
 
-        Returns:
-            dict: 'inputs', a dict with 'caption', int64 ``(L)``; 'phrases', int64 ``(P)``, the place of the last word
-            of each phrase; 'features', float32 ``(N, D)``; 'boxes', float32 ``(N, 4)``; 'sizes', width and height,
-            int64 ``(2)``; and, in training, 'targets', float32 ``(P, N)``, 1 where a region has the least IoU with one
-            of the boxes of a phrase, otherwise 0. 'data_samples', a data sample with ``caption_id``, ``image_id`` and
-            ``size`` (width, height) and, in tests, ``regions``, their boxes, and ``phrases``, a list of dict with
-            'text', 'types' and 'boxes', float32 ``(M, 4)``.
+        ``inputs`` has 'caption', int64 ``(L)``; 'phrases', int64 ``(P)``, the position of the last word of each phrase;
+        'features', float32 ``(N, D)``; 'boxes', float32 ``(N, 4)``; 'sizes', width and height, int64 ``(2)``; and, in
+        training, 'targets', float32 ``(P, N)``, 1 where a region is correct for a phrase, otherwise 0. The data sample
+        has ``caption_id``, ``image_id`` and ``size`` (width, height). In tests it also has ``regions``, their boxes,
+        and ``phrases``, a list of dict with 'text', 'types' and 'boxes', float32 ``(M, 4)``.
         """
         number = range(len(self))[index]
         caption_id, image_id = self.ids[number]
@@ -152,26 +150,25 @@ class EntitiesDataset(TextDataset):
             raise ValueError(f'image {image_id}: {width}×{height} in the annotations, {w}×{h} in the region store')
         inputs = dict(image_inputs(regions), caption=self._words[number], phrases=self._ends[number])
         sample = BaseDataElement(metainfo=dict(caption_id=caption_id, image_id=image_id, size=regions.size))
-        boxes = self._boxes_of(number)
+        boxes = self._phrase_boxes(number)
         if self._captions is None:
             inputs['targets'] = phrase_targets(regions.boxes, boxes, self.min_iou)
         else:
             caption, phrases = self._captions[number]
             sample.regions = regions.boxes
             sample.phrases = [
-                dict(text=' '.join(caption.caption.words[each.start : each.end]), types=each.types, boxes=box)
-                for each, box in zip(phrases, boxes)
+                dict(text=' '.join(caption.caption.words[phrase.start : phrase.end]), types=phrase.types, boxes=box)
+                for phrase, box in zip(phrases, boxes)
             ]
         return dict(inputs=inputs, data_samples=sample)
 
-    def _boxes_of(self, number: int) -> list[Tensor]:
-        """Return the boxes of each phrase of a caption."""
+    def _phrase_boxes(self, number: int) -> list[Tensor]:
         first, last = self._ends.ends[number : number + 2].tolist()
         return [self._boxes[i].float().view(-1, 4) for i in range(first, last)]
 
 
 def word_numbers(vocabulary: Vocabulary, words: Sequence[str]) -> list[int]:
-    """Return the numbers of words; an unknown word is padding, whose vector is 0.
+    """Convert words to numbers. An unknown word is padding, whose vector is 0.
 
     Example:
         >>> word_numbers(Vocabulary(['a', 'dog']), ['a', 'cat'])
@@ -182,9 +179,9 @@ def word_numbers(vocabulary: Vocabulary, words: Sequence[str]) -> list[int]:
 
 
 def phrase_targets(regions: Tensor, boxes: Sequence[Tensor], min_iou: float = 0.5) -> Tensor:
-    """Return float32 ``(P, N)``: 1 where the IoU of a region and one of the boxes of a phrase is at least ``min_iou``.
+    """Compute float32 ``(P, N)``: 1 where the IoU of a region and one of the boxes of a phrase is at least ``min_iou``.
 
-    ``regions`` are boxes ``(N, 4)``: left, top, right, bottom; ``boxes`` has ``(M, 4)`` for each phrase, M at least 1.
+    ``regions`` are boxes ``(N, 4)``: left, top, right, bottom. ``boxes`` has ``(M, 4)`` for each phrase, M at least 1.
 
     Example:
         >>> regions = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 2.0, 4.0]])
@@ -192,4 +189,4 @@ def phrase_targets(regions: Tensor, boxes: Sequence[Tensor], min_iou: float = 0.
         tensor([[1., 1.],
                 [0., 1.]])
     """
-    return torch.stack([(box_iou(regions, each).amax(1) >= min_iou).float() for each in boxes])
+    return torch.stack([(box_iou(regions, phrase_boxes).amax(1) >= min_iou).float() for phrase_boxes in boxes])

@@ -23,7 +23,7 @@ class Phrase(NamedTuple):
     """A phrase of a caption.
 
     Attributes:
-        entity (str): id of what it names; '0' is not visible.
+        entity (str): id of the object that it names. '0' is not visible.
         types (list of str): one or more, such as 'people', 'clothing' or 'scene'.
         start, end (int): the words ``start`` to ``end`` - 1 of the caption, at least one.
     """
@@ -35,12 +35,7 @@ class Phrase(NamedTuple):
 
 
 class Caption(NamedTuple):
-    """A caption.
-
-    Attributes:
-        words (list of str): the words that a model reads.
-        phrases (list of Phrase): in their order.
-    """
+    """The words of a caption, as a model reads them, and its phrases in order."""
 
     words: list[str]
     phrases: list[Phrase]
@@ -89,18 +84,17 @@ class Entities(NamedTuple):
     sizes: dict[str, tuple[int, int]]
     boxes: dict[str, dict[str, list[Box]]]
 
-    def grounded(self, each: ImageCaption) -> list[Phrase]:
-        """Return the phrases of a caption that have a box."""
-        boxes = self.boxes[each.image_id]
-        return [phrase for phrase in each.caption.phrases if phrase.entity in boxes]
+    def grounded(self, caption: ImageCaption) -> list[Phrase]:
+        """Select the phrases of a caption that have a box."""
+        boxes = self.boxes[caption.image_id]
+        return [phrase for phrase in caption.caption.phrases if phrase.entity in boxes]
 
 
 def parse_caption(text: str) -> Caption:
-    """Return words and phrases of a caption with brackets, ``[/EN#id/type words]``.
+    """Split a caption with brackets, ``[/EN#id/type words]``, into words and phrases.
 
-    The words are those of :func:`mmattn.language.text.words.ban_words`. Those inside and outside brackets are split
-    separately, so that a phrase has its place among the words that are read: a repeated phrase has the place of its own
-    bracket, and removed characters do not shift it.
+    :func:`mmattn.language.text.words.ban_words` splits the text inside and outside brackets separately. So a repeated
+    phrase has the position of its own bracket, and removed characters do not shift it.
 
     Example:
         >>> caption = parse_caption('[/EN#7/people A man], on [/EN#8/vehicles/other a bike] .')
@@ -109,46 +103,46 @@ def parse_caption(text: str) -> Caption:
         >>> caption.phrases[1]
         Phrase(entity='8', types=['vehicles', 'other'], start=3, end=5)
     """
-    words, found = _parse(text, PHRASE, '[/EN#id/type words]')
-    phrases = [Phrase(match['id'], match['types'][1:].split('/'), start, end) for match, start, end in found]
+    words, matches = _parse(text, PHRASE, '[/EN#id/type words]')
+    phrases = [Phrase(match['id'], match['types'][1:].split('/'), start, end) for match, start, end in matches]
     return Caption(words, phrases)
 
 
 def parse_phrases(text: str) -> Caption:
-    """Return words and phrases of a caption whose phrases are in brackets; entities are '' and types empty.
+    """Split a caption whose phrases are in brackets into words and phrases, without entities and types.
 
     Example:
         >>> parse_phrases('[A man] runs')
         Caption(words=['a', 'man', 'runs'], phrases=[Phrase(entity='', types=[], start=0, end=2)])
     """
-    words, found = _parse(text, BRACKETS, '[words]')
-    return Caption(words, [Phrase('', [], start, end) for _, start, end in found])
+    words, matches = _parse(text, BRACKETS, '[words]')
+    return Caption(words, [Phrase('', [], start, end) for _, start, end in matches])
 
 
 def _parse(text: str, pattern: re.Pattern[str], form: str) -> tuple[list[str], list[tuple[re.Match[str], int, int]]]:
-    """Return all words, and the matches of phrases with the range of their words."""
+    """Split all words, and match phrases with the range of their words."""
     words: list[str] = []
-    found = []
-    place = 0
+    matches = []
+    end = 0
     for match in [*pattern.finditer(text), None]:
-        outside = text[place : None if match is None else match.start()]
+        outside = text[end : None if match is None else match.start()]
         if '[' in outside or ']' in outside:
             raise ValueError(f'a bracket that is not of the form {form} in {outside.strip()!r}')
         words += ban_words(outside)
         if match is not None:
-            start, place = len(words), match.end()
+            start, end = len(words), match.end()
             words += ban_words(match['words'])
             if len(words) == start:
                 raise ValueError(f'the phrase {match[0]!r} has no words')
-            found.append((match, start, len(words)))
-    return words, found
+            matches.append((match, start, len(words)))
+    return words, matches
 
 
 def parse_sentences(text: str, path: str | Path) -> list[Caption]:
-    """Return the captions of a file in ``Sentences``, one per line.
+    """Parse the captions of a file in ``Sentences``, one per line.
 
     Raises:
-        ValueError: lines cannot be read; the message names ``path`` and lists all.
+        ValueError: lines cannot be read. The message names ``path`` and lists all of them.
     """
     captions, faults = [], []
     for number, line in enumerate(text.removesuffix('\n').split('\n'), 1):
@@ -161,13 +155,13 @@ def parse_sentences(text: str, path: str | Path) -> list[Caption]:
 
 
 def parse_annotation(data: bytes | str, path: str | Path) -> EntityBoxes:
-    """Return the boxes of a file in ``Annotations``.
+    """Parse the boxes of a file in ``Annotations``.
 
-    An object may have several ids, and an entity several objects. The published coordinates count pixels from 1; here,
-    they count from 0.
+    An object may have several ids, and an entity several objects. The published coordinates count pixels from 1. The
+    result counts from 0.
 
     Raises:
-        ValueError: the file is not XML or has another layout; the message names ``path`` and lists all faults.
+        ValueError: the file is not XML or has another layout. The message names ``path`` and lists all faults.
 
     Example:
         >>> box = '<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>50</xmax><ymax>40</ymax></bndbox>'
@@ -177,16 +171,16 @@ def parse_annotation(data: bytes | str, path: str | Path) -> EntityBoxes:
         {'7': [[0, 0, 49, 39]], '8': [[0, 0, 49, 39]]}
     """
     faults: list[str] = []
-    found = EntityBoxes((0, 0), {}, set(), set())
+    entity_boxes = EntityBoxes((0, 0), {}, set(), set())
     try:
         root = ElementTree.fromstring(data)
-        found = found._replace(size=(_number(root, 'size/width'), _number(root, 'size/height')))
+        entity_boxes = entity_boxes._replace(size=(_number(root, 'size/width'), _number(root, 'size/height')))
     except (ElementTree.ParseError, ValueError) as error:
         raise_faults(path, [f'not an annotation: {error}'])
-    for number, each in enumerate(root.findall('object'), 1):
-        names = [name.text or '' for name in each.findall('name')]
+    for number, element in enumerate(root.findall('object'), 1):
+        names = [name.text or '' for name in element.findall('name')]
         try:
-            boxes = [_box(box, found.size) for box in each.findall('bndbox')]
+            boxes = [_box(box, entity_boxes.size) for box in element.findall('bndbox')]
         except ValueError as error:
             faults.append(f'object {number}: {error}')
             continue
@@ -194,12 +188,12 @@ def parse_annotation(data: bytes | str, path: str | Path) -> EntityBoxes:
             faults.append(f'object {number}: its names must be ids; got {names}')
         for name in names:
             if boxes:
-                found.boxes.setdefault(name, []).extend(boxes)
-            for tag, entities in (('scene', found.scenes), ('nobndbox', found.without)):
-                if each.findtext(tag, '0').strip() == '1':
+                entity_boxes.boxes.setdefault(name, []).extend(boxes)
+            for tag, entities in (('scene', entity_boxes.scenes), ('nobndbox', entity_boxes.without)):
+                if element.findtext(tag, '0').strip() == '1':
                     entities.add(name)
     raise_faults(path, faults)
-    return found
+    return entity_boxes
 
 
 def _box(element: ElementTree.Element, size: tuple[int, int]) -> Box:
@@ -212,7 +206,7 @@ def _box(element: ElementTree.Element, size: tuple[int, int]) -> Box:
 
 
 def box_faults(boxes: Any, size: tuple[int, int]) -> list[str]:
-    """Return why the boxes of an entity cannot be used in an image with this width and height.
+    """List why the boxes of an entity cannot be used in an image with this width and height.
 
     Example:
         >>> box_faults([[0, 0, 9, 9], [0, 0, 60, 9]], (50, 40))
@@ -240,7 +234,7 @@ def _number(element: ElementTree.Element, name: str) -> int:
 
 
 def prepared(images: Iterable[tuple[str, Sequence[Caption], EntityBoxes]]) -> dict[str, Any]:
-    """Return the content of a prepared file for images: id, captions and boxes of each.
+    """Build the content of a prepared file from images: id, captions and boxes of each.
 
     Example:
         >>> caption = parse_caption('[/EN#7/people A man] runs')
@@ -264,48 +258,52 @@ def prepared(images: Iterable[tuple[str, Sequence[Caption], EntityBoxes]]) -> di
 
 
 def read_entities(path: str | Path) -> Entities:
-    """Return the content of a file that ``tools/dataset_converters/flickr_entities.py`` has written.
+    """Read a file that ``tools/dataset_converters/flickr_entities.py`` has written.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: it has another layout, a caption twice, or a box that is malformed or outside its image; the message
+        ValueError: it has another layout, a caption twice, or a box that is malformed or outside its image. The message
             lists all faults.
     """
     data = read_json(path)
     try:
-        sizes = {name: (int(each['size'][0]), int(each['size'][1])) for name, each in data['images'].items()}
-        boxes = {name: dict(each['boxes']) for name, each in data['images'].items()}
+        sizes = {name: (int(image['size'][0]), int(image['size'][1])) for name, image in data['images'].items()}
+        boxes = {name: dict(image['boxes']) for name, image in data['images'].items()}
         captions = [
             ImageCaption(
-                each['caption_id'],
-                each['image_id'],
-                Caption(each['words'].split(), [Phrase(**phrase) for phrase in each['phrases']]),
+                caption['caption_id'],
+                caption['image_id'],
+                Caption(caption['words'].split(), [Phrase(**phrase) for phrase in caption['phrases']]),
             )
-            for each in data['captions']
+            for caption in data['captions']
         ]
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f'{path}: not a prepared file of Flickr30k Entities: {error!r}') from error
-    counts = Counter(each.caption_id for each in captions)
+    counts = Counter(caption.caption_id for caption in captions)
     faults = [f'caption {name}: {count} times in the file' for name, count in counts.items() if count > 1]
-    for each in captions:
-        if each.image_id not in sizes:
-            faults.append(f"caption {each.caption_id}: its image {each.image_id} is not in 'images'")
-        count = len(each.caption.words)
+    for caption in captions:
+        if caption.image_id not in sizes:
+            faults.append(f"caption {caption.caption_id}: its image {caption.image_id} is not in 'images'")
+        count = len(caption.caption.words)
         faults += [
-            f'caption {each.caption_id}: words {phrase.start} to {phrase.end} of {count} are not a phrase'
-            for phrase in each.caption.phrases
+            f'caption {caption.caption_id}: words {phrase.start} to {phrase.end} of {count} are not a phrase'
+            for phrase in caption.caption.phrases
             if not 0 <= phrase.start < phrase.end <= count
         ]
-    phrases = {(each.image_id, phrase.entity): each for each in reversed(captions) for phrase in each.caption.phrases}
-    for (image_id, entity), each in phrases.items():
+    phrases = {
+        (caption.image_id, phrase.entity): caption
+        for caption in reversed(captions)
+        for phrase in caption.caption.phrases
+    }
+    for (image_id, entity), caption in phrases.items():
         if entity in boxes.get(image_id, ()):
-            where = f'caption {each.caption_id}, entity {entity}'
+            where = f'caption {caption.caption_id}, entity {entity}'
             faults += [f'{where}: {fault}' for fault in box_faults(boxes[image_id][entity], sizes[image_id])]
     raise_faults(path, faults)
     return Entities(captions, sizes, boxes)
 
 
-def words_of(entities: Entities) -> list[str]:
-    """Return all words of the captions, the most frequent first, those of the same frequency by alphabet."""
-    counts = Counter(word for each in entities.captions for word in each.caption.words)
+def rank_words(entities: Entities) -> list[str]:
+    """Count all words of the captions: return them, the most frequent first, equally frequent ones by alphabet."""
+    counts = Counter(word for caption in entities.captions for word in caption.caption.words)
     return sorted(counts.keys() - set(SPECIALS), key=lambda word: (-counts[word], word))

@@ -1,4 +1,4 @@
-"""The regions that phrases of captions describe, with a trained model."""
+"""Find the regions that phrases of captions describe, with a trained model."""
 
 from __future__ import annotations
 
@@ -24,14 +24,7 @@ from .phrase_grounder import PhraseGrounder
 
 
 class GroundedCaption(NamedTuple):
-    """A caption, and the store that has the regions of its image.
-
-    Attributes:
-        image_id (str): id of the image.
-        text (str): the caption with brackets.
-        caption (Caption): its words and phrases.
-        store (RegionStore): the store.
-    """
+    """A caption as text with brackets, its words and phrases, and the store that has the regions of its image."""
 
     image_id: str
     text: str
@@ -39,24 +32,24 @@ class GroundedCaption(NamedTuple):
     store: RegionStore
 
     def phrases(self) -> list[str]:
-        """Return the words of each phrase, separated by spaces."""
-        return [' '.join(self.caption.words[each.start : each.end]) for each in self.caption.phrases]
+        """Join the words of each phrase by spaces."""
+        return [' '.join(self.caption.words[phrase.start : phrase.end]) for phrase in self.caption.phrases]
 
     def inputs(self, vocabulary: Vocabulary) -> dict[str, Tensor]:
-        """Return what a model reads, as :class:`EntitiesDataset` does in tests."""
+        """Load what a model reads, as :class:`EntitiesDataset` does in tests."""
         return dict(
             image_inputs(self.store[self.image_id]),
             caption=torch.tensor(word_numbers(vocabulary, self.caption.words)),
-            phrases=torch.tensor([each.end - 1 for each in self.caption.phrases]),
+            phrases=torch.tensor([phrase.end - 1 for phrase in self.caption.phrases]),
         )
 
 
 class GroundingInferencer(LanguageInferencer):
     """Find the regions that phrases of captions describe, in the images of a region store.
 
-    Arguments and errors are those of :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a
-    :class:`PhraseGrounder`, and the checkpoint was trained with :class:`EntitiesDataset`. A word that is not in its
-    vocabulary is read as padding; predictions list such words.
+    The arguments are as in :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a
+    :class:`PhraseGrounder`, trained with :class:`EntitiesDataset`. A word that is not in its vocabulary is read as
+    padding, and predictions list such words.
 
     Example::
 
@@ -83,7 +76,7 @@ class GroundingInferencer(LanguageInferencer):
             inputs (str, Path, sequence of them, or RegionStore): folder of a region store, folders of several, or a
                 store.
             captions (sequence of tuple[str, str]): id of the image, and caption with its phrases in brackets, such as
-                '[a man] rides [a red bike]'; at least one pair.
+                '[a man] rides [a red bike]', at least one pair.
             top_k (int): number of regions per phrase, at least 1. Defaults to 5.
             progress_file, resume: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`.
 
@@ -92,61 +85,62 @@ class GroundingInferencer(LanguageInferencer):
 
             * image_id (str) and caption (str).
             * unknown (list[str]): the words that are not in the vocabulary.
-            * phrases (list[dict]): one per phrase, with phrase (str); box (list of float), left, top, right, bottom of
-              the best region, in pixels; score (float), its probability; and regions (list[dict]), up to ``top_k`` with
-              region (int, its number in the store), box and score, the best first.
+            * phrases (list[dict]): one per phrase. phrase (str) is its text, and regions (list[dict]) are up to
+              ``top_k`` regions, the best first, with region (int, its number in the store), box (left, top, right,
+              bottom in pixels) and score (float, its probability). box and score of the best region are also in the
+              phrase itself.
         """
         top_k = plain(top_k)
         check_count('top_k', top_k)
-        found = self.captions(inputs, captions)
-        pairs = [(each.image_id, each.text) for each in found]
-        settings = dict(batch_size=self.batch_size, captions=digest(pairs), images=store_files(found[0].store))
-        batches = self.preprocess(found)
+        grounded = self.captions(inputs, captions)
+        pairs = [(caption.image_id, caption.text) for caption in grounded]
+        settings = dict(batch_size=self.batch_size, captions=digest(pairs), images=store_files(grounded[0].store))
+        batches = self.preprocess(grounded)
         predictions = self._run(batches, 'Phrases', progress_file, resume, {}, dict(top_k=top_k), **settings)
         return dict(
             predictions=[
                 dict(
-                    image_id=each.image_id,
-                    caption=each.text,
-                    unknown=[word for word in dict.fromkeys(each.caption.words) if word not in self.vocabulary],
+                    image_id=caption.image_id,
+                    caption=caption.text,
+                    unknown=[word for word in dict.fromkeys(caption.caption.words) if word not in self.vocabulary],
                     phrases=[
                         dict(phrase=text, **regions[0], regions=regions)
-                        for text, regions in zip(each.phrases(), predictions[i]['phrases'])
+                        for text, regions in zip(caption.phrases(), predictions[i]['phrases'])
                     ],
                 )
-                for i, each in enumerate(found)
+                for i, caption in enumerate(grounded)
             ]
         )
 
     def captions(self, inputs: Stores, captions: Sequence[tuple[str, str]]) -> list[GroundedCaption]:
-        """Return the captions of a call, after all checks that do not run the model; arguments and errors as there."""
+        """Parse the captions of a call, with its arguments, after all checks that do not run the model."""
         pairs = read_pairs('captions', captions)
         store = region_store(inputs)
-        found, faults = [], []
+        grounded, faults = [], []
         for number, (image_id, text) in enumerate(pairs, 1):
             try:
                 caption = parse_phrases(text)
                 if not caption.phrases:
                     raise ValueError('no phrase in brackets, such as [a man] rides [a red bike]')
-                found.append(GroundedCaption(image_id, text, caption, store))
+                grounded.append(GroundedCaption(image_id, text, caption, store))
             except ValueError as error:
                 faults.append(f'caption {number}, {text!r}: {error}')
         raise_faults('captions', faults)
         name = ', '.join(map(str, store.paths))
         raise_faults(name, store.find_faults([image for image, _ in pairs], self.model.num_features, features=False))
-        return found
+        return grounded
 
     @torch.no_grad()
     def forward(self, inputs: Batch) -> list[tuple[Tensor, Tensor]]:  # type: ignore[override]
-        """Return the logits ``(P, N)`` and the boxes ``(N, 4)`` of each caption of a batch."""
-        samples = [each.inputs(self.vocabulary) for each in inputs.inputs]
-        found = self.model(self._collated(samples), mode='predict')
-        return [(each.pred_scores.cpu(), sample['boxes']) for each, sample in zip(found, samples)]
+        """Score a batch: return the logits ``(P, N)`` and the boxes ``(N, 4)`` of each caption."""
+        samples = [caption.inputs(self.vocabulary) for caption in inputs.inputs]
+        predictions = self.model(self._collated(samples), mode='predict')
+        return [(prediction.pred_scores.cpu(), sample['boxes']) for prediction, sample in zip(predictions, samples)]
 
     def postprocess(  # type: ignore[override]
         self, preds: Sequence[tuple[Tensor, Tensor]], top_k: int = 5
     ) -> list[dict]:
-        """Return the best regions of the phrases of each caption, the best first."""
+        """Select the best regions of the phrases of each caption, the best first."""
         return [dict(phrases=[best_regions(scores, boxes, top_k) for scores in logits]) for logits, boxes in preds]
 
     def visualize(  # type: ignore[override]
@@ -165,13 +159,13 @@ class GroundingInferencer(LanguageInferencer):
         """
         from .phrase_pictures import draw_phrases  # late: it imports matplotlib
 
-        phrases = [(each['phrase'], each['score']) for each in prediction['phrases']]
-        boxes = [each['box'] for each in prediction['phrases']]
+        phrases = [(phrase['phrase'], phrase['score']) for phrase in prediction['phrases']]
+        boxes = [phrase['box'] for phrase in prediction['phrases']]
         return draw_phrases(phrases, boxes, inputs.store[inputs.image_id].size, picture, inputs.text)
 
 
 def best_regions(scores: Tensor, boxes: Tensor, top_k: int) -> list[dict[str, Any]]:
-    """Return the best regions of a phrase, the best first, for the logits of all regions ``(N)``.
+    """Select the best regions of a phrase, the best first, by the logits of all regions ``(N)``.
 
     Example:
         >>> boxes = torch.tensor([[0.0, 0.0, 50.0, 40.0], [0.0, 0.0, 9.0, 9.0]])

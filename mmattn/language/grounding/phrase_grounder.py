@@ -21,7 +21,7 @@ GEOMETRY = 5  # left, top, right and bottom, relative to the image, and the area
 
 @MODELS.register_module()
 class PhraseDataPreprocessor(RegionDataPreprocessor):
-    """Pad captions and regions as :class:`RegionDataPreprocessor` does, and phrases to the largest number of them.
+    """Pad captions and regions as :class:`RegionDataPreprocessor` does, and the phrases of a batch to equal numbers.
 
     The inputs ``phrases`` and, in training, ``targets`` are padded with 0, and ``phrase_mask`` is added.
 
@@ -37,7 +37,7 @@ class PhraseDataPreprocessor(RegionDataPreprocessor):
     """
 
     def forward(self, data: dict, training: bool = False) -> dict:
-        """Return the batch: ``phrases`` and ``phrase_mask`` ``(B, P)``, ``targets`` ``(B, P, N)``, and the others."""
+        """Pad the batch: ``phrases`` and ``phrase_mask`` are ``(B, P)``, ``targets`` ``(B, P, N)``."""
         if 'phrase_mask' in data['inputs']:  # padded by pad_collate
             return super().forward(data, training)
         inputs = {**data['inputs']}
@@ -45,14 +45,14 @@ class PhraseDataPreprocessor(RegionDataPreprocessor):
         result = super().forward({**data, 'inputs': inputs}, training)
         counts = torch.tensor([len(x) for x in phrases])
         mask = torch.arange(int(counts.max())) >= counts[:, None]
-        found = dict(phrases=pad_sequence(phrases, batch_first=True), phrase_mask=mask)
+        padded = dict(phrases=pad_sequence(phrases, batch_first=True), phrase_mask=mask)
         if targets is not None:
             regions = result['inputs']['region_mask'].shape[1]
             size = len(targets), mask.shape[1], regions
-            found['targets'] = targets[0].new_zeros(size)
-            for row, x in zip(found['targets'], targets):
+            padded['targets'] = targets[0].new_zeros(size)
+            for row, x in zip(padded['targets'], targets):
                 row[: x.shape[0], : x.shape[1]] = x
-        result['inputs'].update(self.cast_data(found))
+        result['inputs'].update(self.cast_data(padded))
         return result
 
 
@@ -67,15 +67,15 @@ class PhraseGrounder(BaseModel):
     Source: "Bilinear Attention Networks", 2018, section 5, and its published code.
 
     Args:
-        vocab_size (int): number of symbols of the captions, the four special ones included.
+        vocab_size (int): number of symbols, with the four special ones.
         num_features (int): channels M of the region features. Defaults to 2048.
         embed_dim (int): channels N of the phrases. Defaults to 1280.
         question_encoder (dict): config of the encoder, without ``vocab_size`` and ``embed_dim``. It returns ``words``,
             ``(B, L, N)``. Defaults to ``mmattn.QuestionGRU``.
         scorer (dict): config of the layer that returns the logits ``(B, 1, P, K)``, without ``word_dim`` and
             ``region_dim``. Its ``embed_dim`` defaults to 3·N. Defaults to ``mmattn.BilinearLogits``.
-        reads (str): what the layer reads of a region: 'features'; or 'boxes', 5 numbers that give its place and size,
-            relative to the image: a prior without features. Defaults to 'features'.
+        reads (str): what the layer reads of a region: 'features', or 'boxes', 5 numbers for position and size, relative
+            to the image. Defaults to 'features'.
         data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
             ``mmattn.PhraseDataPreprocessor``.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
@@ -117,15 +117,14 @@ class PhraseGrounder(BaseModel):
         """Run the model on a batch of captions.
 
         Args:
-            inputs (dict[str, Tensor]): 'caption', int64 ``(B, L)``, padded after its words; 'phrases', int64
-                ``(B, P)``, the place of the last word of each phrase; 'phrase_mask', bool ``(B, P)``, True where
-                padded; 'features', float ``(B, N, M)``; 'region_mask', bool ``(B, N)``, True where padded; with
-                ``reads='boxes'``, 'boxes', float ``(B, N, 4)``, and 'sizes', width and height ``(B, 2)``; and, in mode
-                'loss', 'targets', ``(B, P, N)``, 1 for the correct regions of a phrase, otherwise 0.
+            inputs (dict[str, Tensor]): 'caption', int64 ``(B, L)``, padded; 'phrases', int64 ``(B, P)``, the position
+                of the last word of each phrase, and 'phrase_mask', bool ``(B, P)``; 'features', float ``(B, N, M)``,
+                and 'region_mask', bool ``(B, N)``; with ``reads='boxes'``, 'boxes', float ``(B, N, 4)``, and 'sizes',
+                width and height ``(B, 2)``; in mode 'loss', 'targets', ``(B, P, N)``, 1 for the correct regions of a
+                phrase, otherwise 0. Masks are True where padded.
             data_samples (list[BaseDataElement], optional): one per caption; predictions are added to them.
-            mode (str): 'tensor', the logits ``(B, P, N)``, without meaning where phrase or region is padding; 'loss', a
-                dict; 'predict', the data samples with ``pred_scores``, float ``(P, N)``, the logits of the phrases and
-                regions that are not padding.
+            mode (str): 'tensor', the logits ``(B, P, N)``, arbitrary where padded; 'loss', a dict; 'predict', the data
+                samples with ``pred_scores``, float ``(P, N)``, the logits without padding.
         """
         logits = self.logits(inputs)
         if mode == 'tensor':
@@ -143,7 +142,7 @@ class PhraseGrounder(BaseModel):
         return samples
 
     def logits(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Return the logits of all pairs of a phrase and a region, ``(B, P, N)``; see :meth:`forward`."""
+        """Compute the logits of all pairs of a phrase and a region, ``(B, P, N)``; see :meth:`forward`."""
         words = self.question_encoder(inputs['caption']).words
         last = inputs['phrases'][..., None].expand(-1, -1, words.shape[-1])
         regions = inputs['features'] if self.reads == 'features' else geometry(inputs['boxes'], inputs['sizes'])
@@ -151,13 +150,9 @@ class PhraseGrounder(BaseModel):
 
 
 def geometry(boxes: Tensor, sizes: Tensor) -> Tensor:
-    """Return place and size of boxes, relative to the image: left, top, right, bottom, area, float ``(B, N, 5)``.
+    """Compute position and size of boxes, relative to the image: left, top, right, bottom, area, float ``(B, N, 5)``.
 
     ``boxes`` are ``(B, N, 4)``, in pixels, and ``sizes`` width and height of the images, ``(B, 2)``.
-
-    Example:
-        >>> geometry(torch.tensor([[[0.0, 0.0, 25.0, 40.0]]]), torch.tensor([[50, 40]]))
-        tensor([[[0.0000, 0.0000, 0.5000, 1.0000, 0.5000]]])
     """
     corners = boxes / torch.cat([sizes, sizes], 1)[:, None].to(boxes.dtype)
     area = (corners[..., 2:] - corners[..., :2]).prod(-1, keepdim=True)

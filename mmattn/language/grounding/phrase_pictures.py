@@ -1,4 +1,4 @@
-"""Pictures of phrase grounding: the box of each phrase, with its number, and a legend."""
+"""Draw the box of each phrase, with its number, and a legend."""
 
 from __future__ import annotations
 
@@ -30,16 +30,12 @@ def draw_phrases(
         phrases (sequence of tuple[str, float]): phrases and their scores.
         boxes (sequence of sequence of float): left, top, right, bottom of each phrase, in pixels of the image.
         size (tuple[int, int]): width and height of the image.
-        picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to None: a
-            white one.
-        caption (str): it is the heading. Defaults to ''.
+        picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to a white
+            one.
+        caption (str): the heading. Defaults to ''.
 
     Returns:
         np.ndarray: uint8 ``(height, width, 3)``, RGB.
-
-    Example:
-        >>> draw_phrases([('a man', 0.5)], [(0.0, 0.0, 9.0, 9.0)], (50, 40), caption='A man runs').shape[2]
-        3
     """
     if len(phrases) != len(boxes):
         raise ValueError(f'boxes must have one box per phrase, {len(phrases)}; got {len(boxes)}')

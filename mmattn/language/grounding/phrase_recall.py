@@ -20,20 +20,19 @@ TOP = (1, 5, 10)
 class PhraseRecall(UniqueMetric):
     """R@1, R@5 and R@10 of phrase grounding: how often one of the k best regions of a phrase is correct.
 
-    A region is correct if its IoU with any of the boxes of the phrase's entity is at least 0.5. 'upper bound' is the
-    recall of all regions, and 'whole image' that of the box of the whole image. A phrase without a correct region is a
-    miss. All are in percent of the phrases with a box. Of regions with the same score, the first is better.
+    A region is correct if its IoU with any box of the phrase's entity is at least 0.5. 'upper bound' is the recall of
+    all regions, and 'whole image' the recall of the box of the whole image. All are in percent of the phrases with a
+    box. Of regions with equal scores, the first is better.
 
-    With several boxes per entity, other papers take the smallest box around all of them. 'R@1 union', 'upper bound
-    union' and so on are the figures by that rule. 'R@1/people' and so on are those of the phrases of a type; a phrase
-    of several types counts in each.
+    Some papers take the smallest box around all boxes of an entity: 'R@1 union', 'upper bound union' and so on follow
+    this rule. 'R@1/people' and so on are figures for one type of phrases. A phrase of several types counts in each.
 
     Source: "Bilinear Attention Networks", 2018, section 5.
 
     Args:
-        output_dir (str, optional): folder for ``scores.json``, the scores of each phrase for paired statistics,
-            ``{"scores": {"42#0/1": {"R@1": 100.0, …}}}``, by id of the caption and number of the phrase. Defaults
-            to None, no file. ``tools/test.py --out`` sets it.
+        output_dir (str, optional): folder for ``scores.json``, the scores by caption id and number of the phrase, for
+            paired statistics: ``{"scores": {"42#0/1": {"R@1": 100.0, …}}}``. ``tools/test.py --out`` sets it. Defaults
+            to None, no file.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
     Example:
@@ -63,17 +62,17 @@ class PhraseRecall(UniqueMetric):
                     f'caption {sample["caption_id"]}: pred_scores must be {(len(phrases), len(regions))} numbers, '
                     f'phrases and regions; got {tuple(scores.shape)}, {int(scores.isnan().sum())} of them NaN'
                 )
-            found = [phrase_scores(regions, *pair, sample['size']) for pair in zip(phrases, scores)]
+            phrase_figures = [phrase_scores(regions, *pair, sample['size']) for pair in zip(phrases, scores)]
             self.results.append(
                 dict(
                     caption_id=sample['caption_id'],
                     types=[list(phrase['types']) for phrase in phrases],
-                    scores=found,
+                    scores=phrase_figures,
                 )
             )
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Return the figures by name, in percent, and write the requested file."""
+        """Compute the figures by name, in percent, and write the requested file."""
         phrases = [
             (f'{result["caption_id"]}/{number}', types, scores)
             for result in results
@@ -82,30 +81,30 @@ class PhraseRecall(UniqueMetric):
         self.write('scores.json', dict(scores={name: scores for name, _, scores in phrases}))
         every = [scores for *_, scores in phrases]
         figures = {name: _mean(every, name) for name in every[0]}
-        for kind in sorted({each for _, types, _ in phrases for each in types}):
-            of_kind = [scores for _, types, scores in phrases if kind in types]
-            figures.update((f'{name}/{kind}', _mean(of_kind, name)) for name in every[0])
+        for kind in sorted({kind for _, types, _ in phrases for kind in types}):
+            kind_scores = [scores for _, types, scores in phrases if kind in types]
+            figures.update((f'{name}/{kind}', _mean(kind_scores, name)) for name in every[0])
         return figures
 
 
 def phrase_scores(regions: Tensor, phrase: dict[str, Any], scores: Tensor, size: tuple[int, int]) -> dict[str, float]:
-    """Return the scores of a phrase, each 0 or 100, by the names of :class:`PhraseRecall`.
+    """Score a phrase: 0 or 100 for each figure of :class:`PhraseRecall`.
 
-    ``regions`` are boxes ``(N, 4)``, and ``scores`` theirs, ``(N)``. The phrase has 'boxes', ``(M, 4)``.
+    ``regions`` are boxes ``(N, 4)`` with ``scores`` ``(N)``. The phrase has 'boxes', ``(M, 4)``.
     """
     order = scores.sort(descending=True, stable=True).indices
     boxes = phrase['boxes']
     union = torch.cat([boxes[:, :2].amin(0), boxes[:, 2:].amax(0)])[None]
     image = boxes.new_tensor([[0, 0, *size]])
-    found = {}
+    figures = {}
     for rule, targets in (('', boxes), (' union', union)):
         correct = (box_iou(regions.to(targets), targets) >= 0.5).any(1)
         ranked = correct[order]
         hits = {f'R@{k}': ranked[:k] for k in TOP}
         hits.update({'upper bound': correct, 'whole image': box_iou(image, targets) >= 0.5})
-        found.update({f'{name}{rule}': 100.0 * bool(hit.any()) for name, hit in hits.items()})
-    return found
+        figures.update({f'{name}{rule}': 100.0 * bool(hit.any()) for name, hit in hits.items()})
+    return figures
 
 
 def _mean(scores: Sequence[dict[str, float]], name: str) -> float:
-    return math.fsum(each[name] for each in scores) / len(scores)
+    return math.fsum(figures[name] for figures in scores) / len(scores)

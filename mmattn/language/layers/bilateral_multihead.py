@@ -26,10 +26,10 @@ PADDING = -1e9  # in a float mask: padding
 class BilateralMultiheadAttention(AttentionWeights, nn.Module):
     """Multi-head attention over a sequence, with position logits in each head.
 
-    It replaces ``nn.MultiheadAttention(batch_first=True)`` and has the same parameter names. With ``position='none'``
-    the output is the same. It does not compute the N×N table of attention weights: the second output is always None,
-    and ``attention_weights`` returns the weights of selected queries. Weights start Xavier-uniform and biases as 0, as
-    in fairseq, also those of the layers that predict position logits.
+    It replaces ``nn.MultiheadAttention(batch_first=True)``, has its parameter names and, with ``position='none'``, its
+    output. The N×N table of attention weights is never computed: the second output is always None, and
+    ``attention_weights`` returns the weights of selected queries. All weights start Xavier-uniform and all biases as 0,
+    as in fairseq.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, section 3.4.4.
@@ -45,11 +45,11 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         padding (str): with 'bilateral', the logit of keys outside the window: 'learned', 'zero', 'neg_inf', 'mean' or
             'min' (Table 3.6). Defaults to 'zero'.
         smoothing (str): with 'bilateral', how position logits are scaled: 'sqrt_dim' (divided by √d) or 'zscore'
-            (normalised over the keys of a query; not with 'neg_inf'). Defaults to 'sqrt_dim'.
+            (normalised over the keys of a query, not with 'neg_inf'). Defaults to 'sqrt_dim'.
         max_offset (int): with 'relative', offsets are clipped to ±``max_offset``. Defaults to 96.
         causal (bool): position i attends only to positions j ≤ i. Defaults to False.
         normalize_queries (bool): normalise each channel of the queries over the sequence (normalised self-attention,
-            NSA, of "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", Eq. 5 to 7); not in a
+            NSA, of "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", Eq. 5 to 7). Not for a
             causal layer, where the first prefix has one position. Defaults to False.
 
     Example:
@@ -130,12 +130,10 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             key, value (Tensor): float ``(B, M, E)``, or ``(M, E)`` without a batch. ``key`` must be the object
                 ``query`` itself, unless ``position='none'`` and ``causal=False``. Without keys, because M is 0 or all
                 are padding, the output is the bias of ``out_proj``.
-            key_padding_mask (Tensor, optional): ``(B, M)``, or ``(M)`` without a batch; bool, True where a key is
-                padding, or float, added to the logits of the key; −1e9 and less mean −∞, padding.
-            need_weights (bool): must be False. Defaults to False.
-            attn_mask (Tensor, optional): must be None; for a decoder, set ``causal=True`` in the constructor.
-            is_causal (bool): passed by ``nn.TransformerEncoderLayer``; True is accepted only if the layer is causal.
-                Defaults to False.
+            key_padding_mask (Tensor, optional): ``(B, M)``, or ``(M)`` without a batch. Either bool, True where a key
+                is padding; or float, added to the logits of the key, where −1e9 and less mean padding.
+            need_weights, attn_mask, is_causal: as ``nn.TransformerEncoderLayer`` passes them. ``need_weights`` must be
+                False and ``attn_mask`` None. For a decoder, set ``causal=True`` in the constructor.
         """
         if need_weights:
             raise ValueError('need_weights must be False: the table of all weights is never computed')
@@ -152,8 +150,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             if key_padding_mask.dtype != torch.bool and not key_padding_mask.is_floating_point():
                 raise TypeError(f'key_padding_mask must be bool or float; got {key_padding_mask.dtype}')
             if key_padding_mask.shape != key.shape[:-1]:
-                found = tuple(key_padding_mask.shape)
-                raise ValueError(f'key_padding_mask must be {tuple(key.shape[:-1])}, one entry per key; got {found}')
+                shape = tuple(key_padding_mask.shape)
+                raise ValueError(f'key_padding_mask must be {tuple(key.shape[:-1])}, one entry per key; got {shape}')
         if query.dim() == 2:
             mask = None if key_padding_mask is None else key_padding_mask[None]
             x = query[None]
@@ -163,7 +161,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         return self.out_proj(out.transpose(1, 2).flatten(2)), None
 
     def operands(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None) -> dict:
-        """Return the arguments of ``global_attention`` for the inputs of ``forward``, with a batch dimension."""
+        """Prepare the arguments of ``global_attention`` for the inputs of ``forward`` with a batch dimension."""
         padding = key_padding_mask
         if key_padding_mask is not None and key_padding_mask.is_floating_point():
             padding = key_padding_mask <= PADDING  # statistics omit these keys, as those of a bool mask
@@ -188,7 +186,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         return operands
 
     def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the state before the first token, for incremental decoding with :meth:`step`.
+        """Start incremental decoding with :meth:`step`: return the state before the first token.
 
         Args:
             memory (Tensor, optional): float ``(S, M, E)``, the output of the encoder for S sentences, for attention
@@ -216,13 +214,13 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         return state
 
     def step(self, x: Tensor, state: dict[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the output for one more token of n hypotheses, ``(n, 1, E)``, and the state after it.
+        """Decode one more token of n hypotheses: return the output ``(n, 1, E)`` and the next state.
 
         Args:
             x (Tensor): float ``(n, 1, E)``, the last token of each hypothesis.
-            state (dict[str, Tensor]): from :meth:`start` or the last step. Keys and values of self-attention are
-                ``(n, heads, t, D)``, one per hypothesis. Those of ``memory`` are ``(S, heads, M, D)``, one per
-                sentence; the n / S hypotheses of a sentence are adjacent.
+            state (dict[str, Tensor]): from :meth:`start` or the last step. Self-attention has keys and values ``(n,
+                heads, t, D)``, one per hypothesis. Attention to ``memory`` has ``(S, heads, M, D)``, one per sentence,
+                and the n / S hypotheses of a sentence are adjacent.
             position (int): position of the token, from 0.
         """
         check_step(x, self.embed_dim, position)
@@ -248,7 +246,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         return self.out_proj(out.transpose(1, 2).flatten(2)), dict(key=key, value=value)
 
     def _projected(self, *inputs: Tensor, first: int = 0) -> Sequence[Tensor]:
-        """Project each ``(B, L, E)``: to queries (0), keys (1), values (2), the first of them to number ``first``."""
+        """Project inputs ``(B, L, E)``: number 0 to queries, 1 to keys, 2 to values, counted from ``first``."""
         end = first + len(inputs)
         weight = self.in_proj_weight.unflatten(0, (3, -1))[first:end]
         bias = None if self.in_proj_bias is None else self.in_proj_bias.unflatten(0, (3, -1))[first:end]
@@ -258,10 +256,9 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         return [F.linear(x, w, None if bias is None else bias[i]) for i, (x, w) in enumerate(zip(inputs, weight))]
 
     def _heads(self, x: Tensor) -> Tensor:
-        """View ``(B, L, E)`` as ``(B, heads, L, E/heads)``."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 def _one_masked(memory: Tensor) -> tuple[Tensor, Tensor]:
-    """Return one position that is padding in place of a memory without positions, ``(B, 0, E)``, and its mask."""
+    """Pad an empty memory ``(B, 0, E)`` to one position, and return its padding mask."""
     return F.pad(memory, (0, 0, 0, 1)), memory.new_ones(len(memory), 1, dtype=torch.bool)

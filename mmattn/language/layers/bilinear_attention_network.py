@@ -18,12 +18,7 @@ MODES = ('residual', 'sum', 'concat')
 
 
 def attention_entropy(weights: Tensor) -> Tensor:
-    """Return the entropy −Σ_ij A_ij ln A_ij of attention maps ``(B, G, Q, K)``, ``(B, G)``, with 0 ln 0 = 0.
-
-    Example:
-        >>> attention_entropy(torch.tensor([[[[0.5, 0.0], [0.0, 0.5]]]]))
-        tensor([[0.6931]])
-    """
+    """Compute the entropy −Σ_ij A_ij ln A_ij of attention maps ``(B, G, Q, K)``, with 0 ln 0 = 0: ``(B, G)``."""
     return torch.special.entr(weights).sum((-2, -1))
 
 
@@ -73,17 +68,17 @@ class BilinearLogits(nn.Module):
         normalized(self.glimpses)
 
     def forward(self, words: Tensor, regions: Tensor, region_padding_mask: Tensor | None = None) -> Tensor:
-        """Return the logits ``(B, G, Q, K)`` of words X ``(B, Q, N)`` and regions Y ``(B, K, M)``.
+        """Compute the logits ``(B, G, Q, K)`` of words X ``(B, Q, N)`` and regions Y ``(B, K, M)``.
 
-        ``region_padding_mask`` is bool ``(B, K)``, True where a region is padding, whose logits are b_g.
+        ``region_padding_mask`` is bool ``(B, K)``, True where a region is padding. Its logits are b_g.
         """
         check_sequence('words', words, self.word_dim)
         check_sequence('regions', regions, self.region_dim)
         check_key_padding_mask(region_padding_mask, regions, 'region_padding_mask')
-        return self.of_packed(words, PackedPositions(regions, region_padding_mask))
+        return self.compute_packed(words, PackedPositions(regions, region_padding_mask))
 
-    def of_packed(self, words: Tensor, regions: PackedPositions) -> Tensor:
-        """Return the logits for regions without their padding."""
+    def compute_packed(self, words: Tensor, regions: PackedPositions) -> Tensor:
+        """Compute the logits for regions without their padding."""
         key = regions.padded(self.region_dropout(self.region_proj(regions.rows)))
         logits = bilinear_logits(self.word_proj(words), key, self.glimpses.weight)
         return logits + self.glimpses.bias[:, None, None]
@@ -93,8 +88,8 @@ class BilinearLogits(nn.Module):
 class BilinearAttentionNetwork(nn.Module):
     """Bilinear attention between the words of a question and the regions of an image, in G glimpses (BAN-G).
 
-    All attention maps A_g are softmaxes over all pairs of the logits of :class:`BilinearLogits`, which reads the words
-    X and the regions Y. A glimpse pools the pairs, and each word receives the result:
+    The attention map A_g is the softmax of :class:`BilinearLogits` over all pairs of words X and regions Y. A glimpse
+    pools the pairs, and each word receives the result:
 
         f'[k] = Σ_ij A_g[i,j] X''[i,k] Y''[j,k],  X'' = σLin_g(f_g),  Y'' = σLin_g(Y)   (Eq. 6, 12)
         f_{g+1} = f_g + 1·Lin_g(f')ᵀ,  f_0 = X                                         (Eq. 11)
@@ -102,9 +97,8 @@ class BilinearAttentionNetwork(nn.Module):
     The output is Σ_i f_G[i]. With 'sum' and 'concat' every glimpse reads X in place of f_g, and the output is the sum
     or the concatenation of Lin_g(f').
 
-    The product of all pairs is never formed, and the projections of the regions do not read padding. Y'' of all
-    glimpses would be the largest tensors: 1 GiB for 256 images of 100 regions with 8 glimpses of 1280 channels. By
-    default, the backward pass computes them again.
+    The product of all pairs is never formed. By default, the backward pass computes Y'' again: stored for all glimpses,
+    it would take 1 GiB for 256 images of 100 regions with 8 glimpses of 1280 channels.
 
     Source: "Bilinear Attention Networks", 2018.
 
@@ -115,14 +109,14 @@ class BilinearAttentionNetwork(nn.Module):
         num_glimpses (int): number of glimpses G. Defaults to 8.
         mode (str): 'residual', 'sum' or 'concat' (Table 2). Defaults to 'residual'.
         logit_factor (int): K' = ``logit_factor`` · K channels of X' and Y'. Defaults to 3.
-        pool_factor (int): X'' and Y'' have ``pool_factor`` · K channels, and f' is their sum over each so many
-            neighbours; 3 is MFB (Fig. 2b). Defaults to 1.
+        pool_factor (int): X'' and Y'' have ``pool_factor`` · K channels, and f' sums each ``pool_factor`` neighbours. 3
+            is MFB (Fig. 2b). Defaults to 1.
         dropout, region_dropout (float): as in :class:`BilinearLogits`. Default to 0.2 and 0.5.
         counter (dict, optional): config of a counter of objects that all glimpses share, for example
             ``dict(type='mmattn.ObjectCounter')``; a glimpse g then adds 1·(σLin_g(counts))ᵀ, without dropout, to
             f_{g+1}. Defaults to None.
-        recompute (bool): compute X'' and Y'' again in the backward pass; a training step then takes about 1.3 times
-            the time. Defaults to True.
+        recompute (bool): compute X'' and Y'' again in the backward pass. A training step takes about 1.3 times as long.
+            Defaults to True.
 
     Example:
         >>> network = BilinearAttentionNetwork(16, 32, num_glimpses=4)
@@ -159,15 +153,15 @@ class BilinearAttentionNetwork(nn.Module):
         )
         pooled_dim = pool_factor * embed_dim
 
-        def of_glimpses(in_dim: int, out_dim: int, *options: Any) -> nn.ModuleList:
+        def build_projections(in_dim: int, out_dim: int, *options: Any) -> nn.ModuleList:
             return nn.ModuleList(weight_norm_linear(in_dim, out_dim, *options) for _ in range(num_glimpses))
 
-        self.word_proj = of_glimpses(word_dim, pooled_dim, dropout)
-        self.region_proj = of_glimpses(region_dim, pooled_dim, dropout)
-        self.out_proj = of_glimpses(embed_dim, word_dim, dropout, False)
+        self.word_proj = build_projections(word_dim, pooled_dim, dropout)
+        self.region_proj = build_projections(region_dim, pooled_dim, dropout)
+        self.out_proj = build_projections(embed_dim, word_dim, dropout, False)
         self.counter = None if counter is None else MODELS.build(counter)
         if self.counter is not None:
-            self.count_proj = of_glimpses(self.counter.num_objects + 1, word_dim, 0.0)
+            self.count_proj = build_projections(self.counter.num_objects + 1, word_dim, 0.0)
 
     def forward(
         self,
@@ -184,13 +178,13 @@ class BilinearAttentionNetwork(nn.Module):
         Args:
             words (Tensor): X, float ``(B, Q, N)``. A question without words is valid, with Q = 0 or all masked.
             regions (Tensor): Y, float ``(B, K, M)``. An image without regions is valid, too.
-            word_padding_mask (Tensor, optional): bool ``(B, Q)``, True where a word is padding: it is excluded from the
-                maps and from the sum of the words. The published code includes padding: it passes no such mask.
+            word_padding_mask (Tensor, optional): bool ``(B, Q)``, True where a word is padding, which the maps and the
+                sum of the words then exclude. The published code passes no such mask.
             region_padding_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding.
-            boxes (Tensor, optional): float ``(B, K, 4)``, the boxes of the regions, (x1, y1, x2, y2) over the width
-                and height of the image. Required with ``counter``.
-            num_glimpses (int, optional): use only the first so many glimpses (Fig. 2c), with 'residual' or 'sum'.
-                Defaults to all.
+            boxes (Tensor, optional): float ``(B, K, 4)``, the boxes of the regions, (x1, y1, x2, y2) over the width and
+                height of the image. Required with ``counter``.
+            num_glimpses (int, optional): use only the first glimpses (Fig. 2c), with 'residual' or 'sum'. Defaults to
+                all.
             need_weights (bool): also return the attention maps. Defaults to False.
 
         Returns:
@@ -202,8 +196,8 @@ class BilinearAttentionNetwork(nn.Module):
         check_key_padding_mask(word_padding_mask, words, 'word_padding_mask')
         check_key_padding_mask(region_padding_mask, regions, 'region_padding_mask')
         if (self.counter is None) != (boxes is None):
-            found = None if boxes is None else tuple(boxes.shape)
-            raise ValueError(f'boxes must be given with counter, and only then; got {found}')
+            shape = None if boxes is None else tuple(boxes.shape)
+            raise ValueError(f'boxes must be given with counter, and only then; got {shape}')
         count = self.num_glimpses if num_glimpses is None else num_glimpses
         check_count('num_glimpses', count)
         if count > self.num_glimpses or (count < self.num_glimpses and self.mode == 'concat'):
@@ -214,7 +208,7 @@ class BilinearAttentionNetwork(nn.Module):
         if word_padding_mask is not None:
             words = words.masked_fill(word_padding_mask.unsqueeze(-1), 0)
         packed = PackedPositions(regions, region_padding_mask)
-        logits = self.logits.of_packed(words, packed)
+        logits = self.logits.compute_packed(words, packed)
         masks = [None if mask is None else ~mask for mask in (word_padding_mask, region_padding_mask)]
         weights = bilinear_softmax(logits, *masks)
         state, updates = words, []
@@ -239,14 +233,13 @@ class BilinearAttentionNetwork(nn.Module):
         return out, weights if need_weights else None
 
     def _pooled(self, g: int, words: Tensor, packed: PackedPositions, rows: Tensor, weights: Tensor) -> Tensor:
-        """Return f' of glimpse g, ``(B, K)``; ``rows`` are those of ``packed``, passed for ``checkpoint``."""
+        """Compute f' of glimpse g, ``(B, K)``. ``rows`` is ``packed.rows``, which ``checkpoint`` must see."""
         values = packed.padded(self.region_proj[g](rows))
         pooled = bilinear_pooling(weights, self.word_proj[g](words), values).squeeze(1)
         return pooled if self.pool_factor == 1 else pooled.unflatten(-1, (-1, self.pool_factor)).sum(-1)
 
 
 def _greatest(logits: Tensor, word_padding_mask: Tensor | None) -> Tensor:
-    """Return max_i L[i,j] over the words of ``(B, Q, K)``: ``(B, K)``; −∞ without a word."""
     if word_padding_mask is not None:
         logits = logits.masked_fill(word_padding_mask.unsqueeze(-1), -torch.inf)
     return F.pad(logits, (0, 0, 0, 1), value=-torch.inf).amax(1)
@@ -256,8 +249,8 @@ def _greatest(logits: Tensor, word_padding_mask: Tensor | None) -> Tensor:
 class ConcatLogits(nn.Module):
     """Logits of all pairs of a word and a region by a hidden layer: L[i,j] = w·ReLU(U x_i + V y_j + u) + b.
 
-    This is a perceptron that reads the concatenation of x_i and y_j, a baseline of :class:`BilinearLogits`, with the
-    same inputs and outputs. U x_i and V y_j are computed once for each word and region.
+    A perceptron that reads the concatenation of x_i and y_j: a baseline of :class:`BilinearLogits`, with its inputs and
+    outputs.
 
     Args:
         word_dim (int): channels N of the words.
@@ -287,10 +280,10 @@ class ConcatLogits(nn.Module):
         self.output = nn.Sequential(nn.ReLU(), nn.Dropout(hidden_dropout), nn.Linear(embed_dim, 1))
 
     def forward(self, words: Tensor, regions: Tensor, region_padding_mask: Tensor | None = None) -> Tensor:
-        """Return the logits ``(B, 1, Q, K)`` of words ``(B, Q, N)`` and regions ``(B, K, M)``.
+        """Compute the logits ``(B, 1, Q, K)`` of words ``(B, Q, N)`` and regions ``(B, K, M)``.
 
-        ``region_padding_mask`` is bool ``(B, K)``, True where a region is padding, which may have any value. Its logits
-        are those of a region of zeros.
+        ``region_padding_mask`` is bool ``(B, K)``, True where a region is padding. Padding may have any value and is
+        read as 0.
         """
         check_sequence('words', words, self.word_dim)
         check_sequence('regions', regions, self.region_dim)

@@ -56,7 +56,7 @@ class GatedBilateralController(nn.Module):
     def forward(
         self, query: Tensor, semantic_guide: Tensor, visual_guide: Tensor, visual: Tensor, semantic: Tensor
     ) -> Tensor:
-        """Return e, ``(*, E)``.
+        """Mix v and s: return e, ``(*, E)``.
 
         Args:
             query (Tensor): a, float ``(*, E)``.
@@ -94,11 +94,11 @@ class GuidedAttention(nn.Module):
         self.norm = nn.LayerNorm(embed_dim)
 
     def forward(self, x: Tensor, memory: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Return ``(B, L, E)`` for ``x`` ``(B, L, E)`` and ``memory`` ``(B, M, E)``."""
+        """Compute ``(B, L, E)`` for ``x`` ``(B, L, E)`` and ``memory`` ``(B, M, E)``."""
         return self.norm(x + self.dropout(self.attention(x, memory, memory, padding_mask)[0]))
 
     def step(self, x: Tensor, state: State, position: int) -> Tensor:
-        """Return the output for one more token, ``(n, 1, E)``."""
+        """Compute the output for one more token, ``(n, 1, E)``."""
         return self.norm(x + self.dropout(self.attention.step(x, state, position)[0]))
 
 
@@ -112,9 +112,8 @@ class EntangledAttention(nn.Module):
         g_v = A(a, V),  s = A(g_v, S)
         e = GBC(a, g_s, g_v, v, s)      (Eq. 2.11, 2.12)
 
-    It replaces the attention to the encoder of a decoder layer with its residual and norm: the layer continues with
-    LN(e + FFN(e)). An image without attributes, or whose attributes are all padding, is valid: MHA is then the bias of
-    its ``out_proj``.
+    It replaces the attention of a decoder layer to the encoder, with its residual and norm: the layer continues with
+    LN(e + FFN(e)). An image may have no attributes: MHA is then the bias of its ``out_proj``.
 
     Source: "The Attention Mechanism in Vision and Language Analysis", PhD thesis, University of Technology Sydney,
     2021, section 2.4.3.
@@ -124,7 +123,7 @@ class EntangledAttention(nn.Module):
         num_heads (int): number of heads, a divisor of E.
         mode (str): 'entangled'; or, as in Table 2.5, 'parallel', e = GBC(a, g_s, g_v, g_v, g_s), 'stacked_v', e = v, or
             'stacked_s', e = s. Only the attention that a mode requires is built. Defaults to 'entangled'.
-        controller (dict): config of the gate without ``embed_dim``; not used by the stacked modes. Defaults to
+        controller (dict): config of the gate without ``embed_dim``. The stacked modes have no gate. Defaults to
             ``GatedBilateralController``.
         dropout (float): dropout probability of the output of each MHA, from 0 to 1. Defaults to 0.1.
 
@@ -176,11 +175,11 @@ class EntangledAttention(nn.Module):
         memories = dict(visual=(visual, visual_padding_mask), semantic=(semantic, semantic_padding_mask))
         for name, x in (('query', query), ('visual', visual), ('semantic', semantic)):
             check_sequence(name, x, self.embed_dim)
-        found = {'query': query}
+        outputs = {'query': query}
         for name, sublayer in self.sublayers.items():
             source, memory = SUBLAYERS[name]
-            found[name] = sublayer(found[source], *memories[memory])
-        return self._combined(found)
+            outputs[name] = sublayer(outputs[source], *memories[memory])
+        return self._combined(outputs)
 
     def start(
         self,
@@ -189,10 +188,10 @@ class EntangledAttention(nn.Module):
         visual_padding_mask: Tensor | None = None,
         semantic_padding_mask: Tensor | None = None,
     ) -> State:
-        """Return the state for incremental decoding with :meth:`step`: the projected memories of S images.
+        """Project the memories of S images: the state for incremental decoding with :meth:`step`.
 
-        The arguments are those of :meth:`forward`, with S in place of B. The first dimension of every tensor of the
-        state is S.
+        The arguments are as in :meth:`forward`, with S in place of B. The first dimension of every tensor of the state
+        is S.
         """
         memories = dict(visual=(visual, visual_padding_mask), semantic=(semantic, semantic_padding_mask))
         for name, x in (('visual', visual), ('semantic', semantic)):
@@ -204,23 +203,22 @@ class EntangledAttention(nn.Module):
         }
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Return e for one more token of each of n hypotheses, ``(n, 1, E)``, and the same state.
+        """Decode one more token of n hypotheses: return e, ``(n, 1, E)``, and the unchanged state.
 
         Args:
             x (Tensor): a, float ``(n, 1, E)``. The n / S hypotheses of an image are adjacent.
             state (dict[str, Tensor]): from :meth:`start`.
             position (int): position of the token, from 0.
         """
-        found = {'query': x}
+        outputs = {'query': x}
         for name, sublayer in self.sublayers.items():
-            own = {key.partition('.')[2]: y for key, y in state.items() if key.partition('.')[0] == name}
-            found[name] = sublayer.step(found[SUBLAYERS[name][0]], own, position)
-        return self._combined(found), state
+            sublayer_state = {key.partition('.')[2]: y for key, y in state.items() if key.partition('.')[0] == name}
+            outputs[name] = sublayer.step(outputs[SUBLAYERS[name][0]], sublayer_state, position)
+        return self._combined(outputs), state
 
-    def _combined(self, found: dict[str, Tensor]) -> Tensor:
-        """Return e from the outputs of the sub-layers."""
+    def _combined(self, outputs: dict[str, Tensor]) -> Tensor:
         if self.controller is None:
-            return found[MODES[self.mode][-1]]
-        guides = found['semantic_guide'], found['visual_guide']
-        visual, semantic = found.get('visual', guides[1]), found.get('semantic', guides[0])
-        return self.controller(found['query'], *guides, visual, semantic)
+            return outputs[MODES[self.mode][-1]]
+        guides = outputs['semantic_guide'], outputs['visual_guide']
+        visual, semantic = outputs.get('visual', guides[1]), outputs.get('semantic', guides[0])
+        return self.controller(outputs['query'], *guides, visual, semantic)

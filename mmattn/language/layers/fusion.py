@@ -21,7 +21,7 @@ class PostFusionNetwork(nn.Module):
 
     With 'add', a block maps C → H → H → C channels, and the output is x + h_3 + h_6 + …. With 'concat', a block ends
     with H channels, and the output is Lin([x; h_3; h_6; …]). The activation follows each layer of a block. The thesis
-    does not say which it is.
+    does not name it.
 
     Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
     2020, section 3.4.
@@ -32,11 +32,6 @@ class PostFusionNetwork(nn.Module):
         hidden_dim (int): H. Defaults to 128.
         num_blocks (int): number of blocks. Defaults to 2.
         skip (str): 'add' or 'concat'. Defaults to 'add'.
-
-    Example:
-        >>> network = PostFusionNetwork(510, torch.tanh)
-        >>> network(torch.randn(2, 510)).shape, sum(parameter.numel() for parameter in network.parameters())
-        (torch.Size([2, 510]), 295420)
     """
 
     def __init__(
@@ -66,14 +61,14 @@ class PostFusionNetwork(nn.Module):
         self.out_proj = nn.Linear(channels + num_blocks * hidden_dim, channels) if skip == 'concat' else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``(*, C)`` for ``(*, C)``."""
-        found = [x]
+        """Compute ``(*, C)`` for ``(*, C)``."""
+        outputs = [x]
         for block in self.blocks:
-            h = found[-1]
+            h = outputs[-1]
             for layer in block:  # type: ignore[attr-defined]
                 h = self.activation(layer(h))
-            found.append(h)
-        return sum(found[1:], x) if self.out_proj is None else self.out_proj(torch.cat(found, -1))
+            outputs.append(h)
+        return sum(outputs[1:], x) if self.out_proj is None else self.out_proj(torch.cat(outputs, -1))
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -94,27 +89,27 @@ RELATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 SQUASHES = ('identity', 'sigmoid', 'tanh')
 
 
-def _of_branches(name: str, names: str | Sequence[str], count: int, choices: Sequence[str]) -> tuple[str, ...]:
-    """Return one of the ``choices`` per branch; a single one is that of all branches."""
-    found = (names,) * count if isinstance(names, str) else tuple(names)
-    if len(found) != count or any(x not in choices for x in found):
+def _choose_per_branch(name: str, names: str | Sequence[str], count: int, choices: Sequence[str]) -> tuple[str, ...]:
+    """Repeat a single choice for all branches."""
+    chosen = (names,) * count if isinstance(names, str) else tuple(names)
+    if len(chosen) != count or any(x not in choices for x in chosen):
         raise ValueError(f'{name} must be one of {tuple(choices)}, or one for each of {count} branches; got {names!r}')
-    return found
+    return chosen
 
 
 @MODELS.register_module()
 class HadamardFusion(nn.Module):
     """Fuse a question and a value by products in R branches, which relations combine in groups.
 
-    A branch is T_r = Φ_r(f_rq(M_r q̃ + b) ⊙ f_rv(N_r ṽ + b')) (Eq. 3.10). The branches of each group b are folded by its
-    relation ⊕_b, and the groups are combined in their order, u ← u ⊕_b u_b (Algorithm 1). Configurations:
+    A branch is T_r = Φ_r(f_rq(M_r q̃ + b) ⊙ f_rv(N_r ṽ + b')) (Eq. 3.10). The branches of each group b are folded by
+    its relation ⊕_b, and the groups are combined in their order, u ← u ⊕_b u_b (Algorithm 1). Configurations:
 
     * MUTAN: the defaults. MLB: ``num_branches=1``.
     * Nonlinearity ensembles (NE): ``value_activation='selu'`` and ``query_activation=('identity', 'leaky_relu', 'selu',
       'sigmoid', 'tanh')``.
-    * Feature gating (FG): ``relations=('add', 'multiply')``, ``groups=((0, 1, 2, 3), (4,))`` and
-      ``squash=('identity',) * 4 + ('sigmoid',)``; the last branch is the gate. Polarity swap (PS): 'tanh' in place of
-      'sigmoid'. FG + PS: three relations, the groups (0, 1, 2), (3,) and (4,).
+    * Feature gating (FG): ``relations=('add', 'multiply')``, ``groups=((0, 1, 2, 3), (4,))`` and ``squash=('identity',)
+      * 4 + ('sigmoid',)``. The last branch is the gate. Polarity swap (PS): 'tanh' in place of 'sigmoid'. FG + PS:
+      three relations, the groups (0, 1, 2), (3,) and (4,).
     * Post-fusion networks Φ: ``post_network=dict()``.
     * Element-wise product: ``num_branches=1, project=False``. Element-wise sum: ``num_branches=2``,
       ``query_activation=('identity', 'one')``, ``value_activation=('one', 'identity')``.
@@ -135,12 +130,12 @@ class HadamardFusion(nn.Module):
             Defaults to one group of all branches.
         squash (str or sequence of str): function of T_r, of all branches or of each: 'identity', 'sigmoid' or 'tanh'.
             Defaults to 'identity'.
-        project (bool): multiply by M_r and N_r; without, t_q = t_v = t_o, and every branch reads q̃ and ṽ. Defaults to
+        project (bool): multiply by M_r and N_r. If False, every branch reads q̃ and ṽ, and t_q = t_v = t_o. Defaults to
             True.
         post_network (dict, optional): options of :class:`.PostFusionNetwork`, Φ_r, without ``channels`` and
             ``activation``, which is f_rq. Defaults to None, the identity.
-        chunk_size (int, optional): fuse so many positions of a sequence at a time, and compute them again in the
-            backward pass, to bound the memory: R · t_o numbers per position and tensor. Defaults to all positions.
+        chunk_size (int, optional): fuse ``chunk_size`` positions of a sequence at a time, and again in the backward
+            pass. This bounds the memory, R · t_o numbers per position and tensor. Defaults to all positions.
 
     Example:
         >>> fusion = HadamardFusion(310, 620, 510)
@@ -184,9 +179,9 @@ class HadamardFusion(nn.Module):
                 f'{query_dim}, {value_dim} and {out_dim}'
             )
         self.query_dim, self.value_dim = query_dim, value_dim
-        self.query_activation = _of_branches('query_activation', query_activation, num_branches, [*ACTIVATIONS])
-        self.value_activation = _of_branches('value_activation', value_activation, num_branches, [*ACTIVATIONS])
-        self.squash = _of_branches('squash', squash, num_branches, SQUASHES)
+        self.query_activation = _choose_per_branch('query_activation', query_activation, num_branches, [*ACTIVATIONS])
+        self.value_activation = _choose_per_branch('value_activation', value_activation, num_branches, [*ACTIVATIONS])
+        self.squash = _choose_per_branch('squash', squash, num_branches, SQUASHES)
         self.relations, self.groups, self.chunk_size = tuple(relations), groups, chunk_size
         # One product for all branches.
         self.query_proj = nn.Linear(query_dim, num_branches * out_dim) if project else None
@@ -198,12 +193,12 @@ class HadamardFusion(nn.Module):
             )
 
     def forward(self, query: Tensor, value: Tensor) -> Tensor:
-        """Return u, ``(*, t_o)``.
+        """Fuse: return u, ``(*, t_o)``.
 
         Args:
             query (Tensor): q̃, float ``(*, t_q)``.
-            value (Tensor): ṽ, float ``(*, t_v)``; the other dimensions are broadcast, for example those of one question
-                ``(B, 1, t_q)`` with n positions ``(B, n, t_v)``.
+            value (Tensor): ṽ, float ``(*, t_v)``. The other dimensions are broadcast, for example one question ``(B, 1,
+                t_q)`` with n positions ``(B, n, t_v)``.
         """
         if query.shape[-1:] != (self.query_dim,) or value.shape[-1:] != (self.value_dim,) or query.dim() != value.dim():
             raise ValueError(
@@ -217,19 +212,18 @@ class HadamardFusion(nn.Module):
         fused = []
         for start in range(0, max(1, value.shape[-2]), self.chunk_size):
             part = slice(start, start + self.chunk_size)
-            own = q if q.shape[-3] == 1 else q[..., part, :, :]
-            fused.append(again(own, value[..., part, :]))
+            factors = q if q.shape[-3] == 1 else q[..., part, :, :]
+            fused.append(again(factors, value[..., part, :]))
         return torch.cat(fused, -2)
 
     def _branches(self, projection: nn.Linear | None, x: Tensor) -> Tensor:
-        """Return the factors of all branches, ``(*, R, t_o)``."""
         count = len(self.squash)
         if projection is None:
             return x.unsqueeze(-2).expand(*x.shape[:-1], count, -1)
         return projection(x).unflatten(-1, (count, -1))
 
     def _fused(self, q: Tensor, value: Tensor) -> Tensor:
-        """Algorithm 1 for the query's factors ``(*, R, t_o)`` and ṽ."""
+        """Run Algorithm 1 for the factors of the query ``(*, R, t_o)`` and ṽ."""
         branches = []
         for r, (x, y) in enumerate(zip(q.unbind(-2), self._branches(self.value_proj, value).unbind(-2))):
             t = ACTIVATIONS[self.query_activation[r]](x) * ACTIVATIONS[self.value_activation[r]](y)
@@ -239,7 +233,10 @@ class HadamardFusion(nn.Module):
         # The folds start without the identities of the relations, so that no infinity occurs.
         relations = [RELATIONS[name] for name in self.relations]
         folded = [functools.reduce(f, [branches[r] for r in group]) for f, group in zip(relations, self.groups)]
-        return functools.reduce(lambda u, given: given[0](u, given[1]), zip(relations[1:], folded[1:]), folded[0])
+        out = folded[0]
+        for relation, group in zip(relations[1:], folded[1:]):
+            out = relation(out, group)
+        return out
 
 
 @MODELS.register_module()
@@ -265,7 +262,7 @@ class ConcatFusion(nn.Module):
         self.layers = nn.Sequential(first, nn.ReLU(), nn.Linear(out_dim, out_dim)) if hidden else first
 
     def forward(self, query: Tensor, value: Tensor) -> Tensor:
-        """Return ``(*, out_dim)`` for ``(*, query_dim)`` and ``(*, value_dim)``; the other dimensions are broadcast."""
+        """Compute ``(*, out_dim)`` for ``(*, query_dim)`` and ``(*, value_dim)``, broadcast."""
         shape = torch.broadcast_shapes(query.shape[:-1], value.shape[:-1])
         return self.layers(torch.cat([x.expand(*shape, -1) for x in (query, value)], -1))
 
@@ -274,12 +271,11 @@ class ConcatFusion(nn.Module):
 class MCBFusion(nn.Module):
     """Fuse a question and a value by the count sketch of their outer product, and a linear layer.
 
-    u = Lin(irfft(rfft(Ψ(q)) ⊙ rfft(Ψ(v)))): the circular convolution of two count sketches Ψ with separate random
-    hashes is exactly the count sketch of the outer product, whose hash is the sum of both modulo d. The hashes are
-    fixed, and saved with the weights.
+    u = Lin(irfft(rfft(Ψ(q)) ⊙ rfft(Ψ(v)))). The circular convolution of two count sketches Ψ with separate random
+    hashes is the count sketch of the outer product. The hashes are fixed and saved with the weights.
 
     Source: Fukui et al., "Multimodal Compact Bilinear Pooling for Visual Question Answering and Visual Grounding",
-    2016; a baseline in "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University
+    2016. A baseline in "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University
     of Guelph, 2020, chapter 3.
 
     Args:
@@ -319,7 +315,7 @@ class MCBFusion(nn.Module):
         self.out_proj = nn.Linear(sketch_dim, out_dim)
 
     def forward(self, query: Tensor, value: Tensor) -> Tensor:
-        """Return u, ``(*, out_dim)``, for ``(*, query_dim)`` and ``(*, value_dim)``, broadcast."""
+        """Compute u, ``(*, out_dim)``, for ``(*, query_dim)`` and ``(*, value_dim)``, broadcast."""
         u = self.sketch(query, value)
         if self.normalize:
             # The gradient of the root is infinite at 0.
@@ -328,7 +324,7 @@ class MCBFusion(nn.Module):
         return self.out_proj(u.to(self.query_sign.dtype))  # not out_proj.weight, which is a method if it is quantized
 
     def sketch(self, query: Tensor, value: Tensor) -> Tensor:
-        """Return the count sketch of the outer product, ``(*, d)``; float64 for float64 inputs, otherwise float32."""
+        """Compute the count sketch of the outer product, ``(*, d)``: float64 for float64 inputs, otherwise float32."""
         spectra = []
         for name, x in (('query', query), ('value', value)):
             index, sign = getattr(self, f'{name}_index'), getattr(self, f'{name}_sign')

@@ -7,14 +7,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 
 def init_xavier(part: nn.Module) -> None:
-    """Reset all linear layers and convolutions in a part of a model: Xavier-uniform weights, and biases of 0.
-
-    Example:
-        >>> layer = nn.Linear(16, 8)
-        >>> init_xavier(layer)
-        >>> layer.bias.any()
-        tensor(False)
-    """
+    """Reset all linear layers and convolutions of a module: Xavier-uniform weights, and biases of 0."""
     for module in part.modules():
         if isinstance(module, nn.Linear | nn.Conv1d):
             nn.init.xavier_uniform_(module.weight)
@@ -23,12 +16,7 @@ def init_xavier(part: nn.Module) -> None:
 
 
 def normalized(linear: nn.Linear) -> nn.Linear:
-    """Write the weight of a linear layer as s · v / ‖v‖, with one scale s ``(1,)``; return the layer.
-
-    Example:
-        >>> [tuple(parameter.shape) for parameter in normalized(nn.Linear(16, 8)).parameters()]
-        [(8,), (1,), (8, 16)]
-    """
+    """Write the weight of a linear layer as s · v / ‖v‖, with one scale s ``(1,)``. Returns the layer."""
     weight_norm(linear, dim=None)  # type: ignore[arg-type]  # None is one scale for the matrix
     parts: Any = linear.get_submodule('parametrizations.weight')
     parts.original0 = nn.Parameter(parts.original0.detach().view(1))  # FSDP takes no parameter without a dimension
@@ -36,16 +24,9 @@ def normalized(linear: nn.Linear) -> nn.Linear:
 
 
 def weight_norm_linear(in_dim: int, out_dim: int, dropout: float = 0.2, relu: bool = True) -> nn.Sequential:
-    """Return dropout, an affine map whose weight is s · v / ‖v‖ with one scalar s, and ReLU, if ``relu`` is set.
+    """Build dropout, an affine map whose weight is s · v / ‖v‖ with one scalar s, and, with ``relu``, ReLU.
 
-    The weight starts as that of ``nn.Linear``.
-
-    Example:
-        >>> layer = weight_norm_linear(16, 8)
-        >>> layer(torch.randn(2, 5, 16)).shape
-        torch.Size([2, 5, 8])
-        >>> sum(parameter.numel() for parameter in layer.parameters())  # weight, bias and scale
-        137
+    The weight starts as in ``nn.Linear``.
     """
     return nn.Sequential(nn.Dropout(dropout), normalized(nn.Linear(in_dim, out_dim)), *([nn.ReLU()] if relu else []))
 
@@ -74,7 +55,7 @@ class PackedPositions:
         self.rows = rows if self.index is None else rows.index_select(0, self.index)
 
     def padded(self, rows: Tensor) -> Tensor:
-        """Return ``(B, L, D)`` for rows ``(n, D)``; 0 where a position is padding."""
+        """Put rows ``(n, D)`` back in place: ``(B, L, D)``, with 0 where a position is padding."""
         if self.index is not None:
             rows = rows.new_zeros(self.shape.numel(), rows.shape[-1]).index_copy(0, self.index, rows)
         return rows.view(*self.shape, rows.shape[-1])

@@ -11,7 +11,7 @@ from .sequence_checks import check_key_padding_mask
 
 
 class PiecewiseLinear(nn.Module):
-    """A monotone function of [0, 1] with f(0) = 0 and f(1) = 1, linear between equidistant points; first the identity.
+    """A monotone, piecewise linear function of [0, 1] with f(0) = 0 and f(1) = 1, at first the identity.
 
     The slope of each of the ``num_pieces`` pieces is proportional to the absolute value of its weight.
     """
@@ -21,7 +21,7 @@ class PiecewiseLinear(nn.Module):
         self.weight = nn.Parameter(torch.ones(num_pieces))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return f of each entry."""
+        """Apply f to each entry."""
         rise = self.weight.abs() / self.weight.abs().sum()
         x = x * len(rise)
         piece = x.detach().long().clamp(0, len(rise) - 1)
@@ -30,9 +30,9 @@ class PiecewiseLinear(nn.Module):
 
 
 def box_iou(boxes: Tensor, others: Tensor | None = None) -> Tensor:
-    """Return the IoU of all pairs of boxes ``(*, n, 4)`` and others ``(*, m, 4)``, ``(*, n, m)``.
+    """Compute the IoU ``(*, n, m)`` of all pairs of boxes ``(*, n, 4)`` and ``others`` ``(*, m, 4)``.
 
-    It is 0 if the union of a pair is empty. ``others`` are the same boxes by default.
+    The IoU is 0 if the union is empty. ``others`` defaults to ``boxes``.
     """
     others = boxes if others is None else others
     (corner, opposite), (other_corner, other_opposite) = (
@@ -54,16 +54,16 @@ class ObjectCounter(nn.Module):
 
         c = √(Σ_ij S_ij / (r_i r_j) + Σ_i f1(a_i²) / r_i)
 
-    The output is c, divided linearly between the entries of the two integers next to it, times the confidence
-    f8(mean \\|f6(a) − ½\\| + mean \\|f7(D) − ½\\|). Each f is a monotone function of [0, 1] and starts as the identity.
+    The output divides 1 linearly between the two integers next to c, and multiplies it by the confidence f8(mean
+    \\|f6(a) − ½\\| + mean \\|f7(D) − ½\\|). Each f is a monotone function of [0, 1] and starts as the identity.
 
-    Source: Zhang et al., "Learning to Count Objects in Natural Images for Visual Question Answering", 2018; in
+    Source: Zhang et al., "Learning to Count Objects in Natural Images for Visual Question Answering", 2018. In
     "Bilinear Attention Networks", 2018, one counter for all glimpses.
 
     Args:
         num_objects (int): number of boxes that are used, and the greatest count. Defaults to 10.
         num_pieces (int): number of linear pieces of each f. Defaults to 16.
-        skip (int): ignore the first so many boxes of each image: 1 where the first is the whole image. Defaults to 0.
+        skip (int): number of boxes of each image to ignore: 1 if the first box is the whole image. Defaults to 0.
 
     Example:
         >>> counter = ObjectCounter(num_objects=4)
@@ -81,14 +81,13 @@ class ObjectCounter(nn.Module):
         self.functions = nn.ModuleList(PiecewiseLinear(num_pieces) for _ in range(8))
 
     def forward(self, logits: Tensor, boxes: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Count objects; return ``(B, num_objects + 1)``, whose entry c is the confidence that there are c objects.
+        """Count objects: return ``(B, num_objects + 1)``, whose entry c is the confidence that there are c objects.
 
         Args:
-            logits (Tensor): m, float ``(B, n)``; −∞ is a box that is not selected.
+            logits (Tensor): m, float ``(B, n)``. −∞ is a box that is not selected.
             boxes (Tensor): float ``(B, n, 4)``, (x1, y1, x2, y2) in any unit, for example divided by the width and
-                height of the image.
-            padding_mask (Tensor, optional): bool ``(B, n)``, True where a box is padding. Images with fewer than
-                ``num_objects`` boxes are valid, also those with none.
+                height of the image. An image may have fewer than ``num_objects`` boxes, or none.
+            padding_mask (Tensor, optional): bool ``(B, n)``, True where a box is padding.
         """
         if logits.dim() != 2 or boxes.shape != (*logits.shape, 4):
             raise ValueError(
@@ -107,7 +106,6 @@ class ObjectCounter(nn.Module):
         return self._count(logits.sigmoid(), 1 - box_iou(boxes))
 
     def _count(self, a: Tensor, distance: Tensor) -> Tensor:
-        """Return the output for a ``(B, n)`` and D ``(B, n, n)``."""
         f1, f2, f3, f4, f5, f6, f7, f8 = self.functions
         pairs = a.unsqueeze(2) * a.unsqueeze(1)
         z = f4(pairs) * f5(distance)

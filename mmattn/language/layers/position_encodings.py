@@ -11,10 +11,9 @@ from .sequence_checks import check_key_padding_mask
 
 
 def sinusoids(positions: Tensor, channels: int) -> Tensor:
-    """Return the sinusoidal encodings of positions: channels 2c and 2c + 1 are sin and cos of t · 10000^(−2c/C).
+    """Encode positions ``(*)`` by sinusoids ``(*, C)``: channels 2c and 2c + 1 are sin and cos of t · 10000^(−2c/C).
 
-    The encodings of positions ``(*)`` are ``(*, C)`` with an even number C of ``channels``; float64 for float64
-    positions, otherwise float32.
+    ``channels`` C is even. The result is float64 for float64 positions, otherwise float32.
 
     Example:
         >>> sinusoids(torch.arange(3), 4)[0]
@@ -33,17 +32,16 @@ PADDING_BOX = (0.0, 0.0, 1.0, 1.0)
 
 
 def relative_geometry(boxes: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-    """Return position and size of each box relative to each other box of its image.
+    """Compute position and size of each box relative to each other box of its image: ``(B, N, N, 4)``.
 
-    f_ij = (log |x_i − x_j|/w_i, log |y_i − y_j|/h_i, log w_i/w_j, log h_i/h_j), with the centres (x, y) and the sides
-    w, h of the boxes. Sides below 1 pixel count as 1, and distances |x_i − x_j|/w_i and |y_i − y_j|/h_i below 1e-3 as
-    1e-3. All layers of a stack share the result, ``(B, N, N, 4)``, float32, or float64 for float64 boxes.
+    f_ij = (log |x_i − x_j|/w_i, log |y_i − y_j|/h_i, log w_i/w_j, log h_i/h_j), with centres (x, y) and sides w, h of
+    the boxes. Sides below 1 pixel count as 1, and distances |x_i − x_j|/w_i and |y_i − y_j|/h_i below 1e-3 as 1e-3. The
+    result is float32, or float64 for float64 boxes.
 
     Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, Eq. 8.
 
     Args:
-        boxes (Tensor): float ``(B, N, 4)``, left, top, right and bottom of each region in pixels. The values are not
-            checked.
+        boxes (Tensor): float ``(B, N, 4)``, left, top, right and bottom of each region in pixels, not checked.
         key_padding_mask (Tensor, optional): bool ``(B, N)``, True where a region is padding. Its box may hold any
             values, also NaN.
 

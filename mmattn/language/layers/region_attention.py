@@ -22,19 +22,13 @@ def normalize_queries(query: Tensor, padding_mask: Tensor | None = None) -> Tens
     """Normalise each channel of the queries over the valid positions of its sequence, without learned scale and shift.
 
     Q̂[b, i, c] = (Q[b, i, c] − μ[b, c]) / √(σ²[b, c] + 1e-5), with the mean μ and the population variance σ² over the
-    positions that are not padding. Both are computed in float32, or in float64 for float64 queries.
+    positions that are not padding. Both are float32, or float64 for float64 queries.
 
     Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, Eq. 5 to 7.
 
     Args:
-        query (Tensor): float ``(B, L, C)``, as is the result, which is 0 where a position is padding.
+        query (Tensor): float ``(B, L, C)``. The result has its shape and dtype, and is 0 where a position is padding.
         padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding.
-
-    Example:
-        >>> x = torch.randn(2, 7, 16) * 5 + 3
-        >>> y = normalize_queries(x)
-        >>> torch.allclose(y.mean(1), torch.zeros(2, 16), atol=1e-5)
-        True
     """
     x = query.to(accumulator(query))
     if padding_mask is None:
@@ -54,16 +48,10 @@ class QueryNorm(nn.Module):
     Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, Eq. 5 to 7 and Table 2.
 
     Args:
-        kind (str): 'instance', :func:`normalize_queries`; 'instance_affine', the same with a learned scale and shift of
-            each channel; 'batch', batch norm over all valid positions of the batch, with running statistics for
-            evaluation; 'layer', layer norm over the channels of a position. The last two have a learned scale and
-            shift, too.
+        kind (str): 'instance' is :func:`normalize_queries`. 'instance_affine' adds a learned scale and shift of each
+            channel, as do 'batch', batch norm over all valid positions with running statistics, and 'layer', layer norm
+            over the channels of a position.
         channels (int): channels C.
-
-    Example:
-        >>> norm = QueryNorm('instance_affine', 16)
-        >>> norm(torch.randn(2, 7, 16)).shape
-        torch.Size([2, 7, 16])
     """
 
     def __init__(self, kind: str, channels: int) -> None:
@@ -79,7 +67,7 @@ class QueryNorm(nn.Module):
             self.norm = nn.LayerNorm(channels, EPS)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Normalise ``(B, L, C)``; ``padding_mask`` is bool ``(B, L)``, True where a position is padding."""
+        """Normalise ``(B, L, C)``. ``padding_mask`` is bool ``(B, L)``, True where a position is padding."""
         if self.kind == 'layer':
             return self.norm(x)
         if self.kind == 'batch':
@@ -101,13 +89,13 @@ class RegionAttention(nn.Module):
     ``nn.MultiheadAttention(batch_first=True)``, with the same parameter names: Q̂ = Q and φ = 0.
 
     * ``query_norm='instance'`` is normalised self-attention (NSA).
-    * ``geometry='query_dependent'`` is geometry-aware self-attention (GSA). Every φ is a function of
-      G_ij = ReLU(W f_ij + b) (Eq. 9), where f_ij is the output of
-      :func:`~mmattn.language.layers.position_encodings.relative_geometry` and the heads share G.
+    * ``geometry='query_dependent'`` is geometry-aware self-attention (GSA). Every φ is a function of G_ij = ReLU(W f_ij
+      + b) (Eq. 9), where f_ij is the output of :func:`~mmattn.language.layers.position_encodings.relative_geometry` and
+      the heads share G.
 
-    It is for up to a few hundred regions N: the logits, ``(B, heads, N, N)``, are stored. G would take
-    4 · B · N² · ``geometry_dim`` bytes per layer in float32: 25.6 MB for 10 images of 100 regions with 64 channels. The
-    backward pass computes it again, so that only one G exists at a time.
+    The logits ``(B, heads, N, N)`` are stored, so N should be a few hundred at most. G takes 4 · B · N² ·
+    ``geometry_dim`` bytes, 25.6 MB for 10 images of 100 regions. The backward pass computes it again, so that only one
+    G exists at a time.
 
     Source: "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, Eq. 5 to 13.
 
@@ -116,13 +104,13 @@ class RegionAttention(nn.Module):
         num_heads (int): number of heads, a divisor of E.
         query_norm (str, optional): normalisation of the queries over the valid regions: 'instance' (Eq. 5 to 7),
             'instance_affine', 'batch' or 'layer' (Table 2); see :class:`.QueryNorm`. Defaults to None.
-        key_norm (str, optional): the same for the keys (Table 3). Defaults to None.
-        geometry (str or sequence of str, optional): terms whose sum is φ: 'content_independent', φ¹ = ReLU(w·G_ij)
-            with one w per head; 'query_dependent', φ² = Q'_i·G_ij; 'key_dependent', φ³ = K'_j·G_ij. Q' and K' are
-            further projections of the regions, which are not normalised (Eq. 11 to 13). Defaults to None.
+        key_norm (str, optional): normalisation of the keys (Table 3), as ``query_norm``. Defaults to None.
+        geometry (str or sequence of str, optional): terms whose sum is φ: 'content_independent', φ¹ = ReLU(w·G_ij) with
+            one w per head; 'query_dependent', φ² = Q'_i·G_ij; 'key_dependent', φ³ = K'_j·G_ij. Q' and K' are further
+            projections of the regions, which are not normalised (Eq. 11 to 13). Defaults to None.
         geometry_dim (int): channels of G. Defaults to 64.
         dropout (float): dropout probability of the attention weights, from 0 to 1. Defaults to 0.1.
-        causal (bool): must be False; the stacks of ``mmattn.language`` pass it. Defaults to False.
+        causal (bool): must be False, because regions have no order. Defaults to False.
 
     Example:
         >>> from mmattn.language.layers.position_encodings import relative_geometry
@@ -196,11 +184,11 @@ class RegionAttention(nn.Module):
                 region, the output is the bias of ``out_proj``.
             relative_geometry (Tensor, optional): float ``(B, N, N, 4)``, f_ij, from
                 :func:`~mmattn.language.layers.position_encodings.relative_geometry` with the same mask. Required with
-                ``geometry``; not used without, so that all layers of a stack can be called in the same way.
+                ``geometry``, otherwise ignored.
             need_weights (bool): also return the attention weights. Defaults to False.
 
         Returns:
-            tuple[Tensor, Tensor | None]: ``(B, N, E)``; and, with ``need_weights``, the weights of key j (last
+            tuple[Tensor, Tensor | None]: ``(B, N, E)``. With ``need_weights``, also the weights of key j (last
             dimension) for query i of each head before dropout, ``(B, heads, N, N)``.
         """
         x = query
@@ -218,9 +206,9 @@ class RegionAttention(nn.Module):
         if self.geometry:
             expected = (*x.shape[:2], x.shape[1], 4)
             if relative_geometry is None or relative_geometry.shape != expected:
-                found = None if relative_geometry is None else tuple(relative_geometry.shape)
+                shape = None if relative_geometry is None else tuple(relative_geometry.shape)
                 raise ValueError(
-                    f'relative_geometry must be {tuple(expected)} with geometry={self.geometry}; got {found}'
+                    f'relative_geometry must be {tuple(expected)} with geometry={self.geometry}; got {shape}'
                 )
             for term in self.geometry:
                 # Each term frees its G and computes it again in the backward pass.
@@ -238,13 +226,12 @@ class RegionAttention(nn.Module):
         return out, weights if need_weights else None
 
     def geometry_logits(self, term: str, relative_geometry: Tensor, x: Tensor | None = None) -> Tensor:
-        """Return one term of φ, before it is divided by √d (Eq. 11 to 13), ``(B, heads, N, N)``.
+        """Compute one term of φ before it is divided by √d (Eq. 11 to 13), ``(B, heads, N, N)``.
 
         Args:
             term (str): a term in ``geometry`` of the constructor.
-            relative_geometry (Tensor): float ``(B, N, N, 4)``, f_ij. With 'content_independent', f_ij and φ_ij may be
-                of N and M regions.
-            x (Tensor, optional): float ``(B, N, E)``, the regions; not used by 'content_independent'.
+            relative_geometry (Tensor): float ``(B, N, N, 4)``, f_ij, or ``(B, N, M, 4)`` with 'content_independent'.
+            x (Tensor, optional): float ``(B, N, E)``, the regions. 'content_independent' does not read them.
         """
         features = relative_geometry.to(self.in_proj_weight.dtype)
         if term == 'key_dependent':

@@ -9,31 +9,31 @@ State = dict[str, Tensor]
 
 
 def check_sequence(name: str, x: Tensor, channels: int) -> None:
-    """Check that the argument ``name`` is a batch of sequences ``(B, L, channels)``."""
+    """Check that argument ``name`` is a batch of sequences ``(B, L, channels)``."""
     if x.dim() != 3 or x.shape[-1] != channels:
         raise ValueError(f'{name} must be (B, L, {channels}); got {tuple(x.shape)}')
 
 
 def check_key_padding_mask(key_padding_mask: Tensor | None, key: Tensor, name: str = 'key_padding_mask') -> None:
-    """Check that the argument ``name`` is None, or bool with one entry per position of ``key`` ``(B, M, E)``."""
+    """Check that argument ``name`` is None, or bool with one entry per position of ``key`` ``(B, M, E)``."""
     if key_padding_mask is None:
         return
     if key_padding_mask.dtype != torch.bool:
         raise TypeError(f'{name} must be bool; got {key_padding_mask.dtype}')
     if key_padding_mask.shape != key.shape[:-1]:
-        found = tuple(key_padding_mask.shape)
-        raise ValueError(f'{name} must be {tuple(key.shape[:-1])}, one entry per key; got {found}')
+        shape = tuple(key_padding_mask.shape)
+        raise ValueError(f'{name} must be {tuple(key.shape[:-1])}, one entry per key; got {shape}')
 
 
 def check_step(x: Tensor, channels: int, position: int) -> None:
-    """Check the arguments of ``step``: one token ``(n, 1, channels)`` and its position."""
+    """Check the arguments of ``step``: one token ``(n, 1, channels)`` per hypothesis, and its position."""
     check_count('position', position, least=0)
     if x.dim() != 3 or x.shape[1:] != (1, channels):
         raise ValueError(f'x must be (n, 1, {channels}), one token per hypothesis; got {tuple(x.shape)}')
 
 
 def check_cached(causal: bool, cached: int, position: int, most: int | None = None) -> None:
-    """Check that a layer, which caches at most ``most`` tokens, can decode the token at ``position``."""
+    """Check that a causal layer that caches at most ``most`` tokens can decode the token at ``position``."""
     if not causal:
         raise ValueError('step without memory requires causal=True in the constructor')
     if cached != (position if most is None else min(position, most)):

@@ -14,7 +14,7 @@ from .sequence_checks import State, check_cached, check_key_padding_mask, check_
 
 
 class SequenceConv(nn.Module):
-    """Base of the convolutions of a sequence, with the interface of ``nn.MultiheadAttention(batch_first=True)``.
+    """Base of sequence convolutions with the interface of ``nn.MultiheadAttention(batch_first=True)``.
 
     A subclass defines ``convolve`` and ``step``.
     """
@@ -28,13 +28,13 @@ class SequenceConv(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None
     ) -> tuple[Tensor, None]:
-        """Convolve the sequence; return ``(B, L, E)``, and None in place of attention weights.
+        """Convolve the sequence: return ``(B, L, E)``, and None in place of attention weights.
 
         Args:
             query (Tensor): float ``(B, L, E)``.
             key, value (Tensor): the object ``query`` itself.
             key_padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding, to the right of the
-                sentence. The outputs of the other positions do not depend on it.
+                sentence. Outputs at valid positions do not depend on padding.
         """
         if key is not query or value is not query:
             raise ValueError(f'key and value must be query itself: {type(self).__name__} convolves one sequence')
@@ -47,18 +47,18 @@ class SequenceConv(nn.Module):
         raise NotImplementedError
 
     def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> State:
-        """Return the state before the first token: an empty dict. Both arguments must be None."""
+        """Start incremental decoding: return an empty state. Both arguments must be None."""
         if memory is not None or key_padding_mask is not None:
             raise ValueError(f'memory and key_padding_mask must be None: {type(self).__name__} convolves one sequence')
         return {}
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Return the output for one token, as ``forward`` of a causal layer does, and the state after it.
+        """Decode one token as ``forward`` of a causal layer does: return the output ``(n, 1, E)`` and the next state.
 
         Args:
             x (Tensor): float ``(n, 1, E)``, the token at ``position`` of n hypotheses.
-            state (dict[str, Tensor]): state after the tokens before it, which is not changed. The first dimension of
-                its tensors is n.
+            state (dict[str, Tensor]): from :meth:`start` or the last step, not changed. The first dimension of its
+                tensors is n.
             position (int): position of the token, from 0.
         """
         raise NotImplementedError
@@ -68,18 +68,18 @@ class SequenceConv(nn.Module):
 class DynamicConv1d(SequenceConv):
     """Gated linear unit (GLU) and depth-wise convolution of a sequence, whose kernel each position predicts.
 
-    y_t = W_c Σ_j softmax_j [d_{j,g}ᵀ u_t] u_{t + p_j} over the n_k offsets p_j (Eq. 5 to 7, in one dimension), with
-    u = GLU(W x). Each group g of channels has its own softmax. Outside the sentence and in padding, u is 0. The offsets
-    are −r … r with r = (n_k − 1)/2, or −2r … 0 if the layer is causal. The layer has no residual connection and no γ.
+    y_t = W_c Σ_j softmax_j [d_{j,g}ᵀ u_t] u_{t + p_j} over the n_k offsets p_j (Eq. 5 to 7, in one dimension), with u =
+    GLU(W x). Each group g of channels has its own softmax. Outside the sentence and in padding, u is 0. The offsets are
+    −r … r with r = (n_k − 1)/2, or −2r … 0 if the layer is causal. The layer has no residual connection and no γ.
 
     It replaces the self-attention of a Transformer (Fig. 2b), and has the interface of
-    ``nn.MultiheadAttention(batch_first=True)``. The order of the operations is that of :class:`DynamicConv2d`.
+    ``nn.MultiheadAttention(batch_first=True)``. Its operations have the order of :class:`DynamicConv2d`.
 
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
         embed_dim (int): channels E of the sequence.
-        num_heads (int): number of groups, a divisor of E; the channels of a group share a kernel. Defaults to 16.
+        num_heads (int): number of groups, a divisor of E. The channels of a group share a kernel. Defaults to 16.
         kernel_size (int): odd length n_k of the kernel. Defaults to 31.
         causal (bool): position t depends only on positions up to t. Defaults to False.
 
@@ -117,7 +117,7 @@ class DynamicConv1d(SequenceConv):
         return self.output(y.transpose(1, 2).flatten(2))
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """As :meth:`SequenceConv.step`. The state holds the last n_k − 1 values of u: ``'inputs'``."""
+        """Decode a token, see :meth:`SequenceConv.step`. The state ``'inputs'`` is the last n_k − 1 of u."""
         check_step(x, self.embed_dim, position)
         before = state.get('inputs')
         check_cached(self.causal, 0 if before is None else before.shape[1], position, self.kernel_size - 1)
@@ -130,7 +130,6 @@ class DynamicConv1d(SequenceConv):
         return self.output(y.flatten(1).unsqueeze(1)), {'inputs': kept} if kept.shape[1] else {}
 
     def _split(self, x: Tensor) -> Tensor:
-        """View ``(B, L, heads·D)`` as ``(B, heads, 1, L, D)``."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2).unsqueeze(2)
 
 
@@ -138,13 +137,13 @@ class DynamicConv1d(SequenceConv):
 class DeformConv1d(SequenceConv):
     """Convolution of a sequence that samples at learned offsets from its regular positions.
 
-    y_t = b + Σ_n W_n x(t + n + Δ_n(t)) (Eq. 3 and 4, in one dimension, unmodulated). The offsets Δ_n(t), in positions,
-    are the output of a convolution of the same length, which starts at 0: a new layer is an ordinary convolution.
-    Between two positions, x is interpolated linearly; outside the sentence and in padding, it is 0.
+    y_t = b + Σ_n W_n x(t + n + Δ_n(t)) (Eq. 3 and 4, in one dimension, unmodulated). Another convolution of length k
+    predicts the offsets Δ_n(t), in positions. It starts at 0, so a new layer is an ordinary convolution. Between two
+    positions, x is interpolated linearly. Outside the sentence and in padding, x is 0.
 
     The k regular positions are n = −r … r with r = (k − 1)/2, or n = −2r … 0 if the layer is causal. A causal layer
-    clamps the sampled position to at most t. At an integer position, the gradient of an offset is that from the left,
-    so a causal layer reads no later position in its backward pass either.
+    clamps the sampled position to at most t. At an integer position, the gradient of an offset is the left one, so a
+    causal layer reads no later position in its backward pass either.
 
     It precedes the self-attention of a Transformer (Fig. 2c), and has the interface of
     ``nn.MultiheadAttention(batch_first=True)``. It has no residual connection.
@@ -153,7 +152,7 @@ class DeformConv1d(SequenceConv):
 
     Args:
         embed_dim (int): channels E of the sequence.
-        num_heads (int): not used; accepted so that all sequence layers are built in the same way. Defaults to 1.
+        num_heads (int): not used, accepted because all sequence layers are built with it. Defaults to 1.
         kernel_size (int): odd number k of positions. Defaults to 3.
         causal (bool): position t depends only on positions up to t. Defaults to False.
 
@@ -173,7 +172,7 @@ class DeformConv1d(SequenceConv):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Reset every parameter: W and b as in ``nn.Conv1d``, and 0 for the convolution that predicts the offsets."""
+        """Reset every parameter: W and b as in ``nn.Conv1d``, the predictor of the offsets to 0."""
         self.conv.reset_parameters()
         nn.init.zeros_(self.offset.weight)
         assert self.offset.bias is not None
@@ -189,7 +188,7 @@ class DeformConv1d(SequenceConv):
         return self._sample(x, self.offset(F.pad(x.mT, (before, after))).mT, first=0)
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """As :meth:`SequenceConv.step`. The state holds all inputs, ``'inputs'``, because an offset has no limit."""
+        """Decode one token, see :meth:`SequenceConv.step`. The state holds all ``'inputs'``: an offset has no limit."""
         check_step(x, self.embed_dim, position)
         inputs = state.get('inputs')
         check_cached(self.causal, 0 if inputs is None else inputs.shape[1], position)
@@ -200,12 +199,11 @@ class DeformConv1d(SequenceConv):
 
     @property
     def _sides(self) -> tuple[int, int]:
-        """Number of regular positions before and after the output's."""
         k = self.kernel_size
         return (k - 1, 0) if self.causal else (k // 2, k // 2)
 
     def _sample(self, x: Tensor, offsets: Tensor, first: int) -> Tensor:
-        """Outputs ``(B, L, E)`` at positions from ``first``, from inputs ``(B, M, E)`` and offsets ``(B, L, k)``."""
+        """Sample and filter ``(B, M, E)`` at the positions from ``first``, with offsets ``(B, L, k)``."""
         batch, length, _ = offsets.shape
         before, after = self._sides
         dtype = torch.promote_types(offsets.dtype, torch.float32)  # bfloat16 has no odd integers above 256

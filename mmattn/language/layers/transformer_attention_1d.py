@@ -1,4 +1,4 @@
-"""Transformer attention with four terms between sequences, of "An Empirical Study of Spatial Attention Mechanisms"."""
+"""Transformer attention with four terms between sequences ("An Empirical Study of Spatial Attention Mechanisms")."""
 
 import math
 
@@ -97,7 +97,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Reset every parameter: Xavier-uniform matrices, with gain 1/√2 for W_q, W_k and W_v; 0 for all others."""
+        """Reset every parameter: Xavier-uniform matrices, with gain 1/√2 for W_q, W_k and W_v, and zeros elsewhere."""
         for layer, gain in (
             (self.q_proj, 0.5**0.5),
             (self.k_proj, 0.5**0.5),
@@ -116,7 +116,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None
     ) -> tuple[Tensor, None]:
-        """Attend to a sequence; return ``(B, L, E)``, and None in place of attention weights.
+        """Attend to a sequence: return ``(B, L, E)``, and None in place of attention weights.
 
         Args:
             query (Tensor): float ``(B, L, E)``.
@@ -136,12 +136,11 @@ class TransformerAttention1d(TermWeights, nn.Module):
         content: bool = True,
         position: bool = True,
     ) -> dict:
-        """Return the arguments of ``global_attention`` for the inputs of ``forward``.
+        """Prepare the arguments of ``global_attention`` for the inputs of ``forward``.
 
         Args:
             query, key, value, key_padding_mask: as in ``forward``.
-            content (bool): use E1 and E3, if ``terms`` has them. Defaults to True.
-            position (bool): use E2 and E4, if ``terms`` has them. Defaults to True.
+            content, position (bool): use E1 and E3, and E2 and E4, as far as ``terms`` has them. Default to True.
         """
         for name, x in (('query', query), ('key', key), ('value', value)):
             check_sequence(name, x, self.embed_dim)
@@ -170,16 +169,15 @@ class TransformerAttention1d(TermWeights, nn.Module):
         return operands
 
     def start(self, memory: Tensor | None = None, key_padding_mask: Tensor | None = None) -> State:
-        """Return the state before the first token; empty without ``memory``.
+        """Start incremental decoding: return the state before the first token, empty without ``memory``.
+
+        With ``memory``, it holds the projected values ``'memory_value'`` and, with E1 or E3, keys ``'memory_key'``,
+        both ``(S, heads, M, E/heads)``, and the mask ``'memory_mask'``, if there is one.
 
         Args:
             memory (Tensor, optional): float ``(S, M, E)``, the sequences of S sentences to which the layer attends.
                 Defaults to None: self-attention.
             key_padding_mask (Tensor, optional): bool ``(S, M)``, True where ``memory`` is padding. Defaults to None.
-
-        Returns:
-            dict[str, Tensor]: with ``memory``, its projected values ``'memory_value'`` and, with E1 or E3, keys
-            ``'memory_key'``, both ``(S, heads, M, E/heads)``, and the mask ``'memory_mask'``, if there is one.
         """
         if memory is None:
             if key_padding_mask is not None:
@@ -193,14 +191,14 @@ class TransformerAttention1d(TermWeights, nn.Module):
         return {name: x for name, x in named.items() if x is not None}
 
     def step(self, x: Tensor, state: State, position: int) -> tuple[Tensor, State]:
-        """Return the output at one position, ``(n, 1, E)``, as ``forward`` does, and the state after the token.
+        """Decode one token as ``forward`` does: return the output ``(n, 1, E)`` and the next state.
 
         Args:
             x (Tensor): float ``(n, 1, E)``, the token at ``position`` of n hypotheses. With a memory of S sentences, n
                 is a multiple of S, and the hypotheses of a sentence are adjacent.
-            state (dict[str, Tensor]): state after the tokens before it, which is not changed. Without memory, it holds
-                values ``'value'`` and, with E1 or E3, keys ``'key'`` of the tokens, both ``(n, heads, t, E/heads)``;
-                with ``spatial_range``, of the last (n_k + 1)/2 at most.
+            state (dict[str, Tensor]): from :meth:`start` or the last step, not changed. Without memory, it holds values
+                ``'value'`` and, with E1 or E3, keys ``'key'`` of the tokens, both ``(n, heads, t, E/heads)``. With
+                ``spatial_range``, it holds at most the last (n_k − 1)/2 tokens.
             position (int): position of the token, from 0.
         """
         check_step(x, self.embed_dim, position)
@@ -232,7 +230,6 @@ class TransformerAttention1d(TermWeights, nn.Module):
         return self._output(global_attention(**operands)).reshape(x.shape), state
 
     def _check_other_sequence(self, requirement: str) -> None:
-        """Check that attention to another sequence is defined."""
         if self.causal or self.spatial_range is not None:
             raise ValueError(
                 f'{requirement} with causal={self.causal} and spatial_range={self.spatial_range}: '
@@ -240,32 +237,29 @@ class TransformerAttention1d(TermWeights, nn.Module):
             )
 
     def _heads(self, x: Tensor) -> Tensor:
-        """View ``(B, L, E)`` as ``(B, heads, L, d_k)``."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def _output(self, out: Tensor) -> Tensor:
-        """W_o, from ``(B, heads, L, d_k)`` to ``(B, L, E)``."""
         return self.out_proj(out.transpose(1, 2).flatten(2))
 
     def _queries(self, query: Tensor) -> Tensor | None:
-        """W_q z: ``(B, heads, L, d_k)``; None without E1 and E2."""
+        """Compute W_q z: ``(B, heads, L, d_k)``, or None without E1 and E2."""
         return None if self.q_proj is None else self._heads(self.q_proj(query))
 
     def _memory(self, key: Tensor, value: Tensor) -> tuple[Tensor | None, Tensor]:
-        """W_k x, None without E1 and E3, and W_v x: ``(B, heads, M, d_k)``."""
+        """Compute W_k x, or None without E1 and E3, and W_v x: ``(B, heads, M, d_k)``."""
         keys = None if self.k_proj is None else self._heads(self.k_proj(key))
         return keys, self._heads(self.v_proj(value))
 
     @staticmethod
     def _cache(keys: Tensor | None, values: Tensor, most: int | None) -> State:
-        """The state that holds the last ``most`` keys and values, or all."""
         kept = values.shape[2] if most is None else min(most, values.shape[2])
         if not kept:
             return {}
         return {name: x[:, :, -kept:] for name, x in (('key', keys), ('value', values)) if x is not None}
 
     def _content(self, queries: Tensor | None, keys: Tensor | None, values: Tensor, length: int) -> dict:
-        """The operator's arguments with E1 and E3, of ``length`` queries; without both if ``keys`` is None."""
+        """Prepare the operator's arguments with E1 and E3 for ``length`` queries; with neither if ``keys`` is None."""
         # Without E1, query and key have no channels: the operator computes no product of them.
         batch, heads, count, _ = values.shape
         operands = dict(
@@ -286,7 +280,7 @@ class TransformerAttention1d(TermWeights, nn.Module):
         return operands
 
     def _position(self, queries: Tensor | None, offsets: Tensor) -> Tensor:
-        """E2 + E4, scaled, for ``offsets`` i − j: ``(B, heads, L, offsets)``, or ``(1, heads, 1, offsets)`` for E4."""
+        """Compute scaled E2 + E4 for offsets i − j: ``(B, heads, L, offsets)``; for E4, B and L are 1."""
         assert self.r_proj is not None
         dtype = self.r_proj.weight.dtype
         encoding = sinusoids(offsets.to(torch.promote_types(dtype, torch.float32)), self.embed_dim).to(dtype)
@@ -299,10 +293,10 @@ class TransformerAttention1d(TermWeights, nn.Module):
 
 
 def _shifted(table: Tensor, length: int, count: int) -> Tensor:
-    """Return the logit of each pair, ``(B, heads, L, M)``, from those of each offset (the shift of Transformer-XL).
+    """Turn one logit per offset into one per pair, ``(B, heads, L, M)``: the shift of Transformer-XL.
 
-    ``table`` is ``(B, heads, L or 1, offsets)``, for the offsets L − 1, L − 2, … in this order: L + M, or L + 1 if only
-    keys j ≤ i are used. The logits of offsets that ``table`` does not have are arbitrary.
+    ``table`` is ``(B, heads, L or 1, offsets)`` for the offsets L − 1, L − 2, … in this order: L + M, or L + 1 if only
+    keys j ≤ i are used. Logits of offsets outside ``table`` are arbitrary.
     """
     offsets = table.shape[-1]
     flat = table.expand(-1, -1, length, -1).flatten(-2)

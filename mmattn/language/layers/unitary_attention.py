@@ -11,7 +11,7 @@ from .sequence_checks import check_key_padding_mask, check_sequence
 
 
 def attend(x: Tensor, logits: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return Σ_j α_gj x_j, ``(B, G, C)``, and the weights α_g = softmax_j(logits_gj), ``(B, G, L)``.
+    """Compute Σ_j α_gj x_j, ``(B, G, C)``, and the weights α_g = softmax_j(logits_gj), ``(B, G, L)``.
 
     Without a valid position, both are 0.
 
@@ -19,11 +19,6 @@ def attend(x: Tensor, logits: Tensor, padding_mask: Tensor | None) -> tuple[Tens
         x (Tensor): float ``(B, L, C)``. Padding may have any value, NaN too.
         logits (Tensor): float ``(B, G, L)``, of G glimpses.
         padding_mask (Tensor, optional): bool ``(B, L)``, True where a position is padding.
-
-    Example:
-        >>> x, mask = torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[False, False, True]])
-        >>> attend(x, torch.zeros(1, 1, 3), mask)
-        (tensor([[[2.]]]), tensor([[[0.5000, 0.5000, 0.0000]]]))
     """
     if padding_mask is None:
         weights = logits.softmax(-1)
@@ -39,8 +34,8 @@ def attend(x: Tensor, logits: Tensor, padding_mask: Tensor | None) -> tuple[Tens
 class UnitaryAttention(nn.Module):
     """Attention of a question vector q to regions, and the product of the question with the attended region.
 
-    α = softmax_j Lin(σLin(q) ∘ σLin(y_j)), and the output is σLin(q) ∘ σLin(Σ_j α_j y_j), each Lin with its own
-    weights; Lin is affine with weight norm and dropout of its input, and σ is ReLU.
+    α = softmax_j Lin(σLin(q) ∘ σLin(y_j)), and the output is σLin(q) ∘ σLin(Σ_j α_j y_j). Each Lin has its own weights,
+    weight norm and dropout of its input. σ is ReLU.
 
     Source: "Bilinear Attention Networks", 2018, a baseline of Table 2.
 
@@ -71,14 +66,14 @@ class UnitaryAttention(nn.Module):
     def forward(
         self, query: Tensor, regions: Tensor, region_padding_mask: Tensor | None = None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend to the regions of each image; return ``(B, E)`` and, with ``need_weights``, α ``(B, K)``.
+        """Attend to the regions of each image: return ``(B, E)`` and, with ``need_weights``, α ``(B, K)``.
 
         Args:
             query (Tensor): q, float ``(B, query_dim)``.
             regions (Tensor): float ``(B, K, M)``.
             region_padding_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding. Without a valid
                 region, α and the attended region are 0.
-            need_weights (bool): also return α; otherwise None. Defaults to False.
+            need_weights (bool): also return α, otherwise None. Defaults to False.
         """
         check_sequence('regions', regions, self.region_dim)
         if query.shape != (len(regions), self.query_dim):
@@ -133,18 +128,17 @@ class CoAttention(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """Attend to the words of each question, then to the regions of its image.
 
+        Returns ``(B, E)`` and, with ``need_weights``, β ``(B, Q)`` and α ``(B, K)``, otherwise None.
+
         Args:
             words (Tensor): x, float ``(B, Q, N)``.
-            word_padding_mask (Tensor, optional): bool ``(B, Q)``, True where a word is padding. Without a valid word,
-                q is 0.
+            word_padding_mask (Tensor, optional): bool ``(B, Q)``, True where a word is padding. Without a valid word, q
+                is 0.
             regions, region_padding_mask, need_weights: as in :meth:`UnitaryAttention.forward`.
-
-        Returns:
-            tuple: ``(B, E)``; and, with ``need_weights``, β ``(B, Q)`` and α ``(B, K)``, otherwise None.
         """
         check_sequence('words', words, self.word_dim)
         check_key_padding_mask(word_padding_mask, words, 'word_padding_mask')
         packed = PackedPositions(words, word_padding_mask)
-        query, of_words = attend(words, packed.padded(self.logits(packed.rows)).mT, word_padding_mask)
-        out, of_regions = self.attention(query.squeeze(1), regions, region_padding_mask, need_weights)
-        return out, None if of_regions is None else (of_words.squeeze(1), of_regions)
+        query, word_weights = attend(words, packed.padded(self.logits(packed.rows)).mT, word_padding_mask)
+        out, region_weights = self.attention(query.squeeze(1), regions, region_padding_mask, need_weights)
+        return out, None if region_weights is None else (word_weights.squeeze(1), region_weights)

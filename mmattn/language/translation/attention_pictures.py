@@ -1,4 +1,4 @@
-"""Pictures of the attention with which a model reads a sentence and writes its translation."""
+"""Draw the attention with which a model reads a sentence and writes its translation."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class SentenceAttention:
     Attributes:
         layer (str): name of the layer in the model.
         part (str): 'encoder self-attention', 'decoder self-attention' or 'cross-attention'.
-        weights (dict[str, Tensor]): kind → float ``(heads, queries, keys)`` on the CPU. The kinds are those of
-            'content', 'position' and 'bilateral' that the layer has. Each row sums to 1.
+        weights (dict[str, Tensor]): kind → float ``(heads, queries, keys)`` on the CPU. The kinds are 'content',
+            'position' and 'bilateral', as far as the layer has them. Each row sums to 1.
     """
 
     layer: str
@@ -40,7 +40,7 @@ class SentenceAttention:
 
 
 def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str, nn.Module]]:
-    """Return the parts and layers of encoder and decoder with ``attention_weights``, at one depth, by name.
+    """Find the attention layers at one depth of encoder and decoder: map names to parts and modules.
 
     Args:
         model (nn.Module): a model with stacks ``encoder`` and ``decoder``, such as :class:`TranslationTransformer`.
@@ -51,36 +51,32 @@ def attention_parts(model: Any, layer: int | None = None) -> dict[str, tuple[str
         >>> list(attention_parts(TranslationTransformer(vocab_size=10, size='tiny'), layer=1))
         ['encoder.layers.0.self_attention.0', 'decoder.layers.0.self_attention.0', 'decoder.layers.0.cross_attention']
     """
-    found: dict[str, tuple[str, nn.Module]] = {}
+    parts: dict[str, tuple[str, nn.Module]] = {}
     layers = attention_layers(model)
-    for stack, own in zip(('encoder', 'decoder'), PARTS):
+    for stack, part in zip(('encoder', 'decoder'), PARTS):
         depth = len(getattr(model, stack).layers)
         if layer is not None and not 1 <= layer <= depth:
             raise ValueError(f'layer must be from 1 to {depth}, the layers of the {stack}; got {layer}')
         prefix = f'{stack}.layers.{(depth if layer is None else layer) - 1}.'
         for name, module in layers.items():
             if name.startswith(prefix):
-                found[name] = (PARTS[2] if '.cross_attention' in name else own, module)
-    if not found:
+                parts[name] = (PARTS[2] if '.cross_attention' in name else part, module)
+    if not parts:
         which = 'the last' if layer is None else f'number {layer}'
         raise ValueError(f'layer must have attention weights; {which} has none, these have: {", ".join(layers)}')
-    return found
+    return parts
 
 
 @torch.no_grad()
 def sentence_attention(model: Any, source: Tensor, target: Tensor, layer: int | None = None) -> list[SentenceAttention]:
-    """Run a model on a sentence and its translation, and return the attention weights of all pieces.
+    """Run a model on a sentence and its translation, and return the attention weights of each layer at one depth.
 
     Args:
-        model (nn.Module): a model with ``encoder``, ``decoder`` and ``hidden(source, target)``, such as
-            :class:`TranslationTransformer`, in evaluation mode.
-        source (Tensor): int64 ``(M)``, the sentence, which ends in ``</s>``.
-        target (Tensor): int64 ``(L)``, its translation, which ends in ``</s>``. A query of the decoder is the position
-            that writes a piece; a key of its self-attention is a piece that it has read, the first one is ``</s>``.
+        model (nn.Module): a model with ``encoder``, ``decoder`` and ``hidden(source, target)``, in evaluation mode.
+        source (Tensor): int64 ``(M)``, the sentence with ``</s>``.
+        target (Tensor): int64 ``(L)``, its translation with ``</s>``. A query of the decoder is the position that
+            writes a piece. A key of its self-attention is a piece that it has read, first ``</s>``.
         layer (int, optional): number of the layer in encoder and decoder, from 1. Defaults to the last.
-
-    Returns:
-        list[SentenceAttention]: one per attention layer at this depth, in the order of the model.
 
     Example:
         >>> from mmattn.language.translation import TranslationTransformer
@@ -100,10 +96,10 @@ def sentence_attention(model: Any, source: Tensor, target: Tensor, layer: int | 
 
 
 def attention_figure(attention: Sequence[SentenceAttention], source: Sequence[str], target: Sequence[str]) -> Figure:
-    """Return the figure of :func:`draw_sentence_attention`; the arguments are the same."""
+    """Build the figure of :func:`draw_sentence_attention` from the same arguments."""
     read = [END, *target[:-1]]
     labels = dict(zip(PARTS, ((source, source), (target, read), (target, source))))
-    rows = [(each, kind, weights) for each in attention for kind, weights in each.weights.items()]
+    rows = [(entry, kind, weights) for entry in attention for kind, weights in entry.weights.items()]
     heads = max(len(weights) for _, _, weights in rows)
     largest = min(PANEL[1], WIDEST / heads)
 
@@ -117,17 +113,17 @@ def attention_figure(attention: Sequence[SentenceAttention], source: Sequence[st
         return 0.08 + max(map(len, pieces)) * size(pieces) / 72 * 0.75
 
     # Inches; a layout that matplotlib computes takes ten times as long.
-    left = 0.5 + max(margin(labels[each.part][0]) for each in attention)
-    across = max(side(labels[each.part][1]) for each in attention)
+    left = 0.5 + max(margin(labels[entry.part][0]) for entry in attention)
+    across = max(side(labels[entry.part][1]) for entry in attention)
     width = left + heads * (across + GAP)
-    last = [kind == [*each.weights][-1] for each, kind, _ in rows]  # has the labels of its keys
-    below = [margin(labels[each.part][1]) if end else 0.0 for (each, _, _), end in zip(rows, last)]
-    height = 0.3 + sum(side(labels[each.part][0]) + 0.3 for each, _, _ in rows) + sum(below)
+    last = [kind == [*entry.weights][-1] for entry, kind, _ in rows]  # has the labels of its keys
+    below = [margin(labels[entry.part][1]) if end else 0.0 for (entry, _, _), end in zip(rows, last)]
+    height = 0.3 + sum(side(labels[entry.part][0]) + 0.3 for entry, _, _ in rows) + sum(below)
     figure = Figure((width, height))
-    figure.text(0.05 / width, 1 - 0.05 / height, '; '.join(each.layer for each in attention), fontsize=8, va='top')
+    figure.text(0.05 / width, 1 - 0.05 / height, '; '.join(entry.layer for entry in attention), fontsize=8, va='top')
     top = height - 0.3
-    for (each, kind, weights), end, space in zip(rows, last, below):
-        queries, keys = labels[each.part]
+    for (entry, kind, weights), end, space in zip(rows, last, below):
+        queries, keys = labels[entry.part]
         top -= 0.3 + side(queries)
         for head, table in enumerate(weights):
             x = left + head * (across + GAP)
@@ -144,7 +140,7 @@ def attention_figure(attention: Sequence[SentenceAttention], source: Sequence[st
                 figure.text(
                     0.05 / width,
                     (top + side(queries) / 2) / height,
-                    f'{each.part}\n{kind}',
+                    f'{entry.part}\n{kind}',
                     fontsize=8,
                     rotation=90,
                     va='center',
@@ -159,30 +155,23 @@ def draw_sentence_attention(
 ) -> np.ndarray:
     """Draw attention weights as tables: one row of tables per layer and kind, one column per head.
 
-    In a table, a row is a query and a column is a key, labelled with their pieces. The rows of the decoder's tables are
-    the pieces that it writes; the columns of its self-attention are the pieces that it has read. Colours show the share
-    of the largest weight of the row. The largest weight of a table is printed above it.
+    In a table, a row is a query and a column is a key, labelled with their pieces. The decoder's rows are the pieces
+    that it writes. The columns of its self-attention are the pieces that it has read. Colours show the share of the
+    largest weight of the row, and the largest weight of a table is printed above it.
 
     Args:
         attention (sequence of SentenceAttention): output of :func:`sentence_attention`.
-        source (sequence of str): M pieces of the sentence, ``</s>`` included.
-        target (sequence of str): L pieces of the translation, ``</s>`` included.
+        source, target (sequence of str): M and L pieces of the sentence and of its translation, with ``</s>``.
 
     Returns:
         np.ndarray: uint8 ``(height, width, 3)``, RGB.
-
-    Example:
-        >>> table = torch.eye(3).expand(2, 3, 3)
-        >>> attention = [SentenceAttention('encoder.layers.0', 'encoder self-attention', dict(content=table))]
-        >>> draw_sentence_attention(attention, ['a', 'do@@', 'g'], ['</s>']).shape[2]
-        3
     """
     sizes = dict(zip(PARTS, ((len(source), len(source)), (len(target), len(target)), (len(target), len(source)))))
-    for each in attention:
-        for weights in each.weights.values():
-            if tuple(weights.shape[1:]) != sizes[each.part]:
+    for entry in attention:
+        for weights in entry.weights.values():
+            if tuple(weights.shape[1:]) != sizes[entry.part]:
                 raise ValueError(
-                    f'{each.layer} must have weights of {sizes[each.part]} queries and keys, as source and target; got '
-                    f'{tuple(weights.shape[1:])}'
+                    f'{entry.layer} must have weights of {sizes[entry.part]} queries and keys, as source and target; '
+                    f'got {tuple(weights.shape[1:])}'
                 )
     return rendered(attention_figure(attention, source, target))

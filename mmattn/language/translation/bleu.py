@@ -31,10 +31,10 @@ def split_compounds(line: str) -> str:
 
 
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Any:
-    """Return sacreBLEU's score object for tokenized text: corpus BLEU-4 without smoothing, as ``multi-bleu.perl``.
+    """Score tokenized text by sacreBLEU: corpus BLEU-4 without smoothing, as ``multi-bleu.perl``.
 
     Args:
-        hypotheses (sequence of str): translations; their tokens are separated by spaces.
+        hypotheses (sequence of str): translations whose tokens are separated by spaces.
         references (sequence of str): one reference per translation.
 
     Example:
@@ -47,20 +47,19 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Any:
 
 @METRICS.register_module()
 class BLEU(UniqueMetric):
-    """Corpus BLEU of translations: two figures, which are not comparable with each other.
+    """Corpus BLEU of translations. The two figures are not comparable with each other.
 
-    * 'BLEU': of the tokenized text that the model reads and writes, with the subword segmentation undone, without
-      smoothing, as ``multi-bleu.perl`` and the papers. It depends on the tokenizer and on the case of the data.
-    * 'sacreBLEU': of detokenized text against the published reference ``<split>.raw.<language>``, by sacreBLEU with
-      tokenization 13a; the log gives its signature. If the data are lower-cased, case is ignored. It is absent if there
-      is no published reference.
+    * 'BLEU' is computed on tokenized text, as in the papers and by ``multi-bleu.perl``: subwords are joined, and there
+      is no smoothing. It depends on the tokenizer and on the case of the data.
+    * 'sacreBLEU' is computed on detokenized text against the published reference ``<split>.raw.<language>``, if there
+      is one, with tokenization 13a. The log gives its signature. If the data are lower-cased, case is ignored.
 
     Args:
         compound_split (bool): for 'BLEU', separate the parts of hyphenated words on both sides, as in the literature on
             English–German, which raises the figure. Defaults to False.
         detokenized (bool): compute 'sacreBLEU'. Defaults to True.
-        output_dir (str, optional): folder for the translations, ``translations.txt``, and, with the score of each, the
-            ``n-best.txt``. Defaults to None, no files.
+        output_dir (str, optional): folder for ``translations.txt`` and, with scores, ``n-best.txt``. Defaults to None,
+            no files.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
     Example:
@@ -100,7 +99,7 @@ class BLEU(UniqueMetric):
         return undo_bpe(' '.join(SPECIALS[n] if n < first else symbols[n - first] for n in tokens))
 
     def tokenized_pairs(self, results: list[dict]) -> tuple[list[str], list[str]]:
-        """Return the translations and references that 'BLEU' compares, one per result."""
+        """Collect the translations and references that 'BLEU' compares, one per result."""
         hypotheses = [result['n_best'][0][0] for result in results]
         references = [UNKNOWN.sub('<<unk>>', result['target']) for result in results]
         if self.compound_split:
@@ -108,7 +107,7 @@ class BLEU(UniqueMetric):
         return hypotheses, references
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Return 'BLEU' and, with a published reference, 'sacreBLEU', from 0 to 100; write the requested files."""
+        """Compute 'BLEU' and, with a published reference, 'sacreBLEU', from 0 to 100. Write the requested files."""
         sacrebleu = import_optional('sacrebleu')
         score = tokenized_bleu(*self.tokenized_pairs(results))
         print_log(f'tokenized: {score}', 'current')

@@ -1,4 +1,4 @@
-"""What the converters of parallel text share: options, checks of the counts, and the output folder."""
+"""Options, checks and output folder that all converters of parallel text share."""
 
 import argparse
 import sys
@@ -32,7 +32,7 @@ positive.__name__ = 'positive number'  # in the message of argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser, merges: str, lowercase: str) -> None:
-    """Add the arguments of all converters of parallel text. ``merges`` and ``lowercase`` describe the defaults."""
+    """Add the options of all converters of parallel text. ``merges`` and ``lowercase`` describe the defaults."""
     parser.add_argument('--merges', type=positive, help=f'number of BPE merges (default: {merges})')
     parser.add_argument(
         '--lowercase',
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser, merges: str, lowercase: str) 
 
 
 def add_other_counts(parser: argparse.ArgumentParser) -> None:
-    """Add the option with which ``check_counts`` finds no faults."""
+    """Add ``--allow-other-counts``, with which :func:`check_counts` only warns."""
     parser.add_argument(
         '--allow-other-counts',
         action='store_true',
@@ -70,7 +70,7 @@ def add_other_counts(parser: argparse.ArgumentParser) -> None:
 def check_counts(counts: Mapping[str, int], expected: Mapping[str, int], args: argparse.Namespace) -> list[str]:
     """Compare numbers of sentences by name with the release, and return the faults.
 
-    With ``--allow-other-counts``, differences are only printed. Names that ``expected`` lacks are not compared.
+    With ``--allow-other-counts``, differences are only printed. Names outside ``expected`` are not compared.
     """
     faults = [
         f'{name}: {count:,} sentences, the release has {expected[name]:,}'
@@ -84,7 +84,7 @@ def check_counts(counts: Mapping[str, int], expected: Mapping[str, int], args: a
 
 
 def tokens_of_test(language: str, lowercase: bool, **moses: bool) -> Callable[[str], str]:
-    """Return a function that tokenizes a line of a test set. As for published results, ``’`` first becomes ``'``."""
+    """Build a function that tokenizes a line of a test set. As for published results, ``’`` first becomes ``'``."""
     text = TextProcessor(language, None, lowercase, **moses)
     return lambda line: text.tokenize(line.replace('’', "'"))
 
@@ -117,10 +117,10 @@ def convert_test(
     published: bool = False,
     chosen: Sequence[str | None] = (None, None),
 ) -> None:
-    """Convert the test set of ``--test``, or else the release's, ``stems``, with the vocabulary of ``--vocab-from``.
+    """Convert the test set of ``--test``, or else ``stems`` of the release, with the vocabulary of ``--vocab-from``.
 
-    With ``published``, text is tokenized as for published results, see :func:`tokens_of_test`. ``chosen`` are the
-    source and target language that the user asks for; None accepts that of ``--vocab-from``.
+    ``published`` tokenizes as for published results, see :func:`tokens_of_test`. ``chosen`` has the source and target
+    language that the user asks for, or None to accept the language of ``--vocab-from``.
     """
     if args.merges is not None or args.lowercase is not None:
         raise Fault(f'--merges and --lowercase are those of {args.vocab_from}')
@@ -153,7 +153,7 @@ def convert_test(
 
 
 def prepare(args: argparse.Namespace, scratch: Path, *positional: Any, **options: Any) -> dict[str, Any]:
-    """Call ``prepare_corpus`` for the folder ``new`` in ``scratch``, and report its result."""
+    """Prepare a corpus in the folder ``new`` of ``scratch``, and report the result."""
     record, warnings = prepare_corpus(scratch / 'new', *positional, workers=args.workers, **options)
     report(args, record, warnings)
     return record

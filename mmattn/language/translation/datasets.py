@@ -22,19 +22,18 @@ from mmattn.utils.checks import check_count
 class ParallelTextDataset(TextDataset):
     r"""Two text files, aligned line by line, in the folder that a converter of ``tools/dataset_converters`` wrote.
 
-    A sample has the numbers of source and target, each with ``</s>`` at its end, and, with ``test_mode``, a data sample
-    with the texts. In training, pairs with an empty side and pairs with a side of more than ``max_length`` symbols are
-    left out, and their number is reported. In tests, no pair is left out, because BLEU is defined on the whole set.
+    A sample has the numbers of source and target, each with ``</s>``, and, with ``test_mode``, a data sample with the
+    texts. Training leaves out pairs with an empty side or with more than ``max_length`` symbols on a side, and logs
+    their number. Tests keep all pairs, because BLEU is defined on the whole set.
 
-    ``metainfo`` holds what is needed to translate other text: the languages, ``lowercase`` and the options of the
-    tokenizer, the symbols of the vocabulary and the codes of the subword segmentation. Checkpoints contain it.
+    ``metainfo``, which checkpoints contain, holds what is needed to translate other text: languages, ``lowercase``,
+    options of the tokenizer, symbols of the vocabulary and codes of the subword segmentation.
 
     Args:
         data_root (str): the folder, with ``corpus.json``, ``vocabulary.txt`` and ``bpe.codes``.
         split (str): 'train', 'val', 'test' or another prefix of file names: ``<split>.<language>`` is segmented text,
             ``<split>.raw.<language>`` the published text (optional).
-        source (str, optional): language of the source. Defaults to that of ``corpus.json``.
-        target (str, optional): language of the target. Defaults to that of ``corpus.json``.
+        source, target (str, optional): languages. Default to ``corpus.json``.
         max_length (int): in training, the largest number of symbols of a side, without ``</s>``. Defaults to 250.
         num_samples (int, optional): use only the first pairs. Defaults to None.
         test_mode (bool): keep every pair, and return the texts. Defaults to False.
@@ -42,7 +41,7 @@ class ParallelTextDataset(TextDataset):
     Raises:
         FileNotFoundError: a file does not exist.
         ValueError: the files have different numbers of lines, a file is not UTF-8 or invalid, a source sentence of a
-            test is empty, no pair is left, or source and target are the same language.
+            test is empty, or no pair is left.
 
     Example:
         >>> from mmattn.utils.files import write_text
@@ -117,7 +116,6 @@ class ParallelTextDataset(TextDataset):
 
     @staticmethod
     def _kept(paths: list[Path], texts: list[list[str]], chosen: Sequence[int], max_length: int) -> list[int]:
-        """Return the pairs to train on, and report the number of the others."""
         kept, empty, long = [], 0, 0
         for number in chosen:
             lengths = [len(split_symbols(lines[number])) for lines in texts]
@@ -138,27 +136,28 @@ class ParallelTextDataset(TextDataset):
 
     @classmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Return the path of ``vocabulary.txt``, and the languages, if the config sets them."""
+        """Locate ``vocabulary.txt``, and return it with the languages, if the config sets them."""
         return Path(cfg['data_root'], 'vocabulary.txt'), (cfg.get('source'), cfg.get('target'))
 
     @classmethod
     def read_vocabulary(cls, cfg: dict) -> Vocabulary:
-        """Return the vocabulary of a data set with this config."""
+        """Read the vocabulary of a data set with this config."""
         return Vocabulary.from_file(cls.vocabulary_source(cfg)[0])
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Return the data sets that do not translate as the first one; a missing folder is reported by the data set."""
-        found = [(cfg['data_root'], _direction(cfg)) for cfg in cfgs if Path(cfg['data_root'], 'corpus.json').is_file()]
+        """Find data sets that do not translate as the first one. The data set itself reports missing folders."""
+        roots = [cfg['data_root'] for cfg in cfgs if Path(cfg['data_root'], 'corpus.json').is_file()]
+        pairs = [_direction(cfg) for cfg in cfgs if cfg['data_root'] in roots]
         return {
-            str(Path(root, 'corpus.json')): [f'{" → ".join(pair)}, but {found[0][0]} is {" → ".join(found[0][1])}']
-            for root, pair in found
-            if pair != found[0][1]
+            str(Path(root, 'corpus.json')): [f'{" → ".join(pair)}, but {roots[0]} is {" → ".join(pairs[0])}']
+            for root, pair in zip(roots, pairs)
+            if pair != pairs[0]
         }
 
     @classmethod
     def checkpoint_faults(cls, cfg: dict, meta: Mapping[str, Any]) -> list[str]:
-        """Return the difference in the direction of the translation."""
+        """Compare the direction of the translation with a checkpoint."""
         pair, trained = _direction(cfg), (meta.get('source'), meta.get('target'))
         if None in trained or pair == trained:
             return []
@@ -184,6 +183,5 @@ class ParallelTextDataset(TextDataset):
 
 
 def _direction(cfg: Mapping[str, Any]) -> tuple[str, str]:
-    """Return source and target of a data set with this config."""
     record = read_record(cfg['data_root'])
     return cfg.get('source') or record['source'], cfg.get('target') or record['target']

@@ -30,16 +30,15 @@ Inputs = str | Path | Sequence[str]
 class TranslationInferencer(SentenceInferencer):
     """Translate raw text of any length.
 
-    The checkpoint contains everything else that is needed: the languages, the options of the tokenizer, the codes of
-    the subword segmentation and the vocabulary. No folder of data is read. Sentences of similar lengths share a batch;
-    the longest are first, so that a lack of memory shows at once. The results have the order of the input.
+    The checkpoint contains languages, tokenizer options, subword codes and vocabulary, so no folder of data is read.
+    Sentences of similar lengths share a batch. The longest come first, so that a lack of memory shows at once. The
+    results have the order of the input.
 
     Args:
-        model, weights, device, show_progress: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`, and
-            so are the errors. The model is a :class:`TranslationTransformer`, and the checkpoint was trained with
-            :class:`ParallelTextDataset`.
-        batch_tokens (int): bound on the pieces of a batch: its longest sentence, with ``</s>``, times its number of
-            sentences. Defaults to 4096.
+        model, weights, device, show_progress: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`. The
+            model is a :class:`TranslationTransformer`, trained with :class:`ParallelTextDataset`.
+        batch_tokens (int): most pieces of a batch: its longest sentence, with ``</s>``, times its number of sentences.
+            Defaults to 4096.
 
     Raises:
         ImportError: a package of the extra ``language`` is not installed.
@@ -81,12 +80,11 @@ class TranslationInferencer(SentenceInferencer):
     ) -> dict[str, list[dict]]:
         """Translate text.
 
-        A sentence without a piece, such as an empty line, has the empty translation with score 0. The model does not
-        receive it.
+        A sentence without a piece, such as an empty line, has the empty translation with score 0.
 
         Args:
-            inputs (str, Path or sequence of str): a sentence; a UTF-8 text file (as ``Path``) with one sentence per
-                line; or sentences.
+            inputs (str, Path or sequence of str): a sentence, a UTF-8 text file (as ``Path``) with one sentence per
+                line, or sentences.
             beam, length_penalty, n_best, progress_file, resume: as in
                 :class:`mmattn.language.models.inferencer.SentenceInferencer`.
             max_source_length (int): the most pieces of a sentence, without ``</s>``. Defaults to 250.
@@ -125,12 +123,12 @@ class TranslationInferencer(SentenceInferencer):
                 'current',
                 logging.WARNING,
             )
-        found = self._run(batches, 'Translation', progress_file, resume, options, dict(n_best=n_best), **settings)
+        predictions = self._run(batches, 'Translation', progress_file, resume, options, dict(n_best=n_best), **settings)
         long = [
             index + 1
             for batch in batches
             for index, pieces in zip(batch.indices, batch.inputs)
-            if len(found[index]['pieces']) >= longest(self.model.test_cfg['max_length'], len(pieces))
+            if len(predictions[index]['pieces']) >= longest(self.model.test_cfg['max_length'], len(pieces))
         ]
         if long:
             print_log(
@@ -141,7 +139,8 @@ class TranslationInferencer(SentenceInferencer):
             )
         return dict(
             predictions=[
-                dict(found.get(index) or _prediction([]), unknown=unknown.get(index, [])) for index in range(len(lines))
+                dict(predictions.get(index) or _prediction([]), unknown=unknown.get(index, []))
+                for index in range(len(lines))
             ]
         )
 
@@ -156,10 +155,6 @@ class TranslationInferencer(SentenceInferencer):
             inputs (sequence of str): raw sentences.
             max_source_length (int): the most pieces of a sentence, without ``</s>``. Defaults to 250.
             name (str): name of the input in messages. Defaults to 'inputs'.
-
-        Raises:
-            ValueError: a sentence is longer than ``max_source_length`` or ``batch_tokens``, or has a line break in it.
-                The message gives its line.
         """
         for number, line in enumerate(inputs, 1):
             if re.search('[\r\n]', line.strip()):
@@ -168,40 +163,40 @@ class TranslationInferencer(SentenceInferencer):
                     r'a file, which end in \n or \r\n, are translated one by one'
                 )
         pieces = [self.pipeline(line) for line in inputs]
-        for number, each in enumerate(pieces, 1):
-            if len(each) > max_source_length:
+        for number, sentence in enumerate(pieces, 1):
+            if len(sentence) > max_source_length:
                 raise ValueError(
-                    f'{name}, line {number}: a sentence of {len(each)} pieces, but max_source_length is '
+                    f'{name}, line {number}: a sentence of {len(sentence)} pieces, but max_source_length is '
                     f'{max_source_length}: divide the line into sentences, or raise max_source_length'
                 )
-            if len(each) + 1 > self.batch_tokens:
+            if len(sentence) + 1 > self.batch_tokens:
                 raise ValueError(
-                    f'{name}, line {number}: batch_tokens must be at least {len(each) + 1}, the pieces of this '
+                    f'{name}, line {number}: batch_tokens must be at least {len(sentence) + 1}, the pieces of this '
                     f'sentence with the end token; got {self.batch_tokens}'
                 )
-        indices = [index for index, each in enumerate(pieces) if each]
+        indices = [index for index, sentence in enumerate(pieces) if sentence]
         batches = token_batches([(len(pieces[index]) + 1,) for index in indices], self.batch_tokens)
         batches = [[indices[position] for position in batch] for batch in reversed(batches)]
         return [Batch(batch, [pieces[index] for index in batch]) for batch in batches]
 
     @torch.no_grad()
     def forward(self, inputs: Batch, **options: Any) -> list[list[Hypothesis]]:  # type: ignore[override]
-        """Return the hypotheses for each sentence of a batch; ``options`` replace those of ``test_cfg``."""
-        source = [torch.tensor(self.vocabulary.encode(' '.join(each))) for each in inputs.inputs]
+        """Translate a batch: return hypotheses per sentence. ``options`` replace ``test_cfg``."""
+        source = [torch.tensor(self.vocabulary.encode(' '.join(sentence))) for sentence in inputs.inputs]
         data = self.model.data_preprocessor(dict(inputs=dict(source=source)), False)
         return self.model.translate(data['inputs']['source'], **options)
 
     def postprocess(  # type: ignore[override]
         self, preds: Sequence[Sequence[Hypothesis]], n_best: int = 1
     ) -> list[dict]:
-        """Return the predictions of sentences, as :meth:`__call__`, for their hypotheses, the best first."""
-        found = []
+        """Convert the hypotheses of sentences, the best first, to predictions as in :meth:`__call__`."""
+        predictions = []
         for hypotheses in preds:
             symbols = self.vocabulary.symbols
             pieces = [[symbols[number] for number in hypothesis.tokens] for hypothesis in hypotheses[:n_best]]
-            texts = [self._target.detokenize(undo_bpe(' '.join(each))) for each in pieces]
-            found.append(_prediction([*zip(texts, (hypothesis.score for hypothesis in hypotheses))], pieces[0]))
-        return found
+            texts = [self._target.detokenize(undo_bpe(' '.join(translation))) for translation in pieces]
+            predictions.append(_prediction([*zip(texts, (hypothesis.score for hypothesis in hypotheses))], pieces[0]))
+        return predictions
 
     def visualize(  # type: ignore[override]
         self, inputs: str, pieces: Sequence[str], layer: int | None = None
@@ -210,7 +205,7 @@ class TranslationInferencer(SentenceInferencer):
 
         Args:
             inputs (str): the raw sentence.
-            pieces (sequence of str): 'pieces' of its prediction, or those of another translation.
+            pieces (sequence of str): 'pieces' of its prediction, or of another translation.
             layer (int, optional): number of the layer in encoder and decoder, from 1. Defaults to the last.
 
         Returns:
@@ -223,24 +218,21 @@ class TranslationInferencer(SentenceInferencer):
             raise ValueError(f'inputs must have at least one piece; got {inputs!r}')
         device = next(self.model.parameters()).device
         source, target = (
-            torch.tensor(self.vocabulary.encode(' '.join(each)), device=device) for each in (read, pieces)
+            torch.tensor(self.vocabulary.encode(' '.join(sentence)), device=device) for sentence in (read, pieces)
         )
         attention = sentence_attention(self.model, source, target, layer)
         return draw_sentence_attention(attention, [*read, '</s>'], [*pieces, '</s>'])
 
     def _read_meta(self) -> None:
-        """Set the vocabulary, and the tokenizers of both languages."""
         super()._read_meta()
         common = dict(lowercase=self.meta['lowercase'], **self.meta['moses'])
         self._source = TextProcessor(self.meta['source'], self.meta['codes'], **common)
         self._target = TextProcessor(self.meta['target'], None, **common)
 
     def _init_pipeline(self, cfg: Any) -> Any:
-        """Return the function from a raw sentence to its pieces."""
         return self._source.pieces
 
     def _inputs_to_list(self, inputs: Inputs) -> list[str]:  # type: ignore[override]
-        """Return the sentences."""
         if isinstance(inputs, Path):
             return read_lines(inputs)
         if isinstance(inputs, str) and os.path.isfile(inputs):
@@ -253,6 +245,5 @@ class TranslationInferencer(SentenceInferencer):
 
 
 def _prediction(n_best: Sequence[tuple[str, float]], pieces: Sequence[str] = ()) -> dict:
-    """Return the prediction with these translations; without one, that of an empty line."""
-    found = [dict(text=text, score=score) for text, score in n_best or [('', 0.0)]]
-    return dict(found[0], pieces=list(pieces), n_best=found)
+    translations = [dict(text=text, score=score) for text, score in n_best or [('', 0.0)]]
+    return dict(translations[0], pieces=list(pieces), n_best=translations)

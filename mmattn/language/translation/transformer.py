@@ -37,20 +37,20 @@ class TranslationTransformer(SentenceGenerator):
     2021, sections 3.4.4 and 3.6.
 
     Args:
-        vocab_size (int): number of symbols of the vocabulary, the four special ones included.
+        vocab_size (int): number of symbols, with the four special ones.
         size (str): 'tiny' (E 128, FFN 256, 4 heads, 4 + 4 layers), 'iwslt' (512, 1024, 4, 6 + 6), 'base' (512, 2048, 8,
             6 + 6) or 'big' (1024, 4096, 16, 6 + 6). Defaults to 'base'.
         encoder_attention (dict or sequence of dict, optional): self-attention of the encoder layers; see
             :class:`mmattn.language.TransformerEncoderLayer`. Defaults to attention by content.
-        decoder_attention (dict or sequence of dict, optional): the same for the decoder layers, which make it causal.
+        decoder_attention (dict or sequence of dict, optional): self-attention of the decoder layers, which make it
+            causal, as ``encoder_attention``.
         cross_attention (dict): attention of the decoder to the encoder. Defaults to attention by content.
-        positions (str): 'sinusoidal' or 'none': absolute positions that are added to the embeddings. Defaults to
-            'sinusoidal'.
+        positions (str): absolute positions added to the embeddings, 'sinusoidal' or 'none'. Defaults to 'sinusoidal'.
         dropout (float): probability, in [0, 1). Defaults to 0.1.
         norm_first (bool): the norms precede the sub-layers (pre-norm). Defaults to False.
         label_smoothing (float): ε of the loss, in [0, 1]. Defaults to 0.1.
-        stack (str): prefix of the types of encoder and decoder: 'Sequence', those of mmattn; or 'Torch', the layers of
-            ``nn.Transformer``, which accept no other attention. Defaults to 'Sequence'.
+        stack (str): 'Sequence', the layers of mmattn, or 'Torch', the layers of ``nn.Transformer``, which accept no
+            other attention. Defaults to 'Sequence'.
         test_cfg (dict, optional): options of the beam search: ``beam`` (default 5), ``length_penalty`` and
             ``penalty_kind`` (see :class:`mmattn.language.LengthPenalty`; default 1, 'power'), and ``max_length`` (a,
             b): at most a · (source length) + b tokens (default (0, 200)).
@@ -124,8 +124,8 @@ class TranslationTransformer(SentenceGenerator):
         """Run the model on a batch.
 
         Args:
-            inputs (dict[str, Tensor]): 'source', int64 ``(B, M)``, sentences that end in ``</s>``, padded; and, except
-                in mode 'predict', 'target', int64 ``(B, L)``.
+            inputs (dict[str, Tensor]): 'source', int64 ``(B, M)``, padded sentences with ``</s>``, and, except in mode
+                'predict', 'target', int64 ``(B, L)``.
             data_samples (list[BaseDataElement], optional): one per sentence; predictions are added to them.
             mode (str): 'tensor', the logits ``(B, L, V)``; 'loss', a dict; 'predict', the data samples with
                 ``pred_tokens`` (list of int), ``pred_score`` and ``n_best`` (list of :class:`Hypothesis`).
@@ -137,26 +137,26 @@ class TranslationTransformer(SentenceGenerator):
         return self.logits(self.hidden(inputs['source'], inputs['target']))
 
     def hidden(self, source: Tensor, target: Tensor) -> Tensor:
-        """Return the output of the decoder, ``(B, L, E)``, which predicts ``target``, int64 ``(B, L)``."""
+        """Compute the output of the decoder, ``(B, L, E)``, which predicts ``target``, int64 ``(B, L)``."""
         return self.decode(*self.encode(source), target)
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the output of the encoder, ``(B, M, E)``, and the padding mask of the source, bool ``(B, M)``."""
+        """Encode the source: return ``(B, M, E)`` and its padding mask, bool ``(B, M)``."""
         if source.shape[1] == 0 or bool((source[:, 0] <= EOS).any()):
             raise ValueError('source must have at least one token before the end token in every sentence')
         mask = padding_mask(source)
         return self.encoder(self.embedding(source), mask), mask
 
     def loss(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return the label-smoothed loss; see :func:`mmattn.language.label_smoothed_loss`."""
+        """Compute the label-smoothed loss; see :func:`mmattn.language.label_smoothed_loss`."""
         return self.label_smoothed(self.hidden(source, target), target)
 
     def translate(self, source: Tensor, **options: Any) -> list[list[Hypothesis]]:
-        """Translate a batch by beam search; for each sentence, return up to ``beam`` hypotheses, the best first.
+        """Translate a batch by beam search: return up to ``beam`` hypotheses per sentence, the best first.
 
         Args:
-            source (Tensor): int64 ``(B, M)``, sentences that end in ``</s>``, padded on the right.
-            **options: replace those of ``test_cfg``.
+            source (Tensor): int64 ``(B, M)``, sentences with ``</s>``, padded on the right.
+            **options: replace ``test_cfg``.
         """
         limit = options.pop('max_length', self.test_cfg['max_length'])
         if not isinstance(limit, int):
@@ -164,7 +164,7 @@ class TranslationTransformer(SentenceGenerator):
         return self.search(self.decoder.start(*self.encode(source)), limit, **options)
 
     def predict(self, source: Tensor, data_samples: list[BaseDataElement] | None = None) -> list[BaseDataElement]:
-        """Return data samples with the translation of each sentence."""
+        """Translate each sentence: return data samples as :meth:`forward`."""
         return predictions(self.translate(source), data_samples)
 
 
@@ -181,9 +181,9 @@ def check_max_length(max_length: Any) -> None:
 
 
 def longest(max_length: int | Sequence[float], length: int) -> int:
-    """Return the most pieces of a translation of ``length`` pieces, both without ``</s>``.
+    """Compute the most pieces of a translation of ``length`` pieces, both without ``</s>``.
 
-    ``max_length`` is 'max_length' of ``test_cfg``: a number, or a factor and a number to add.
+    ``max_length`` is a number, or a factor and a number to add, as in ``test_cfg``.
 
     Example:
         >>> longest((1.5, 10), 20), longest(200, 20)

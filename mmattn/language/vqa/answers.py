@@ -39,54 +39,47 @@ PERIODS = 32  # a period after these stays: the official code passes a flag of t
 
 
 def strip_answer(text: str) -> str:
-    """Return an answer without newlines, tabs and white space around it."""
+    """Strip an answer of newlines, tabs and white space around it."""
     return text.replace('\n', ' ').replace('\t', ' ').strip()
 
 
 @lru_cache(maxsize=1 << 16)  # the same answers are given to many questions
 def normalize_answer(text: str) -> str:
-    r"""Return an answer as the official evaluation of VQA compares it.
+    r"""Normalise an answer as the official evaluation of VQA does before it compares answers.
 
     Each of ``;/[]"{}()=+\_-><@`,?!`` is deleted if it is next to a space anywhere in the text, or if the text has a
-    comma between two digits; otherwise, it becomes a space. A period that is not before a digit is deleted. The rest is
-    lower-cased; numbers up to ten become digits; articles are left out; and contractions get their apostrophe.
+    comma between two digits. Otherwise, it becomes a space. A period that is not before a digit is deleted. The rest is
+    lower-cased, numbers up to ten become digits, articles are left out, and contractions get their apostrophe.
 
     Source: ``vqaEval.py`` of the VQA API.
-
-    Args:
-        text (str): the answer.
 
     Example:
         >>> [normalize_answer(text) for text in ('Two dogs.', 'red/white', '10,000', 'dont know', 'the U.S.')]
         ['2 dogs', 'red white', '10000', "don't know", 'us']
     """
-    text = found = strip_answer(text)
+    text = normalized = strip_answer(text)
     in_number = re.search(r'\d,\d', text) is not None
     for mark in PUNCTUATION:
         at_space = f'{mark} ' in text or f' {mark}' in text
-        found = found.replace(mark, '' if at_space or in_number else ' ')
-    found = re.sub(r'\.(?!\d)', '', found, count=PERIODS)
-    words = (NUMBERS.get(word, word) for word in found.lower().split())
+        normalized = normalized.replace(mark, '' if at_space or in_number else ' ')
+    normalized = re.sub(r'\.(?!\d)', '', normalized, count=PERIODS)
+    words = (NUMBERS.get(word, word) for word in normalized.lower().split())
     return ' '.join(CONTRACTIONS.get(word, word) for word in words if word not in ARTICLES)
 
 
 def answer_score(count: int, answers: int) -> float:
-    """Return the accuracy of an answer that ``count`` of all ``answers`` give.
+    """Compute the accuracy of an answer that ``count`` of all ``answers`` give.
 
-    With ten, it is the mean of min(1, matches/3) over their ten subsets of nine, which is min(1, 0.3 count). With one,
-    it is 0 or 1.
-
-    Example:
-        >>> [answer_score(count, 10) for count in range(5)], answer_score(1, 1)
-        ([0.0, 0.3, 0.6, 0.9, 1.0], 1.0)
+    With ten answers, it is the mean of min(1, matches/3) over their ten subsets of nine, which is min(1, 0.3 count).
+    With one answer, it is 0 or 1.
     """
     return min(1.0, 3 * count / HUMANS) if answers > 1 else float(count)
 
 
 def official_score(prediction: str, answers: Sequence[str]) -> float:
-    """Return the official accuracy of a predicted answer, from 0 to 1, against ten answers, or one.
+    """Compute the official accuracy of a predicted answer, from 0 to 1, against ten answers, or one.
 
-    Both sides are normalised, unless all ten answers are the same, or there is only one.
+    Both sides are normalised, unless all ten answers are equal, or there is only one.
 
     Example:
         >>> official_score('2', ['two'] * 2 + ['three'] * 8), official_score('2', ['two'])
@@ -101,10 +94,10 @@ def official_score(prediction: str, answers: Sequence[str]) -> float:
 def frequent_answers(
     questions: Iterable[Question], min_answers: int = 1, num_answers: int | None = None, normalize: bool = False
 ) -> list[str]:
-    """Return the majority answers of questions, the most frequent first, of equals the last in the alphabet first.
+    """Count the majority answers of questions, and sort them by frequency, equals in reversed alphabetical order.
 
     Args:
-        questions (iterable of Question): those without answers do not count.
+        questions (iterable of Question): questions without answers do not count.
         min_answers (int): number of questions that an answer must have. Defaults to 1.
         num_answers (int, optional): largest number of answers. Defaults to None, no limit.
         normalize (bool): normalise the answers. An answer that becomes empty is left out. Defaults to False.
@@ -114,14 +107,14 @@ def frequent_answers(
         >>> frequent_answers(questions), frequent_answers(questions, num_answers=2, normalize=True)
         (['sky', 'red', 'Two', '2'], ['2', 'sky'])
     """
-    counts = Counter(normalize_answer(each.answer) if normalize else each.answer for each in questions)
+    counts = Counter(normalize_answer(question.answer) if normalize else question.answer for question in questions)
     del counts['']
-    found = sorted((text for text in counts if counts[text] >= min_answers), reverse=True)
-    return sorted(found, key=lambda text: -counts[text])[:num_answers]
+    frequent = sorted((text for text in counts if counts[text] >= min_answers), reverse=True)
+    return sorted(frequent, key=lambda text: -counts[text])[:num_answers]
 
 
 def best_answers(scores: Tensor, answers: Sequence[str], top_k: int) -> list[tuple[str, float]]:
-    """Return the best answers and their scores, the best first, for the scores ``(A,)`` of all answers.
+    """Select the best answers and their scores, the best first, by the scores ``(A,)`` of all answers.
 
     Example:
         >>> best_answers(Tensor([0.25, 0.5, 0.125]), ['yes', 'no', '2'], 2)
@@ -137,7 +130,7 @@ class AnswerIndex:
 
     Args:
         answers (sequence of str): the answers, number 0 first.
-        normalize_answers (bool): they are normalised majority answers. Defaults to False.
+        normalize_answers (bool): ``answers`` are normalised majority answers. Defaults to False.
         normalize_counts (bool): normalise the ten answers to a question before they are counted. Defaults to False.
 
     Example:
@@ -152,48 +145,48 @@ class AnswerIndex:
         self._normalized = {normalize_answer(text) for text in answers}
 
     def counts(self, question: Question) -> dict[int, int]:
-        """Return how many humans give each of these answers to a question, by number of the answer.
+        """Count how many humans give each answer to a question, by number of the answer.
 
-        An answer that is the only one is normalised as the majority answers are.
+        A question's only answer is normalised as the majority answers are.
         """
         normalize = self.normalize_counts or (len(question.answers) == 1 and self.normalize_answers)
-        given = Counter(map(normalize_answer, question.answers) if normalize else question.answers)
-        return {self.numbers[text]: count for text, count in given.items() if text in self.numbers}
+        counts = Counter(map(normalize_answer, question.answers) if normalize else question.answers)
+        return {self.numbers[text]: count for text, count in counts.items() if text in self.numbers}
 
     def samples(self, question: Question) -> bool:
-        """Return whether sampled training uses a question: its majority and one answer are among these answers."""
+        """Check whether sampled training uses a question: the list has its majority answer and one of its answers."""
         majority = normalize_answer(question.answer) if self.normalize_answers else question.answer
         return majority in self.numbers and bool(self.counts(question))
 
     def best_score(self, question: Question) -> float:
-        """Return the largest official accuracy of these answers for a question with answers."""
-        given = [strip_answer(answer) for answer in question.answers]
-        if len(set(given)) == 1:
-            return float(given[0] in self.numbers)
-        counts = Counter(map(normalize_answer, given))
-        return answer_score(max((counts[text] for text in counts.keys() & self._normalized), default=0), len(given))
+        """Compute the largest official accuracy that these answers allow for a question with answers."""
+        answers = [strip_answer(answer) for answer in question.answers]
+        if len(set(answers)) == 1:
+            return float(answers[0] in self.numbers)
+        counts = Counter(map(normalize_answer, answers))
+        return answer_score(max((counts[text] for text in counts.keys() & self._normalized), default=0), len(answers))
 
 
 @METRICS.register_module()
 class VQAAccuracy(UniqueMetric):
     """Accuracy of answers, in percent, as in the official evaluation of VQA 1.0 and 2.0.
 
-    The accuracy of an answer that c of ten humans give is the mean of min(1, matches/3) over the ten subsets of nine,
-    which is min(1, 0.3 c); both sides are normalised, see :func:`mmattn.language.vqa.normalize_answer`. With one answer
-    per question, it is the exact match.
+    An answer that c of ten humans give has accuracy min(1, 0.3 c), the mean of min(1, matches/3) over the ten subsets
+    of nine. Both sides are normalised by :func:`mmattn.language.vqa.normalize_answer`. With one answer per question, it
+    is the exact match.
 
-    'accuracy' is of all questions; 'accuracy/number' and so on are of the questions with this answer type or question
-    type. 'raw accuracy', with ten answers, compares the published strings without normalisation, as the validation of
-    the bilinear attention network's code.
+    'accuracy' is of all questions, 'accuracy/number' and so on of the questions with this answer type or question type.
+    'raw accuracy', with ten answers, compares the published strings without normalisation, as the code of the bilinear
+    attention network does.
 
     Questions without answers, as in the test set of the server, have no figures, but can be written to a file.
 
     Args:
         question_types (bool): also return the accuracy of each question type; VQA has 65. Defaults to True.
         output_dir (str, optional): folder for ``results.json``, in the format of the server, ``[{"question_id": 42,
-            "answer": "dog"}, …]``, and ``scores.json``, the scores of each question for paired statistics,
-            ``{"scores": {question id: {"accuracy": 30.0, "raw accuracy": 30.0, "image_id": "12"}}}``.
-            ``tools/test.py --out`` sets it. Defaults to None, no files.
+            "answer": "dog"}, …]``, and ``scores.json``, the scores of each question for paired statistics, ``{"scores":
+            {question id: {"accuracy": 30.0, "raw accuracy": 30.0, "image_id": "12"}}}``. ``tools/test.py --out`` sets
+            it. Defaults to None, no files.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
     Example:
@@ -227,7 +220,7 @@ class VQAAccuracy(UniqueMetric):
             self.results.append(result)
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Return the figures by name, in percent, or none without answers; write the requested files."""
+        """Compute the figures by name, in percent, or none without answers. Write the requested files."""
         self.write('results.json', [{name: result[name] for name in ('question_id', 'answer')} for result in results])
         without = [result['question_id'] for result in results if not result['answers']]
         if without:

@@ -21,16 +21,13 @@ from .questions import QuestionTokenizer
 
 @HOOKS.register_module()
 class GlimpseEntropyHook(Hook):
-    """Logs the mean entropy of the attention maps of each glimpse over the validation questions, after each validation.
+    """Log the mean entropy of the attention maps of each glimpse over the validation questions, after each validation.
 
     The entropy −Σ A ln A, in nats, is of all pairs of words and regions, or of all regions. The log has ``entropy/1``
-    for the first glimpse, and so on. The maps are computed by a second pass of the model.
+    for the first glimpse, and so on. A second pass of the model computes the maps. The model must have ``attention``,
+    and its head must return weights.
 
     Source: "Bilinear Attention Networks", 2018, Fig. 2d.
-
-    Raises:
-        ValueError: when the run starts, the model has no ``attention``; or, in the first validation, its head returns
-            no weights.
 
     Example:
         >>> custom_hooks = [dict(type='mmattn.GlimpseEntropyHook')]  # in a config
@@ -67,7 +64,7 @@ class GlimpseEntropyHook(Hook):
 
 
 def find_attention(model: Any) -> Any:
-    """Return a model without the wrapper of a distributed run; one without ``attention`` is a ValueError."""
+    """Unwrap the model of a distributed run, and check that it has ``attention``."""
     model = model.module if is_model_wrapper(model) else model
     if not hasattr(model, 'attention'):
         raise ValueError(f'the model must have attention maps, such as mmattn.VQAModel; got {type(model).__name__}')
@@ -76,21 +73,20 @@ def find_attention(model: Any) -> Any:
 
 @HOOKS.register_module()
 class BilinearMapHook(Hook):
-    """Draws the attention maps of the first validation questions through the Runner's visualizer.
+    """Draw the attention maps of the first validation questions through the Runner's visualizer.
 
     The visualizer writes them to its backends (files, TensorBoard, …) as ``attention_<question id>``. See
     :func:`mmattn.language.vqa.attention_pictures.draw_question_attention`.
 
     Args:
-        num_questions (int): number of questions. Defaults to 4.
-        interval (int): draw in every ``interval``-th validation, starting with the first. Defaults to 1.
-        pictures (str or Path, optional): folder of the pictures, in which the boxes are drawn; the name of a file is
-            the id of its image, or ends in it. Defaults to None: a white picture, if the model does not read pictures.
+        num_questions (int): number of questions, at least 1. Defaults to 4.
+        interval (int): draw in every ``interval``-th validation, from the first. Defaults to 1.
+        pictures (str or Path, optional): folder of the pictures in which the boxes are drawn. The name of a file is the
+            id of its image, or ends in it. Defaults to None: a white picture, if the model does not read pictures.
         top_k (int): number of answers in a picture. Defaults to 5.
 
     Raises:
-        OSError: when the run starts, ``pictures`` is no folder.
-        ValueError: a number is below 1; or, when the run starts, the model has no ``attention``.
+        OSError: ``pictures`` is no folder, when the run starts.
 
     Example:
         >>> HOOKS.build(dict(type='BilinearMapHook', num_questions=8)).interval
@@ -120,7 +116,7 @@ class BilinearMapHook(Hook):
         self._left -= len(samples)
         if not samples or not is_main_process():
             return
-        from .attention_pictures import picture_of_answer  # late: it imports matplotlib
+        from .attention_pictures import draw_answer_attention  # late: it imports matplotlib
 
         model, meta = find_attention(runner.model), runner.val_dataloader.dataset.metainfo
         tokenizer = QuestionTokenizer(meta['symbols'], meta['tokens'], meta['max_words'])
@@ -128,7 +124,9 @@ class BilinearMapHook(Hook):
             inputs = {name: values[i] for name, values in data_batch['inputs'].items()}
             path = self._paths.get(sample.image_id)
             picture = None if path is None else np.asarray(read_picture(path))
-            drawn = picture_of_answer(model, inputs, sample.question, tokenizer, meta['answers'], picture, self.top_k)
+            drawn = draw_answer_attention(
+                model, inputs, sample.question, tokenizer, meta['answers'], picture, self.top_k
+            )
             runner.visualizer.add_image(f'attention_{sample.question_id}', drawn, runner.iter)
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:

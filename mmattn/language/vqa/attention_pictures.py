@@ -1,4 +1,4 @@
-"""Pictures of the attention with which a model answers a question: words × regions, and the boxes that it saw most."""
+"""Draw the attention with which a model answers a question: words × regions, and the boxes that it saw most."""
 
 from __future__ import annotations
 
@@ -34,13 +34,7 @@ TITLE, LABELS = 0.28, 0.25  # inches above a map, and below it
 
 
 class AttentionTable(NamedTuple):
-    """The weights of a question as tables whose rows have names.
-
-    Attributes:
-        titles (list[str]): one per table.
-        rows (list[str]): names of the rows, the same in all tables.
-        weights (Tensor): float ``(tables, rows, K)`` on the CPU.
-    """
+    """Tables of the weights of a question, ``(tables, rows, K)`` on the CPU, with titles and names of the rows."""
 
     titles: list[str]
     rows: list[str]
@@ -49,18 +43,15 @@ class AttentionTable(NamedTuple):
 
 @torch.no_grad()
 def question_attention(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the scores of all answers to a question, ``(A,)``, and the attention weights of the model, on the CPU.
+    """Run a model on a question: return the scores of all answers, ``(A,)``, and the attention weights, on the CPU.
+
+    The weights are ``(G, L, K)`` for words and regions, or ``(G, K)`` for regions. A model without weights is a
+    ValueError.
 
     Args:
         model (nn.Module): a model of visual questions with ``attention``, such as :class:`VQAModel`, in evaluation
             mode.
-        inputs (dict[str, Tensor]): those of one question, not padded, as 'inputs' of a sample of :class:`VQADataset`.
-
-    Returns:
-        tuple[Tensor, Tensor]: the weights are those of words and regions, ``(G, L, K)``, or of regions, ``(G, K)``.
-
-    Raises:
-        ValueError: the model returns no attention weights.
+        inputs (dict[str, Tensor]): one question, not padded, as 'inputs' of a sample of :class:`VQADataset`.
     """
     attention = getattr(model, 'attention', None)
     if attention is not None:
@@ -72,7 +63,7 @@ def question_attention(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, T
     raise ValueError(f'the model must return attention weights; {kind} returns none')
 
 
-def picture_of_answer(
+def draw_answer_attention(
     model: Any,
     inputs: dict[str, Tensor],
     question: str,
@@ -86,14 +77,11 @@ def picture_of_answer(
     Args:
         model, inputs: as in :func:`question_attention`.
         question (str): the text of the question.
-        tokenizer (QuestionTokenizer): it divides the question into words.
+        tokenizer (QuestionTokenizer): splits the question into words.
         answers (sequence of str): all answers of the model.
         picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to the
             picture that the model reads, or to a white one.
         top_k (int): number of answers. Defaults to 5.
-
-    Raises:
-        ValueError: as :func:`question_attention` and :func:`draw_question_attention`.
     """
     scores, weights = question_attention(model, inputs)
     if 'image' in inputs:
@@ -109,17 +97,13 @@ def picture_of_answer(
 
 
 def attention_table(weights: Tensor, words: Sequence[str]) -> AttentionTable:
-    """Return the weights of a question as tables: one per glimpse with a row per word, or one with a row per glimpse.
+    """Arrange the weights of a question as tables: one per glimpse with a row per word, or one with a row per glimpse.
 
-    The weights of the padding after the words, which some models attend to as well, are added in the row '(padding)'.
+    Some models also attend to padding after the words. The row '(padding)' has the sum of its weights.
 
     Args:
-        weights (Tensor): float, A of G glimpses: ``(G, L, K)`` for words × regions, or ``(G, K)`` for attention to
-            regions alone.
+        weights (Tensor): float, A of G glimpses: ``(G, L, K)`` for words × regions, or ``(G, K)`` for regions alone.
         words (sequence of str): the words of the question, at most L.
-
-    Raises:
-        ValueError: the weights have another number of dimensions, no region, or fewer positions than words.
 
     Example:
         >>> attention_table(torch.full((2, 14, 36), 1 / 504), ['what', 'is', 'this']).rows
@@ -142,14 +126,9 @@ def attention_table(weights: Tensor, words: Sequence[str]) -> AttentionTable:
 
 
 def region_order(weights: Tensor) -> list[int]:
-    """Return the regions by Σ_i A_0[i,j], their weight in the first glimpse, the greatest first.
+    """Sort the regions by Σ_i A_0[i,j], their weight in the first glimpse, the greatest first.
 
-    Args:
-        weights (Tensor): float ``(G, L, K)`` or ``(G, K)``.
-
-    Example:
-        >>> region_order(torch.tensor([[[0.1, 0.4, 0.0], [0.1, 0.1, 0.3]]]))
-        [1, 2, 0]
+    ``weights`` are float ``(G, L, K)`` or ``(G, K)``.
     """
     sums = weights[0] if weights.dim() == 2 else weights[0].sum(0)
     return sums.argsort(descending=True, stable=True).tolist()
@@ -166,32 +145,22 @@ def draw_question_attention(
 ) -> np.ndarray:
     """Draw the attention maps of a question in log scale, and the six boxes that the first glimpse attends to most.
 
-    The columns of the maps are the regions, those with the greatest Σ_i A_0[i,j] first; the first six have the numbers
-    and colours of their boxes in the picture. The colours of the maps span at most four decades. A weight of 0 is grey.
+    The columns of the maps are the regions, sorted by Σ_i A_0[i,j], the greatest first. The first six have the numbers
+    and colours of their boxes in the picture. The colours span at most four decades. A weight of 0 is grey.
 
     Source: "Bilinear Attention Networks", 2018, Fig. 3.
 
     Args:
-        weights (Tensor): float ``(G, L, K)`` or ``(G, K)``; see :func:`attention_table`.
-        words (sequence of str): the words of the question, at most L.
-        boxes (Tensor): left, top, right, bottom ``(K, 4)``, in pixels of the image.
+        weights, words: as in :func:`attention_table`.
+        boxes (Tensor): left, top, right, bottom ``(K, 4)``, in pixels of the image, one per region.
         size (tuple[int, int]): width and height of the image.
-        picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to None: a
-            white one.
-        question (str): it is the heading. Defaults to ''.
+        picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to a white
+            one.
+        question (str): the heading. Defaults to ''.
         answers (sequence of tuple[str, float]): answers and their scores, the best first. Defaults to none.
 
     Returns:
         np.ndarray: uint8 ``(height, width, 3)``, RGB.
-
-    Raises:
-        ValueError: as :func:`attention_table`; or there is not one box per region.
-
-    Example:
-        >>> boxes = torch.tensor([[0.0, 0.0, 50.0, 40.0], [5.0, 5.0, 20.0, 30.0]])
-        >>> weights = torch.tensor([[[0.4, 0.1], [0.3, 0.2]]])
-        >>> draw_question_attention(weights, ['what', 'colour'], boxes, (50, 40), question='What colour?').shape[2]
-        3
     """
     table = attention_table(weights, words)
     if boxes.shape != (weights.shape[-1], 4):
@@ -209,7 +178,7 @@ def _figure(
     question: str,
     answers: Sequence[tuple[str, float]],
 ) -> Figure:
-    """Return the figure. Positions are in inches from the top left: a layout by matplotlib takes ten times as long."""
+    """Build the figure. Positions are in inches from the top left: a layout by matplotlib takes ten times as long."""
     count, regions = len(table.weights), len(order)
     scale = PANEL / max(size)
     shown = size[0] * scale, size[1] * scale
@@ -265,12 +234,12 @@ def _figure(
 
 
 def _cut(weights: Tensor) -> bool:
-    """Return whether positive weights are below the span of the colours."""
+    """Check whether positive weights are below the span of the colours."""
     return bool(weights[weights > 0].numel() and weights[weights > 0].min() < weights.max() * 10**-DECADES)
 
 
 def _log_norm(weights: Tensor) -> LogNorm:
-    """Return the span of the colours: from the smallest positive weight to the largest, at most four decades."""
+    """Span the colours from the smallest positive weight to the largest, over at most four decades."""
     positive = weights[weights > 0]
     largest = float(positive.max()) if positive.numel() else 1.0
     smallest = max(float(positive.min()), largest * 10**-DECADES) if positive.numel() else largest
@@ -280,25 +249,17 @@ def _log_norm(weights: Tensor) -> LogNorm:
 
 
 def _ticks(norm: LogNorm) -> list[float]:
-    """Return the powers of ten in the span of the colours, or, if these are few, four values."""
+    """Choose the powers of ten in the span of the colours, or, if these are few, four values."""
     low, high = (np.log10(float(x)) for x in (norm.vmin, norm.vmax))  # type: ignore[arg-type]
     powers = [10.0**k for k in range(int(np.ceil(low)), int(np.floor(high)) + 1)]
     return powers if len(powers) > 1 else np.logspace(low, high, 4).tolist()
 
 
 def position_boxes(count: int, size: tuple[int, int]) -> Tensor:
-    """Return the boxes of the positions of a feature map that covers an image, row by row, ``(count, 4)``, in pixels.
+    """Divide an image into the cells of a feature map, row by row: boxes ``(count, 4)`` in pixels.
 
-    Args:
-        count (int): number of positions; the cells have the shape that is closest to a square.
-        size (tuple[int, int]): width and height of the image.
-
-    Raises:
-        ValueError: no map of so many positions has about the shape of the image.
-
-    Example:
-        >>> position_boxes(4, (64, 64))[1]
-        tensor([32.,  0., 64., 32.])
+    The map has ``count`` positions, and cells as square as possible. ``size`` is width and height of the image. A
+    ``count`` that does not fit the shape of the image is a ValueError.
     """
     rows = max(1, round((count * size[1] / size[0]) ** 0.5))
     if count % rows:

@@ -1,4 +1,4 @@
-"""What the converters of visual questions share: the splits, the region store and the files of questions."""
+"""Splits, region store and question files that all converters of visual questions share."""
 
 import argparse
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ Splits = dict[str, list[Question]]
 
 
 def read_lines(path: Path, faults: list[str]) -> list[str]:
-    """Return the lines of a text file; what is wrong with it is added to ``faults``."""
+    """Read the lines of a text file, and add what is wrong with it to ``faults``."""
     try:
         return text_files.read_lines(path)
     except FileNotFoundError:
@@ -27,16 +27,16 @@ def read_lines(path: Path, faults: list[str]) -> list[str]:
 
 
 def shortened(path: Path, faults: Sequence[str]) -> list[str]:
-    """Return the first faults of a file, and the number of others."""
+    """List the first faults of a file, and the number of further faults."""
     more = [f'{path}: … and {len(faults) - SHOWN:,} more'] if len(faults) > SHOWN else []
     return [f'{path}: {fault}' for fault in faults[:SHOWN]] + more
 
 
 def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
-    """Hold out images, so that a checkpoint is chosen on other images than those that its result is reported on.
+    """Hold out images, so that a checkpoint is chosen on other images than its result is reported on.
 
-    With 'train' and one of 'val' and 'test', every second image of the latter, in the order of the file, is in 'test',
-    and the others are in 'val'.
+    With 'train' and one of 'val' and 'test', every second image of the latter, in the order of the file, becomes
+    'test', and the rest 'val'.
     """
     held = {split: list(questions) for split, questions in splits.items()}
     if 'train' not in held:  # a test set for a model that is trained
@@ -51,7 +51,7 @@ def hold_out(splits: Mapping[str, Sequence[Question]]) -> Splits:
 
 
 def missing_splits(splits: Collection[str], folder: Path, name: str) -> list[str]:
-    """Return which splits a folder must have besides those found, as the files ``name``, with {} for the split.
+    """List which splits a folder lacks, as files ``name`` with {} for the split.
 
     A folder has a test set alone, or 'train' and one of 'val' and 'test'.
     """
@@ -60,7 +60,7 @@ def missing_splits(splits: Collection[str], folder: Path, name: str) -> list[str
 
 
 def region_faults(splits: Mapping[str, Sequence[Question]], archives: Sequence[Path], id_format: str) -> list[str]:
-    """Return what is wrong with archives of region features, or, if nothing is, images of questions without regions."""
+    """Find faults of archives of region features, or, if there are none, images of questions without regions."""
     faults: list[str] = []
     stored = image_sizes(archives, faults, id_format)
     if faults or not archives:

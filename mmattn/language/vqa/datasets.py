@@ -41,7 +41,7 @@ Stamps = tuple[tuple[str, int, int], ...]
 
 
 class Recipe(NamedTuple):
-    """What decides the words and the answers of a data set: the arguments of :class:`VQADataset` with these names."""
+    """The arguments of :class:`VQADataset` that decide its words and answers."""
 
     ann_file: str | Sequence[str]
     vocab_files: Sequence[str] | None = None
@@ -56,21 +56,17 @@ class Recipe(NamedTuple):
 
     @classmethod
     def of(cls, cfg: Mapping[str, Any]) -> Recipe:
-        """Return the recipe of the config of a data set."""
+        """Select the recipe from the config of a data set."""
         return cls(**{name: cfg[name] for name in cls._fields if name in cfg})
 
     def files(self) -> tuple[list[str], list[str], list[str]]:
-        """Return the paths of the questions, of the files whose words, and of those whose answers are counted."""
-        own = [self.ann_file] if isinstance(self.ann_file, str) else self.ann_file
-        found = (own, self.vocab_files or own, self.answer_files or own)
-        return tuple(in_folder(self.data_root, *each) for each in found)  # type: ignore[return-value]
+        """List three sets of paths: question files, files whose words are counted, files whose answers are counted."""
+        questions = [self.ann_file] if isinstance(self.ann_file, str) else self.ann_file
+        groups = (questions, self.vocab_files or questions, self.answer_files or questions)
+        return tuple(in_folder(self.data_root, *group) for group in groups)  # type: ignore[return-value]
 
     def check(self) -> None:
-        """Check the options.
-
-        Raises:
-            TypeError, ValueError: an option is invalid.
-        """
+        """Check the options."""
         find_rule(self.tokens)
         check_count('min_answers', self.min_answers)
         if self.num_answers is not None:
@@ -79,104 +75,90 @@ class Recipe(NamedTuple):
             raise ValueError(f'target must be one of {", ".join(map(repr, TARGETS))}; got {self.target!r}')
 
     def answers(self) -> list[str]:
-        """Return the answers that a model can give.
-
-        Raises:
-            FileNotFoundError: a file does not exist.
-            ValueError: a file has faults, or there is no answer.
-        """
+        """Read the answers that a model can give. A missing or faulty file is an error, as is an empty list."""
         stamps = _stamps(self.files()[2])
         return list(_read_answers(stamps, self.min_answers, self.num_answers, self.normalize_answers))
 
     def symbols(self) -> list[str]:
-        """Return the words of the questions, without those that a training with sampled answers leaves out.
-
-        Raises:
-            FileNotFoundError: a file does not exist.
-            ValueError: a file has faults.
-        """
+        """Read the words of the questions, without those that training with sampled answers leaves out."""
         answers = tuple(self.answers()) if self.target == 'sampled' else None
         normalize = self.normalize_answers, self.normalize_counts
         return list(_read_symbols(_stamps(self.files()[1]), self.tokens, answers, normalize))
 
 
 def _stamps(paths: Sequence[str]) -> Stamps:
-    """Return paths with time and size of their files, so that results can be kept until a file changes."""
-    found = ((path, Path(path).stat()) for path in paths)
-    return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in found)
+    """Stamp paths with time and size of their files, so that results can be kept until a file changes."""
+    stats = ((path, Path(path).stat()) for path in paths)
+    return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
 
 
 @lru_cache(maxsize=8)
 def _read_answers(stamps: Stamps, min_answers: int, num_answers: int | None, normalize: bool) -> tuple[str, ...]:
-    questions = [each for path, *_ in stamps for each in read_questions(path)]
-    found = frequent_answers(questions, min_answers, num_answers, normalize)
-    if not found:
+    questions = [question for path, *_ in stamps for question in read_questions(path)]
+    answers = frequent_answers(questions, min_answers, num_answers, normalize)
+    if not answers:
         paths = ', '.join(path for path, *_ in stamps)
         raise ValueError(f'{paths}: no answer of at least {min_answers} questions; see answer_files and min_answers')
-    print_log(f'answers: {len(found):,} of at least {min_answers} of {len(questions):,} questions', 'current')
-    return tuple(found)
+    print_log(f'answers: {len(answers):,} of at least {min_answers} of {len(questions):,} questions', 'current')
+    return tuple(answers)
 
 
 @lru_cache(maxsize=8)
 def _read_symbols(
     stamps: Stamps, tokens: str, answers: tuple[str, ...] | None, normalize: tuple[bool, bool]
 ) -> tuple[str, ...]:
-    questions = [each for path, *_ in stamps for each in read_questions(path)]
+    questions = [question for path, *_ in stamps for question in read_questions(path)]
     if answers is not None:
-        given = AnswerIndex(answers, *normalize)
-        questions = [each for each in questions if given.samples(each)]
-    found = question_words((each.question for each in questions), tokens)
-    print_log(f'vocabulary of questions: {len(found):,} words of {len(questions):,} questions', 'current')
-    return tuple(found)
+        index = AnswerIndex(answers, *normalize)
+        questions = [question for question in questions if index.samples(question)]
+    words = question_words((question.question for question in questions), tokens)
+    print_log(f'vocabulary of questions: {len(words):,} words of {len(questions):,} questions', 'current')
+    return tuple(words)
 
 
 @DATASETS.register_module()
 class VQADataset(TextDataset):
     """Questions about images, with the features of regions or with pictures.
 
-    The words of the questions and the answers that a model can give are counted from the prepared files; ``metainfo``
-    has both, and checkpoints contain it. A word that does not occur in ``vocab_files`` is unknown.
+    The data set counts words and answers in the prepared files. ``metainfo`` has both, and checkpoints contain it. A
+    word that does not occur in ``vocab_files`` is unknown.
 
     A training sample has the score of each answer, or one answer that is drawn each time. With the samplers of mmattn,
     the answer depends only on seed and position. A test sample has the published answers.
 
-    Source: the files of VQA 1.0 and 2.0, and the targets of the bilinear attention network ('soft') and of MUTAN
-    ('sampled').
-
     Args:
-        ann_file (str or sequence of str): file of questions, see
-            :func:`mmattn.language.vqa.questions.read_questions`, or several.
+        ann_file (str or sequence of str): file of questions, see :func:`mmattn.language.vqa.questions.read_questions`,
+            or several.
         regions (str or object, optional): path of a region store, or a store, as in
-            :class:`mmattn.language.captioning.COCOCaptionDataset`. An image without a region is valid.
-        images (str, optional): folder of the pictures ``<image_id>.png`` or ``.jpg``. Exactly one of ``regions`` and
-            ``images`` is required.
+            :class:`mmattn.language.captioning.COCOCaptionDataset`. An image may have no region.
+        images (str, optional): folder of the pictures ``<image_id>.png`` or ``.jpg``, in place of ``regions``.
         vocab_files (sequence of str, optional): files whose words make the vocabulary. Defaults to ``ann_file``.
         answer_files (sequence of str, optional): files whose majority answers are counted. Defaults to ``ann_file``.
         tokens (str): 'ban' or 'skip-thought'; see :class:`mmattn.language.vqa.questions.QuestionTokenizer`. Defaults to
             'ban'.
-        max_words (int, optional): the first so many words are used. Defaults to 14 for 'ban', 26 for 'skip-thought'.
+        max_words (int, optional): longer questions are cut. Defaults to 14 for 'ban', 26 for 'skip-thought'.
         min_answers (int): number of questions that an answer must have. Defaults to 9.
-        num_answers (int, optional): largest number of answers, those of the most questions. Defaults to None, no limit.
-        target (str): 'soft': the score of each answer, min(1, 0.3 count); of a single answer, 1. Or 'sampled': an
-            answer, drawn in proportion to its count. Training questions whose majority answer cannot be given are then
-            left out, and their words, too. Defaults to 'soft'.
-        normalize_answers (bool): normalise the majority answers as the official evaluation does. False for data sets
-            with one answer per question, whose metric is the exact match. Defaults to True.
-        normalize_counts (bool): normalise the ten answers as well before they are counted. Defaults to False, as in the
+        num_answers (int, optional): keep only the most frequent answers. Defaults to None, no limit.
+        target (str): 'soft' (bilinear attention network) is the score of each answer, min(1, 0.3 count), or 1 for a
+            single answer. 'sampled' (MUTAN) is an answer, drawn in proportion to its count: training questions whose
+            majority answer cannot be given are left out, with their words. Defaults to 'soft'.
+        normalize_answers (bool): normalise the majority answers as the official evaluation does. Set False for data
+            sets with one answer per question. Defaults to True.
+        normalize_counts (bool): also normalise the ten answers before they are counted. Defaults to False, as in the
             published code.
-        extra_files (sequence of str): files of further training questions, such as those of Visual Genome. They are
-            used if their answer can be given. Defaults to none.
-        max_regions (int, optional): an image has at most so many regions: those with the best scores, and regions
-            without class, such as the whole image; without scores, the first. Defaults to None, all.
-        fraction (float): in training, use only this part of the questions, spread evenly over each file; words and
-            answers are still those of all. Defaults to 1.
+        extra_files (sequence of str): files of further training questions, such as Visual Genome, used if their answer
+            can be given. Defaults to none.
+        max_regions (int, optional): use only the regions with the best scores, and regions without class, such as the
+            whole image. Without scores, use the first regions. Defaults to None, all.
+        fraction (float): in training, use only this part of the questions, spread evenly over each file. Words and
+            answers are still counted in all questions. Defaults to 1.
         test_mode (bool): samples for tests. Answers may be absent from the whole file. Defaults to False.
         data_root (str): folder of the files. Defaults to '', the working directory.
 
     Raises:
         OSError: a file, or the folder of the pictures, does not exist.
-        TypeError, ValueError: there are faults: another layout, a question twice, an image that is not in the region
-            store or has no picture; the message lists all of a file. Or an option is invalid.
+        ValueError: a file has faults, such as another layout, a question twice, or an image that is not in the region
+            store or has no picture. The message lists all faults of the file.
 
     Example:
         >>> from types import SimpleNamespace
@@ -239,41 +221,41 @@ class VQADataset(TextDataset):
         self._places: Any = picture_paths(images) if images is not None else open_store(regions)
         self._pictures = images is not None
         self._questions: list[Question] = []
-        given = AnswerIndex(self.answers, normalize_answers, normalize_counts)
-        for each in [*paths, *([] if test_mode else in_folder(data_root, *extra_files))]:
-            questions = read_questions(each)
-            raise_faults(each, image_faults(questions, self._places, images))
+        index = AnswerIndex(self.answers, normalize_answers, normalize_counts)
+        for path in [*paths, *([] if test_mode else in_folder(data_root, *extra_files))]:
+            questions = read_questions(path)
+            raise_faults(path, image_faults(questions, self._places, images))
             kept = None
             if not test_mode:
                 if not questions[0].answers:
-                    raise ValueError(f'{each}: no answers, which training requires')
-                if each not in paths:
-                    kept = [bool(given.counts(question)) for question in questions]
+                    raise ValueError(f'{path}: no answers, which training requires')
+                if path not in paths:
+                    kept = [bool(index.counts(question)) for question in questions]
                 else:
-                    kept = [target == 'soft' or given.samples(question) for question in questions]
+                    kept = [target == 'soft' or index.samples(question) for question in questions]
                 kept = [keep and int((i + 1) * fraction) > int(i * fraction) for i, keep in enumerate(kept)]
             if kept is not None or questions[0].answers:
-                _report(each, questions, given, kept)
+                _report(path, questions, index, kept)
             self._questions += questions if kept is None else compress(questions, kept)
         if not self._questions:
             raise ValueError(f'{", ".join(paths)}: no question is left: no majority answer can be given')
         if self._pictures:
             width, height = read_picture(self._places[self._questions[0].image_id]).shape[:0:-1]
             self.metainfo['picture_size'] = [width, height]
-        counts = [given.counts(each) for each in self._questions]
-        self._numbers = PackedSequences(self.tokenizer.numbers(each.question) for each in self._questions)
+        counts = [index.counts(question) for question in self._questions]
+        self._numbers = PackedSequences(self.tokenizer.numbers(question.question) for question in self._questions)
         self._labels, self._counts = (
             PackedSequences(map(list, counts)),
-            PackedSequences(list(each.values()) for each in counts),
+            PackedSequences(list(counted.values()) for counted in counts),
         )
-        self._answers = [each.answers for each in self._questions] if test_mode else None
+        self._answers = [question.answers for question in self._questions] if test_mode else None
         self.published = not test_mode or any(self._answers or ())
-        self._given = np.array([len(each.answers) for each in self._questions])
-        self._questions = [each._replace(answers=[], answer='') for each in self._questions]
+        self._given = np.array([len(question.answers) for question in self._questions])
+        self._questions = [question._replace(answers=[], answer='') for question in self._questions]
 
     @classmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Return the first file whose words are counted, or one that is missing, and the options of the vocabulary."""
+        """Locate the first file whose words are counted, or a missing one; return it with the vocabulary's options."""
         recipe = Recipe.of(cfg)
         _, words, answers = (list(map(Path, paths)) for paths in recipe.files())
         used = [*words, *answers] if recipe.target == 'sampled' else words
@@ -282,14 +264,14 @@ class VQADataset(TextDataset):
 
     @classmethod
     def read_vocabulary(cls, cfg: dict) -> Vocabulary:
-        """Return the vocabulary of a data set with this config."""
+        """Read the vocabulary of a data set with this config."""
         recipe = Recipe.of(cfg)
         recipe.check()
         return Vocabulary(recipe.symbols())
 
     @classmethod
     def checkpoint_faults(cls, cfg: dict, meta: Mapping[str, Any]) -> list[str]:
-        """Return how the answers and the words that are used differ from those of a checkpoint."""
+        """Compare the answers and the splitting of words with a checkpoint."""
         recipe = Recipe.of(cfg)
         ours = dict(tokens=recipe.tokens, max_words=cfg.get('max_words') or find_rule(recipe.tokens).max_words)
         faults = [
@@ -303,21 +285,12 @@ class VQADataset(TextDataset):
 
     @classmethod
     def find_faults(cls, cfgs: Sequence[dict], model: Any) -> dict[str, list[str]]:
-        """Return the faults of data sets, and what does not fit the model, by path. Region features are not read.
+        """Find the faults of data sets, and what does not fit the model, by path. Region features are not read.
 
         Args:
             cfgs (sequence of dict): configs of data sets of visual questions.
             model (object): ``num_features``, the width of the regions that it accepts, or None if it reads pictures,
-                and ``num_answers``. An attribute that it does not have is not compared.
-
-        Returns:
-            dict[str, list[str]]: faults of files of questions, region stores and folders of pictures.
-
-        Example:
-            >>> from types import SimpleNamespace
-            >>> model = SimpleNamespace(num_features=2048, num_answers=3129)
-            >>> VQADataset.find_faults([dict(ann_file='questions.json', regions='regions')], model)['questions.json']
-            ['No such file or directory']
+                and ``num_answers``. A missing attribute is not compared.
         """
         faults: dict[str, list[str]] = {}
         files: dict[str, list[Question]] = {}
@@ -363,19 +336,14 @@ class VQADataset(TextDataset):
         return len(self._questions)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return a sample.
+        """Return a sample: ``inputs`` and ``data_samples``.
 
-        Returns:
-            dict: 'inputs', a dict with 'question', int64 ``(max_words)``, padded on the right; 'features', float32
-            ``(N, D)``, and, if the store has them, 'boxes', float32 ``(N, 4)``, and 'sizes', width and height, int64
-            ``(2)``; or 'image', float32 ``(3, H, W)``, RGB from 0 to 1; and, in training, 'targets', float32 ``(A)``,
-            or 'answer', int64 ``()``. 'data_samples', a data sample with ``question_id``, ``image_id``, ``question``
-            (the text), ``question_type``, ``answer_type``, ``size`` (width, height) and, in tests, ``answers``,
-            possibly none.
-
-        Raises:
-            IndexError: the index is outside the data set.
-            ValueError: the picture cannot be read.
+        ``inputs`` has 'question', int64 ``(max_words)``, padded on the right. For regions it has 'features', float32
+        ``(N, D)``, and, if the store has them, 'boxes', float32 ``(N, 4)``, and 'sizes', width and height, int64
+        ``(2)``; for pictures, 'image', float32 ``(3, H, W)``, RGB from 0 to 1. In training, it also has 'targets',
+        float32 ``(A)``, or 'answer', int64 ``()``. The data sample has ``question_id``, ``image_id``, ``question`` (the
+        text), ``question_type``, ``answer_type``, ``size`` (width, height) and, in tests, ``answers``, possibly none. A
+        picture that cannot be read is a ValueError.
         """
         number = range(len(self))[index]
         question = self._questions[number]
@@ -402,38 +370,37 @@ class VQADataset(TextDataset):
 
     @staticmethod
     def _draw(index: int, labels: list[int], counts: list[int]) -> int:
-        """Return an answer, drawn in proportion to the counts."""
         generator: Any = random
         if isinstance(index, SampleIndex):  # only the sampler's seed and the position decide
             generator = random.Random(f'{index.seed} {index.position}')
         return generator.choices(labels, counts)[0]
 
 
-def _report(path: str, questions: list[Question], given: AnswerIndex, kept: list[bool] | None) -> None:
+def _report(path: str, questions: list[Question], index: AnswerIndex, kept: list[bool] | None) -> None:
     """Log what the answers that can be given allow, or which questions are kept for training."""
     total = len(questions)
     if kept is None:
-        best = 100 * sum(map(given.best_score, questions)) / total
+        best = 100 * sum(map(index.best_score, questions)) / total
         print_log(f'{path}: the answers that can be given allow an accuracy of {best:.1f}', 'current')
         return
-    without = sum(not given.counts(question) for question in questions)
+    without = sum(not index.counts(question) for question in questions)
     left_out = f', and {kept.count(False):,} are left out' if not all(kept) else ''
     message = f'{sum(kept):,} of {total:,} questions; {without:,} have no answer that can be given{left_out}'
     print_log(f'{path}: {message}', 'current')
 
 
 def image_faults(questions: Sequence[Question], places: Any, images: str | None) -> list[str]:
-    """Return the images of questions that have no regions, or no picture in the folder ``images``."""
+    """List the images of questions that have no regions, or no picture in the folder ``images``."""
     where = 'not in the region store' if images is None else f'no picture in {images}'
-    names = dict.fromkeys(each.image_id for each in questions)
+    names = dict.fromkeys(question.image_id for question in questions)
     return [f'image {name}: {where}' for name in names if name not in places]
 
 
 def read_picture(path: Path) -> Tensor:
-    """Return a picture as float32 ``(3, H, W)``, RGB from 0 to 1.
+    """Read a picture as float32 ``(3, H, W)``, RGB from 0 to 1.
 
     Raises:
-        ValueError: it cannot be read; the message names it.
+        ValueError: it cannot be read. The message names it.
     """
     try:
         with open(path, 'rb') as file:
@@ -447,8 +414,10 @@ def read_picture(path: Path) -> Tensor:
 
 
 def best_regions(regions: Regions, most: int | None) -> Regions:
-    """Return at most ``most`` regions of an image, in their order: those without class, then those with the best
-    scores; without scores, the first."""
+    """Select at most ``most`` regions of an image, in their order.
+
+    Regions without class come first, then those with the best scores; without scores, the first.
+    """
     count = len(regions.features)
     if most is None or count <= most:
         return regions

@@ -21,7 +21,7 @@ class EncodedQuestion(NamedTuple):
 
     Attributes:
         words (Tensor): one vector per word, float ``(B, L, N)``.
-        state (Tensor): the vector at the last word, float ``(B, N)``; 0 for a question without words.
+        state (Tensor): the vector at the last word, float ``(B, N)``, or 0 for a question without words.
         mask (Tensor): bool ``(B, L)``, True after the last word.
     """
 
@@ -34,18 +34,18 @@ class EncodedQuestion(NamedTuple):
 class QuestionGRU(nn.Module):
     """Embedded words, and a GRU of one layer, whose outputs are all used.
 
-    The vector of padding, ``<pad>``, is 0. It also stands for unknown words if the data set gives them this number. The
-    GRU reads padding after the words, too, as in the published code. Other vectors start as N(0, ``word_std``²), with
-    the standard deviation of GloVe vectors. ``mmattn.WordVectorHook`` fills them from a file.
+    The vector of padding is 0, also for unknown words that the data set reads as padding. The GRU reads padding after
+    the words, too, as in the published code. Other vectors start as N(0, ``word_std``²), unless
+    ``mmattn.WordVectorHook`` fills them from a file.
 
     Source: "Bilinear Attention Networks", 2018, section 5.
 
     Args:
-        vocab_size (int): number of symbols, that of padding included.
+        vocab_size (int): number of symbols, with padding.
         word_dim (int): channels of the word vectors: 300 as GloVe, 600 with their mixture, from
             ``tools/dataset_converters/word_mixture.py``. Defaults to 300.
         embed_dim (int): channels N of the GRU. Defaults to 1024.
-        word_std (float): standard deviation of the word vectors at the start, above 0. Defaults to 0.4.
+        word_std (float): standard deviation of the word vectors at the start, above 0. Defaults to 0.4, as GloVe.
 
     Example:
         >>> encoder = QuestionGRU(vocab_size=100, embed_dim=16)
@@ -80,25 +80,22 @@ class QuestionGRU(nn.Module):
         return EncodedQuestion(words, state, positions > count)
 
     def outputs(self, words: Tensor) -> Tensor:
-        """Return the outputs of the GRU, ``(B, L, N)``, for embedded words ``(B, L, word_dim)``."""
+        """Run the GRU on embedded words ``(B, L, word_dim)``: return ``(B, L, N)``."""
         return self.gru(words)[0]
 
 
 @MODELS.register_module()
 class SkipThoughtEncoder(QuestionGRU):
-    """The encoder of Skip-Thought vectors, with dropout of each gate, which is the same at all steps.
+    """The encoder of Skip-Thought vectors, with a dropout mask per gate that all steps share.
 
-    In training, every gate reads the words, and the state, with its own dropout mask, which is drawn once per question.
-
-    The published weights are three files: ``uni_skip.npz`` (the GRU), ``utable.npy`` and ``dictionary.txt`` (the word
-    vectors). This class loads the first of them when a training starts, or else reports that the GRU is trained from
-    scratch. ``mmattn.WordVectorHook`` loads the other two.
+    The published weights are three files. ``uni_skip.npz`` is the GRU: set ``pretrained`` to load it when a training
+    starts. ``mmattn.WordVectorHook`` loads the word vectors, ``utable.npy`` and ``dictionary.txt``.
 
     Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
     2020, section 1.3, and the published code of MUTAN, which adds the dropout.
 
     Args:
-        vocab_size (int): number of symbols, that of padding included.
+        vocab_size (int): number of symbols, with padding.
         word_dim (int): channels of the word vectors. Defaults to 620.
         embed_dim (int): channels N of the GRU. Defaults to 2400.
         dropout (float): dropout probability of words and states, from 0 to 1. Defaults to 0.25.
@@ -129,48 +126,48 @@ class SkipThoughtEncoder(QuestionGRU):
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: the file does not contain the GRU, or its channels are not those of the encoder.
+            ValueError: the file does not contain the GRU, or its channels do not fit the encoder.
         """
         if self.pretrained is None:
             print_log(
                 'Skip-Thought encoder: no pretrained GRU (uni_skip.npz), it is trained from scratch', logger='current'
             )
             return
-        found = read_skip_thought(self.pretrained)
-        for name, weight in found.items():
+        weights = read_skip_thought(self.pretrained)
+        for name, weight in weights.items():
             expected = getattr(self.gru, name).shape
             if weight.shape != expected:
                 raise ValueError(
                     f'{self.pretrained}: {name} must be {tuple(expected)} (word_dim and embed_dim of the encoder); got '
                     f'{tuple(weight.shape)}'
                 )
-        self.gru.load_state_dict(found)
+        self.gru.load_state_dict(weights)
 
     def outputs(self, words: Tensor) -> Tensor:
-        """Return the outputs of the GRU, ``(B, L, N)``, for embedded words ``(B, L, word_dim)``."""
+        """Run the GRU with dropout, as :meth:`QuestionGRU.outputs`."""
         if not self.training or not self.dropout:
             return super().outputs(words)
         count, length, _ = words.shape
-        of_words, of_state = (
+        word_mask, state_mask = (
             F.dropout(words.new_ones(3, count, channels), self.dropout)
             for channels in (words.shape[-1], self.embed_dim)
         )
         # One product for the three gates, which read different inputs: (3, B·L, ·) and (3, B, ·).
         w, u, b, c = (x.unflatten(0, (3, -1)) for x in self.gru.parameters())
-        masked = (words * of_words.unsqueeze(2)).flatten(1, 2)
-        given = torch.baddbmm(b.unsqueeze(1), masked, w.mT).unflatten(1, (count, length))
-        state, found = given.new_zeros(count, self.embed_dim), []
-        for step in given.unbind(2):
+        masked = (words * word_mask.unsqueeze(2)).flatten(1, 2)
+        projected = torch.baddbmm(b.unsqueeze(1), masked, w.mT).unflatten(1, (count, length))
+        state, states = projected.new_zeros(count, self.embed_dim), []
+        for step in projected.unbind(2):
             r_x, z_x, n_x = step.unbind()
-            r_h, z_h, n_h = torch.baddbmm(c.unsqueeze(1), state * of_state, u.mT).unbind()
+            r_h, z_h, n_h = torch.baddbmm(c.unsqueeze(1), state * state_mask, u.mT).unbind()
             r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
             state = torch.lerp(torch.tanh(n_x + r * n_h), state, z)  # (1 − z)·n + z·h
-            found.append(state)
-        return torch.stack(found, 1)
+            states.append(state)
+        return torch.stack(states, 1)
 
 
 def read_skip_thought(path: str | Path) -> dict[str, Tensor]:
-    """Return the weights of ``nn.GRU`` that are in the published ``uni_skip.npz``; the biases of the state are 0.
+    """Read the weights of ``nn.GRU`` from the published ``uni_skip.npz``. The biases of the state are 0.
 
     W, U and b are of the gates r and z, Wx, Ux and bx of n, all transposed.
 
@@ -193,10 +190,10 @@ def read_skip_thought(path: str | Path) -> dict[str, Tensor]:
 
 @MODELS.register_module()
 class ConvImageEncoder(nn.Module):
-    """Convolutions of stride 2, each followed by batch norm and ReLU; the positions of the last map are the regions.
+    """Convolutions of stride 2 with batch norm and ReLU, whose last map has the regions as its positions.
 
-    For pictures without region features that need no pretrained network, such as those of Easy-VQA: 64×64 pixels give
-    4×4 positions of 128 channels.
+    For simple pictures that need no pretrained network, such as Easy-VQA: 64×64 pixels give 4×4 positions of 128
+    channels.
 
     Args:
         channels (sequence of int): channels of each convolution. Defaults to (32, 64, 128, 128).
@@ -222,5 +219,5 @@ class ConvImageEncoder(nn.Module):
         )
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return the positions of the last map, ``(B, H' · W', C)``, for images ``(B, 3, H, W)`` in [0, 1]."""
+        """Encode images ``(B, 3, H, W)`` in [0, 1]: return the positions of the last map, ``(B, H' · W', C)``."""
         return self.layers(image).flatten(2).mT

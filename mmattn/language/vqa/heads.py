@@ -20,13 +20,11 @@ class AnswerHead(nn.Module):
 
     A subclass sets ``classifier``, and defines ``fuse``, which has the arguments of :meth:`forward`.
 
-    The constructors of all heads have these arguments:
-
-    * question_dim (int): channels N of the words and of the question's last state.
-    * region_dim (int): channels M of the regions.
-    * num_answers (int): number of answers A.
-    * classifier_dropout (float): dropout probability of the hidden channels of the classifier. Defaults to 0.5.
-      ``FusionHead`` has ``dropout`` instead.
+    Args:
+        question_dim (int): channels N of the words and of the question's last state.
+        region_dim (int): channels M of the regions.
+        num_answers (int): number of answers A.
+        classifier_dropout (float): dropout probability of the classifier's hidden channels. Defaults to 0.5.
     """
 
     reads_boxes = False
@@ -41,23 +39,23 @@ class AnswerHead(nn.Module):
         boxes: Tensor | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the logits of the answers, ``(B, A)``, and the weights that ``fuse`` returns.
+        """Compute the logits of the answers, ``(B, A)``, and the weights that ``fuse`` returns.
 
         Args:
             question (EncodedQuestion): the encoded questions.
             regions (Tensor): float ``(B, K, M)``.
             region_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding.
             boxes (Tensor, optional): float ``(B, K, 4)``, over width and height of the image; used if ``reads_boxes``.
-            need_weights (bool): also return the weights of a head with attention; otherwise None. Defaults to False.
+            need_weights (bool): also return the weights of a head with attention, otherwise None. Defaults to False.
         """
         fused, weights = self.fuse(question, regions, region_mask, boxes if self.reads_boxes else None, need_weights)
         return self.classifier(fused), weights
 
 
 def answer_classifier(in_dim: int, hidden_dim: int, num_answers: int, dropout: float = 0.5) -> nn.Sequential:
-    """Return Lin(dropout(σLin(x))), with weight norm: the logits of the answers.
+    """Build Lin(dropout(σLin(x))), with weight norm: the logits of the answers.
 
-    Source: "Bilinear Attention Networks", 2018; hidden channels and dropout are those of its published code.
+    Source: "Bilinear Attention Networks", 2018, with the hidden channels and dropout of its published code.
     """
     return nn.Sequential(
         weight_norm_linear(in_dim, hidden_dim, 0.0), weight_norm_linear(hidden_dim, num_answers, dropout, relu=False)
@@ -68,15 +66,16 @@ def answer_classifier(in_dim: int, hidden_dim: int, num_answers: int, dropout: f
 class BANHead(AnswerHead):
     """Bilinear attention between the words of a question and the regions of an image (BAN), and a classifier.
 
-    The classifier has 2N hidden channels, N those of the words.
+    The classifier has 2N hidden channels for words of N channels.
 
     Source: "Bilinear Attention Networks", 2018, section 3, and its published code.
 
     Args:
         question_dim, region_dim, num_answers, classifier_dropout: as in :class:`AnswerHead`.
-        mask_words (bool): exclude padding after the words from the attention maps and from the sum of the words. The
-            published code does not: its answer depends on the length to which questions are padded. Defaults to False.
-        test_glimpses (int, optional): in evaluation, use only the first so many glimpses (Fig. 2c). Defaults to all.
+        mask_words (bool): exclude padding after the words from the attention maps and from the sum of the words.
+            Defaults to False, as in the published code, whose answer depends on the length to which questions are
+            padded.
+        test_glimpses (int, optional): in evaluation, use only the first glimpses (Fig. 2c). Defaults to all.
         **network: options of :class:`mmattn.layers.BilinearAttentionNetwork`, such as ``num_glimpses``, ``mode``,
             ``counter`` and ``recompute``.
 
@@ -116,7 +115,7 @@ class BANHead(AnswerHead):
     def fuse(
         self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the output of the network, and the maps A, ``(B, G, L, K)``."""
+        """Run the network: return its output and the maps A, ``(B, G, L, K)``."""
         words = question.mask if self.mask_words else None
         count = None if self.training else self.test_glimpses
         return self.network(question.words, regions, words, mask, boxes, count, need_weights)
@@ -160,14 +159,14 @@ class UnitaryHead(AnswerHead):
     def fuse(
         self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the output of the attention, and the weights of the regions, ``(B, 1, K)``."""
+        """Attend to the regions: return the output and the weights of the regions, ``(B, 1, K)``."""
         fused, weights = self.attention(question.state, regions, mask, need_weights)
         return fused, None if weights is None else weights.unsqueeze(1)
 
 
 @MODELS.register_module()
 class CoAttentionHead(UnitaryHead):
-    """Attention to the words by themselves, and of their sum to the regions; a classifier of twice the channels.
+    """Attention to the words by themselves, then of their sum to the regions, and a classifier of twice the channels.
 
     Source: "Bilinear Attention Networks", 2018, a baseline of Table 2.
 
@@ -192,7 +191,7 @@ class CoAttentionHead(UnitaryHead):
     def fuse(
         self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the output of the attention, and βαᵀ, ``(B, 1, L, K)``: β are the weights of words, α of regions."""
+        """Attend: return the output, and βαᵀ, ``(B, 1, L, K)``, of the weights β of words and α of regions."""
         words = question.mask if self.mask_words else None
         fused, weights = self.attention(question.words, regions, words, mask, need_weights)
         maps = None if weights is None else torch.einsum('bi,bj->bij', *weights).unsqueeze(1)
@@ -200,7 +199,7 @@ class CoAttentionHead(UnitaryHead):
 
 
 def mean_region(regions: Tensor, region_mask: Tensor | None) -> Tensor:
-    """Return the mean of the valid regions ``(B, K, M)``, ``(B, M)``; 0 for an image without one.
+    """Average the valid regions ``(B, K, M)``: ``(B, M)``, 0 for an image without one.
 
     Example:
         >>> mean_region(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[False, False, True]]))
@@ -245,7 +244,7 @@ class ConcatHead(AnswerHead):
     def fuse(
         self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, None]:
-        """Return what the classifier reads, and None."""
+        """Concatenate what the classifier reads. There are no weights."""
         read = [mean_region(regions, mask)] if self.reads_regions else []
         if self.reads_question:
             read.append(question.state)
@@ -256,7 +255,7 @@ class ConcatHead(AnswerHead):
 class ImageOnlyHead(ConcatHead):
     """A classifier that reads the mean of the valid regions alone. A baseline.
 
-    Arguments are those of :class:`ConcatHead`.
+    The arguments are as in :class:`ConcatHead`.
 
     Example:
         >>> head = ImageOnlyHead(16, 32, num_answers=5)
@@ -272,7 +271,7 @@ class ImageOnlyHead(ConcatHead):
 class QuestionOnlyHead(ConcatHead):
     """A classifier that reads the question's last state alone: what the language says about the answer. A baseline.
 
-    Arguments are those of :class:`ConcatHead`.
+    The arguments are as in :class:`ConcatHead`.
 
     Example:
         >>> head = QuestionOnlyHead(16, 32, num_answers=5)
@@ -300,8 +299,7 @@ class FusionHead(AnswerHead):
     2. q is fused with the attended regions Σ_j α_gj v_j, each with its own projection, concatenated.
     3. The answer is Lin(dropout(u)) of the second fusion u.
 
-    With the default options it has 8,379,912 parameters, for MUTAN as for nonlinearity ensembles, feature gating and
-    polarity swap.
+    With the default options it has 8,379,912 parameters, as MUTAN.
 
     Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
     2020, section 3.3, and the published code of MUTAN.
@@ -310,13 +308,13 @@ class FusionHead(AnswerHead):
         question_dim, region_dim, num_answers: as in :class:`AnswerHead`.
         fusion (dict): config of the second fusion, without its channels. Defaults to ``mmattn.HadamardFusion``, which
             is MUTAN.
-        attention_fusion (dict, optional): config of the first fusion. Defaults to that of the second.
+        attention_fusion (dict, optional): config of the first fusion. Defaults to ``fusion``.
         query_dim (int): channels of q̃. Defaults to 310.
         value_dim (int): channels of ṽ_j in the attention. Defaults to 310.
-        pooled_dim (int): channels of all attended regions together; G divides it. Defaults to 620.
+        pooled_dim (int): channels of all attended regions together, a multiple of G. Defaults to 620.
         out_dim (int): channels of both fusions. Defaults to 510.
         num_glimpses (int): G. Defaults to 2.
-        project (bool): fuse q̃ and ṽ; if False, q and v themselves, as MCB does. Defaults to True.
+        project (bool): fuse q̃ and ṽ, or, if False, q and v themselves, as MCB does. Defaults to True.
         dropout (float): dropout probability, from 0 to 1. Defaults to 0.5.
 
     Example:
@@ -371,7 +369,7 @@ class FusionHead(AnswerHead):
     def fuse(
         self, question: EncodedQuestion, regions: Tensor, mask: Tensor | None, boxes: Tensor | None, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return u, and α, ``(B, G, K)``. For an image without regions, α and the attended regions are 0."""
+        """Fuse: return u, and α, ``(B, G, K)``. For an image without regions, α and the attended regions are 0."""
         packed = PackedPositions(regions, mask)
         values = packed.padded(self.attention_value(packed.rows))
         fused = self.attention_fusion(self.attention_query(question.state).unsqueeze(1), values)

@@ -1,4 +1,4 @@
-"""Answers to questions about images with a trained model, by the features of their regions or by their pixels."""
+"""Answer questions about images with a trained model, by the features of their regions or by their pixels."""
 
 from __future__ import annotations
 
@@ -27,18 +27,13 @@ from .vqa_model import VQAModel
 
 
 class AskedQuestion(NamedTuple):
-    """A question, and what the model reads of its image.
-
-    Attributes:
-        question (Question): the question.
-        place (RegionStore or Path): the store that has the regions of the image, or the path of its picture.
-    """
+    """A question, and where its image is: the store that has its regions, or the path of its picture."""
 
     question: Question
     place: RegionStore | Path
 
     def inputs(self, tokenizer: QuestionTokenizer) -> dict[str, Tensor]:
-        """Return what a model reads, as :class:`VQADataset` does in tests."""
+        """Load what a model reads, as :class:`VQADataset` does in tests."""
         question = tokenizer(self.question.question)
         if isinstance(self.place, Path):
             return dict(image=read_picture(self.place), question=question)
@@ -48,12 +43,12 @@ class AskedQuestion(NamedTuple):
 class VQAInferencer(LanguageInferencer):
     """Answer questions about the images of a region store, or about pictures.
 
-    Arguments and errors are those of :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a
-    :class:`VQAModel` or :class:`MCAN`; the checkpoint was trained with :class:`VQADataset`, and contains vocabulary and
-    answers. A model with an image encoder reads pictures; they must have the size of those of its training.
+    The arguments are as in :class:`mmattn.language.models.inferencer.LanguageInferencer`. The model is a
+    :class:`VQAModel` or :class:`MCAN`, trained with :class:`VQADataset`. A model with an image encoder reads pictures,
+    which must have the size of its training pictures.
 
-    A word that is not in the vocabulary is read as the training did: as padding, or as ``<unk>``. Predictions list such
-    words. A question without a word is answered, too: from the image and the frequencies of the answers.
+    An unknown word is read as in training, as padding or ``<unk>``, and predictions list it. A question without a word
+    is answered from the image and the frequencies of the answers.
 
     Attributes:
         answers (list[str]): the answers that the model can give.
@@ -81,9 +76,9 @@ class VQAInferencer(LanguageInferencer):
 
         Args:
             inputs (str, Path, sequence of them, or RegionStore): folder of a region store, folders of several, or a
-                store; for a model that reads pictures, their folder. The id of an image is the name of its picture
-                without suffix.
-            questions (sequence of tuple[str, str], str or Path): id of the image and question, at least one pair; or a
+                store. For a model that reads pictures, their folder: the id of an image is the name of its file without
+                suffix.
+            questions (sequence of tuple[str, str], str or Path): id of the image and question, at least one pair, or a
                 prepared file, see :func:`mmattn.language.vqa.questions.read_questions`.
             top_k (int): number of answers per question, at least 1. Defaults to 5.
             progress_file, resume: as in :class:`mmattn.language.models.inferencer.LanguageInferencer`.
@@ -91,7 +86,7 @@ class VQAInferencer(LanguageInferencer):
         Returns:
             dict: 'predictions', one dict per question, in their order:
 
-            * question_id (int): that of the file, or the index of the pair.
+            * question_id (int): from the file, or the index of the pair.
             * image_id (str) and question (str).
             * answer (str) and score (float): the best answer, and its probability.
             * answers (list[dict]): up to ``top_k`` answers with answer and score, the best first.
@@ -100,52 +95,54 @@ class VQAInferencer(LanguageInferencer):
         """
         top_k = plain(top_k)
         check_count('top_k', top_k)
-        asked = self.questions(inputs, questions)
-        settings = dict(batch_size=self.batch_size, **_described(asked))
-        batches = self.preprocess(asked)
-        found = self._run(batches, 'Answers', progress_file, resume, {}, dict(top_k=top_k), **settings)
-        return dict(predictions=[self._described(each.question) | found[i] for i, each in enumerate(asked)])
+        asked_questions = self.questions(inputs, questions)
+        settings = dict(batch_size=self.batch_size, **_run_settings(asked_questions))
+        batches = self.preprocess(asked_questions)
+        answers = self._run(batches, 'Answers', progress_file, resume, {}, dict(top_k=top_k), **settings)
+        about = [self._describe(asked.question) for asked in asked_questions]
+        return dict(predictions=[description | answers[i] for i, description in enumerate(about)])
 
     def questions(self, inputs: Stores, questions: Sequence[tuple[str, str]] | str | Path) -> list[AskedQuestion]:
-        """Return the questions of a call, after all checks that do not run the model; arguments and errors as there."""
+        """Look up the questions of a call, with its arguments, after all checks that do not run the model."""
         if isinstance(questions, str | Path):
-            found = read_questions(questions)
+            listed = read_questions(questions)
         else:
-            found = [Question(index, *pair) for index, pair in enumerate(read_pairs('questions', questions))]
+            listed = [Question(index, *pair) for index, pair in enumerate(read_pairs('questions', questions))]
         if self.reads_pictures:
             if not isinstance(inputs, str | Path):
                 raise TypeError(f'inputs must be a folder: this model reads pictures; got {inputs!r}')
             pictures = picture_paths(str(inputs))
-            raise_faults(inputs, image_faults(found, pictures, str(inputs)))
-            asked = [AskedQuestion(each, pictures[each.image_id]) for each in found]
-            _check_sizes(inputs, asked, self.meta.get('picture_size'))
-            return asked
+            raise_faults(inputs, image_faults(listed, pictures, str(inputs)))
+            asked_questions = [AskedQuestion(question, pictures[question.image_id]) for question in listed]
+            _check_sizes(inputs, asked_questions, self.meta.get('picture_size'))
+            return asked_questions
         store = region_store(inputs)
-        names = [each.image_id for each in found]
+        names = [question.image_id for question in listed]
         name = ', '.join(map(str, store.paths))
         raise_faults(name, store.find_faults(names, self.model.num_features, features=False, allow_empty=True))
-        return [AskedQuestion(each, store) for each in found]
+        return [AskedQuestion(question, store) for question in listed]
 
     @torch.no_grad()
     def forward(self, inputs: Batch) -> Tensor:  # type: ignore[override]
-        """Return the scores of all answers, ``(B, A)``, for a batch."""
-        batch = self._collated([each.inputs(self.tokenizer) for each in inputs.inputs])
+        """Score all answers for a batch: ``(B, A)``."""
+        batch = self._collated([asked.inputs(self.tokenizer) for asked in inputs.inputs])
         return torch.stack([sample.pred_scores for sample in self.model(batch, mode='predict')])
 
     def postprocess(self, preds: Tensor, top_k: int = 5) -> list[dict]:  # type: ignore[override]
-        """Return the best answers, as :meth:`__call__` without the questions, for the scores of all answers."""
-        found = []
+        """Select the best answers by the scores of all answers, as :meth:`__call__` without the questions."""
+        predictions = []
         for scores in preds.cpu():
             answers = [dict(zip(('answer', 'score'), pair)) for pair in best_answers(scores, self.answers, top_k)]
-            found.append(dict(answers[0], answers=answers))
-        return found
+            predictions.append(dict(answers[0], answers=answers))
+        return predictions
 
     def visualize(  # type: ignore[override]
         self, inputs: AskedQuestion, picture: np.ndarray | None = None, top_k: int = 5
     ) -> np.ndarray:
         """Draw the attention with which the model answers a question.
 
-        See :func:`mmattn.language.vqa.attention_pictures.draw_question_attention`.
+        See :func:`mmattn.language.vqa.attention_pictures.draw_question_attention`. The model must return attention
+        weights, and the image must have a region.
 
         Args:
             inputs (AskedQuestion): the question, from :meth:`questions`.
@@ -155,22 +152,18 @@ class VQAInferencer(LanguageInferencer):
 
         Returns:
             np.ndarray: uint8 ``(height, width, 3)``, RGB.
-
-        Raises:
-            ValueError: the model returns no attention weights; or the image has no region.
         """
-        from .attention_pictures import picture_of_answer  # late: it imports matplotlib
+        from .attention_pictures import draw_answer_attention  # late: it imports matplotlib
 
         text, sample = inputs.question.question, inputs.inputs(self.tokenizer)
-        return picture_of_answer(self.model, sample, text, self.tokenizer, self.answers, picture, top_k)
+        return draw_answer_attention(self.model, sample, text, self.tokenizer, self.answers, picture, top_k)
 
     @property
     def reads_pictures(self) -> bool:
         """Whether the model reads pictures in place of regions."""
         return self.model.num_features is None
 
-    def _described(self, question: Question) -> dict[str, Any]:
-        """Return what a prediction says of its question."""
+    def _describe(self, question: Question) -> dict[str, Any]:
         return dict(
             question_id=question.question_id,
             image_id=question.image_id,
@@ -180,13 +173,11 @@ class VQAInferencer(LanguageInferencer):
         )
 
     def _read_meta(self) -> None:
-        """Set the tokenizer, its vocabulary and the answers."""
         self.tokenizer = QuestionTokenizer(self.meta['symbols'], self.meta['tokens'], self.meta['max_words'])
         self.vocabulary, self.answers = self.tokenizer.vocabulary, list(self.meta['answers'])
         self._known = {*self.vocabulary.symbols[len(SPECIALS) :]}
 
     def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Any) -> None:
-        """Load the weights strictly, the vocabulary and the answers."""
         super()._load_weights_to_model(model, checkpoint, cfg)
         if len(self.answers) != model.num_answers:
             raise ValueError(
@@ -195,14 +186,11 @@ class VQAInferencer(LanguageInferencer):
             )
 
 
-def _check_sizes(folder: Any, asked: Sequence[AskedQuestion], trained: Sequence[int] | None) -> None:
-    """Raise a ValueError if pictures cannot be read, or differ in size from those of the training or from each other.
-
-    Pictures of different sizes have no batch. Older checkpoints do not have the size of the training.
-    """
+def _check_sizes(folder: Any, asked_questions: Sequence[AskedQuestion], trained: Sequence[int] | None) -> None:
+    """Check that pictures have the size of the training, or, for older checkpoints, one size: others have no batch."""
     faults: list[str] = []
     first = trained and ('the training', tuple(trained))
-    for path in dict.fromkeys(each.place for each in asked):
+    for path in dict.fromkeys(asked.place for asked in asked_questions):
         assert isinstance(path, Path)
         try:
             with Image.open(path) as picture:
@@ -212,18 +200,17 @@ def _check_sizes(folder: Any, asked: Sequence[AskedQuestion], trained: Sequence[
             continue
         first = first or (path.name, size)
         if size != first[1]:
-            sizes = ['×'.join(map(str, each)) for each in (size, first[1])]
+            sizes = ['×'.join(map(str, pair)) for pair in (size, first[1])]
             faults.append(f'{path.name}: {sizes[0]} pixels, but {first[0]} has {sizes[1]}')
     raise_faults(folder, faults)
 
 
-def _described(asked: Sequence[AskedQuestion]) -> dict[str, Any]:
-    """Return what identifies questions and images in the settings of a run."""
-    place = asked[0].place
+def _run_settings(asked_questions: Sequence[AskedQuestion]) -> dict[str, Any]:
+    place = asked_questions[0].place
     if isinstance(place, Path):
-        paths = dict.fromkeys(each.place for each in asked)
+        paths = dict.fromkeys(asked.place for asked in asked_questions)
         stats = [path.stat() for path in paths if isinstance(path, Path)]
         images: Any = digest([[stat.st_size, stat.st_mtime_ns] for stat in stats])
     else:
         images = store_files(place)
-    return dict(questions=digest([each.question for each in asked]), images=images)
+    return dict(questions=digest([asked.question for asked in asked_questions]), images=images)

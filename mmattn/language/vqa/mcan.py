@@ -26,9 +26,7 @@ class GuidedEncoderLayer(TransformerDecoderLayer):
 
 
 class GuidedEncoder(SequenceDecoder):
-    """Stack of layers that encode a set of regions, guided by words: all layers attend to the same encoded words.
-
-    It is not for decoding: regions have no order.
+    """Stack of layers that encode a set of regions, each guided by the same encoded words. It cannot decode.
 
     Args:
         num_layers (int): number of layers.
@@ -64,7 +62,7 @@ class AttentionPooling(nn.Module):
         self.projection = nn.Linear(embed_dim, out_dim)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Return ``(B, O)`` for ``x`` ``(B, N, E)``.
+        """Pool ``x`` ``(B, N, E)`` to ``(B, O)``.
 
         ``padding_mask`` is bool ``(B, N)``, True where ``x`` is padding, which may hold any finite values. At least one
         position must be valid.
@@ -79,24 +77,23 @@ class AttentionPooling(nn.Module):
 class MCAN(AnswerModel):
     """Model that answers a question about an image, given by the features of its regions.
 
-    An LSTM reads the embedded words; a Transformer encoder follows. A second stack encodes the regions; each of its
+    An LSTM and a Transformer encoder read the embedded words. A second stack encodes the regions, and each of its
     layers also attends to the encoded words. Both are pooled by attention, projected and added, and a layer norm and a
     linear classifier return one logit per answer. The loss is the binary cross-entropy, summed over answers and batch.
 
-    ``region_attention`` is plain by default. ``geometry='query_dependent'`` makes the attention between the regions
-    geometry-aware (GSA). Words have no boxes, so their attention is always plain. Word vectors, such as those of GloVe,
-    are loaded as a weight, ``embedding.weight``; otherwise they start as N(0, 1).
+    ``geometry='query_dependent'`` in ``region_attention`` makes the attention between the regions geometry-aware (GSA).
+    Word vectors start as N(0, 1). ``mmattn.WordVectorHook`` loads vectors such as GloVe.
 
     With the default options, it has 51,640,891 parameters and 300 per symbol; GSA adds 1,577,856.
 
-    Source: Z. Yu et al.: "Deep Modular Co-Attention Networks for Visual Question Answering", CVPR 2019; GSA:
+    Source: Z. Yu et al.: "Deep Modular Co-Attention Networks for Visual Question Answering", CVPR 2019. GSA:
     "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, section 6.
 
     Args:
-        vocab_size (int): number of symbols of the questions, that of padding included.
+        vocab_size (int): number of symbols of the questions, with padding.
         num_answers (int): number of answers A. Defaults to 3129.
         num_features (int): channels D of the region features. Defaults to 2048.
-        word_dim (int): channels of the word vectors. Defaults to 300, as those of GloVe.
+        word_dim (int): channels of the word vectors. Defaults to 300, as GloVe.
         num_layers (int): layers of each stack. Defaults to 6.
         embed_dim (int): channels E. Defaults to 512.
         num_heads (int): number of heads. Defaults to 8.
@@ -153,7 +150,7 @@ class MCAN(AnswerModel):
         self.classifier = nn.Linear(fused_dim, num_answers)
 
     def logits(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Return the logits of the answers, ``(B, A)``; see :meth:`forward`."""
+        """Compute the logits of the answers, ``(B, A)``; see :meth:`forward`."""
         question, mask = inputs['question'], _with_one(inputs.get('region_mask'))
         word_mask = _with_one(padding_mask(question))
         words = self.word_encoder(self.lstm(self.embedding(question))[0], word_mask)
@@ -163,12 +160,12 @@ class MCAN(AnswerModel):
         return self.classifier(self.norm(fused))
 
     def loss(self, logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:
-        """Return the binary cross-entropy, summed over answers and batch."""
+        """Compute the binary cross-entropy, summed over answers and batch."""
         return F.binary_cross_entropy_with_logits(logits, inputs['targets'].to(logits.dtype), reduction='sum')
 
 
 def _with_one(mask: Tensor | None) -> Tensor | None:
-    """Return a padding mask ``(B, L)`` in which a row of padding alone has one valid position: no softmax is NaN."""
+    """Give each row of a padding mask ``(B, L)`` at least one valid position, so that no softmax is NaN."""
     if mask is None:
         return None
     first = torch.arange(mask.shape[1], device=mask.device) == 0

@@ -27,8 +27,8 @@ class Question(NamedTuple):
         question_id (int): unique in its file.
         image_id (str): id of the image in the region store, or the name of its picture without suffix.
         question (str): as published.
-        answers (list of str): ten, or one; empty in test sets whose answers are not published.
-        answer (str): the majority answer; '' without answers.
+        answers (list of str): ten, or one. Empty in test sets whose answers are not published.
+        answer (str): the majority answer, '' without answers.
         question_type (str): such as 'how many', or ''.
         answer_type (str): such as 'number', or ''.
     """
@@ -43,15 +43,15 @@ class Question(NamedTuple):
 
 
 def read_questions(path: str | Path) -> list[Question]:
-    """Return the questions of a file that a converter, or :func:`write_questions`, has written.
+    """Read the questions of a file that a converter, or :func:`write_questions`, has written.
 
     The file has an object with a list 'questions' of objects, whose keys are the fields of :class:`Question`. Without
-    'answer', the majority answer is the most frequent one, of equals the first.
+    'answer', the majority answer is the most frequent one, the first of equals.
 
     Raises:
         FileNotFoundError: the file does not exist.
         ValueError: it has another layout, no question, a question twice, neither one nor ten answers of a question, or
-            answers of some questions only; the message lists all faults.
+            answers of some questions only. The message lists all faults.
     """
     data = read_json(path)
     faults: list[str] = []
@@ -94,7 +94,7 @@ def _parse(entry: dict) -> Question:
 
 
 def write_questions(path: str | Path, questions: Iterable[Question]) -> None:
-    """Write a file of questions; empty fields are left out.
+    """Write a file of questions without their empty fields.
 
     Example:
         >>> write_questions('questions_val.json', [Question(7, '42', 'What is this?', ['dog'], 'dog')])
@@ -109,18 +109,15 @@ def write_questions(path: str | Path, questions: Iterable[Question]) -> None:
 
 
 class QuestionTokenizer:
-    """Turns the text of a question into numbers.
+    """Turn the text of a question into numbers.
 
     Args:
         symbols (sequence of str): the vocabulary without the four special symbols, as in the ``metainfo`` of
             :class:`VQADataset` and in checkpoints.
-        tokens (str): 'ban': lower-cased, without ``,`` and ``?``, ``'s`` as a word of its own; an unknown word is
-            padding, whose vector is zero. Or 'skip-thought': lower-cased, without ``?!'"$:@(),.;``, with ``-`` and
-            ``/`` as spaces; an unknown word is ``<unk>``.
-        max_words (int, optional): the first so many words are used. Defaults to 14 and 26.
-
-    Raises:
-        TypeError, ValueError: an argument is invalid.
+        tokens (str): 'ban' lower-cases the text, removes ``,`` and ``?``, splits off ``'s``, and reads an unknown word
+            as padding. 'skip-thought' lower-cases the text, removes ``?!'"$:@(),.;``, reads ``-`` and ``/`` as spaces,
+            and an unknown word as ``<unk>``.
+        max_words (int, optional): longer questions are cut. Defaults to 14 and 26.
 
     Example:
         >>> tokenizer = QuestionTokenizer(['is', 'this', 'a', 'dog'], max_words=6)
@@ -135,24 +132,24 @@ class QuestionTokenizer:
         self.vocabulary = Vocabulary(symbols)
 
     def words(self, text: str) -> list[str]:
-        """Return the words that are used, at most ``max_words``."""
+        """Split a text into the words that are used, at most ``max_words``."""
         return self._rule.words(text)[: self.max_words]
 
     def unread(self, text: str) -> list[str]:
-        """Return the words after the first ``max_words``."""
+        """List the words after the first ``max_words``."""
         return self._rule.words(text)[self.max_words :]
 
     def numbers(self, text: str) -> list[int]:
-        """Return the numbers of the words that are used."""
+        """Convert the words that are used to numbers."""
         numbers = self.vocabulary.encode(' '.join(self.words(text)))[:-1]
         return [self._rule.unknown if number < len(SPECIALS) else number for number in numbers]
 
     def __call__(self, text: str) -> Tensor:
-        """Return int64 ``(max_words)``, padded on the right with ``<pad>``."""
+        """Convert a text to int64 ``(max_words)``, padded on the right with ``<pad>``."""
         return self.pad(self.numbers(text))
 
     def pad(self, numbers: Sequence[int]) -> Tensor:
-        """Return numbers as int64 ``(max_words)``, padded."""
+        """Pad numbers to int64 ``(max_words)``."""
         row = torch.full((self.max_words,), PAD)
         row[: len(numbers)] = torch.as_tensor(numbers, dtype=torch.int64)
         return row

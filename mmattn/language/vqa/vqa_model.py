@@ -26,7 +26,7 @@ class AnswerModel(BaseModel):
     loss: Callable[[Tensor, dict[str, Tensor]], Tensor]
 
     def scores(self, logits: Tensor) -> Tensor:
-        """Return the probabilities of the answers, ``(B, A)``."""
+        """Convert logits to the probabilities of the answers, ``(B, A)``."""
         return logits.sigmoid()
 
     def forward(
@@ -35,11 +35,11 @@ class AnswerModel(BaseModel):
         """Run the model on a batch of questions.
 
         Args:
-            inputs (dict[str, Tensor]): 'question', int64 ``(B, L)``, padded after its words; 'features', float
-                ``(B, K, D)``, and 'region_mask', bool ``(B, K)``, True where padded; 'boxes', float ``(B, K, 4)``, and
-                'sizes', ``(B, 2)``, width and height in the unit of the boxes, if the model reads boxes; or, in place
-                of the regions, 'image', float ``(B, 3, H, W)``, in [0, 1]. In mode 'loss', also 'targets', float
-                ``(B, A)``, from 0 to 1, or, with ``loss='cross_entropy'``, 'answer', int64 ``(B,)``.
+            inputs (dict[str, Tensor]): 'question', int64 ``(B, L)``, padded after its words; for regions, 'features',
+                float ``(B, K, D)``, 'region_mask', bool ``(B, K)``, True where padded, and, if the model reads boxes,
+                'boxes', float ``(B, K, 4)``, and 'sizes', ``(B, 2)``, width and height in the unit of the boxes; for
+                pictures, 'image', float ``(B, 3, H, W)``, in [0, 1]. In mode 'loss', also 'targets', float ``(B, A)``,
+                from 0 to 1, or, with ``loss='cross_entropy'``, 'answer', int64 ``(B,)``.
             data_samples (list[BaseDataElement], optional): one per question; predictions are added to them.
             mode (str): 'tensor', the logits ``(B, A)``; 'loss', a dict; 'predict', the data samples with
                 ``pred_scores``, float ``(A)``, and ``pred_label`` (int), the best answer.
@@ -64,20 +64,17 @@ class VQAModel(AnswerModel):
     'cross_entropy', there is one answer per question, and the scores are a softmax.
 
     Args:
-        vocab_size (int): number of symbols of the questions, that of padding included.
+        vocab_size (int): number of symbols of the questions, with padding.
         num_answers (int): number of answers A.
         question_encoder (dict): config of the encoder, without ``vocab_size``.
         head (dict): config of the head, without ``question_dim``, ``region_dim`` and ``num_answers``.
         num_features (int): channels D of the region features. Defaults to 2048.
         image_encoder (dict, optional): config of a network that reads images in place of region features, such as
-            ``dict(type='mmattn.ConvImageEncoder')``; ``num_features`` is then not used. Defaults to None.
+            ``dict(type='mmattn.ConvImageEncoder')``. Defaults to None.
         loss (str): 'binary' or 'cross_entropy'. Defaults to 'binary'.
         data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
             ``mmattn.RegionDataPreprocessor``.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
-
-    Attributes:
-        num_features (int or None): channels of the region features that the model reads; None if it reads images.
 
     Example:
         >>> encoder = dict(type='mmattn.QuestionGRU', embed_dim=16)
@@ -116,14 +113,14 @@ class VQAModel(AnswerModel):
             raise ValueError('image_encoder must be None for a head that reads boxes, such as one with a counter')
 
     def logits(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Return the logits of the answers, ``(B, A)``."""
+        """Compute the logits of the answers, ``(B, A)``."""
         return self._answer(inputs, need_weights=False)[0]
 
     def attention(self, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return the scores of the answers, ``(B, A)``, and the attention weights.
+        """Compute the scores of the answers, ``(B, A)``, and the attention weights.
 
-        The weights are those of words and regions, ``(B, G, L, K)``, or of regions, ``(B, G, K)``; None for heads
-        without attention.
+        The weights are ``(B, G, L, K)`` for words and regions, ``(B, G, K)`` for regions, or None for heads without
+        attention.
         """
         logits, weights = self._answer(inputs, need_weights=True)
         return self.scores(logits), weights
@@ -138,19 +135,18 @@ class VQAModel(AnswerModel):
         return self.head(question, _given(inputs, 'features'), inputs.get('region_mask'), boxes, need_weights)
 
     def loss(self, logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:
-        """Return the loss of a batch."""
+        """Compute the loss of a batch."""
         if self.loss_type == 'cross_entropy':
             return F.cross_entropy(logits, _given(inputs, 'answer'))
         targets = _given(inputs, 'targets').to(logits.dtype)
         return F.binary_cross_entropy_with_logits(logits, targets, reduction='sum') / len(logits)
 
     def scores(self, logits: Tensor) -> Tensor:
-        """Return the probabilities of the answers, ``(B, A)``."""
+        """Convert logits to the probabilities of the answers, ``(B, A)``."""
         return logits.sigmoid() if self.loss_type == 'binary' else logits.softmax(-1)
 
 
 def _given(inputs: dict[str, Tensor], name: str) -> Tensor:
-    """Return an input of the model."""
     if name not in inputs:
         hints = dict(
             targets="; set loss='cross_entropy', or target='soft' of the data set",

@@ -20,10 +20,10 @@ from mmattn.registry import HOOKS
 def read_word_vectors(
     path: str | Path, words: Collection[str], dim: int, dictionary: str | Path | None = None
 ) -> dict[str, Tensor]:
-    """Return the vectors of some words; words without one are left out.
+    """Read the vectors of some words. Words without a vector are left out.
 
-    A text file, which may be compressed (``.gz``), has one word per line and its numbers, separated by spaces, as those
-    of GloVe. A file ``.npy`` has one row per line of ``dictionary``, as ``utable.npy`` of Skip-Thought.
+    A text file, possibly ``.gz``, has one word per line and its numbers, separated by spaces, as GloVe. A file ``.npy``
+    has one row per line of ``dictionary``, as ``utable.npy`` of Skip-Thought.
 
     Args:
         path (str or Path): the file.
@@ -45,15 +45,15 @@ def read_word_vectors(
     """
     if (Path(path).suffix == '.npy') != (dictionary is not None):
         raise ValueError(f'{path}: dictionary must be given for a file .npy, and only then; got {dictionary}')
-    wanted = set(words)
-    found = _from_text(path, wanted, dim) if dictionary is None else _from_table(path, wanted, dim, dictionary)
-    if not found:
-        raise ValueError(f'{path}: none of the {len(wanted):,} words is in the file')
-    return found
+    words = set(words)
+    vectors = _from_text(path, words, dim) if dictionary is None else _from_table(path, words, dim, dictionary)
+    if not vectors:
+        raise ValueError(f'{path}: none of the {len(words):,} words is in the file')
+    return vectors
 
 
 def _from_text(path: str | Path, words: set[str], dim: int) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    vectors: dict[str, Tensor] = {}
     for number, line in enumerate(iter_lines(path), 1):
         word, *numbers = line.rstrip().rsplit(' ', dim)  # a word of some published files contains spaces
         if number > 1 and word not in words:
@@ -68,8 +68,8 @@ def _from_text(path: str | Path, words: set[str], dim: int) -> dict[str, Tensor]
                 f'{len(line.split()) - 1}: {line[:60]!r}'
             )
         if word in words:
-            found.setdefault(word, vector)
-    return found
+            vectors.setdefault(word, vector)
+    return vectors
 
 
 def _from_table(path: str | Path, words: set[str], dim: int, dictionary: str | Path) -> dict[str, Tensor]:
@@ -91,11 +91,11 @@ UNKNOWN = 'UNK'
 
 @HOOKS.register_module()
 class WordVectorHook(Hook):
-    """Fills the embedding of a model with word vectors from a file, before the first iteration.
+    """Fill the embedding of a model with word vectors from a file, before the first iteration.
 
-    It fills the first ``nn.Embedding`` of the model, that of the question encoder. A word without a vector has 0, as in
-    the published code of the bilinear attention network, or the vector of the word 'UNK', if the file has it, as
-    Skip-Thought; so has ``<unk>``. The vector of padding stays 0. All vectors are trained further.
+    It fills the first ``nn.Embedding`` of the model. A word without a vector, also ``<unk>``, gets the vector of the
+    word 'UNK', if the file has it, as Skip-Thought; otherwise 0, as in the code of the bilinear attention network. The
+    vector of padding stays 0. All vectors are trained further.
 
     A training that starts from a checkpoint, or is resumed, keeps the vectors of the checkpoint.
 
@@ -105,9 +105,9 @@ class WordVectorHook(Hook):
         dictionary (str, optional): the words of an ``.npy`` file. Defaults to None.
 
     Raises:
-        OSError: before the first iteration, if a file cannot be read.
-        ValueError: before the first iteration, if the vectors are not as wide as the embedding, the file has none of
-            the words, or the model has no embedding of the words of the training data.
+        OSError: a file cannot be read.
+        ValueError: the vectors are not as wide as the embedding, the file has none of the words, or the model has no
+            embedding of the words of the training data.
 
     Example:
         >>> from mmattn.registry import HOOKS
@@ -135,12 +135,12 @@ class WordVectorHook(Hook):
                 f'{self.file}: WordVectorHook requires a model with an nn.Embedding of '
                 f'{len(SPECIALS) + len(symbols):,} rows, the symbols of the training data; got {rows}'
             )
-        found = read_word_vectors(self.file, {*symbols, UNKNOWN}, embedding.embedding_dim, self.dictionary)
-        absent = found.pop(UNKNOWN, torch.zeros(embedding.embedding_dim))
-        known: list[Tensor] = [found[word] for word in symbols if word in found]
-        if not known:
+        vectors = read_word_vectors(self.file, {*symbols, UNKNOWN}, embedding.embedding_dim, self.dictionary)
+        absent = vectors.pop(UNKNOWN, torch.zeros(embedding.embedding_dim))
+        count = sum(word in vectors for word in symbols)
+        if not count:
             raise ValueError(f'{self.file}: none of the {len(symbols):,} words is in the file')
         with torch.no_grad():
             embedding.weight[UNK] = absent
-            embedding.weight[len(SPECIALS) :] = torch.stack([found.get(word, absent) for word in symbols])
-        print_log(f'word vectors: {len(known):,} of {len(symbols):,} words are in {self.file}', 'current')
+            embedding.weight[len(SPECIALS) :] = torch.stack([vectors.get(word, absent) for word in symbols])
+        print_log(f'word vectors: {count:,} of {len(symbols):,} words are in {self.file}', 'current')

@@ -17,8 +17,7 @@ from pycocoevalcap.bleu.bleu import Bleu
 from pycocoevalcap.rouge.rouge import Rouge
 
 from mmattn.language.captioning import CaptionMetric, caption_bleu, caption_metric, caption_words, rouge_l
-from mmattn.language.captioning.caption_metric import ptb_words
-from mmattn.language.captioning.java import meteor
+from mmattn.language.captioning.caption_metric import meteor, ptb_words
 
 from .test_cider import HYPOTHESES, REFERENCES, split
 

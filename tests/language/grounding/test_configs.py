@@ -6,7 +6,7 @@ from mmengine.config import Config
 from mmengine.registry import PARAM_SCHEDULERS
 from mmengine.runner import Runner
 
-from mmattn.language.grounding.entities import read_entities, words_of
+from mmattn.language.grounding.entities import rank_words, read_entities
 from mmattn.utils import config_path
 from mmattn.utils.complexity import count
 
@@ -20,7 +20,7 @@ def config(request, tiny_data, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     cfg = Config.fromfile(config_path(request.param))
     data = cfg.train_dataloader.dataset
-    symbols = words_of(read_entities(f'{data.data_root}/{data.ann_file}'))
+    symbols = rank_words(read_entities(f'{data.data_root}/{data.ann_file}'))
     cfg.model.update(vocab_size=4 + len(symbols), num_features=FEATURES, embed_dim=8)
     cfg.model.scorer.embed_dim = 24
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):

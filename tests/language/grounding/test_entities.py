@@ -12,8 +12,8 @@ from mmattn.language.grounding.entities import (
     parse_caption,
     parse_sentences,
     prepared,
+    rank_words,
     read_entities,
-    words_of,
 )
 
 
@@ -117,7 +117,7 @@ def test_the_prepared_file_contains_all(tmp_path):
     assert found.captions == [('42#0', '42', CAPTION), ('42#1', '42', (['é'], []))]
     assert (found.sizes, found.boxes) == ({'42': (50, 40)}, {'42': BOXES.boxes})
     assert found.grounded(found.captions[0]) == [Phrase('7', ['people'], 0, 2), Phrase('9', ['scene'], 6, 8)]
-    assert words_of(found) == ['a', 'on', 'bike', 'man', 'road', 'é']
+    assert rank_words(found) == ['a', 'on', 'bike', 'man', 'road', 'é']
 
 
 def test_faults_of_the_prepared_file(tmp_path):

@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 from mmengine.visualization import Visualizer
 from torch.utils.data import DataLoader
 
-from mmattn.language.vqa.attention_pictures import picture_of_answer, question_attention
+from mmattn.language.vqa.attention_pictures import draw_answer_attention, question_attention
 from mmattn.language.vqa.datasets import VQADataset
 from mmattn.language.vqa.questions import Question, write_questions
 from mmattn.registry import HOOKS
@@ -124,7 +124,7 @@ def test_pictures_of_the_first_questions(folder, tmp_path):
     for n in range(3):
         image_id, text = QUESTIONS[n]
         picture = cv2.imread(str(folder / f'photos/{image_id}.png'))[..., ::-1]
-        expected = picture_of_answer(
+        expected = draw_answer_attention(
             runner.model, data[n]['inputs'], text, data.tokenizer, data.answers, picture, top_k=2
         )
         np.testing.assert_array_equal(found[f'attention_{90 + n}_40.png'], expected)

@@ -9,8 +9,8 @@ from mmattn.language.vqa.attention_pictures import (
     STRONGEST,
     _figure,
     attention_table,
+    draw_answer_attention,
     draw_question_attention,
-    picture_of_answer,
     position_boxes,
     question_attention,
     region_order,
@@ -157,7 +157,7 @@ def test_attention_of_a_model(config):
     regions = 16 if config is PICTURES else 5
     assert weights.shape == ((1, regions) if config is UNITARY else (2, 7, regions))
     torch.testing.assert_close(weights.flatten(1).sum(1), torch.ones(len(weights)))
-    drawn = picture_of_answer(model, inputs, 'What is the dog?', tokenizer, ANSWERS)
+    drawn = draw_answer_attention(model, inputs, 'What is the dog?', tokenizer, ANSWERS)
     assert drawn.std() > 10
 
 
