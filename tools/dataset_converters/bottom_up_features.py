@@ -27,7 +27,7 @@ import numpy as np
 import rich.progress
 import torch
 
-from mmattn.language.regions.conversion import add_arguments, add_clip_boxes, source_of, write_store
+from mmattn.language.regions.conversion import add_arguments, add_clip_boxes, describe_source, write_store
 from mmattn.language.regions.region_store import Regions
 from mmattn.utils.conversion import Fault, run_converter
 
@@ -71,7 +71,7 @@ def read_images(paths: Sequence[Path]) -> Iterator[tuple[str, str, Callable[[], 
 
 def convert(args: argparse.Namespace) -> None:
     """Convert the files."""
-    write_store(args, source_of(args.tsv), read_images(args.tsv), args.tsv)
+    write_store(args, describe_source(args.tsv), read_images(args.tsv), args.tsv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -25,7 +25,7 @@ from pathlib import Path
 import mmattn.utils.command
 
 from mmattn.language.captioning.annotations import Annotation, read_annotations
-from mmattn.language.regions.conversion import add_arguments, source_of, write_images
+from mmattn.language.regions.conversion import add_arguments, describe_source, write_images
 from mmattn.language.regions.region_archives import find_archives, image_sizes, missing_regions, read_images
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text.annotation_files import faults_of, read_json
@@ -73,7 +73,7 @@ def convert(args: argparse.Namespace) -> None:
         if all(each.split != 'test' for each in annotations):
             for image in held_out[1::2]:
                 image['split'] = 'test'
-        with RegionWriter(scratch / 'new' / 'regions', source_of(archives), args.float16) as writer:
+        with RegionWriter(scratch / 'new' / 'regions', describe_source(archives), args.float16) as writer:
             write_images(writer, read_images(archives, '{}'))
         write_text(scratch / 'new' / NAME, json.dumps(data, ensure_ascii=False))
     for split in dict.fromkeys(image['split'] for image in data['images']):

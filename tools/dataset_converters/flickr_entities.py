@@ -34,7 +34,7 @@ import mmattn.utils.command
 import numpy as np
 
 from mmattn.language.grounding.entities import Caption, EntityBoxes, parse_annotation, parse_sentences, prepared
-from mmattn.language.regions.conversion import add_arguments, source_of, write_images
+from mmattn.language.regions.conversion import add_arguments, describe_source, write_images
 from mmattn.language.regions.region_archives import find_archives, image_sizes, read_images
 from mmattn.language.regions.region_store import RegionStore
 from mmattn.language.regions.region_writer import RegionWriter
@@ -181,7 +181,7 @@ def convert(args: argparse.Namespace) -> None:
         if args.regions is not None:
             (new / 'regions').symlink_to(args.regions.resolve(), target_is_directory=True)
         else:
-            with RegionWriter(new / 'regions', source_of(archives), args.float16) as writer:
+            with RegionWriter(new / 'regions', describe_source(archives), args.float16) as writer:
                 write_images(writer, read_images(archives, '{}'))
         for split, each in images.items():
             write_text(new / f'entities_{split}.json', json.dumps(prepared(each), ensure_ascii=False))

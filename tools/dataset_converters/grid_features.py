@@ -28,8 +28,8 @@ from mmattn.engine import add_config_options, check_checkpoint, load_config
 from mmattn.language.regions.conversion import (
     add_image_arguments,
     checked_images,
+    describe_model_source,
     read_images,
-    source_of_model,
     write_store,
 )
 from mmattn.language.regions.extractors import GridExtractor, load_backbone
@@ -51,7 +51,7 @@ def convert(args: argparse.Namespace) -> None:
         extractor.pool(torch.zeros(3, args.size, args.size, dtype=torch.uint8))  # a fault of the options, not of images
     except ValueError as error:
         raise Fault(f'{args.config}: {error}') from error
-    source = source_of_model('grid_features.py', args, [*images.values()], dict(options, image_id=args.image_id))
+    source = describe_model_source('grid_features.py', args, [*images.values()], dict(options, image_id=args.image_id))
     write_store(args, source, read_images(images, extractor))
 
 

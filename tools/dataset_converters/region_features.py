@@ -30,8 +30,8 @@ from mmattn.engine import add_config_options, check_checkpoint, inference_pipeli
 from mmattn.language.regions.conversion import (
     add_image_arguments,
     checked_images,
+    describe_model_source,
     read_images,
-    source_of_model,
     write_store,
 )
 from mmattn.language.regions.extractors import RegionExtractor, prepare_config
@@ -67,7 +67,9 @@ def convert(args: argparse.Namespace) -> None:
         whole_image=args.whole_image,
     )
     extractor = RegionExtractor(model, inference_pipeline(cfg), **options)
-    source = source_of_model('region_features.py', args, [*images.values()], dict(options, image_id=args.image_id))
+    source = describe_model_source(
+        'region_features.py', args, [*images.values()], dict(options, image_id=args.image_id)
+    )
     write_store(args, source, read_images(images, extractor))
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import mmattn.utils.command
 
-from mmattn.language.regions.conversion import add_arguments, add_clip_boxes, source_of, write_store
+from mmattn.language.regions.conversion import add_arguments, add_clip_boxes, describe_source, write_store
 from mmattn.language.regions.region_archives import image_sizes, read_images
 from mmattn.utils.conversion import Fault, run_converter
 
@@ -45,7 +45,7 @@ check_format.__name__ = 'format'  # in the message of argparse
 
 def convert(args: argparse.Namespace) -> None:
     """Convert the archives."""
-    source = source_of(args.npz, f'--id-format {args.id_format}')
+    source = describe_source(args.npz, f'--id-format {args.id_format}')
     faults: list[str] = []
     image_sizes(args.npz, faults)
     if faults:

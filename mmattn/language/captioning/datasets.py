@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmattn.engine.data_sampling import SampleIndex
 from mmattn.language.regions.image_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
-from mmattn.language.text.annotation_files import in_folder, noting, raise_faults
+from mmattn.language.text.annotation_files import collect_faults, in_folder, raise_faults
 from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.vocabulary import PAD, UNK, Vocabulary
 from mmattn.registry import DATASETS
@@ -105,11 +105,11 @@ class CaptionDataset(TextDataset):
             path, words_path, regions, attributes = in_folder(cfg.get('data_root', ''), *names)
             for file in (path, words_path):
                 if file not in files and file not in faults:
-                    with noting(faults, file):
+                    with collect_faults(faults, file):
                         files[file] = read_annotations(file)
             ids: list[str] = []
             if path in files:
-                with noting(faults, path):
+                with collect_faults(faults, path):
                     splits = [cfg['split']] if cfg.get('split') else None
                     ids = [annotation.image_id for annotation in select_splits('split', files[path], splits, path)]
                     used[cfg.get('test_mode', False)] += ids
@@ -119,7 +119,7 @@ class CaptionDataset(TextDataset):
                 message = 'the model reads attributes, but the data set has none: set its option attributes'
                 faults.setdefault(path, []).append(message)
             if attributes is not None and ids and words_path in files:
-                with noting(faults, attributes):
+                with collect_faults(faults, attributes):
                     splits = cfg.get('vocab_splits')
                     counted = select_splits('vocab_splits', files[words_path], splits, words_path, every=True)
                     vocabulary = Vocabulary(frequent_words(counted, cfg.get('min_count', MIN_COUNT)))

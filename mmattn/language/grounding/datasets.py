@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmattn.language.layers.object_counter import box_iou
 from mmattn.language.regions.image_inputs import image_inputs, open_store, warn_of_shared_images, with_region_faults
-from mmattn.language.text.annotation_files import in_folder, noting, raise_faults
+from mmattn.language.text.annotation_files import collect_faults, in_folder, raise_faults
 from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.vocabulary import PAD, SPECIALS, Vocabulary
 from mmattn.registry import DATASETS
@@ -119,7 +119,7 @@ class EntitiesDataset(TextDataset):
         used: dict[bool, list[str]] = {False: [], True: []}  # by test_mode
         for cfg in cfgs:
             path, regions = in_folder(cfg.get('data_root', ''), cfg['ann_file'], cfg['regions'])
-            with noting(faults, path):
+            with collect_faults(faults, path):
                 files[path] = files.get(path) or read_entities(path)
                 used[cfg.get('test_mode', False)] += files[path].sizes
                 if isinstance(regions, str):

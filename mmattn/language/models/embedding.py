@@ -23,7 +23,7 @@ class TokenEmbedding(nn.Module):
 
     Args:
         vocab_size (int): number of symbols V.
-        embed_dim (int): channels E, even.
+        embed_dim (int): channels E, an even number.
         dropout (float): probability, in [0, 1). Defaults to 0.1.
         positions (str): 'sinusoidal' or 'none'. Defaults to 'sinusoidal'.
 
@@ -50,15 +50,7 @@ class TokenEmbedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """Return the vectors of tokens.
-
-        Args:
-            tokens (Tensor): int64 ``(B, L)``.
-            start (int): position of the first token. Defaults to 0.
-
-        Returns:
-            Tensor: float ``(B, L, E)``.
-        """
+        """Embed tokens, int64 ``(B, L)``, to float ``(B, L, E)``. ``start`` is the position of the first token."""
         x = self._scaled(tokens)
         if self.positions == 'sinusoidal':
             dtype = torch.promote_types(x.dtype, torch.float32)
@@ -67,19 +59,19 @@ class TokenEmbedding(nn.Module):
         return self.dropout(x)
 
     def vectors(self, tokens: Tensor) -> Tensor:
-        """Return the vectors of a set of tokens, without positions, float ``(B, L, E)``, for int64 ``(B, L)``."""
+        """Embed a set of tokens without positions, int64 ``(B, L)``, to float ``(B, L, E)``."""
         return self.dropout(self._scaled(tokens))
 
     def _scaled(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self.weight, padding_idx=PAD) * math.sqrt(self.embed_dim)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logits of all symbols, ``(*, V)``, for ``x`` ``(*, E)``: products with the same matrix."""
+        """Multiply ``x`` ``(*, E)`` by the matrix to the logits of all symbols, ``(*, V)``."""
         return F.linear(x, self.weight)
 
 
 def vocabulary_size(model: nn.Module) -> int | None:
-    """Return the number of rows of the first :class:`TokenEmbedding` or ``nn.Embedding`` of a model; None without one.
+    """Count the rows of the first :class:`TokenEmbedding` or ``nn.Embedding`` of a model. None without one.
 
     Example:
         >>> vocabulary_size(nn.Sequential(TokenEmbedding(vocab_size=100, embed_dim=16)))

@@ -29,7 +29,7 @@ class LengthPenalty:
     """The divisor of the log-probability of a sentence of some length.
 
     Args:
-        alpha (float): exponent α; 0 disables the penalty, larger values prefer longer sentences. Defaults to 1.
+        alpha (float): exponent α. 0 disables the penalty, larger values prefer longer sentences. Defaults to 1.
         kind (str): 'power', length^α, as in fairseq; or 'gnmt', ((5 + length) / 6)^α (Vaswani et al., 2017). An α of
             one kind does not suit the other. Defaults to 'power'.
 
@@ -47,39 +47,33 @@ class LengthPenalty:
             raise ValueError(f'kind must be one of {PENALTIES}; got {self.kind!r}')
 
     def __call__(self, length: int) -> float:
-        """Return the divisor for ``length`` tokens, the end token included."""
+        """Compute the divisor for ``length`` tokens, the end token included."""
         return (length if self.kind == 'power' else (5 + length) / 6) ** self.alpha
 
 
 class Hypothesis(NamedTuple):
-    """A finished sentence.
+    """A finished sentence."""
 
-    Attributes:
-        tokens (list[int]): its tokens, without the first token and the end token.
-        score (float): its log-probability, with the end token, divided by the length penalty.
-    """
-
-    tokens: list[int]
-    score: float
+    tokens: list[int]  # without the first token and the end token
+    score: float  # log-probability, with the end token, divided by the length penalty
 
 
 def largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the ``k`` largest entries of each row in descending order, and their indices, both ``(B, k)``.
+    """Return the ``k`` largest entries per row in descending order, and their indices, both ``(B, k)``.
 
-    Of equal entries, the first come first, whereas the choice of :func:`torch.topk` depends on the device and the
-    shape.
+    Of equal entries, the first come first. In :func:`torch.topk`, the choice depends on the device and the shape.
     """
-    # One entry more shows whether the last chosen one is equal to one that is not chosen.
-    found, index = values.topk(min(k + 1, values.shape[1]))
-    ties = found[:, k - 1] == found[:, -1] if found.shape[1] > k else found.new_zeros(len(found), dtype=torch.bool)
-    ties &= found[:, k - 1] > -math.inf
+    # One entry more shows whether the last chosen entry is equal to an entry that is not chosen.
+    top, index = values.topk(min(k + 1, values.shape[1]))
+    ties = top[:, k - 1] == top[:, -1] if top.shape[1] > k else top.new_zeros(len(top), dtype=torch.bool)
+    ties &= top[:, k - 1] > -math.inf
     index = index[:, :k].sort(1).values
-    found = values.gather(1, index)
+    top = values.gather(1, index)
     if ties.any():
         rows = ties.nonzero().squeeze(1)
-        found[rows], index[rows] = (x[:, :k] for x in values[rows].sort(dim=1, descending=True, stable=True))
-    found, order = found.sort(dim=1, descending=True, stable=True)
-    return found, index.gather(1, order)
+        top[rows], index[rows] = (x[:, :k] for x in values[rows].sort(dim=1, descending=True, stable=True))
+    top, order = top.sort(dim=1, descending=True, stable=True)
+    return top, index.gather(1, order)
 
 
 @torch.no_grad()
@@ -97,21 +91,21 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Search for the sentences with the largest scores log p / length penalty.
 
-    A search starts with one hypothesis per sentence. Each step keeps the best 2·beam continuations of a sentence. Those
-    that end are finished if they are among the first ``beam``; the best of the others continue. The search of a
-    sentence stops when ``beam`` hypotheses have finished; its tensors are then removed from the batch. A hypothesis
-    that has ``max_length`` tokens can only end. Of equal scores, the lower index wins. With ``beam=1`` the search is
-    greedy.
+    A search starts with one hypothesis per sentence. Every step keeps the best 2·beam continuations of a sentence. A
+    continuation that ends is finished if it is among the first ``beam``. The best ``beam`` that do not end continue.
+    The search of a sentence stops when ``beam`` hypotheses have finished, and its tensors are removed from the batch. A
+    hypothesis that has ``max_length`` tokens can only end. Of equal scores, the lower index wins. With ``beam=1`` the
+    search is greedy.
 
     Args:
         step (callable): ``step(tokens, state)`` returns the log-probabilities of the next token, float ``(n, V)``, and
-            the next state, for the last tokens ``(n)`` of n hypotheses. Those of one sentence are adjacent.
-        state: the state before the first token, of ``batch`` hypotheses; ``state.reorder(index)`` returns the state of
+            the next state, for the last tokens ``(n)`` of n hypotheses. Hypotheses of one sentence are adjacent.
+        state: the state before the first token, of ``batch`` hypotheses. ``state.reorder(index)`` returns the state of
             the hypotheses ``index``, int64 ``(n')``.
         batch (int): number of sentences.
-        beam (int): number of hypotheses of a sentence, and of those that it returns.
-        max_length (int or sequence of int): the largest number of tokens, without the end token; one for all sentences,
-            or one per sentence.
+        beam (int): number of hypotheses per sentence, at least 1.
+        max_length (int or sequence of int): the largest number of tokens, without the end token, for all sentences or
+            one per sentence.
         length_penalty (callable, optional): divisor of the log-probability for a length that includes the end token.
             Defaults to ``LengthPenalty()``, the length itself.
         banned (sequence of int): tokens that are never written, in addition to padding. Defaults to empty.
@@ -126,9 +120,9 @@ def beam_search(
         ...     def reorder(self, index):
         ...         return self
         >>> log_p = torch.tensor([0.0, 0.0, 0.2, 0.0, 0.5, 0.3]).log()
-        >>> found = beam_search(lambda tokens, state: (log_p.expand(len(tokens), -1), state), Constant(), 1, beam=2,
-        ...                     max_length=2)
-        >>> [hypothesis.tokens for hypothesis in found[0]]
+        >>> step = lambda tokens, state: (log_p.expand(len(tokens), -1), state)
+        >>> [hypotheses] = beam_search(step, Constant(), 1, beam=2, max_length=2)
+        >>> [hypothesis.tokens for hypothesis in hypotheses]
         [[4, 4], [4, 5]]
     """
     check_count('beam', beam)
@@ -138,7 +132,7 @@ def beam_search(
         raise ValueError(f'max_length must be one integer, or one per sentence: {batch}; got {len(limits)}')
     if EOS in banned:
         raise ValueError(f'banned must not contain the end token {EOS}: no sentence could end')
-    found: list[list[Hypothesis]] = [[] for _ in range(batch)]
+    finished: list[list[Hypothesis]] = [[] for _ in range(batch)]
     active = list(range(batch))  # sentences that are not finished
     tokens = torch.full((batch,), first, dtype=torch.long, device=device)
     written = tokens.new_empty((batch, 1, 0))  # (S, hypotheses, t)
@@ -162,7 +156,7 @@ def beam_search(
         parent, token = index // vocabulary, index % vocabulary
         ended = (token == EOS) & (values > -math.inf)
         for row, rank in ended[:, :beam].nonzero().tolist():
-            sentence = found[active[row]]
+            sentence = finished[active[row]]
             if len(sentence) < beam:
                 words = written[row, parent[row, rank]].tolist()
                 sentence.append(Hypothesis(words, values[row, rank].item() / penalty(length)))
@@ -171,7 +165,7 @@ def beam_search(
         order = (token == EOS).sort(dim=1, stable=True).indices[:, :beam]
         values, parent, token = (x.gather(1, order) for x in (values, parent, token))
         alive = values[:, 0] > -math.inf
-        kept = [row for row, sentence in enumerate(active) if len(found[sentence]) < beam and alive[row]]
+        kept = [row for row, sentence in enumerate(active) if len(finished[sentence]) < beam and alive[row]]
         if not kept:
             break
         rows = torch.tensor(kept, device=device)
@@ -179,11 +173,11 @@ def beam_search(
         written = torch.cat([written[rows[:, None], parent[rows]], token[rows, :, None]], 2)
         scores, tokens = values[rows], token[rows].flatten()
         active = [active[row] for row in kept]
-    if not all(found):
+    if not all(finished):
         raise FloatingPointError(
             'step must return log-probabilities with which every sentence can end; got NaN or -inf'
         )
-    return [sorted(each, key=lambda hypothesis: -hypothesis.score) for each in found]
+    return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score) for hypotheses in finished]
 
 
 class SentenceGenerator(SequenceModel):
@@ -195,9 +189,9 @@ class SentenceGenerator(SequenceModel):
     Args:
         label_smoothing (float): ε of the loss, in [0, 1].
         defaults (dict): the options of the beam search and their default values: ``beam``, ``length_penalty``,
-            ``penalty_kind``, ``max_length`` and, optionally, ``banned``; see :func:`mmattn.language.beam_search` and
+            ``penalty_kind``, ``max_length`` and, optionally, ``banned``, as in :func:`mmattn.language.beam_search` and
             :class:`mmattn.language.LengthPenalty`.
-        test_cfg (dict, optional): replaces some of them.
+        test_cfg (dict, optional): values that replace the defaults.
         data_preprocessor (dict): config of the data preprocessor.
         init_cfg (dict, optional): as in mmengine's ``BaseModule``.
     """
@@ -226,54 +220,52 @@ class SentenceGenerator(SequenceModel):
         LengthPenalty(self.test_cfg['length_penalty'], self.test_cfg['penalty_kind'])
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logits of all symbols, ``(*, V)``, for the output of the decoder, ``(*, E)``."""
+        """Compute the logits of all symbols, ``(*, V)``, from the output of the decoder, ``(*, E)``."""
         return self.embedding.logits(x)
 
     def decode(self, memory: Any, memory_mask: Any, target: Tensor) -> Tensor:
-        """Return the output of the decoder, ``(B, L, E)``, which predicts ``target``, int64 ``(B, L)``."""
+        """Compute the output of the decoder, ``(B, L, E)``, which predicts ``target``, int64 ``(B, L)``."""
         previous = F.pad(target[:, :-1], (1, 0), value=EOS)
         return self.decoder(self.embedding(previous), memory, padding_mask(target), memory_mask)
 
     def label_smoothed(self, x: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return the loss, see :func:`mmattn.language.label_smoothed_loss`, of the output of :meth:`decode`."""
+        """Compute :func:`mmattn.language.label_smoothed_loss` of the output of :meth:`decode`."""
         mask = padding_mask(target)
         x, target = (x.flatten(0, 1), target.flatten()) if mask is None else (x[~mask], target[~mask])
         return label_smoothed_loss(self.logits(x), target, self.label_smoothing)
 
     def search(self, state: Any, max_length: int | Sequence[int], **options: Any) -> list[list[Hypothesis]]:
-        """Write sentences by beam search; for each, return up to ``beam`` hypotheses, the best first.
+        """Write sentences by beam search. Return up to ``beam`` hypotheses per sentence, the best first.
 
-        Args:
-            state: the state before the first token, of one hypothesis per sentence, such as ``decoder.start`` returns.
-            max_length (int or sequence of int): the largest number of tokens, for all or for each sentence.
-            **options: replace those of ``test_cfg``.
+        ``state`` is as returned by ``decoder.start``, ``max_length`` as in :func:`mmattn.language.beam_search`. Other
+        options replace values of ``test_cfg``.
         """
-        found = {**self.test_cfg, **options}
+        options = {**self.test_cfg, **options}
         return beam_search(
             self.step,
             state,
             state.count,
-            beam=found['beam'],
+            beam=options['beam'],
             max_length=max_length,
-            length_penalty=LengthPenalty(found['length_penalty'], found['penalty_kind']),
-            banned=found.get('banned', ()),
+            length_penalty=LengthPenalty(options['length_penalty'], options['penalty_kind']),
+            banned=options.get('banned', ()),
             first=EOS,
             device=next(self.parameters()).device,
         )
 
     def step(self, tokens: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """Return the log-probabilities of the next token, ``(n, V)``, at least float32, and the next state."""
+        """Compute the log-probabilities of the next token, ``(n, V)``, at least float32, and the next state."""
         x, state = self.decoder.step(self.embedding(tokens[:, None], start=state.position), state)
         logits = self.logits(x[:, 0])
         return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32)), state
 
 
 def predictions(
-    found: list[list[Hypothesis]], data_samples: list[BaseDataElement] | None = None
+    n_best: list[list[Hypothesis]], data_samples: list[BaseDataElement] | None = None
 ) -> list[BaseDataElement]:
-    """Return data samples with ``pred_tokens``, ``pred_score`` and ``n_best``, for the hypotheses of each sentence."""
-    data_samples = [BaseDataElement() for _ in found] if data_samples is None else data_samples
-    for sample, hypotheses in zip(data_samples, found):
+    """Set ``pred_tokens``, ``pred_score`` and ``n_best`` of data samples by the hypotheses of their sentences."""
+    data_samples = [BaseDataElement() for _ in n_best] if data_samples is None else data_samples
+    for sample, hypotheses in zip(data_samples, n_best):
         sample.n_best = hypotheses
         sample.pred_tokens, sample.pred_score = hypotheses[0]
     return data_samples

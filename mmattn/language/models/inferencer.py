@@ -41,7 +41,7 @@ def record_attention(layers: Mapping[str, Any]) -> Iterator[list[Rows]]:
 
     Yields:
         list[tuple[str, dict[str, Tensor]]]: name of the layer, and kind → weights of the first sample of the batch,
-        float ``(heads, queries, keys)`` on the CPU, whose rows sum to 1. The list is filled while the model runs.
+        float ``(heads, queries, keys)`` on the CPU, whose rows sum to 1. The running model fills the list.
 
     Example:
         >>> from mmattn.layers import BilateralMultiheadAttention
@@ -51,7 +51,7 @@ def record_attention(layers: Mapping[str, Any]) -> Iterator[list[Rows]]:
         >>> rows[0][0], rows[0][1]['content'].shape
         ('attention', torch.Size([4, 7, 7]))
     """
-    found: list[Rows] = []
+    rows: list[Rows] = []
 
     def before(name: str, module: Any, args: tuple[Tensor, ...], kwargs: dict) -> None:
         queries = torch.arange(args[0].shape[1], device=args[0].device)[:, None]
@@ -59,30 +59,25 @@ def record_attention(layers: Mapping[str, Any]) -> Iterator[list[Rows]]:
             kind: module.attention_weights(*args, *kwargs.values(), queries=queries, kind=kind)[0].cpu()
             for kind in module.attention_kinds
         }
-        found.append((name, weights))
+        rows.append((name, weights))
 
     handles = [
         module.register_forward_pre_hook(partial(before, name), with_kwargs=True) for name, module in layers.items()
     ]
     try:
-        yield found
+        yield rows
     finally:
         for handle in handles:
             handle.remove()
 
 
 def plain(x: Any) -> Any:
-    """Return a number of NumPy as one of Python."""
+    """Convert a NumPy number to a Python number."""
     return x.item() if isinstance(x, np.generic) else x
 
 
 class Batch(NamedTuple):
-    """Inputs that are processed together.
-
-    Attributes:
-        indices (list[int]): their indices in the input, from 0.
-        inputs (list): what ``preprocess`` made of each.
-    """
+    """Inputs that are processed together, and their indices among all inputs."""
 
     indices: list[int]
     inputs: list[Any]
@@ -97,11 +92,11 @@ def in_batches(inputs: Sequence[Any], size: int) -> list[Batch]:
     """
     starts = range(0, len(inputs), size)
     indices = [[*range(start, min(start + size, len(inputs)))] for start in starts]
-    return [Batch(each, [inputs[index] for index in each]) for each in indices]
+    return [Batch(part, [inputs[index] for index in part]) for part in indices]
 
 
 def read_config(model: Any) -> Config:
-    """Return a config, given itself or by its path."""
+    """Read a config from its path, or return a ``Config`` as it is."""
     if isinstance(model, Config):
         return model
     if not isinstance(model, str | Path):
@@ -111,15 +106,11 @@ def read_config(model: Any) -> Config:
 
 
 def read_pairs(name: str, pairs: Any) -> list[tuple[str, str]]:
-    """Return pairs of image id and text, at least one; ``name`` is that of the argument, such as 'questions'.
-
-    Raises:
-        ValueError: ``pairs`` is something else, or empty.
-    """
-    found = list(pairs) if isinstance(pairs, Iterable) and not isinstance(pairs, str) else []
-    if not found or not all(isinstance(x, list | tuple) and [*map(type, x)] == [str, str] for x in found):
+    """Check that the argument ``name``, such as 'questions', has pairs of image id and text, at least one."""
+    rows = list(pairs) if isinstance(pairs, Iterable) and not isinstance(pairs, str) else []
+    if not rows or not all(isinstance(row, list | tuple) and [*map(type, row)] == [str, str] for row in rows):
         raise ValueError(f'{name} must be pairs of image id and {name[:-1]}, at least one; got {pairs!r}')
-    return found
+    return rows
 
 
 class LanguageInferencer(BaseInferencer):
@@ -131,17 +122,16 @@ class LanguageInferencer(BaseInferencer):
     A call checks all its arguments before the model runs, and returns a dict with 'predictions', one dict per input, in
     the order of the inputs. Every call has these arguments:
 
-    * progress_file (str or Path, optional): file for the predictions that are finished; after each batch, its
-      predictions are added. Defaults to None.
-    * resume (bool): if ``progress_file`` exists, it must be the file of the same inputs and settings. Its batches are
-      not processed again, and the result is that of an uninterrupted run. False: the file is emptied first. Defaults to
-      True.
+    * progress_file (str or Path, optional): file to which finished predictions are added after every batch. Defaults
+      to None.
+    * resume (bool): continue an interrupted run from ``progress_file``, if it exists. It must have the same inputs and
+      settings. The result is as without an interruption. False: the file is emptied first. Defaults to True.
 
-    A call raises a ValueError if inputs have faults, or if ``progress_file`` is damaged or belongs to another run; a
-    BlockingIOError if another process uses ``progress_file``; and an OSError if a file cannot be read or written.
+    A call raises a ValueError if inputs have faults, or if ``progress_file`` is damaged or belongs to another run. It
+    raises an OSError if a file cannot be read or written, or another process uses ``progress_file``.
 
     Args:
-        model (str, Path or Config): config of the model, or its path; that of a shipped config may be written as
+        model (str, Path or Config): config of the model, or its path. A shipped config may be written as
             'mmattn::bi_sa/….py'.
         weights (str or Path): path or URL of the checkpoint.
         device (str, optional): such as 'cpu' or 'cuda:1'. Defaults to a GPU if one is available.
@@ -150,10 +140,9 @@ class LanguageInferencer(BaseInferencer):
 
     Raises:
         OSError: the config or the checkpoint does not exist.
-        RuntimeError: the weights do not fit the model; the message lists the keys.
-        ValueError: the model of the config is of another kind; ``dataset_meta`` of the checkpoint is incomplete or
-            invalid; its vocabulary has another size than that of the model; or there is no such device. The message
-            names the checkpoint.
+        RuntimeError: the weights do not fit the model. The message lists the keys.
+        ValueError: the config has a model of another kind, or ``dataset_meta`` of the checkpoint is incomplete, invalid
+            or has a vocabulary of another size than the model. The message names the checkpoint.
     """
 
     model_types: tuple[type, ...]  # the models that it accepts
@@ -172,18 +161,17 @@ class LanguageInferencer(BaseInferencer):
         self.batch_size = batch_size
         if not isinstance(weights, str | Path):
             raise TypeError(f'weights must be the path or URL of a checkpoint; got {type(weights).__name__}')
-        found = check_device(device)
+        device = str(check_device(device))
         self.weights = str(weights)
         check_checkpoint(self.weights)
         cfg = read_config(model)
-        super().__init__(cfg, self.weights, str(found), scope='mmattn', show_progress=show_progress)
+        super().__init__(cfg, self.weights, device, scope='mmattn', show_progress=show_progress)
 
     def preprocess(self, inputs: Sequence[Any]) -> list[Batch]:  # type: ignore[override]
         """Divide inputs into batches, in their order. Features are read when a batch is processed."""
         return in_batches(inputs, self.batch_size)
 
     def _collated(self, samples: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Return the inputs of the model for some samples."""
         inputs = {name: [sample[name] for sample in samples] for name in samples[0]}
         return self.model.data_preprocessor(dict(inputs=inputs), False)['inputs']
 
@@ -197,25 +185,21 @@ class LanguageInferencer(BaseInferencer):
         postprocess: dict[str, Any],
         **settings: Any,
     ) -> dict[int, dict]:
-        """Return the prediction of each input by its index.
+        """Process batches with a progress bar. Return index of the input → prediction.
 
-        Args:
-            batches (sequence of Batch): the inputs.
-            title (str): title of the progress bar.
-            progress_file, resume: as in the class.
-            forward, postprocess (dict): options of these methods.
-            **settings: what predictions depend on, in addition to the model and these options.
+        ``forward`` and ``postprocess`` are options of these methods. The progress file also stores ``settings``, on
+        which predictions depend in addition to the model and these options.
         """
-        found: dict[int, dict] = {}
+        done: dict[int, dict] = {}
         total = sum(len(batch.indices) for batch in batches)
         console = Console(stderr=True)
         with ExitStack() as stack:
             add = None
             if progress_file is not None:
                 settings = dict(self._settings(), **forward, **postprocess, **settings)
-                found, add = stack.enter_context(open_progress(Path(progress_file), settings, resume))
+                done, add = stack.enter_context(open_progress(Path(progress_file), settings, resume))
                 # A batch is processed as a whole: rounding depends on its composition.
-                batches = [batch for batch in batches if not found.keys() >= set(batch.indices)]
+                batches = [batch for batch in batches if not done.keys() >= set(batch.indices)]
             hidden = not (self.show_progress and console.is_terminal)
             progress = stack.enter_context(Progress(console=console, disable=hidden))
             unfinished = sum(len(batch.indices) for batch in batches)
@@ -223,14 +207,14 @@ class LanguageInferencer(BaseInferencer):
             for batch in batches:
                 predictions = self.postprocess(self.forward(batch, **forward), **postprocess)
                 new = dict(zip(batch.indices, predictions))
-                found.update(new)
+                done.update(new)
                 if add is not None:
                     add(new)
                 progress.advance(task, len(batch.indices))
-        return found
+        return done
 
     def _settings(self) -> dict[str, Any]:
-        """Return what predictions depend on, in addition to the arguments of a call."""
+        """Identify the model, on which predictions depend in addition to the arguments of a call."""
         weights = sha256()
         for name, x in self.model.state_dict().items():
             weights.update(name.encode())
@@ -242,9 +226,8 @@ class LanguageInferencer(BaseInferencer):
         )
 
     def _load_weights_to_model(self, model: nn.Module, checkpoint: dict | None, cfg: Any) -> None:
-        """Load the weights strictly, and the vocabulary."""
         if not isinstance(model, self.model_types):
-            names = ' or '.join(each.__name__ for each in self.model_types)
+            names = ' or '.join(kind.__name__ for kind in self.model_types)
             raise ValueError(f'the model must be a {names}; the config has {cfg.model.type}')
         assert checkpoint is not None
         self.meta = (checkpoint.get('meta') or {}).get('dataset_meta') or {}
@@ -268,35 +251,33 @@ class LanguageInferencer(BaseInferencer):
         warn_of_differences(self.weights, checkpoint.get('meta') or {}, cfg.model)
 
     def _read_meta(self) -> None:
-        """Set ``vocabulary`` by ``meta``."""
         self.vocabulary = Vocabulary(self.meta['symbols'])
 
     def _init_pipeline(self, cfg: Any) -> Any:
-        """Inputs are prepared by ``preprocess``; a subclass may return a function that it uses."""
+        """Return None: ``preprocess`` prepares inputs. A subclass may return a function for it."""
 
     def _init_collate(self, cfg: Any) -> Any:
-        """Batches are made by ``preprocess``; no function of the config collates them."""
+        """Return None: ``preprocess`` makes batches."""
 
     def _init_visualizer(self, cfg: Any) -> None:
-        """Pictures of attention need no visualizer."""
+        """Return None: pictures of attention need no visualizer."""
 
 
 class SentenceInferencer(LanguageInferencer):
     """Base of the inferencers of models that write sentences by beam search.
 
-    ``forward`` returns the hypotheses for a batch; its options are those of :meth:`_options`. Arguments and errors are
-    those of :class:`LanguageInferencer`. Every call has three further arguments:
+    ``forward`` returns the hypotheses for a batch, with the options of :meth:`_options`. Arguments and errors are as in
+    :class:`LanguageInferencer`. Every call has three further arguments:
 
-    * beam (int, optional): number of hypotheses per input. Defaults to that of ``test_cfg`` in the config.
-    * length_penalty (float, optional): exponent α of the length penalty; its kind is that of the config. Defaults to
-      that of the config.
+    * beam (int, optional): number of hypotheses per input. Defaults to ``test_cfg`` in the config.
+    * length_penalty (float, optional): exponent α of the length penalty. Its kind and its default are in the config.
     * n_best (int): number of sentences per input, at most ``beam``. Defaults to 1.
     """
 
     def _options(self, beam: int | None, length_penalty: float | None, n_best: int) -> dict[str, Any]:
-        """Return the options of the search, checked."""
-        given = dict(beam=plain(beam), length_penalty=plain(length_penalty))
-        options = {**self.model.test_cfg, **{name: x for name, x in given.items() if x is not None}}
+        """Merge the arguments of a call with ``test_cfg``, and check the result."""
+        arguments = dict(beam=plain(beam), length_penalty=plain(length_penalty))
+        options = {**self.model.test_cfg, **{name: x for name, x in arguments.items() if x is not None}}
         check_count('beam', options['beam'])
         check_count('n_best', n_best)
         if n_best > options['beam']:

@@ -17,7 +17,7 @@ MANY = 10  # the most names that a message lists
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of a value that JSON can hold.
+    """Compute the SHA-256 of a value that JSON can hold.
 
     Example:
         >>> digest(dict(a=1, b=[2])) == digest(dict(b=[2], a=1))
@@ -33,9 +33,9 @@ def check_output(path: Path, overwrite: bool) -> None:
 
 
 def progress_path(out: Path, resume: bool, overwrite: bool) -> Path:
-    """Return the progress file of a tool that writes ``out``, ``<out>.part``, after all checks of both.
+    """Check ``out`` of a tool and its progress file ``<out>.part``, and return the path of the progress file.
 
-    With ``resume``, the progress file may exist; with ``overwrite``, both may.
+    With ``resume``, the progress file may exist. With ``overwrite``, both files may exist.
 
     Raises:
         OSError: a file exists, ``out`` is no file, or its folder is not writable. The message names the option.
@@ -56,19 +56,19 @@ def progress_path(out: Path, resume: bool, overwrite: bool) -> Path:
 def open_progress(
     path: Path, settings: Mapping[str, Any], resume: bool
 ) -> Iterator[tuple[dict[int, dict], Callable[[dict[int, dict]], None]]]:
-    """Open a progress file; yield its predictions by index, and a function that adds those of a batch.
+    """Open a progress file. Yield its predictions by index, and a function that adds the predictions of a batch.
 
-    The first line has the settings, each further line a prediction. A killed process leaves at most the last line
-    incomplete; it is removed.
+    The first line has the settings, every further line a prediction. If a killed process left the last line incomplete,
+    the line is removed.
 
     Args:
-        path (Path): the file; its folder is created.
+        path (Path): the file. Its folder is created.
         settings (mapping): what the predictions depend on.
         resume (bool): False: the file is emptied first.
 
     Raises:
         OSError: the file cannot be read or written, or another process uses it.
-        ValueError: the file is damaged, or that of a run with other settings.
+        ValueError: the file is damaged, or a run with other settings has written it.
 
     Example:
         >>> for index in 0, 1:
@@ -99,7 +99,7 @@ def open_progress(
 
 
 def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int, dict]:
-    """Return the predictions of a progress file, and remove an incomplete line at its end."""
+    """Read predictions, and remove an incomplete line at the end."""
     file.seek(0)
     content = file.read()
     file.seek(content.rfind(b'\n') + 1)
@@ -117,7 +117,6 @@ def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int,
 
 
 def _append(file: IO[bytes], path: Path, records: Sequence[str]) -> None:
-    """Append lines, so that a killed process leaves at most the last one incomplete."""
     data = memoryview(''.join(f'{record}\n' for record in records).encode())
     try:
         while data:

@@ -13,8 +13,7 @@ from mmattn.registry import MODELS
 from .transformer import ATTENTION
 
 
-def _options(layer: dict) -> dict:
-    """Return the arguments of torch's layers for those of ours."""
+def _torch_options(layer: dict) -> dict:
     layer = dict(layer)
     for name in ('self_attention', 'cross_attention'):
         if layer.pop(name, ATTENTION) != ATTENTION:
@@ -36,7 +35,7 @@ class _TorchStack(nn.Module):
 
     def __init__(self, num_layers: int, layer: dict, **stack_options: Any) -> None:
         super().__init__()
-        options = _options(layer)
+        options = _torch_options(layer)
         norm = nn.LayerNorm(options['d_model']) if options.get('norm_first') else None
         self.stack = self.stack_type(self.layer_type(**options), num_layers, norm, **stack_options)
         for parameter in self.parameters():
@@ -50,7 +49,7 @@ class TorchEncoder(_TorchStack):
 
     Args:
         num_layers (int): number of layers.
-        layer (dict): arguments as for :class:`SequenceEncoder`; the attention must be the default.
+        layer (dict): arguments as for :class:`SequenceEncoder`. The attention must be the default.
 
     Example:
         >>> encoder = TorchEncoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))
@@ -64,7 +63,7 @@ class TorchEncoder(_TorchStack):
         super().__init__(num_layers, layer, enable_nested_tensor=False)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Return ``(B, L, E)`` for ``x`` ``(B, L, E)``; ``padding_mask`` is bool ``(B, L)``, True where padding is."""
+        """Encode ``(B, L, E)`` to the same shape. ``padding_mask`` is bool ``(B, L)``, True where padding is."""
         return self.stack(x, src_key_padding_mask=padding_mask)
 
 
@@ -95,9 +94,7 @@ class TorchDecoder(_TorchStack):
 
     Torch's layers have no decoding state: each step computes the whole prefix again.
 
-    Args:
-        num_layers (int): number of layers.
-        layer (dict): arguments as for :class:`SequenceDecoder`; the attention must be the default.
+    The arguments are as in :class:`TorchEncoder`.
 
     Example:
         >>> decoder = TorchDecoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))
@@ -110,7 +107,7 @@ class TorchDecoder(_TorchStack):
     def forward(
         self, x: Tensor, memory: Tensor, padding_mask: Tensor | None = None, memory_padding_mask: Tensor | None = None
     ) -> Tensor:
-        """Return the output for whole sequences, ``(B, L, E)``."""
+        """Decode whole sequences ``(B, L, E)`` to the same shape."""
         mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         return self.stack(
             x,
@@ -126,7 +123,7 @@ class TorchDecoder(_TorchStack):
         return _Prefix(None, memory, memory_padding_mask)
 
     def step(self, x: Tensor, state: _Prefix) -> tuple[Tensor, _Prefix]:
-        """Return the output for one more token of each hypothesis, ``(n, 1, E)``, and the next state."""
+        """Decode one more token ``(n, 1, E)`` of n hypotheses. Return its output and the next state."""
         x = x if state.x is None else torch.cat([state.x, x], 1)
         out = self(x, state.memory, memory_padding_mask=state.memory_padding_mask)
         return out[:, -1:], _Prefix(x, state.memory, state.memory_padding_mask)

@@ -17,10 +17,9 @@ from mmattn.utils.checks import check_count
 
 
 def label_smoothed_loss(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> dict[str, Tensor]:
-    """Return the mean loss of a batch of tokens and its parts, for :meth:`SequenceModel.parse_losses`.
+    """Compute 'loss', the mean loss of N tokens, 'nll', the mean without smoothing, and 'num_tokens', N.
 
-    The loss of a token is (1 − ε) · (−log p of the target) + ε/V · Σ (−log p), with ε = ``label_smoothing``. The parts
-    are 'loss', the mean; 'nll', the mean without smoothing; and 'num_tokens', N.
+    The loss of a token is (1 − ε) · (−log p of the target) + ε/V · Σ (−log p), with ε = ``label_smoothing``.
 
     Args:
         logits (Tensor): float ``(N, V)``, of the N tokens that are not padding.
@@ -28,8 +27,8 @@ def label_smoothed_loss(logits: Tensor, targets: Tensor, label_smoothing: float 
         label_smoothing (float): ε in [0, 1]. Defaults to 0.
 
     Example:
-        >>> found = label_smoothed_loss(torch.zeros(3, 10), torch.tensor([4, 5, 2]), 0.1)
-        >>> torch.allclose(found['loss'], torch.tensor(10.0).log())
+        >>> losses = label_smoothed_loss(torch.zeros(3, 10), torch.tensor([4, 5, 2]), 0.1)
+        >>> torch.allclose(losses['loss'], torch.tensor(10.0).log())
         True
     """
     log_p = F.log_softmax(logits, 1)  # under autocast in float32
@@ -39,11 +38,11 @@ def label_smoothed_loss(logits: Tensor, targets: Tensor, label_smoothing: float 
 
 
 class SequenceModel(BaseModel):
-    """A model whose loss is a mean over tokens; the loss carries their number to :class:`TokenOptimWrapper`.
+    """A model whose loss is a mean over tokens. The loss carries their number to :class:`TokenOptimWrapper`.
 
     ``forward(mode='loss')`` of a subclass returns what :func:`label_smoothed_loss` returns. An ordinary optimizer
-    wrapper averages the means of processes and accumulated iterations; ``mmattn.TokenOptimWrapper`` weights them by
-    their numbers of tokens.
+    wrapper averages the means of processes and accumulated iterations. ``mmattn.TokenOptimWrapper`` weights the means
+    by their numbers of tokens.
     """
 
     def parse_losses(self, losses: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -87,9 +86,9 @@ class _WeightedByTokens:
 class TokenOptimWrapper(_WeightedByTokens, OptimWrapper):
     """mmengine's ``OptimWrapper`` for sentences of different lengths.
 
-    The gradient of an update is that of the mean loss over all tokens of all processes and accumulated iterations,
-    however they are divided. The model must be a :class:`SequenceModel`. For mixed precision, ``tools/train.py --amp``
-    selects ``mmattn.AmpTokenOptimWrapper``. Its arguments are those of ``OptimWrapper``.
+    An update follows the gradient of the mean loss over all tokens of all processes and accumulated iterations. The
+    model must be a :class:`SequenceModel`. For mixed precision, ``tools/train.py --amp`` selects
+    ``mmattn.AmpTokenOptimWrapper``. The arguments are as in ``OptimWrapper``.
 
     Example:
         >>> class Model(SequenceModel):

@@ -25,25 +25,18 @@ ATTENTION = dict(type='mmattn.BilateralMultiheadAttention', position='none')
 class DecodingState:
     """What a decoder keeps of the tokens so far, for n hypotheses of S sentences.
 
-    Attributes:
-        position (int): number of tokens so far.
-        hypotheses (list[list[dict[str, Tensor]]]): for each decoder layer, the state of each layer of its
-            self-attention; the first dimension of every tensor is n.
-        sentences (list[dict[str, Tensor]]): for each decoder layer, keys and values of the encoder's output; the first
-            dimension of every tensor is S. The n / S hypotheses of a sentence are adjacent.
-        count (int): n.
+    The n / S hypotheses of a sentence are adjacent.
     """
 
-    position: int
-    hypotheses: list[list[dict[str, Tensor]]]
-    sentences: list[dict[str, Tensor]]
-    count: int
+    position: int  # number of tokens so far
+    hypotheses: list[list[dict[str, Tensor]]]  # per decoder layer, states of its self-attention layers: (n, …)
+    sentences: list[dict[str, Tensor]]  # per decoder layer, keys and values of the encoder's output: (S, …)
+    count: int  # n
 
     def reorder(self, index: Tensor) -> DecodingState:
-        """Return the state of the hypotheses ``index``, int64 ``(n')``: repeated, dropped or in another order.
+        """Return a new state with the hypotheses ``index``, int64 ``(n')``: repeated, dropped or in another order.
 
-        The state itself is not changed. Keys and values of a sentence are not copied for each of its hypotheses,
-        if the new hypotheses of a sentence are adjacent and equally many per sentence.
+        If the new hypotheses of a sentence are adjacent and equally many per sentence, they share keys and values.
         """
 
         def select(state: dict[str, Tensor], where: Tensor) -> dict[str, Tensor]:
@@ -62,37 +55,32 @@ class DecodingState:
 
 
 class LayerSequence(nn.ModuleList):
-    """Layers of one sub-layer: the output of each is the input of the next.
-
-    Args:
-        config (dict or sequence of dict): configs of the layers.
-        **common: ``embed_dim``, ``num_heads`` and ``causal`` of all layers.
-    """
+    """Layers that follow each other in one sub-layer. ``common`` are arguments of all layers."""
 
     def __init__(self, config: dict | Sequence[dict], **common: Any) -> None:
         configs = [config] if isinstance(config, dict) else config
-        super().__init__(MODELS.build({**common, **each}) for each in configs)
+        super().__init__(MODELS.build({**common, **layer}) for layer in configs)
 
     def __iter__(self) -> Iterator[Any]:
         return super().__iter__()
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, **context: Any) -> Tensor:
-        """Return the output of the last layer for the input of the first, ``(B, L, E)``."""
+        """Apply the layers to ``x`` ``(B, L, E)``."""
         for layer in self:
             x, _ = layer(x, x, x, key_padding_mask=padding_mask, **context)
         return x
 
     def start(self) -> list[dict[str, Tensor]]:
-        """Return the state of each layer before the first token."""
+        """List the states of the layers before the first token."""
         return [layer.start() for layer in self]
 
     def step(self, x: Tensor, states: list[dict], position: int) -> tuple[Tensor, list[dict]]:
-        """Return the output for one more token, ``(n, 1, E)``, and the new states."""
-        found = []
+        """Apply the layers to one more token ``(n, 1, E)``. Return the output and the new states."""
+        new_states = []
         for layer, state in zip(self, states):
             x, state = layer.step(x, state, position)
-            found.append(state)
-        return x, found
+            new_states.append(state)
+        return x, new_states
 
 
 class FeedForward(nn.Sequential):
@@ -114,7 +102,7 @@ class TransformerEncoderLayer(nn.Module):
         num_heads (int): number of heads.
         feedforward_dim (int): channels between the two linear layers of the feed-forward network.
         self_attention (dict or sequence of dict, optional): config of the attention without ``embed_dim``,
-            ``num_heads`` and ``causal``; several layers follow each other in the sub-layer; None removes the sub-layer.
+            ``num_heads`` and ``causal``. Several layers follow each other in the sub-layer. None removes the sub-layer.
             Defaults to attention by content.
         dropout (float): probability, in [0, 1). Defaults to 0.1.
         norm_first (bool): the norm precedes the sub-layer (pre-norm). Defaults to False.
@@ -150,17 +138,16 @@ class TransformerEncoderLayer(nn.Module):
         self.feedforward_norm = nn.LayerNorm(embed_dim)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, **context: Any) -> Tensor:
-        """Return the output for a whole sequence, or for a set of regions, ``(B, L, E)``.
+        """Encode a whole sequence, or a set of regions.
 
         Args:
-            x (Tensor): float ``(B, L, E)``.
+            x (Tensor): float ``(B, L, E)``, as the output.
             padding_mask (Tensor, optional): bool ``(B, L)``, True where ``x`` is padding.
             **context: further arguments of the attention, such as ``relative_geometry`` of ``RegionAttention``.
         """
         return self._residual(self._attended(x, padding_mask, **context), self.feedforward_norm, self.feedforward)
 
     def _attended(self, x: Tensor, padding_mask: Tensor | None, **context: Any) -> Tensor:
-        """Return the output of the self-attention and its residual."""
         attention = self.self_attention
         if attention is None:
             return x
@@ -212,7 +199,7 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         memory_padding_mask: Tensor | None = None,
         **context: Any,
     ) -> Tensor:
-        """Return the output for a whole sequence, ``(B, L, E)``.
+        """Decode a whole sequence ``(B, L, E)`` to the same shape.
 
         Args:
             x, padding_mask, **context: as in :meth:`TransformerEncoderLayer.forward`.
@@ -223,7 +210,6 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         return self._residual(x, self.feedforward_norm, self.feedforward)
 
     def _crossed(self, x: Tensor, memory: Tensor, memory_padding_mask: Tensor | None) -> Tensor:
-        """Return the output of the attention to the encoder and its residual."""
         return self._residual(
             x,
             self.cross_attention_norm,
@@ -231,25 +217,25 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         )
 
     def start(self, memory: Tensor, memory_padding_mask: Tensor | None) -> dict[str, Tensor]:
-        """Return what :meth:`step` requires of the encoder's output; the first dimension of every tensor is S."""
+        """Compute keys and values of the encoder's output for :meth:`step`, all with S rows."""
         return self.cross_attention.start(memory, memory_padding_mask)
 
     def step(self, x: Tensor, own: list[dict], memory: dict[str, Tensor], position: int) -> tuple[Tensor, list[dict]]:
-        """Return the output for one more token, ``(n, 1, E)``, and the new state of the self-attention."""
+        """Decode one more token ``(n, 1, E)``. Return the output and the new state of the self-attention."""
+        states = own
 
         def attend(h: Tensor) -> Tensor:
-            nonlocal own
+            nonlocal states
             assert self.self_attention is not None
-            h, own = self.self_attention.step(h, own, position)
+            h, states = self.self_attention.step(h, states, position)
             return h
 
         if self.self_attention is not None:
             x = self._residual(x, self.attention_norm, attend)
         x = self._crossed_step(x, memory, position)
-        return self._residual(x, self.feedforward_norm, self.feedforward), own
+        return self._residual(x, self.feedforward_norm, self.feedforward), states
 
     def _crossed_step(self, x: Tensor, memory: dict[str, Tensor], position: int) -> Tensor:
-        """Return the output of :meth:`_crossed` for one more token, ``(n, 1, E)``."""
         return self._residual(x, self.cross_attention_norm, lambda h: self.cross_attention.step(h, memory, position)[0])
 
 
@@ -276,7 +262,7 @@ class SequenceEncoder(_LayerStack):
 
     Args:
         num_layers (int): number of layers.
-        layer (dict or sequence of dict): arguments of each layer: the same for all, or one per layer.
+        layer (dict or sequence of dict): arguments of the layers: one dict for all layers, or one per layer.
 
     Example:
         >>> encoder = SequenceEncoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32))
@@ -287,7 +273,7 @@ class SequenceEncoder(_LayerStack):
     layer_type = TransformerEncoderLayer
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None, **context: Any) -> Tensor:
-        """Return the output for whole sequences; the arguments are those of :class:`TransformerEncoderLayer`."""
+        """Encode whole sequences. The arguments are as in :class:`TransformerEncoderLayer`."""
         for layer in self.layers:
             x = layer(x, padding_mask, **context)
         return self.norm(x)
@@ -297,7 +283,7 @@ class SequenceEncoder(_LayerStack):
 class SequenceDecoder(_LayerStack):
     """Stack of :class:`TransformerDecoderLayer`, for whole sequences and for one token at a time.
 
-    The arguments are those of :class:`SequenceEncoder`.
+    The arguments are as in :class:`SequenceEncoder`.
 
     Example:
         >>> decoder = SequenceDecoder(2, dict(embed_dim=16, num_heads=4, feedforward_dim=32)).eval()
@@ -318,21 +304,24 @@ class SequenceDecoder(_LayerStack):
         memory_padding_mask: Tensor | None = None,
         **context: Any,
     ) -> Tensor:
-        """Return the output for whole sequences; the arguments are those of :class:`TransformerDecoderLayer`."""
+        """Decode whole sequences. The arguments are as in :class:`TransformerDecoderLayer`."""
         for layer in self.layers:
             x = layer(x, memory, padding_mask, memory_padding_mask, **context)
         return self.norm(x)
 
     def start(self, memory: Tensor, memory_padding_mask: Tensor | None = None) -> DecodingState:
-        """Return the state before the first token of S sentences, one hypothesis each; ``memory`` is ``(S, M, E)``."""
+        """Return the state before the first token of S sentences, with one hypothesis per sentence.
+
+        ``memory`` is ``(S, M, E)``, ``memory_padding_mask`` bool ``(S, M)``, True where ``memory`` is padding.
+        """
         hypotheses = [[] if layer.self_attention is None else layer.self_attention.start() for layer in self.layers]
         sentences = [layer.start(memory, memory_padding_mask) for layer in self.layers]
         return DecodingState(0, hypotheses, sentences, len(next(iter(sentences[0].values()))))
 
     def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """Return the output for one more token ``(n, 1, E)`` of each hypothesis, with its shape, and the next state."""
+        """Decode one more token ``(n, 1, E)`` of n hypotheses. Return its output and the next state."""
         hypotheses = []
-        for layer, own, memory in zip(self.layers, state.hypotheses, state.sentences):
-            x, own = layer.step(x, own, memory, state.position)
-            hypotheses.append(own)
+        for layer, states, memory in zip(self.layers, state.hypotheses, state.sentences):
+            x, states = layer.step(x, states, memory, state.position)
+            hypotheses.append(states)
         return self.norm(x), DecodingState(state.position + 1, hypotheses, state.sentences, len(x))

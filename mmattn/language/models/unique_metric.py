@@ -1,4 +1,4 @@
-"""Base class of metrics for which every sample counts once, however processes and batches divide them."""
+"""Base class of metrics for which every sample counts once, however processes and batches divide the samples."""
 
 import json
 from pathlib import Path
@@ -11,15 +11,14 @@ from mmattn.utils.files import check_writable, write_text
 
 
 class UniqueMetric(BaseMetric):
-    """A metric of all samples of all processes, each once, in the order of :attr:`key`.
+    """A metric that counts every sample of all processes once, in the order of :attr:`key`.
 
-    mmengine assumes that process r has every n-th sample; batches of similar lengths differ in size, and samplers
+    mmengine assumes that process r has every n-th sample. But batches of similar lengths differ in size, and samplers
     repeat samples.
 
     Args:
         output_dir (str, optional): folder for files. Defaults to None, no files.
-        keep_results (bool): has no effect; accepted because ``tools/test.py --out`` sets it, as for the metrics of
-            mmseg.
+        keep_results (bool): no effect. ``tools/test.py --out`` sets it, as for mmseg's metrics.
         **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
     """
 

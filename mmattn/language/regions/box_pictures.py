@@ -11,7 +11,7 @@ BOX_COLOURS = ('#d4002a', '#00752f', '#1f4fd8', '#a05a00', '#8e1fb3', '#00707a')
 
 
 def draw_boxes(axis: Axes, picture: np.ndarray | None, size: tuple[int, int], boxes: Sequence[Sequence[float]]) -> None:
-    """Draw the picture, and the boxes with their numbers, which do not cover each other."""
+    """Draw a picture, and boxes with numbers that do not cover each other."""
     width, height = size
     white = np.full((1, 1, 3), 255, np.uint8)
     axis.imshow(white if picture is None else picture, extent=(0, width, height, 0), aspect='auto')
@@ -43,7 +43,7 @@ def draw_boxes(axis: Axes, picture: np.ndarray | None, size: tuple[int, int], bo
 def _free_place(
     box: Sequence[float], size: tuple[int, int], unit: float, placed: Sequence[tuple[float, float]]
 ) -> tuple[float, float]:
-    """Return the left top of a number at the border of a box, in the picture, that covers no other; else the first."""
+    """Choose a left top at the border of the box where the number covers no other number, else the first one."""
     left, top = max(box[0], 0.0), max(box[1] - 1.2 * unit, 0.0)
     right, bottom = max(left, min(box[2], size[0]) - unit), max(top, min(box[3], size[1]) - unit)
     along = np.linspace(0, 1, 12)

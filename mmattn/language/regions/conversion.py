@@ -39,10 +39,10 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def find_images(places: Sequence[Path], image_id: str = 'name') -> dict[str, Path]:
-    """Return the images in files and folders by their ids, in the order of their paths within a folder.
+    """Find images in files and folders: id → path, sorted by path within a folder.
 
     Raises:
-        Fault: a path does not exist, a folder has no image, two images have the same id, or an image has none.
+        Fault: a path does not exist, a folder has no image, two images have the same id, or an image has no id.
     """
     faults: list[str] = []
     images: dict[str, Path] = {}
@@ -71,11 +71,7 @@ def check_image(path: Path) -> None:
 
 
 def checked_images(places: Sequence[Path], image_id: str = 'name') -> dict[str, Path]:
-    """Find images as :func:`find_images` does, and check that all can be read.
-
-    Raises:
-        Fault: images are missing, truncated or not images; all are listed.
-    """
+    """Find images as :func:`find_images` does, and check that all can be read. One ``Fault`` lists all bad files."""
     images = find_images(places, image_id)
     if faults := convert_all([*images.values()], check_image):
         raise Fault(*faults)
@@ -83,13 +79,13 @@ def checked_images(places: Sequence[Path], image_id: str = 'name') -> dict[str, 
 
 
 def read_images(images: Mapping[str, Path], extract: Callable[[Path], Regions]) -> Iterator:
-    """Yield place, id and extraction of each image."""
+    """Yield path, id and reader of every image."""
     for image_id, path in track(images.items(), 'Extracting', len(images)):
         yield str(path), image_id, partial(extract, path)
 
 
-def stamp_of(paths: Sequence[Path]) -> str:
-    """Return a digest of the paths, sizes and times of files."""
+def digest_files(paths: Sequence[Path]) -> str:
+    """Digest the paths, sizes and times of files."""
     digest = hashlib.sha256()
     for path in paths:
         facts = path.stat()
@@ -97,14 +93,14 @@ def stamp_of(paths: Sequence[Path]) -> str:
     return digest.hexdigest()[:8]
 
 
-def source_of_model(converter: str, args: argparse.Namespace, paths: Sequence[Path], options: dict) -> str:
-    """Return what ``store.json`` says of the source: the converter, its model and its images, by name and digest."""
+def describe_model_source(converter: str, args: argparse.Namespace, paths: Sequence[Path], options: dict) -> str:
+    """Describe converter, model and images for ``store.json``, by names and digests."""
     weights, checkpoint = Path(args.checkpoint), Path(args.checkpoint).name
     if weights.is_file():  # not a URL
         checkpoint += f' {hashlib.sha256(weights.read_bytes()).hexdigest()[:8]}'
     changed = f', {dict(args.cfg_options)}' if args.cfg_options else ''
     model = f'{Path(args.config).name}{changed}, {checkpoint}'
-    return f'{converter}, {model}, {options}, {len(paths):,} images {stamp_of(paths)}'
+    return f'{converter}, {model}, {options}, {len(paths):,} images {digest_files(paths)}'
 
 
 def add_clip_boxes(parser: argparse.ArgumentParser) -> None:
@@ -114,12 +110,8 @@ def add_clip_boxes(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def source_of(paths: Sequence[Path], *options: str) -> str:
-    """Return what ``store.json`` says of the source: the command, its files, and options.
-
-    Raises:
-        Fault: files do not exist.
-    """
+def describe_source(paths: Sequence[Path], *options: str) -> str:
+    """Describe the command, its files, and options for ``store.json``. A missing file is a fault."""
     if absent := [f'{path}: no such file' for path in paths if not path.is_file()]:
         raise Fault(*absent)
     return ', '.join([Path(sys.argv[0]).name, *(path.name for path in paths), *options])
@@ -136,7 +128,7 @@ def write_images(
         clip (bool): clip boxes to the image.
 
     Raises:
-        Fault: an id occurs twice, or regions cannot be read or used; the other images are written.
+        Fault: an id occurs twice, or regions cannot be read or used. The other images are written.
     """
     faults: list[str] = []
     places: dict[str, str] = {}
@@ -165,8 +157,8 @@ def write_store(
     """Write the regions of images, and continue where an interrupted run has stopped.
 
     Args:
-        args (argparse.Namespace): with ``out_dir`` and ``float16``; ``clip_boxes`` is optional.
-        source (str): for ``store.json``; an interrupted run is continued only with the same.
+        args (argparse.Namespace): with ``out_dir``, ``float16`` and, optionally, ``clip_boxes``.
+        source (str): for ``store.json``. An interrupted run is continued only with the same source.
         images (iterable): as in :func:`write_images`.
         inputs (sequence of Path): the files that are read. If one has changed since an interrupted run, the store is
             begun again.
@@ -178,7 +170,7 @@ def write_store(
     if clip:
         source += ', --clip-boxes'
     try:
-        with RegionWriter(args.out_dir, source, args.float16, stamp_of(inputs)) as writer:
+        with RegionWriter(args.out_dir, source, args.float16, digest_files(inputs)) as writer:
             if len(writer):
                 print(f'images converted before: {len(writer):,}', flush=True)
             try:

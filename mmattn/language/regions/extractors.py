@@ -55,10 +55,10 @@ class RegionExtractor:
     The regions are the boxes with the highest scores: all of at least ``score_thr``, but not fewer than
     ``min_regions``, if the detector returns them, and not more than ``max_regions``.
 
-    A two-stage detector pools the features with its own RoI head: the outputs of the last shared fully connected
-    layer, after its ReLU, or, without one, the mean over the positions of the pooled map. The last stage of a cascade
-    is used. For a one-stage detector, features are pooled by RoIAlign from the level of its neck that fits the size of
-    the box, as in FPN, and averaged.
+    A two-stage detector pools the features with its own RoI head. They are the outputs of the last shared fully
+    connected layer, after its ReLU, or, without such a layer, the mean over the positions of the pooled map. The last
+    stage of a cascade is used. For a one-stage detector, features are pooled by RoIAlign from the level of its neck
+    that fits the size of the box, as in FPN, and averaged.
 
     Args:
         model (nn.Module): a detector of mmdet in evaluation mode.
@@ -95,21 +95,21 @@ class RegionExtractor:
         self._extractor: Any = None  # of a one-stage detector
 
     def choose(self, scores: Tensor) -> Tensor:
-        """Return the indices of the boxes that become regions, the highest score first."""
+        """Choose the indices of the boxes that become regions, the highest score first."""
         count = max(self.min_regions, int((scores >= self.score_thr).sum()))
         return scores.argsort(descending=True, stable=True)[: min(count, self.max_regions)]
 
     @torch.no_grad()
     def __call__(self, path: str | Path) -> Regions:
-        """Return the regions of an image, on the CPU. There may be none, if the detector returns no box."""
+        """Extract the regions of an image, on the CPU. There may be none, if the detector returns no box."""
         batch = pseudo_collate([self.pipeline(dict(img_path=str(path), img_id=0))])
         data = self.model.data_preprocessor(batch, False)
         inputs = data['inputs']
         maps, sample = self._detect(inputs, data['data_samples'])
         height, width = sample.ori_shape[:2]
-        found = sample.pred_instances
-        chosen = self.choose(found.scores)
-        boxes, classes, scores = found.bboxes[chosen], found.labels[chosen], found.scores[chosen]
+        instances = sample.pred_instances
+        chosen = self.choose(instances.scores)
+        boxes, classes, scores = instances.bboxes[chosen], instances.labels[chosen], instances.scores[chosen]
         boxes = clip_boxes(boxes.float(), (width, height))
         if self.whole_image:
             boxes = torch.cat([boxes.new_tensor([[0, 0, width, height]]), boxes])
@@ -122,7 +122,6 @@ class RegionExtractor:
         )
 
     def _detect(self, inputs: Tensor, samples: list) -> tuple[Sequence[Tensor], Any]:
-        """Return the feature maps of an image, and its data sample with the detections in pixels of the image."""
         maps: list[Sequence[Tensor]] = []
         source = self.model.neck if getattr(self.model, 'with_neck', False) else self.model.backbone
         handle = source.register_forward_hook(lambda module, args, output: maps.append(output))
@@ -133,7 +132,7 @@ class RegionExtractor:
         return maps[0], sample
 
     def pool(self, maps: Sequence[Tensor], boxes: Tensor, size: tuple[int, int]) -> Tensor:
-        """Return the features of boxes, ``(n, D)``.
+        """Pool the features of boxes, ``(n, D)``.
 
         Args:
             maps (sequence of Tensor): feature maps ``(1, C, h, w)`` of the neck, or of the backbone without one.
@@ -162,12 +161,10 @@ class RegionExtractor:
 
 
 def _last(part: Any) -> Any:
-    """Return the last stage of a part of a RoI head, which is a list in cascades."""
-    return part[-1] if isinstance(part, nn.ModuleList) else part
+    return part[-1] if isinstance(part, nn.ModuleList) else part  # parts of a RoI head are lists in cascades
 
 
 def _build_extractor(maps: Sequence[Tensor], size: tuple[int, int]) -> nn.Module:
-    """Return mmdet's RoI extractor for the maps of a one-stage detector."""
     channels = [x.shape[1] for x in maps]
     if len(set(channels)) > 1:
         raise ValueError(f'feature maps must have the same number of channels to pool from one of them; got {channels}')
@@ -188,28 +185,27 @@ def load_backbone(cfg: Config, checkpoint: str) -> tuple[nn.Module, nn.Module]:
 
     Args:
         cfg (Config): ``model`` is a model with a ``backbone``, such as one of mmseg or mmdet, or a backbone alone.
-            ``data_preprocessor`` is that of the model, or of the config.
+            ``data_preprocessor`` is in the model or in the config.
         checkpoint (str): path or URL, of the whole model, whose names start with ``backbone.``, or of the backbone
-            alone. Weights of other parts are not read, such as those of a classifier.
+            alone. Weights of other parts, such as a classifier, are not read.
 
     Returns:
         tuple[nn.Module, nn.Module]: backbone, frozen and in evaluation mode, and data preprocessor.
 
     Raises:
         OSError: the checkpoint does not exist.
-        RuntimeError: a part of the backbone has other weights in the checkpoint; the message lists the keys.
-        ValueError: the file is not a checkpoint, or contains objects that may run code; or the config has no data
-            preprocessor.
+        RuntimeError: a part of the backbone has other weights in the checkpoint. The message lists the keys.
+        ValueError: the file is not a checkpoint, or contains objects that may run code.
     """
     preprocessor = cfg.model.get('data_preprocessor') or cfg.get('data_preprocessor')
     if not preprocessor:
         raise ValueError('the config must have data_preprocessor, with the mean and std of the pixels; it has none')
     backbone = revert_sync_batchnorm(MODELS.build(cfg.model.get('backbone', cfg.model)))
     check_checkpoint(checkpoint)
-    found = CheckpointLoader.load_checkpoint(checkpoint, 'cpu')
-    found = found.get('state_dict', found)
-    prefix = 'backbone.' if any(name.startswith('backbone.') for name in found) else ''
-    weights = {name.removeprefix(prefix): x for name, x in found.items() if name.startswith(prefix)}
+    content = CheckpointLoader.load_checkpoint(checkpoint, 'cpu')
+    state = content.get('state_dict', content)
+    prefix = 'backbone.' if any(name.startswith('backbone.') for name in state) else ''
+    weights = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
     parts = {name.partition('.')[0] for name in backbone.state_dict()}
     load_weights(backbone, {name: x for name, x in weights.items() if name.partition('.')[0] in parts})
     backbone.requires_grad_(False).eval()  # ``train`` of many backbones returns None
@@ -219,17 +215,16 @@ def load_backbone(cfg: Config, checkpoint: str) -> tuple[nn.Module, nn.Module]:
 class GridExtractor:
     """Compute a feature map of a whole image, and average it in the S × S cells of a grid.
 
-    The image is resized to a square, without its aspect ratio. A cell is a region; its box is in pixels of the image.
+    The image is resized to a square, without its aspect ratio. A cell is a region. Its box is in pixels of the image.
 
     Args:
-        backbone (nn.Module): returns a feature map ``(1, C, h, w)``, or several, from the finest to the coarsest; in
-            evaluation mode.
+        backbone (nn.Module): in evaluation mode. Returns a feature map ``(1, C, h, w)``, or several, the finest first.
         preprocessor (nn.Module): data preprocessor of mmengine, mmseg or mmdet, for images in BGR order.
         size (int): side of the resized image, in pixels. Defaults to 448.
         level (int): index of the feature map. Defaults to -1, the last.
         grid (int): cells S per side. Defaults to 7.
         pyramid (bool): the regions are the cells of all grids of 1 to S rows and 1 to S columns, (S (S + 1) / 2)², so
-            that boxes have several sizes and shapes; the first is the whole image. Defaults to False.
+            that boxes have several sizes and shapes. The first is the whole image. Defaults to False.
 
     Example:
         >>> from mmengine.model import ImgDataPreprocessor
@@ -255,12 +250,7 @@ class GridExtractor:
         self.grids = [(rows, columns) for rows in sides for columns in sides] if pyramid else [(grid, grid)]
 
     def __call__(self, path: str | Path) -> Regions:
-        """Return the cells of an image and their features, on the CPU.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: OpenCV cannot decode it.
-        """
+        """Extract the features of the cells of an image, on the CPU. The file must exist, and OpenCV must decode it."""
         image = mmcv.imread(str(path))  # BGR, turned by its EXIF orientation
         if image is None:
             raise ValueError('unreadable: OpenCV does not decode it')
@@ -272,7 +262,7 @@ class GridExtractor:
 
     @torch.no_grad()
     def pool(self, image: Tensor) -> Tensor:
-        """Return the features of the cells, ``(n, C)``, row by row, for a resized image ``(3, size, size)``, BGR."""
+        """Compute the features of the cells, ``(n, C)``, row by row, of a resized image ``(3, size, size)``, BGR."""
         inputs: Any = self.preprocessor(dict(inputs=[image]), False)['inputs']
         inputs = inputs if isinstance(inputs, Tensor) else torch.stack([*inputs])
         if inputs.shape[-2:] != image.shape[-2:]:
@@ -285,10 +275,10 @@ class GridExtractor:
             raise ValueError(
                 f'level must be from {-len(maps)} to {len(maps) - 1}, those of the backbone; got {self.level}'
             )
-        found = maps[self.level]
-        if found.dim() != 4 or min(found.shape[2:]) < self.grid:
+        x = maps[self.level]
+        if x.dim() != 4 or min(x.shape[2:]) < self.grid:
             raise ValueError(
-                f'grid must be at most the sides of the feature map, {tuple(found.shape[2:])}; got {self.grid}: a '
+                f'grid must be at most the sides of the feature map, {tuple(x.shape[2:])}; got {self.grid}: a '
                 'finer level or a larger size has more positions'
             )
-        return torch.cat([F.adaptive_avg_pool2d(found, grid)[0].flatten(1).T for grid in self.grids])
+        return torch.cat([F.adaptive_avg_pool2d(x, grid)[0].flatten(1).T for grid in self.grids])

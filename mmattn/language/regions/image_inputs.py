@@ -16,7 +16,7 @@ from mmengine.logging import print_log
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from mmattn.language.text.annotation_files import SHOWN, noting, raise_faults
+from mmattn.language.text.annotation_files import SHOWN, collect_faults, raise_faults
 from mmattn.utils.images import open_whole, unreadable
 
 from .region_store import RegionStore
@@ -25,14 +25,14 @@ Stores = str | Path | Sequence[str | Path] | RegionStore
 
 
 def open_store(regions: Any) -> Any:
-    """Return the region store at a path, or the given one."""
+    """Open the region store at a path. Return anything else as it is."""
     if isinstance(regions, str | Path):
         return RegionStore(regions)
     return regions
 
 
 def region_store(inputs: Stores) -> RegionStore:
-    """Return the region store at one or several paths, or the given one."""
+    """Open the region store in one or several folders. Return a ``RegionStore`` as it is."""
     if isinstance(inputs, RegionStore):
         return inputs
     paths = [inputs] if isinstance(inputs, str | Path) else inputs
@@ -44,7 +44,7 @@ def region_store(inputs: Stores) -> RegionStore:
 
 
 def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Tensor]:
-    """Return what a captioning model reads of an image, see :meth:`CaptionDataset.__getitem__`."""
+    """Collect what a captioning model reads of an image, see :meth:`CaptionDataset.__getitem__`."""
     inputs = dict(features=regions.features)
     if regions.boxes is not None:
         inputs['boxes'] = regions.boxes
@@ -57,29 +57,29 @@ def image_inputs(regions: Any, attributes: Tensor | None = None) -> dict[str, Te
 def with_region_faults(
     faults: dict[str, list[str]], images: dict[str, list[str]], num_features: int | None, allow_empty: bool = False
 ) -> dict[str, list[str]]:
-    """Add the faults of the region stores to ``faults``, and return those by path, each once.
+    """Add the faults of the region stores to ``faults``, and return all faults by path, without repetitions.
 
-    At most 20 are kept per store; the rest are counted.
+    At most 20 faults are kept per store. The rest are counted.
 
     Args:
         faults (dict): faults of other files.
-        images (dict): the images that are used, by store.
-        num_features (int, optional): width of the regions that the model accepts; None for any.
+        images (dict): path of a store → ids of the images that are used.
+        num_features (int, optional): width of the regions that the model accepts. None for any.
         allow_empty (bool): an image may be without regions. Defaults to False.
     """
     for path, ids in images.items():
-        with noting(faults, path):
+        with collect_faults(faults, path):
             store = RegionStore(path)
-            found = store.find_faults(ids, num_features, features=False, allow_empty=allow_empty)
+            reasons = store.find_faults(ids, num_features, features=False, allow_empty=allow_empty)
             if num_features not in (None, store.num_features):
-                found[0] += f' (--cfg-options model.num_features={store.num_features})'
-            more = [f'… and {len(found) - SHOWN:,} more'] * (len(found) > SHOWN)
-            faults.setdefault(path, []).extend(found[:SHOWN] + more)
+                reasons[0] += f' (--cfg-options model.num_features={store.num_features})'
+            more = [f'… and {len(reasons) - SHOWN:,} more'] * (len(reasons) > SHOWN)
+            faults.setdefault(path, []).extend(reasons[:SHOWN] + more)
     return {path: list(dict.fromkeys(reasons)) for path, reasons in faults.items() if reasons}
 
 
 def warn_of_shared_images(training: Iterable[str], validation: Iterable[str]) -> None:
-    """Log a warning if images validate that also train."""
+    """Log a warning if validation images are also training images."""
     evaluated = set(validation)
     if shared := evaluated & set(training):
         message = f'{len(shared):,} of {len(evaluated):,} validation images are training images, such as {min(shared)}'
@@ -89,23 +89,20 @@ def warn_of_shared_images(training: Iterable[str], validation: Iterable[str]) ->
 
 
 def store_files(store: RegionStore) -> list[list[int]]:
-    """Return what identifies a store in the settings of a run: size and time of the files of its features.
-
-    Stores are never overwritten, so that these suffice; to read the features would take long.
-    """
+    """Identify a store by size and time of its features. Stores are never overwritten, so their content is not read."""
     files = [(path / 'features.npy').stat() for path in store.paths]
     return [[file.st_size, file.st_mtime_ns] for file in files]
 
 
 def picture_paths(folder: str | Path) -> dict[str, Path]:
-    """Return the pictures in a folder by the ids of their images.
+    """Find the pictures in a folder: id of the image → path.
 
-    An id is the name of the file without suffix, or the number at its end, as in ``COCO_val2014_000000000042.jpg``, if
-    only one file has it. Hidden files are no pictures.
+    An id is the name of the file without suffix. It is also the number at its end, as in
+    ``COCO_val2014_000000000042.jpg``, if no other file has the number. Hidden files are skipped.
 
     Raises:
         OSError: there is no such folder.
-        ValueError: files differ in their suffix only; the message lists them.
+        ValueError: files differ in their suffix only. The message lists the files.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -119,18 +116,18 @@ def picture_paths(folder: str | Path) -> dict[str, Path]:
         if number := re.search(r'\d+$', path.stem):
             numbers[str(int(number[0]))].append(path)
     faults = [' and '.join(path.name for path in paths) for paths in names.values() if len(paths) > 1]
-    raise_faults(folder, [f'several pictures of one image: {each}' for each in faults])
+    raise_faults(folder, [f'several pictures of one image: {names}' for names in faults])
     return {key: paths[0] for key, paths in (*numbers.items(), *names.items()) if len(paths) == 1}
 
 
 def read_picture(path: str | Path) -> Image.Image:
-    """Return a picture, turned as its EXIF orientation requires."""
+    """Read a picture as RGB, turned as its EXIF orientation requires."""
     with open(path, 'rb') as stream:
         return ImageOps.exif_transpose(open_whole(stream)).convert('RGB')
 
 
 def same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Return whether a picture of one size may be a reduced one of the other; rounded sides are allowed for.
+    """Return whether two sizes have the same aspect ratio, up to rounding of the sides.
 
     Example:
         >>> same_shape((33, 50), (426, 640)), same_shape((50, 33), (426, 640))
@@ -140,11 +137,11 @@ def same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def given_picture(path: str | Path | None) -> np.ndarray | None:
-    """Return a picture that the user gives, uint8 ``(H, W, 3)``; None for no path.
+    """Read a user's picture, uint8 ``(H, W, 3)``, if there is a path.
 
     Raises:
         OSError: there is no such file.
-        ValueError: it cannot be read; the message names it.
+        ValueError: the picture cannot be read. The message names the file.
     """
     if path is None:
         return None
@@ -157,8 +154,8 @@ def given_picture(path: str | Path | None) -> np.ndarray | None:
 
 
 def check_shape(path: str | Path, picture: np.ndarray, image_id: str, expected: tuple[int, int]) -> None:
-    """Check that a given picture may be that of an image in a region store, whose width and height are ``expected``."""
+    """Check that a picture has the aspect ratio of the stored image, whose width and height are ``expected``."""
     size = picture.shape[1], picture.shape[0]
     if not same_shape(size, expected):
-        sizes = ['×'.join(map(str, each)) for each in (size, expected)]
+        sizes = ['×'.join(map(str, sides)) for sides in (size, expected)]
         raise ValueError(f'{path}: {sizes[0]} pixels; image {image_id} of the store, {sizes[1]}, has another shape')

@@ -1,4 +1,4 @@
-"""NumPy archives with the regions of images, as they are published; ``region_npz.py`` describes them."""
+"""NumPy archives with the regions of images, as they are published. ``region_npz.py`` describes them."""
 
 import zipfile
 import zlib
@@ -29,7 +29,7 @@ REQUIRED = ('features', 'boxes', 'image_ids', 'sizes')
 
 
 def read_archive(path: Path) -> dict[str, Any]:
-    """Return the arrays of an archive by the first of their names.
+    """Read the arrays of an archive by their long names.
 
     Raises:
         Fault: the file is damaged, or arrays are missing or do not fit each other.
@@ -79,7 +79,7 @@ def read_archive(path: Path) -> dict[str, Any]:
 
 
 def read_image(arrays: dict[str, Any], row: int) -> Regions:
-    """Return the regions of an image of an archive."""
+    """Convert one row of an archive to the regions of an image."""
     width, height = (int(side) for side in arrays['sizes'][row])
     count = int(arrays['num_regions'][row]) if 'num_regions' in arrays else None
     features, boxes = (arrays[name][row][:count].astype(np.float32) for name in ('features', 'boxes'))
@@ -95,7 +95,7 @@ def read_image(arrays: dict[str, Any], row: int) -> Regions:
 
 
 def read_images(paths: Sequence[Path], id_format: str) -> Iterator[tuple[str, str, Callable[[], Regions]]]:
-    """Yield place, id and reader of each image. One archive at a time is in memory."""
+    """Yield place, id and reader of every image. One archive at a time is in memory."""
     for path in paths:
         arrays = read_archive(path)
         for row in track(range(len(arrays['image_ids'])), path.name):
@@ -104,12 +104,12 @@ def read_images(paths: Sequence[Path], id_format: str) -> Iterator[tuple[str, st
 
 
 def find_archives(folder: Path) -> list[Path]:
-    """Return the archives of region features in a folder."""
+    """List the archives of region features in a folder."""
     return sorted(folder.glob('features_*.npz'))
 
 
 def image_sizes(archives: Sequence[Path], faults: list[str], id_format: str = '{}') -> dict[str, tuple[int, int]]:
-    """Read archives. Return width and height of their images by id; faults of the archives are added to ``faults``."""
+    """Read width and height of all images by id. Faults of the archives are added to ``faults``."""
     sizes: dict[str, tuple[int, int]] = {}
     for path in archives:
         try:
@@ -123,7 +123,7 @@ def image_sizes(archives: Sequence[Path], faults: list[str], id_format: str = '{
 
 
 def missing_regions(place: object, image_ids: Iterable[str], stored: Container[str]) -> list[str]:
-    """Return a fault if images at ``place`` have no regions; the first five are named."""
+    """Describe the fault if images at ``place`` have no regions, with the first five ids."""
     missing = list(dict.fromkeys(image_id for image_id in image_ids if image_id not in stored))
     more = ', …' if len(missing) > 5 else ''
     return [f'{place}: {len(missing):,} images without regions: {", ".join(missing[:5])}{more}'] if missing else []

@@ -5,7 +5,7 @@ The folder of a store, written by the converters ``bottom_up_features.py``, ``re
 
     features.npy        all regions of all images, (R, D), float16 or float32
     boxes.npy           (R, 4), float32: left, top, right, bottom, in pixels of the image
-    classes.npy         optional: (R,), int32, the detector's classes; -1 is none, such as that of the whole image
+    classes.npy         optional: (R,), int32, the detector's classes; -1 is no class, as of the whole image
     scores.npy          optional: (R,), float32
     offsets.npy         (images + 1,), int64: image i has the regions from offsets[i] to offsets[i + 1]
     sizes.npy           (images, 2), int32: width and height of the images, in pixels
@@ -39,7 +39,7 @@ class Regions(NamedTuple):
         boxes (Tensor): left, top, right, bottom ``(n, 4)``, float32, in pixels of the image, with right and bottom
             exclusive: the whole image is ``(0, 0, width, height)``.
         size (tuple[int, int]): width and height of the image, in pixels.
-        classes (Tensor, optional): the detector's classes ``(n,)``, int64; -1 is none.
+        classes (Tensor, optional): the detector's classes ``(n,)``, int64. -1 is no class.
         scores (Tensor, optional): ``(n,)``, float32.
 
     Example:
@@ -71,9 +71,9 @@ def clip_boxes(boxes: Tensor, size: tuple[int, int], least: float = 1.0) -> Tens
 
 
 def grid_boxes(size: tuple[int, int], rows: int, columns: int | None = None) -> Tensor:
-    """Return the cells of an image, row by row: left, top, right, bottom ``(rows · columns, 4)``, float32, in pixels.
+    """Divide an image into cells, row by row: left, top, right, bottom ``(rows · columns, 4)``, float32, in pixels.
 
-    ``size`` is width and height of the image; ``columns`` defaults to ``rows``.
+    ``size`` is width and height of the image. ``columns`` defaults to ``rows``.
 
     Example:
         >>> grid_boxes((50, 40), 2)
@@ -92,18 +92,17 @@ def grid_boxes(size: tuple[int, int], rows: int, columns: int | None = None) -> 
 class RegionStore:
     """Region features of images by their ids, read through memory maps.
 
-    Only the ids and the sizes of the images are in memory. A pickled store contains its paths alone, and opens the
-    files again when it is loaded, so that a store in a data set can be used by the workers of a data loader, forked or
-    spawned.
+    Only the ids and the sizes of the images are in memory. A pickled store contains only its paths, and opens the files
+    again when it is loaded, so the workers of a data loader, forked or spawned, can use a store in a data set.
 
     Args:
-        path (str, Path or sequence of them): the folder of a store, or several folders, such as those of training and
-            validation images, which together are one store.
+        path (str, Path or sequence of them): the folder of a store, or several folders that together are one store, for
+            example of training and validation images.
 
     Raises:
         FileNotFoundError: a folder does not exist.
-        ValueError: a file is missing, truncated or does not fit the others; an id occurs twice; or the folders have
-            features of different widths. The message lists all faults.
+        ValueError: a file is missing, truncated or does not fit the other files, an id occurs twice, or the folders
+            have features of different widths. The message lists all faults.
 
     Example:
         >>> from mmattn.language import RegionWriter
@@ -122,27 +121,25 @@ class RegionStore:
         paths = [path] if isinstance(path, str | Path) else list(path)
         if not paths:
             raise ValueError('path must have at least one folder; got none')
-        self.paths = [Path(each) for each in paths]
-        for each in self.paths:
-            if not each.is_dir():
+        self.paths = [Path(folder) for folder in paths]
+        for folder in self.paths:
+            if not folder.is_dir():
                 message = 'no such folder; a converter such as tools/dataset_converters/region_npz.py writes it'
-                raise FileNotFoundError(errno.ENOENT, message, str(each))
+                raise FileNotFoundError(errno.ENOENT, message, str(folder))
         faults: list[str] = []
-        self._folders = [_Folder(each, faults) for each in self.paths]
+        self._folders = [_Folder(folder, faults) for folder in self.paths]
         self._places: dict[str, tuple[_Folder, int]] = {}
         if not faults:
-            for folder in self._folders:
-                for row, image_id in enumerate(folder.image_ids):
-                    other = self._places.setdefault(image_id, (folder, row))
-                    if other != (folder, row):
-                        faults.append(
-                            f'{folder.path}: image {image_id} is also in {other[0].path}, line {other[1] + 1}'
-                        )
+            for files in self._folders:
+                for row, image_id in enumerate(files.image_ids):
+                    other = self._places.setdefault(image_id, (files, row))
+                    if other != (files, row):
+                        faults.append(f'{files.path}: image {image_id} is also in {other[0].path}, line {other[1] + 1}')
             first = self._folders[0]
             faults += [
-                f'{folder.path}: {folder.width} features per region, but {first.path} has {first.width}'
-                for folder in self._folders
-                if folder.width != first.width
+                f'{files.path}: {files.width} features per region, but {first.path} has {first.width}'
+                for files in self._folders
+                if files.width != first.width
             ]
         _raise(faults, 'the region features')
         self.num_features = self._folders[0].width
@@ -152,7 +149,7 @@ class RegionStore:
 
     @property
     def image_ids(self) -> list[str]:
-        """The ids of all images, in the order of the folders."""
+        """Ids of all images, in the order of the folders."""
         return list(self._places)
 
     def __len__(self) -> int:
@@ -162,22 +159,22 @@ class RegionStore:
         return image_id in self._places
 
     def __getitem__(self, image_id: str) -> Regions:
-        """Return the regions of an image, copied into memory.
+        """Copy the regions of an image into memory.
 
         Raises:
-            KeyError: the image is not in the store; the message names image and store.
-            ValueError: its features or boxes cannot be used, for example because they are NaN; the message names both.
+            KeyError: the image is not in the store. The message names image and store.
+            ValueError: the features or boxes cannot be used, for example because they are NaN.
         """
         try:
             folder, row = self._places[image_id]
         except KeyError:
             raise KeyError(f'image {image_id} is not in the store {self._name()}') from None
-        features, boxes, size, *others = folder.arrays_of(row)
-        if len(features) and (faults := region_faults(features, boxes, size, *others)):
+        features, boxes, size, *details = folder.slice_arrays(row)
+        if len(features) and (faults := region_faults(features, boxes, size, *details)):
             raise ValueError(f'image {image_id} of the region store {folder.path}: {"; ".join(faults)}')
         classes, scores = (
             None if x is None else torch.from_numpy(np.array(x, dtype))
-            for x, dtype in zip(others, (np.int64, np.float32))
+            for x, dtype in zip(details, (np.int64, np.float32))
         )
         return Regions(
             torch.from_numpy(np.array(features, np.float32)), torch.from_numpy(np.array(boxes)), size, classes, scores
@@ -190,42 +187,39 @@ class RegionStore:
         features: bool = True,
         allow_empty: bool = False,
     ) -> list[str]:
-        """Return what makes images unusable, one line per fault: an image that is not in the store or has no region,
-        features or boxes that are not finite, a box outside its image or with a side that is not positive.
+        """List what makes images unusable, one line per fault.
+
+        Faults are images without regions or not in the store, features or boxes that are not finite, and boxes outside
+        their image or with a side that is not positive.
 
         Args:
-            image_ids (iterable of str, optional): the images; each is checked once. Defaults to all images.
+            image_ids (iterable of str, optional): the images. Defaults to all images.
             num_features (int, optional): width of the features that the model accepts.
-            features (bool): read the features. :class:`RegionWriter` writes finite ones only, so for a large store,
-                False is sufficient and saves the time to read it as a whole. Defaults to True.
+            features (bool): read the features. :class:`RegionWriter` writes only finite features, so for a large store,
+                False is sufficient, and faster. Defaults to True.
             allow_empty (bool): an image may be without regions. Defaults to False.
         """
         faults = []
         if num_features is not None and num_features != self.num_features:
             faults.append(f'{self.num_features} features per region, but the model has {num_features}')
-        wanted = list(dict.fromkeys(self._places if image_ids is None else image_ids))
+        checked = list(dict.fromkeys(self._places if image_ids is None else image_ids))
         tqdm = import_optional('tqdm').tqdm
-        for image_id in tqdm(wanted, 'checking regions', unit=' images', disable=None, leave=False):
+        for image_id in tqdm(checked, 'checking regions', unit=' images', disable=None, leave=False):
             if image_id not in self._places:
                 faults.append(f'image {image_id} is not in the store')
                 continue
             folder, row = self._places[image_id]
-            found, *others = folder.arrays_of(row)
-            if allow_empty and not len(found):
+            stored, *details = folder.slice_arrays(row)
+            if allow_empty and not len(stored):
                 continue
-            faults += [
-                f'image {image_id}: {fault}' for fault in region_faults(found if features else found[:, :0], *others)
-            ]
+            reasons = region_faults(stored if features else stored[:, :0], *details)
+            faults += [f'image {image_id}: {reason}' for reason in reasons]
         return faults
 
     def check(
         self, image_ids: Iterable[str] | None = None, num_features: int | None = None, features: bool = True
     ) -> None:
-        """Check images as :meth:`find_faults` does.
-
-        Raises:
-            ValueError: there are faults; the message gives their number and the first of them.
-        """
+        """Raise a ValueError with the number of faults and the first of them, if :meth:`find_faults` finds any."""
         _raise(self.find_faults(image_ids, num_features, features), self._name())
 
     def _name(self) -> str:
@@ -233,7 +227,7 @@ class RegionStore:
 
 
 class _Folder:
-    """The files of one folder of a store. Faults are appended to ``faults``; with one, the object is not complete."""
+    """The files of one folder of a store. If faults are appended to ``faults``, the object is not complete."""
 
     def __init__(self, path: Path, faults: list[str]) -> None:
         self.path = path
@@ -261,8 +255,8 @@ class _Folder:
         if len(faults) == before and (offsets[0] != 0 or offsets[-1] != regions or np.any(np.diff(offsets) < 0)):
             faults.append(f'{path}/offsets.npy: must ascend from 0 to {regions}, the number of regions')
 
-    def arrays_of(self, row: int) -> tuple[Any, Any, tuple[int, int], Any, Any]:
-        """Return features, boxes, size, classes and scores of an image, not copied; None if there are none."""
+    def slice_arrays(self, row: int) -> tuple[Any, Any, tuple[int, int], Any, Any]:
+        """Slice features, boxes, size, classes and scores of an image, without a copy. Absent arrays are None."""
         start, end = self.offsets[row : row + 2]
         features, boxes, classes, scores = (
             self.arrays[name][start:end] if name in self.arrays else None for name in ('features', *DTYPES)
@@ -307,7 +301,7 @@ class _Folder:
 
 
 def region_faults(features: Any, boxes: Any, size: tuple[int, int], classes: Any, scores: Any) -> list[str]:
-    """Return why the regions of an image cannot be used."""
+    """List why the regions of an image cannot be used."""
     count = len(features)
     shapes = dict(boxes=(boxes, (count, 4)), classes=(classes, (count,)), scores=(scores, (count,)))
     faults = [
@@ -344,7 +338,6 @@ def region_faults(features: Any, boxes: Any, size: tuple[int, int], classes: Any
 
 
 def _raise(faults: list[str], where: str) -> None:
-    """Raise a ValueError that lists faults, if there are any."""
     if not faults:
         return
     if len(faults) == 1:

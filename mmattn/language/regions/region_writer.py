@@ -32,13 +32,13 @@ class RegionWriter:
 
     Args:
         path (str or Path): the folder to create.
-        source (str): where the features are from; ``store.json`` contains it. Defaults to ''.
+        source (str): where the features are from, for ``store.json``. Defaults to ''.
         float16 (bool): store the features with half precision, in half the space. Defaults to False.
         stamp (str): identifies the files that are read, for example by size and time. An unfinished store with another
             stamp is removed, and the writer begins again. Defaults to ''.
 
     Raises:
-        FileExistsError: the folder exists; a store is never overwritten.
+        FileExistsError: the folder exists. A store is never overwritten.
         BlockingIOError: another process writes this store.
         ValueError: the unfinished store was begun with other arguments.
 
@@ -95,11 +95,11 @@ class RegionWriter:
 
         Args:
             image_id (str): not empty, and without line breaks.
-            regions (Regions): at least one. All images must have the same number of features, and the same of
-                ``classes`` and ``scores``.
+            regions (Regions): at least one. All images must have the same number of features. Either all or none must
+                have ``classes``, and so for ``scores``.
 
         Raises:
-            ValueError: the image is in the store already, or its regions cannot be used; nothing is written.
+            ValueError: the image is in the store already, or its regions cannot be used. Nothing is written.
         """
         _check_id(image_id)
         if image_id in self._images:
@@ -135,7 +135,7 @@ class RegionWriter:
         self._regions += entry[2]
 
     def _resume(self) -> None:
-        """Read which images are complete. What follows them in the files is overwritten later."""
+        """Read which images are complete. Later images overwrite the rest of the files."""
         path = self._part / 'images.jsonl'
         lines = path.read_bytes().splitlines(keepends=True)
         if lines and not lines[-1].endswith(b'\n'):
@@ -144,10 +144,10 @@ class RegionWriter:
             read: list[Any] = [json.loads(line) for line in lines] or [dict(self._record, stamp=self.stamp)]
             record, entries = read[0], read[1:]
             stamp = record.pop('stamp', '')
-            given = {name: record[name] for name in ('version', 'source', 'dtype')}
+            settings = {name: record[name] for name in ('version', 'source', 'dtype')}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f'{path}: not the progress of a store ({error!r}); remove {self._part}') from error
-        for name, value in given.items():
+        for name, value in settings.items():
             if value != self._record[name]:
                 raise ValueError(
                     f'{self._part}: begun with {name} {value!r}, but now it is {self._record[name]!r}; remove this '
@@ -177,18 +177,15 @@ class RegionWriter:
             self._new.mkdir()
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of one region in an array."""
         return {'features': (self._record['num_features'],), 'boxes': (4,)}.get(name, ())
 
     def _dtype(self, name: str) -> np.dtype:
         return np.dtype(DTYPES.get(name, self._record['dtype']))
 
     def _offset(self, name: str, count: int) -> int:
-        """Return the position in the file of an array at which ``count`` regions end."""
         return HEADER + count * math.prod(self._shape(name)) * self._dtype(name).itemsize
 
     def _finish(self) -> None:
-        """Complete the files, and give the folder its name."""
         if not self._images:
             raise ValueError(f'{self.path}: no image was written')
         entries = np.array(list(self._images.values()), dtype=np.int64)
@@ -222,7 +219,7 @@ def _array(x: Tensor, dtype: str) -> np.ndarray:
 
 
 def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    """Return the header of a .npy file, version 1.0 of NumPy's format, which is always ``HEADER`` bytes long."""
+    """Format the header of a .npy file, version 1.0 of NumPy's format, in ``HEADER`` bytes."""
     text = repr(dict(descr=dtype.str, fortran_order=False, shape=shape)).encode()
     return b'\x93NUMPY\x01\x00' + struct.pack('<H', HEADER - 10) + text.ljust(HEADER - 11) + b'\n'
 
@@ -232,18 +229,14 @@ def _line(value: Any) -> bytes:
 
 
 def _open(path: Path) -> IO[bytes]:
-    """Open a file for reading and writing, unbuffered; create it if it does not exist."""
     path.touch()
     return open(path, 'r+b', buffering=0)
 
 
 def _write(file: IO[bytes], position: int, data: bytes) -> int:
-    """Write all bytes at a position, and return the position of their end.
-
-    A single write to an unbuffered file may write a part of them.
-    """
+    """Write bytes at a position, and return the position of their end."""
     file.seek(position)
     rest = memoryview(data)
-    while rest:
+    while rest:  # a write to an unbuffered file may write only a part
         rest = rest[file.write(rest) :]
     return position + len(data)

@@ -16,11 +16,11 @@ T = TypeVar('T')
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file, which may be compressed (``.gz``).
+    """Read a JSON file, which may be compressed (``.gz``).
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: it is not JSON, not UTF-8 or damaged; the message names it.
+        ValueError: the file is not JSON, not UTF-8 or damaged. The message names the file.
     """
     path = Path(path)
     data = path.read_bytes()
@@ -31,7 +31,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_each(entries: Any, parse: Callable[[Any], T], faults: list[str], name: str) -> list[T]:
-    """Return what ``parse`` returns of each entry of a list; entries that it cannot parse are faults of ``name``."""
+    """Parse the entries of a list. Add a fault of ``name`` for every entry that ``parse`` cannot parse."""
     parsed: list[T] = []
     if not isinstance(entries, list):
         faults.append(f'{name}: not a list')
@@ -47,18 +47,14 @@ def parse_each(entries: Any, parse: Callable[[Any], T], faults: list[str], name:
 
 
 def check_text(value: Any) -> str:
-    """Return a string as it is.
-
-    Raises:
-        TypeError: it is not a string.
-    """
+    """Return a string as it is. Raise a TypeError for anything else."""
     if not isinstance(value, str):
         raise TypeError(f'expected str; got {value!r}')
     return value
 
 
 def in_folder(folder: str, *paths: Any) -> list[Any]:
-    """Return each path relative to a folder; what is not a path, such as None, as it is."""
+    """Prepend a folder to paths. Values that are not paths, such as None, stay as they are."""
     return [str(Path(folder, path)) if isinstance(path, str | Path) else path for path in paths]
 
 
@@ -72,11 +68,11 @@ def raise_faults(path: object, faults: Iterable[str]) -> None:
         )
 
 
-def faults_of(error: Exception, path: str | Path) -> list[str]:
-    """Return the faults that the error of a file lists, without its path.
+def split_faults(error: Exception, path: str | Path) -> list[str]:
+    """Split the error of a file into its faults, and remove the path.
 
     Example:
-        >>> faults_of(ValueError('a.json: 2 faults:\\n  image 7: no caption\\n  image 9: no caption'), 'a.json')
+        >>> split_faults(ValueError('a.json: 2 faults:\\n  image 7: no caption\\n  image 9: no caption'), 'a.json')
         ['image 7: no caption', 'image 9: no caption']
     """
     if isinstance(error, OSError):
@@ -87,24 +83,24 @@ def faults_of(error: Exception, path: str | Path) -> list[str]:
 
 @contextmanager
 def listing(faults: list[str], path: str | Path) -> Iterator[None]:
-    """Add the error of a file that cannot be used to ``faults``, with the path in each line."""
+    """Catch the error of a file in the block, and add its faults to ``faults``, with the path in every line."""
     try:
         yield
     except (OSError, ValueError) as error:
-        faults += [f'{path}: {reason}' for reason in faults_of(error, path)]
+        faults += [f'{path}: {reason}' for reason in split_faults(error, path)]
 
 
 @contextmanager
-def noting(faults: dict[str, list[str]], path: str) -> Iterator[None]:
-    """Add the error of a file that cannot be used to its faults."""
+def collect_faults(faults: dict[str, list[str]], path: str) -> Iterator[None]:
+    """Catch the error of a file in the block, and add it to the faults of the file."""
     try:
         yield
     except (OSError, ValueError) as error:
-        faults.setdefault(path, []).extend(faults_of(error, path))
+        faults.setdefault(path, []).extend(split_faults(error, path))
 
 
 def difference(name: str, ours: Sequence[str], other: Sequence[str]) -> str:
-    """Return the first difference between two lists and their sizes, in words; ``name`` is that of an entry.
+    """Describe the first difference between two lists of entries called ``name``, and the sizes of the lists.
 
     Example:
         >>> difference('symbol', ['a', 'dog'], ['a'])

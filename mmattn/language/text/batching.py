@@ -22,21 +22,21 @@ from .vocabulary import PAD
 def token_batches(
     lengths: Sequence[Sequence[int]], max_tokens: int, max_sentences: int | None = None
 ) -> list[list[int]]:
-    """Divide samples into batches of similar lengths; return the indices of the samples of each batch.
+    """Divide samples into batches of similar lengths, which are lists of indices.
 
     Samples are sorted by their lengths, the last column first. A batch is filled while its longest length times its
     number of samples is at most ``max_tokens``.
 
     Args:
-        lengths (sequence of sequence of int): the lengths of each sample, such as ``(source, target)``, in tokens.
-        max_tokens (int): bound on the size of a padded batch, at least the length of each sample.
+        lengths (sequence of sequence of int): lengths of all samples in tokens, such as ``(source, target)``.
+        max_tokens (int): bound on the size of a padded batch, at least the length of the longest sample.
         max_sentences (int, optional): bound on the number of samples of a batch.
 
     Example:
         >>> token_batches([(3, 4), (9, 8), (4, 4)], max_tokens=10)
         [[0, 2], [1]]
     """
-    longest = [max(each) for each in lengths]
+    longest = [max(columns) for columns in lengths]
     too_long = [index for index, length in enumerate(longest) if length > max_tokens]
     if too_long:
         raise ValueError(
@@ -60,15 +60,15 @@ def token_batches(
 class TokenBatchSampler(Sampler):
     """Batch sampler whose batches have similar lengths and a bounded number of tokens.
 
-    The batches are the same in every epoch; with ``shuffle``, their order depends on the seed and the epoch. With
+    The batches are the same in every epoch. With ``shuffle``, their order depends on the seed and the epoch. With
     ``infinite``, for training with ``IterBasedTrainLoop``, an epoch continues with the next one. Process ``rank`` of
     ``world_size`` gets every ``world_size``-th batch. In training (with ``shuffle`` or ``infinite``), all processes get
-    equally many, as DistributedDataParallel requires: the incomplete last turn of an epoch is filled from the start of
-    its order. Otherwise, no sentence is repeated, so processes may differ.
+    equally many batches, as DistributedDataParallel requires: the incomplete last turn of an epoch is filled from the
+    start of its order. Otherwise, no sentence is repeated, so the numbers of batches may differ.
 
     Args:
-        sampler (Sampler): sampler of the data loader, such as ``mmattn.DefaultSampler``; its data set, seed and
-            ``shuffle`` are used. The data set has ``lengths``: the lengths of each sample, in tokens.
+        sampler (Sampler): sampler of the data loader, such as ``mmattn.DefaultSampler``. Its data set, seed and
+            ``shuffle`` are used. The data set has ``lengths`` of its samples, in tokens.
         batch_size (int): bound on the number of sentences of a batch.
         max_tokens (int): bound on the longest length of a batch times its number of sentences.
         infinite (bool): continue with the next epoch. Defaults to False.
@@ -112,7 +112,6 @@ class TokenBatchSampler(Sampler):
         return len(range(self.rank, len(self.batches), self.world_size))
 
     def _epoch(self, epoch: int) -> list[list[int]]:
-        """Return the batches of this process in an epoch."""
         order = torch.arange(len(self.batches))
         if self.sampler.shuffle:
             generator = torch.Generator().manual_seed(self.sampler.seed + epoch)
@@ -140,7 +139,7 @@ class TokenBatchSampler(Sampler):
 class TextDataPreprocessor(BaseDataPreprocessor):
     """Pad sentences on the right with ``<pad>``, and move them to the device of the model.
 
-    The arguments of all data preprocessors of language are those of mmengine's ``BaseDataPreprocessor``.
+    The arguments of all data preprocessors of language are as in mmengine's ``BaseDataPreprocessor``.
 
     Example:
         >>> batch = dict(inputs=dict(source=[torch.tensor([4, 2]), torch.tensor([5, 6, 2])]))
@@ -150,15 +149,13 @@ class TextDataPreprocessor(BaseDataPreprocessor):
     """
 
     def forward(self, data: dict, training: bool = False) -> dict:
-        """Return the batch with each list of sentences as one int64 tensor ``(B, L)``."""
+        """Pad every list of sentences to one int64 tensor ``(B, L)``."""
         inputs = {name: _padded(x) if isinstance(x, Sequence) else x for name, x in data['inputs'].items()}
         return self.cast_data({**data, 'inputs': inputs})
 
 
 def _padded(rows: Sequence[Tensor]) -> Tensor:
-    """Return sentences ``(L)`` as ``(B, L)``, or several of each sample, ``(K, L)``, as ``(B, K, L)``; stack numbers
-    ``()`` and pictures ``(3, H, W)``.
-    """
+    """Pad sentences ``(L)`` or ``(K, L)`` to ``(B, L)`` or ``(B, K, L)``. Stack numbers and pictures ``(3, H, W)``."""
     if rows[0].dim() in (0, 3):
         if shapes := {tuple(x.shape) for x in rows} - {tuple(rows[0].shape)}:
             raise ValueError(f'pictures of a batch must have one size; got {tuple(rows[0].shape)} and {min(shapes)}')
@@ -173,8 +170,8 @@ class RegionDataPreprocessor(TextDataPreprocessor):
     """Pad the regions of images to the largest number in the batch, and sentences as ``TextDataPreprocessor`` does.
 
     The inputs ``features``, if there are any, and ``boxes`` are padded by :func:`pad_regions`, which adds
-    ``region_mask``. Other inputs are tensors of numbers, such as the tokens of a sentence, or of the K captions of an
-    image, ``(K, L)``; single numbers, such as an answer; and pictures ``(3, H, W)``, all of one size.
+    ``region_mask``. Other inputs may be tokens of a sentence ``(L)`` or of the K captions of an image ``(K, L)``,
+    single numbers, such as an answer, or pictures ``(3, H, W)``, all of one size.
 
     Example:
         >>> features, boxes = [torch.ones(2, 8), torch.ones(1, 8)], [torch.ones(2, 4), torch.ones(1, 4)]
@@ -185,17 +182,15 @@ class RegionDataPreprocessor(TextDataPreprocessor):
     """
 
     def forward(self, data: dict, training: bool = False) -> dict:
-        """Return the batch, padded: ``features`` ``(B, N, D)``, ``boxes`` ``(B, N, 4)``, ``region_mask`` ``(B, N)``."""
+        """Pad ``features`` to ``(B, N, D)`` and ``boxes`` to ``(B, N, 4)``, and add ``region_mask`` ``(B, N)``."""
         inputs = data['inputs']
         if not isinstance(inputs.get('features'), Sequence):  # pictures, or padded by pad_collate
             return super().forward(data, training)
         features, boxes, mask = pad_regions(inputs['features'], inputs.get('boxes'))
-        found = (
-            dict(features=features, region_mask=mask)
-            if boxes is None
-            else dict(features=features, boxes=boxes, region_mask=mask)
-        )
-        return super().forward({**data, 'inputs': {**inputs, **found}}, training)
+        regions = dict(features=features, region_mask=mask)
+        if boxes is not None:
+            regions['boxes'] = boxes
+        return super().forward({**data, 'inputs': {**inputs, **regions}}, training)
 
 
 @FUNCTIONS.register_module()
@@ -208,10 +203,10 @@ def pad_collate(
     several per sample, whose transfer to the main process takes longer than reading them.
 
     Args:
-        samples (sequence of dict): samples of a data set, each with ``inputs`` and ``data_samples``.
+        samples (sequence of dict): samples of a data set with ``inputs`` and ``data_samples``.
         preprocessor (str): type of the data preprocessor of the model, such as 'mmattn.PhraseDataPreprocessor'.
             Defaults to 'mmattn.RegionDataPreprocessor'.
-        _scope_ (str, optional): not used; mmengine adds it to a config with ``_base_ = 'mmattn::…'``.
+        _scope_ (str, optional): not used. mmengine adds it to a config with ``_base_ = 'mmattn::…'``.
 
     Example:
         >>> samples = [dict(inputs=dict(question=torch.tensor(words))) for words in ([4, 2], [5, 6, 2])]
@@ -230,12 +225,11 @@ def _preprocessor(name: str) -> BaseDataPreprocessor:
 def pad_regions(
     features: Sequence[Tensor], boxes: Sequence[Tensor] | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Pad the regions of images to the largest number of them, at least one.
+    """Pad the regions of images to the largest number of regions, at least one.
 
     Args:
-        features (sequence of Tensor): one ``(n, D)`` per image; n may be 0: all are padding.
-        boxes (sequence of Tensor, optional): one ``(n, 4)`` per image; None for features without boxes, such as those
-            of a video.
+        features (sequence of Tensor): one ``(n, D)`` per image. n may be 0.
+        boxes (sequence of Tensor, optional): one ``(n, 4)`` per image. None for features without boxes, as of a video.
 
     Returns:
         tuple[Tensor, Tensor | None, Tensor]: features ``(B, N, D)``, 0 where padded; boxes ``(B, N, 4)`` or None,
@@ -268,11 +262,11 @@ def pad_regions(
 
 
 def _at_least_one(rows: Sequence[Tensor]) -> Tensor:
-    """Return tensors ``(n, D)`` as ``(B, N, D)``, 0 where padded, with N ≥ 1."""
+    # one row of zeros makes N at least 1
     return pad_sequence([*rows, rows[0].new_zeros(1, rows[0].shape[1])], batch_first=True)[:-1]
 
 
 def padding_mask(tokens: Tensor) -> Tensor | None:
-    """Return bool ``(B, L)``, True where a token is padding; None if no token is."""
+    """Mask padding: bool ``(B, L)``, True where a token is padding, or None if no token is."""
     mask = tokens == PAD
     return mask if mask.is_meta or torch.any(mask) else None  # the values of a meta tensor are unknown

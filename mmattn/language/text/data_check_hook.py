@@ -1,4 +1,4 @@
-"""Hook that checks data sets of sentences, and compares their vocabularies with those of model and checkpoint."""
+"""Hook that checks data sets of sentences, and compares their vocabularies with model and checkpoint."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from mmattn.data_check.hook import DataCheckHook
 from mmattn.language.models.embedding import vocabulary_size
 from mmattn.registry import HOOKS
 
-from .annotation_files import difference, faults_of
+from .annotation_files import difference, split_faults
 from .text_dataset import TextDataset, read_vocabulary, text_dataset
 from .vocabulary import SPECIALS, Vocabulary
 
@@ -22,7 +22,7 @@ class TextDataCheckHook(DataCheckHook):
     """Checks data sets of sentences, before the first iteration: data, model and checkpoint have the same vocabulary.
 
     The vocabulary of a data set is ``vocabulary.txt`` in its ``data_root``, or the words of its captions or questions.
-    Before training, the hook reads those of ``train_dataloader`` and ``val_dataloader``; before testing, those of
+    Before training, the hook reads the data of ``train_dataloader`` and ``val_dataloader``; before testing, of
     ``test_dataloader``. Faults are:
 
     * a vocabulary that cannot be read;
@@ -33,10 +33,9 @@ class TextDataCheckHook(DataCheckHook):
     * for visual questions, wrong files of questions, images without regions or pictures, and another number of answers
       than ``num_answers`` of the model.
 
-    If a checkpoint that contains the symbols of its training data is loaded, they are compared with those of the data,
-    and so are the languages of translations and the answers to visual questions. With another vocabulary of the same
-    size, the weights would load, and every number would mean another symbol. A checkpoint of another model, for example
-    with another attention, is a warning that names the difference.
+    If a checkpoint contains the symbols of its training data, they are compared with the data, and so are the languages
+    of translations and the answers to visual questions. With another vocabulary of the same size, the weights would
+    load, and every number would mean another symbol.
 
     :class:`~mmattn.data_check.hook.DataCheckHook` describes when the check runs, and in which process.
 
@@ -45,8 +44,8 @@ class TextDataCheckHook(DataCheckHook):
             ``--cfg-options default_hooks.data_check.enabled=False`` turns the check off. Defaults to True.
 
     Raises:
-        ValueError: before the first iteration, if there are faults; when a checkpoint is loaded, if its vocabulary is
-            not that of the data. The messages name the files and the numbers of symbols.
+        ValueError: before the first iteration, if there are faults, or when a checkpoint with another vocabulary is
+            loaded. The messages name the files and the numbers of symbols.
 
     Example:
         >>> from mmattn.registry import HOOKS
@@ -56,14 +55,14 @@ class TextDataCheckHook(DataCheckHook):
     """
 
     def find_faults(self, runner: Runner, loaders: tuple[str, ...]) -> Iterator[Fault]:
-        """Compare the vocabularies of these data loaders with the embedding and with each other."""
+        """Compare the vocabularies of the data loaders with the embedding and with each other."""
         rows = vocabulary_size(runner.model)
         first: tuple[Path, Vocabulary] | None = None
         for path, cfg in _sources(runner.cfg, loaders):
             try:
                 vocabulary = read_vocabulary(cfg)
             except (OSError, ValueError) as error:
-                yield from ((str(path), fault) for fault in faults_of(error, path))
+                yield from ((str(path), fault) for fault in split_faults(error, path))
                 continue
             first = first or (path, vocabulary)
             count = len(vocabulary)
@@ -79,11 +78,7 @@ class TextDataCheckHook(DataCheckHook):
                 yield str(path), f'{difference("symbol", vocabulary.symbols, first[1].symbols)} in {first[0]}'
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Compare the checkpoint's symbols and languages with those of the data, and its model with that of the config.
-
-        Raises:
-            ValueError: they differ.
-        """
+        """Compare the checkpoint with the data and with the model of the config."""
         super().after_load_checkpoint(runner, checkpoint)
         meta = checkpoint.get('meta', {}).get('dataset_meta') or {}
         if not self.enabled or 'symbols' not in meta:
@@ -102,10 +97,7 @@ class TextDataCheckHook(DataCheckHook):
 
 
 def _sources(cfg: Any, loaders: tuple[str, ...]) -> list[tuple[Path, dict]]:
-    """Return the file of the vocabulary and the config of the data sets of some loaders, each vocabulary once.
-
-    A missing file is left out: the data set raises an error that names the converters.
-    """
+    """List the files of the vocabularies with a config. Missing files are left out: the data set raises an error."""
     sources: dict[str, tuple[Path, dict]] = {}
     for _, part in data_sets(cfg, loaders, TextDataset):
         path, options = text_dataset(part).vocabulary_source(part)

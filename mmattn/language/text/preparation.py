@@ -44,11 +44,7 @@ FREQUENT = dict(  # words that tell the languages of the converters apart
 
 
 class Limits(NamedTuple):
-    """Bounds on the lengths of the two lines of a pair, in tokens. Empty lines are never allowed.
-
-    Args:
-        longest (int, optional): bound on both lengths.
-        ratio (float, optional): bound on the longer length divided by the shorter one.
+    """Bounds on both lengths of a pair in tokens, and on the longer divided by the shorter. No line may be empty.
 
     Example:
         >>> Limits(longest=3, ratio=1.5).allow(('a b', 'a b c'))
@@ -61,7 +57,7 @@ class Limits(NamedTuple):
     ratio: float | None = None
 
     def allow(self, pair: Pair) -> bool:
-        """Return whether the lengths of a pair, its tokens separated by spaces, are within the bounds."""
+        """Return whether a pair, whose tokens are separated by spaces, is within the bounds."""
         short, long = sorted(len(split_symbols(line)) for line in pair)
         return (
             short >= 1
@@ -74,11 +70,7 @@ NON_EMPTY = Limits()
 
 
 def check_sources(split: str, pairs: Iterable[Pair]) -> None:
-    """Check that no source of an evaluation set is empty: a model cannot translate it.
-
-    Raises:
-        ValueError: lines are empty; the message has their numbers.
-    """
+    """Check that no source of an evaluation set is empty: a model cannot translate it."""
     if empty := [number for number, (source, _) in enumerate(pairs, 1) if not split_symbols(source)]:
         raise ValueError(f'{split}: empty lines cannot be translated: {", ".join(map(str, empty[:10]))}')
 
@@ -100,14 +92,9 @@ def look_exchanged(languages: Pair, words: tuple[Counter[str], Counter[str]]) ->
 
 
 def learn_codes(words: Mapping[str, int], merges: int) -> list[str]:
-    """Learn BPE.
+    """Learn BPE from words and their counts. Return the lines of the file of codes, its version first.
 
-    Args:
-        words (mapping): the words of a text and their counts.
-        merges (int): number of merges. Fewer are learned if no other pair of symbols occurs twice.
-
-    Returns:
-        list[str]: the lines of the file of codes, its version first.
+    Fewer than ``merges`` merges are learned if no other pair of symbols occurs twice.
 
     Raises:
         ImportError: subword-nmt is not installed.
@@ -128,9 +115,7 @@ def learn_codes(words: Mapping[str, int], merges: int) -> list[str]:
     return codes
 
 
-class _Both:
-    """Applies a function to each line of a pair, and returns the pair and the result."""
-
+class _PairFunction:
     def __init__(self, source: Callable[[str], str], target: Callable[[str], str]) -> None:
         self.source, self.target = source, target
 
@@ -138,10 +123,10 @@ class _Both:
         return pair, (self.source(pair[0]), self.target(pair[1]))
 
 
-_work: _Both | None = None  # of a worker process
+_work: _PairFunction | None = None  # of a worker process
 
 
-def _start_worker(work: _Both) -> None:
+def _start_worker(work: _PairFunction) -> None:
     global _work
     _work = work
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
@@ -160,26 +145,30 @@ def map_pairs(
     description: str | None = None,
     total: int | None = None,
 ) -> Iterator[tuple[Pair, Pair]]:
-    """Apply one function to the sources, another one to the targets, and yield each pair with its result, in order.
+    """Apply one function to the sources, another one to the targets, and yield pairs with their results, in order.
 
     Args:
         functions (tuple): the two functions. With several processes, they must be picklable.
         pairs (iterable): read as needed.
-        workers (int): number of processes; 1 is this process.
-        description (str, optional): shown with the progress, see :mod:`mmattn.utils.progress`. None: no progress.
+        workers (int): number of processes. 1 is this process.
+        description (str, optional): title of a progress bar. None: no progress.
         total (int, optional): number of pairs, for the bar.
 
     Example:
         >>> list(map_pairs((str.lower, str.upper), [('A', 'b')]))
         [(('A', 'b'), ('a', 'B'))]
     """
-    results = _map_in_processes(_Both(*functions), pairs, workers) if workers > 1 else map(_Both(*functions), pairs)
+    results = (
+        _map_in_processes(_PairFunction(*functions), pairs, workers)
+        if workers > 1
+        else map(_PairFunction(*functions), pairs)
+    )
     if description is not None:
         results = track(results, description, total)
     yield from results
 
 
-def _map_in_processes(work: _Both, pairs: Iterable[Pair], workers: int) -> Iterator[tuple[Pair, Pair]]:
+def _map_in_processes(work: _PairFunction, pairs: Iterable[Pair], workers: int) -> Iterator[tuple[Pair, Pair]]:
     pairs = iter(pairs)
     pending: deque[Future[list[tuple[Pair, Pair]]]] = deque()
     with ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(work,)) as pool:
@@ -196,7 +185,7 @@ def _map_in_processes(work: _Both, pairs: Iterable[Pair], workers: int) -> Itera
 
 @contextmanager
 def pair_files(source: Path, target: Path) -> Iterator[Callable[[Pair], None]]:
-    """Open two text files; yield a function that writes the next line of both."""
+    """Open two text files, and yield a function that writes the next line of both."""
     with (
         open(source, 'w', encoding='utf-8', newline='\n') as first,
         open(target, 'w', encoding='utf-8', newline='\n') as second,
@@ -253,7 +242,7 @@ class CorpusWriter:
         self.counts['train'] = count
 
     def write_evaluation(self, split: str, pairs: Iterable[tuple[Pair, Pair]]) -> None:
-        """Write published pairs and the same segmented. Empty lines are kept, and a warning gives their numbers."""
+        """Write pairs as published and segmented. Empty lines are kept, and a warning gives their numbers."""
         count, empty = 0, []
         with (
             pair_files(*self._paths(f'{split}.raw')) as write_published,
@@ -278,9 +267,6 @@ class CorpusWriter:
 
         Returns:
             dict: the content of ``corpus.json``.
-
-        Raises:
-            ValueError: a set is empty.
         """
         if empty := [split for split, count in self.counts.items() if not count]:
             raise ValueError(f'no pair of lines is left in {", ".join(empty)}')
@@ -329,20 +315,20 @@ def prepare_corpus(
     """Tokenize published text, learn BPE on both sides of the training set together, and write the segmented corpus.
 
     Args:
-        folder (Path): folder to create. Temporary files are written next to it. After an error, it is incomplete; see
-            :func:`mmattn.utils.files.replace_folder`.
+        folder (Path): folder to create. Temporary files are written next to it. After an error, the folder is
+            incomplete; see :func:`mmattn.utils.files.replace_folder`.
         languages (tuple[str, str]): codes of source and target.
         train (iterable): pairs of lines of the training set. They are read once, and need not fit into memory.
         test (iterable): pairs of lines of the test set.
-        val (iterable, optional): those of the validation set.
+        val (iterable, optional): pairs of lines of the validation set.
         merges (int): number of BPE merges.
         lowercase (bool): lower-case the text.
         moses (mapping, optional): other options of :class:`TextProcessor`.
-        validate_every (int, optional): without ``val``: each n-th training pair that ``token_limits`` allow becomes a
+        validate_every (int, optional): without ``val``, every n-th training pair that ``token_limits`` allow becomes a
             validation pair.
         token_limits (Limits, optional): bounds on training pairs before segmentation.
         piece_limits (Limits): bounds on segmented training pairs, and on validation pairs taken from them.
-        test_tokens (tuple, optional): functions that tokenize the test set, if other than those of the training set.
+        test_tokens (tuple, optional): functions that tokenize the test set. Defaults to the training set's.
         workers (int): number of processes.
         total (int, optional): number of training pairs, for the progress bar.
 
@@ -352,7 +338,7 @@ def prepare_corpus(
     Raises:
         FileExistsError: the folder exists.
         ImportError: an optional package is not installed.
-        ValueError: a source line of ``val`` or ``test`` is empty; BPE cannot be learned; or no pair of a set is left.
+        ValueError: a source line of ``val`` or ``test`` is empty, BPE cannot be learned, or no pair of a set is left.
     """
     if (val is None) == (validate_every is None):
         raise ValueError('exactly one of val and validate_every must be set')
@@ -422,8 +408,7 @@ def prepare_test(
         folder (Path): folder to create, with ``test.*``, ``test.raw.*`` and copies of the other files but ``train``
             and ``val``.
         prepared (Path): folder of the corpus on which the model was trained.
-        test (iterable): pairs of lines of the test set.
-        test_tokens (tuple, optional): functions that tokenize the test set, if other than those of the training set.
+        test, test_tokens: as in :func:`prepare_corpus`.
 
     Returns:
         tuple: the content of ``corpus.json``, and the warnings.

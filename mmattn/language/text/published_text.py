@@ -16,7 +16,7 @@ def iter_pairs(source: Path, target: Path) -> Iterator[Pair]:
     """Yield the pairs of lines of two files.
 
     Raises:
-        ValueError: one file has fewer lines than the other; the message names both.
+        ValueError: one file has fewer lines than the other. The message names both.
     """
     for number, (first, second) in enumerate(zip_longest(iter_lines(source), iter_lines(target)), 1):
         if first is None or second is None:
@@ -26,11 +26,11 @@ def iter_pairs(source: Path, target: Path) -> Iterator[Pair]:
 
 
 def read_segments(path: str | Path) -> list[str]:
-    """Return the texts between ``<seg id="…">`` and ``</seg>`` in the XML or SGML file of a test set.
+    """Read the texts between ``<seg id="…">`` and ``</seg>`` in the XML or SGML file of a test set.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: a line is not UTF-8, or a tag has no partner in its line; the message gives file and line number.
+        ValueError: a line is not UTF-8, or a tag has no partner in its line. The message gives file and line number.
     """
     segments = []
     for number, line in enumerate(iter_lines(path), 1):
@@ -42,10 +42,10 @@ def read_segments(path: str | Path) -> list[str]:
 
 
 def find_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, Path], list[str]]:
-    """Find files, or the same with the suffix ``.gz``, in a folder and its subfolders.
+    """Find files, with or without the suffix ``.gz``, in a folder and its subfolders.
 
     Returns:
-        tuple: name → path, that with the fewest folders above it; and the faults, one per missing file.
+        tuple: name → path with the fewest folders above it; and the faults, one per missing file.
     """
     there: dict[str, Path] = {}
     for path in sorted(folder.rglob('*'), key=lambda path: (len(path.parts), path), reverse=True):
@@ -62,7 +62,7 @@ def find_pairs(
     """Find the files ``stem.source`` and ``stem.target``, with a suffix, as :func:`find_files` does.
 
     Returns:
-        tuple: stem → the paths of its two files, if both exist; and the faults, one per missing file.
+        tuple: stem → both paths, if both exist; and the faults, one per missing file.
     """
     names = {stem: [f'{stem}.{language}{suffix}' for language in languages] for stem in stems}
     paths, faults = find_files(folder, [name for both in names.values() for name in both])
@@ -73,14 +73,14 @@ def find_pairs(
 def check_pairs(
     pairs: Mapping[str, tuple[Path, Path]], read: Callable[[Path], Iterable[str]] = iter_lines
 ) -> tuple[dict[str, int], list[str]]:
-    """Read pairs of files as a whole.
+    """Count the sentences of pairs of files, and collect the faults of all files.
 
     Args:
-        pairs (mapping): name → the files of the source and of the target.
+        pairs (mapping): name → files of source and target.
         read (Callable): returns the sentences of a file.
 
     Returns:
-        tuple: name → number of sentences, for the pairs without a fault; and the faults of all files.
+        tuple: name → number of sentences, for the pairs without a fault; and the faults.
     """
     counts: dict[str, int] = {}
     faults: list[str] = []

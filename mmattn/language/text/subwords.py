@@ -20,7 +20,7 @@ def import_optional(name: str) -> ModuleType:
     """Import a module of a package that the extra ``language`` installs.
 
     Raises:
-        ImportError: the package is not installed; the message gives the command that installs it.
+        ImportError: the package is not installed. The message gives the command that installs it.
 
     Example:
         >>> import_optional('sacremoses').__name__
@@ -36,7 +36,7 @@ def import_optional(name: str) -> ModuleType:
 
 
 def languages() -> list[str]:
-    """Return the codes of the languages that the tokenizer supports.
+    """List the codes of the languages that the tokenizer supports.
 
     Example:
         >>> {'cs', 'de', 'en', 'fr'} <= set(languages())
@@ -56,10 +56,9 @@ def undo_bpe(text: str) -> str:
 
 
 def normalized(text: str) -> str:
-    """Return text in Unicode's form NFC, in which an accented letter is one character.
+    """Convert text to Unicode's form NFC, in which an accented letter is one character.
 
-    Training and use must have one form: in the other one, NFD, as in names of files on macOS, no accented letter would
-    be in the vocabulary.
+    In the other form, NFD, as in names of files on macOS, no accented letter would be in the vocabulary.
 
     Example:
         >>> len('u\u0308'), len(normalized('u\u0308'))
@@ -75,18 +74,18 @@ class TextProcessor:
     with ``&quot;`` in it is restored as it was.
 
     Args:
-        language (str): code of the language, such as ``'en'``; see :func:`languages`.
+        language (str): code of the language, such as ``'en'``. :func:`languages` lists all.
         codes (sequence of str, optional): lines of a file of subword-nmt's codes. None: words are not segmented.
         lowercase (bool): lower-case the tokens.
-        normalize (bool): normalize the punctuation, and replace each character that cannot be printed by a space,
-            before tokenization.
+        normalize (bool): before tokenization, normalize the punctuation, and replace characters that cannot be printed
+            by spaces.
         aggressive_dashes (bool): ``a-b`` becomes the tokens ``a @-@ b``, as with ``-a`` of ``tokenizer.perl``.
         escape (bool): replace ``& | < > ' " [ ]`` by entities, as ``tokenizer.perl`` does by default. For models that
             were trained on such text.
 
     Raises:
         ImportError: an optional package is not installed.
-        ValueError: the language is not supported, or a line of ``codes`` is invalid; the message gives its number.
+        ValueError: a line of ``codes`` is invalid. The message gives its number.
 
     Example:
         >>> text = TextProcessor('en', ['#version: 0.2', 'd o', 'do g</w>'], lowercase=True)
@@ -122,11 +121,11 @@ class TextProcessor:
 
     @classmethod
     def from_corpus(cls, folder: str | Path, language: str) -> 'TextProcessor':
-        """Create the processor of a language with which a corpus was prepared.
+        """Create the processor with which a corpus was prepared, for one of its two languages.
 
         Args:
             folder (str or Path): output of a converter of parallel text, with ``corpus.json`` and ``bpe.codes``.
-            language (str): one of its two languages.
+            language (str): code of the language.
 
         Raises:
             FileNotFoundError: a file does not exist.
@@ -143,12 +142,12 @@ class TextProcessor:
             raise ValueError(f'{folder}: {error}') from error
 
     def tokenize(self, line: str) -> str:
-        """Return the tokens of a line of raw text, in the form NFC and separated by single spaces."""
+        """Split a line of raw text into tokens, in the form NFC, and join them with single spaces."""
         line = normalized(line)
         if self._normalizer is not None:
             line = self._normalizer.normalize(line)
             if not line.isprintable():
-                line = ''.join(each if each.isprintable() else ' ' for each in line)
+                line = ''.join(character if character.isprintable() else ' ' for character in line)
         tokens = self._tokenizer.tokenize(
             line, aggressive_dash_splits=self.aggressive_dashes, return_str=False, escape=self.escape
         )
@@ -156,20 +155,20 @@ class TextProcessor:
         return text.lower() if self.lowercase else text
 
     def segment(self, tokenized: str) -> str:
-        """Return the pieces of a tokenized line. All but the last piece of a token end in ``@@``."""
+        """Split the tokens of a line into pieces. All but the last piece of a token end in ``@@``."""
         return tokenized if self._bpe is None else self._bpe.segment(tokenized)
 
     def pieces(self, line: str) -> list[str]:
-        """Return the pieces of a line of raw text."""
+        """Split a line of raw text into pieces."""
         return split_symbols(self.segment(self.tokenize(line)))
 
     def detokenize(self, tokenized: str) -> str:
-        """Return the text of a tokenized line."""
+        """Join tokens to text."""
         return self._detokenizer.detokenize(tokenized.split(), unescape=self.escape)
 
 
 def read_record(folder: str | Path) -> dict[str, Any]:
-    """Return 'source', 'target', 'lowercase' and 'moses' of the ``corpus.json`` in the folder of a corpus.
+    """Read 'source', 'target', 'lowercase' and 'moses' from ``corpus.json`` in a folder.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -178,14 +177,14 @@ def read_record(folder: str | Path) -> dict[str, Any]:
     path = Path(folder, 'corpus.json')
     try:
         record = json.loads(path.read_text(encoding='utf-8'))
-        found = {name: record[name] for name in ('source', 'target', 'lowercase')}
-        return dict(found, moses=dict(record['moses']))
+        values = {name: record[name] for name in ('source', 'target', 'lowercase')}
+        return dict(values, moses=dict(record['moses']))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f'{path}: not the record of a corpus: {error!r}') from error
 
 
 def check_codes(codes: Sequence[str]) -> None:
-    """Raise a ValueError if a line of a file of codes is invalid: subword-nmt would end the process.
+    """Check the lines of a file of codes: subword-nmt would end the process.
 
     Example:
         >>> check_codes(['#version: 0.2', 't h', 'th e</w>'])

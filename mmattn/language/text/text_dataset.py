@@ -18,9 +18,6 @@ from .vocabulary import Vocabulary
 class PackedSequences:
     """Numbers of all sentences in one array: one tensor per sentence would need several times the memory.
 
-    Args:
-        sentences (iterable of sequence of int): the numbers of the symbols of each.
-
     Example:
         >>> PackedSequences([[4, 5, 2], [6, 2]])[1]
         tensor([6, 2])
@@ -34,7 +31,7 @@ class PackedSequences:
         self.numbers, self.ends = np.asarray(numbers), np.asarray(ends)
 
     def lengths(self) -> list[int]:
-        """Return the number of symbols of each sentence."""
+        """Count the symbols of every sentence."""
         return np.diff(self.ends).tolist()
 
     def __getitem__(self, index: int) -> torch.Tensor:
@@ -47,35 +44,33 @@ class PackedSequences:
 class TextDataset(Dataset):
     """Data set with a vocabulary, which can be read before the data set is built.
 
-    Its class method ``find_faults``, if any, is that of :class:`~mmattn.data_check.data_sets.CheckableDataset`.
+    A class method ``find_faults`` is as in :class:`~mmattn.data_check.data_sets.CheckableDataset`.
     """
 
     @classmethod
     @abstractmethod
     def vocabulary_source(cls, cfg: dict) -> tuple[Path, Any]:
-        """Return the file of the vocabulary of a data set, and what else is compared with a checkpoint."""
+        """Return the file of the vocabulary, and other settings to compare with a checkpoint."""
 
     @classmethod
     @abstractmethod
     def read_vocabulary(cls, cfg: dict) -> Vocabulary:
-        """Return the vocabulary of a data set with this config."""
+        """Read the vocabulary of a data set with this config."""
 
     @classmethod
     def checkpoint_faults(cls, cfg: dict, meta: Mapping[str, Any]) -> list[str]:
-        """Compare a data set with a checkpoint, ignoring the vocabulary. Returns one message per difference.
+        """Compare a data set with a checkpoint, ignoring the vocabulary. Return one message per difference.
 
-        Args:
-            cfg (dict): config of the data set.
-            meta (mapping): ``metainfo`` of the data set that the checkpoint was trained on.
+        ``meta`` is the ``metainfo`` of the data set that the checkpoint was trained on.
         """
         return []
 
 
 def text_dataset(cfg: dict) -> type[TextDataset]:
-    """Return the class of a :class:`TextDataset`, given by its config."""
+    """Look up the class of a :class:`TextDataset` by its config."""
     return DATASETS.get(cfg['type'])  # type: ignore[return-value]
 
 
 def read_vocabulary(cfg: dict) -> Vocabulary:
-    """Return the vocabulary of a :class:`TextDataset`, given by its config."""
+    """Read the vocabulary of a :class:`TextDataset` by its config."""
     return text_dataset(cfg).read_vocabulary(cfg)

@@ -7,9 +7,7 @@ from pathlib import Path
 
 
 def split_symbols(line: str) -> list[str]:
-    r"""Return the symbols of a segmented or tokenized line, which are separated by spaces.
-
-    Other white space, such as '\u00a0', separates no symbols: it may be part of one in published files.
+    r"""Split a segmented or tokenized line at spaces. Other white space, such as '\u00a0', may be part of a symbol.
 
     Example:
         >>> split_symbols('a  dog ')
@@ -21,15 +19,11 @@ def split_symbols(line: str) -> list[str]:
 def decode_lines(file: Iterable[bytes], name: str | Path) -> Iterator[str]:
     r"""Yield the lines of a binary file object as text, without their ends.
 
-    Only '\n' and '\r\n' end a line; :meth:`str.splitlines` would also split at characters that occur within sentences,
-    such as U+2028. A byte order mark at the start of the file, as some editors write it, is not part of the first line.
-
-    Args:
-        file (iterable of bytes): its lines.
-        name (str or Path): name of the file in messages.
+    Only '\n' and '\r\n' end a line. :meth:`str.splitlines` would also split at characters that occur within sentences,
+    such as U+2028. A byte order mark at the start of the file, as some editors write it, is removed.
 
     Raises:
-        ValueError: a line is not UTF-8, or compressed data are damaged; the message gives name and line number.
+        ValueError: a line is not UTF-8, or compressed data are damaged. The message gives ``name`` and line number.
 
     Example:
         >>> list(decode_lines([b'a dog\r\n', b'a cat'], 'animals.en'))
@@ -54,5 +48,5 @@ def iter_lines(path: str | Path) -> Iterator[str]:
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """Return the lines of a UTF-8 text file; see :func:`iter_lines`."""
+    """Read all lines of a UTF-8 text file, as :func:`iter_lines` does."""
     return list(iter_lines(path))

@@ -40,8 +40,7 @@ class Vocabulary:
 
         Raises:
             FileNotFoundError: the file does not exist.
-            ValueError: the file is not UTF-8, a line is not a symbol with an optional count, or a symbol occurs twice
-                or is one of the first four; the message gives the line number.
+            ValueError: the file is not UTF-8, or a line is invalid. The message gives the line number.
         """
         lines: dict[str, int] = {}
         for number, line in enumerate(read_lines(path), 1):
@@ -61,15 +60,15 @@ class Vocabulary:
         return len(self.symbols)
 
     def __contains__(self, symbol: str) -> bool:
-        """Return whether a symbol is in the vocabulary; the first four, which no text has, are not."""
+        """Return whether a symbol is in the vocabulary. The first four, which no text has, are not."""
         return self._index.get(symbol, UNK) > UNK
 
     def encode(self, line: str) -> list[int]:
-        """Return the numbers of the symbols of a line, separated by spaces, and of ``</s>`` after them."""
+        """Convert a line, whose symbols are separated by spaces, to numbers. Append ``</s>``."""
         return [*(self._index.get(symbol, UNK) for symbol in split_symbols(line)), EOS]
 
     def decode(self, numbers: Iterable[int]) -> str:
-        """Return the symbols up to the first ``</s>``, separated by spaces, without ``<s>`` and ``<pad>``."""
+        """Convert numbers up to the first ``</s>`` to a line, without ``<s>`` and ``<pad>``."""
         symbols = []
         for number in numbers:
             if number == EOS:

@@ -11,7 +11,7 @@ from .vocabulary import PAD, SPECIALS, UNK
 
 
 def ban_words(text: str) -> list[str]:
-    """Return the words of a question by the rule of the bilinear attention network's code.
+    """Split a question into words by the rule of the bilinear attention network's code.
 
     Example:
         >>> ban_words("What is the dog's name, really?")
@@ -24,7 +24,7 @@ _DELETED = {**dict.fromkeys(map(ord, '?!\'"$:@(),.;')), ord('-'): ' ', ord('/'):
 
 
 def skip_thought_words(text: str) -> list[str]:
-    """Return the words of a question by the rule of MUTAN's code, whose question encoder is Skip-Thought.
+    """Split a question into words by the rule of MUTAN's code, whose question encoder is Skip-Thought.
 
     Example:
         >>> skip_thought_words("What is the dog's T-shirt made of (cotton)?")
@@ -43,24 +43,16 @@ RULES = {'ban': _Rule(ban_words, 14, PAD), 'skip-thought': _Rule(skip_thought_wo
 
 
 def find_rule(tokens: str) -> _Rule:
-    """Return the rule of a kind of tokens.
-
-    Raises:
-        ValueError: there is no such kind.
-    """
+    """Look up the rule of a kind of tokens, 'ban' or 'skip-thought'."""
     if tokens not in RULES:
         raise ValueError(f'tokens must be one of {", ".join(map(repr, RULES))}; got {tokens!r}')
     return RULES[tokens]
 
 
 def question_words(texts: Iterable[str], tokens: str) -> list[str]:
-    """Return the words of questions, the most frequent first, of equals the first in the alphabet first.
+    """Sort the words of questions by their frequency, then by the alphabet. ``tokens`` is as in :func:`find_rule`.
 
-    All words of a question count, also those after the largest number that a model reads.
-
-    Args:
-        texts (iterable of str): the questions.
-        tokens (str): 'ban' or 'skip-thought'.
+    All words of a question count, also words after the largest number that a model reads.
 
     Example:
         >>> question_words(['Is this a dog?', 'a dog, a cat'], 'ban')

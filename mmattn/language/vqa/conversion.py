@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from mmattn.language.regions.conversion import source_of, write_images
+from mmattn.language.regions.conversion import describe_source, write_images
 from mmattn.language.regions.region_archives import image_sizes, missing_regions, read_images
 from mmattn.language.regions.region_writer import RegionWriter
 from mmattn.language.text import text_files
@@ -92,7 +92,7 @@ def write_set(
         new = scratch / 'new'
         new.mkdir()
         if archives:
-            with RegionWriter(new / 'regions', source_of(archives), args.float16) as writer:
+            with RegionWriter(new / 'regions', describe_source(archives), args.float16) as writer:
                 write_images(writer, read_images(archives, id_format))
         for image_id, source in pictures:
             (new / 'images').mkdir(exist_ok=True)

@@ -24,7 +24,7 @@ from mmattn.language.regions.image_inputs import (
     with_region_faults,
 )
 from mmattn.language.regions.region_store import Regions
-from mmattn.language.text.annotation_files import difference, in_folder, noting, raise_faults
+from mmattn.language.text.annotation_files import collect_faults, difference, in_folder, raise_faults
 from mmattn.language.text.text_dataset import PackedSequences, TextDataset
 from mmattn.language.text.vocabulary import Vocabulary
 from mmattn.language.text.words import find_rule, question_words
@@ -304,7 +304,7 @@ class VQADataset(TextDataset):
             paths, words, answers = recipe.files()
             for path in dict.fromkeys([*paths, *extra, *words, *answers]):
                 if path not in files and path not in faults:
-                    with noting(faults, path):
+                    with collect_faults(faults, path):
                         files[path] = read_questions(path)
             used = [path for path in (*paths, *extra) if path in files]
             image_ids = [question.image_id for path in used for question in files[path]]
@@ -313,7 +313,7 @@ class VQADataset(TextDataset):
                 if not test_mode and not files[path][0].answers:
                     faults.setdefault(path, []).append('no answers, which training requires')
             if all(path in files for path in answers):
-                with noting(faults, answers[0]):
+                with collect_faults(faults, answers[0]):
                     count, expected = len(recipe.answers()), getattr(model, 'num_answers', None)
                     if expected not in (None, count):
                         message = f'{count:,} answers, but the model has {expected:,}'
@@ -323,7 +323,7 @@ class VQADataset(TextDataset):
                 message = f'the model reads {kinds[0]}, but the data set has {kinds[1]}'
                 faults.setdefault(paths[0], []).append(message)
             elif pictures is not None:
-                with noting(faults, pictures):
+                with collect_faults(faults, pictures):
                     places = picture_paths(pictures)
                     for path in used:
                         faults.setdefault(path, []).extend(image_faults(files[path], places, pictures))
