@@ -39,9 +39,8 @@ class Captioner(SentenceGenerator):
         test_cfg (dict, optional): options of the beam search: ``beam`` (default 3), ``length_penalty`` and
             ``penalty_kind`` (default 0, 'power': none), ``max_length`` (default 20 words) and ``banned`` (default
             ``<unk>``).
-        data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
-            ``mmattn.RegionDataPreprocessor``.
-        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+        data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.RegionDataPreprocessor`` and
+            None.
     """
 
     num_features: int | None
@@ -214,9 +213,7 @@ class CaptionEnsemble(SentenceGenerator):
     Args:
         members (sequence of dict): configs of the models: captioners that read the same inputs.
         test_cfg (dict, optional): options of the beam search. Defaults to the first model's.
-        data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
-            ``mmattn.RegionDataPreprocessor``.
-        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+        data_preprocessor, init_cfg (dict, optional): as in :class:`Captioner`.
 
     Example:
         >>> member = dict(type='mmattn.SANCaptioner', vocab_size=100, num_features=32, num_layers=1, embed_dim=16,

@@ -76,9 +76,8 @@ class PhraseGrounder(BaseModel):
             ``region_dim``. Its ``embed_dim`` defaults to 3·N. Defaults to ``mmattn.BilinearLogits``.
         reads (str): what the layer reads of a region: 'features', or 'boxes', 5 numbers for position and size, relative
             to the image. Defaults to 'features'.
-        data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
-            ``mmattn.PhraseDataPreprocessor``.
-        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+        data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.PhraseDataPreprocessor`` and
+            None.
 
     Example:
         >>> model = PhraseGrounder(100, num_features=32, embed_dim=16)

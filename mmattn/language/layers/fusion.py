@@ -29,8 +29,7 @@ class PostFusionNetwork(nn.Module):
     Args:
         channels (int): channels C of input and output.
         activation (Callable): f.
-        hidden_dim (int): H. Defaults to 128.
-        num_blocks (int): number of blocks. Defaults to 2.
+        hidden_dim, num_blocks (int): H and the number of blocks. Default to 128 and 2.
         skip (str): 'add' or 'concat'. Defaults to 'add'.
     """
 
@@ -118,8 +117,7 @@ class HadamardFusion(nn.Module):
     2020, sections 3.3 and 3.4.
 
     Args:
-        query_dim, value_dim (int): channels t_q and t_v.
-        out_dim (int): channels t_o.
+        query_dim, value_dim, out_dim (int): channels t_q, t_v and t_o.
         num_branches (int): R. Defaults to 5.
         query_activation, value_activation (str or sequence of str): f_rq and f_rv, of all branches or of each:
             'identity', 'leaky_relu' (slope 0.01), 'selu', 'sigmoid', 'tanh' or 'one' (1 in place of the factor).
@@ -279,8 +277,7 @@ class MCBFusion(nn.Module):
     of Guelph, 2020, chapter 3.
 
     Args:
-        query_dim, value_dim (int): channels of the inputs.
-        out_dim (int): channels of the output.
+        query_dim, value_dim, out_dim (int): channels of both inputs and of the output.
         sketch_dim (int): d. Defaults to 16000.
         normalize (bool): apply sign(u)√|u| and L2 normalisation before the linear layer. Defaults to True.
         seed (int): seed of the hashes. Defaults to 0.

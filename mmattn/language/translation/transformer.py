@@ -54,9 +54,8 @@ class TranslationTransformer(SentenceGenerator):
         test_cfg (dict, optional): options of the beam search: ``beam`` (default 5), ``length_penalty`` and
             ``penalty_kind`` (see :class:`mmattn.language.LengthPenalty`; default 1, 'power'), and ``max_length`` (a,
             b): at most a · (source length) + b tokens (default (0, 200)).
-        data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
-            ``mmattn.TextDataPreprocessor``.
-        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+        data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.TextDataPreprocessor`` and
+            None.
 
     Example:
         >>> model = TranslationTransformer(vocab_size=100, size='tiny').eval()

@@ -309,8 +309,7 @@ class FusionHead(AnswerHead):
         fusion (dict): config of the second fusion, without its channels. Defaults to ``mmattn.HadamardFusion``, which
             is MUTAN.
         attention_fusion (dict, optional): config of the first fusion. Defaults to ``fusion``.
-        query_dim (int): channels of q̃. Defaults to 310.
-        value_dim (int): channels of ṽ_j in the attention. Defaults to 310.
+        query_dim, value_dim (int): channels of q̃, and of ṽ_j in the attention. Default to 310.
         pooled_dim (int): channels of all attended regions together, a multiple of G. Defaults to 620.
         out_dim (int): channels of both fusions. Defaults to 510.
         num_glimpses (int): G. Defaults to 2.

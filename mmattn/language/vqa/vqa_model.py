@@ -72,9 +72,8 @@ class VQAModel(AnswerModel):
         image_encoder (dict, optional): config of a network that reads images in place of region features, such as
             ``dict(type='mmattn.ConvImageEncoder')``. Defaults to None.
         loss (str): 'binary' or 'cross_entropy'. Defaults to 'binary'.
-        data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
-            ``mmattn.RegionDataPreprocessor``.
-        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+        data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.RegionDataPreprocessor`` and
+            None.
 
     Example:
         >>> encoder = dict(type='mmattn.QuestionGRU', embed_dim=16)

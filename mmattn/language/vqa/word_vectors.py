@@ -20,7 +20,7 @@ from mmattn.registry import HOOKS
 def read_word_vectors(
     path: str | Path, words: Collection[str], dim: int, dictionary: str | Path | None = None
 ) -> dict[str, Tensor]:
-    """Read the vectors of some words. Words without a vector are left out.
+    """Read the vectors of some words, float32 ``(dim)`` by word. Words without a vector are left out.
 
     A text file, possibly ``.gz``, has one word per line and its numbers, separated by spaces, as GloVe. A file ``.npy``
     has one row per line of ``dictionary``, as ``utable.npy`` of Skip-Thought.
@@ -30,9 +30,6 @@ def read_word_vectors(
         words (collection of str): the words.
         dim (int): channels of the vectors.
         dictionary (str or Path, optional): file with the words of an ``.npy`` file, one per line. Defaults to None.
-
-    Returns:
-        dict[str, Tensor]: float32 ``(dim)`` by word.
 
     Raises:
         OSError: a file cannot be read.
