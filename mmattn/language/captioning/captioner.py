@@ -96,7 +96,7 @@ class Captioner(SentenceGenerator):
             inputs (dict[str, Tensor]): 'features', float ``(B, N, D)``, and 'region_mask', bool ``(B, N)``, True where
                 padded; if they are used, 'boxes', float ``(B, N, 4)``, and 'attributes', int64 ``(B, A)``, padded; and,
                 except in mode 'predict', 'captions', int64 ``(B, K, L)``, padded, with ``</s>``.
-            data_samples (list[BaseDataElement], optional): one per image; predictions are added to them. Self-critical
+            data_samples (list[BaseDataElement], optional): one per image, to which predictions are added. Self-critical
                 training reads ``index``, the number of the image in the data set.
             mode (str): 'tensor', the logits ``(B·K, L, V)``; 'loss', a dict; 'predict', the data samples with
                 ``pred_tokens`` (list of int), ``pred_score`` and ``n_best`` (list of :class:`Hypothesis`).

@@ -121,7 +121,7 @@ class PhraseGrounder(BaseModel):
                 and 'region_mask', bool ``(B, N)``; with ``reads='boxes'``, 'boxes', float ``(B, N, 4)``, and 'sizes',
                 width and height ``(B, 2)``; in mode 'loss', 'targets', ``(B, P, N)``, 1 for the correct regions of a
                 phrase, otherwise 0. Masks are True where padded.
-            data_samples (list[BaseDataElement], optional): one per caption; predictions are added to them.
+            data_samples (list[BaseDataElement], optional): one per caption, to which predictions are added.
             mode (str): 'tensor', the logits ``(B, P, N)``, arbitrary where padded; 'loss', a dict; 'predict', the data
                 samples with ``pred_scores``, float ``(P, N)``, the logits without padding.
         """

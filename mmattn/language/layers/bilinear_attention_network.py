@@ -110,7 +110,7 @@ class BilinearAttentionNetwork(nn.Module):
             is MFB (Fig. 2b). Defaults to 1.
         dropout, region_dropout (float): as in :class:`BilinearLogits`. Default to 0.2 and 0.5.
         counter (dict, optional): config of a counter of objects that all glimpses share, for example
-            ``dict(type='mmattn.ObjectCounter')``; a glimpse g then adds 1·(σLin_g(counts))ᵀ, without dropout, to
+            ``dict(type='mmattn.ObjectCounter')``. A glimpse g then adds 1·(σLin_g(counts))ᵀ, without dropout, to
             f_{g+1}. Defaults to None.
         recompute (bool): compute X'' and Y'' again in the backward pass. A training step takes about 1.3 times as long.
             Defaults to True.
@@ -185,7 +185,7 @@ class BilinearAttentionNetwork(nn.Module):
             need_weights (bool): also return the attention maps. Defaults to False.
 
         Returns:
-            tuple[Tensor, Tensor | None]: ``(B, N)``, or ``(B, G · N)`` with 'concat'; and, with ``need_weights``, A,
+            tuple[Tensor, Tensor | None]: ``(B, N)``, or ``(B, G · N)`` with 'concat'. With ``need_weights``, also A,
             ``(B, G, Q, K)``, otherwise None. Without a pair, A and f' are 0.
         """
         check_sequence('words', words, self.logits.word_dim)

@@ -162,7 +162,7 @@ class EntangledAttention(nn.Module):
         visual_padding_mask: Tensor | None = None,
         semantic_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Attend from each position of a sequence to both memories; return e, ``(B, L, E)``.
+        """Attend from each position of a sequence to both memories: return e, ``(B, L, E)``.
 
         Args:
             query (Tensor): a, float ``(B, L, E)``.

@@ -17,14 +17,13 @@ SKIPS = ('add', 'concat')
 
 
 class PostFusionNetwork(nn.Module):
-    """Blocks of three layers; the input and the output of each block skip to the output of the network.
+    """Blocks of three layers. The input and the output of each block skip to the output of the network.
 
     With 'add', a block maps C → H → H → C channels, and the output is x + h_3 + h_6 + …. With 'concat', a block ends
     with H channels, and the output is Lin([x; h_3; h_6; …]). The activation follows each layer of a block. The thesis
     does not name it.
 
-    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
-    2020, section 3.4.
+    Source: section 3.4 of the thesis of :class:`HadamardFusion`.
 
     Args:
         channels (int): channels C of input and output.
@@ -241,8 +240,7 @@ class HadamardFusion(nn.Module):
 class ConcatFusion(nn.Module):
     """Fuse a question and a value by a layer, or two, that read their concatenation.
 
-    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
-    2020, a baseline of section 3.2.
+    Source: section 3.2 of the thesis of :class:`HadamardFusion`, a baseline.
 
     Args:
         query_dim, value_dim, out_dim (int): channels of both inputs and of the output.

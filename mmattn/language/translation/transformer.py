@@ -125,7 +125,7 @@ class TranslationTransformer(SentenceGenerator):
         Args:
             inputs (dict[str, Tensor]): 'source', int64 ``(B, M)``, padded sentences with ``</s>``, and, except in mode
                 'predict', 'target', int64 ``(B, L)``.
-            data_samples (list[BaseDataElement], optional): one per sentence; predictions are added to them.
+            data_samples (list[BaseDataElement], optional): one per sentence, to which predictions are added.
             mode (str): 'tensor', the logits ``(B, L, V)``; 'loss', a dict; 'predict', the data samples with
                 ``pred_tokens`` (list of int), ``pred_score`` and ``n_best`` (list of :class:`Hypothesis`).
         """

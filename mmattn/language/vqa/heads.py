@@ -45,7 +45,7 @@ class AnswerHead(nn.Module):
             question (EncodedQuestion): the encoded questions.
             regions (Tensor): float ``(B, K, M)``.
             region_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding.
-            boxes (Tensor, optional): float ``(B, K, 4)``, over width and height of the image; used if ``reads_boxes``.
+            boxes (Tensor, optional): float ``(B, K, 4)``, over width and height of the image, if ``reads_boxes``.
             need_weights (bool): also return the weights of a head with attention, otherwise None. Defaults to False.
         """
         fused, weights = self.fuse(question, regions, region_mask, boxes if self.reads_boxes else None, need_weights)

@@ -84,7 +84,7 @@ class MCAN(AnswerModel):
     ``geometry='query_dependent'`` in ``region_attention`` makes the attention between the regions geometry-aware (GSA).
     Word vectors start as N(0, 1). ``mmattn.WordVectorHook`` loads vectors such as GloVe.
 
-    With the default options, it has 51,640,891 parameters and 300 per symbol; GSA adds 1,577,856.
+    With the default options, it has 51,640,891 parameters and 300 per symbol. GSA adds 1,577,856.
 
     Source: Z. Yu et al.: "Deep Modular Co-Attention Networks for Visual Question Answering", CVPR 2019. GSA:
     "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, section 6.
