@@ -38,7 +38,7 @@ class Annotation(NamedTuple):
 
     Args:
         image_id (str): its id in the region store.
-        split (str, optional): 'train', 'restval', 'val' or 'test'; None if the file has no splits.
+        split (str, optional): 'train', 'restval', 'val' or 'test', or None if the file has no splits.
         captions (list of str): as published.
         words (list of list of str): of each caption.
     """
@@ -52,9 +52,9 @@ class Annotation(NamedTuple):
 def read_annotations(path: str | Path) -> list[Annotation]:
     """Read the images of an annotation file, in its order.
 
-    Three layouts are accepted. ``dataset_*.json`` of Karpathy's splits has words; ids are ``cocoid``, or the name of
-    the image without suffix. ``captions_*.json`` of COCO, also ``image_info_*.json`` without captions, and VATEX's list
-    of videos are split by :func:`mmattn.language.captioning.caption_words`.
+    Three layouts are accepted. ``dataset_*.json`` of Karpathy's splits has words, and its ids are ``cocoid``, or the
+    name of the image without suffix. ``captions_*.json`` of COCO, also ``image_info_*.json`` without captions, and
+    VATEX's list of videos are split by :func:`mmattn.language.captioning.caption_words`.
 
     Raises:
         FileNotFoundError: the file does not exist.

@@ -39,9 +39,8 @@ class Captioner(SentenceGenerator):
         test_cfg (dict, optional): options of the beam search: ``beam`` (default 3), ``length_penalty`` and
             ``penalty_kind`` (default 0, 'power': none), ``max_length`` (default 20 words) and ``banned`` (default
             ``<unk>``).
-        data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
-            ``mmattn.RegionDataPreprocessor``.
-        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+        data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.RegionDataPreprocessor`` and
+            None.
     """
 
     num_features: int | None
@@ -97,7 +96,7 @@ class Captioner(SentenceGenerator):
             inputs (dict[str, Tensor]): 'features', float ``(B, N, D)``, and 'region_mask', bool ``(B, N)``, True where
                 padded; if they are used, 'boxes', float ``(B, N, 4)``, and 'attributes', int64 ``(B, A)``, padded; and,
                 except in mode 'predict', 'captions', int64 ``(B, K, L)``, padded, with ``</s>``.
-            data_samples (list[BaseDataElement], optional): one per image; predictions are added to them. Self-critical
+            data_samples (list[BaseDataElement], optional): one per image, to which predictions are added. Self-critical
                 training reads ``index``, the number of the image in the data set.
             mode (str): 'tensor', the logits ``(B·K, L, V)``; 'loss', a dict; 'predict', the data samples with
                 ``pred_tokens`` (list of int), ``pred_score`` and ``n_best`` (list of :class:`Hypothesis`).
@@ -214,9 +213,7 @@ class CaptionEnsemble(SentenceGenerator):
     Args:
         members (sequence of dict): configs of the models: captioners that read the same inputs.
         test_cfg (dict, optional): options of the beam search. Defaults to the first model's.
-        data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
-            ``mmattn.RegionDataPreprocessor``.
-        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+        data_preprocessor, init_cfg (dict, optional): as in :class:`Captioner`.
 
     Example:
         >>> member = dict(type='mmattn.SANCaptioner', vocab_size=100, num_features=32, num_layers=1, embed_dim=16,

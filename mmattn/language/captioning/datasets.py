@@ -185,7 +185,7 @@ class COCOCaptionDataset(CaptionDataset):
     ``<unk>``. ``metainfo`` holds the vocabulary, and checkpoints contain it.
 
     Args:
-        ann_file (str): ``dataset_*.json`` of Karpathy's splits, or ``captions_*.json`` of COCO; may be ``.gz``.
+        ann_file (str): ``dataset_*.json`` of Karpathy's splits, or ``captions_*.json`` of COCO, possibly ``.gz``.
         regions (str or object): path of a region store, or a store: ``store[image_id]`` has ``features``, float32 ``(N,
             D)``, ``boxes``, float32 ``(N, 4)`` or None, and ``size``, and ``image_id in store`` works.
         split (str, optional): 'train', which includes 'restval', 'val' or 'test'. None for a file without splits.
@@ -196,8 +196,8 @@ class COCOCaptionDataset(CaptionDataset):
         min_count (int): words that occur ``min_count`` times or less are unknown. Defaults to 5.
         max_words (int): training captions are cut after ``max_words`` words. Defaults to 16.
         captions_per_image (int): captions of a training sample. Defaults to 5.
-        attributes (str, optional): file of detected attributes; see
-            :func:`mmattn.language.captioning.annotations.read_attributes`. Defaults to None.
+        attributes (str, optional): file for :func:`mmattn.language.captioning.annotations.read_attributes`. Defaults to
+            None.
         num_attributes (int): the most attributes of an image, the best ones. Defaults to 20.
         oracle_attributes (bool): use all words of the image's captions as attributes. Only with ``test_mode``. Defaults
             to False.

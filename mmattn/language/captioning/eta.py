@@ -76,8 +76,7 @@ class ETACaptioner(Captioner):
         vocab_size, embed_dim, dropout, label_smoothing, test_cfg, **kwargs: as in :class:`Captioner`. ``embed_dim``
             defaults to 512, ``dropout`` and ``label_smoothing`` to 0.1, and ``beam`` of ``test_cfg`` to 5.
         num_features (int): channels D of the region features. Defaults to 2048.
-        num_layers (int): layers of each encoder, and of the decoder. Defaults to 6.
-        num_heads (int): number of heads. Defaults to 8.
+        num_layers, num_heads (int): layers of encoders and decoder, and heads of each layer. Default to 6 and 8.
         feedforward_dim (int): channels of the feed-forward networks. Defaults to 2048.
         sources (str): 'both'; or, with a plain decoder, 'visual', the regions (T_v), or 'semantic', the attributes
             (T_s). Defaults to 'both'.

@@ -77,8 +77,8 @@ class CaptionInferencer(SentenceInferencer):
                 store.
             image_ids (sequence of str, optional): ids of the images, each once. Defaults to all, in the order of the
                 store.
-            attributes (str or Path, optional): file of attributes; see
-                :func:`mmattn.language.captioning.annotations.read_attributes`. Required if the model reads attributes.
+            attributes (str or Path, optional): file for :func:`mmattn.language.captioning.annotations.read_attributes`.
+                Required if the model reads attributes.
             num_attributes (int): at most so many attributes of an image are used. Defaults to 20.
             beam, length_penalty, n_best, progress_file, resume: as in
                 :class:`mmattn.language.models.inferencer.SentenceInferencer`.

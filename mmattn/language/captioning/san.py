@@ -30,8 +30,7 @@ class SANCaptioner(Captioner):
         vocab_size, embed_dim, dropout, **kwargs: as in :class:`Captioner`. ``embed_dim`` defaults to 512, and
             ``dropout`` to 0.1. The dropout of attention weights between regions is an option of ``encoder_attention``.
         num_features (int): channels D of the region features. Defaults to 2048.
-        num_layers (int): layers of the encoder, and of the decoder. Defaults to 4.
-        num_heads (int): number of heads. Defaults to 8.
+        num_layers, num_heads (int): layers of encoder and decoder, and heads of each layer. Default to 4 and 8.
         feedforward_dim (int): channels of the feed-forward networks. Defaults to 2048.
         encoder_attention (dict): attention between the regions, without ``embed_dim`` and ``num_heads``. Defaults to
             plain ``mmattn.RegionAttention``.

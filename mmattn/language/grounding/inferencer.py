@@ -146,16 +146,13 @@ class GroundingInferencer(LanguageInferencer):
     def visualize(  # type: ignore[override]
         self, inputs: GroundedCaption, prediction: dict[str, Any], picture: np.ndarray | None = None
     ) -> np.ndarray:
-        """Draw the best box of each phrase.
+        """Draw the best box of each phrase: uint8 ``(height, width, 3)``, RGB.
 
         Args:
             inputs (GroundedCaption): the caption, from :meth:`captions`.
             prediction (dict): its prediction.
             picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to a
                 white one.
-
-        Returns:
-            np.ndarray: uint8 ``(height, width, 3)``, RGB.
         """
         from .phrase_pictures import draw_phrases  # late: it imports matplotlib
 

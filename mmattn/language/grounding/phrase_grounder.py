@@ -76,9 +76,8 @@ class PhraseGrounder(BaseModel):
             ``region_dim``. Its ``embed_dim`` defaults to 3·N. Defaults to ``mmattn.BilinearLogits``.
         reads (str): what the layer reads of a region: 'features', or 'boxes', 5 numbers for position and size, relative
             to the image. Defaults to 'features'.
-        data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
-            ``mmattn.PhraseDataPreprocessor``.
-        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+        data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.PhraseDataPreprocessor`` and
+            None.
 
     Example:
         >>> model = PhraseGrounder(100, num_features=32, embed_dim=16)
@@ -122,7 +121,7 @@ class PhraseGrounder(BaseModel):
                 and 'region_mask', bool ``(B, N)``; with ``reads='boxes'``, 'boxes', float ``(B, N, 4)``, and 'sizes',
                 width and height ``(B, 2)``; in mode 'loss', 'targets', ``(B, P, N)``, 1 for the correct regions of a
                 phrase, otherwise 0. Masks are True where padded.
-            data_samples (list[BaseDataElement], optional): one per caption; predictions are added to them.
+            data_samples (list[BaseDataElement], optional): one per caption, to which predictions are added.
             mode (str): 'tensor', the logits ``(B, P, N)``, arbitrary where padded; 'loss', a dict; 'predict', the data
                 samples with ``pred_scores``, float ``(P, N)``, the logits without padding.
         """

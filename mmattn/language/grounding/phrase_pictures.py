@@ -24,7 +24,7 @@ def draw_phrases(
     picture: np.ndarray | None = None,
     caption: str = '',
 ) -> np.ndarray:
-    """Draw the box of each phrase, with a number, and below the picture the phrases with these numbers.
+    """Draw the box of each phrase, with a number, and below the phrases: uint8 ``(height, width, 3)``, RGB.
 
     Args:
         phrases (sequence of tuple[str, float]): phrases and their scores.
@@ -33,9 +33,6 @@ def draw_phrases(
         picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to a white
             one.
         caption (str): the heading. Defaults to ''.
-
-    Returns:
-        np.ndarray: uint8 ``(height, width, 3)``, RGB.
     """
     if len(phrases) != len(boxes):
         raise ValueError(f'boxes must have one box per phrase, {len(phrases)}; got {len(boxes)}')

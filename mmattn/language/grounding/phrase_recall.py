@@ -30,9 +30,9 @@ class PhraseRecall(UniqueMetric):
     Source: "Bilinear Attention Networks", 2018, section 5.
 
     Args:
-        output_dir (str, optional): folder for ``scores.json``, the scores by caption id and number of the phrase, for
-            paired statistics: ``{"scores": {"42#0/1": {"R@1": 100.0, …}}}``. ``tools/test.py --out`` sets it. Defaults
-            to None, no file.
+        output_dir (str, optional): folder for ``scores.json``, by caption id and number of the phrase, for paired
+            statistics: ``{"scores": {"42#0/1": {"R@1": 100.0, …}}}``. ``tools/test.py --out`` sets it. Defaults to
+            None, no file.
         **kwargs: as in :class:`mmattn.language.models.unique_metric.UniqueMetric`.
 
     Example:

@@ -123,7 +123,7 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> tuple[Tensor, None]:
-        """Attend over the sequence; return ``(B, L, E)`` or ``(L, E)``, and None.
+        """Attend over the sequence: return ``(B, L, E)`` or ``(L, E)``, and None.
 
         Args:
             query (Tensor): float ``(B, L, E)``, or ``(L, E)`` without a batch.

@@ -32,12 +32,10 @@ class BilinearLogits(nn.Module):
     Source: "Bilinear Attention Networks", 2018, and its published code, which adds b and the dropout of Y'.
 
     Args:
-        word_dim (int): channels N of the words.
-        region_dim (int): channels M of the regions.
+        word_dim, region_dim (int): channels N of the words and M of the regions.
         embed_dim (int): channels K' of the projections.
         num_glimpses (int): number of glimpses G. Defaults to 1.
-        dropout (float): dropout probability of the inputs of Lin. Defaults to 0.2.
-        region_dropout (float): dropout probability of Y'. Defaults to 0.5.
+        dropout, region_dropout (float): dropout probabilities of the inputs of Lin and of Y'. Default to 0.2 and 0.5.
 
     Example:
         >>> logits = BilinearLogits(16, 32, embed_dim=48)
@@ -103,8 +101,7 @@ class BilinearAttentionNetwork(nn.Module):
     Source: "Bilinear Attention Networks", 2018.
 
     Args:
-        word_dim (int): channels N of the words.
-        region_dim (int): channels M of the regions.
+        word_dim, region_dim (int): channels N of the words and M of the regions.
         embed_dim (int, optional): channels K of X'' and Y''. Defaults to ``word_dim``.
         num_glimpses (int): number of glimpses G. Defaults to 8.
         mode (str): 'residual', 'sum' or 'concat' (Table 2). Defaults to 'residual'.
@@ -113,7 +110,7 @@ class BilinearAttentionNetwork(nn.Module):
             is MFB (Fig. 2b). Defaults to 1.
         dropout, region_dropout (float): as in :class:`BilinearLogits`. Default to 0.2 and 0.5.
         counter (dict, optional): config of a counter of objects that all glimpses share, for example
-            ``dict(type='mmattn.ObjectCounter')``; a glimpse g then adds 1·(σLin_g(counts))ᵀ, without dropout, to
+            ``dict(type='mmattn.ObjectCounter')``. A glimpse g then adds 1·(σLin_g(counts))ᵀ, without dropout, to
             f_{g+1}. Defaults to None.
         recompute (bool): compute X'' and Y'' again in the backward pass. A training step takes about 1.3 times as long.
             Defaults to True.
@@ -188,7 +185,7 @@ class BilinearAttentionNetwork(nn.Module):
             need_weights (bool): also return the attention maps. Defaults to False.
 
         Returns:
-            tuple[Tensor, Tensor | None]: ``(B, N)``, or ``(B, G · N)`` with 'concat'; and, with ``need_weights``, A,
+            tuple[Tensor, Tensor | None]: ``(B, N)``, or ``(B, G · N)`` with 'concat'. With ``need_weights``, also A,
             ``(B, G, Q, K)``, otherwise None. Without a pair, A and f' are 0.
         """
         check_sequence('words', words, self.logits.word_dim)
@@ -253,11 +250,9 @@ class ConcatLogits(nn.Module):
     outputs.
 
     Args:
-        word_dim (int): channels N of the words.
-        region_dim (int): channels M of the regions.
+        word_dim, region_dim (int): channels N of the words and M of the regions.
         embed_dim (int): channels of the hidden layer.
-        dropout (float): dropout probability of the inputs. Defaults to 0.2.
-        hidden_dropout (float): dropout probability of the hidden layer. Defaults to 0.5.
+        dropout, hidden_dropout (float): dropout probabilities of inputs and hidden layer. Default to 0.2 and 0.5.
 
     Example:
         >>> import torch

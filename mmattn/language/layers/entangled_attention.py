@@ -60,8 +60,7 @@ class GatedBilateralController(nn.Module):
 
         Args:
             query (Tensor): a, float ``(*, E)``.
-            semantic_guide, visual_guide (Tensor): g_s and g_v, float ``(*, E)``.
-            visual, semantic (Tensor): v and s, float ``(*, E)``.
+            semantic_guide, visual_guide, visual, semantic (Tensor): g_s, g_v, v and s, float ``(*, E)``.
         """
         c = self.gate(torch.cat([semantic_guide, visual_guide, query], -1)).sigmoid()
         f = ACTIVATIONS[self.activation]
@@ -163,14 +162,13 @@ class EntangledAttention(nn.Module):
         visual_padding_mask: Tensor | None = None,
         semantic_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Attend from each position of a sequence to both memories; return e, ``(B, L, E)``.
+        """Attend from each position of a sequence to both memories: return e, ``(B, L, E)``.
 
         Args:
             query (Tensor): a, float ``(B, L, E)``.
-            visual (Tensor): V, float ``(B, M, E)``.
-            semantic (Tensor): S, float ``(B, n_s, E)``; n_s may be 0.
-            visual_padding_mask (Tensor, optional): bool ``(B, M)``, True where ``visual`` is padding.
-            semantic_padding_mask (Tensor, optional): bool ``(B, n_s)``, True where ``semantic`` is padding.
+            visual, semantic (Tensor): V and S, float ``(B, M, E)`` and ``(B, n_s, E)``. n_s may be 0.
+            visual_padding_mask, semantic_padding_mask (Tensor, optional): bool ``(B, M)`` and ``(B, n_s)``, True where
+                padded.
         """
         memories = dict(visual=(visual, visual_padding_mask), semantic=(semantic, semantic_padding_mask))
         for name, x in (('query', query), ('visual', visual), ('semantic', semantic)):

@@ -17,20 +17,18 @@ SKIPS = ('add', 'concat')
 
 
 class PostFusionNetwork(nn.Module):
-    """Blocks of three layers; the input and the output of each block skip to the output of the network.
+    """Blocks of three layers. The input and the output of each block skip to the output of the network.
 
     With 'add', a block maps C → H → H → C channels, and the output is x + h_3 + h_6 + …. With 'concat', a block ends
     with H channels, and the output is Lin([x; h_3; h_6; …]). The activation follows each layer of a block. The thesis
     does not name it.
 
-    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
-    2020, section 3.4.
+    Source: section 3.4 of the thesis of :class:`HadamardFusion`.
 
     Args:
         channels (int): channels C of input and output.
         activation (Callable): f.
-        hidden_dim (int): H. Defaults to 128.
-        num_blocks (int): number of blocks. Defaults to 2.
+        hidden_dim, num_blocks (int): H and the number of blocks. Default to 128 and 2.
         skip (str): 'add' or 'concat'. Defaults to 'add'.
     """
 
@@ -118,8 +116,7 @@ class HadamardFusion(nn.Module):
     2020, sections 3.3 and 3.4.
 
     Args:
-        query_dim, value_dim (int): channels t_q and t_v.
-        out_dim (int): channels t_o.
+        query_dim, value_dim, out_dim (int): channels t_q, t_v and t_o.
         num_branches (int): R. Defaults to 5.
         query_activation, value_activation (str or sequence of str): f_rq and f_rv, of all branches or of each:
             'identity', 'leaky_relu' (slope 0.01), 'selu', 'sigmoid', 'tanh' or 'one' (1 in place of the factor).
@@ -243,8 +240,7 @@ class HadamardFusion(nn.Module):
 class ConcatFusion(nn.Module):
     """Fuse a question and a value by a layer, or two, that read their concatenation.
 
-    Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
-    2020, a baseline of section 3.2.
+    Source: section 3.2 of the thesis of :class:`HadamardFusion`, a baseline.
 
     Args:
         query_dim, value_dim, out_dim (int): channels of both inputs and of the output.
@@ -279,8 +275,7 @@ class MCBFusion(nn.Module):
     of Guelph, 2020, chapter 3.
 
     Args:
-        query_dim, value_dim (int): channels of the inputs.
-        out_dim (int): channels of the output.
+        query_dim, value_dim, out_dim (int): channels of both inputs and of the output.
         sketch_dim (int): d. Defaults to 16000.
         normalize (bool): apply sign(u)√|u| and L2 normalisation before the linear layer. Defaults to True.
         seed (int): seed of the hashes. Defaults to 0.

@@ -24,26 +24,23 @@ class TransformerAttention1d(TermWeights, nn.Module):
     terms (Eq. 2 and 8, with the relative encodings of Transformer-XL):
 
     ====  ==========================  ==========================
-    E1    (W_q z_i)ᵀ W_k x_j          query and key content
-    E2    (W_q z_i)ᵀ W_r R_{i−j}      query content and position
-    E3    uᵀ W_k x_j                  key content
-    E4    vᵀ W_r R_{i−j}              position
+    E1    (W_q z_i)ᵀ W_k x_j          query and key content E2    (W_q z_i)ᵀ W_r R_{i−j}      query content and position
+    E3    uᵀ W_k x_j                  key content E4    vᵀ W_r R_{i−j}              position
     ====  ==========================  ==========================
 
     Channels 2c and 2c + 1 of R_o are the sine and cosine of o · 10000^(−2c/E). Positions count from 0 in both
-    sequences. E2 and E4 need one logit per query, head and offset; the vectors of all pairs are never stored. Only the
-    parameters of the selected terms exist.
+    sequences. E2 and E4 need one logit per query, head and offset. Only the parameters of the selected terms exist.
 
     It has the interface of ``nn.MultiheadAttention(batch_first=True)``. With ``terms='1000'`` the output is the same.
 
     Source: "An Empirical Study of Spatial Attention Mechanisms in Deep Networks", 2019.
 
     Args:
-        embed_dim (int): channels E of the sequences; even with E2 or E4.
+        embed_dim (int): channels E of the sequences, even with E2 or E4.
         num_heads (int): number of heads, a divisor of E.
         terms (str): β1 β2 β3 β4, each '0' or '1', at least one '1'. Defaults to '1111'.
-        spatial_range (int, optional): odd n_k: in self-attention, a query attends only to keys with |i − j| ≤
-            (n_k − 1)/2. Defaults to None, the whole sequence.
+        spatial_range (int, optional): odd n_k: in self-attention, a query attends only to keys with |i − j| ≤ (n_k −
+            1)/2. Defaults to None, the whole sequence.
         bias (bool): biases of W_q, W_k, W_v and W_o. W_r has none. Defaults to True.
         causal (bool): self-attention in which position i attends only to positions j ≤ i. Defaults to False.
 

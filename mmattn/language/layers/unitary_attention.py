@@ -40,8 +40,7 @@ class UnitaryAttention(nn.Module):
     Source: "Bilinear Attention Networks", 2018, a baseline of Table 2.
 
     Args:
-        query_dim (int): channels of the question.
-        region_dim (int): channels M of the regions.
+        query_dim, region_dim (int): channels of the question, and M of the regions.
         embed_dim (int): channels E of the output. Defaults to 1280.
         dropout (float): dropout probability of the inputs of Lin. Defaults to 0.2.
 

@@ -201,15 +201,12 @@ class TranslationInferencer(SentenceInferencer):
     def visualize(  # type: ignore[override]
         self, inputs: str, pieces: Sequence[str], layer: int | None = None
     ) -> np.ndarray:
-        """Draw the attention with which the model reads a sentence and writes a translation of it.
+        """Draw the attention between a sentence and its translation, as :func:`draw_sentence_attention`.
 
         Args:
             inputs (str): the raw sentence.
             pieces (sequence of str): 'pieces' of its prediction, or of another translation.
             layer (int, optional): number of the layer in encoder and decoder, from 1. Defaults to the last.
-
-        Returns:
-            np.ndarray: uint8 ``(height, width, 3)``, RGB; see :func:`draw_sentence_attention`.
         """
         from .attention_pictures import draw_sentence_attention, sentence_attention  # late: it imports matplotlib
 

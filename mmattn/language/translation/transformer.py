@@ -54,9 +54,8 @@ class TranslationTransformer(SentenceGenerator):
         test_cfg (dict, optional): options of the beam search: ``beam`` (default 5), ``length_penalty`` and
             ``penalty_kind`` (see :class:`mmattn.language.LengthPenalty`; default 1, 'power'), and ``max_length`` (a,
             b): at most a · (source length) + b tokens (default (0, 200)).
-        data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
-            ``mmattn.TextDataPreprocessor``.
-        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+        data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.TextDataPreprocessor`` and
+            None.
 
     Example:
         >>> model = TranslationTransformer(vocab_size=100, size='tiny').eval()
@@ -126,7 +125,7 @@ class TranslationTransformer(SentenceGenerator):
         Args:
             inputs (dict[str, Tensor]): 'source', int64 ``(B, M)``, padded sentences with ``</s>``, and, except in mode
                 'predict', 'target', int64 ``(B, L)``.
-            data_samples (list[BaseDataElement], optional): one per sentence; predictions are added to them.
+            data_samples (list[BaseDataElement], optional): one per sentence, to which predictions are added.
             mode (str): 'tensor', the logits ``(B, L, V)``; 'loss', a dict; 'predict', the data samples with
                 ``pred_tokens`` (list of int), ``pred_score`` and ``n_best`` (list of :class:`Hypothesis`).
         """

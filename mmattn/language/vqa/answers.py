@@ -182,7 +182,7 @@ class VQAAccuracy(UniqueMetric):
     Questions without answers, as in the test set of the server, have no figures, but can be written to a file.
 
     Args:
-        question_types (bool): also return the accuracy of each question type; VQA has 65. Defaults to True.
+        question_types (bool): also return the accuracy of each of the 65 question types of VQA. Defaults to True.
         output_dir (str, optional): folder for ``results.json``, in the format of the server, ``[{"question_id": 42,
             "answer": "dog"}, …]``, and ``scores.json``, the scores of each question for paired statistics, ``{"scores":
             {question id: {"accuracy": 30.0, "raw accuracy": 30.0, "image_id": "12"}}}``. ``tools/test.py --out`` sets

@@ -146,7 +146,8 @@ def draw_question_attention(
     """Draw the attention maps of a question in log scale, and the six boxes that the first glimpse attends to most.
 
     The columns of the maps are the regions, sorted by Σ_i A_0[i,j], the greatest first. The first six have the numbers
-    and colours of their boxes in the picture. The colours span at most four decades. A weight of 0 is grey.
+    and colours of their boxes in the picture. The colours span at most four decades. A weight of 0 is grey. The picture
+    is uint8 ``(height, width, 3)``, RGB.
 
     Source: "Bilinear Attention Networks", 2018, Fig. 3.
 
@@ -158,9 +159,6 @@ def draw_question_attention(
             one.
         question (str): the heading. Defaults to ''.
         answers (sequence of tuple[str, float]): answers and their scores, the best first. Defaults to none.
-
-    Returns:
-        np.ndarray: uint8 ``(height, width, 3)``, RGB.
     """
     table = attention_table(weights, words)
     if boxes.shape != (weights.shape[-1], 4):

@@ -82,7 +82,7 @@ def write_set(
     Args:
         args (argparse.Namespace): with ``folder``, ``out_dir``, ``overwrite`` and, with archives, ``float16``.
         splits (mapping): the questions by split.
-        archives (sequence of Path): regions of the images; with none, there is no region store.
+        archives (sequence of Path): regions of the images, or none for pictures.
         id_format (str): id of an image, with {} for its image_id in the archives.
         pictures (iterable): id and file of the pictures to copy.
     """

@@ -416,7 +416,7 @@ def read_picture(path: Path) -> Tensor:
 def best_regions(regions: Regions, most: int | None) -> Regions:
     """Select at most ``most`` regions of an image, in their order.
 
-    Regions without class come first, then those with the best scores; without scores, the first.
+    Regions without class are preferred, then the best scores. Without scores, the first regions are selected.
     """
     count = len(regions.features)
     if most is None or count <= most:

@@ -122,7 +122,7 @@ class SkipThoughtEncoder(QuestionGRU):
         self.dropout, self.pretrained = dropout, pretrained
 
     def init_weights(self) -> None:
-        """Load the published GRU, or report that there is none; mmengine calls it when a training starts.
+        """Load the published GRU, or report that there is none, when a training starts.
 
         Raises:
             OSError: the file cannot be read.

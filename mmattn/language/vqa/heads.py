@@ -45,7 +45,7 @@ class AnswerHead(nn.Module):
             question (EncodedQuestion): the encoded questions.
             regions (Tensor): float ``(B, K, M)``.
             region_mask (Tensor, optional): bool ``(B, K)``, True where a region is padding.
-            boxes (Tensor, optional): float ``(B, K, 4)``, over width and height of the image; used if ``reads_boxes``.
+            boxes (Tensor, optional): float ``(B, K, 4)``, over width and height of the image, if ``reads_boxes``.
             need_weights (bool): also return the weights of a head with attention, otherwise None. Defaults to False.
         """
         fused, weights = self.fuse(question, regions, region_mask, boxes if self.reads_boxes else None, need_weights)
@@ -309,8 +309,7 @@ class FusionHead(AnswerHead):
         fusion (dict): config of the second fusion, without its channels. Defaults to ``mmattn.HadamardFusion``, which
             is MUTAN.
         attention_fusion (dict, optional): config of the first fusion. Defaults to ``fusion``.
-        query_dim (int): channels of q̃. Defaults to 310.
-        value_dim (int): channels of ṽ_j in the attention. Defaults to 310.
+        query_dim, value_dim (int): channels of q̃, and of ṽ_j in the attention. Default to 310.
         pooled_dim (int): channels of all attended regions together, a multiple of G. Defaults to 620.
         out_dim (int): channels of both fusions. Defaults to 510.
         num_glimpses (int): G. Defaults to 2.

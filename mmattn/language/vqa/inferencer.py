@@ -139,7 +139,7 @@ class VQAInferencer(LanguageInferencer):
     def visualize(  # type: ignore[override]
         self, inputs: AskedQuestion, picture: np.ndarray | None = None, top_k: int = 5
     ) -> np.ndarray:
-        """Draw the attention with which the model answers a question.
+        """Draw the attention with which the model answers a question: uint8 ``(height, width, 3)``, RGB.
 
         See :func:`mmattn.language.vqa.attention_pictures.draw_question_attention`. The model must return attention
         weights, and the image must have a region.
@@ -149,9 +149,6 @@ class VQAInferencer(LanguageInferencer):
             picture (np.ndarray, optional): uint8 ``(H, W, 3)``, RGB, the image, which may be reduced. Defaults to the
                 picture that the model reads, or to a white one.
             top_k (int): number of answers, at least 1. Defaults to 5.
-
-        Returns:
-            np.ndarray: uint8 ``(height, width, 3)``, RGB.
         """
         from .attention_pictures import draw_answer_attention  # late: it imports matplotlib
 

@@ -84,7 +84,7 @@ class MCAN(AnswerModel):
     ``geometry='query_dependent'`` in ``region_attention`` makes the attention between the regions geometry-aware (GSA).
     Word vectors start as N(0, 1). ``mmattn.WordVectorHook`` loads vectors such as GloVe.
 
-    With the default options, it has 51,640,891 parameters and 300 per symbol; GSA adds 1,577,856.
+    With the default options, it has 51,640,891 parameters and 300 per symbol. GSA adds 1,577,856.
 
     Source: Z. Yu et al.: "Deep Modular Co-Attention Networks for Visual Question Answering", CVPR 2019. GSA:
     "Normalized and Geometry-Aware Self-Attention Network for Image Captioning", 2020, section 6.
@@ -94,17 +94,15 @@ class MCAN(AnswerModel):
         num_answers (int): number of answers A. Defaults to 3129.
         num_features (int): channels D of the region features. Defaults to 2048.
         word_dim (int): channels of the word vectors. Defaults to 300, as GloVe.
-        num_layers (int): layers of each stack. Defaults to 6.
+        num_layers, num_heads (int): layers of each stack, and heads of each layer. Default to 6 and 8.
         embed_dim (int): channels E. Defaults to 512.
-        num_heads (int): number of heads. Defaults to 8.
         feedforward_dim (int): channels of the feed-forward networks. Defaults to 2048.
         fused_dim (int): channels of the sum of words and regions. Defaults to 1024.
         region_attention (dict): attention between the regions, without ``embed_dim`` and ``num_heads``. Defaults to
             plain ``mmattn.RegionAttention``.
         dropout (float): probability, in [0, 1). Defaults to 0.1.
-        data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
-            ``mmattn.RegionDataPreprocessor``.
-        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+        data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.RegionDataPreprocessor`` and
+            None.
 
     Example:
         >>> attention = dict(type='mmattn.RegionAttention', geometry='query_dependent')

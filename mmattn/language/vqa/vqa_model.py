@@ -40,7 +40,7 @@ class AnswerModel(BaseModel):
                 'boxes', float ``(B, K, 4)``, and 'sizes', ``(B, 2)``, width and height in the unit of the boxes; for
                 pictures, 'image', float ``(B, 3, H, W)``, in [0, 1]. In mode 'loss', also 'targets', float ``(B, A)``,
                 from 0 to 1, or, with ``loss='cross_entropy'``, 'answer', int64 ``(B,)``.
-            data_samples (list[BaseDataElement], optional): one per question; predictions are added to them.
+            data_samples (list[BaseDataElement], optional): one per question, to which predictions are added.
             mode (str): 'tensor', the logits ``(B, A)``; 'loss', a dict; 'predict', the data samples with
                 ``pred_scores``, float ``(A)``, and ``pred_label`` (int), the best answer.
         """
@@ -72,9 +72,8 @@ class VQAModel(AnswerModel):
         image_encoder (dict, optional): config of a network that reads images in place of region features, such as
             ``dict(type='mmattn.ConvImageEncoder')``. Defaults to None.
         loss (str): 'binary' or 'cross_entropy'. Defaults to 'binary'.
-        data_preprocessor (dict, optional): config of the data preprocessor. Defaults to
-            ``mmattn.RegionDataPreprocessor``.
-        init_cfg (dict, optional): as in mmengine's ``BaseModule``.
+        data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.RegionDataPreprocessor`` and
+            None.
 
     Example:
         >>> encoder = dict(type='mmattn.QuestionGRU', embed_dim=16)

@@ -20,7 +20,7 @@ from mmattn.registry import HOOKS
 def read_word_vectors(
     path: str | Path, words: Collection[str], dim: int, dictionary: str | Path | None = None
 ) -> dict[str, Tensor]:
-    """Read the vectors of some words. Words without a vector are left out.
+    """Read the vectors of some words, float32 ``(dim)`` by word. Words without a vector are left out.
 
     A text file, possibly ``.gz``, has one word per line and its numbers, separated by spaces, as GloVe. A file ``.npy``
     has one row per line of ``dictionary``, as ``utable.npy`` of Skip-Thought.
@@ -31,12 +31,9 @@ def read_word_vectors(
         dim (int): channels of the vectors.
         dictionary (str or Path, optional): file with the words of an ``.npy`` file, one per line. Defaults to None.
 
-    Returns:
-        dict[str, Tensor]: float32 ``(dim)`` by word.
-
     Raises:
         OSError: a file cannot be read.
-        ValueError: a file has another layout or other channels, or none of the words; the message names it.
+        ValueError: a file has another layout or other channels, or none of the words. The message names the file.
 
     Example:
         >>> _ = Path('vectors.txt').write_text('dog 1 0.5\\ncat 0 2\\n', encoding='utf-8')
@@ -94,8 +91,8 @@ class WordVectorHook(Hook):
     """Fill the embedding of a model with word vectors from a file, before the first iteration.
 
     It fills the first ``nn.Embedding`` of the model. A word without a vector, also ``<unk>``, gets the vector of the
-    word 'UNK', if the file has it, as Skip-Thought; otherwise 0, as in the code of the bilinear attention network. The
-    vector of padding stays 0. All vectors are trained further.
+    word 'UNK', if the file has it, as Skip-Thought. Otherwise it gets 0, as in the code of the bilinear attention
+    network. The vector of padding stays 0. All vectors are trained further.
 
     A training that starts from a checkpoint, or is resumed, keeps the vectors of the checkpoint.
 
