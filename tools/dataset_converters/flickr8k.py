@@ -28,7 +28,7 @@ from mmattn.language.captioning.annotations import Annotation, read_annotations
 from mmattn.language.regions.conversion import add_arguments, describe_source, write_images
 from mmattn.language.regions.region_archives import find_archives, image_sizes, missing_regions, read_images
 from mmattn.language.regions.region_writer import RegionWriter
-from mmattn.language.text.annotation_files import faults_of, read_json
+from mmattn.language.text.annotation_files import read_json, split_faults
 from mmattn.utils.conversion import Fault, check_folder, find, output_folder, run_converter, warn_of_test_set
 from mmattn.utils.files import write_text
 
@@ -46,7 +46,7 @@ def check(path: Path, archives: Sequence[Path]) -> list[Annotation]:
     try:
         annotations = read_annotations(path)
     except ValueError as error:
-        faults += [f'{path}: {reason}' for reason in faults_of(error, path)]
+        faults += [f'{path}: {reason}' for reason in split_faults(error, path)]
     else:
         splits = {str(each.split) for each in annotations}
         if splits != {'test'} and not {'train', 'val'} <= splits:
