@@ -8,14 +8,14 @@ EPSILON = 1e-7
 
 
 def aggregate(foreground: Tensor, how: str = 'soft') -> Tensor:
-    """Return the probabilities of background and objects, given those of each object against its own background.
+    """Combine the probabilities of objects, each computed against its own background.
 
     Args:
         foreground (Tensor): float ``(O, *S)``, the probability p_o of each of the O objects, from 0 to 1.
         how (str): how the probability of the background is computed. Defaults to 'soft'.
 
-            * 'soft': the odds p / (1 − p) of the objects, and of the background with p = Π(1 − p_o), are normalised, as
-              in later work. The results sum to 1.
+            * 'soft': normalise the odds p / (1 − p) of the objects and of the background with p = Π(1 − p_o), as in
+              later work. The results sum to 1.
             * 'min': the smallest 1 − p_o.
             * 'max': the largest 1 − p_o, the literal rule of the thesis (section 5.3). With it, an object loses the
               pixels that another object certainly does not cover.
@@ -24,9 +24,6 @@ def aggregate(foreground: Tensor, how: str = 'soft') -> Tensor:
 
     Returns:
         Tensor: ``(1 + O, *S)``, the background first. Without objects, the background is 1.
-
-    Raises:
-        ValueError: ``how`` is unknown.
 
     Example:
         >>> aggregate(torch.tensor([[0.75, 0.25], [0.5, 0.0]]), 'min')
@@ -38,9 +35,9 @@ def aggregate(foreground: Tensor, how: str = 'soft') -> Tensor:
         raise ValueError(f'aggregation must be one of {AGGREGATIONS}; got {how!r}')
     if not len(foreground):
         return foreground.new_ones(1, *foreground.shape[1:])
-    others = 1 - foreground
+    backgrounds = 1 - foreground
     if how != 'soft':
-        background = others.amin(0) if how == 'min' else others.amax(0)
+        background = backgrounds.amin(0) if how == 'min' else backgrounds.amax(0)
         return torch.cat([background.unsqueeze(0), foreground])
-    p = torch.cat([others.prod(0, keepdim=True), foreground]).clamp(EPSILON, 1 - EPSILON)
+    p = torch.cat([backgrounds.prod(0, keepdim=True), foreground]).clamp(EPSILON, 1 - EPSILON)
     return torch.log(p / (1 - p)).softmax(0)

@@ -44,15 +44,15 @@ def read_frame(path: str | Path) -> np.ndarray:
 
 
 class ClipFrames:
-    """The frames of a clip as a sequence. Each access reads the file again; no frame is kept in memory.
+    """Read the frames of a clip on access, as a sequence. No frame is kept in memory.
 
     Args:
         paths (sequence of str): the files.
-        size (tuple[int, int]): required height and width of the frames, those of the clip's masks.
+        size (tuple[int, int]): height and width of the clip's masks, which every frame must have.
 
     Raises:
-        FileNotFoundError, ValueError: on access, the frame cannot be read (see :func:`read_frame`) or has another size.
-            The message names the file.
+        FileNotFoundError, ValueError: on access, if the frame cannot be read or has another size. The message names the
+            file.
     """
 
     def __init__(self, paths: Sequence[str], size: tuple[int, int]) -> None:
@@ -75,7 +75,7 @@ class ClipFrames:
 
 
 def orientation(path: Path) -> int:
-    """Return the EXIF orientation of an image; 1 is upright. :func:`read_frame` ignores it."""
+    """Read the EXIF orientation of an image, which :func:`read_frame` ignores. 1 is upright."""
     with Image.open(path) as image:
         return image.getexif().get(0x0112, 1)
 
@@ -90,28 +90,24 @@ def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[P
         masks (Path): folder of masks; it need not exist.
 
     Returns:
-        tuple: four values:
-
-        * the frames;
-        * their numbers relative to the first frame, or their positions if their names do not end in numbers;
-        * the mask of each frame, or None;
-        * faults: a folder without frames, frames with the same number, several masks of one frame, masks without a
-          frame. Frames or masks whose names differ only in the suffix are also faults.
+        tuple: the frames, their numbers counted from the first frame (or their positions, if the names do not end in
+        numbers), the mask of each frame or None, and the faults. Faults are a folder without frames, frames of one
+        number, masks without a frame, and names that differ only in the suffix.
     """
-    found = sorted(find_images(frames))
-    if not found:
+    paths = sorted(find_images(frames))
+    if not paths:
         kinds = ', '.join(sorted(SUFFIXES))
         reason = f'no frames in this folder, that is, no files {kinds}' if frames.is_dir() else 'no such folder'
         return [], [], [], [f'{frames}: {reason}']
-    numbers = list(range(len(found)))
-    endings = [re.search(r'\d+$', path.stem) for path in found]
+    numbers = list(range(len(paths)))
+    endings = [re.search(r'\d+$', path.stem) for path in paths]
     if all(endings):
-        numbered = sorted((int(ending[0]), path) for ending, path in zip(endings, found))  # type: ignore[index]
+        numbered = sorted((int(ending[0]), path) for ending, path in zip(endings, paths))  # type: ignore[index]
         numbers = [number - numbered[0][0] for number, path in numbered]
-        found = [path for number, path in numbered]
+        paths = [path for number, path in numbered]
     faults = [
-        f'{found[i]}: has the same number as {found[i - 1].name}'
-        for i in range(1, len(found))
+        f'{paths[i]}: has the same number as {paths[i - 1].name}'
+        for i in range(1, len(paths))
         if numbers[i] == numbers[i - 1]
     ]
     by_name: dict[str, Path] = {}
@@ -119,15 +115,15 @@ def find_files(frames: Path, masks: Path) -> tuple[list[Path], list[int], list[P
         if path.stem in by_name:
             faults.append(f'{path}: has the same name as {by_name[path.stem].name}, except for the suffix')
         by_name[path.stem] = path
-    names = {path.stem for path in found}
-    if not all(endings) and len(names) < len(found):
+    names = {path.stem for path in paths}
+    if not all(endings) and len(names) < len(paths):
         faults.append(f'{frames}: frames must differ in name, not only in suffix')
     faults += [f'{path}: no frame {name}.* in {frames}' for name, path in by_name.items() if name not in names]
-    return found, numbers, [by_name.get(path.stem) for path in found], faults
+    return paths, numbers, [by_name.get(path.stem) for path in paths], faults
 
 
 def find_gaps(frames: list[Path], numbers: list[int]) -> list[str]:
-    """Return a fault for each gap in the frame numbers; the smallest step between two numbers is the regular one."""
+    """List the gaps in the frame numbers as faults. The regular step is the smallest one between two numbers."""
     steps = np.diff(numbers)
     if not len(steps) or steps.min() == 0:
         return []
@@ -150,11 +146,11 @@ def find_gaps(frames: list[Path], numbers: list[int]) -> list[str]:
 
 
 def find_faults(frames: list[Path], masks: list[Path]) -> Iterator[str]:
-    """Check that all files of a clip are readable, complete, of one size and a suitable mode; decode few of them."""
+    """Check that the files of a clip are readable, complete, of one size and of a suitable mode. Few are decoded."""
     first = None
     for path, is_mask in (*((path, False) for path in frames), *((path, True) for path in masks)):
         try:
-            size, fault = _look(path, is_mask)
+            size, fault = _read_header(path, is_mask)
         except Exception as error:  # decoders raise exceptions of many types
             yield f'{path}: {unreadable(error)}'
             continue
@@ -166,27 +162,23 @@ def find_faults(frames: list[Path], masks: list[Path]) -> Iterator[str]:
 
 
 def find_images(folder: Path) -> Iterator[Path]:
-    """Yield the entries of a folder that have an image suffix and are not hidden, including folders and dangling links.
+    """Yield the entries of a folder that have an image suffix and are not hidden.
 
-    Reading such folders and links fails with an error. Skipping them would drop frames and masks silently.
+    They include folders and dangling links: skipping these would drop frames and masks silently.
     """
     if folder.is_dir():
         yield from (p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith('.'))
 
 
-def _look(path: Path, is_mask: bool) -> tuple[tuple[int, int], str]:
-    """Return width and height, and the fault of the format or mode, or ''. Decode the file only if its end is missing.
-
-    Raises:
-        OSError: the file cannot be read, or is truncated.
-    """
+def _read_header(path: Path, is_mask: bool) -> tuple[tuple[int, int], str]:
+    """Read width and height, and the fault of the mode, or ''. A file is decoded only if its end is missing."""
     with open(path, 'rb') as stream:
         image = open_whole(stream)
         return image.size, mask_fault(image) if is_mask else deep_picture_fault(image)
 
 
 def raise_for(faults: list[str], where: str) -> None:
-    """Raise a ValueError that lists faults, if there are any."""
+    """Raise a ValueError that lists the faults, if there are any."""
     if faults:
         raise ValueError(
             f'{len(faults)} {"fault" if len(faults) == 1 else "faults"} in {where}:'

@@ -21,7 +21,7 @@ MANY_FILES = 10  # the most files that a message lists
 
 
 class FrameFolder:
-    """A clip in a folder of images.
+    """Read a clip from a folder of images.
 
     Attributes:
         path (Path): the folder.
@@ -31,7 +31,7 @@ class FrameFolder:
         frame_rate (float): frames per second.
 
     Raises:
-        ValueError: frames are missing, unreadable, or of different sizes; the message lists them.
+        ValueError: frames are missing, unreadable, or of different sizes. The message lists them.
     """
 
     frame_rate: float = FRAME_RATE
@@ -50,8 +50,8 @@ class FrameFolder:
             int(ending[0]) if ending and all(endings) else number: number
             for ending, number in zip(endings, self._numbers)
         }
-        others = {file for file in path.iterdir() if file.is_file()} - set(self.files)
-        rest = sorted(file.name for file in others if not file.name.startswith('.'))
+        other_files = {file for file in path.iterdir() if file.is_file()} - set(self.files)
+        rest = sorted(file.name for file in other_files if not file.name.startswith('.'))
         if rest:
             more = f' and {len(rest) - MANY_FILES} more' if len(rest) > MANY_FILES else ''
             print_log(f'{path}: ignored, not named like frames: {", ".join(rest[:MANY_FILES])}{more}', 'current')
@@ -71,19 +71,15 @@ class FrameFolder:
         yield from zip(self._numbers, map(read_frame, self.files))
 
     def name(self, number: int) -> str:
-        """Return the name of a frame."""
+        """Look up the name of a frame."""
         return self._names[number]
 
     def find(self, name: str) -> int | None:
-        """Return the number of the frame with exactly this name, or None."""
+        """Find the number of the frame with exactly this name, or None."""
         return self._by_name.get(name)
 
     def find_number(self, digits: str) -> int:
-        """Return the number of the frame whose name ends in these digits, or at this position if names have no digits.
-
-        Raises:
-            ValueError: there is no such frame.
-        """
+        """Find the number of the frame whose name ends in these digits. Without digits in all names, count frames."""
         if int(digits) not in self._by_ending:
             first, last = self.files[0].name, self.files[-1].name
             raise ValueError(f'no frame {digits} in {self.path}, whose first frame is {first} and last frame is {last}')
@@ -91,7 +87,7 @@ class FrameFolder:
 
 
 class VideoFile:
-    """A clip in a video file, with the attributes and methods of :class:`FrameFolder`; ``length`` may be None.
+    """Read a clip from a video file, with the interface of :class:`FrameFolder`. ``length`` may be None.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -118,37 +114,30 @@ class VideoFile:
         video.release()
 
     def read(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the number of each frame, and the image, uint8 ``(H, W, 3)``, BGR.
-
-        Raises:
-            ValueError: a frame has another size than the first.
-        """
+        """Yield the number of each frame, and the image, uint8 ``(H, W, 3)``, BGR."""
         # Not mmcv's reader: it seeks, which fails if the container's count is wrong.
         video = cv2.VideoCapture(str(self.path.absolute()))
         number = 0
-        while (found := video.read())[0]:
-            if found[1].shape[:2] != self.size:
-                height, width = found[1].shape[:2]
+        while (frame := video.read())[0]:
+            image = frame[1]
+            if image.shape[:2] != self.size:
+                height, width = image.shape[:2]
                 raise ValueError(
                     f'{self.path}: frame {number} is {width}×{height}, earlier ones are {self.size[1]}×{self.size[0]}'
                 )
-            yield number, found[1]
+            yield number, image
             number += 1
         video.release()
 
     def name(self, number: int) -> str:
-        """Return the name of a frame: its number, with at least five digits."""
+        """Name a frame by its number, with at least five digits."""
         return f'{number:05}'
 
     def find(self, name: str) -> None:
         """Return None: frames have no names."""
 
     def find_number(self, digits: str) -> int:
-        """Return the number that the digits give.
-
-        Raises:
-            ValueError: the video is known to be shorter.
-        """
+        """Parse the number of a frame. It must be below ``length``, if that is known."""
         if self.length is not None and int(digits) >= self.length:
             raise ValueError(
                 f'no frame {int(digits)} in {self.path}, whose first frame is 0 and last frame is {self.length - 1}'

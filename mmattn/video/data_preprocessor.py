@@ -18,7 +18,7 @@ class ClipDataPreprocessor(BaseDataPreprocessor):
         mean, std (sequence of float): per channel, on the scale 0 to 255, in the channel order of the model. Default to
             the statistics of ImageNet.
         bgr_to_rgb (bool): reverse the order of the channels. Defaults to True.
-        pad_size_divisor (int): height and width are padded to multiples of it. Defaults to 8.
+        pad_size_divisor (int): pad height and width to multiples of this number. Defaults to 8.
 
     Example:
         >>> preprocess = ClipDataPreprocessor(pad_size_divisor=16)
@@ -41,14 +41,7 @@ class ClipDataPreprocessor(BaseDataPreprocessor):
         self.pad_size_divisor = pad_size_divisor
 
     def normalize(self, frames: Tensor) -> Tensor:
-        """Normalise frames and pad them with zeros.
-
-        Args:
-            frames (Tensor): uint8 ``(…, 3, H, W)``, BGR.
-
-        Returns:
-            Tensor: float32 ``(…, 3, H', W')``.
-        """
+        """Normalise frames, uint8 ``(…, 3, H, W)``, BGR, and pad them with zeros: float32 ``(…, 3, H', W')``."""
         if self.bgr_to_rgb:
             frames = frames.flip(-3)
         frames = (frames.float() - self.mean) / self.std
@@ -57,7 +50,7 @@ class ClipDataPreprocessor(BaseDataPreprocessor):
         )
 
     def forward(self, data: dict, training: bool = False) -> dict:
-        """Move a batch to the device; stack and normalise its ``inputs``, if there are any.
+        """Move a batch to the device, and stack and normalise its ``inputs``, if there are any.
 
         Args:
             data (dict): ``inputs``, a list of uint8 ``(T, 3, H, W)``, all of one shape, and ``data_samples``.
@@ -65,9 +58,6 @@ class ClipDataPreprocessor(BaseDataPreprocessor):
 
         Returns:
             dict: ``inputs``, float32 ``(B, T, 3, H', W')`` or None, and ``data_samples``.
-
-        Raises:
-            ValueError: the shapes of the clips differ.
         """
         data = self.cast_data(data)
         clips = data.get('inputs')

@@ -19,7 +19,7 @@ THREADS = 4  # more threads would wait for the global interpreter lock
 
 @DATASETS.register_module()
 class VideoFolderDataset(BaseDataset):
-    """Clips in folders of frames and masks; any of the frames may have a mask.
+    """Load clips from folders of frames and masks. Any frame may have a mask.
 
     ``JPEGImages/<clip>/<frame>.jpg`` belongs to ``Annotations/<clip>/<frame>.png``, whose values are the ids of the
     objects. Frames directly in ``JPEGImages`` are one clip, named after the folder. An object begins at the first frame
@@ -27,14 +27,14 @@ class VideoFolderDataset(BaseDataset):
 
     Before the pipeline, an item is a dict that describes a clip:
 
-    * ``clip`` (str): name;
-    * ``frame_paths`` (list of str), ``mask_paths`` (list of str or None): one per frame; None where there is no mask;
-    * ``frame_numbers`` (list of int): the numbers in the names of the frames relative to the first frame, or 0, 1, … if
-      the names do not end in numbers;
-    * ``given_positions`` (list of int): positions, ascending, of the frames whose masks may show new objects;
-    * ``output_positions`` (list of int): positions, ascending, of the frames whose predictions are required;
-    * ``single_object`` (bool): the argument;
-    * ``categories`` (dict): id → name, of the objects whose category is known;
+    * ``clip`` (str): name.
+    * ``frame_paths`` (list of str), ``mask_paths`` (list of str or None): one per frame. None stands for no mask.
+    * ``frame_numbers`` (list of int): the numbers in the frame names, counted from the first frame. They are 0, 1, … if
+      the names do not end in numbers.
+    * ``given_positions`` (list of int): ascending positions of the frames whose masks may show new objects.
+    * ``output_positions`` (list of int): ascending positions of the frames that need a prediction.
+    * ``single_object`` (bool): the argument.
+    * ``categories`` (dict): category names by object id, where the data set names a category.
     * ``sample_idx`` (int): index of the item.
 
     Args:
@@ -44,13 +44,13 @@ class VideoFolderDataset(BaseDataset):
         single_object (bool): all values except 0 are object 1, as in DAVIS 2016, whose masks hold 0 and 255. Defaults
             to False.
         allow_gaps (bool): allow frame numbers with unequal steps. Defaults to False.
-        check_files (bool): check every file; this decodes one or two masks per clip. Defaults to True.
+        check_files (bool): check every file, which decodes one or two masks per clip. Defaults to True.
         **kwargs: ``data_root``, ``pipeline``, ``test_mode`` and so on, as in mmengine's ``BaseDataset``.
 
     Raises:
         FileNotFoundError: ``ann_file`` or the folder of the frames does not exist.
-        ValueError: files are missing, superfluous, unreadable, truncated, or of another size than the first frame of
-            the clip, or a clip has no object. The message lists all such files.
+        ValueError: files are missing, superfluous, unreadable, truncated or of different sizes, or a clip has no
+            object. The message lists all such files.
 
     Example:
         >>> import numpy as np
@@ -87,7 +87,7 @@ class VideoFolderDataset(BaseDataset):
         clips = [self._clip(name or frames.name, frames / name, masks / name, faults) for name in names]
         if self.check_files:
             with ThreadPool(THREADS) as pool:
-                faults += (fault for found in pool.imap(self._look, clips) for fault in found)
+                faults += (fault for clip_faults in pool.imap(self._check, clips) for fault in clip_faults)
         if not names:
             faults.append(f'{self.ann_file}: lists no clip')
         if faults:
@@ -105,7 +105,7 @@ class VideoFolderDataset(BaseDataset):
         return clips
 
     def _clip_names(self, frames: Path) -> list[str]:
-        """Return the names of the clips; '' is the folder itself."""
+        """List the clip names. '' stands for the folder itself."""
         if not self.ann_file:
             return sorted(p.name for p in frames.iterdir() if p.is_dir() and not p.name.startswith('.')) or ['']
         # a line in the first release of DAVIS 2016: '/JPEGImages/480p/bear/00000.jpg /Annotations/480p/bear/00000.png'
@@ -113,36 +113,36 @@ class VideoFolderDataset(BaseDataset):
         return list(dict.fromkeys(line.split()[0].split('/')[-2] if '/' in line else line for line in lines))
 
     def _clip(self, name: str, frames: Path, masks: Path, faults: list[str]) -> dict:
-        """Return the item of a clip, and append the faults of its files to ``faults``."""
-        found, numbers, mask_of, wrong = find_files(frames, masks)
-        faults += wrong
+        """Describe a clip, and append the faults of its files to ``faults``."""
+        frame_paths, numbers, mask_paths, file_faults = find_files(frames, masks)
+        faults += file_faults
         if not self.allow_gaps:
-            faults += find_gaps(found, numbers)
+            faults += find_gaps(frame_paths, numbers)
         clip = dict(
             clip=name,
-            frame_paths=list(map(str, found)),
-            mask_paths=[mask and str(mask) for mask in mask_of],
+            frame_paths=list(map(str, frame_paths)),
+            mask_paths=[path and str(path) for path in mask_paths],
             frame_numbers=numbers,
-            given_positions=[i for i, mask in enumerate(mask_of) if mask],
-            output_positions=list(range(len(found))),
+            given_positions=[i for i, path in enumerate(mask_paths) if path],
+            output_positions=list(range(len(frame_paths))),
             single_object=self.single_object,
             categories={},
         )
-        if found and not clip['given_positions']:
+        if frame_paths and not clip['given_positions']:
             faults.append(f'{masks}: no mask for any frame of {frames}')
         return clip
 
-    def _look(self, clip: dict[str, Any]) -> list[str]:
-        """Return the faults of a clip's files. Masks are decoded up to the first one that shows an object."""
+    def _check(self, clip: dict[str, Any]) -> list[str]:
+        """List the faults of a clip's files. Masks are decoded up to the first one that shows an object."""
         faults = list(find_faults([*map(Path, clip['frame_paths'])], [*map(Path, filter(None, clip['mask_paths']))]))
-        given = [clip['mask_paths'][i] for i in clip['given_positions'] if clip['mask_paths'][i]]
-        if not faults and given:
+        masks = [clip['mask_paths'][i] for i in clip['given_positions'] if clip['mask_paths'][i]]
+        if not faults and masks:
             try:
-                if not any(object_ids(read_mask(path, self.single_object)) for path in given):
+                if not any(object_ids(read_mask(path, self.single_object)) for path in masks):
                     faults.append(
-                        f'{given[0]}: shows no object (255 is void); for a mask of 0 and 255 set single_object=True'
-                        if len(given) == 1
-                        else f'{given[0]} … {Path(given[-1]).name}: {len(given)} masks without an object'
+                        f'{masks[0]}: shows no object (255 is void); for a mask of 0 and 255 set single_object=True'
+                        if len(masks) == 1
+                        else f'{masks[0]} … {Path(masks[-1]).name}: {len(masks)} masks without an object'
                     )
             except ValueError as error:
                 faults.append(str(error))
@@ -151,18 +151,15 @@ class VideoFolderDataset(BaseDataset):
 
 @DATASETS.register_module()
 class DAVISDataset(VideoFolderDataset):
-    """DAVIS 2017, or DAVIS 2016 with ``single_object=True``. Objects are given by the mask of the first frame.
+    """Load DAVIS 2017, or DAVIS 2016 with ``single_object=True``. The mask of the first frame shows all objects.
 
-    ``ImageSets/2017/val.txt``, for example, lists clips in ``JPEGImages/480p`` and ``Annotations/480p``. Items are
-    those of :class:`VideoFolderDataset`.
+    ``ImageSets/2017/val.txt``, for example, lists clips in ``JPEGImages/480p`` and ``Annotations/480p``. Items and
+    errors are as in :class:`VideoFolderDataset`.
 
     Args:
         ann_file (str): list of clips.
         resolution (str): name of the folders of frames and masks. Defaults to '480p'.
         **kwargs: as in :class:`VideoFolderDataset`.
-
-    Raises:
-        FileNotFoundError, ValueError: as in :class:`VideoFolderDataset`, or a first frame has no mask.
 
     Example:
         >>> import numpy as np
@@ -190,23 +187,21 @@ class DAVISDataset(VideoFolderDataset):
 
 @DATASETS.register_module()
 class YouTubeVOSDataset(VideoFolderDataset):
-    """YouTube-VOS 2018 or 2019. Every fifth frame has a mask; objects may begin in the middle of a clip.
+    """Load YouTube-VOS 2018 or 2019. Every fifth frame has a mask, and objects may begin in the middle of a clip.
 
     ``data_root`` is the folder of a split, with ``JPEGImages``, ``Annotations`` and ``meta.json``. ``img_path`` may be
-    the
-    folder of the frames of a ``*_all_frames`` archive: only predictions of the frames in ``meta.json`` are required.
-    Items are those of :class:`VideoFolderDataset`. ``metainfo['seen_categories']`` lists the categories of ``seen``.
+    the frame folder of a ``*_all_frames`` archive. Then only the frames in ``meta.json`` need a prediction. Items are
+    as in :class:`VideoFolderDataset`. ``metainfo['seen_categories']`` lists the categories of ``seen``.
 
     Args:
         ann_file (str): JSON file of ``videos.<clip>.objects.<id>.{category, frames}``. Defaults to 'meta.json'.
         seen (str, optional): ``meta.json`` of the training split, relative to ``data_root``. Its categories are seen,
-            all others unseen. Defaults to None: categories are not distinguished.
+            all other categories unseen. Defaults to None: categories are not distinguished.
         **kwargs: as in :class:`VideoFolderDataset`.
 
     Raises:
-        FileNotFoundError, ValueError: as in :class:`VideoFolderDataset`, or a frame in ``meta.json`` is missing, or
-            there is no mask for a frame at which an object begins. An object that no such mask shows only causes a
-            warning.
+        FileNotFoundError, ValueError: as in :class:`VideoFolderDataset`, or a frame in ``meta.json`` or the mask at
+            which an object begins is missing. An object that this mask does not show only causes a warning.
 
     Example:
         >>> import numpy as np
@@ -246,12 +241,12 @@ class YouTubeVOSDataset(VideoFolderDataset):
     def _clip_names(self, frames: Path) -> list[str]:
         return list(self._videos)
 
-    def _look(self, clip: dict[str, Any]) -> list[str]:
-        faults = super()._look(clip)
-        given = [clip['mask_paths'][i] for i in clip['given_positions']]
-        if not faults and all(given):  # a missing mask is already reported
+    def _check(self, clip: dict[str, Any]) -> list[str]:
+        faults = super()._check(clip)
+        masks = [clip['mask_paths'][i] for i in clip['given_positions']]
+        if not faults and all(masks):  # a missing mask is already reported
             try:
-                shown = {i for path in given for i in object_ids(read_mask(path, self.single_object))}
+                shown = {i for path in masks for i in object_ids(read_mask(path, self.single_object))}
             except ValueError as error:
                 return [str(error)]
             lost = [i for i, thing in self._videos[clip['clip']]['objects'].items() if int(i) not in shown]
@@ -276,11 +271,11 @@ class YouTubeVOSDataset(VideoFolderDataset):
         clip = super()._clip(name, frames, masks, faults)
         objects = self._videos[name]['objects']
         position = {Path(path).stem: i for i, path in enumerate(clip['frame_paths'])}
-        wanted = sorted({frame for thing in objects.values() for frame in thing['frames']}, key=_order)
+        listed = sorted({frame for thing in objects.values() for frame in thing['frames']}, key=_order)
         begins = sorted({min(thing['frames'], key=_order) for thing in objects.values() if thing['frames']}, key=_order)
         faults += (
             f'{frames / frame}.jpg: no such frame, but {self.ann_file} lists it'
-            for frame in wanted
+            for frame in listed
             if position and frame not in position
         )
         faults += (
@@ -290,24 +285,18 @@ class YouTubeVOSDataset(VideoFolderDataset):
         )
         clip.update(
             given_positions=[position[frame] for frame in begins if frame in position],
-            output_positions=[position[frame] for frame in wanted if frame in position],
+            output_positions=[position[frame] for frame in listed if frame in position],
             categories={int(i): thing['category'] for i, thing in objects.items() if 'category' in thing},
         )
         return clip
 
 
 def _order(frame: str) -> tuple[int, str]:
-    """Return the sort key of a frame, whose name is a number."""
+    """Sort frame names by number."""
     return len(frame), frame
 
 
 def _videos(path: str | Path) -> dict[str, dict]:
-    """Return the clips in a ``meta.json``.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file has another structure; the message names it.
-    """
     try:
         videos = load(path)['videos']
         for video in videos.values():

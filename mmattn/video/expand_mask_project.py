@@ -82,7 +82,7 @@ class ExpandMaskProject(nn.Module):
 
 
 class AppearanceModel(nn.Module):
-    """Log-probability of features under a Gaussian fitted to an object in its reference frame (Eq. 5.8).
+    """Compute the log-probability of features under a Gaussian fitted to an object in its reference frame (Eq. 5.8).
 
     The covariance is diagonal, plus a learned positive term r_k per channel. The log-probability is divided by the
     number of channels, which keeps it in the range of a feature.
@@ -96,7 +96,7 @@ class AppearanceModel(nn.Module):
         self.r = nn.Parameter(torch.zeros(channels))
 
     def forward(self, features: Tensor, reference: Tensor, masks: Tensor) -> Tensor:
-        """Return the log-probability of each feature.
+        """Compute the log-probability of features.
 
         Args:
             features (Tensor): ``(O, T, H, W, C)``.

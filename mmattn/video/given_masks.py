@@ -1,4 +1,4 @@
-"""The masks that a user gives: their frames, their objects, and their faults."""
+"""Read the masks that a user gives, and assign them to frames and objects."""
 
 import logging
 import re
@@ -27,43 +27,42 @@ class _MaskFile(NamedTuple):
 
 
 def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
-    """Return the mask of each frame, by ascending number, and whether it was given as a file, not in a folder."""
+    """Map ascending frame numbers to masks, and to whether the user named the file itself rather than its folder."""
     listed: list[_MaskFile] = []
     numbered: set[Path] = set()  # in folders of several masks whose names all end in numbers
-    for given in [masks] if isinstance(masks, str | Path) or not isinstance(masks, Iterable) else masks:
-        check_path('masks', given)
-        before, _, digits = str(given).rpartition('@')
-        if Path(given).is_dir():
-            files = sorted(find_images(Path(given)))
+    for entry in [masks] if isinstance(masks, str | Path) or not isinstance(masks, Iterable) else masks:
+        check_path('masks', entry)
+        before, _, digits = str(entry).rpartition('@')
+        if Path(entry).is_dir():
+            files = sorted(find_images(Path(entry)))
             listed += (_MaskFile(file, '', False) for file in files)
             if len(files) > 1 and all(_ending(file) for file in files):
                 numbered.update(files)
         elif before and digits.isdecimal():
             listed.append(_MaskFile(Path(before), digits, True))
         else:
-            listed.append(_MaskFile(Path(given), '', True))
+            listed.append(_MaskFile(Path(entry), '', True))
     if not listed:
         raise ValueError(f'masks: there is no mask in {masks}')
 
-    def frame_of(mask: _MaskFile) -> int | None:
-        """Return the number of a mask's frame, or None if the name does not determine it."""
+    def find_frame(mask: _MaskFile) -> int | None:
         if mask.number:
             return clip.find_number(mask.number)
         name = mask.path.stem
-        found = clip.find(name)
-        if found is None and name.isdecimal() and (len(listed) > 1 or not mask.alone):
+        number = clip.find(name)
+        if number is None and name.isdecimal() and (len(listed) > 1 or not mask.alone):
             return clip.find_number(name)
-        if found is None and mask.path in numbered:
+        if number is None and mask.path in numbered:
             return clip.find_number(_ending(mask.path))
-        return found
+        return number
 
-    found: dict[int, tuple[Path, bool]] = {}
+    by_frame: dict[int, tuple[Path, bool]] = {}
     unnumbered: Path | None = None
     faults = []
     for mask in listed:
         path = mask.path
         try:
-            number = frame_of(mask)
+            number = find_frame(mask)
         except ValueError as error:
             faults.append(f'{path}: {error}')
             continue
@@ -74,24 +73,23 @@ def find_masks(clip: Clip, masks: Masks) -> dict[int, tuple[Path, bool]]:
             continue
         if number is None:
             unnumbered, number = path, 0
-        if number in found:
+        if number in by_frame:
             faults.append(
-                f'{path}: belongs to the same frame as {found[number][0]}; a frame has one mask, in which each object '
-                'has its own id'
+                f'{path}: belongs to the same frame as {by_frame[number][0]}; a frame has one mask, in which each '
+                'object has its own id'
             )
-        found.setdefault(number, (path, mask.alone))
+        by_frame.setdefault(number, (path, mask.alone))
     raise_for(faults, 'the masks')
-    return dict(sorted(found.items()))
+    return dict(sorted(by_frame.items()))
 
 
 def _ending(path: Path) -> str:
-    """Return the digits at the end of a file's name, or ''."""
     return re.search(r'\d*$', path.stem)[0]  # type: ignore[index]
 
 
 def read_masks(paths: dict[int, tuple[Path, bool]], clip: Clip, single_object: bool) -> dict[int, np.ndarray]:
-    """Return, for each frame at which objects begin, the uint8 ``(H, W)`` mask of these objects."""
-    given = {}
+    """Read the masks of the objects that begin at a frame: uint8 ``(H, W)``, by frame number."""
+    new_masks = {}
     first_frames: dict[int, int] = {}
     repeated: dict[int, list[Path]] = {}
     begun, faults = [], []
@@ -117,7 +115,7 @@ def read_masks(paths: dict[int, tuple[Path, bool]], clip: Clip, single_object: b
         for i in set(ids) - set(new):
             repeated.setdefault(i, []).append(path)
         if new:
-            given[number] = keep_objects(mask, new)
+            new_masks[number] = keep_objects(mask, new)
             first_frames.update(dict.fromkeys(new, number))
             begun.append(
                 f'{path}: {"object" if len(new) == 1 else "objects"} {", ".join(map(str, new))} from '
@@ -133,7 +131,7 @@ def read_masks(paths: dict[int, tuple[Path, bool]], clip: Clip, single_object: b
         if len(new) > MANY_OBJECTS:
             message = f'{path}: {len(new)} objects; every value except 0 and 255 is one, also on smoothed edges'
             print_log(message, 'current', logging.WARNING)
-    if not (given or faults):
+    if not (new_masks or faults):
         faults = [f'{path}: shows no object' for path, _ in paths.values()]
     raise_for(faults, 'the masks')
     print_log('\n'.join(begun), 'current')
@@ -141,11 +139,11 @@ def read_masks(paths: dict[int, tuple[Path, bool]], clip: Clip, single_object: b
         more = f' and {len(files) - 1} more masks, up to {files[-1].name}' if len(files) > 1 else ''
         message = f'{files[0]}{more}: object {i} is ignored; it begins at frame {clip.name(first_frames[i])}'
         print_log(message, 'current', logging.WARNING)
-    return given
+    return new_masks
 
 
 def _spelling(path: Path) -> str:
-    """Return a hint for ``mask@20.png`` and ``mask.png@last``, or ''."""
+    """Hint at the right spelling of ``mask@20.png`` and ``mask.png@last``."""
     stem, _, number = path.stem.rpartition('@')
     if stem and number.isdecimal():
         return f'; frame {number} is written {stem}{path.suffix}@{number}'

@@ -28,8 +28,7 @@ from mmattn.utils.trained_model import warn_of_differences
 
 from .clips import Clip, FrameFolder, VideoFile
 from .given_masks import Masks, find_masks, read_masks
-from .masks import read_mask, write_mask
-from .overlay import draw_overlay
+from .masks import draw_overlay, read_mask, write_mask
 from .session import ClipSession, Frame
 from .sst import SST
 
@@ -37,7 +36,7 @@ MIB = 2**20
 
 
 class VOSInferencer:
-    """Follow objects, each given by one mask, through clips of any length. Memory does not grow with the length.
+    """Follow objects through clips of any length, given one mask per object. Memory does not grow with the length.
 
     Attributes:
         summary (str): frames per second and peak memory of the last call.
@@ -50,7 +49,7 @@ class VOSInferencer:
 
     Raises:
         OSError: the config or the checkpoint does not exist.
-        RuntimeError: the checkpoint does not fit the model; the message lists the keys.
+        RuntimeError: the checkpoint does not fit the model. The message lists the keys.
         ValueError: the model of the config is not an SST, or there is no such device.
 
     Example::
@@ -100,16 +99,15 @@ class VOSInferencer:
         """Write ``masks/<frame>.png`` for each frame, and ``overlay.mp4``, to ``out_dir``.
 
         A mask is a palette PNG whose indices are the object ids. Frames of a video file are named by a five-digit index
-        that starts at 00000. All writes are atomic. The masks of a part of the clip are written when the model has
-        processed it.
-        An interrupted run resumes: parts whose masks all exist are skipped. ``run.json`` records input and settings.
-        The file ``.lock`` keeps other runs out of the folder.
+        that starts at 00000. The masks of a part of the clip are written when the model has processed the part. All
+        writes are atomic. If you repeat the call after an interruption, parts whose masks all exist are skipped.
+        ``run.json`` records input and settings. The file ``.lock`` keeps other runs out of the folder.
 
         Args:
-            video (str or Path): a video file, or a folder of frames. Frames whose names all end in numbers are ordered
-                by number, others by name.
-            masks (str, Path or sequence of them): masks of the objects to follow: palette or grey images in a lossless
-                format whose values are the ids, or folders of such images. A mask is assigned to a frame as follows:
+            video (str or Path): a video file, or a folder of frames. Frames are ordered by number if all names end in
+                numbers, otherwise by name.
+            masks (str, Path, or sequence of str or Path): palette or grey images in a lossless format whose values are
+                the ids of the objects to follow, or folders of such images. A mask belongs to a frame as follows:
 
                 * ``<path>@20`` belongs to frame 20.
                 * A mask with exactly the name of a frame belongs to that frame.
@@ -119,12 +117,12 @@ class VOSInferencer:
                 * One mask with any other name belongs to the first frame.
 
                 An object begins at the first mask that shows it. Masks that show it again cause a warning.
-            out_dir (str or Path): folder; it is created if necessary.
+            out_dir (str or Path): folder, which is created if necessary.
             max_frames (int, optional): number of frames that the model processes at once, including reference frames,
-                at least 2; None is all. It replaces ``max_frames`` in ``test_cfg`` of the config; the frames are always
-                consecutive. Defaults to 16.
-            overlay (bool): write the overlay video, see :func:`~mmattn.video.overlay.draw_overlay`. Defaults to True.
-            opacity (float): opacity of its colours, 0 to 1. Defaults to 0.5.
+                at least 2. None means all. It replaces ``max_frames`` in ``test_cfg`` of the config, and the frames are
+                always consecutive. Defaults to 16.
+            overlay (bool): write the overlay video, see :func:`~mmattn.video.draw_overlay`. Defaults to True.
+            opacity (float): opacity of the overlay's colours, 0 to 1. Defaults to 0.5.
             single_object (bool): all values except 0 in the masks are object 1. Defaults to False: 255 is void.
             overwrite (bool): first remove the results of another run from ``out_dir``. Defaults to False.
 
@@ -133,14 +131,12 @@ class VOSInferencer:
 
         Raises:
             FileNotFoundError: the video does not exist.
-            TypeError: ``video``, a mask or ``out_dir`` is not a path, such as an array.
             BlockingIOError: another run uses ``out_dir``.
-            ValueError: before the model runs: frames are missing, unreadable or of different sizes; there is no mask;
-                masks are unreadable, empty, of another size than the frames, for the same frame or for no frame;
-                ``out_dir`` holds the results of another run, or the input; ``max_frames`` or ``opacity`` is out of
-                range. Later: the video ends before the frame of a mask. The message lists the files.
-            OSError: before the model runs: ``out_dir`` is not writable, or OpenCV cannot write an overlay of this size.
-                Later: a file cannot be written completely. The error names the file.
+            ValueError: frames are missing, unreadable or of different sizes, a mask does not fit the frames, or
+                ``out_dir`` holds the results of another run, or the input. All this is checked before the model
+                runs, except that a video may end before the frame of a mask. The message lists the files.
+            OSError: ``out_dir`` is not writable, OpenCV cannot write an overlay of this size, or a file cannot be
+                written completely. The error names the file.
         """
         if max_frames is not None and max_frames < 2:
             raise ValueError(f'max_frames must be at least 2, a reference frame and another; got {max_frames}')
@@ -152,7 +148,7 @@ class VOSInferencer:
         check_writable(folder)
         clip = FrameFolder(video) if video.is_dir() else VideoFile(video)
         paths = find_masks(clip, masks)
-        given = read_masks(paths, clip, single_object)
+        first_masks = read_masks(paths, clip, single_object)
         inputs = {path.resolve() for path in (*clip.files, *(path for path, _ in paths.values()))}
         if folder.resolve() in {path.parent for path in inputs} or overlay_path.resolve() in inputs:
             raise ValueError(f'{out_dir} holds frames or masks of the input; choose another out_dir')
@@ -164,25 +160,27 @@ class VOSInferencer:
             files_sha256=_digest(
                 f'{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}\n'.encode() for path in clip.files
             ),
-            masks_sha256={str(number): _digest([mask]) for number, mask in given.items()},
+            masks_sha256={str(number): _digest([mask]) for number, mask in first_masks.items()},
             max_frames=max_frames,
             **self._settings,
         )
         with exclusive(out_dir):
             _claim(out_dir, settings, overwrite)
-            written = self._segment(clip, given, folder, max_frames)
+            written = self._segment(clip, first_masks, folder, max_frames)
             if overlay:
                 self._write_overlay(overlay_path, clip, written, opacity)
         return written
 
-    def _segment(self, clip: Clip, given: dict[int, np.ndarray], folder: Path, max_frames: int | None) -> list[Path]:
-        """Write the masks that do not exist yet; return the paths of all masks."""
+    def _segment(
+        self, clip: Clip, first_masks: dict[int, np.ndarray], folder: Path, max_frames: int | None
+    ) -> list[Path]:
+        """Write the masks that do not exist yet. The result has the paths of all masks."""
         written: dict[int, Path] = {}
 
         def frames() -> Iterator[Frame]:
             for number, image in clip.read():
                 written[number] = folder / f'{clip.name(number)}.png'
-                yield Frame(number, image, given.get(number))
+                yield Frame(number, image, first_masks.get(number))
 
         def skip(numbers: list[int]) -> bool:
             exist = all(written[number].exists() for number in numbers)
@@ -210,7 +208,7 @@ class VOSInferencer:
                     f'{_peak_memory(self.device):.0f} MiB'
                 )
                 progress.update(task, advance=1, summary=self.summary)
-        beyond = given.keys() - written.keys()
+        beyond = first_masks.keys() - written.keys()
         if beyond:
             raise ValueError(
                 f'{clip.path}: only {len(written)} of {clip.length} frames can be decoded, but a mask is given '
@@ -221,7 +219,6 @@ class VOSInferencer:
         return list(written.values())
 
     def _write_overlay(self, path: Path, clip: Clip, masks: list[Path], opacity: float) -> None:
-        """Write a video of the frames with the masks drawn over them."""
         bottom, right = (side % 2 for side in clip.size)  # MPEG-4 requires even sides
         with atomic_write(path) as temporary:
             writer = _open_writer(temporary, path, clip)
@@ -236,7 +233,6 @@ class VOSInferencer:
 
 
 def _read_result(path: Path) -> np.ndarray:
-    """Read a mask that this run or an earlier one has written."""
     try:
         return read_mask(path)
     except ValueError as error:
@@ -244,11 +240,7 @@ def _read_result(path: Path) -> np.ndarray:
 
 
 def _open_writer(path: Path, named: Path, clip: Clip) -> cv2.VideoWriter:
-    """Open an MPEG-4 file for the overlay of a clip; ``named`` is the path in error messages.
-
-    Raises:
-        OSError: OpenCV cannot write such a file.
-    """
+    """Open an MPEG-4 file for the overlay of a clip. ``named`` is the path in error messages."""
     height, width = (side + side % 2 for side in clip.size)
     writer = cv2.VideoWriter(str(path.absolute()), cv2.VideoWriter.fourcc(*'mp4v'), clip.frame_rate, (width, height))
     if not writer.isOpened():
@@ -260,7 +252,6 @@ def _open_writer(path: Path, named: Path, clip: Clip) -> cv2.VideoWriter:
 
 
 def _count_frames(path: Path) -> int:
-    """Return the number of frames of a video that can be decoded."""
     video = cv2.VideoCapture(str(path.absolute()))
     count = 0
     while video.read()[0]:
@@ -270,11 +261,7 @@ def _count_frames(path: Path) -> int:
 
 
 def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
-    """Prepare the locked output folder for a run with these settings.
-
-    Raises:
-        ValueError: the folder holds the results of another run.
-    """
+    """Prepare the locked output folder for a run, unless it holds the results of a run with other settings."""
     record, masks = out_dir / 'run.json', out_dir / 'masks'
     text = json.dumps(settings, indent=2, default=str)
     if record.exists():
@@ -304,7 +291,7 @@ def _claim(out_dir: Path, settings: dict[str, Any], overwrite: bool) -> None:
 
 
 def _digest(parts: Iterable[Any]) -> str:
-    """Return the SHA-256 of parts, each of which is bytes or a contiguous array."""
+    """Hash parts, which are bytes or contiguous arrays, by SHA-256."""
     digest = sha256()
     for part in parts:
         digest.update(part)
@@ -312,7 +299,7 @@ def _digest(parts: Iterable[Any]) -> str:
 
 
 def _peak_memory(device: torch.device) -> float:
-    """Return the peak memory in MiB: on a GPU, of the tensors of this call; otherwise, of the whole process."""
+    """Measure the peak memory in MiB: of this call's tensors on a GPU, or of the whole process."""
     if device.type == 'cuda':
         return torch.cuda.max_memory_allocated(device) / MIB
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

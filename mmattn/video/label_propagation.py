@@ -18,22 +18,18 @@ from .session import check_settings, segment_clips
 
 @MODELS.register_module()
 class LabelPropagation(BaseModel):
-    """Follow objects by the features of a pretrained backbone alone: the baseline of models that are trained for it.
+    """Follow objects by the features of a pretrained backbone alone, as a baseline for trained models.
 
-    Each position takes the mean mask of the k most similar positions of the object's reference frame, weighted by the
-    softmax of their cosine similarities over ``temperature``. With k = 1, it copies the mask of the most similar one.
-
-    It has no loss: ``tools/train.py`` cannot train it.
+    Every position takes the mean mask of the k most similar positions in the object's reference frame, weighted by the
+    softmax of their cosine similarities over ``temperature``. With k = 1, it copies the mask of the most similar
+    position. The model has no loss, so ``tools/train.py`` cannot train it.
 
     Args:
-        backbone (dict): config of a 2-D backbone of any registry; its last output is used.
+        backbone (dict): config of a 2-D backbone of any registry. Its last output is used.
         top_k (int): number of positions k, at least 1. Defaults to 1.
         temperature (float): at least 0.001. Defaults to 0.07.
         aggregation, data_preprocessor, init_cfg: as in :class:`~mmattn.video.SST`.
         test_cfg (dict, optional): as in :class:`~mmattn.video.SST`.
-
-    Raises:
-        TypeError, ValueError: an option is invalid.
 
     Example:
         >>> import numpy as np
@@ -66,23 +62,19 @@ class LabelPropagation(BaseModel):
         self.test_cfg = check_settings(test_cfg or {})
 
     def forward(self, inputs: Any, data_samples: list[BaseDataElement], mode: str = 'predict') -> list[BaseDataElement]:
-        """Add ``pred_masks`` to samples of whole clips, as :class:`~mmattn.video.SST` does.
-
-        Raises:
-            ValueError: ``mode`` is not 'predict'.
-        """
+        """Add ``pred_masks`` to samples of whole clips, as :class:`~mmattn.video.SST` does. ``mode`` is 'predict'."""
         if mode != 'predict':
             raise ValueError(f"label propagation is not trained: mode must be 'predict'; got {mode!r}")
         return segment_clips(self, data_samples)
 
     def extract_feat(self, frames: Tensor) -> tuple[Tensor, None]:
-        """Return features of normalised frames ``(N, 3, H, W)``: ``(N, h, w, C)``, of length 1, and None."""
+        """Extract features from normalised frames ``(N, 3, H, W)``: unit vectors ``(N, h, w, C)``, and None."""
         return F.normalize(self.backbone(frames)[-1], dim=1).permute(0, 2, 3, 1), None
 
     def object_streams(
         self, features: Tensor, frame_numbers: Tensor, reference: Tensor, masks: Tensor, clip: Tensor
     ) -> Tensor:
-        """Return the share of each object at each position, ``(O, T, h, w, 1)``; arguments as in ``SSTNetwork``."""
+        """Compute the share of objects at positions, ``(O, T, h, w, 1)``. Arguments are as in ``SSTNetwork``."""
         k = min(self.top_k, masks[0].numel())
         shares = []
         for x, mask, b in zip(reference.flatten(1, 2), masks.flatten(1), clip):
@@ -92,6 +84,6 @@ class LabelPropagation(BaseModel):
         return torch.stack(shares).view(len(masks), *features.shape[1:4], 1)
 
     def head(self, stream: Tensor, fine: None, size: Sequence[int]) -> Tensor:
-        """Return the logits of background and foreground, ``(N, 2, *size)``, for shares ``(N, h, w, 1)``."""
+        """Turn shares ``(N, h, w, 1)`` into logits of background and foreground, ``(N, 2, *size)``."""
         share = F.interpolate(stream.permute(0, 3, 1, 2), tuple(size), mode='bilinear', align_corners=False)
         return torch.cat([1 - share, share], 1).clamp(min=1e-6).log()

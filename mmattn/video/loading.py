@@ -1,4 +1,7 @@
-"""Transforms that turn the file lists of a clip into model inputs: sample frames, load frames and masks, pack them."""
+"""Transforms that turn the file lists of a clip into model inputs: sample frames, load frames and masks, pack them.
+
+A file that cannot be read, and a clip whose masks show no object, raise an error that names the file or the clip.
+"""
 
 from itertools import pairwise
 
@@ -31,17 +34,13 @@ class SampleClip(BaseTransform):
     """Choose the frames of a training clip: a reference frame, and one frame from each of several equal later segments.
 
     This is the sampling of temporal segment networks plus a reference frame. Frames without a mask are not chosen. If a
-    clip is too short, frames are repeated. ``frame_paths``, ``mask_paths`` and ``frame_numbers`` are reduced to the
-    chosen
-    frames: the reference first, then the others in order.
+    clip is too short, frames are repeated. ``frame_paths``, ``mask_paths`` and ``frame_numbers`` then hold the
+    reference frame and, in order, the later frames.
 
     Args:
         num_frames (int): number of frames, including the reference, at least 1.
         reference (str): 'first', the first mask with an object, or 'random', any mask with an object, preferably one
             that is followed by enough frames. Defaults to 'first'.
-
-    Raises:
-        ValueError: an argument is invalid; or, when called, no mask of the clip shows an object.
 
     Example:
         >>> sample = TRANSFORMS.build(dict(type='mmattn.SampleClip', num_frames=4, reference='random'))
@@ -80,9 +79,6 @@ class SampleClip(BaseTransform):
 class LoadClipFrames(BaseTransform):
     """Load ``frames``, a list of uint8 ``(H, W, 3)``, BGR, from ``frame_paths``, and set ``ori_shape``, ``(H, W)``.
 
-    Raises:
-        FileNotFoundError, ValueError: a frame cannot be read; the message names it.
-
     Example:
         >>> from PIL import Image
         >>> Image.new('RGB', (44, 30)).save('0.png')
@@ -105,9 +101,6 @@ class LoadClipMasks(BaseTransform):
 
     Args:
         max_objects (int, optional): the most objects to keep; they are chosen at random. Defaults to None, all.
-
-    Raises:
-        FileNotFoundError, ValueError: a mask cannot be read; the message names it.
 
     Example:
         >>> from mmattn.video import write_mask
@@ -132,14 +125,13 @@ class LoadClipMasks(BaseTransform):
 
 @TRANSFORMS.register_module()
 class LoadGivenMasks(BaseTransform):
-    """Load the masks that are given in a test: each object's mask at the first of ``given_positions`` that shows it.
+    """Load the masks that are given in a test: an object's mask at the first of ``given_positions`` that shows it.
 
-    Adds ``given``, a dict from positions to uint8 ``(H, W)`` masks, each of which holds only the objects that begin at
-    this position; ``first_frames``, a dict from ids, ascending, to the positions at which the objects begin; and
-    ``ori_shape``, ``(H, W)``.
+    Adds three keys:
 
-    Raises:
-        FileNotFoundError, ValueError: a mask cannot be read, or no mask shows an object.
+    * ``given``: a dict from positions to uint8 ``(H, W)`` masks of the objects that begin there.
+    * ``first_frames``: a dict from ascending ids to the positions at which the objects begin.
+    * ``ori_shape``: ``(H, W)``.
 
     Example:
         >>> from mmattn.video import write_mask
@@ -171,20 +163,19 @@ class PackClip(BaseTransform):
 
     The result is a dict of
 
-    * ``inputs``, if frames are loaded: uint8 ``(T, 3, H, W)``, BGR;
+    * ``inputs``, if frames are loaded: uint8 ``(T, 3, H, W)``, BGR.
     * ``data_samples``: a ``BaseDataElement`` with
 
-      * ``given``: a dict from positions in the clip to uint8 ``(H, W)`` tensors, which hold the ids of the objects that
-        begin at this position, and 0. In training, its only key is 0;
-      * ``frames``, of a whole clip, as in a test: :class:`~mmattn.video.clip_files.ClipFrames`, a sequence that reads a
-        frame on access;
-      * ``gt_masks``, if all masks are loaded, as in training: ``PixelData`` whose ``data``, uint8 ``(T, H, W)``, hold
-        the ids of the objects of ``given``, 0, and 255 for pixels that are ignored, which lie outside the image;
-      * meta information: ``first_frames`` (dict from ids, ascending, to the positions at which the objects begin),
-        ``ori_shape`` (``(H, W)`` of the files), and from the data set ``clip``, ``frame_paths``, ``mask_paths``,
-        ``frame_numbers``, ``output_positions``, ``single_object``, ``categories`` and ``sample_idx``.
+      * ``given``: a dict from positions to uint8 ``(H, W)`` tensors, with the ids of the objects that begin there, and
+        0. In training, its only key is 0.
+      * ``frames``, in a test: :class:`~mmattn.video.clip_files.ClipFrames`, a sequence that reads a frame on access.
+      * ``gt_masks``, in training: ``PixelData`` whose ``data``, uint8 ``(T, H, W)``, hold the ids of the given objects,
+        0, and 255 for ignored pixels outside the image.
+      * meta information: ``first_frames`` and ``ori_shape`` as in :class:`LoadGivenMasks`, and from the data set
+        ``clip``, ``frame_paths``, ``mask_paths``, ``frame_numbers``, ``output_positions``, ``single_object``,
+        ``categories`` and ``sample_idx``.
 
-    For a training clip whose reference frame shows no object any more, the result is None, and the clip is skipped.
+    If the reference frame of a training clip shows no object any more, the result is None, and the clip is skipped.
 
     Example:
         >>> frames, masks = [np.zeros((30, 44, 3), np.uint8)] * 2, [np.eye(30, 44, dtype=np.uint8)] * 2

@@ -1,8 +1,9 @@
-"""Index masks, which store one 8-bit object id per pixel. Reading and writing preserve ids exactly."""
+"""Index masks, which store one 8-bit object id per pixel: read and write them exactly, and draw them over frames."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
+import cv2
 import numpy as np
 from PIL import Image
 
@@ -13,7 +14,7 @@ VOID = 255  # void label: background when read from a file, ignored in training 
 
 
 def _davis_palette() -> np.ndarray:
-    """Return the colours of DAVIS for ids 0…21, and their bit pattern continued to 255: uint8 ``(256, 3)``, RGB."""
+    """Compute the colours of DAVIS for ids 0…21, and continue their bit pattern to 255: uint8 ``(256, 3)``, RGB."""
     ids = np.arange(256)[:, None]
     bits = sum((ids >> 3 * bit + np.arange(3) & 1) << 7 - bit for bit in range(8))
     return np.where(bits == 192, 191, bits).astype(np.uint8)
@@ -64,11 +65,7 @@ def read_mask(path: str | Path, single_object: bool = False) -> np.ndarray:
 
 
 def mask_fault(image: Image.Image) -> str:
-    """Return why an image cannot be an index mask, as far as its header shows, or ''.
-
-    Args:
-        image (PIL.Image.Image): as returned by ``Image.open``.
-    """
+    """Say why an image from ``Image.open`` cannot be an index mask, as far as its header shows, or return ''."""
     fault = lossy_mask_fault(image)
     if not fault and (Image.getmodebands(image.mode) > 1 or image.mode == 'F'):
         fault = (
@@ -86,8 +83,7 @@ def write_mask(path: str | Path, ids: np.ndarray) -> None:
         ids (np.ndarray): ``(H, W)`` of any integer type, 0…255.
 
     Raises:
-        ValueError: ``ids`` have another shape, type or range; nothing is written.
-        OSError: the file cannot be written; the error names it.
+        OSError: the file cannot be written. The error names the file.
 
     Example:
         >>> write_mask('masks/00000.png', np.array([[0, 1], [2, 2]]))
@@ -102,11 +98,7 @@ def write_mask(path: str | Path, ids: np.ndarray) -> None:
 
 
 def to_ids(ids: np.ndarray, where: str) -> np.ndarray:
-    """Return a uint8 copy of a mask of any integer type.
-
-    Raises:
-        ValueError: the mask has another shape, type or range; the message begins with ``where``.
-    """
+    """Copy a mask of any integer type to uint8. If it is no such mask, the error message begins with ``where``."""
     ids = np.asarray(ids)
     if ids.ndim != 2 or not ids.size or ids.dtype.kind not in 'biu' or not 0 <= ids.min() <= ids.max() <= 255:
         values = f', of {ids.min()}…{ids.max()}' if ids.size and ids.dtype.kind in 'biuf' else ''
@@ -117,13 +109,13 @@ def to_ids(ids: np.ndarray, where: str) -> np.ndarray:
 
 
 def object_ids(mask: np.ndarray) -> list[int]:
-    """Return the ids in a uint8 mask, ascending, without background and void."""
+    """List the ids in a uint8 mask, ascending, without background and void."""
     present = np.bincount(mask.ravel(), minlength=256)
     return [int(i) for i in np.flatnonzero(present) if i not in (0, VOID)]
 
 
 def black_objects(path: str | Path) -> list[int]:
-    """Return the ids in a mask whose palette colour is black, if id 0, the background, has another colour.
+    """List the ids in a mask file whose palette colour is black, if id 0, the background, has another colour.
 
     Programs that convert a colour image to a palette number the colours in an arbitrary order.
     """
@@ -136,8 +128,36 @@ def black_objects(path: str | Path) -> list[int]:
 
 
 def keep_objects(mask: np.ndarray, ids: Iterable[int]) -> np.ndarray:
-    """Return a uint8 mask in which all values except ``ids`` and void are set to background."""
+    """Set all values of a uint8 mask, except ``ids`` and void, to background."""
     table = np.zeros(256, np.uint8)
     kept = [*ids, VOID]
     table[kept] = kept
     return table[mask]
+
+
+def draw_overlay(image: np.ndarray, ids: np.ndarray, opacity: float) -> np.ndarray:
+    """Draw each object in the DAVIS colour of its id.
+
+    A contour, opaque and two pixels wide, keeps small objects visible.
+
+    Args:
+        image (np.ndarray): uint8 ``(H, W, 3)``, BGR.
+        ids (np.ndarray): uint8 ``(H, W)``; 0 is background.
+        opacity (float): opacity inside the contours, 0 to 1.
+
+    Returns:
+        np.ndarray: uint8 ``(H, W, 3)``, BGR.
+
+    Example:
+        >>> ids = np.zeros((30, 44), np.uint8)
+        >>> ids[10:20, 10:20] = 1
+        >>> draw_overlay(np.zeros((30, 44, 3), np.uint8), ids, 0.5)[15, 15]
+        array([ 0,  0, 64], dtype=uint8)
+    """
+    around = np.ones((3, 3), np.uint8)
+    grown = cv2.dilate(ids, around)
+    shares = np.where(ids > 0, np.float32(opacity), np.float32(0))
+    shares[grown != cv2.erode(ids, around)] = 1
+    colours = PALETTE[np.where(ids > 0, ids, grown)][..., ::-1]
+    shares = shares[..., None]
+    return np.rint(image * (1 - shares) + colours * shares).astype(np.uint8)

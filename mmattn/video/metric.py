@@ -1,4 +1,4 @@
-"""J and F of predicted clips: per object, per clip and over all, and for seen and unseen categories."""
+"""J and F of predicted clips: per object, per clip and overall, and for seen and unseen categories."""
 
 import csv
 import logging
@@ -25,34 +25,32 @@ COLUMNS = ('JF', 'J', 'J_recall', 'J_decay', 'F', 'F_recall', 'F_decay')
 
 @METRICS.register_module()
 class VOSMetric(BaseMetric):
-    """Region similarity J and boundary similarity F of objects that are given at their first frames, in percent.
+    """Compute region similarity J and boundary similarity F of the followed objects, in percent.
 
-    For each object, J and F have a mean over its frames, a recall (share of frames above 50) and a decay (mean of the
-    first quarter minus mean of the last). A clip's scores are means over its objects. The overall scores are means over
-    all objects, as in DAVIS, so clips with more objects count more. The frames of an object are the later frames that
-    have a mask, except frames at which another object begins, whose masks need not show the others.
+    An object is scored on the frames with a mask after its first frame. Frames at which another object begins do not
+    count, because their masks need not show all objects. J and F of an object have a mean over these frames, a recall
+    (share of frames above 50) and a decay (mean of the first quarter minus mean of the last). A clip's scores are means
+    over its objects. The overall scores are means over all objects, as in DAVIS, so clips with more objects count more.
 
-    The metrics are 'JF', the mean of 'J' and 'F', which are themselves means, 'J_recall', 'J_decay', 'F_recall' and
-    'F_decay'. If the data set has ``metainfo['seen_categories']``, like ``YouTubeVOSDataset`` with ``seen``, there is
-    also 'G', the mean of 'J_seen', 'F_seen', 'J_unseen' and 'F_unseen'. This is a local estimate, because the ground
-    truth of the server is not public. Objects without a frame have nan, printed as '-', and are excluded from means. If
-    no object has a frame, there are no metrics.
+    The metrics are 'J' and 'F', their mean 'JF', 'J_recall', 'J_decay', 'F_recall' and 'F_decay'. If the data set has
+    ``metainfo['seen_categories']``, like ``YouTubeVOSDataset`` with ``seen``, there is also 'G', the mean of 'J_seen',
+    'F_seen', 'J_unseen' and 'F_unseen'. This is a local estimate, because the ground truth of the server is not public.
+    Objects without a frame have nan, printed as '-', and are excluded from means. Without any scored frame there are no
+    metrics.
 
     Args:
-        skip_last (bool): ignore the last frame of a clip, as in DAVIS; use False for YouTube-VOS. Defaults to True.
+        skip_last (bool): ignore the last frame of a clip, as in DAVIS. Use False for YouTube-VOS. Defaults to True.
         csv_file (str, optional): file for the table of all objects and clips. Defaults to ``results.csv`` in
-            ``output_dir``, if that is given.
+            ``output_dir``, if there is one.
         output_dir (str, optional): folder for the predictions, palette PNGs ``<clip>/<frame>.png``. Defaults to None,
             no files.
         submission (bool): with ``output_dir``, also write ``submission.zip`` to it, the archive for the server of
             YouTube-VOS, with ``Annotations/<clip>/<frame>.png``. Defaults to False.
-        format_only (bool): write the predictions without scoring them. Defaults to False.
-        keep_results (bool): has no effect; accepted because ``tools/test.py --out`` sets it, as for the metrics of
-            mmseg.
+        format_only (bool): write the predictions to ``output_dir`` without scoring them. Defaults to False.
+        keep_results (bool): has no effect. ``tools/test.py --out`` sets it, as for the metrics of mmseg.
         **kwargs: ``collect_device``, ``prefix`` and so on, as in mmengine's ``BaseMetric``.
 
     Raises:
-        ValueError: ``format_only`` without ``output_dir``.
         OSError: ``output_dir`` or the folder of ``csv_file`` is not writable.
 
     Example:
@@ -94,10 +92,6 @@ class VOSMetric(BaseMetric):
             data_batch (dict, optional): not used.
             data_samples (sequence of dict): samples of whole clips, as made by ``PackClip``, with ``pred_masks`` whose
                 ``data``, ``(T, H, W)`` of any integer type, are the predicted ids at the size of the files.
-
-        Raises:
-            FileNotFoundError, ValueError: a mask cannot be read, or its size differs from the prediction's; the message
-                names it.
         """
         for sample in data_samples:
             predicted = sample['pred_masks']['data']
@@ -122,7 +116,7 @@ class VOSMetric(BaseMetric):
             )
 
     def _score(self, sample: dict, predicted: np.ndarray) -> dict[int, np.ndarray]:
-        """Return J and F, float64 ``(2, frames)``, of each object."""
+        """Score the objects of a clip: J and F, float64 ``(2, frames)``, by id."""
         first_frames: dict[int, int] = sample['first_frames']
         scores: dict[int, list[tuple[float, float]]] = {i: [] for i in first_frames}
         last = len(predicted) - 1 if self.skip_last else len(predicted)
@@ -150,13 +144,9 @@ class VOSMetric(BaseMetric):
         return {i: np.array(values).reshape(-1, 2).T for i, values in scores.items()}
 
     def compute_metrics(self, results: list[dict]) -> dict[str, float]:
-        """Compute the metrics, print the table and write the requested files.
+        """Compute the metrics in percent, print the table and write the requested files.
 
-        Args:
-            results (list of dict): one per clip.
-
-        Returns:
-            dict: percent; empty with ``format_only``, or if there is no ground truth.
+        The dict is empty with ``format_only``, or if there is no ground truth.
         """
         if self.submission and self.output_dir is not None:
             self._zip(name for result in results for name in result['written'])
@@ -179,8 +169,8 @@ class VOSMetric(BaseMetric):
         seen = (self.dataset_meta or {}).get('seen_categories')
         if seen is not None:
             parts = {
-                name: _mean(row for _, _, category, row in objects if category and (category in seen) is known)
-                for name, known in (('seen', True), ('unseen', False))
+                name: _mean(row for _, _, category, row in objects if category and (category in seen) is is_seen)
+                for name, is_seen in (('seen', True), ('unseen', False))
             }
             estimate = {f'{score}_{name}': part[score] for name, part in parts.items() for score in ('J', 'F')}
             metrics = {**metrics, 'G': fmean(estimate.values()), **estimate}
@@ -210,13 +200,12 @@ class VOSMetric(BaseMetric):
 
 
 def _row(j: np.ndarray, f: np.ndarray) -> dict[str, float]:
-    """Return the columns of an object, in percent."""
     values = [100 * value for value in (*summarize(j), *summarize(f))]
     return dict(zip(COLUMNS, [(values[0] + values[3]) / 2, *values]))
 
 
 def _mean(rows: Iterable[dict[str, float]]) -> dict[str, float]:
-    """Return the mean of each column, without rows of nan."""
+    """Average the columns, without rows of nan."""
     counted = [row for row in rows if not isnan(row['J'])]
     return {name: fmean(row[name] for row in counted) if counted else nan for name in COLUMNS}
 

@@ -16,7 +16,7 @@ from .expand_mask_project import AppearanceModel, ExpandMaskProject
 
 
 class SSTNetwork(BaseModel):
-    """The layers of :class:`~mmattn.video.SST` and their computation; subclasses define ``forward``.
+    """Compute the layers of :class:`~mmattn.video.SST`. Subclasses define ``forward``.
 
     A 2-D backbone processes each frame separately. The self-attention of the encoder turns the features into the video
     stream. The stream of an object starts as the features of its reference frame after Expand-Mask-Project, repeated
@@ -24,8 +24,8 @@ class SSTNetwork(BaseModel):
     A final convolution separates the object from its background.
 
     Args:
-        backbone (dict): config of a 2-D backbone of any registry; its last output, at stride 8, is used.
-        in_channels (int): channels of that output.
+        backbone (dict): config of a 2-D backbone of any registry. Its last output, at stride 8, is used.
+        in_channels (int): channels of the backbone's last output.
         embed_dims (int): C, channels of the streams. Defaults to 128.
         attention (dict): config of the attention layers. Defaults to ``mmattn.GridAttention3d`` with 8 heads.
         encoder_layers, decoder_layers (int): number of layers. Default to 3.
@@ -33,18 +33,15 @@ class SSTNetwork(BaseModel):
             section 5.3, Eq. 5.5) or 'object' (the text below Eq. 5.1). Defaults to 'video'.
         feedforward_channels (int, optional): width of the feed-forward networks. Defaults to 4 · C.
         dropout (float): dropout probability. Defaults to 0.
-        appearance (bool): add the log-probability of an appearance model (Eq. 5.8) as a channel of the video; each
-            object then has its own video stream. Defaults to False.
+        appearance (bool): add the log-probability of an appearance model (Eq. 5.8) as a channel of the video. Every
+            object then has a video stream. Defaults to False.
         refine_channels (int, optional): channels of the backbone's first output, at stride 4, which refines the streams
             before the final convolution. Defaults to None: no refinement, logits at stride 8.
         norm_cfg (dict): norm of the refinement. Defaults to GroupNorm, which does not mix objects.
         aggregation (str): how the probabilities of objects are combined, see
-            :func:`~mmattn.video.aggregation.aggregate`. Defaults to 'soft'.
+            :func:`~mmattn.video.aggregate`. Defaults to 'soft'.
         data_preprocessor (dict, optional): config. Defaults to :class:`~mmattn.video.ClipDataPreprocessor`.
         init_cfg (dict, optional): as in mmengine.
-
-    Raises:
-        ValueError: ``query`` or ``aggregation`` is unknown.
     """
 
     def __init__(
@@ -96,10 +93,7 @@ class SSTNetwork(BaseModel):
         self.score = nn.Conv2d(embed_dims, 2, 1)  # background, foreground
 
     def extract_feat(self, frames: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the features of normalised frames.
-
-        Args:
-            frames (Tensor): float ``(N, 3, H, W)``.
+        """Extract features from normalised frames, float ``(N, 3, H, W)``.
 
         Returns:
             tuple[Tensor, Tensor | None]: ``(N, h, w, C)`` at stride 8, and, with refinement, ``(N, C', H/4, W/4)``.
@@ -111,7 +105,7 @@ class SSTNetwork(BaseModel):
     def object_streams(
         self, features: Tensor, frame_numbers: Tensor, reference: Tensor, masks: Tensor, clip: Tensor
     ) -> Tensor:
-        """Follow objects through clips: all at once in training, one by one in inference, which requires less memory.
+        """Follow objects through clips: all at once in training, one by one in inference to save memory.
 
         Args:
             features (Tensor): ``(B, T, h, w, C)``, from :meth:`extract_feat`.
@@ -128,9 +122,8 @@ class SSTNetwork(BaseModel):
         for some in [slice(None)] if torch.is_grad_enabled() else range(len(clip)):
             x, m, b = (y[some].view(-1, *y.shape[1:]) for y in (reference, masks, clip))
             if self.appearance is not None:  # a video stream for each object
-                own = features[b]
-                own = self.appearance_projection(torch.cat([own, self.appearance(own, x, m)], -1))
-                memory = self._encode(own, frame_numbers[b])
+                with_appearance = torch.cat([features[b], self.appearance(features[b], x, m)], -1)
+                memory = self._encode(self.appearance_projection(with_appearance), frame_numbers[b])
             else:
                 memory = video[b]  # type: ignore[index]
             stream = self.expand_mask_project(x, m).unsqueeze(1).expand_as(memory)
@@ -140,21 +133,18 @@ class SSTNetwork(BaseModel):
         return torch.cat(streams)
 
     def _encode(self, features: Tensor, frame_numbers: Tensor) -> Tensor:
-        """Add temporal context: return the video stream, ``(B, T, h, w, C)``."""
+        """Add temporal context to features: the video stream, ``(B, T, h, w, C)``."""
         for layer in self.encoder:
             features = layer(features, frame_numbers=frame_numbers)
         return self.encoder_norm(features)
 
     def head(self, stream: Tensor, fine: Tensor | None, size: Sequence[int]) -> Tensor:
-        """Return the logits of background and foreground.
+        """Compute the logits of background and foreground, ``(N, 2, *size)``.
 
         Args:
             stream (Tensor): ``(N, h, w, C)``, an object's stream in N frames.
             fine (Tensor, optional): ``(N, C', H/4, W/4)``, the second result of :meth:`extract_feat` for these frames.
             size (sequence of int): height and width of the padded frames.
-
-        Returns:
-            Tensor: ``(N, 2, *size)``.
         """
         x = stream.permute(0, 3, 1, 2)
         if self.refinement is not None and fine is not None:

@@ -1,4 +1,4 @@
-"""Follow objects through a clip whose frames arrive one by one. Memory does not depend on the length of the clip."""
+"""Follow objects through a clip whose frames arrive one by one, in memory that does not grow with the clip."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -23,10 +23,10 @@ class Frame(NamedTuple):
     """A frame of a clip.
 
     Attributes:
-        number (int): its number in the clip, from 0; numbers may have gaps.
-        image (np.ndarray): uint8 ``(H, W, 3)``, BGR. A buffer may be reused for the next frame.
-        mask (np.ndarray, optional): ``(H, W)`` of any integer type, ids 1…254 of the objects that begin at this frame,
-            and 0.
+        number (int): position in the clip, from 0. Numbers may have gaps.
+        image (np.ndarray): uint8 ``(H, W, 3)``, BGR. You may reuse the buffer for the next frame.
+        mask (np.ndarray, optional): ``(H, W)`` of any integer type. Ids 1…254 are objects that begin at this frame, 0
+            is background.
     """
 
     number: int
@@ -35,30 +35,30 @@ class Frame(NamedTuple):
 
 
 class _Reference(NamedTuple):
-    """The stored data of a frame at which objects begin."""
+    """A frame at which objects begin."""
 
     features: Tensor  # (h, w, C)
     ids: list[int]
     masks: Tensor  # (O, h, w)
-    given: np.ndarray  # (H, W)
+    mask: np.ndarray  # (H, W)
 
 
 class ClipSession:
-    """Follows objects through one clip.
+    """Follow objects through one clip.
 
-    Objects may begin at any frame. An object is absent before its first frame; on that frame its prediction is the
-    given mask. If a clip is processed in parts, the model receives each part together with the reference frames.
+    Objects may begin at any frame. An object is absent before its first frame, and its prediction on that frame is the
+    given mask. If a clip is processed in parts, the model receives a part together with the reference frames.
 
     Args:
         model (SSTNetwork): for example an :class:`~mmattn.video.SST`, in eval mode.
-        scale, max_frames, sampling: as in ``test_cfg`` of :class:`~mmattn.video.SST`; ``sampling`` only affects
+        scale, max_frames, sampling: as in ``test_cfg`` of :class:`~mmattn.video.SST`. ``sampling`` only affects
             :meth:`segment_clip`.
 
     Example::
 
         session = ClipSession(model.eval(), max_frames=16)
         frames = (Frame(i, image, mask if i == 0 else None) for i, image in enumerate(images))
-        ids = [found for _, found in session.segment(frames)]
+        masks = [ids for _, ids in session.segment(frames)]
     """
 
     def __init__(
@@ -87,16 +87,13 @@ class ClipSession:
         """Yield each frame with its ids. Frames are processed in parts of at most ``max_frames``.
 
         Args:
-            frames (iterable of Frame): in the order of their numbers.
-            skip (Callable): receives the frame numbers of a part, and returns whether its results are not required. The
-                boundaries of the parts do not depend on it. Defaults to never.
+            frames (iterable of Frame): in the order of their numbers, and all of one size. A mask may only show objects
+                that have not begun yet.
+            skip (Callable): receives the frame numbers of a part, and returns whether its results are not required. It
+                does not change where parts begin. Defaults to never.
 
         Yields:
             tuple[Frame, np.ndarray]: the frame, and uint8 ``(H, W)`` ids at the frame's size.
-
-        Raises:
-            ValueError: the numbers do not ascend; a frame or a mask has another shape or type than in :class:`Frame`,
-                or another size than the first frame; or a mask shows an object that has already begun.
         """
         part: list[Frame] = []
         last = None
@@ -117,15 +114,10 @@ class ClipSession:
             yield from self._segment_part(part)
 
     def segment_clip(self, sample: BaseDataElement) -> np.ndarray:
-        """Return the ids in a whole clip: uint8 ``(T, H, W)``.
+        """Segment a whole clip, as made by ``PackClip``: ids, uint8 ``(T, H, W)``.
 
-        At most ``max_frames`` + 1 frames are held in memory.
-
-        Args:
-            sample (BaseDataElement): a whole clip, as made by ``PackClip``.
-
-        Raises:
-            FileNotFoundError, ValueError: a frame cannot be read, or has another size than the masks.
+        At most ``max_frames`` + 1 frames are held in memory. A frame that cannot be read, or has another size than the
+        masks, raises an error that names its file.
         """
         count = len(sample.frames)
         ids = np.zeros((count, *sample.ori_shape), np.uint8)
@@ -142,17 +134,13 @@ class ClipSession:
             )
         else:
             results = self.segment(_frame(sample, at, at in sample.given) for at in range(count))
-        for frame, found in results:
-            ids[position[frame.number]] = found
+        for frame, frame_ids in results:
+            ids[position[frame.number]] = frame_ids
         return ids
 
     @torch.no_grad()
     def add(self, frame: Frame) -> None:
-        """Register a frame as the reference of the objects in its mask, which begin at this frame.
-
-        Raises:
-            ValueError: as in :meth:`segment`, or the mask shows no object.
-        """
+        """Register a frame as the reference of the objects in its mask. At least one object must begin there."""
         _check_frame(frame)
         mask = (
             np.zeros((1, 1), np.uint8)
@@ -167,9 +155,9 @@ class ClipSession:
             raise ValueError(
                 f'the mask of frame {frame.number} is of shape {mask.shape}, the frame of {frame.image.shape[:2]}'
             )
-        known = set(ids) & set(self.first_frames)
-        if known:
-            raise ValueError(f'the mask of frame {frame.number} shows objects that already began: {sorted(known)}')
+        repeated = set(ids) & set(self.first_frames)
+        if repeated:
+            raise ValueError(f'the mask of frame {frame.number} shows objects that already began: {sorted(repeated)}')
         features, _, _ = self._features([frame])
         image = self._resized(frame.image)
         masks = np.stack([mask == i for i in ids])
@@ -196,7 +184,7 @@ class ClipSession:
             )
 
     def _groups(self, part: list[Frame]) -> Iterator[list[int]]:
-        """Yield groups of reference frame numbers; a group and the part together have at most ``max_frames`` frames."""
+        """Group reference frame numbers. A group and the part together have at most ``max_frames`` frames."""
         inside = {frame.number for frame in part}
         outside = [number for number in self._references if number not in inside]
         room = len(outside) if self.max_frames is None else max(1, self.max_frames - len(part))
@@ -205,7 +193,7 @@ class ClipSession:
             yield group + [number for number in self._references if number in inside and group is groups[0]]
 
     def _streams(self, group: list[int], numbers: list[int], features: Tensor) -> dict[int, Tensor]:
-        """Return the streams, at frames ``numbers``, of the objects that begin at the frames ``group``."""
+        """Compute streams, at the frames ``numbers``, for objects that begin at the frames ``group``."""
         if not group:
             return {}
         seen = {**{number: self._references[number].features for number in group}, **dict(zip(numbers, features))}
@@ -224,7 +212,7 @@ class ClipSession:
     def _labels(
         self, frame: Frame, streams: dict[int, Tensor], fine: Tensor | None, size: tuple[int, int]
     ) -> np.ndarray:
-        """Return the ids in a frame, uint8 ``(H, W)``, from the streams ``(h, w, C)`` of the objects."""
+        """Turn the streams ``(h, w, C)`` of objects into the ids of a frame, uint8 ``(H, W)``."""
         first = self.first_frames
         ids = sorted(i for i in streams if first[i] < frame.number)
         labels = np.zeros(frame.image.shape[:2], np.uint8)
@@ -244,25 +232,25 @@ class ClipSession:
             winner = aggregate(foreground, self.model.aggregation).argmax(0).cpu().numpy()
             labels = np.array([0, *ids], np.uint8)[winner]
         if frame.number in self._references:
-            given = self._references[frame.number].given
-            labels = np.where(np.isin(given, self._references[frame.number].ids), given, labels)
+            reference = self._references[frame.number]
+            labels = np.where(np.isin(reference.mask, reference.ids), reference.mask, labels)
         return labels
 
     def _features(self, frames: list[Frame]) -> tuple[Tensor, Tensor | None, tuple[int, int]]:
-        """Return features at stride 8, with refinement also at stride 4, and the size of the padded frames."""
+        """Extract features at stride 8, with refinement also at stride 4. The third result is the padded size."""
         for frame in frames:
             if self._size is not None and frame.image.shape != self._size:
                 raise ValueError(
                     f'frame {frame.number} is of shape {frame.image.shape[:2]}, earlier frames of {self._size[:2]}'
                 )
             self._size = frame.image.shape
-        found = []
+        outputs = []
         for start in range(0, len(frames), FRAMES_AT_ONCE):
             images = np.stack([self._resized(frame.image) for frame in frames[start : start + FRAMES_AT_ONCE]])
             device = next(self.model.parameters()).device
             images = self.model.data_preprocessor.normalize(torch.from_numpy(images).permute(0, 3, 1, 2).to(device))
-            found.append(self.model.extract_feat(images))
-        features, fine = zip(*found)
+            outputs.append(self.model.extract_feat(images))
+        features, fine = zip(*outputs)
         return torch.cat(features), None if fine[0] is None else torch.cat(fine)[:, None], tuple(images.shape[2:])
 
     def _resized(self, image: np.ndarray) -> np.ndarray:
@@ -273,7 +261,6 @@ class ClipSession:
 
 
 def _check_frame(frame: Any) -> None:
-    """Check the types of a frame that a user made."""
     if not isinstance(frame, Frame):
         raise ValueError(f'frames must be of type Frame(number, image, mask); got {type(frame).__name__}')
     image: Any = frame.image
@@ -282,15 +269,14 @@ def _check_frame(frame: Any) -> None:
         raise ValueError(f'the image of frame {frame.number} must be uint8 of shape (H, W, 3), BGR; got {kind}')
 
 
-def _frame(sample: BaseDataElement, position: int, given: bool = False) -> Frame:
-    """Return a frame of a clip, with its mask if ``given``."""
-    mask = sample.given[position].cpu().numpy() if given else None
+def _frame(sample: BaseDataElement, position: int, with_mask: bool = False) -> Frame:
+    mask = sample.given[position].cpu().numpy() if with_mask else None
     return Frame(sample.frame_numbers[position], sample.frames[position], mask)
 
 
 @torch.no_grad()
 def segment_clips(model: Any, samples: list[BaseDataElement]) -> list[BaseDataElement]:
-    """Add ``pred_masks`` to samples of whole clips: ``data``, uint8 ``(T, H, W)``, the ids that the model finds."""
+    """Add ``pred_masks`` to samples of whole clips: ``data``, the predicted ids, uint8 ``(T, H, W)``."""
     for sample in samples:
         session = ClipSession(model, **model.test_cfg)
         sample.pred_masks = PixelData(data=torch.from_numpy(session.segment_clip(sample)))
@@ -298,11 +284,7 @@ def segment_clips(model: Any, samples: list[BaseDataElement]) -> list[BaseDataEl
 
 
 def check_settings(test_cfg: dict) -> dict:
-    """Return the settings of a session as a new dict.
-
-    Raises:
-        ValueError: a setting is unknown or invalid.
-    """
+    """Check and copy the settings of a session."""
     unknown = set(test_cfg) - {'scale', 'max_frames', 'sampling'}
     if unknown:
         raise ValueError(f'the keys of test_cfg must be scale, max_frames and sampling; got {sorted(unknown)}')

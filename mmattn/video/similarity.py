@@ -10,7 +10,7 @@ BOUNDARY_TOLERANCE = 0.008  # relative to the diagonal of the image
 
 
 class Statistics(NamedTuple):
-    """Mean, recall (share of frames above 0.5) and decay (mean of a clip's first quarter minus that of the last)."""
+    """Mean, recall (share of frames above 0.5) and decay (mean of the first quarter of a clip minus the last)."""
 
     mean: float
     recall: float
@@ -18,19 +18,18 @@ class Statistics(NamedTuple):
 
 
 def region_similarity(predicted: np.ndarray, truth: np.ndarray) -> float:
-    """Return J, the intersection over union of two bool ``(H, W)`` masks: 0…1, and 1 if both are empty."""
+    """Compute J, the intersection over union of two bool ``(H, W)`` masks: 0…1, and 1 if both are empty."""
     union = np.count_nonzero(predicted | truth)
     return np.count_nonzero(predicted & truth) / union if union else 1.0
 
 
 def boundary_similarity(predicted: np.ndarray, truth: np.ndarray) -> float:
-    """Return F, the harmonic mean of precision and recall of the boundary pixels, as defined by DAVIS.
+    """Compute F, the harmonic mean of precision and recall of the boundary pixels, as defined by DAVIS.
 
     A pixel is correct if the other boundary has a pixel within ``ceil(0.008 · diagonal of the image)`` pixels.
 
     Args:
-        predicted (np.ndarray): bool ``(H, W)``.
-        truth (np.ndarray): bool ``(H, W)``.
+        predicted, truth (np.ndarray): bool ``(H, W)``.
 
     Returns:
         float: 0…1. It is 1 if neither mask has a boundary, because it is empty or covers the whole image.
@@ -50,7 +49,7 @@ def boundary_similarity(predicted: np.ndarray, truth: np.ndarray) -> float:
 
 
 def summarize(values: np.ndarray) -> Statistics:
-    """Return mean, recall and decay of an object's J or F, float ``(frames, )``; nan without frames.
+    """Compute mean, recall and decay of an object's J or F, float ``(frames, )``. They are nan without frames.
 
     Quarters are defined as by DAVIS: adjacent quarters share a frame.
     """
@@ -62,7 +61,7 @@ def summarize(values: np.ndarray) -> Statistics:
 
 
 def _boundary(mask: np.ndarray) -> np.ndarray:
-    """Return 1 where a pixel differs from its right, lower, or lower right neighbour, else 0."""
+    """Mark pixels that differ from their right, lower or lower right neighbour."""
     return cv2.morphologyEx(
         mask.astype(np.uint8),
         cv2.MORPH_GRADIENT,
@@ -73,6 +72,5 @@ def _boundary(mask: np.ndarray) -> np.ndarray:
 
 
 def _disk(radius: int) -> np.ndarray:
-    """Return the pixels within ``radius`` of the centre: uint8, ``2·radius + 1`` per side."""
     squares = np.arange(-radius, radius + 1) ** 2
     return (squares[:, None] + squares <= radius**2).astype(np.uint8)

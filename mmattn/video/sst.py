@@ -18,7 +18,7 @@ from .session import check_settings, segment_clips
 
 @MODELS.register_module()
 class SST(SSTNetwork):
-    """Follow objects, each given by one mask, through a clip: an encoder of the video and a decoder of each object.
+    """Follow objects through a clip, given one mask per object: an encoder of the video, a decoder of objects.
 
     Source: *Attention and Fusion of Deep Representations for Computer Vision*, master's thesis, University of Guelph,
     2020, chapter 5. :class:`~mmattn.video.network.SSTNetwork` describes the network.
@@ -32,13 +32,10 @@ class SST(SSTNetwork):
             * ``scale`` (tuple[int, int]): width and height to which frames are resized, as in ``ClipResize``. Defaults
               to the size of the files.
             * ``max_frames`` (int): number of frames that the model processes at once, including reference frames, at
-              least 2; a longer clip is processed in parts. Defaults to all ("dense evaluation", Table 5.4).
+              least 2. A longer clip is processed in parts. Defaults to all ("dense evaluation", Table 5.4).
             * ``sampling`` (str): parts are 'dense', consecutive frames, or 'sparse', frames from the whole clip.
               Defaults to 'dense'.
         **kwargs: as in :class:`~mmattn.video.network.SSTNetwork`.
-
-    Raises:
-        ValueError: ``query``, ``aggregation`` or ``test_cfg`` is invalid.
 
     Example:
         >>> import numpy as np
@@ -65,9 +62,6 @@ class SST(SSTNetwork):
             data_samples (list of BaseDataElement): as made by ``PackClip``.
             mode (str): 'loss' returns a dict of losses, 'predict' the samples with ``pred_masks``, and 'tensor' a list
                 with one float ``(O, 2, T, H, W)`` per clip, the logits of background and foreground of its objects.
-
-        Raises:
-            ValueError: ``mode`` is unknown.
         """
         if mode == 'loss':
             return self.loss(inputs, data_samples)
@@ -78,9 +72,9 @@ class SST(SSTNetwork):
         raise ValueError(f"mode must be 'loss', 'predict' or 'tensor'; got {mode!r}")
 
     def loss(self, inputs: Tensor, data_samples: list[BaseDataElement]) -> dict[str, Tensor]:
-        """Return ``loss_mask``, the mean over objects of the cross-entropy of each object against its background.
+        """Compute ``loss_mask``, the cross-entropy of an object against its background, averaged over objects.
 
-        With ``dice_weight``, also return ``loss_dice``. The reference frame, whose mask is given, is ignored unless it
+        With ``dice_weight``, also compute ``loss_dice``. The reference frame, whose mask is given, is ignored unless it
         is the only frame. Pixels with 255 in ``gt_masks`` are ignored. ``acc_iou`` is the mean IoU of the objects, in
         percent.
         """
@@ -94,11 +88,11 @@ class SST(SSTNetwork):
                 present = truth == i  # (T, H, W)
                 target = torch.where(counts, present.long(), VOID)
                 cross_entropies.append(F.cross_entropy(scores.unsqueeze(0), target.unsqueeze(0), ignore_index=VOID))
-                found = scores.softmax(0)[1] * counts
-                both, either = (found * present).sum((1, 2)), (found + present).sum((1, 2))
+                foreground = scores.softmax(0)[1] * counts
+                both, either = (foreground * present).sum((1, 2)), (foreground + present).sum((1, 2))
                 dices.append((1 - (2 * both + 1) / (either + 1)).mean())
-                found = found > 0.5
-                ious.append((found & present).sum() / (found | present).sum().clamp(min=1))
+                predicted = foreground > 0.5
+                ious.append((predicted & present).sum() / (predicted | present).sum().clamp(min=1))
         losses = dict(loss_mask=torch.stack(cross_entropies).mean())
         if self.dice_weight:
             losses['loss_dice'] = self.dice_weight * torch.stack(dices).mean()
@@ -107,16 +101,13 @@ class SST(SSTNetwork):
     def predict(self, data_samples: list[BaseDataElement]) -> list[BaseDataElement]:
         """Add ``pred_masks`` to samples of whole clips: ``data``, uint8 ``(T, H, W)``, ids at the size of the files.
 
-        Frames are read from ``frames`` on demand; at most ``max_frames`` + 1 are held in memory.
-
-        Raises:
-            FileNotFoundError, ValueError: a frame cannot be read, or has another size than the masks; the message names
-                it.
+        Frames are read from ``frames`` on demand. At most ``max_frames`` + 1 are held in memory. A frame that cannot be
+        read, or has another size than the masks, raises an error that names its file.
         """
         return segment_clips(self, data_samples)
 
     def _clip_logits(self, inputs: Tensor, data_samples: list[BaseDataElement]) -> list[Tensor]:
-        """Return the logits ``(O, 2, T, H, W)`` of each clip's objects; the first frame is the reference."""
+        """Compute the logits ``(O, 2, T, H, W)`` of each clip's objects. The first frame is the reference."""
         batch, frames = inputs.shape[:2]
         features, fine = self.extract_feat(inputs.flatten(0, 1))
         features = features.unflatten(0, (batch, frames))
@@ -139,6 +130,6 @@ class SST(SSTNetwork):
 
 
 def object_masks(mask: Tensor, ids: Iterable[int], size: Sequence[int]) -> Tensor:
-    """Return bool ``(O, *size)`` masks of some ids in a ``(H, W)`` mask, False in the padding."""
+    """Split a ``(H, W)`` mask of ids into bool ``(O, *size)`` masks, False in the padding."""
     masks = mask == torch.tensor(list(ids), device=mask.device).view(-1, 1, 1)
     return F.pad(masks, (0, size[1] - mask.shape[1], 0, size[0] - mask.shape[0]))

@@ -1,7 +1,7 @@
 """Transforms of whole clips: frames and masks together. Random parameters are drawn once per clip.
 
-All transforms take and return ``frames``, a list of uint8 ``(H, W, 3)``, BGR, and ``masks``, a list of uint8 ``(H,
-W)``. Outside the image, frames are mirrored and masks are 255, the void label.
+All transforms take and return ``frames``, a list of uint8 ``(H, W, 3)``, BGR, and ``masks``, a list of uint8
+``(H, W)``. Outside the image, frames are mirrored and masks are 255, the void label.
 """
 
 from abc import abstractmethod
@@ -43,8 +43,8 @@ class ClipResize(ClipTransform):
     Args:
         scale (tuple[int, int]): width and height.
         ratio_range (tuple[float, float]): range of a random factor on ``scale``. Defaults to (1, 1).
-        keep_ratio (bool): use the largest size with the clip's aspect ratio whose long side is at most the longer, and
-            whose short side is at most the shorter value of ``scale``. Defaults to True.
+        keep_ratio (bool): keep the aspect ratio. The long side is then at most the longer value of ``scale``, and the
+            short side at most the shorter value. Defaults to True.
 
     Example:
         >>> resize = TRANSFORMS.build(dict(type='mmattn.ClipResize', scale=(22, 22)))
@@ -74,16 +74,16 @@ class ClipResize(ClipTransform):
 
 @TRANSFORMS.register_module()
 class ClipRandomAffine(BaseTransform):
-    """Rotate, scale, shear and shift clips about the centre of the image; the size does not change.
+    """Rotate, scale, shear and shift clips about the centre of the image, without changing their size.
 
     Args:
         max_rotate (float): largest rotation in either direction, in degrees. Defaults to 15.
         scale_range (tuple[float, float]): range of the scale factor. Defaults to (0.9, 1.1).
         max_shear (float): largest shear along x in either direction, in degrees. Defaults to 10.
         max_shift (float): largest shift in either direction, relative to each side. Defaults to 0.1.
-        drift (float): simulates camera motion, 0 to 1. From the first to the last frame, the map moves a random
-            fraction, between 0 and ``drift``, of the way to a second random map. Defaults to 0: all frames have the
-            same map.
+        drift (float): strength of simulated camera motion, 0 to 1. From the first to the last frame, the map moves a
+            random fraction, between 0 and ``drift``, of the way to a second random map. Defaults to 0, one map for all
+            frames.
 
     Example:
         >>> rotate = ClipRandomAffine(max_rotate=90, drift=0.5)
@@ -137,7 +137,7 @@ class ClipRandomAffine(BaseTransform):
 
 @TRANSFORMS.register_module()
 class ClipRandomCrop(ClipTransform):
-    """Crop a random window, which shows an object in the first frame, the reference, if that shows any.
+    """Crop a random window that shows an object of the first frame, the reference, if it has any.
 
     The window contains a random pixel of a random object of the reference. Smaller clips are padded on the right and at
     the bottom.
@@ -204,12 +204,8 @@ class ClipColorJitter(BaseTransform):
     """Change brightness, contrast, saturation and hue of the frames, in this order.
 
     Args:
-        brightness (float), contrast (float), saturation (float): the factor is drawn from 1 ± this value. Default to
-        0.3.
+        brightness, contrast, saturation (float): the factor is drawn from 1 ± this value. Default to 0.3.
         hue (float): largest shift in either direction, as a fraction of the colour circle, 0 to 0.5. Defaults to 0.05.
-
-    Raises:
-        ValueError: ``hue`` is not in the range 0 to 0.5.
 
     Example:
         >>> jitter = ClipColorJitter(hue=0.1)
@@ -238,16 +234,13 @@ class ClipColorJitter(BaseTransform):
 class ClipCopyPaste(BaseTransform):
     """Paste the moving objects of another clip over the frames, as additional objects to follow.
 
-    This creates many scenes from few clips. The other clip is drawn at random from a data set. The pipeline of that
-    data set must return the same number of frames, with masks. Clips of another size are cropped as by
-    ``ClipRandomCrop``. The pasted objects get the lowest ids that are not in use.
+    This creates many scenes from few clips. The other clip is drawn at random from a data set whose pipeline returns as
+    many frames, with masks. Clips of another size are cropped as by ``ClipRandomCrop``. The pasted objects get the
+    lowest free ids.
 
     Args:
         dataset (dict): config of the data set, with its pipeline.
         prob (float): probability of pasting. Defaults to 0.5.
-
-    Raises:
-        ValueError: when called, the two clips have different numbers of frames.
 
     Example:
         >>> from mmattn.video import write_mask

@@ -13,8 +13,7 @@ from PIL import Image
 from mmattn.registry import HOOKS
 from mmattn.utils.files import atomic_write
 
-from .masks import read_mask
-from .overlay import draw_overlay
+from .masks import draw_overlay, read_mask
 
 OPACITY = 0.5
 
@@ -23,19 +22,16 @@ OPACITY = 0.5
 class VOSVisualizationHook(Hook):
     """Draw frames of validated and tested clips with the Runner's visualizer, as ``<clip>_<frame>``.
 
-    The left half shows the ground truth, or the plain frame if it has no mask; the right half shows the prediction.
+    The left half shows the ground truth, or the plain frame if it has no mask. The right half shows the prediction.
     ``tools/test.py --show-dir`` enables the hook.
 
     Args:
         draw (bool): enable the hook. Defaults to False.
-        interval (int): draw every ``interval``-th frame of a clip, starting with the first. Defaults to 10.
+        interval (int): draw every ``interval``-th frame of a clip, starting with the first; at least 1. Defaults to 10.
         show (bool): also show the pictures in a window. Defaults to False.
-        wait_time (float): seconds that a window shows a picture; 0 waits for a key. Defaults to 2.
-        out_dir (str, optional): folder for the pictures, as ``<clip>/<frame>.png``; replaces the visualizer. Defaults
-            to None.
-
-    Raises:
-        ValueError: ``interval`` is less than 1.
+        wait_time (float): seconds that a window shows a picture. 0 waits for a key. Defaults to 2.
+        out_dir (str, optional): folder for the pictures, as ``<clip>/<frame>.png``, in place of the visualizer.
+            Defaults to None.
 
     Example:
         >>> hook = HOOKS.build(dict(type='mmattn.VOSVisualizationHook', draw=True, interval=5))

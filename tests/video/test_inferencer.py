@@ -23,8 +23,7 @@ from mmattn.video.clip_files import read_frame
 from mmattn.video.datasets import VideoFolderDataset
 from mmattn.video.inferencer import VOSInferencer
 from mmattn.video.loading import LoadGivenMasks, PackClip
-from mmattn.video.masks import PALETTE, read_mask, write_mask
-from mmattn.video.overlay import draw_overlay
+from mmattn.video.masks import PALETTE, draw_overlay, read_mask, write_mask
 
 from ..full_disk import full_disk
 from . import clips

@@ -17,8 +17,7 @@ from mmattn.registry import HOOKS
 from mmattn.video.clip_files import read_frame
 from mmattn.video.datasets import VideoFolderDataset
 from mmattn.video.loading import LoadGivenMasks, PackClip
-from mmattn.video.masks import read_mask
-from mmattn.video.overlay import draw_overlay
+from mmattn.video.masks import draw_overlay, read_mask
 
 from . import clips
 from .clips import squares

@@ -17,7 +17,7 @@ from rich.progress import track
 from mmattn.engine import add_config_options, data_paths, load_config
 from mmattn.utils.devices import check_display
 from mmattn.utils.files import check_not_input, check_writable
-from mmattn.video.overlay import draw_overlay
+from mmattn.video.masks import draw_overlay
 from mmattn.visualization import read_image
 
 
