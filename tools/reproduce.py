@@ -25,6 +25,7 @@ curves.png.
 
 import argparse
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +151,14 @@ def parse_args() -> argparse.Namespace:
     args.network = args.network or ('small' if args.scale < 1 else 'paper')
     args.rows_of_table = tables[args.table]
     try:
+        re.compile(args.units or '')
+    except re.error as error:
+        parser.error(f"--units must be a regular expression; got '{args.units}': {error}")
+    try:
         args.cfg_options = read_settings(args.cfg_options)
         for name, row, *settings in args.variant:
+            if not settings:
+                raise ValueError(f"'{name}' has none")
             args.rows_of_table = add_variant(args.rows_of_table, name, row, read_settings(settings))
             args.rows = args.rows and [*args.rows, name]
     except ValueError as error:
@@ -219,7 +226,7 @@ def main() -> None:
         args.frozen,
         args.cfg_options,
     )
-    folds = [fold.split(',') for fold in args.folds]
+    folds = [list(filter(None, map(str.strip, fold.split(',')))) for fold in args.folds]
     scope = Scope(args.rows, args.seeds, folds, args.untrained, args.units, args.contrasts, args.family)
     machine = Machine(args.gpus, args.jobs, args.workers)
     print(reproduce(args.rows_of_table, protocol, args.work_dir, scope, machine, args.data_root))

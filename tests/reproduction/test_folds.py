@@ -158,6 +158,7 @@ def test_folds_through_the_tools(data, weights, tmp_path):  # noqa: F811
     cfg = Config.fromfile(tmp_path / 'configs' / f'{stem}_fold-1.py')
     assert cfg.model.backbone.type == 'mmattn.FrozenBackbone'
     assert cfg.custom_imports.imports == ['reproduction.mobilenet_v2_stride8', 'reproduction.frozen_backbone']
+    assert content['rows'][1]['configs'] == [f'first mask, {stem}_fold-1', f'first mask, {stem}_fold-2']
 
 
 def test_only_models_that_read_the_last_map_fit_the_backbone_for_clips(data, weights):  # noqa: F811

@@ -70,6 +70,8 @@ def test_list_names_tables_rows_and_data_sets(call):
         (('3.2', '--jobs', 0), '--jobs must be 1 or more'),
         (('3.2', '--family', 0), '--family must be 1 or more'),
         (('3.2', '--cfg-options', 'a.b'), r"--cfg-options KEY=VALUE …; got 'a\.b'"),
+        (('3.2', '--units', '('), r"--units must be a regular expression; got '\('"),
+        (('3.2', '--variant', 'new', 'NL'), "'new' has none"),
         (('3.2', '--variant', 'NL', 'NL', 'a=1'), "there is a row 'NL' already"),
         (('3.2', '--variant', 'new', 'XL', 'a=1'), "the table has no row 'XL', only NL; NL.*"),
         (('3.2', '--dataset', 'camvid', '--contrasts', 'NL'), "must be 'OURS - BASELINE' of NL, R50; .*; got 'NL'"),

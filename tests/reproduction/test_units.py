@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmattn.registry import METRICS
 from reproduction.results import STATISTICS
 from reproduction.task import ProtocolError
-from reproduction.units import STATISTIC_OF, check_units, score_by_unit
+from reproduction.units import STATISTIC_OF, ByUnit, check_units, score_by_unit
 
 CLASSES = ('background', 'skin', 'eyes')
 WORDS = ['ein', 'hund', 'läuft', 'im', 'park', 'und', 'bellt']
@@ -41,7 +41,13 @@ def sentence(line):
             'overall',
         ),
         (
-            dict(type='mmseg.IoUMetric', iou_metrics=['mIoU']),
+            dict(type='mmattn.FaceParsingMetric', columns=['skin', 'accuracy']),
+            dict(classes=CLASSES),
+            {str(i): face(i) for i in range(4)},
+            'accuracy',
+        ),
+        (
+            dict(type='IoUMetric', iou_metrics=['mIoU']),
             dict(classes=CLASSES),
             {str(i): face(i) for i in range(4)},
             'mIoU',
@@ -53,11 +59,11 @@ def sentence(line):
             'BLEU',
         ),
     ],
-    ids=['F1', 'mIoU', 'BLEU'],
+    ids=['F1', 'accuracy', 'mIoU', 'BLEU'],
 )
 def test_the_metric_is_the_statistic_of_the_sums(metric, meta, samples, key, tmp_path):
     """The metric's own value, to the decimals that it has."""
-    cfg = Config(dict(test_evaluator=metric))
+    cfg = Config(dict(test_evaluator=metric, val_evaluator=metric))
     check_units(cfg)
     statistic = score_by_unit(cfg)
     assert cfg.custom_imports.imports == ['reproduction.units']
@@ -70,6 +76,15 @@ def test_the_metric_is_the_statistic_of_the_sums(metric, meta, samples, key, tmp
     assert list(scores) == list(samples)
     assert 0 < value < 100
     assert STATISTICS[statistic](np.sum([*scores.values()], 0)) == pytest.approx(value, abs=0.006)
+
+
+def test_images_of_one_name_in_several_folders_are_several(tmp_path):
+    scored = ByUnit(dict(type='mmattn.FaceParsingMetric', overall=['skin']), 'overall', str(tmp_path))
+    scored.dataset_meta = dict(classes=CLASSES)
+    for name in ('drive1/0001', 'drive2/0001'):
+        scored.process({}, [face(name)])
+    scored.evaluate(2)
+    assert list(json.loads((tmp_path / 'scores.json').read_text())) == ['drive1/0001', 'drive2/0001']
 
 
 def test_averages_over_boxes_are_not_sums():

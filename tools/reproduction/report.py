@@ -67,8 +67,9 @@ def write_report(
     store.report(setup._asdict(), _rows(methods, setup))
     title = f'{setup.title} on {setup.data}' + (f', not the {setup.whose} protocol' if setup.deviations else '')
     plot(methods, title, setup.published and not setup.deviations, folder / 'plot.png')
-    if all(len(result.curve) > 1 for method in methods if method.configs for result in method.results.values()):
-        plot_curves([method for method in methods if method.configs], title, folder / 'curves.png')
+    trained = [method for method in methods if method.is_trained]
+    if all(len(result.curve) > 1 for method in trained for result in method.results.values()):
+        plot_curves(trained, title, folder / 'curves.png')
     if by_number(methods):
         plot_numbers(methods, title, folder / 'numbers.png')
     text = markdown_page(methods, setup)
@@ -156,17 +157,16 @@ def table(methods: list[Measured], setup: Setup) -> str:
     for method in methods:
         seconds = [result.seconds for result in method.results.values() if result.seconds is not None]
         memories = [result.memory for result in method.results.values() if result.memory is not None]
-        trained = bool(method.configs)
         rows.append(
             [
                 method.name,
                 *([of_paper(method.rows)] if printed else []),
                 *(f'{value:.2f}' for value in method.values(first)),
                 spread(method.values(first)),
-                str(to_baseline.get(method.name, 'baseline' if trained else 'not trained')),
+                str(to_baseline.get(method.name, 'baseline' if method.is_trained else 'not trained')),
                 *(spread(method.values(metric)) for metric in others),
-                f'{method.parameters / 1e6:.3f}' if trained else '–',
-                f'{method.macs / 1e9:.3f}' if trained else '–',
+                f'{method.parameters / 1e6:.3f}' if method.is_trained else '–',
+                f'{method.macs / 1e9:.3f}' if method.is_trained else '–',
                 f'{statistics.median(seconds):.3g}' if seconds else '–',
                 f'{max(memories):.0f}' if memories else '–',
             ]

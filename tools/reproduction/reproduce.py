@@ -158,8 +158,9 @@ def reproduce(
             for number, method in enumerate(methods)
         ]
         for name in scope.untrained:
-            result = pool([_untrained(name, part[0], store) for part in methods_by_fold])
-            measured.append(Measured(name, [], None, [], 0, 0.0, dict.fromkeys(scope.seeds, result)))
+            keys = [f'{name}, {part[0].paths[-1].stem}' for part in methods_by_fold]
+            result = pool([_untrained(name, key, part[0], store) for key, part in zip(keys, methods_by_fold)])
+            measured.append(Measured(name, [], None, keys, 0, 0.0, dict.fromkeys(scope.seeds, result)))
         named = {method.name: method for method in measured}
         pairs = [Contrast(named[ours], named[baseline]) for ours, baseline in contrasts]
         return write_report(measured, pairs, scope.family, setup, store, has_own_test(first))
@@ -245,8 +246,9 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
         found = test(staged._replace(config=folder / 'config.py'), jobs, best, folder, *arguments, files=True)
         samples = json.loads((folder / 'scores.json').read_text(encoding='utf-8'))
     else:
-        by_sample = has_own_test(cfg) and writes_samples(cfg)
-        found = scores(staged, jobs, best, key, None if has_own_test(cfg) else steps, *arguments, files=by_sample)
+        by_sample = writes_samples(cfg) and (has_own_test(cfg) or by_unit)
+        step = None if has_own_test(cfg) or by_sample else steps
+        found = scores(staged, jobs, best, key, step, *arguments, files=by_sample)
         if by_sample:
             samples = read_samples(test_folder(run, *arguments), keys[key])
     logs = scalars(run.folder)
@@ -264,9 +266,8 @@ def run_stages(run: Run, method: Method, by_unit: bool, workers: int | None, job
     return result
 
 
-def _untrained(name: str, method: Method, store: Store) -> Result:
+def _untrained(name: str, key: str, method: Method, store: Store) -> Result:
     """Return the stored result of a row that is not trained, on the data of a method; compute a missing one."""
-    key = f'{name}, {method.paths[-1].stem}'
     stored = store.get(key, 'none', 0, UNITS['iter'])
     if stored is None:
         stored = test_untrained(name, method.configs[-1])

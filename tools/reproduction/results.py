@@ -68,6 +68,11 @@ class Measured(NamedTuple):
         """The names of the metrics; methods are compared by the first."""
         return list(next(iter(self.results.values())).metrics)
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether the row has trainings."""
+        return any(result.seconds is not None for result in self.results.values())
+
     def values(self, metric: str) -> list[float]:
         """Return a metric for all seeds."""
         return [result.metrics[metric] for result in self.results.values()]

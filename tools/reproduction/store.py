@@ -15,16 +15,22 @@ class Store:
     """The finished runs in a results.json, read when it is opened and written after each further run.
 
     The file has ``setup`` and ``rows`` of the last report, and the ``runs`` by name of the config and seed. The
-    ``samples`` of all runs are listed once; a run has their scores in this order, or null.
+    ``samples`` of all runs are listed once; a run has their scores in this order, or null. If all scores are 0 or 100,
+    as of questions, they are a text of the digits 0 and 1.
+
+    Runs in the folder ``runs`` of a work dir of version 0.2.0 are taken over.
 
     Args:
         path (Path): the file; it need not exist.
+
+    Raises:
+        ValueError: the file is not JSON.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = Lock()
-        content = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+        content = _read(path) if path.exists() else {}
         self.setup: Mapping[str, Any] = content.get('setup', {})
         self.rows: list[dict[str, Any]] = content.get('rows', [])
         names = content.get('samples', [])
@@ -33,6 +39,10 @@ class Store:
             for config, runs in content.get('runs', {}).items()
             for seed, run in runs.items()
         }
+        for file in sorted(path.parent.glob('runs/*_seed-*.json')):
+            config, _, seed = file.stem.rpartition('_seed-')
+            run = _read(file)
+            self._runs.setdefault((config, seed), (run.pop('steps'), Result(**run)))
 
     def get(self, config: str, seed: int | str, steps: int, units: str) -> Result | None:
         """Return the result of a run, or None.
@@ -82,6 +92,13 @@ class Store:
         write_text(self.path, '{\n' + ',\n'.join(parts) + '\n}\n')
 
 
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding='utf-8'))
+    except ValueError as error:
+        raise ValueError(f'{path} is not JSON: {error}') from None
+
+
 def _order(config: str, seed: str) -> tuple[str, int, str]:
     return config, int(seed) if seed.isdecimal() else -1, seed
 
@@ -100,7 +117,9 @@ def _content(steps: int, result: Result, names: list[str]) -> dict[str, Any]:
         content['curve'] = [[step, round(value, 4)] for step, value in result.curve]
     if result.samples:
         content['statistic'] = result.statistic
-        content['scores'] = [_rounded(result.samples.get(name)) for name in names]
+        scores = [_rounded(result.samples.get(name)) for name in names]
+        are_digits = all(score in (0, 100) for score in scores)
+        content['scores'] = ''.join('1' if score else '0' for score in scores) if are_digits else scores
     return content
 
 
@@ -114,7 +133,10 @@ def _rounded(score: Score | None) -> Any:
 
 
 def _result(run: Mapping[str, Any], names: list[str]) -> Result:
-    samples = {name: score for name, score in zip(names, run.get('scores', ())) if score is not None}
+    scores = run.get('scores', ())
+    if isinstance(scores, str):
+        scores = [100 * int(digit) for digit in scores]
+    samples = {name: score for name, score in zip(names, scores) if score is not None}
     return Result(
         run['metrics'],
         run['seconds'],

@@ -1,6 +1,7 @@
 """Scores of each sample of a test, whose sums give the metric: for intervals over images, clips and sentences."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,29 +14,31 @@ from mmattn.utils.component_type import type_name
 from mmattn.utils.files import write_text
 
 from .backbone import add_import
-from .task import ProtocolError
+from .task import ProtocolError, metrics_of
 
 # The statistic of a metric's scores, see `reproduction.results.STATISTICS`.
 STATISTIC_OF = {'IoUMetric': 'mIoU', 'FaceParsingMetric': 'mean', 'VOSMetric': 'mean', 'BLEU': 'BLEU'}
 
 
-def score_sample(metric: BaseMetric, result: Any) -> list[float]:
-    """Return the numbers of a sample that add up to the first metric of a test.
+def score_sample(metric: BaseMetric, result: Any, key: str) -> list[float]:
+    """Return the numbers of a sample that add up to a metric of a test.
 
     Args:
         metric (BaseMetric): a metric of :data:`STATISTIC_OF`.
         result: its result of one sample.
+        key (str): name of the metric, such as 'overall' or 'accuracy' for faces.
 
     Returns:
-        list[float]: intersections and unions of all classes; 100 · 2TP and 2TP + FP + FN of all components; J&F summed
-        over the objects of a clip, and their number; n-grams and lengths of a sentence.
+        list[float]: intersections and unions of all classes; 100 · 2TP and 2TP + FP + FN, or 100 times the number of
+        correct pixels and the number of all; J&F summed over the objects of a clip, and their number; n-grams and
+        lengths of a sentence.
     """
     kind = type(metric).__name__
     if kind == 'IoUMetric':
         intersections, unions, *_ = result
         return [*intersections.tolist(), *unions.tolist()]
     if kind == 'FaceParsingMetric':
-        part, whole = metric.count_pixels(result)['overall']
+        part, whole = metric.count_pixels(result)[key]
         return [100 * int(part), int(whole)]
     if kind == 'VOSMetric':
         rows = [50 * float(values.mean(1).sum()) for values in result['objects'].values() if values.size]
@@ -52,13 +55,15 @@ class ByUnit(BaseMetric):
 
     Args:
         metric (dict): config of a metric of :data:`STATISTIC_OF`.
+        key (str): name of the metric whose scores are written, see :func:`score_sample`.
         output_dir (str): folder for ``scores.json``; ``tools/test.py --out`` sets it.
         keep_results (bool): no effect; ``tools/test.py --out`` sets it.
     """
 
-    def __init__(self, metric: dict, output_dir: str, keep_results: bool = False) -> None:
+    def __init__(self, metric: dict, key: str, output_dir: str, keep_results: bool = False) -> None:
         super().__init__()
         self.metric = METRICS.build(metric)
+        self.key = key
         self.output_dir = output_dir
 
     @property
@@ -74,12 +79,18 @@ class ByUnit(BaseMetric):
         """Keep the name and the metric's result of each sample."""
         for sample in data_samples:
             self.metric.process(data_batch, [sample])
-            name = sample.get('clip') or (Path(sample['img_path']).stem if 'img_path' in sample else sample['line'])
-            self.results.append((str(name), self.metric.results[-1]))
+            name = Path(sample['img_path']) if 'img_path' in sample else str(sample.get('clip', sample.get('line')))
+            self.results.append((name, self.metric.results[-1]))
 
-    def compute_metrics(self, results: list[tuple[str, Any]]) -> dict[str, float]:
-        """Compute the metric, and write the scores of all samples."""
-        scores = {name: score_sample(self.metric, result) for name, result in results}
+    def compute_metrics(self, results: list[tuple[Path | str, Any]]) -> dict[str, float]:
+        """Compute the metric, and write the scores of all samples; the name of an image is its path in their folder."""
+        folders = [name.parent for name, _ in results if isinstance(name, Path)]
+        folder = os.path.commonpath(folders) if folders else ''
+        scores = {}
+        for name, result in results:
+            if isinstance(name, Path):
+                name = name.relative_to(folder).with_suffix('').as_posix()
+            scores[name] = score_sample(self.metric, result, self.key)
         write_text(Path(self.output_dir, 'scores.json'), json.dumps(scores))
         return self.metric.compute_metrics([result for _, result in results])
 
@@ -98,7 +109,7 @@ def check_units(cfg: Config) -> None:
 
 def score_by_unit(cfg: Config) -> str:
     """Let the test of a config write the scores of its samples, and return the name of their statistic."""
-    statistic = STATISTIC_OF[type_name(cfg.test_evaluator)]
-    cfg.test_evaluator = dict(type='mmattn.ByUnit', metric=cfg.test_evaluator)
+    statistic, key = STATISTIC_OF[type_name(cfg.test_evaluator)], next(iter(metrics_of(cfg)[1]))
+    cfg.test_evaluator = dict(type='mmattn.ByUnit', metric=cfg.test_evaluator, key=key)
     add_import(cfg, __name__)
     return statistic
