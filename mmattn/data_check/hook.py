@@ -99,7 +99,7 @@ class DataCheckHook(Hook):
                 )
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Compare the model of the checkpoint with that of the config."""
+        """Compare the checkpoint's model with the config's, and keep the checkpoint's classes for the test."""
         if self.enabled:
             meta, model = checkpoint.get('meta') or {}, runner.cfg.get('model') or {}
             name = checkpoint_path(runner) or f'of {runner.work_dir}'

@@ -1,4 +1,4 @@
-"""Size and labels of image and mask files, or the reason why they cannot be read, with a cache."""
+"""Size and labels of image and mask files, with a cache, and files that a data set does not read."""
 
 import json
 import os
@@ -122,7 +122,7 @@ def _look_at_image(file: ImageFile) -> Facts:
 
 
 def _bands_fault(stream: BinaryIO) -> str:
-    # Without PIL, which does not open all such files.
+    # Grey or RGB TIFFs with further bands. PIL does not open all such files, so the header is read here.
     header = stream.read(8)
     if header[:4] not in (b'II*\0', b'MM\0*'):
         return ''

@@ -39,7 +39,10 @@ def label_folder(out: Path, overwrite: bool, sources: Iterable[Path]) -> Iterato
 
 
 def read_image(path: Path, mode: str | None = None) -> np.ndarray:
-    """Decode an image to shape (H, W) or (H, W, C), rotated by its EXIF orientation, in PIL's ``mode``."""
+    """Decode an image to shape (H, W) or (H, W, C), rotated by its EXIF orientation, in PIL's ``mode``.
+
+    A file that is missing or unreadable is a fault.
+    """
     try:
         with Image.open(path) as image:
             turned = ImageOps.exif_transpose(image)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from stat import S_IFDIR, S_IFMT, S_IFREG
 from typing import TypeVar
 
 from .files import replace_folder
@@ -66,7 +67,8 @@ def output_folder(out: Path, overwrite: bool, sources: Iterable[Path], written: 
     """Yield a temporary folder next to ``out``. Its subfolder ``new`` becomes ``out`` when the block ends.
 
     ``out`` must not contain any of the ``sources``. With ``overwrite``, it may exist if it has no other files than
-    ``written``, the names of files and folders that may be deleted.
+    ``written``, the names of files and folders that may be deleted. If it has come to exist since the start, the result
+    is kept beside it.
     """
     out = out.resolve()
     if any(out in (source.resolve(), *source.resolve().parents) for source in sources):
@@ -75,7 +77,12 @@ def output_folder(out: Path, overwrite: bool, sources: Iterable[Path], written: 
     with replace_folder(out) as scratch:
         yield scratch
         Path(scratch, 'new', MARK).write_bytes(os.fsencode(f'{shlex.join(sys.argv)}\n'))  # file names may be any bytes
-        check_replaceable(out, overwrite, written)  # it may have come to exist since the start
+        try:
+            check_replaceable(out, overwrite, written)
+        except Fault as fault:
+            kept = Path(tempfile.mkdtemp(prefix=f'{out.name}.converted-', dir=out.parent), out.name)
+            Path(scratch, 'new').rename(kept)
+            raise Fault(*fault.args, f'{kept}: the result of this conversion') from fault
 
 
 def check_replaceable(out: Path, overwrite: bool, written: Collection[str]) -> None:
@@ -104,10 +111,9 @@ def files_below(folder: Path) -> list[Path]:
 def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
     """Unpack a zip or tar archive to a new folder in ``scratch``, and return the folder. Return a folder as it is.
 
-    Nothing is written outside of the new folder.
-
     Raises:
-        Fault: the archive is damaged, has links, or lacks a file of ``names``, which may be ``.gz``.
+        Fault: the archive is damaged, has links, devices or entries outside of its folder, or lacks a file of
+            ``names``, which may be ``.gz``. Nothing is extracted.
     """
     if source.is_dir():
         return source
@@ -117,15 +123,15 @@ def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
     target = Path(tempfile.mkdtemp(prefix='unpacked-', dir=scratch))
     try:
         if zipfile.is_zipfile(source):
-            with zipfile.ZipFile(source) as archive:  # it neither leaves the folder nor makes links
-                check_entries(source, archive.namelist(), names)
+            with zipfile.ZipFile(source) as archive:
+                modes = ((entry.filename, S_IFMT(entry.external_attr >> 16)) for entry in archive.infolist())
+                # writers on other systems set no type
+                check_entries(source, ((name, mode in (0, S_IFREG, S_IFDIR)) for name, mode in modes), names)
                 archive.extractall(target)
         else:
             with tarfile.open(source) as archive:
-                check_entries(source, archive.getnames() if names else [], names)
-                archive.extractall(target, filter=files_and_folders)
-    except tarfile.FilterError as error:
-        raise Fault(f'{source}: {error}') from error
+                check_entries(source, ((entry.name, entry.isfile() or entry.isdir()) for entry in archive), names)
+                archive.extractall(target, filter='data')
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as error:
         raise Fault(f'{source}: not a zip or tar archive, or damaged') from error
     except (NotImplementedError, RuntimeError) as error:  # another compression, or a password
@@ -133,18 +139,23 @@ def unpack(source: Path, scratch: Path, names: Sequence[str] = ()) -> Path:
     return target
 
 
-def check_entries(archive: Path, entries: Iterable[str], names: Sequence[str]) -> None:
-    """Raise a fault, before anything is extracted, that lists the files of ``names`` that an archive lacks."""
-    there = {PurePosixPath(entry).name for entry in entries}
-    if absent := [name for name in names if not {name, f'{name}.gz'} & there]:
-        raise Fault(*(f'{archive}: no {name} or {name}.gz in it' for name in absent))
+def check_entries(archive: Path, entries: Iterable[tuple[str, bool]], names: Iterable[str]) -> None:
+    """Raise a fault that lists the unsafe entries of an archive, and the files of ``names`` that it lacks.
 
-
-def files_and_folders(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
-    """Refuse entries of a tar archive that are links or devices, or outside of the folder."""
-    if not (member.isfile() or member.isdir()):
-        raise tarfile.SpecialFileError(member)
-    return tarfile.data_filter(member, folder)
+    Python renames some unsafe entries silently, and follows others. ``entries`` are names, and whether they are plain
+    files or folders.
+    """
+    faults, there = [], set()
+    for name, is_plain in entries:
+        path = PurePosixPath(name)
+        there.add(path.name)
+        if path.is_absolute() or '..' in path.parts:
+            faults.append(f'{archive}: the entry {name!r} is outside of the folder of the archive')
+        elif not is_plain:
+            faults.append(f'{archive}: the entry {name!r} is a link or a device')
+    faults += [f'{archive}: no {name} or {name}.gz in it' for name in names if not {name, f'{name}.gz'} & there]
+    if faults:
+        raise Fault(*faults)
 
 
 def warn_of_test_set(splits: Collection[str]) -> None:

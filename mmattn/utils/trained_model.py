@@ -84,7 +84,7 @@ def _differences(where: str, a: Any, b: Any) -> Iterator[str]:
 
 
 def _kind(value: Any) -> str:
-    # in use, SyncBN is BN
+    # SyncBN computes the same as BN in inference.
     return type_name(dict(type=value)).replace('SyncBN', 'BN')
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
+from mmengine.model import MMDistributedDataParallel
 from torch import nn
 
 from mmattn.data_check.data_sets import data_sets
@@ -46,6 +47,11 @@ def test_data_sets_bring_their_own_check(runner):
     faults = Hook().faults_by_path(runner, ('train_dataloader',))
     assert faults.pop('val_evaluator.iou_metrics')
     assert faults == of_hook | of_data_sets
+    runner.model = MMDistributedDataParallel.__new__(MMDistributedDataParallel)
+    nn.Module.__init__(runner.model)
+    runner.model.module = nn.Linear(1, 1)
+    wrapped = Hook().faults_by_path(runner, ('train_dataloader',))
+    assert {path: wrapped[path] for path in of_data_sets} == of_data_sets
 
 
 def test_a_hook_says_what_is_wrong_with_the_config(runner, tmp_path):

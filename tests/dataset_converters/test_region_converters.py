@@ -242,6 +242,8 @@ def test_all_faults_of_archives(fails, tmp_path, capfd):
         assert fault.startswith(f'{path}: not a NumPy archive (.npz), or damaged: ')
     archive(d, num_regions=np.array([1, 0, 3]), image_id=np.array([7, 8, 7]))
     assert fails(npz, d) == [f'{d}, image 1: image 8: no regions', f'{d}, image 2: image 7 is also in {d}, image 0']
+    archive(a, feat=np.zeros((3, 4, 2), np.float32), features=np.zeros((3, 4, 6), np.float32))
+    assert fails(npz, a) == [f'{a}: has both features and feat, which are names of one array']
     archive(a, num_regions=np.array([1, -1, 2]), image_id=np.array([b'a', b'b', b'c']))
     assert fails(npz, a) == [
         f'{a}: num_regions must be from 0 to 4; got -1 to 2',

@@ -28,7 +28,7 @@ import mmattn.utils.command
 
 from mmattn.language.regions.conversion import add_arguments
 from mmattn.language.regions.region_archives import find_archives
-from mmattn.language.vqa.conversion import hold_out, missing_splits, read_lines, region_faults, write_set
+from mmattn.language.vqa.conversion import archive_faults, hold_out, missing_splits, read_lines, write_set
 from mmattn.language.vqa.questions import Question
 from mmattn.utils.conversion import Fault, check_folder, run_converter
 
@@ -70,7 +70,7 @@ def convert(args: argparse.Namespace) -> None:
             splits[split] = read_split(paths[0], sum(map(len, splits.values())), faults)
     faults += missing_splits(splits, args.folder, 'qa.*{}.txt')
     archives = find_archives(args.folder)
-    faults += region_faults(splits, archives, 'image{}')
+    faults += archive_faults(splits, archives, 'image{}')
     if faults:
         raise Fault(*faults)
     write_set(args, hold_out(splits), archives, 'image{}')

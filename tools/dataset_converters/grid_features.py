@@ -5,7 +5,7 @@
 IMAGES are files, or folders that are searched for images, subfolders included. The id of an image in the store is its
 file name without suffix, or with ``--image-id last-number`` the number in it, as annotations of COCO have it. An image
 is resized to a square of --size pixels; a feature map of the frozen backbone is averaged in the S × S cells of --grid,
-which are the regions, row by row; see ``mmattn.language.regions.grid_extractor``. With ``--pyramid``, the regions are
+which are the regions, row by row; see ``mmattn.language.regions.extractors``. With ``--pyramid``, the regions are
 the cells of all grids of 1 to S rows and 1 to S columns; the first is the whole image. Output, see
 ``mmattn.language.regions.region_store``.
 

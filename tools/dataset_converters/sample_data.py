@@ -28,7 +28,8 @@ first and last pixel, counted from 1. No box required repair: each has an area a
 pip downloads the release and checks its sha256. It is cached in ``$MMATTN_CACHE/downloads`` (default:
 ``~/.cache/mmattn/downloads``), so a second run requires no network. ``--archive`` uses a copy downloaded by hand.
 
-OUT is written atomically; a complete OUT is not changed. A failure is one line on stderr, with exit code 1.
+OUT is written atomically; a complete OUT is not changed. A failure is one line on stderr, with exit code 1 (130
+after Ctrl-C).
 """
 
 import argparse

@@ -31,7 +31,7 @@ import mmattn.utils.command
 from mmattn.language.regions.conversion import add_arguments
 from mmattn.language.regions.region_archives import find_archives
 from mmattn.language.text.annotation_files import check_text, parse_each, read_json
-from mmattn.language.vqa.conversion import Splits, hold_out, region_faults, shortened, write_set
+from mmattn.language.vqa.conversion import Splits, archive_faults, hold_out, shortened, write_set
 from mmattn.language.vqa.questions import HUMANS, Question
 from mmattn.utils.conversion import Fault, check_folder, run_converter
 
@@ -166,7 +166,7 @@ def convert(args: argparse.Namespace) -> None:
             raise Fault(f'{args.folder}: has questions of the test set, so --hold-out cannot be used')
         splits = hold_out(splits)
     archives = find_archives(args.folder)
-    if faults := region_faults(splits, archives, '{}'):
+    if faults := archive_faults(splits, archives, '{}'):
         raise Fault(*faults)
     write_set(args, splits, archives)
 

@@ -186,8 +186,8 @@ class COCOCaptionDataset(CaptionDataset):
 
     Args:
         ann_file (str): ``dataset_*.json`` of Karpathy's splits, or ``captions_*.json`` of COCO, possibly ``.gz``.
-        regions (str or object): path of a region store, or a store: ``store[image_id]`` has ``features``, float32 ``(N,
-            D)``, ``boxes``, float32 ``(N, 4)`` or None, and ``size``, and ``image_id in store`` works.
+        regions (str or object): path of a region store, or a store: ``store[image_id]`` has ``features``, float32
+            ``(N, D)``, ``boxes``, float32 ``(N, 4)`` or None, and ``size``, and ``image_id in store`` works.
         split (str, optional): 'train', which includes 'restval', 'val' or 'test'. None for a file without splits.
         vocab_file (str, optional): annotation file whose words make the vocabulary. Set it if validation data are in
             another file than training data. Defaults to ``ann_file``.
@@ -231,6 +231,7 @@ class COCOCaptionDataset(CaptionDataset):
         split: str | None = None,
         vocab_file: str | None = None,
         vocab_splits: Sequence[str] | None = None,
+        *,
         attributes: str | None = None,
         data_root: str = '',
         **options: Any,
@@ -258,8 +259,7 @@ class VATEXDataset(CaptionDataset):
         vocab_file (str, optional): the training file, whose words make the vocabulary. Set it for validation and test.
             Defaults to ``ann_file``.
         data_root (str): folder of the files. Defaults to '', the working directory.
-        **options: ``min_count``, ``max_words``, ``captions_per_image`` and ``test_mode`` of
-            :class:`COCOCaptionDataset`.
+        min_count, max_words, captions_per_image, test_mode: as in :class:`COCOCaptionDataset`.
 
     Example:
         >>> import torch
@@ -277,10 +277,22 @@ class VATEXDataset(CaptionDataset):
         ann_file: str,
         regions: Any,
         vocab_file: str | None = None,
+        min_count: int = MIN_COUNT,
+        max_words: int = 16,
+        captions_per_image: int = 5,
+        test_mode: bool = False,
         data_root: str = '',
-        **options: Any,
     ) -> None:
         path, words_path, regions = in_folder(data_root, ann_file, vocab_file, regions)
         annotations = read_annotations(path)
         counted = annotations if vocab_file is None else read_annotations(words_path)
-        super().__init__(annotations, counted, path, regions, **options)
+        super().__init__(
+            annotations,
+            counted,
+            path,
+            regions,
+            min_count=min_count,
+            max_words=max_words,
+            captions_per_image=captions_per_image,
+            test_mode=test_mode,
+        )

@@ -24,7 +24,7 @@ def draw_phrases(
     picture: np.ndarray | None = None,
     caption: str = '',
 ) -> np.ndarray:
-    """Draw the box of each phrase, with a number, and below the phrases: uint8 ``(height, width, 3)``, RGB.
+    """Draw a numbered box per phrase, and list the phrases below the image: uint8 ``(height, width, 3)``, RGB.
 
     Args:
         phrases (sequence of tuple[str, float]): phrases and their scores.

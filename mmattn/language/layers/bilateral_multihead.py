@@ -133,7 +133,8 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
             key_padding_mask (Tensor, optional): ``(B, M)``, or ``(M)`` without a batch. Either bool, True where a key
                 is padding; or float, added to the logits of the key, where −1e9 and less mean padding.
             need_weights, attn_mask, is_causal: as ``nn.TransformerEncoderLayer`` passes them. ``need_weights`` must be
-                False and ``attn_mask`` None. For a decoder, set ``causal=True`` in the constructor.
+                False and ``attn_mask`` None. ``is_causal`` may be True only if the layer is causal. For a decoder, set
+                ``causal=True`` in the constructor.
         """
         if need_weights:
             raise ValueError('need_weights must be False: the table of all weights is never computed')
@@ -218,9 +219,9 @@ class BilateralMultiheadAttention(AttentionWeights, nn.Module):
 
         Args:
             x (Tensor): float ``(n, 1, E)``, the last token of each hypothesis.
-            state (dict[str, Tensor]): from :meth:`start` or the last step. Self-attention has keys and values ``(n,
-                heads, t, D)``, one per hypothesis. Attention to ``memory`` has ``(S, heads, M, D)``, one per sentence,
-                and the n / S hypotheses of a sentence are adjacent.
+            state (dict[str, Tensor]): from :meth:`start` or the last step. Self-attention has keys and values
+                ``(n, heads, t, D)``, one per hypothesis. Attention to ``memory`` has ``(S, heads, M, D)``, one per
+                sentence, and the n / S hypotheses of a sentence are adjacent.
             position (int): position of the token, from 0.
         """
         check_step(x, self.embed_dim, position)

@@ -103,11 +103,11 @@ class HadamardFusion(nn.Module):
     its relation ⊕_b, and the groups are combined in their order, u ← u ⊕_b u_b (Algorithm 1). Configurations:
 
     * MUTAN: the defaults. MLB: ``num_branches=1``.
-    * Nonlinearity ensembles (NE): ``value_activation='selu'`` and ``query_activation=('identity', 'leaky_relu', 'selu',
-      'sigmoid', 'tanh')``.
-    * Feature gating (FG): ``relations=('add', 'multiply')``, ``groups=((0, 1, 2, 3), (4,))`` and ``squash=('identity',)
-      * 4 + ('sigmoid',)``. The last branch is the gate. Polarity swap (PS): 'tanh' in place of 'sigmoid'. FG + PS:
-      three relations, the groups (0, 1, 2), (3,) and (4,).
+    * Nonlinearity ensembles (NE): ``value_activation='selu'`` and
+      ``query_activation=('identity', 'leaky_relu', 'selu', 'sigmoid', 'tanh')``.
+    * Feature gating (FG): ``relations=('add', 'multiply')``, ``groups=((0, 1, 2, 3), (4,))`` and
+      ``squash=('identity',) * 4 + ('sigmoid',)``. The last branch is the gate. Polarity swap (PS): 'tanh' in place of
+      'sigmoid'. FG + PS: three relations, the groups (0, 1, 2), (3,) and (4,).
     * Post-fusion networks Φ: ``post_network=dict()``.
     * Element-wise product: ``num_branches=1, project=False``. Element-wise sum: ``num_branches=2``,
       ``query_activation=('identity', 'one')``, ``value_activation=('one', 'identity')``.
@@ -194,8 +194,8 @@ class HadamardFusion(nn.Module):
 
         Args:
             query (Tensor): q̃, float ``(*, t_q)``.
-            value (Tensor): ṽ, float ``(*, t_v)``. The other dimensions are broadcast, for example one question ``(B, 1,
-                t_q)`` with n positions ``(B, n, t_v)``.
+            value (Tensor): ṽ, float ``(*, t_v)``. The other dimensions are broadcast, for example one question
+                ``(B, 1, t_q)`` with n positions ``(B, n, t_v)``.
         """
         if query.shape[-1:] != (self.query_dim,) or value.shape[-1:] != (self.value_dim,) or query.dim() != value.dim():
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Linear layers of bilinear attention networks: weight norm, and matrices of valid positions without padding."""
+"""Linear layers: Xavier initialisation, weight norm, and matrices of valid positions without padding."""
 
 from typing import Any
 

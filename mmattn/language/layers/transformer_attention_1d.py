@@ -24,8 +24,10 @@ class TransformerAttention1d(TermWeights, nn.Module):
     terms (Eq. 2 and 8, with the relative encodings of Transformer-XL):
 
     ====  ==========================  ==========================
-    E1    (W_q z_i)ᵀ W_k x_j          query and key content E2    (W_q z_i)ᵀ W_r R_{i−j}      query content and position
-    E3    uᵀ W_k x_j                  key content E4    vᵀ W_r R_{i−j}              position
+    E1    (W_q z_i)ᵀ W_k x_j          query and key content
+    E2    (W_q z_i)ᵀ W_r R_{i−j}      query content and position
+    E3    uᵀ W_k x_j                  key content
+    E4    vᵀ W_r R_{i−j}              position
     ====  ==========================  ==========================
 
     Channels 2c and 2c + 1 of R_o are the sine and cosine of o · 10000^(−2c/E). Positions count from 0 in both

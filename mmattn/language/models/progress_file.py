@@ -42,7 +42,7 @@ def progress_path(out: Path, resume: bool, overwrite: bool) -> Path:
     """
     if out.exists() and not out.is_file():  # renaming would replace a device, such as /dev/null
         reason = 'a folder; --out is a file' if out.is_dir() else 'not a regular file, as --out must be'
-        raise OSError(errno.EINVAL, f'this is {reason}', str(out))
+        raise OSError(errno.EISDIR if out.is_dir() else errno.EINVAL, f'this is {reason}', str(out))
     check_output(out, overwrite)
     check_writable(out.parent)
     path = out.with_name(f'{out.name}.part')
@@ -103,17 +103,20 @@ def _read(file: IO[bytes], path: Path, settings: Mapping[str, Any]) -> dict[int,
     file.seek(0)
     content = file.read()
     file.seek(content.rfind(b'\n') + 1)
-    try:
-        header, *records = [json.loads(line) for line in content[: file.tell()].splitlines()] or [settings]
-        differing = [key for key in settings if header.get(key) != settings[key]]
-        done = {record.pop('index'): record for record in records}
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ValueError(f'{path}: not a file of finished predictions ({error!r})') from error
-    if differing:
-        names = ', '.join(differing[:MANY])
-        raise ValueError(f'{path} has the finished predictions of another run, which differs in {names}')
+    records = []
+    for number, line in enumerate(content[: file.tell()].splitlines(), 1):
+        try:
+            records.append(dict(json.loads(line)))
+            if number > 1:
+                records[-1]['index']
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f'{path}, line {number}: not a file of finished predictions ({error!r})') from error
+        differing = [key for key in settings if records[0].get(key) != settings[key]]
+        if differing:
+            names = ', '.join(differing[:MANY])
+            raise ValueError(f'{path} has the finished predictions of another run, which differs in {names}')
     file.truncate()
-    return done
+    return {record.pop('index'): record for record in records[1:]}
 
 
 def _append(file: IO[bytes], path: Path, records: Sequence[str]) -> None:

@@ -183,11 +183,11 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         self,
         embed_dim: int,
         num_heads: int,
-        *args: Any,
+        *,
         cross_attention: dict = ATTENTION,
         **kwargs: Any,
     ) -> None:
-        super().__init__(embed_dim, num_heads, *args, **kwargs)
+        super().__init__(embed_dim, num_heads, **kwargs)
         self.cross_attention = MODELS.build(dict(embed_dim=embed_dim, num_heads=num_heads, **cross_attention))
         self.cross_attention_norm = nn.LayerNorm(embed_dim)
 

@@ -1,4 +1,4 @@
-"""NumPy archives with the regions of images, as they are published. ``region_npz.py`` describes them."""
+"""NumPy archives with the regions of images: those that ``tools/dataset_converters/region_npz.py`` describes."""
 
 import zipfile
 import zlib
@@ -38,6 +38,8 @@ def read_archive(path: Path) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             for name, short in NAMES.items():
+                if name != short and {name, short} <= {*archive.files}:
+                    raise Fault(f'{path}: has both {name} and {short}, which are names of one array')
                 key = name if name in archive.files else short
                 if key in archive.files:
                     arrays[name] = archive[key]

@@ -157,8 +157,8 @@ def draw_sentence_attention(
 
     In a table, a row is a query and a column is a key, labelled with their pieces. The decoder's rows are the pieces
     that it writes. The columns of its self-attention are the pieces that it has read. Colours show the share of the
-    largest weight of the row, and the largest weight of a table is printed above it. The picture is uint8 ``(height,
-    width, 3)``, RGB.
+    largest weight of the row, and the largest weight of a table is printed above it. The picture is uint8
+    ``(height, width, 3)``, RGB.
 
     Args:
         attention (sequence of SentenceAttention): output of :func:`sentence_attention`.

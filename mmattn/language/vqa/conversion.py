@@ -59,8 +59,11 @@ def missing_splits(splits: Collection[str], folder: Path, name: str) -> list[str
     return [f'{folder}: no {" or ".join(map(name.format, names))} in it' for names in absent]
 
 
-def region_faults(splits: Mapping[str, Sequence[Question]], archives: Sequence[Path], id_format: str) -> list[str]:
-    """Find faults of archives of region features, or, if there are none, images of questions without regions."""
+def archive_faults(splits: Mapping[str, Sequence[Question]], archives: Sequence[Path], id_format: str) -> list[str]:
+    """List the faults of archives with region features. If there is no fault, list the images without regions.
+
+    Without archives, there is nothing to check.
+    """
     faults: list[str] = []
     stored = image_sizes(archives, faults, id_format)
     if faults or not archives:

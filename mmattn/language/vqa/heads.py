@@ -148,6 +148,7 @@ class UnitaryHead(AnswerHead):
         region_dim: int,
         num_answers: int,
         embed_dim: int | None = None,
+        *,
         classifier_dropout: float = 0.5,
         **attention: Any,
     ) -> None:
@@ -299,7 +300,8 @@ class FusionHead(AnswerHead):
     2. q is fused with the attended regions Σ_j α_gj v_j, each with its own projection, concatenated.
     3. The answer is Lin(dropout(u)) of the second fusion u.
 
-    With the default options it has 8,379,912 parameters, as MUTAN.
+    With the default options it has 8,379,912 parameters, also with a nonlinearity ensemble, feature gating or
+    polarity swap.
 
     Source: "Attention and Fusion of Deep Representations for Computer Vision", master's thesis, University of Guelph,
     2020, section 3.3, and the published code of MUTAN.

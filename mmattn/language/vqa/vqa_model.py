@@ -37,9 +37,9 @@ class AnswerModel(BaseModel):
         Args:
             inputs (dict[str, Tensor]): 'question', int64 ``(B, L)``, padded after its words; for regions, 'features',
                 float ``(B, K, D)``, 'region_mask', bool ``(B, K)``, True where padded, and, if the model reads boxes,
-                'boxes', float ``(B, K, 4)``, and 'sizes', ``(B, 2)``, width and height in the unit of the boxes; for
-                pictures, 'image', float ``(B, 3, H, W)``, in [0, 1]. In mode 'loss', also 'targets', float ``(B, A)``,
-                from 0 to 1, or, with ``loss='cross_entropy'``, 'answer', int64 ``(B,)``.
+                'boxes', float ``(B, K, 4)``, in pixels for :class:`MCAN`, or in the unit of 'sizes', ``(B, 2)``, width
+                and height; for pictures, 'image', float ``(B, 3, H, W)``, in [0, 1]. In mode 'loss', also 'targets',
+                float ``(B, A)``, from 0 to 1, or, with ``loss='cross_entropy'``, 'answer', int64 ``(B,)``.
             data_samples (list[BaseDataElement], optional): one per question, to which predictions are added.
             mode (str): 'tensor', the logits ``(B, A)``; 'loss', a dict; 'predict', the data samples with
                 ``pred_scores``, float ``(A)``, and ``pred_label`` (int), the best answer.
@@ -70,7 +70,8 @@ class VQAModel(AnswerModel):
         head (dict): config of the head, without ``question_dim``, ``region_dim`` and ``num_answers``.
         num_features (int): channels D of the region features. Defaults to 2048.
         image_encoder (dict, optional): config of a network that reads images in place of region features, such as
-            ``dict(type='mmattn.ConvImageEncoder')``. Defaults to None.
+            ``dict(type='mmattn.ConvImageEncoder')``. ``num_features`` is then ignored, and the attribute is None.
+            Defaults to None.
         loss (str): 'binary' or 'cross_entropy'. Defaults to 'binary'.
         data_preprocessor, init_cfg (dict, optional): as in mmengine. Default to ``mmattn.RegionDataPreprocessor`` and
             None.

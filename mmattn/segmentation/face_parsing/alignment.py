@@ -52,6 +52,7 @@ def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, 
     """
     if not folder.is_dir():
         return {}, [f'{folder}: no such folder']
+    wanted = set(names)
     landmarks: dict[str, np.ndarray] = {}
     paths: dict[str, Path] = {}
     broken: list[str] = []
@@ -64,7 +65,7 @@ def read_all_landmarks(folder: Path, names: Collection[str]) -> tuple[dict[str, 
             continue
         if name in landmarks:
             faults.append(f'{path}: a second file with the landmarks of {name}')
-        elif name in names:
+        elif name in wanted:
             landmarks[name], paths[name] = points, path
     if missing := [name for name in names if name not in landmarks]:
         faults += broken + [f'{folder}: no landmarks of {name}' for name in missing]
@@ -91,7 +92,7 @@ def mean_shape(shapes: np.ndarray) -> np.ndarray:
 
 
 def fit_similarity(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Fit a similarity to complex points ``(P,)`` by least squares.
+    """Fit the similarity that maps ``source`` to ``target``, both complex of shape (P,), by least squares.
 
     Returns:
         np.ndarray: float64, shape (2, 3), as in ``cv2.warpAffine``.

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, size: int) -> None:
 
 
 def fill_in(args: argparse.Namespace) -> None:
-    """Set the defaults of the options of ``--align``; the options alone are a fault."""
+    """Set the defaults of ``--size`` and ``--margin``. Giving them without ``--align`` is a fault."""
     if args.align is None and (args.size, args.margin) != (None, None):
         raise Fault('--size and --margin are options of --align')
     args.size = args.default_size if args.size is None else args.size

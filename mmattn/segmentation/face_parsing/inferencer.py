@@ -54,7 +54,8 @@ class FaceParsingInferencer(MMSegInferencer):
     Raises:
         OSError: the config or the checkpoint does not exist.
         RuntimeError: the checkpoint does not fit the model. The message lists the keys.
-        ValueError: the checkpoint and the config have no classes and palette, or they do not match the model.
+        ValueError: the checkpoint and the config have no classes and palette, or they do not match the model, the model
+            has fewer than 2 or more than 256 classes, or the device does not exist.
 
     Example::
 

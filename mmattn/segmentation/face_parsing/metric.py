@@ -125,6 +125,7 @@ class FaceParsingMetric(BaseMetric):
         Raises:
             ValueError: ground truth and prediction differ in size, have a label that is neither a class nor ignored, or
                 two images have the same name in ``output_dir``. The message names the image.
+            OSError: the prediction cannot be written. The message names its file.
         """
         for sample in data_samples:
             predicted = sample['pred_sem_seg']['data'].long()

@@ -1,4 +1,4 @@
-"""BAN, unitary attention and co-attention against their equations pair by pair; masks, options, parameter counts."""
+"""BAN, concatenated logits, unitary and co-attention against their equations pair by pair; masks, options, counts."""
 
 import math
 
@@ -376,7 +376,7 @@ def test_logits_are_those_of_the_concatenated_pairs():
     assert torch.autograd.gradcheck(layer, (words.requires_grad_(), regions.requires_grad_()))
 
 
-def test_padding_changes_nothing_and_has_no_gradient():
+def test_concat_padding_changes_nothing_and_has_no_gradient():
     torch.manual_seed(0)
     layer = ConcatLogits(3, 4, embed_dim=5).double().eval()
     words, regions = torch.randn(1, 3, 3, dtype=torch.float64), torch.randn(1, 4, 4, dtype=torch.float64)
@@ -392,13 +392,13 @@ def test_padding_changes_nothing_and_has_no_gradient():
     assert layer(words, regions[:, :0]).shape == (1, 1, 3, 0)
 
 
-def test_dropout_is_of_inputs_and_of_the_hidden_layer():
+def test_concat_dropout_is_of_inputs_and_of_the_hidden_layer():
     layer = ConcatLogits(3, 4, embed_dim=5, dropout=0.0, hidden_dropout=1.0)
     found = layer(torch.randn(1, 3, 3), torch.randn(1, 4, 4))
     torch.testing.assert_close(found, layer.output[2].bias.expand_as(found))
 
 
-def test_errors():
+def test_concat_errors():
     for options, error, name in (
         (dict(embed_dim=0), ValueError, 'embed_dim'),
         (dict(embed_dim=5, dropout=2), ValueError, 'dropout'),

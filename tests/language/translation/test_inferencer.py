@@ -308,7 +308,7 @@ def test_progress_of_another_run_is_refused(trained, inferencer, tmp_path):
     assert path.read_bytes() == content
     damaged = content.replace(b'\n{', b'\n[', 1) + b'no line break'
     path.write_bytes(damaged)
-    with pytest.raises(ValueError, match=r'out\.part: not a file of finished predictions'):
+    with pytest.raises(ValueError, match=r'out\.part, line 2: not a file of finished predictions'):
         inferencer(LINES, progress_file=path)
     assert path.read_bytes() == damaged
     path.write_bytes(content)
